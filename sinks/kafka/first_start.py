@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from sinks.kafka.link import Link
-from sinks.kafka.progress import Entry
-from tailer.errors import SinkRejected, SinkUnavailable
+from sinks.kafka.progress import Entry, ProgressTopic
+from tailer.errors import SinkRejected
 from tailer.plan import Position
 from tailer.sink import is_layout, pipeline_of, shard_name, shard_of
 
@@ -25,17 +25,15 @@ __all__ = ["LastEnds", "check_first_start", "lost"]
 _COMPACT = "Keep the progress topic (cleanup.policy=compact). "
 
 
-def check_first_start(link: Link, pipeline: str, table_ids: Sequence[str], wait_s: float) -> None:
+def check_first_start(link: Link, pipeline: str, table_ids: Sequence[str]) -> None:
     """Raise `SinkRejected` if `pipeline` without progress seems to have delivered before, and `SinkUnavailable`.
 
-    `table_ids`: all ids that its table has had. `wait_s`: for open transactions in the progress topic.
+    `table_ids`: all ids that its table has had.
     """
     options = link.options
-    entries, complete = link.entries(wait_s) or ({}, True)
+    entries = (link.decided_progress(pipeline) or ProgressTopic()).entries
     if any(pipeline_of(app_id) == pipeline for app_id in entries):
         return
-    if not complete:
-        raise SinkUnavailable(link.name, f"a transaction is open in {options.progress_topic}")
     ends = LastEnds(options.topic, table_ids)
     if options.end_topic is not None and link.had_messages(options.end_topic):
         link.scan(options.end_topic, ends.take)

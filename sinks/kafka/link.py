@@ -13,14 +13,15 @@ import pyarrow as pa
 
 from sinks.encoding.messages import BYTES, Messages
 from sinks.kafka.clients.port import Connection, Producer, ProducerFactory
-from sinks.kafka.clients.python_cluster import Cluster
+from sinks.kafka.clients.python_cluster import Cluster, Owner
 from sinks.kafka.clients.python_producer import PythonProducer
 from sinks.kafka.clients.settings import CONFLUENT_ONLY
 from sinks.kafka.options import Options, connection_of, settings_of
-from sinks.kafka.progress import Entry, decode, encode
+from sinks.kafka.progress import Entry, ProgressTopic, app_id_in, decode, encode
 from sinks.kafka.topics import TopicState, check, check_present, wanted
-from tailer.errors import ConfigError, SinkUnavailable, how_to_install
+from tailer.errors import ConfigError, SinkFenced, SinkUnavailable, how_to_install
 from tailer.plan import Position
+from tailer.sink import pipeline_of
 
 if TYPE_CHECKING:
     from sinks.encoding.avro.registry import SchemaRegistry
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Link", "producer_factory"]
 
 KNOWN_S: Final = 5.0
+_VISIBLE_S: Final = 5.0
 
 
 class Link:
@@ -47,10 +49,9 @@ class Link:
         self._cluster: Cluster | None = None
         self._connection: Connection | None = None
 
-    def entries(self, wait_s: float) -> tuple[dict[str, Entry], bool] | None:
+    def progress(self) -> ProgressTopic | None:
         """Read the progress of every stream from the progress topic. None: the topic is to be created.
 
-        Also returns whether that is all progress: it is not if a transaction stayed open in the topic for `wait_s`.
         Raises `SinkError`, also for wrong topics, so that a new pipeline fails before there is something to deliver.
         """
         topic = self.options.progress_topic
@@ -59,10 +60,49 @@ class Link:
                 self._await_topics()
                 check_present(self.name, self._connected(), self.options)
                 self._checked = True
-            found = self._connected().read(topic, wait_s)
+            found = self._connected().read(topic)
         if found is None and not self.options.create_topics:
             raise SinkUnavailable(self.name, f"the topic {topic} is gone, or is not known yet")
-        return None if found is None else (decode(self.name, topic, found.records), found.complete)
+        if found is None:
+            return None
+        return ProgressTopic(
+            decode(self.name, topic, {key: record.value for key, record in found.records.items()}),
+            frozenset(map(app_id_in, found.open_keys)),
+            {app_id_in(key): record.writer for key, record in found.records.items()},
+        )
+
+    def progress_of(self, app_id: str) -> ProgressTopic | None:
+        """Read the progress as `progress` does, with all of the stream's that was committed before the call.
+
+        A commit is visible some milliseconds after it was acknowledged. If it does not become so in `_VISIBLE_S`, or a
+        later transaction has progress, the stream is among those that are `open`.
+        """
+        deadline, read = time.monotonic() + _VISIBLE_S, self.progress()
+        while read is not None and app_id in read.open and time.monotonic() < deadline:
+            owner = self.owner(app_id)
+            if owner is not None and owner.in_transaction:
+                return self.progress()
+            time.sleep(_VISIBLE_S / 200)
+            read = self.progress()
+        return read
+
+    def decided_progress(self, pipeline: str) -> ProgressTopic | None:
+        """Read the progress as `progress` does, with that of `pipeline` decided.
+
+        Of its streams, those that a killed instance left with an open transaction are taken over, which ends it.
+        """
+        found = self.progress()
+        undecided = [] if found is None else [each for each in found.open if pipeline_of(each) == pipeline]
+        for app_id in undecided:
+            now = self.progress_of(app_id)
+            if now is not None and app_id in now.open:
+                self.producer(app_id).close()
+        return self.progress() if undecided else found
+
+    def owner(self, app_id: str) -> Owner | None:
+        """Return the producer that took `app_id` over last; None: unknown. Raises `SinkError`."""
+        with self._lock:
+            return self._connected().owner(app_id)
 
     def check_topics(self, delivered: Position | None = None) -> TopicState:
         """See `sinks.kafka.topics.check`."""
@@ -101,16 +141,23 @@ class Link:
     def scan(self, topic: str, take: Callable[[bytes], None]) -> None:
         """Pass the value of every committed message in partition 0 of a topic, if it exists, to `take`.
 
-        Raises `SinkError`, also if a transaction that stays open hides later messages.
+        Raises `SinkError`.
         """
         with self._lock:
             self._connected().scan(topic, take)
 
     def producer(self, app_id: str) -> Producer:
-        """Make a producer that has taken `app_id` over. Raises `SinkError`."""
+        """Make a producer that has taken `app_id` over: what was open is ended, its former writer is fenced.
+
+        Raises `SinkError`.
+        """
         if self._connection is None:
             self._connection = connection_of(self.name, self.options)
-        return self._factory(self._connection, settings_of(self.options), app_id)
+        try:
+            return self._factory(self._connection, settings_of(self.options), app_id)
+        except SinkFenced as error:
+            # Another instance does the same now: the progress topic shows which one was last.
+            raise SinkUnavailable(self.name, error.reason) from error
 
     def record_progress(self, producer: Producer, app_id: str, entry: Entry) -> None:
         """Send the progress record of the stream as part of the producer's transaction."""

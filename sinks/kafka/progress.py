@@ -14,7 +14,7 @@ Compaction keeps the last record of each key for ever, so the topic is as small 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -22,7 +22,7 @@ import msgspec
 from tailer.errors import SinkRejected
 from tailer.plan import END, Position
 
-__all__ = ["Count", "Entry", "decode", "encode"]
+__all__ = ["Count", "Entry", "ProgressTopic", "app_id_in", "decode", "encode"]
 
 FORMAT: Final = 2
 
@@ -54,6 +54,19 @@ class Entry:
     key: str | None = None
     count: Count = Count()
     topic_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressTopic:
+    """The content of the progress topic, by app_id.
+
+    `entries`: as committed last. `open`: the streams that have a record in an open transaction. `writers`: the id and
+    the epoch of the producer of each entry.
+    """
+
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    open: frozenset[str] = frozenset()
+    writers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -94,11 +107,12 @@ def decode(name: str, topic: str, records: Mapping[bytes | None, bytes | None]) 
 
     Raises `SinkRejected` for a foreign record; `name`: the sink's name in it.
     """
-    return {
-        (key or b"").decode(errors="replace"): _entry(name, topic, key, value)
-        for key, value in records.items()
-        if value is not None
-    }
+    return {app_id_in(key): _entry(name, topic, key, value) for key, value in records.items() if value is not None}
+
+
+def app_id_in(key: bytes | None) -> str:
+    """Return the app_id that is the key of a record."""
+    return (key or b"").decode(errors="replace")
 
 
 def _entry(name: str, topic: str, key: bytes | None, value: bytes) -> Entry:

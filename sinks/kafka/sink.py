@@ -12,12 +12,14 @@ from sinks.kafka.first_start import check_first_start
 from sinks.kafka.link import Link
 from sinks.kafka.options import Options, read
 from sinks.kafka.records import heartbeat
-from sinks.kafka.stream import LOOK_S, Stream
+from sinks.kafka.stream import Stream
 from sinks.kafka.transaction import KafkaTransaction
-from tailer.errors import SinkError, SinkRejected, SinkUnavailable
+from tailer.errors import SinkError, SinkRejected
 from tailer.sink import Demands, Progress, pipeline_of
 
 __all__ = ["KafkaSink"]
+
+OWNER_S: Final = 5.0  # between two looks of an idle instance at whether it still is the writer
 
 
 class KafkaSink:
@@ -62,19 +64,15 @@ class KafkaSink:
 
     async def has_delivered(self, pipeline: str) -> bool:
         """Return whether the progress topic has a position in any table of the pipeline. Raises as `progress` does."""
-        found = await to_thread.run_sync(self._link.entries, LOOK_S)
+        found = await to_thread.run_sync(self._link.decided_progress, pipeline)
         if found is None:
             return False
-        entries, complete = found
-        places = (entry.position for app_id, entry in entries.items() if pipeline_of(app_id) == pipeline)
-        delivered = any(place is not None for place in places)
-        if not delivered and not complete:
-            raise SinkUnavailable(self.name, f"a transaction is open in {self._options.progress_topic}")
-        return delivered
+        places = (entry.position for app_id, entry in found.entries.items() if pipeline_of(app_id) == pipeline)
+        return any(place is not None for place in places)
 
     async def check_first_start(self, pipeline: str, table_ids: Sequence[str]) -> None:
         """See `tailer.sink.FirstStart`, and `sinks.kafka.first_start`."""
-        await to_thread.run_sync(check_first_start, self._link, pipeline, table_ids, LOOK_S)
+        await to_thread.run_sync(check_first_start, self._link, pipeline, table_ids)
 
     async def reset(self, progress: Progress) -> None:
         """Set progress in a transaction of its own, taking the stream over.
@@ -104,17 +102,19 @@ class KafkaSink:
                     await to_thread.run_sync(stream.abort)
 
     async def beat(self, app_id: str) -> float | None:
-        """Send a heartbeat every `heartbeat_s`, if there is a topic for that. Raises as `begin` does."""
+        """Take the stream over, or notice that another instance has; send a heartbeat if one is due.
+
+        So of two instances without changes to deliver, the one that came first ends. Raises as `begin` does.
+        """
+        stream = self._stream(app_id)
+        await to_thread.run_sync(stream.hold)
         topic, now_s = self._options.heartbeat_topic, time.monotonic()
         if topic is None:
-            return None
-        if (rest_s := self._last_beat_s + self._options.heartbeat_s - now_s) > 0:
-            return rest_s
-        stream = self._stream(app_id)
-        await to_thread.run_sync(stream.take_over)
-        await to_thread.run_sync(self._beat, stream, topic)
-        self._last_beat_s = now_s
-        return self._options.heartbeat_s
+            return OWNER_S
+        if (rest_s := self._last_beat_s + self._options.heartbeat_s - now_s) <= 0:
+            await to_thread.run_sync(self._beat, stream, topic)
+            self._last_beat_s, rest_s = now_s, self._options.heartbeat_s
+        return min(rest_s, OWNER_S)
 
     async def aclose(self) -> None:
         """Close producers and connections."""

@@ -16,7 +16,7 @@ from sinks.encoding.messages import Encoder
 from sinks.kafka.clients.port import Producer
 from sinks.kafka.first_start import lost
 from sinks.kafka.link import Link
-from sinks.kafka.progress import Count, Entry
+from sinks.kafka.progress import Count, Entry, ProgressTopic
 from sinks.kafka.topics import TopicState, check_id
 from tailer.errors import SinkError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.plan import Position
@@ -25,9 +25,6 @@ from tailer.sink import LAYOUT, is_layout, pipeline_of, shard_of, shards_in
 __all__ = ["Stream"]
 
 _log = logging.getLogger(__name__)
-
-LOOK_S: Final = 5.0
-TAKE_OVER_S: Final = 30.0
 
 
 class Stream:
@@ -46,9 +43,9 @@ class Stream:
         self._producer: Producer | None = None
         self._seen: Entry | None = None
         self._asked = False
-        self._claimed = False
+        self._owners: frozenset[str | None] | None = None  # instances that progress may name; None: any
+        self._writer: tuple[int, int] | None = None
         self._has_moved = False
-        self._was_hidden = False
 
     @property
     def seen(self) -> Entry | None:
@@ -69,27 +66,20 @@ class Stream:
     def look(self) -> Position | None:
         """Read the position of the stream without taking it over.
 
-        After a transaction of any stream that stays open, the stream may be further than this; `take_over` finds out.
-        Raises `SinkFenced` if another instance has claimed a stream of ours, `SinkUnavailable` if it is unknown whether
-        there is any progress. The second such call in a row ends the stream's open transaction, if there is one.
+        If a transaction of the stream is open, the stream may be further than this; `take_over` finds out. Raises
+        `SinkFenced` if another instance has claimed a stream of ours, `SinkUnavailable` if the topic is gone.
         """
         # The pipeline continues after the answer: rows that were held back come again.
         self.encoding = None
-        listed = self.link.entries(LOOK_S)
-        if listed is None and self._seen is not None:
+        read = self.link.progress_of(self.app_id)
+        if read is None and self._seen is not None:
             raise SinkUnavailable(self.link.name, f"{self.link.options.progress_topic} is gone, or is not known yet")
-        entries, complete = listed or ({}, True)
-        found = entries.get(self.app_id)
-        if complete:
-            self._was_hidden = False
-            self._check_claim(found)
-        else:
-            # The hidden records may be our own: taking over shows them.
+        read = read or ProgressTopic()
+        found = read.entries.get(self.app_id)
+        self._check_claim(read)
+        if self.app_id in read.open:
+            # It may be our own: taking over ends it.
             self.discard()
-            if found is None or found.position is None:
-                if not is_layout(self.app_id):
-                    self._end_former_transaction()
-                raise self._hidden()
         self._seen, self._asked, self._has_moved = found, True, False
         return None if found is None else found.position
 
@@ -104,6 +94,20 @@ class Stream:
             self._take_over()
         if self._has_moved:
             raise SinkUnavailable(self.link.name, f"{self.app_id} has delivered more than this instance had seen")
+
+    def hold(self) -> None:
+        """Become the writer, as `take_over` does, or check that nobody else has become it since.
+
+        Raises `SinkFenced` if another instance has taken the stream over. It names itself in the progress topic, which
+        is read only if the transactional id has another producer than the one that wrote our last record.
+        """
+        self.take_over()
+        owner = self.link.owner(self.app_id)
+        if owner is not None and owner.writer == self._writer:
+            return
+        read = self.link.progress_of(self.app_id) or ProgressTopic()
+        self._check_claim(read)
+        self._writer = read.writers.get(self.app_id)
 
     def check_topics(self) -> None:
         """Raise `SinkRejected` if the topic was replaced, or gained partitions so that keys would move.
@@ -139,9 +143,9 @@ class Stream:
             self.abort()
         self.discard()
         try:
-            found = self.link.entries(LOOK_S)
-            if found is not None and found[1]:
-                self._check_claim(found[0].get(self.app_id))
+            read = self.link.progress_of(self.app_id)
+            if read is not None:
+                self._check_claim(read)
         except SinkFenced as fenced:
             return fenced
         except SinkError as further:
@@ -165,15 +169,19 @@ class Stream:
             self._producer.close()
             self._producer = None
 
+    @property
+    def _claimed(self) -> bool:
+        return self._owners == frozenset([self.link.instance])
+
     def _take_over(self, reset_to: Position | None = None) -> None:
         """Claim the stream; `reset_to`: set it to that progress, whatever it was, in the topic as it is now."""
         self._topic = self.link.check_topics(self._delivered() if reset_to is None else None)
-        producer = self._connect()
+        producer = self.link.producer(self.app_id)
         try:
-            entries = self._entries()
-            found = entries.get(self.app_id)
-            self._check_claim(found)
-            former = found or self._predecessor(entries)  # rows before REPLACE TABLE are in the same topic
+            read = self._decided()
+            found = read.entries.get(self.app_id)
+            self._check_claim(read)
+            former = found or self._predecessor(read.entries)  # rows before REPLACE TABLE are in the same topic
             if former is not None and reset_to is None:
                 self._check_place(former, self._topic)
             asked, seen = self._asked, self._seen
@@ -182,36 +190,20 @@ class Stream:
             producer.close()
             raise
         self._producer = producer
-        _log.info("%s: delivers %s from here on", self.link.name, self.app_id)
+        instance = self.link.instance
+        rival = "" if found is None or found.instance == instance else f", in place of instance {found.instance}"
+        _log.info("%s: delivers %s from here on as instance %s%s", self.link.name, self.app_id, instance, rival)
         self._has_moved = asked and (seen and seen.position) != (found and found.position)
 
-    def _end_former_transaction(self) -> None:
-        """End the open transaction of a killed instance at the second look in a row from which it hides progress.
-
-        Otherwise brokers end it only after its timeout. The first look waits for transactions of other streams, and
-        for a live instance about to commit.
-        """
-        if self._was_hidden:
-            self._connect().close()
-        self._was_hidden = not self._was_hidden
-
-    def _connect(self) -> Producer:
-        """Make a producer, which fences the previous writer of the stream."""
-        try:
-            return self.link.producer(self.app_id)
-        except SinkFenced as error:
-            raise self._gave_up(error) from error
-
-    def _entries(self) -> Mapping[str, Entry]:
+    def _decided(self) -> ProgressTopic:
         """Read the progress of all streams; that of this one cannot be changed by another instance any more."""
-        found = self.link.entries(TAKE_OVER_S)
-        if found is None:
+        read = self.link.progress()
+        if read is None:
             # It exists, for topics were checked. Taking it for empty would deliver everything again.
             raise SinkUnavailable(self.link.name, f"not all brokers know {self.link.options.progress_topic} yet")
-        entries, complete = found
-        if not complete:
-            raise self._hidden()
-        return entries
+        if self.app_id in read.open:
+            raise SinkUnavailable(self.link.name, f"brokers have not ended the last transaction of {self.app_id} yet")
+        return read
 
     def _predecessor(self, entries: Mapping[str, Entry]) -> Entry | None:
         """Return the latest progress of the pipeline in a table that this one replaced, whose rows are in the topic."""
@@ -227,7 +219,7 @@ class Stream:
         """Return the last position of rows in the topic by the progress topic; of a layout, those of its shards."""
         found = [self._seen]
         if is_layout(self.app_id) or self._seen is None:
-            entries = (self.link.entries(LOOK_S) or ({}, True))[0]
+            entries = (self.link.progress() or ProgressTopic()).entries
             own = entries.get(self.app_id) or self._predecessor(entries)
             found = _shards_of(self.app_id, entries) if is_layout(self.app_id) else [own]
         there = [each for each in found if each is not None and each.topic == self.link.options.topic]
@@ -240,22 +232,39 @@ class Stream:
             self.link.record_progress(producer, self.app_id, entry)
             producer.commit()
         except SinkFenced as error:
-            # Another instance does the same now: the progress topic shows which one was last.
+            self._note_rival()
             raise self._gave_up(error) from error
-        self._seen, self._asked, self._claimed = entry, True, True
+        self._seen, self._asked, self._owners = entry, True, frozenset([self.link.instance])
 
-    def _check_claim(self, found: Entry | None) -> None:
-        """Raise `SinkFenced` if another instance has claimed a stream of ours.
+    def _note_rival(self) -> None:
+        """Note that another instance took the stream over before we could claim it, so that the later one goes on.
 
-        Raises `SinkRejected` if progress is gone: taking that for a new stream would deliver everything again.
+        Raises `SinkFenced` if it has claimed the stream. From now on, so does a new name in the progress topic. There
+        will be none after the late request of a killed instance.
         """
-        had = self._seen
+        read = self.link.progress_of(self.app_id) or ProgressTopic()
+        owner, found = self.link.owner(self.app_id), read.entries.get(self.app_id)
+        if not self._claimed:
+            is_theirs = owner is not None and owner.writer == read.writers.get(self.app_id)
+            named = None if found is None else found.instance
+            self._owners = frozenset() if is_theirs else frozenset([self.link.instance, named])
+        self._check_claim(read)
+
+    def _check_claim(self, read: ProgressTopic) -> None:
+        """Raise `SinkFenced` if another instance has claimed a stream of ours, or one that we were about to claim.
+
+        Raises `SinkRejected` if progress is gone: taking that for a new stream would deliver everything again. What was
+        committed last may not be visible yet if a transaction is open.
+        """
+        if self.app_id in read.open:
+            return
+        found, had = read.entries.get(self.app_id), self._seen
         if had is not None and (found is None or (found.position is None and not self._claimed)):
             at = had.position
             if at is not None or self._claimed:
                 raise lost(self.link, self.app_id, at)
-        if self._claimed and found is not None and found.instance != self.link.instance:
-            raise SinkFenced(self.link.name, f"the progress of {self.app_id} names it")
+        if self._owners is not None and found is not None and found.instance not in self._owners:
+            raise SinkFenced(self.link.name, f"the progress of {self.app_id} names instance {found.instance}")
 
     def _check_place(self, found: Entry, now: TopicState) -> None:
         """Raise if the rows delivered up to `found` are not in the topic as it is now, or keys would move."""
@@ -272,10 +281,6 @@ class Stream:
                 "order of a key's messages would be lost"
             )
             raise SinkRejected(self.link.name, reason, f"Deliver to a new topic, by another pipeline; or {remedy}.")
-
-    def _hidden(self) -> SinkUnavailable:
-        reason = f"a transaction is open in {self.link.options.progress_topic}, which hides later records"
-        return SinkUnavailable(self.link.name, reason)
 
     def _gave_up(self, error: SinkError) -> SinkUnavailable:
         return SinkUnavailable(self.link.name, error.reason)

@@ -14,6 +14,7 @@ after it. If the log no longer holds the state to continue from, a pipeline with
 import time
 from typing import Final
 
+import anyio
 import pyarrow as pa
 
 from tailer.errors import ChangeError, ChangesUnavailable, ConfigError, LogError, TableReplaced, TailerError
@@ -216,11 +217,20 @@ class Pipeline:
         self._loss.note_caught_up()
         kept_ms = self._table.retention_ms
         self._retries.status.note_table(latest, kept_ms)
-        next_beat_s: float | None = None
-        if isinstance(session.sink, Heartbeat) and session.app_id is not None:
-            next_beat_s = await session.sink.beat(session.app_id)
-        await self._wake.wait(self._polling.next_wait_s(next_beat_s))
+        ends_s, is_over = time.monotonic() + self._polling.next_wait_s(), False
+        while not is_over:
+            next_beat_s = await self._beat(session)
+            # A wait that is given up for a heartbeat goes on afterwards: no look at the table follows.
+            with anyio.move_on_after(next_beat_s) as until_beat:
+                await self._wake.wait(max(ends_s - time.monotonic(), 0.0))
+            is_over = not until_beat.cancelled_caught
         self._retries.status.note_step()
+
+    async def _beat(self, session: Session) -> float | None:
+        """Send a heartbeat if the sink has them and one is due. Return the seconds until the next one."""
+        if isinstance(session.sink, Heartbeat) and session.app_id is not None:
+            return await session.sink.beat(session.app_id)
+        return None
 
     async def _look_back(self, versions: VersionRange) -> None:
         """Report the length and age of the backlog from time to time, while there is one."""

@@ -67,17 +67,12 @@ class Polling:
         """Note a new version: the next waits are short."""
         self._active_s = self._clock()
 
-    def next_wait_s(self, at_most_s: float | None = None) -> float:
-        """Return how long to wait before the next look, which is counted.
-
-        `at_most_s`: the longest wait this time, as far as the limit of an hour allows; None: as ever.
-        """
+    def next_wait_s(self) -> float:
+        """Return how long to wait before the next look, which is counted."""
         now_s = self._clock()
         wait_s = min(max(_SHARE * (now_s - self._active_s), self.shortest_s), self.longest_s)
         wait_s *= 1 + _SPREAD * (2 * self._chance() - 1)
-        if at_most_s is not None and at_most_s < wait_s:
-            wait_s = at_most_s
-        elif self._together and wait_s >= _LONG_S:
+        if self._together and wait_s >= _LONG_S:
             return math.floor(now_s + wait_s) - now_s
         return wait_s if self._ceiling is None else self._ceiling.admit(now_s + wait_s) - now_s
 

@@ -25,7 +25,7 @@ from typing import Final
 import pyarrow as pa
 from anyio import CancelScope
 
-from tailer.errors import ConfigError, SinkFenced, SinkRejected, SinkUnavailable, TailerError
+from tailer.errors import ConfigError, SinkFenced, SinkRejected, TailerError
 from tailer.events import METADATA_FIELDS
 from tailer.plan import Position
 from tailer.progress.lookup import app_id_of, check_new, find_progress, set_position
@@ -286,12 +286,7 @@ class UndividedSink(LayoutSink):
     async def progress(self, app_id: str) -> Progress | None:
         """See `Sink.progress`. Also raises as `Layout.settle` does."""
         if not self._settled:
-            try:
-                await self._layout.settle(UNDIVIDED, self._start)
-            except SinkUnavailable:
-                # The stream itself may be what makes progress unreadable, and the sink mends that when asked for it.
-                await super().progress(app_id)
-                raise
+            await self._layout.settle(UNDIVIDED, self._start)
             self._settled = True
         return await super().progress(app_id)
 

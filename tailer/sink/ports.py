@@ -137,10 +137,13 @@ class Sink(Protocol):
 
 @runtime_checkable
 class Heartbeat(Protocol):
-    """The optional side of a `Sink` that informs its readers when there are no changes."""
+    """The optional side of a `Sink` that has something to do when there are no changes.
+
+    It informs its readers, or notices that another instance has taken over.
+    """
 
     async def beat(self, app_id: str) -> float | None:
-        """Send a heartbeat if one is due. Return the seconds until the next one; None: there are none.
+        """Send a heartbeat if one is due. Return the seconds until the next call; None: none before the next change.
 
         Called between transactions, while the pipeline is caught up. Raises as a transaction does.
         """

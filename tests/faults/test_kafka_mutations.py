@@ -1,4 +1,4 @@
-"""Four deliberate mistakes that lose or duplicate messages: the figures detect each, and are 0 without it.
+"""Five deliberate mistakes that lose or duplicate messages: the figures detect each, and are 0 without it.
 
 A test runs twice under the same fault, which fires at a named place in the code: with the code as it is, and with one
 mistake in it.
@@ -20,20 +20,21 @@ from kafka.admin import OffsetSpec
 from kafka.protocol.consumer import IsolationLevel
 
 from sinks.encoding.messages import Messages
-from sinks.kafka import link, stream
-from sinks.kafka.clients import python_cluster, python_producer
+from sinks.kafka import link
+from sinks.kafka.clients import python_cluster, python_producer, python_records
 from sinks.kafka.clients.port import Producer
 from sinks.kafka.clients.python_producer import PythonProducer
+from sinks.kafka.clients.python_records import Record, batches
 from sinks.kafka.link import Link
 from sinks.kafka.options import settings_of
-from sinks.kafka.progress import Entry, encode
+from sinks.kafka.progress import Entry, ProgressTopic, encode
 from sinks.kafka.sink import KafkaSink
 from sinks.kafka.stream import Stream
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
-from tailer.errors import SinkFenced
+from tailer.errors import SinkFenced, SinkUnavailable
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.start import Start
@@ -156,13 +157,15 @@ def test_progress_read_before_the_other_one_is_fenced(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, mistaken: bool
 ) -> None:
     if mistaken:
-        monkeypatch.setattr(Stream, "_entries", lambda self: {self.app_id: self._seen} if self._seen else {})
+        monkeypatch.setattr(
+            Stream, "_decided", lambda self: ProgressTopic({self.app_id: self._seen} if self._seen else {})
+        )
 
-    def connect_late(connect: Callable[[], Producer]) -> Producer:
+    def connect_late(connect: Callable[[str], Producer], app_id: str) -> Producer:
         scene.deliver(scene.sink())  # another instance
-        return connect()
+        return connect(app_id)
 
-    at_call(monkeypatch, Stream, "_connect", 1, connect_late)
+    at_call(monkeypatch, Link, "producer", 1, connect_late)
     scene.history.publish(8)
     with suppress(SinkFenced):
         scene.deliver(scene.sink())
@@ -174,9 +177,7 @@ def test_progress_read_before_the_other_one_is_fenced(
 @mistaken
 def test_progress_read_to_the_committed_end_only(scene: Scene, monkeypatch: pytest.MonkeyPatch, mistaken: bool) -> None:
     if mistaken:
-        monkeypatch.setattr(python_cluster, "_end", committed_end)
-    monkeypatch.setattr(stream, "LOOK_S", 0.3)
-    monkeypatch.setattr(stream, "TAKE_OVER_S", 0.3)
+        monkeypatch.setattr(python_cluster, "batches", committed_batches)
     first, topic = scene.sink(), scene.lanes.progress_topic
     scene.history.publish(3)
     scene.deliver(first, then_close=False)
@@ -193,22 +194,40 @@ def test_progress_read_to_the_committed_end_only(scene: Scene, monkeypatch: pyte
     scene.history.publish(4)
     scene.deliver(first)
     scene.history.publish(2)
-
-    def hidden(original: Callable[[], Exception]) -> Exception:
-        other.abort_transaction()
-        return original()
-
-    at_call(monkeypatch, Stream, "_hidden", 1, hidden)
     scene.deliver(scene.sink())
+    other.abort_transaction()
     other.close()
     figures = scene.figures()
     assert (figures.doubled > 0) if mistaken else figures.all_zero, figures
 
 
-def committed_end(clients: Any, partition: Any) -> Any:
-    """Return the end of a partition for `read_committed` consumers: before any open transaction."""
-    asked = {partition: OffsetSpec.LATEST}
-    return clients.admin.list_partition_offsets(asked, IsolationLevel.READ_COMMITTED)[partition]
+def committed_batches(admin: Any, partition: Any, position: int, end: int) -> Iterator[Any]:
+    """Yield what `read_committed` consumers see: what comes before any open transaction."""
+    stable = admin.list_partition_offsets({partition: OffsetSpec.LATEST}, IsolationLevel.READ_COMMITTED)[partition]
+    return (each for each in batches(admin, partition, position, end) if each.next_offset <= stable.offset)
+
+
+@mistaken
+def test_progress_of_a_transaction_that_was_aborted(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, mistaken: bool
+) -> None:
+    if mistaken:
+        monkeypatch.setattr(python_records.Transactions, "take", every_record)
+
+    def fail(commit: Callable[[], None]) -> None:
+        commit.args[0]._flush()  # type: ignore[attr-defined]  # it is a partial method
+        raise SinkUnavailable("sink", "the connection is cut")
+
+    at_call(monkeypatch, PythonProducer, "commit", 3, fail)  # the first is the claim's
+    scene.history.publish(8)
+    scene.deliver(scene.sink())
+    figures = scene.figures()
+    assert (figures.missing > 0) if mistaken else figures.all_zero, figures
+
+
+def every_record(_: Any, batch: Any) -> list[Record]:
+    """Take records for committed as soon as they are there."""
+    return [] if batch.is_control_batch else [Record(each.offset, each.key, each.value, (0, 0)) for each in batch]
 
 
 @mistaken

@@ -4,8 +4,7 @@ import inspect
 import os
 import random
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -16,7 +15,7 @@ from kafka.record import util
 
 from sinks.kafka.clients import python_connection
 from sinks.kafka.clients.port import ProducerFactory, ProducerSettings
-from sinks.kafka.clients.python_cluster import Cluster, ReadResult
+from sinks.kafka.clients.python_cluster import Cluster, Owner, ReadResult
 from sinks.kafka.clients.python_producer import PythonProducer
 from tailer.errors import SinkRejected, SinkUnavailable
 from tests.support.kafka.cluster import KafkaCluster
@@ -262,7 +261,7 @@ def test_topics_are_described_and_created(kafka: KafkaCluster) -> None:
         assert cluster.partitions(first) == 3
         with pytest.raises(SinkUnavailable, match=missing):
             cluster.partitions(missing)
-        assert cluster.read(missing, 10) is None
+        assert cluster.read(missing) is None
         with pytest.raises(SinkRejected, match="replication factor") as caught:
             cluster.create(missing, 1, 9, {})
         assert missing in caught.value.reason
@@ -273,26 +272,65 @@ def test_topics_are_described_and_created(kafka: KafkaCluster) -> None:
         cluster.close()
 
 
+def values(found: ReadResult | None) -> dict[bytes | None, bytes | None]:
+    """Return the newest value of each key."""
+    assert found is not None
+    return {key: record.value for key, record in found.records.items()}
+
+
+def await_values(cluster: Cluster, topic: str, expected: dict[bytes | None, bytes | None]) -> None:
+    """Wait until a topic has these newest values: commits are visible soon after they were acknowledged."""
+    until(lambda: values(cluster.read(topic)) == expected)
+
+
+@every_driver
+def test_the_writer_of_a_record_is_the_owner_of_its_transactional_id(
+    driver: ProducerFactory, kafka: KafkaCluster
+) -> None:
+    """Until another producer takes the id over: before that one has written anything."""
+    topic, owned = create_topic(kafka.bootstrap_servers), unique_name()
+    cluster = Cluster(connection_to(kafka.bootstrap_servers))
+
+    def writer(value: bytes) -> tuple[int, int]:
+        await_values(cluster, topic, {b"ours": value})
+        found = cluster.read(topic)
+        assert found is not None
+        return found.records[b"ours"].writer
+
+    try:
+        with producing(driver, kafka.bootstrap_servers, owned) as producer:
+            for value in (b"1", b"2"):
+                producer.begin()
+                producer.send(topic, messages_of([value], [b"ours"]))
+                producer.commit()
+                assert Owner(writer(value), False) == cluster.owner(owned)
+            with producing(driver, kafka.bootstrap_servers, owned):
+                assert Owner(writer(b"2"), False) != cluster.owner(owned)
+        assert cluster.owner(unique_name()) is None
+    finally:
+        cluster.close()
+
+
 @every_driver
 def test_the_newest_value_of_each_key_is_read(driver: ProducerFactory, kafka: KafkaCluster) -> None:
     """Up to the end at the time of each call; without aborted records, and without tombstones."""
     topic = create_topic(kafka.bootstrap_servers, configs={"cleanup.policy": "compact"})
     cluster = Cluster(connection_to(kafka.bootstrap_servers))
     try:
-        assert cluster.read(topic, 60) == ReadResult({}, complete=True)
+        await_values(cluster, topic, {})
         with producing(driver, kafka.bootstrap_servers, unique_name()) as producer:
             for number in range(3):
                 producer.begin()
                 producer.send(topic, messages_of([b"%d" % number, None], [b"a", b"b"]), partition=0)
                 producer.commit()
-                assert cluster.read(topic, 60) == ReadResult({b"a": b"%d" % number, b"b": None}, complete=True)
+                await_values(cluster, topic, {b"a": b"%d" % number, b"b": None})
             producer.begin()
             producer.send(topic, messages_of([b"aborted"], [b"a"]), partition=0)
             producer.abort()
-        assert cluster.read(topic, 60) == ReadResult({b"a": b"2", b"b": None}, complete=True)
+        await_values(cluster, topic, {b"a": b"2", b"b": None})
         fresh = Cluster(connection_to(kafka.bootstrap_servers))
         try:
-            assert fresh.read(topic, 60) == ReadResult({b"a": b"2", b"b": None}, complete=True)
+            await_values(fresh, topic, {b"a": b"2", b"b": None})
         finally:
             fresh.close()
     finally:
@@ -301,7 +339,7 @@ def test_the_newest_value_of_each_key_is_read(driver: ProducerFactory, kafka: Ka
 
 @every_driver
 def test_an_open_transaction_hides_nothing(driver: ProducerFactory, kafka: KafkaCluster) -> None:
-    """The read waits for records after an open transaction; a consumer's own end would be before it."""
+    """Neither from a look at progress nor from one at END records; a consumer's own end would be before it."""
     topic = create_topic(kafka.bootstrap_servers)
     cluster = Cluster(connection_to(kafka.bootstrap_servers))
     try:
@@ -318,12 +356,14 @@ def test_an_open_transaction_hides_nothing(driver: ProducerFactory, kafka: Kafka
             ours.begin()
             ours.send(topic, messages_of([b"2"], [b"ours"]))
             ours.commit()
-            blocked = cluster.read(topic, 0.5)
-            assert blocked == ReadResult({b"ours": b"1"}, complete=False)
-            with ThreadPoolExecutor(1) as pool:
-                reading = pool.submit(cluster.read, topic, 120)
-                other.commit()
-                assert reading.result() == ReadResult({b"ours": b"2", b"other": b"1"}, complete=True)
+            await_values(cluster, topic, {b"ours": b"2"})
+            found, scanned = cluster.read(topic), list[bytes]()
+            assert found is not None
+            assert found.open_keys == {b"other"}
+            cluster.scan(topic, scanned.append)
+            assert scanned == [b"1", b"2"]
+            other.commit()
+            await_values(cluster, topic, {b"ours": b"2", b"other": b"1"})
     finally:
         cluster.close()
 
@@ -337,7 +377,7 @@ def test_a_recreated_topic_is_read_from_its_start(kafka: KafkaCluster) -> None:
             producer.begin()
             producer.send(topic, messages_of([b"1"], [b"old"]))
             producer.commit()
-        assert cluster.read(topic, 60) == ReadResult({b"old": b"1"}, complete=True)
+        await_values(cluster, topic, {b"old": b"1"})
         with admin(kafka.bootstrap_servers) as client:
             client.delete_topics([topic])
             until(lambda: topic not in cluster.describe([topic]))
@@ -346,6 +386,6 @@ def test_a_recreated_topic_is_read_from_its_start(kafka: KafkaCluster) -> None:
             producer.begin()
             producer.send(topic, messages_of([b"2"] * 5, [b"new"] * 5))
             producer.commit()
-        assert cluster.read(topic, 60) == ReadResult({b"new": b"2"}, complete=True)
+        await_values(cluster, topic, {b"new": b"2"})
     finally:
         cluster.close()

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 from anyio import to_thread
 
-from sinks.kafka.sink import KafkaSink
+from sinks.kafka.sink import OWNER_S, KafkaSink
+from sinks.kafka.stream import Stream
 from sinks.testing import change_batch
 from sinks.testing.rows import numbered
 from sinks.testing.suite import APP, SCHEMA, deliver, up_to
@@ -241,10 +242,7 @@ def test_heartbeats_come_now_and_then(kafka: KafkaCluster) -> None:
         rests.append(await sink.beat(APP))
 
     place.run(delivering(numbered(1)), beat, beat)
-    first, second = rests
-    assert first == 3600
-    assert second is not None
-    assert 3500 < second < 3600
+    assert rests == [OWNER_S, OWNER_S]  # until the next look at who is the writer
     (record,) = read_topic(place.servers, beats)
     assert json.loads(record.key or b"") == {"serverName": "sink"}
     assert json.loads(record.value or b"")["ts_ms"] > 0
@@ -428,35 +426,76 @@ def test_reading_progress_does_not_fence_a_writer(kafka: KafkaCluster) -> None:
     assert len(place.values()) == 6
 
 
+async def leave_open(place: Place, stream: Stream, version: int) -> None:
+    """Leave the transaction of a stream open, with the progress record of a version."""
+    topic, entry = str(place.options["progress_topic"]), stream.entry(Position.end(version))
+    end = end_offsets(place.servers, [topic])
+    await to_thread.run_sync(stream.link.record_progress, stream.producer, APP, entry)
+    await to_thread.run_sync(stream.producer.start_flush)
+    while end_offsets(place.servers, [topic]) == end:  # noqa: ASYNC110
+        await anyio.sleep(0.05)
+
+
 @pytest.mark.parametrize("client", ["kafka-python", "confluent-kafka"])
-def test_a_first_transaction_left_open_by_a_killed_instance_is_ended(kafka: KafkaCluster, client: str) -> None:
-    """The next instance need not wait for the broker's timeout: half of it is longer than all looks take."""
-    place = Place(kafka, library=client, transaction_timeout_s=60.0)
+@pytest.mark.parametrize("done", [0, 1])
+def test_the_open_transaction_of_a_killed_instance_delays_nobody(kafka: KafkaCluster, client: str, done: int) -> None:
+    """Neither its successor, which ends it, nor another stream, nor a look at either.
+
+    `done`: the versions that the killed instance had delivered. Brokers would end the transaction after 15 minutes.
+    """
+    place = Place(kafka, library=client, transaction_timeout_s=900.0)
+    before = up_to(APP, done) if done else None
+
+    async def all_of_them() -> None:
+        killed, successor, other = place.sink(), place.sink(), place.sink(topic=f"{place.topic}.bills")
+        try:
+            for version in range(1, done + 1):
+                await deliver(killed, numbered(version))
+            async with killed.begin(APP, SCHEMA) as transaction:
+                await transaction.write(numbered(done + 1))
+                await leave_open(place, killed._stream(APP), done + 1)
+                with anyio.fail_after(30):
+                    assert await other.progress(APP) == before
+                    assert await other.progress("bills/5f0c") is None
+                    assert not await other.has_delivered("bills")
+                    await other.check_first_start("bills", ["5f0c"])
+                    await deliver(other, numbered(1), app_id="bills/5f0c")
+                    assert await other.progress("bills/5f0c") == up_to("bills/5f0c", 1)
+                    assert killed._stream(APP).link.progress_of(APP).open == {APP}  # type: ignore[union-attr]
+                    assert await successor.progress(APP) == before
+                    assert await successor.has_delivered("orders") == bool(done)
+                    await successor.check_first_start("orders", ["5f0c"])
+                    await deliver(successor, numbered(done + 1))
+        finally:
+            for sink in (killed, successor, other):
+                await sink.aclose()
+
+    anyio.run(all_of_them)
+    assert [value["_commit_version"] for value in place.values()] == [v for v in range(1, done + 2) for _ in range(3)]
+
+
+@pytest.mark.parametrize("client", ["kafka-python", "confluent-kafka"])
+def test_an_idle_instance_notices_the_one_that_takes_over(kafka: KafkaCluster, client: str) -> None:
+    place = Place(kafka, library=client)
 
     async def both() -> None:
-        killed, other = place.sink(), place.sink()
+        first, second = place.sink(), place.sink()
         try:
-            async with killed.begin(APP, SCHEMA) as transaction:
-                await transaction.write(numbered(1))
-                stream = killed._stream(APP)
-                entry = stream.entry(up_to(APP, 1).position)
-                topic = stream.link.options.progress_topic
-                end = end_offsets(place.servers, [topic])
-                await to_thread.run_sync(stream.link.record_progress, stream.producer, APP, entry)
-                while end_offsets(place.servers, [topic]) == end:  # noqa: ASYNC110
-                    await anyio.sleep(0.05)
-                with anyio.fail_after(30):
-                    for _ in range(2):
-                        with pytest.raises(SinkUnavailable, match="a transaction is open"):
-                            await other.progress(APP)
-                    assert await other.progress(APP) is None
-                await deliver(other, numbered(1))
+            for each in (first, first, second, second):
+                assert await each.progress(APP) is None
+                assert await each.beat(APP) == OWNER_S
+            for _ in range(2):
+                with pytest.raises(SinkFenced, match=second._link.instance):
+                    await first.beat(APP)
+                with pytest.raises(SinkFenced):
+                    await first.progress(APP)
+            await deliver(second, numbered(1))
+            assert await second.beat(APP) == OWNER_S
         finally:
-            await killed.aclose()
-            await other.aclose()
+            await first.aclose()
+            await second.aclose()
 
     anyio.run(both)
-    assert [value["_commit_version"] for value in place.values()] == [1] * 3
 
 
 def test_a_topic_that_is_missing_stops(kafka: KafkaCluster) -> None:

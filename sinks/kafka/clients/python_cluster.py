@@ -1,42 +1,55 @@
 """Topic administration and reading of progress, with kafka-python whichever client produces.
 
-Committed records are read by a `read_committed` consumer. That consumer must not give the end of the topic: it sees
-only up to the oldest open transaction of any producer, and would take a part for the whole. So the partition's leader
-is asked for the end for `read_uncommitted`, and the consumer has to reach it.
+The end of a topic is that for `read_uncommitted`, and open transactions before it are passed over, see
+`sinks.kafka.clients.python_records`: the end for `read_committed` comes before the oldest open transaction of any
+producer, and would make a part look like the whole.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
-from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import TopicAlreadyExistsError, for_code
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, TransactionState
+from kafka.errors import BrokerResponseError, TopicAlreadyExistsError, for_code
 from kafka.protocol.consumer import IsolationLevel, OffsetSpec
 
 from sinks.kafka.clients.answers import UNKNOWN_TOPIC, error_of
 from sinks.kafka.clients.port import Connection
 from sinks.kafka.clients.python_connection import CLIENT_ERRORS, connected, error_for
+from sinks.kafka.clients.python_records import Record, Transactions, batches
 from sinks.kafka.topics import TopicState
-from tailer.errors import SinkError, SinkRejected, SinkUnavailable
+from tailer.errors import SinkError, SinkRejected
 
-__all__ = ["Cluster", "ReadResult"]
+__all__ = ["Cluster", "Owner", "ReadResult"]
 
 _REQUEST_MS: Final = 20_000
 _VISIBLE_MS: Final = 20_000
-_POLL_MS: Final = 200
-_RECORDS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """The newest value of each key, None for a tombstone; `complete`: whether the end of the topic was reached."""
+    """The newest committed record of each key, with the value None for a tombstone.
 
-    records: Mapping[bytes | None, bytes | None]
-    complete: bool
+    `open_keys`: the keys that have records in open transactions.
+    """
+
+    records: Mapping[bytes | None, Record]
+    open_keys: frozenset[bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The producer of a transactional id: its id and its epoch in `writer`.
+
+    `in_transaction`: whether it has a transaction that is neither committed nor aborted. When it has one, all markers
+    of those before it are written. They are written soon after a commit was acknowledged.
+    """
+
+    writer: tuple[int, int]
+    in_transaction: bool
 
 
 @dataclass(slots=True)
@@ -49,19 +62,18 @@ class _Read:
 
     topic_id: str | None
     epoch: int | None
-    position: int = 0
-    newest: dict[bytes | None, bytes | None] = field(default_factory=dict)
+    position: int
+    transactions: Transactions = field(default_factory=Transactions)
+    newest: dict[bytes | None, Record] = field(default_factory=dict)
 
-
-@dataclass(frozen=True, slots=True)
-class _Clients:
-    admin: Any
-    consumer: Any
-
-    def close(self) -> None:
-        for close in (self.admin.close, lambda: self.consumer.close(autocommit=False)):
-            with suppress(*CLIENT_ERRORS):
-                close()
+    def take(self, batch: Any) -> None:
+        """Take the next batch."""
+        for record in self.transactions.take(batch):
+            known = self.newest.get(record.key)
+            # Commits come in another order than records.
+            if known is None or known.offset < record.offset:
+                self.newest[record.key] = record
+        self.position = batch.next_offset
 
 
 class Cluster:
@@ -73,17 +85,17 @@ class Cluster:
     def __init__(self, connection: Connection) -> None:
         self._connection: Final = connection
         self._name: Final = connection.name
-        self._clients: _Clients | None = None
+        self._admin: Any = None
         self._reads: dict[str, _Read] = {}
 
     def describe(self, topics: Sequence[str], with_configs: bool = True) -> dict[str, TopicState]:
         """Describe those of `topics` that exist; their settings only `with_configs`."""
-        with self._connected() as clients:
-            found = {topic: each for topic, each in self._described(clients, topics).items() if each is not None}
+        with self._connected() as admin:
+            found = {topic: each for topic, each in self._described(admin, topics).items() if each is not None}
             if not found or not with_configs:
                 return {topic: TopicState(len(each["partitions"]), {}, _id(each)) for topic, each in found.items()}
             wanted = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in found]
-            configs = clients.admin.describe_configs(wanted, config_filter="all").get("topic", {})
+            configs = admin.describe_configs(wanted, config_filter="all").get("topic", {})
             return {
                 topic: TopicState(
                     len(described["partitions"]),
@@ -99,8 +111,8 @@ class Cluster:
 
     def partitions(self, topic: str) -> int:
         """Return the number of partitions of a topic. Raises `SinkRejected` if there is no such topic."""
-        with self._connected() as clients:
-            return len(self._present(clients, topic)["partitions"])
+        with self._connected() as admin:
+            return len(self._present(admin, topic)["partitions"])
 
     def create(self, topic: str, partitions: int, replication_factor: int, configs: Mapping[str, str]) -> None:
         """Create a topic unless it exists. Returns when every partition has a leader.
@@ -108,112 +120,97 @@ class Cluster:
         `replication_factor` -1: the cluster's default.
         """
         wanted = {"num_partitions": partitions, "replication_factor": replication_factor, "configs": dict(configs)}
-        with self._connected(topic) as clients:
-            described = clients.admin.create_topics({topic: wanted}, raise_errors=False)["topics"][0]
+        with self._connected(topic) as admin:
+            described = admin.create_topics({topic: wanted}, raise_errors=False)["topics"][0]
             code, text = described["error_code"], described.get("error_message")
             if code not in {0, TopicAlreadyExistsError.errno}:
                 raise error_of(self._name, code, f"{for_code(code).__name__}: {text}", topic)
-            clients.admin.wait_for_topics([topic], timeout_ms=_VISIBLE_MS)
+            admin.wait_for_topics([topic], timeout_ms=_VISIBLE_MS)
 
-    def read(self, topic: str, timeout_s: float) -> ReadResult | None:
-        """Read the committed records in partition 0 of a topic, up to its current end. None: no such topic.
+    def read(self, topic: str) -> ReadResult | None:
+        """Read partition 0 of a topic up to its current end. None: no such topic.
 
-        Not complete if a transaction that is open now is still open after `timeout_s` seconds.
+        A transaction that was just committed may still be open: `owner` says more.
         """
         partition = TopicPartition(topic, 0)
-        deadline = time.monotonic() + timeout_s
-        with self._connected(topic) as clients:
-            described = self._described(clients, [topic])[topic]
+        with self._connected(topic) as admin:
+            described = self._described(admin, [topic])[topic]
             if described is None:
                 return None
-            end = _end(clients, partition)
-            read = self._reads.get(topic)
-            if read is None or (read.topic_id, read.epoch) != (_id(described), end.leader_epoch) or _unsure(read):
-                read = _Read(_id(described), end.leader_epoch)
-            if read.position > end.offset:
-                read = _Read(_id(described), end.leader_epoch)
+            end = _end(admin, partition)
             # An error in the middle leaves no partial result.
-            self._reads.pop(topic, None)
-            self._read_on(clients, partition, read, end.offset, deadline)
+            read = self._reads.pop(topic, None)
+            valid = read is not None and (read.topic_id, read.epoch) == (_id(described), end.leader_epoch)
+            if read is None or not valid or _unsure(read) or read.position > end.offset:
+                read = _Read(_id(described), end.leader_epoch, _start(admin, partition))
+            for batch in batches(admin, partition, read.position, end.offset):
+                read.take(batch)
             self._reads[topic] = read
-            complete = read.position >= end.offset
-            if not complete:
-                # Raises if the cause is a broker that does not answer, not an open transaction.
-                _end(clients, partition)
-            return ReadResult(dict(read.newest), complete)
+            return ReadResult(dict(read.newest), read.transactions.open_keys)
+
+    def owner(self, transactional_id: str) -> Owner | None:
+        """Return the producer that took a transactional id over last.
+
+        None: brokers do not say. They are older than 3.0, have forgotten the id, or its coordinator is moving.
+        """
+        with self._connected() as admin:
+            try:
+                found = admin.describe_transactions([transactional_id])[transactional_id]
+            except BrokerResponseError:
+                return None
+            writer = found.producer_id, found.producer_epoch
+            return Owner(writer, found.state == TransactionState.ONGOING)
 
     def had_messages(self, topic: str) -> bool:
         """Return whether a topic has messages, or had some that were deleted since; False without such a topic.
 
         Messages of aborted and open transactions also count.
         """
-        with self._connected(topic) as clients:
-            described = self._described(clients, [topic])[topic]
+        with self._connected(topic) as admin:
+            described = self._described(admin, [topic])[topic]
             if described is None:
                 return False
             partitions = [TopicPartition(topic, each["partition_index"]) for each in described["partitions"]]
-            return any(end.offset > 0 for end in _ends(clients, partitions).values())
+            return any(end.offset > 0 for end in _ends(admin, partitions).values())
 
     def scan(self, topic: str, take: Callable[[bytes], None]) -> None:
-        """Pass the value of every committed message in partition 0 of a topic, if it exists, to `take`.
-
-        Raises `SinkUnavailable` if no more came for `_REQUEST_MS`: after an open transaction.
-        """
-        partition = TopicPartition(topic, 0)
-        with self._connected(topic) as clients:
-            if self._described(clients, [topic])[topic] is None:
+        """Pass the value of every committed message in partition 0 of a topic, if it exists, to `take`."""
+        partition, transactions = TopicPartition(topic, 0), Transactions()
+        with self._connected(topic) as admin:
+            if self._described(admin, [topic])[topic] is None:
                 return
-            end, position, moved = _end(clients, partition).offset, 0, time.monotonic()
-            clients.consumer.assign([partition])
-            clients.consumer.seek_to_beginning(partition)
-            while position < end:
-                for record in clients.consumer.poll(timeout_ms=_POLL_MS, max_records=_RECORDS).get(partition, ()):
+            for batch in batches(admin, partition, _start(admin, partition), _end(admin, partition).offset):
+                for record in transactions.take(batch):
                     if record.value is not None:
                         take(record.value)
-                before, position = position, clients.consumer.position(partition, timeout_ms=_REQUEST_MS)
-                if position != before:
-                    moved = time.monotonic()
-                elif time.monotonic() - moved > _REQUEST_MS / 1000:
-                    raise SinkUnavailable(self._name, f"an open transaction in {topic} hides later messages")
 
     def close(self) -> None:
-        """Close the connections. Never raises."""
-        clients, self._clients = self._clients, None
-        if clients is not None:
-            clients.close()
+        """Close the connection. Never raises."""
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            with suppress(*CLIENT_ERRORS):
+                admin.close()
 
-    def _read_on(self, clients: _Clients, partition: TopicPartition, read: _Read, end: int, deadline: float) -> None:
-        consumer = clients.consumer
-        consumer.assign([partition])
-        if read.position:
-            consumer.seek(partition, read.position)
-        else:
-            consumer.seek_to_beginning(partition)
-        while read.position < end and time.monotonic() < deadline:
-            for record in consumer.poll(timeout_ms=_POLL_MS, max_records=_RECORDS).get(partition, ()):
-                read.newest[record.key] = record.value
-            read.position = consumer.position(partition, timeout_ms=_REQUEST_MS)
-
-    def _described(self, clients: _Clients, topics: Sequence[str]) -> dict[str, Any]:
+    def _described(self, admin: Any, topics: Sequence[str]) -> dict[str, Any]:
         """Describe topics as the brokers do; None for those that do not exist."""
-        described = {topic["name"]: topic for topic in clients.admin.describe_topics(list(topics))}
+        described = {topic["name"]: topic for topic in admin.describe_topics(list(topics))}
         for name, topic in described.items():
             if topic["error_code"] not in {0, UNKNOWN_TOPIC}:
                 raise error_of(self._name, topic["error_code"], for_code(topic["error_code"]).__name__, name)
         return {name: topic if topic["error_code"] == 0 else None for name, topic in described.items()}
 
-    def _present(self, clients: _Clients, topic: str) -> Any:
-        described = self._described(clients, [topic])[topic]
+    def _present(self, admin: Any, topic: str) -> Any:
+        described = self._described(admin, [topic])[topic]
         if described is None:
             raise error_of(self._name, UNKNOWN_TOPIC, "asked for its partitions", topic)
         return described
 
     @contextmanager
-    def _connected(self, topic: str | None = None) -> Iterator[_Clients]:
-        if self._clients is None:
-            self._clients = _connect(self._connection)
+    def _connected(self, topic: str | None = None) -> Iterator[Any]:
+        if self._admin is None:
+            self._admin = connected(KafkaAdminClient, self._connection, request_timeout_ms=_REQUEST_MS)
         try:
-            yield self._clients
+            yield self._admin
         except SinkRejected:
             raise
         except SinkError:
@@ -224,36 +221,20 @@ class Cluster:
             raise error_for(self._name, error, topic) from error
 
 
-def _connect(connection: Connection) -> _Clients:
-    admin = connected(KafkaAdminClient, connection, request_timeout_ms=_REQUEST_MS)
-    try:
-        consumer = connected(
-            KafkaConsumer,
-            connection,
-            request_timeout_ms=_REQUEST_MS,
-            isolation_level="read_committed",
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            group_id=None,
-            fetch_max_wait_ms=_POLL_MS,
-            allow_auto_create_topics=False,
-            metrics_enabled=False,
-        )
-    except BaseException:
-        admin.close()
-        raise
-    return _Clients(admin, consumer)
+def _start(admin: Any, partition: TopicPartition) -> int:
+    """Return the offset of the first record of a partition."""
+    return int(admin.list_partition_offsets({partition: OffsetSpec.EARLIEST})[partition].offset)
 
 
-def _end(clients: _Clients, partition: TopicPartition) -> Any:
+def _end(admin: Any, partition: TopicPartition) -> Any:
     """Return the end of a partition for `read_uncommitted`, and the epoch of the leader that gives it."""
-    return _ends(clients, [partition])[partition]
+    return _ends(admin, [partition])[partition]
 
 
-def _ends(clients: _Clients, partitions: Sequence[TopicPartition]) -> Any:
+def _ends(admin: Any, partitions: Sequence[TopicPartition]) -> Any:
     """Return the same for several partitions."""
     asked = dict.fromkeys(partitions, OffsetSpec.LATEST)
-    return clients.admin.list_partition_offsets(asked, IsolationLevel.READ_UNCOMMITTED)
+    return admin.list_partition_offsets(asked, IsolationLevel.READ_UNCOMMITTED)
 
 
 def _id(described: Any) -> str | None:

@@ -100,17 +100,6 @@ def test_a_ceiling_spreads_the_looks() -> None:
     assert max(waits) == pytest.approx(3600 / 590)
 
 
-def test_a_wait_may_be_made_shorter_but_for_the_ceiling() -> None:
-    clock = Clock()
-    notified = Polling(1, 30, clock=clock, chance=middle, together=True)
-    limited = Polling(30, 30, 60, clock, middle)
-    clock.now_s += 1e6
-    assert notified.next_wait_s(10.5) == 10.5
-    assert notified.next_wait_s(100) == 30
-    assert limited.next_wait_s(0.1) == pytest.approx(0.1)
-    assert limited.next_wait_s(0.1) > 50
-
-
 def test_long_waits_end_together() -> None:
     clock = Clock(1000.25)
     polling = Polling(1, 30, clock=clock, chance=middle, together=True)

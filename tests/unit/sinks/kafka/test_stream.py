@@ -1,60 +1,210 @@
-"""Looks at the progress of a stream while a transaction in the progress topic stays open."""
+"""Instances that take one stream over, in any order, and looks at its progress while transactions are open."""
 
-from unittest.mock import Mock
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
 
 import pytest
 
+from sinks.encoding.messages import Messages
 from sinks.kafka.clients.port import Producer
+from sinks.kafka.clients.python_cluster import Owner
+from sinks.kafka.first_start import check_first_start
 from sinks.kafka.link import Link
 from sinks.kafka.options import read
-from sinks.kafka.progress import Entry
+from sinks.kafka.progress import Entry, ProgressTopic
 from sinks.kafka.stream import Stream
-from tailer.errors import SinkUnavailable
+from sinks.kafka.topics import TopicState
+from tailer.errors import SinkFenced, SinkUnavailable
+from tailer.plan import Position
 
 APP = "orders/5f0c"
 
 
-class LinkOfOpenTransactions(Link):
-    """A link without a cluster: `hides` is whether a transaction is open, `fenced` the streams that were taken over."""
+@dataclass
+class Brokers:
+    """Brokers with a progress topic: each app_id has one producer that is not fenced."""
 
-    def __init__(self) -> None:
+    topic: ProgressTopic = field(default_factory=ProgressTopic)
+    epochs: dict[str, int] = field(default_factory=dict)
+
+    def record(self, app_id: str, entry: Entry, epoch: int) -> None:
+        """Replace the progress of a stream. Raises `SinkFenced` if another producer has taken it over."""
+        if self.epochs[app_id] != epoch:
+            raise SinkFenced("sink", "another epoch")
+        entries, writers = {**self.topic.entries, app_id: entry}, {**self.topic.writers, app_id: (0, epoch)}
+        self.topic = ProgressTopic(entries, self.topic.open, writers)
+
+
+class OneProducer(Producer):
+    """A producer of one transactional id, whose records are visible at once."""
+
+    def __init__(self, brokers: Brokers, app_id: str) -> None:
+        self.brokers = brokers
+        self.epoch = brokers.epochs[app_id] = brokers.epochs.get(app_id, -1) + 1
+        brokers.topic = ProgressTopic(brokers.topic.entries, brokers.topic.open - {app_id}, brokers.topic.writers)
+
+    def begin(self) -> None: ...
+
+    def send(self, topic: str, messages: Messages, partition: int | None = None) -> None: ...
+
+    def start_flush(self) -> None: ...
+
+    def commit(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class FakeLink(Link):
+    """A link to `brokers`. `meanwhile`: called once, when a stream was taken over and before it is claimed."""
+
+    def __init__(self, brokers: Brokers, meanwhile: Callable[[], None] = lambda: None) -> None:
         super().__init__("sink", read("sink", {"bootstrap_servers": "broker:9092", "topic": "orders"}))
-        self.hides = False
-        self.fenced: list[str] = []
+        self.brokers = brokers
+        self.meanwhile = meanwhile
+        self.reads = count()
 
-    def entries(self, wait_s: float) -> tuple[dict[str, Entry], bool]:
-        """Return no progress."""
-        return {}, not self.hides
+    def progress(self) -> ProgressTopic:
+        """See `Link`."""
+        next(self.reads)
+        return self.brokers.topic
+
+    def owner(self, app_id: str) -> Owner | None:
+        """See `Link`."""
+        return Owner((0, self.brokers.epochs.get(app_id, -1)), app_id in self.brokers.topic.open)
 
     def producer(self, app_id: str) -> Producer:
-        """Note the stream whose previous writer is fenced."""
-        self.fenced.append(app_id)
-        return Mock(Producer)
+        """See `Link`."""
+        made, meanwhile = OneProducer(self.brokers, app_id), self.meanwhile
+        self.meanwhile = lambda: None
+        meanwhile()
+        return made
 
-    def look(self, stream: Stream, *, hides: bool) -> None:
-        """Look at a stream while a transaction is open, or not."""
-        self.hides = hides
-        if hides:
-            with pytest.raises(SinkUnavailable, match="a transaction is open"):
-                stream.look()
-        else:
-            assert stream.look() is None
+    def record_progress(self, producer: Producer, app_id: str, entry: Entry) -> None:
+        """See `Link`."""
+        assert isinstance(producer, OneProducer)
+        self.brokers.record(app_id, entry, producer.epoch)
+
+    def check_topics(self, delivered: Position | None = None) -> TopicState:
+        """See `Link`."""
+        return TopicState(1, {})
+
+    def had_messages(self, topic: str) -> bool:
+        """See `Link`."""
+        return False
 
 
-def test_the_second_look_in_a_row_ends_the_former_transaction() -> None:
-    link = LinkOfOpenTransactions()
+def left_open(*app_ids: str, delivered: Position | None = None) -> Brokers:
+    """Make brokers with open transactions in streams, after `delivered` in each of them."""
+    entry = None if delivered is None else Entry(delivered, "killed", "orders", 1)
+    return Brokers(ProgressTopic({} if entry is None else dict.fromkeys(app_ids, entry), frozenset(app_ids)))
+
+
+@pytest.mark.parametrize("delivered", [None, Position.end(7)])
+@pytest.mark.parametrize("app_id", [APP, "orders/other", "bills/5f0c"])
+def test_no_look_waits_for_an_open_transaction_or_ends_it(app_id: str, delivered: Position | None) -> None:
+    brokers = left_open(app_id, delivered=delivered)
+    assert Stream(FakeLink(brokers), APP).look() == (delivered if app_id == APP else None)
+    assert brokers.epochs == {}, "a live instance was fenced"
+
+
+def test_what_is_committed_after_the_look_is_seen_by_the_takeover() -> None:
+    brokers = left_open(APP, delivered=Position.end(7))
+    stream = Stream(FakeLink(brokers), APP)
+    assert stream.look() == Position.end(7)
+    brokers.topic = ProgressTopic({APP: Entry(Position.end(8), "killed", "orders", 1)})
+    with pytest.raises(SinkUnavailable, match="delivered more"):
+        stream.take_over()
+    assert stream.look() == Position.end(8)
+    stream.take_over()
+
+
+def test_a_transaction_that_brokers_do_not_end_stops_the_takeover() -> None:
+    brokers = left_open(APP, delivered=Position.end(7))
+
+    def open_again() -> None:
+        brokers.topic = left_open(APP, delivered=Position.end(7)).topic
+
+    stream = Stream(FakeLink(brokers, open_again), APP)
+    with pytest.raises(SinkUnavailable, match="not ended"):
+        stream.take_over()
+    stream.take_over()
+
+
+def test_a_first_start_ends_the_open_transactions_of_its_own_pipeline_alone() -> None:
+    brokers = left_open(APP, "orders/other", "bills/5f0c")
+    check_first_start(FakeLink(brokers), "orders", ["5f0c"])
+    assert brokers.topic.open == {"bills/5f0c"}
+
+
+def test_of_two_idle_instances_the_later_one_goes_on() -> None:
+    brokers = Brokers()
+    links = [FakeLink(brokers) for _ in range(2)]
+    first, second = (Stream(link, APP) for link in links)
+    first.hold()
+    first.hold()
+    second.look()
+    second.hold()
+    for _ in range(2):  # also when asked again
+        with pytest.raises(SinkFenced, match=links[1].instance):
+            first.hold()
+        with pytest.raises(SinkFenced):
+            first.look()
+        second.hold()
+
+
+def test_an_idle_instance_reads_the_progress_topic_only_if_it_may_have_lost_the_stream() -> None:
+    brokers = Brokers()
+    link = FakeLink(brokers)
     stream = Stream(link, APP)
-    link.look(stream, hides=True)
-    assert link.fenced == []
-    link.look(stream, hides=True)
-    assert link.fenced == [APP]
+    stream.hold()
+    reads = next(link.reads)
+    for _ in range(5):
+        stream.hold()
+    assert next(link.reads) == reads + 1
+    OneProducer(brokers, APP)  # takes it over and dies
+    stream.hold()
+    assert next(link.reads) == reads + 3
 
 
-def test_a_complete_look_between_two_others_begins_the_wait_again() -> None:
-    link = LinkOfOpenTransactions()
-    stream = Stream(link, APP)
-    for hides in (True, False, True):
-        link.look(stream, hides=hides)
-    assert link.fenced == [], "a live instance about to commit was fenced"
-    link.look(stream, hides=True)
-    assert link.fenced == [APP]
+@pytest.mark.parametrize("claims", ["before", "after"])
+@pytest.mark.parametrize("delivered", [None, Position.end(7)])
+def test_of_two_that_start_together_the_later_one_goes_on(delivered: Position | None, claims: str) -> None:
+    """The first one, fenced before it could claim the stream, does not come back.
+
+    `claims`: whether the second one has claimed it before the first one notices.
+    """
+    brokers = left_open(APP, delivered=delivered)
+    second = FakeLink(brokers)
+    entries: list[Entry] = []
+
+    def take_over() -> None:
+        producer = second.producer(APP)
+        entries.append(Entry(delivered, second.instance, "orders", 1))
+        if claims == "before":
+            second.record_progress(producer, APP, entries[0])
+
+    first = Stream(FakeLink(brokers, take_over), APP)
+    assert first.look() == delivered
+    with pytest.raises(SinkFenced if claims == "before" else SinkUnavailable):
+        first.hold()
+    brokers.record(APP, entries[0], brokers.epochs[APP])
+    for again in (first.look, first.look):
+        with pytest.raises(SinkFenced, match=second.instance):
+            again()
+
+
+def test_one_that_was_fenced_by_the_late_request_of_a_killed_instance_comes_back() -> None:
+    brokers = left_open(APP, delivered=Position.end(7))
+
+    def late_request() -> None:
+        OneProducer(brokers, APP)
+
+    stream = Stream(FakeLink(brokers, late_request), APP)
+    assert stream.look() == Position.end(7)
+    with pytest.raises(SinkUnavailable):
+        stream.hold()
+    assert stream.look() == Position.end(7)
+    stream.hold()
