@@ -21,11 +21,15 @@ own, as in Kafka Connect's source connectors (KIP-618). `transactional.id` is th
 order:
 
 1. `init_transactions`: the previous owner of the id is fenced, and the broker finishes or aborts its open transaction.
-2. The progress topic is read up to its end for `read_uncommitted`. The end for a `read_committed` consumer
-   is before the first open transaction, even one of another stream, and hides later records.
+2. The progress topic is read up to its end for `read_uncommitted`, and the markers of transactions decide which records
+   count. The end for a `read_committed` consumer is before the first open transaction, even one of another stream, and
+   hides later records. Of this stream none is open after step 1, and those of other streams do not matter.
 3. The progress found must be that with which the pipeline began; otherwise the pipeline is asked to begin again.
 4. A record claims the stream: the same progress, with this instance's name. From now on a takeover can be distinguished
    from an error, because the record names another instance. A broker that gave up a slow transaction answers the same.
+   So of two instances that do all this at the same time, the later one goes on: the earlier one finds its name.
+
+An instance that has nothing to deliver does that, too, and then asks every few seconds who owns the id.
 
 A transaction is committed only after each delivery in it was confirmed, because not every client refuses to commit a
 transaction that lost a message. After any error its outcome is unknown: the producer is discarded, and the topic is

@@ -346,12 +346,12 @@ def test_reading_survives_a_bounce(mortal_kafka: KafkaCluster) -> None:
             producer.begin()
             producer.send(topic, messages_of([b"value"], [b"key"]))
             producer.commit()
-        assert seen()
+        await_true(seen)
         mortal_kafka.bounce(hard=True)
         until(seen)
         mortal_kafka.stop(hard=True)
         with pytest.raises(SinkUnavailable):
-            cluster.read(topic, 2)
+            cluster.read(topic)
         mortal_kafka.start()
         until(seen)
     finally:

@@ -4,11 +4,13 @@ To brokers a daemon that was frozen for longer than its transaction timeout look
 only if it really was.
 """
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sinks.kafka.sink import OWNER_S
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.history import History
 from tests.support.kafka.lanes import CLIENTS, Daemon, Lane, Lanes
@@ -62,6 +64,40 @@ def test_frozen_taken_over_and_revived(lanes: Lanes) -> None:
             lanes.history.publish(6)
             lanes.await_caught_up(second)
             assert second.terminate() == 0, second.said
+        lanes.check()
+
+
+def test_of_two_that_have_nothing_to_deliver_the_later_one_goes_on(lanes: Lanes) -> None:
+    with lanes, Daemon(lanes.config) as first:
+        lanes.await_caught_up(first)
+        with Daemon(lanes.config) as second:
+            second.wait_for(lambda: second.said.count("in place of instance") == len(lanes.lanes))
+            began_s = time.monotonic()
+            assert first.await_end() == FENCED, first.said
+            assert time.monotonic() - began_s < 3 * OWNER_S, first.said
+            assert "another instance took over" in first.said
+            lanes.history.publish(4)
+            lanes.await_caught_up(second)
+            assert second.terminate() == 0, second.said
+        lanes.check()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_of_two_that_start_at_once_one_goes_on(tmp_path: Path, kafka: KafkaCluster, client: str) -> None:
+    history = History(tmp_path / "table", seed=4, length=8)
+    with Lanes(tmp_path, history, kafka.bootstrap_servers, [Lane(client)]) as lanes:
+        with Daemon(lanes.config) as one, Daemon(lanes.config) as other:
+            both = [one, other]
+            deadline = time.monotonic() + 60
+            while all(each.process.poll() is None for each in both):
+                assert time.monotonic() < deadline, one.said + other.said
+                time.sleep(0.05)
+            ended, living = sorted(both, key=lambda each: each.process.poll() is None)
+            assert ended.await_end() == FENCED, ended.said
+            assert "another instance took over" in ended.said
+            history.publish(4)
+            lanes.await_caught_up(living)
+            assert living.terminate() == 0, living.said
         lanes.check()
 
 

@@ -206,7 +206,7 @@ def test_missing_permissions_are_named(driver: ProducerFactory, secure_kafka: Se
         producer.close()
     assert topic in caught.value.reason
     with pytest.raises(SinkRejected, match=topic):
-        Cluster(connection).read(topic, 10)
+        Cluster(connection).read(topic)
 
 
 def send_and_commit(send: Callable[..., None], commit: Callable[[], None], topic: str) -> None:

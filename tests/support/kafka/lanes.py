@@ -156,6 +156,7 @@ class Lanes:
     """Pipelines over `history` in one configuration at `config`, with a concurrent `read_committed` reader for each.
 
     `bootstrap_servers`: of the cluster, for the tests. `address`: for the daemon, by default the same.
+    `progress_topic`: that of other lanes, to be shared; by default a new one.
     """
 
     def __init__(
@@ -165,12 +166,14 @@ class Lanes:
         bootstrap_servers: str,
         lanes: Sequence[Lane],
         address: str | None = None,
+        progress_topic: str | None = None,
         **options: Any,
     ) -> None:
         self.history: Final = history
         self.lanes: Final = lanes
         self.config: Final = folder / "tailer.toml"
-        self.progress_topic: Final = unique_name("progress")
+        self.progress_topic: Final = progress_topic or unique_name("progress")
+        self._shares_progress = progress_topic is not None
         self._bootstrap_servers = bootstrap_servers
         self._stack = ExitStack()
         self._asking = ExitStack()
@@ -184,7 +187,8 @@ class Lanes:
         self.config.write_text(text)
 
     def __enter__(self) -> Self:
-        create_topic(self._bootstrap_servers, self.progress_topic, configs={"cleanup.policy": "compact"})
+        if not self._shares_progress:
+            create_topic(self._bootstrap_servers, self.progress_topic, configs={"cleanup.policy": "compact"})
         for lane in self.lanes:
             lane.create(self._bootstrap_servers)
             follower = Follower(self._bootstrap_servers, lane.topics)

@@ -1,0 +1,34 @@
+"""The command `tailer`, whose transactions stay open for a while between their last record and their commit."""
+
+import random
+import time
+from typing import Any
+
+from sinks.kafka.clients import confluent_producer, python_producer
+from tailer.__main__ import main
+
+LINGER_S = 0.5
+
+_check_delivered = confluent_producer.ConfluentProducer._check_delivered
+_begin_end = python_producer._Client.begin_end
+
+
+def _linger() -> None:
+    time.sleep(random.uniform(0.0, LINGER_S))
+
+
+def _check_and_linger(producer: confluent_producer.ConfluentProducer) -> None:
+    _check_delivered(producer)
+    _linger()
+
+
+def _linger_and_end(client: python_producer._Client, *, commit: bool) -> Any:
+    if commit:
+        _linger()
+    return _begin_end(client, commit=commit)
+
+
+if __name__ == "__main__":
+    confluent_producer.ConfluentProducer._check_delivered = _check_and_linger  # type: ignore[method-assign, assignment]
+    python_producer._Client.begin_end = _linger_and_end  # type: ignore[method-assign, assignment]
+    main()
