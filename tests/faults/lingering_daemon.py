@@ -1,20 +1,24 @@
-"""The command `tailer`, whose transactions stay open for a while between their last record and their commit."""
+"""The command `tailer`, whose commits wait while there is a file `linger` beside the configuration."""
 
-import random
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from sinks.kafka.clients import confluent_producer, python_producer
 from tailer.__main__ import main
 
-LINGER_S = 0.5
+LINGER_S = 1.0
+LINGERS = "lingering before a commit"
 
 _check_delivered = confluent_producer.ConfluentProducer._check_delivered
 _begin_end = python_producer._Client.begin_end
 
 
 def _linger() -> None:
-    time.sleep(random.uniform(0.0, LINGER_S))
+    if Path(sys.argv[-1]).with_name("linger").exists():
+        print(LINGERS, file=sys.stderr, flush=True)
+        time.sleep(LINGER_S)
 
 
 def _check_and_linger(producer: confluent_producer.ConfluentProducer) -> None:

@@ -1,7 +1,8 @@
 """SIGKILL of the real daemon inside transactions: how soon it, and others with its progress topic, go on.
 
-Transactions are given up by brokers after a minute. Nobody may wait for that: not the next start, not the first start
-of another pipeline, not a look at the progress. The figures are printed.
+Brokers give transactions up after 15 minutes, longer than a test lasts. Nobody may wait for that: not the next start,
+not the first start of another pipeline, not a look at the progress. The figures are printed. How few seconds they are
+is asserted by `make soak`, which has the machine for itself.
 """
 
 import random
@@ -16,7 +17,7 @@ from kafka import TopicPartition
 from kafka.admin import OffsetSpec
 from kafka.protocol.consumer import IsolationLevel
 
-from tests.faults.lingering_daemon import LINGER_S
+from tests.faults.lingering_daemon import LINGER_S, LINGERS
 from tests.support.daemon.commands import tailer
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.history import History
@@ -68,49 +69,58 @@ def hides_progress(kafka: KafkaCluster, topic: str) -> bool:
     return bool(committed != everything)
 
 
-def restarted(tmp_path: Path, kafka: KafkaCluster, kills: int) -> None:
-    """Kill a daemon at random moments inside transactions, and measure what starts then."""
+def kill_in_transaction(lanes: Lanes, daemon: Daemon, moments: random.Random, *, at_commit: bool) -> None:
+    """Kill a daemon at a random moment while a transaction is open. `at_commit`: when it has all its records."""
+    flag, before = lanes.config.with_name("linger"), daemon.said.count(LINGERS)
+    flag.touch()
+    lanes.publish_until(daemon, lambda: daemon.said.count(LINGERS) > before if at_commit else bool(lanes.open()))
+    time.sleep(moments.uniform(0.0, LINGER_S * 0.8))
+    daemon.kill()
+    flag.unlink()
+
+
+def measured(tmp_path: Path, kafka: KafkaCluster, kills: int) -> tuple[Waits, Waits]:
+    """Kill a daemon at random moments inside transactions.
+
+    Return how long the next ones took to deliver something, and other pipelines that started meanwhile.
+    """
     moments = random.Random(kills)
-    history = History(tmp_path / "table", seed=9, length=60 * kills, large=600, large_every=5)
-    restarts, neighbours, looks, hidden = Waits(), Waits(), list[float](), 0
-    with Lanes(tmp_path, history, kafka.bootstrap_servers, [Lane(client) for client in CLIENTS]) as lanes:
+    history = History(tmp_path / "table", seed=9, length=40 * (kills + 1), large=600, large_every=5)
+    first, restarts, neighbours, looks, hidden = Waits(), Waits(), Waits(), list[float](), 0
+    pipelines = [Lane(client) for client in CLIENTS]
+    with Lanes(tmp_path, history, kafka.bootstrap_servers, pipelines, transaction_timeout_s=900.0) as lanes:
         for number in range(kills + 1):
             history.publish(2)
             reached, began_s = delivered(lanes), time.monotonic()
             with Daemon(lanes.config, LINGERING) as daemon:
-                if number:
-                    restarts.measure(daemon, began_s, reached)
-                if number < kills:
-                    daemon.await_running()
-                    lanes.await_more(daemon)
-                    lanes.publish_until(daemon, lambda: bool(lanes.open()))
-                    time.sleep(moments.uniform(0.0, LINGER_S))
-                    daemon.kill()
-                    hidden += hides_progress(kafka, lanes.progress_topic)
-                else:
+                (restarts if number else first).measure(daemon, began_s, reached)
+                if number == kills:
                     lanes.await_caught_up(daemon)
                     assert daemon.terminate() == 0, daemon.said
-            if number < kills:
-                began_s = time.monotonic()
-                shown = tailer("progress", "show", lanes.config)
-                looks.append(time.monotonic() - began_s)
-                assert shown.returncode == 0, shown.stderr
-                start_beside(lanes, tmp_path / f"beside-{number}", kafka, neighbours)
+                    break
+                kill_in_transaction(lanes, daemon, moments, at_commit=number % 2 == 0)
+            hidden += hides_progress(kafka, lanes.progress_topic)
+            began_s = time.monotonic()
+            shown = tailer("progress", "show", lanes.config)
+            looks.append(time.monotonic() - began_s)
+            assert shown.returncode == 0, shown.stderr
+            start_beside(lanes, tmp_path / f"beside-{number}", kafka, neighbours)
         lanes.check()
     print(f"\n{kills} kills, {hidden} of them with progress in an open transaction")
+    print(f"start to first delivery, without a kill: {first}")
     print(f"restart to first delivery: {restarts}")
     print(f"first start of another pipeline to its first delivery: {neighbours}")
     print(f"progress show: longest {max(looks):.2f} s")
     assert hidden, "no kill left progress in an open transaction"
-    assert max(restarts.of_pipelines) < SOON_S
-    assert max(neighbours.of_pipelines) < SOON_S
+    return restarts, neighbours
 
 
 def start_beside(lanes: Lanes, folder: Path, kafka: KafkaCluster, waits: Waits) -> None:
     """Start a new pipeline with the same progress topic, while the transaction of a killed one is open."""
     folder.mkdir()
-    new = [Lane("kafka-python", "flat")]
-    with Lanes(folder, lanes.history, kafka.bootstrap_servers, new, progress_topic=lanes.progress_topic) as beside:
+    new = Lane("kafka-python", "flat")
+    new.name = folder.name
+    with Lanes(folder, lanes.history, kafka.bootstrap_servers, [new], progress_topic=lanes.progress_topic) as beside:
         reached, began_s = delivered(beside), time.monotonic()
         with Daemon(beside.config) as daemon:
             waits.measure(daemon, began_s, reached)
@@ -120,10 +130,11 @@ def start_beside(lanes: Lanes, folder: Path, kafka: KafkaCluster, waits: Waits) 
 
 
 def test_restart_after_kills(tmp_path: Path, kafka: KafkaCluster) -> None:
-    restarted(tmp_path, kafka, KILLS)
+    measured(tmp_path, kafka, KILLS)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_restart_after_many_kills(tmp_path: Path, kafka: KafkaCluster) -> None:
-    restarted(tmp_path, kafka, SOAK_KILLS)
+    for waits in measured(tmp_path, kafka, SOAK_KILLS):
+        assert max(waits.of_process) < SOON_S
