@@ -119,7 +119,7 @@ class Stream:
         now = self.link.look_at_topics()
         if self._seen.position is None and now.topic_id != self._topic.topic_id:
             raise SinkUnavailable(self.link.name, f"the topic {self.link.options.topic} was just created again")
-        self._check_place(self._seen, now)
+        _check_place(self.link, self.app_id, self._seen, now)
 
     def reset(self, position: Position) -> None:
         """Take the stream over and set it to `position`, in the topic as it is now. Raises `SinkError`."""
@@ -183,7 +183,7 @@ class Stream:
             self._check_claim(read)
             former = found or self._predecessor(read.entries)  # rows before REPLACE TABLE are in the same topic
             if former is not None and reset_to is None:
-                self._check_place(former, self._topic)
+                _check_place(self.link, self.app_id, former, self._topic)
             asked, seen = self._asked, self._seen
             self._claim(producer, found if reset_to is None else self.entry(reset_to))
         except BaseException:
@@ -266,24 +266,25 @@ class Stream:
         if self._owners is not None and found is not None and found.instance not in self._owners:
             raise SinkFenced(self.link.name, f"the progress of {self.app_id} names instance {found.instance}")
 
-    def _check_place(self, found: Entry, now: TopicState) -> None:
-        """Raise if the rows delivered up to `found` are not in the topic as it is now, or keys would move."""
-        topic, partitions = self.link.options.topic, now.partitions
-        remedy = "continue with it nevertheless, after the delivered rows: `tailer progress reset CONFIG --to VERSION`"
-        if found.topic != topic:
-            reason = f"{self.app_id} was delivered to the topic {found.topic}, not {topic}"
-            raise SinkRejected(self.link.name, reason, f"Set topic back, give the pipeline another name, or {remedy}.")
-        if found.position is not None and not is_layout(self.app_id):
-            check_id(self.link.name, topic, found.position, found.topic_id, now.topic_id)
-        if found.partitions != partitions and self.link.options.key:
-            reason = (
-                f"the topic {topic} has {partitions} partitions and had {found.partitions}: keys would move, and the "
-                "order of a key's messages would be lost"
-            )
-            raise SinkRejected(self.link.name, reason, f"Deliver to a new topic, by another pipeline; or {remedy}.")
-
     def _gave_up(self, error: SinkError) -> SinkUnavailable:
         return SinkUnavailable(self.link.name, error.reason)
+
+
+def _check_place(link: Link, app_id: str, found: Entry, now: TopicState) -> None:
+    """Raise if the rows delivered up to `found` are not in the topic as it is now, or keys would move."""
+    topic, partitions = link.options.topic, now.partitions
+    remedy = "continue with it nevertheless, after the delivered rows: `tailer progress reset CONFIG --to VERSION`"
+    if found.topic != topic:
+        reason = f"{app_id} was delivered to the topic {found.topic}, not {topic}"
+        raise SinkRejected(link.name, reason, f"Set topic back, give the pipeline another name, or {remedy}.")
+    if found.position is not None and not is_layout(app_id):
+        check_id(link.name, topic, found.position, found.topic_id, now.topic_id)
+    if found.partitions != partitions and link.options.key:
+        reason = (
+            f"the topic {topic} has {partitions} partitions and had {found.partitions}: keys would move, and the "
+            "order of a key's messages would be lost"
+        )
+        raise SinkRejected(link.name, reason, f"Deliver to a new topic, by another pipeline; or {remedy}.")
 
 
 def _shards_of(layout: str, entries: Mapping[str, Entry]) -> list[Entry | None]:
