@@ -346,7 +346,7 @@ def test_reading_survives_a_bounce(mortal_kafka: KafkaCluster) -> None:
             producer.begin()
             producer.send(topic, messages_of([b"value"], [b"key"]))
             producer.commit()
-        await_true(seen)
+        until(seen)
         mortal_kafka.bounce(hard=True)
         until(seen)
         mortal_kafka.stop(hard=True)

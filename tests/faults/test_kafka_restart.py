@@ -2,7 +2,7 @@
 
 Brokers give transactions up after 15 minutes, longer than a test lasts. Nobody may wait for that: not the next start,
 not the first start of another pipeline, not a look at the progress. The figures are printed. How few seconds they are
-is asserted by `make soak`, which has the machine for itself.
+is asserted by `make nightly`, which has the machine for itself.
 """
 
 import random
@@ -133,7 +133,7 @@ def test_restart_after_kills(tmp_path: Path, kafka: KafkaCluster) -> None:
     measured(tmp_path, kafka, KILLS)
 
 
-@pytest.mark.soak
+@pytest.mark.nightly
 @pytest.mark.timeout(0)
 def test_restart_after_many_kills(tmp_path: Path, kafka: KafkaCluster) -> None:
     for waits in measured(tmp_path, kafka, SOAK_KILLS):
