@@ -167,6 +167,7 @@ class TestFaultsOfTheSink:
         with anyio.fail_after(20):
             await following(table, sink, commit_deadline_s=0.03).run()
         assert "no answer within 0.03 s" in caplog.text
+        assert "one version at a time" not in caplog.text, "it was not refused"
         check(table, there)
 
     async def test_a_failure_while_leaving_a_committed_transaction(self, table: Growing) -> None:

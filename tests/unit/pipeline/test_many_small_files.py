@@ -202,6 +202,18 @@ async def test_what_comes_together_is_bounded(tmp_path: Path, rows: int, most: i
     assert taken == 1000
 
 
+async def test_progress_is_the_last_row_of_its_transaction(tmp_path: Path) -> None:
+    """Also where a transaction ends between batches that come together."""
+    table, destination = many(tmp_path), Destination()
+    await deliver(table, Together(destination), max_rows=7)
+    (batches,) = destination.batches.values()
+    committed = 0
+    for position, rows in destination.transactions:
+        committed += rows
+        assert committed == sum(place <= position for place in places(batches))
+    assert len(destination.transactions) > FILES // 10
+
+
 async def test_large_batches_are_written_one_by_one(tmp_path: Path) -> None:
     table, destination = Growing(tmp_path / "table"), Destination()
     sink = Together(destination)

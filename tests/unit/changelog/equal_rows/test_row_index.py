@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
+from tailer.changelog.equal_rows import database_index
 from tailer.changelog.equal_rows.comparable_values import comparable
 from tailer.changelog.equal_rows.database_index import DatabaseIndex
 from tailer.changelog.equal_rows.memory_index import FEW_BYTES, FEW_ROWS, MemoryIndex
@@ -686,6 +687,16 @@ def test_little_memory_and_what_is_left_on_the_disk(folder: Path) -> None:
     assert lists(little[1]) == {0: rest, 1: half + rest, 2: rest}
     assert lists(little[2][0]) == {0: half + rest, 1: half, 2: half}
     assert little[2][1] == 3 * len(half)
+
+
+def test_other_rows_of_a_bucket_do_not_cancel_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many rows, sums over buckets say which to look at; here some buckets have one row of each side."""
+    monkeypatch.setattr(database_index, "_MANY_ROWS", 0)
+    matches = in_database()
+    matches.begin()
+    add(matches, 0, many(3000, "delete"), ALL)
+    add(matches, 1, many(3000, begin=2000), ALL)
+    assert lists(matches.unmatched()) == {0: list(range(2000)), 1: list(range(1000, 3000))}
 
 
 @pytest.mark.parametrize("good", [0, 1, 40])

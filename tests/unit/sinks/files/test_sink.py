@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from sinks.files.formats import JsonLines
 from sinks.files.in_store import StoreFolders
 from sinks.files.names import directory_name
 from sinks.files.sink import FilesSink, Format
@@ -84,6 +86,23 @@ async def test_a_start_without_rows_is_no_file_of_rows(tmp_path: Path, folder: P
     await deliver(sink, numbered(43), app_id=APP)
     assert names(folder)[0] == data_file(42, 43)
     await sink.aclose()
+
+
+async def test_rows_are_written_beside_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is slow holds up no other pipeline."""
+    threads: list[int] = []
+    write = JsonLines.write
+
+    def noted(draft: JsonLines, rows: pa.RecordBatch) -> None:
+        threads.append(threading.get_ident())
+        write(draft, rows)
+
+    monkeypatch.setattr(JsonLines, "write", noted)
+    sink = FilesSink("files", tmp_path)
+    await deliver(sink, numbered(1), app_id=APP)
+    await sink.aclose()
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
