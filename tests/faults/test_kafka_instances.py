@@ -27,6 +27,7 @@ def lanes(tmp_path: Path, kafka: KafkaCluster) -> Lanes:
     return Lanes(tmp_path, history, kafka.bootstrap_servers, pipelines, **SLOW)
 
 
+@pytest.mark.nightly
 def test_frozen_beyond_its_transaction_and_revived(lanes: Lanes) -> None:
     with lanes, Daemon(lanes.config) as daemon:
         daemon.await_running()

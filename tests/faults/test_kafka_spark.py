@@ -84,6 +84,7 @@ def finish(lanes: Lanes, program: Sequence[str] = TAILER) -> None:
     lanes.check()
 
 
+@pytest.mark.nightly
 def test_executors_and_drivers_are_killed(
     tmp_path: Path, kafka: KafkaCluster, cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,7 +96,7 @@ def test_the_proof_of_a_lance_dataset_can_fail(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize(("number", "after"), [(signal.SIGINT, "starting Spark"), (signal.SIGTERM, "the daemon runs")])
-@pytest.mark.sampled(5)
+@pytest.mark.nightly
 def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, number: signal.Signals, after: str) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "tailer", "demo"], stdout=subprocess.PIPE, text=True, env=environment(tmp_path)
@@ -152,7 +152,7 @@ def history(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pa
         (lambda rows: rows.withColumn("_commit_version", rows["_commit_version"] + 1), 7, 7, 0, 0),
     ],
 )
-@pytest.mark.sampled(5)
+@pytest.mark.nightly
 def test_the_proof_finds_what_is_wrong(
     spark: SparkSession,
     history: Path,

@@ -59,6 +59,7 @@ def test_all_shards_together_deliver_the_table(kafka: KafkaCluster, history: His
     assert place.figures(3).all_zero, place.figures(3)
 
 
+@pytest.mark.nightly
 def test_executors_deliver_a_table_in_s3(
     spark: SparkSession, kafka: KafkaCluster, versitygw: S3Server, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -221,6 +221,7 @@ def rewritten(table: Path, version: int, rows: Sequence[dict[str, int]], schema:
     write_commit(table, version, *changed, remove(f"{version - 1}.parquet"), add(f"{version}.parquet", size=size))
 
 
+@pytest.mark.nightly
 def test_changes_of_columns_are_announced(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes
 ) -> None:
@@ -249,6 +250,7 @@ def test_changes_of_columns_are_announced(
 
 
 @pytest.mark.parametrize("place", ["keyed"], indirect=True)
+@pytest.mark.nightly
 def test_a_version_begun_by_other_rules(place: ShardedDelivery) -> None:
     """The shards refuse it, with their own words."""
     published(place, 21)
@@ -279,6 +281,7 @@ def test_cancelled_in_the_middle(spark: SparkSession, place: ShardedDelivery, no
     check(place)
 
 
+@pytest.mark.nightly
 def test_whole_versions_in_one_transaction(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes
 ) -> None:
@@ -296,7 +299,7 @@ BY_KEY: Final = PairingRules(compute_updates=True, key=("k",), skip_unchanged=Tr
 
 # The first without row tracking, the second with it.
 @pytest.mark.parametrize("name", ["08", "11"])
-@pytest.mark.sampled(2)
+@pytest.mark.nightly
 def test_recorded_histories(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes, name: str) -> None:
     """Messages are those of shards that compare by themselves. With row ids, where rows are tracked."""
     recorded = read(HISTORIES / f"{name}.tar.xz", tmp_path)
@@ -308,7 +311,7 @@ def test_recorded_histories(spark: SparkSession, kafka: KafkaCluster, tmp_path: 
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.sampled(2)
+@pytest.mark.nightly
 def test_columns_that_change_while_files_are_rewritten(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes, seed: int
 ) -> None:
@@ -332,7 +335,7 @@ KEPT: Final = PairingRules(Carryovers.KEEP, compute_updates=True, key=("id",))
 
 
 @pytest.mark.parametrize("kind", LACKING)
-@pytest.mark.sampled(3)
+@pytest.mark.nightly
 def test_types_that_spark_lacks(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes, kind: str
 ) -> None:
@@ -342,6 +345,7 @@ def test_types_that_spark_lacks(
     assert notes.versions == []
 
 
+@pytest.mark.nightly
 def test_names_that_spark_does_not_tell_apart(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes
 ) -> None:
@@ -369,7 +373,7 @@ VALUES: Final = pa.schema(
 
 
 @pytest.mark.parametrize("key", [("r", "f"), ("t", "n")])
-@pytest.mark.sampled(2)
+@pytest.mark.nightly
 def test_values_that_two_machines_may_see_differently(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes, key: tuple[str, ...]
 ) -> None:

@@ -97,14 +97,14 @@ def _placed(batches: Iterable[ChangeBatch]) -> Counter[Any]:
 
 @pytest.mark.usefixtures("few_rows")
 @pytest.mark.parametrize(("seed", "rules"), list(enumerate(RULES)), ids=["values", "key", "unchanged", "null keys"])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_rewritten_files(spark: SparkSession, tmp_path: Path, seed: int, rules: PairingRules) -> None:
     assert check(spark, Rewriting(tmp_path, seed).table.path, rules) > 5
 
 
 @pytest.mark.usefixtures("few_rows")
 @pytest.mark.parametrize(("seed", "rules"), list(enumerate(RULES))[1:], ids=["key", "unchanged", "null keys"])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_both_images_of_an_update_have_one_place(
     spark: SparkSession, tmp_path: Path, seed: int, rules: PairingRules
 ) -> None:
@@ -131,7 +131,7 @@ def kept_frames(spark: SparkSession) -> int:
 
 @pytest.mark.usefixtures("few_rows")
 @pytest.mark.parametrize(("seed", "rules"), list(enumerate([DROP, BY_KEY])), ids=["values", "key"])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 def test_net_changes(spark: SparkSession, tmp_path: Path, seed: int, rules: PairingRules) -> None:
     path = Rewriting(tmp_path, seed).table.path
     versions = [found.plan for found in follow(path)]

@@ -268,6 +268,7 @@ def test_a_column_is_added_where_a_query_ended_inside_a_version(delivery: Delive
     assert delivery.daemon.places(SHARDS) == [Position.end(delivery.daemon.last)] * SHARDS
 
 
+@pytest.mark.nightly
 def test_other_rules_where_all_shards_are_level(delivery: Delivery) -> None:
     delivery.history.publish(10)
     delivery.run()
@@ -326,6 +327,7 @@ def write_images(path: Path) -> None:
     write_commit(path, 3, remove("b.parquet", size=1), left, *files)
 
 
+@pytest.mark.nightly
 def test_another_number_of_shards(delivery: Delivery) -> None:
     """As in the daemon, it may change while all shards are level."""
     delivery.history.publish(20)
@@ -346,6 +348,7 @@ def test_from_a_snapshot_on(delivery: Delivery) -> None:
 
 
 @pytest.mark.parametrize("by_daemon", [True, False])
+@pytest.mark.sampled(2)
 def test_a_snapshot_that_was_begun_is_continued(
     delivery: Delivery, monkeypatch: pytest.MonkeyPatch, by_daemon: bool
 ) -> None:
