@@ -7,6 +7,8 @@ Everything here blocks and is called from worker threads, by one at a time.
 """
 
 import logging
+import math
+import time
 from collections.abc import Mapping
 from typing import Final
 
@@ -23,6 +25,8 @@ from tailer.plan import Position
 from tailer.sink import LAYOUT, is_layout, pipeline_of, shard_of, shards_in
 
 __all__ = ["Stream"]
+
+REREAD_S: Final = 60.0  # where brokers do not say who owns a transactional id
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +48,9 @@ class Stream:
         self._seen: Entry | None = None
         self._asked = False
         self._owners: frozenset[str | None] | None = None  # instances that progress may name; None: any
+        self._former: str | None = None  # the instance that progress named before our claim
         self._writer: tuple[int, int] | None = None
+        self._held_s = -math.inf
         self._has_moved = False
 
     @property
@@ -71,15 +77,14 @@ class Stream:
         """
         # The pipeline continues after the answer: rows that were held back come again.
         self.encoding = None
-        read = self.link.progress_of(self.app_id)
-        if read is None and self._seen is not None:
-            raise SinkUnavailable(self.link.name, f"{self.link.options.progress_topic} is gone, or is not known yet")
-        read = read or ProgressTopic()
+        read = self._progress() if self._seen is not None else self.link.progress_of(self.app_id) or ProgressTopic()
         found = read.entries.get(self.app_id)
         self._check_claim(read)
         if self.app_id in read.open:
             # It may be our own: taking over ends it.
             self.discard()
+            if is_layout(self.app_id) and not self._is_in_transaction():
+                raise self._undecided()  # shards begin by it, and nothing compares it when they are taken over
         self._seen, self._asked, self._has_moved = found, True, False
         return None if found is None else found.position
 
@@ -103,11 +108,13 @@ class Stream:
         """
         self.take_over()
         owner = self.link.owner(self.app_id)
-        if owner is not None and owner.writer == self._writer:
+        known = owner is None and time.monotonic() < self._held_s + REREAD_S
+        if known or (owner is not None and owner.writer == self._writer):
             return
-        read = self.link.progress_of(self.app_id) or ProgressTopic()
+        read = self._progress()
         self._check_claim(read)
-        self._writer = read.writers.get(self.app_id)
+        if self.app_id not in read.open:
+            self._writer, self._held_s = read.writers.get(self.app_id), time.monotonic()
 
     def check_topics(self) -> None:
         """Raise `SinkRejected` if the topic was replaced, or gained partitions so that keys would move.
@@ -185,6 +192,7 @@ class Stream:
             if former is not None and reset_to is None:
                 _check_place(self.link, self.app_id, former, self._topic)
             asked, seen = self._asked, self._seen
+            self._former = None if found is None else found.instance
             self._claim(producer, found if reset_to is None else self.entry(reset_to))
         except BaseException:
             producer.close()
@@ -202,8 +210,22 @@ class Stream:
             # It exists, for topics were checked. Taking it for empty would deliver everything again.
             raise SinkUnavailable(self.link.name, f"not all brokers know {self.link.options.progress_topic} yet")
         if self.app_id in read.open:
-            raise SinkUnavailable(self.link.name, f"brokers have not ended the last transaction of {self.app_id} yet")
+            raise self._undecided()
         return read
+
+    def _progress(self) -> ProgressTopic:
+        """Read the progress from the topic, which exists. Raises `SinkUnavailable` if a broker does not know it."""
+        read = self.link.progress_of(self.app_id)
+        if read is None:
+            raise SinkUnavailable(self.link.name, f"{self.link.options.progress_topic} is gone, or is not known yet")
+        return read
+
+    def _is_in_transaction(self) -> bool:
+        owner = self.link.owner(self.app_id)
+        return owner is not None and owner.in_transaction
+
+    def _undecided(self) -> SinkUnavailable:
+        return SinkUnavailable(self.link.name, f"brokers have not ended the last transaction of {self.app_id} yet")
 
     def _predecessor(self, entries: Mapping[str, Entry]) -> Entry | None:
         """Return the latest progress of the pipeline in a table that this one replaced, whose rows are in the topic."""
@@ -242,11 +264,13 @@ class Stream:
         Raises `SinkFenced` if it has claimed the stream. From now on, so does a new name in the progress topic. There
         will be none after the late request of a killed instance.
         """
-        read = self.link.progress_of(self.app_id) or ProgressTopic()
+        read = self._progress()
         owner, found = self.link.owner(self.app_id), read.entries.get(self.app_id)
         if not self._claimed:
-            is_theirs = owner is not None and owner.writer == read.writers.get(self.app_id)
             named = None if found is None else found.instance
+            # One that progress named at the last look came first: it notices us when we claim the stream again.
+            is_later = self._seen is None or named != self._seen.instance
+            is_theirs = is_later and owner is not None and owner.writer == read.writers.get(self.app_id)
             self._owners = frozenset() if is_theirs else frozenset([self.link.instance, named])
         self._check_claim(read)
 
@@ -256,15 +280,20 @@ class Stream:
         Raises `SinkRejected` if progress is gone: taking that for a new stream would deliver everything again. What was
         committed last may not be visible yet if a transaction is open.
         """
-        if self.app_id in read.open:
-            return
         found, had = read.entries.get(self.app_id), self._seen
+        if self.app_id in read.open:
+            if self._claimed and found is not None and found.instance not in (self.link.instance, self._former):
+                raise self._taken(found)
+            return
         if had is not None and (found is None or (found.position is None and not self._claimed)):
             at = had.position
             if at is not None or self._claimed:
                 raise lost(self.link, self.app_id, at)
         if self._owners is not None and found is not None and found.instance not in self._owners:
-            raise SinkFenced(self.link.name, f"the progress of {self.app_id} names instance {found.instance}")
+            raise self._taken(found)
+
+    def _taken(self, found: Entry) -> SinkFenced:
+        return SinkFenced(self.link.name, f"the progress of {self.app_id} names instance {found.instance}")
 
     def _gave_up(self, error: SinkError) -> SinkUnavailable:
         return SinkUnavailable(self.link.name, error.reason)

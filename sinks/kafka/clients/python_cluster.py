@@ -13,7 +13,13 @@ from uuid import UUID
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, TransactionState
-from kafka.errors import BrokerResponseError, TopicAlreadyExistsError, for_code
+from kafka.errors import (
+    BrokerResponseError,
+    CoordinatorNotAvailableError,
+    NotCoordinatorError,
+    TopicAlreadyExistsError,
+    for_code,
+)
 from kafka.protocol.consumer import IsolationLevel, OffsetSpec
 
 from sinks.kafka.clients.answers import UNKNOWN_TOPIC, error_of
@@ -153,13 +159,20 @@ class Cluster:
 
         None: brokers do not say. They are older than 3.0, have forgotten the id, or its coordinator is moving.
         """
-        with self._connected() as admin:
-            try:
-                found = admin.describe_transactions([transactional_id])[transactional_id]
-            except BrokerResponseError:
-                return None
-            writer = found.producer_id, found.producer_epoch
-            return Owner(writer, found.state == TransactionState.ONGOING)
+        for is_last in (False, True):
+            with self._connected() as admin:
+                try:
+                    found = admin.describe_transactions([transactional_id])[transactional_id]
+                except (NotCoordinatorError, CoordinatorNotAvailableError):
+                    pass
+                except BrokerResponseError:
+                    break
+                else:
+                    writer = found.producer_id, found.producer_epoch
+                    return Owner(writer, found.state == TransactionState.ONGOING)
+            if not is_last:
+                self.close()  # the client remembers coordinators, but not that one has moved
+        return None
 
     def had_messages(self, topic: str) -> bool:
         """Return whether a topic has messages, or had some that were deleted since; False without such a topic.

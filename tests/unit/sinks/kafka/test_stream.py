@@ -6,6 +6,7 @@ from itertools import count
 
 import pytest
 
+import sinks.kafka.link as link_module
 from sinks.encoding.messages import Messages
 from sinks.kafka.clients.port import Producer
 from sinks.kafka.clients.python_cluster import Owner
@@ -17,6 +18,7 @@ from sinks.kafka.stream import Stream
 from sinks.kafka.topics import TopicState
 from tailer.errors import SinkFenced, SinkUnavailable
 from tailer.plan import Position
+from tailer.sink import LAYOUT
 
 APP = "orders/5f0c"
 
@@ -208,3 +210,57 @@ def test_one_that_was_fenced_by_the_late_request_of_a_killed_instance_comes_back
         stream.hold()
     assert stream.look() == Position.end(7)
     stream.hold()
+
+
+def opened(brokers: Brokers) -> None:
+    """Open a transaction of the current owner, with progress in it."""
+    brokers.topic = ProgressTopic(brokers.topic.entries, frozenset([APP]), brokers.topic.writers)
+
+
+def test_a_broker_that_does_not_know_the_topic_yet_is_no_lost_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stream(FakeLink(Brokers()), APP)
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeLink, "owner", lambda *_: None)
+        stream.take_over()
+        patch.setattr(FakeLink, "progress", lambda _: None)
+        with pytest.raises(SinkUnavailable, match="not known yet"):
+            stream.hold()
+    stream.hold()
+
+
+def test_an_earlier_instance_notices_a_later_one_that_is_in_a_transaction() -> None:
+    brokers = Brokers()
+    links = [FakeLink(brokers) for _ in range(2)]
+    first, second = (Stream(link, APP) for link in links)
+    first.hold()
+    second.take_over()
+    opened(brokers)
+    for attempt in (first.hold, first.look, first.hold):
+        with pytest.raises(SinkFenced, match=links[1].instance):
+            attempt()
+    assert APP in brokers.topic.open, "the later one's transaction was ended"
+
+
+def test_the_claim_of_the_instance_before_does_not_end_the_later_one() -> None:
+    brokers = Brokers()
+    before = FakeLink(brokers)
+    Stream(before, APP).take_over()
+
+    def claim_again() -> None:
+        Stream(before, APP).take_over()
+
+    stream = Stream(FakeLink(brokers, claim_again), APP)
+    stream.look()
+    with pytest.raises(SinkUnavailable):
+        stream.hold()
+    stream.look()
+    stream.hold()
+    assert brokers.topic.entries[APP].instance == stream.link.instance
+
+
+def test_a_layout_is_not_read_while_its_last_commit_is_not_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = f"orders{LAYOUT}"
+    monkeypatch.setattr(link_module, "_VISIBLE_S", 0.0)
+    monkeypatch.setattr(FakeLink, "owner", lambda *_: None)
+    with pytest.raises(SinkUnavailable, match="not ended"):
+        Stream(FakeLink(left_open(layout)), layout).look()
