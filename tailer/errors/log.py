@@ -83,7 +83,7 @@ class VersionGone(LogError):
                 f"Restore the commit file of version {self.version}. Without it the state of the table is unknown from "
                 "there on, so no later version can be read, and neither `latest` nor `snapshot` is a way on. A writer "
                 f"that still has the state may write a checkpoint of version {self.version} or of a later one: then "
-                "start after it."
+                'start after it. A pipeline whose on_data_loss is "resnapshot" or "skip-with-gap-event" waits for that.'
             )
         names = [*([str(self.resume)] if self.resume <= (self.latest or 0) else []), *self.starts]
         listed = ", ".join(f"`--from {name}`" for name in names)

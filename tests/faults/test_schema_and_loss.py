@@ -589,7 +589,7 @@ class TestLoss:
             table.commit_file(version).unlink()
         there = Destination()
         with pytest.raises(ChangesUnavailable, match="no longer has"):
-            await pipeline(table, there.sink(), until="latest").run()
+            await pipeline(table, there.sink(), start="7", until="latest").run()
         assert there.transactions == []
 
     async def test_a_file_that_was_touched_is_still_that_file(self, table: Growing) -> None:

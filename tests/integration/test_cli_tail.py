@@ -177,10 +177,11 @@ def test_a_reader_that_had_enough_is_a_good_end(orders: Orders) -> None:
         (("{table}", "--columns", "total", "--from", "earliest"), 2, "no column 'total'", "id, amount"),
         (("{table}", "--columns", "ID", "--from", "earliest"), 2, "no column 'ID'", "Did you mean 'id'?"),
         (("hdfs://bucket/orders",), 2, "TABLE: hdfs:// is not a store that can be read", "s3://BUCKET/FOLDER"),
-        (("{table}/nowhere",), 3, "nowhere: not a Delta table: there is no such folder", "Check the path"),
+        (("{table}-not",), 3, "not: not a Delta table: there is no such folder", "Check the path"),
+        (("{table}/nowhere",), 3, "nowhere: not a Delta table: it is a folder in the table", "Give the folder of"),
         (("{table}", "--from", "99"), 3, "version 99 does not exist yet (latest is 3)", "up to 3, or at latest"),
         (("file://elsewhere/orders",), 2, "TABLE: file:// is not a local path", "folder"),
-        (("file://localhost{table}/nowhere",), 3, "nowhere: not a Delta table", "Check the path"),
+        (("file://localhost{table}-not",), 3, "not: not a Delta table", "Check the path"),
     ],
 )
 def test_errors_are_two_lines(orders: Orders, arguments: tuple[str, ...], code: int, error: str, hint: str) -> None:

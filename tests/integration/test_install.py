@@ -249,7 +249,7 @@ def test_the_plain_install_reads_a_configuration(bare: Installed) -> None:
     bare.output("tailer", "progress", "show", "tailer.toml")
     result = bare.run("tailer", "run", "tailer.toml", TAILER_METRICS="127.0.0.1:0")
     assert result.returncode == 2
-    assert "metrics: cannot be served: No module named 'starlette'" in result.stderr
+    assert "TAILER_METRICS: cannot be served: No module named 'prometheus_client'" in result.stderr
     assert "hint: Install it: pip install 'lake-tailer[daemon]'." in result.stderr
 
 

@@ -150,7 +150,7 @@ def test_the_log_as_json(tmp_path: Path, tables: dict[str, Orders]) -> None:
         daemon.terminate()
         _, errors = daemon.communicate(timeout=30)
     records = [json.loads(line) for line in errors.splitlines() if line.startswith("{")]
-    assert {"error: c: /", "hint: Check"} == {line[:11] for line in errors.splitlines() if not line.startswith("{")}
+    assert {"error: c: /", "hint: Give "} == {line[:11] for line in errors.splitlines() if not line.startswith("{")}
     one = next(record for record in records if record["message"].startswith("a: delivered up to version 0"))
     assert (one["level"], one["logger"], one["pipeline"]) == ("debug", "tailer.pipeline.sink_writer", "a")
     assert (one["table"], one["version"], one["position"]) == (str(tables["a"].path), 0, "the end of version 0")

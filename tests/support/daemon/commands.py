@@ -32,7 +32,12 @@ def _environment(variables: dict[str, str]) -> dict[str, str]:
 
 def tailer(*arguments: object, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run `tailer` to its end with files for its output; `variables` are added to its environment."""
-    return fork_server.run(list(map(str, arguments)), cwd, _environment(variables), TIMEOUT_S)
+    words, environment = list(map(str, arguments)), _environment(variables)
+    if "PYTHONPATH" in variables:  # it imports something else
+        return subprocess.run(
+            [*COMMAND, *words], capture_output=True, text=True, timeout=TIMEOUT_S, cwd=cwd, env=environment, check=False
+        )
+    return fork_server.run(words, cwd, environment, TIMEOUT_S)
 
 
 def complaints(stderr: str) -> list[str]:
