@@ -38,8 +38,8 @@ from deltalake import DeltaTable, write_deltalake
 ROOT: Final = Path(__file__).resolve().parents[1]
 PROSE: Final = ("mermaid", "sql", "text")
 FOLLOW_S: Final = 8
-END_S: Final = 60
-SCRIPT_S: Final = 180
+END_S: Final = 300
+SCRIPT_S: Final = 600
 
 FENCE: Final = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 OUTPUT: Final = re.compile(r"\s*```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)

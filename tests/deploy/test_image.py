@@ -205,7 +205,7 @@ def runs_read_only(environment: Path, folder: Path) -> None:
         while not list(state.rglob("*.jsonl")) and time.monotonic() < end:
             time.sleep(0.1)
         daemon.terminate()
-        _, said = daemon.communicate(timeout=30)
+        _, said = daemon.communicate(timeout=300)
     finally:
         daemon.kill()
     assert daemon.returncode == 0, said

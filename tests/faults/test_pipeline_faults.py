@@ -144,7 +144,7 @@ class TestFaultsOfTheSink:
     async def test_cancellation_at_every_step(self, table: Growing, fault: Fault, faulty: type[FaultySink]) -> None:
         there = Destination()
         sink = faulty(there.sink(), fault)
-        with anyio.fail_after(20):
+        with anyio.fail_after(300):
             async with anyio.create_task_group() as group:
                 group.start_soon(following(table, sink).run)
                 await sink.holding.wait()
@@ -164,7 +164,7 @@ class TestFaultsOfTheSink:
     ) -> None:
         there = Destination()
         sink = faulty(there.sink(), Fault(Step.COMMIT, Kind.HOLD, nth=2, after=after))
-        with anyio.fail_after(20):
+        with anyio.fail_after(300):
             await following(table, sink, commit_deadline_s=0.03).run()
         assert "no answer within 0.03 s" in caplog.text
         assert "one version at a time" not in caplog.text, "it was not refused"
@@ -469,7 +469,7 @@ class TestPatience:
         monkeypatch.setattr(tailer.pipeline.retry, "wait_random_exponential", lambda **_: wait_fixed(3600))
         sink = Ailing(Destination(), Clock(), Step.BEGIN, failures=1000, seconds=0)
         tailing = following(table, sink)
-        with anyio.fail_after(20):
+        with anyio.fail_after(300):
             async with anyio.create_task_group() as group:
                 group.start_soon(tailing.run)
                 await become(lambda: sink.asked == 1)

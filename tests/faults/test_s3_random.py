@@ -102,7 +102,7 @@ async def test_a_growing_table_with_random_faults(
         async with anyio.create_task_group() as group:
             group.start_soon(pipeline.run)
             chance = random.Random(SEED)
-            with anyio.fail_after(45):
+            with anyio.fail_after(300):
                 while source.history.published < COMMITS - 1 or missing(link):
                     left = COMMITS - 1 - source.history.published
                     # Without progress every commit is read, which hardly succeeds with so many faults.

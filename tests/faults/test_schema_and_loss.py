@@ -434,7 +434,7 @@ class TestLoss:
     async def stopped(self, table: Growing, policy: Policy | None = None, *, whole: bool = False) -> Any:
         """Return the error that ends a pipeline, and the destination."""
         there = Destination()
-        with anyio.fail_after(20), pytest.raises(TailerError) as found:
+        with anyio.fail_after(300), pytest.raises(TailerError) as found:
             await pipeline(table, _sink(there, whole), policy=policy, until="latest").run()
         return found.value, there
 

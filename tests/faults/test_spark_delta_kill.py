@@ -30,7 +30,7 @@ pytestmark = pytest.mark.spark
 KILLS: Final = 2
 COMMITS: Final = 60
 SHORT: Final = 4  # versions per version range, so that commits come often
-PATIENCE_S: Final = 240
+PATIENCE_S: Final = 600
 
 
 class Writer:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.spark
 
 KILLS: Final = 2
 COMMITS: Final = 36
-PATIENCE_S: Final = 240
+PATIENCE_S: Final = 600
 
 
 def history_in(folder: Path, seed: int) -> LongHistory:

@@ -28,7 +28,7 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 KILLS: Final = 2
-PATIENCE_S: Final = 240
+PATIENCE_S: Final = 600
 
 
 def history_in(folder: Path, seed: int) -> History:

@@ -17,7 +17,7 @@ from tests.support.spark.cluster import Driver, StandaloneCluster
 
 pytestmark = pytest.mark.spark
 
-PATIENCE_S: Final = 240
+PATIENCE_S: Final = 600
 FRAGMENTS: Final = 40
 COLUMNS: Final = ("_commit_version", "_change_type", "id", "name")
 Changes = Counter[tuple[object, ...]]

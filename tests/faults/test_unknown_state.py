@@ -225,7 +225,7 @@ class TestWaiting:
     async def test_stopped_while_it_waits(self, table: Growing) -> None:
         lose(table, 4)
         there = Destination()
-        with anyio.fail_after(5):
+        with anyio.fail_after(300):
             async with following(table, there, SKIP, poll_interval_s=60) as errors:
                 await become(lambda: there.position() == Position.end(3))
         assert errors == []

@@ -26,7 +26,7 @@ from tests.support.servers.schema_registry import serving_registry
 KILLS: Final = 8
 DELTA_KILLS: Final = 6
 BACKLOG: Final = 8
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 300.0
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def test_tables_and_sinks_are_reached_and_left_alone(orders: Orders) -> None:
     with background("run", config) as daemon:
         until(lambda: _lag(config) == "0")
         daemon.terminate()
-        daemon.communicate(timeout=30)
+        daemon.communicate(timeout=300)
     _, second, _ = tailer("check", "--connect", config).stdout.splitlines()
     assert second == f"{reached}; the sink has everything to the end of version 1"
 

@@ -57,7 +57,7 @@ def run_until(config: Path, done: Callable[[], bool]) -> list[str]:
     with background("run", config) as daemon:
         until(done)
         daemon.terminate()
-        out, _ = daemon.communicate(timeout=30)
+        out, _ = daemon.communicate(timeout=300)
     assert daemon.returncode == 0
     return out.splitlines()
 

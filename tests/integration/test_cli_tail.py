@@ -150,7 +150,7 @@ def test_it_stops_at_once_without_a_reader_of_its_output(orders: Orders) -> None
         assert process.stdout is not None
         assert rows([process.stdout.readline()]) == orders.changes[:1]
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 0
+        assert process.wait(300) == 0
         assert process.stderr is not None
         assert complaints(process.stderr.read()) == []
 

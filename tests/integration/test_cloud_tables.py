@@ -133,7 +133,7 @@ def test_the_daemon_follows_it(orders: Orders, tmp_path: Path, cloud: CloudServe
         with background("run", config) as daemon:
             until(lambda: _delivered(config) == [str(version)] * 3)  # noqa: B023 - called before the next round
             daemon.terminate()
-            out, error = daemon.communicate(timeout=30)
+            out, error = daemon.communicate(timeout=300)
         seen += out
         assert cloud.secret not in error
     expected = [(0, 1), (0, 2), (1, 1), (2, 3), (3, 4)]

@@ -106,7 +106,7 @@ def test_a_pause_ends_with_the_process(orders: Orders, config: Path, client: Dae
         until(lambda: copied(orders) == orders.changes)
         until(lambda: state(client) == "streaming")
         daemon.terminate()
-        daemon.communicate(timeout=30)
+        daemon.communicate(timeout=300)
     assert not config.with_suffix(".sock").exists()
 
 

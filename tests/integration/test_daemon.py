@@ -151,7 +151,7 @@ def test_commits_are_delivered_and_a_signal_ends_the_daemon_cleanly(orders: Orde
         until(lambda: copied(orders) == orders.changes)
         until(lambda: filed(orders.path.parent / "out") == orders.changes)
         daemon.send_signal(ending)
-        out, errors = daemon.communicate(timeout=30)
+        out, errors = daemon.communicate(timeout=300)
     assert (daemon.returncode, out) == (0, "")
     assert f"{ending.name}: draining" in errors
     assert "Traceback" not in errors
@@ -166,7 +166,7 @@ def test_the_next_run_goes_on_where_the_last_one_ended(orders: Orders) -> None:
             orders.insert(*ids)
             until(lambda: copied(orders) == orders.changes)
             daemon.terminate()
-            out, _ = daemon.communicate(timeout=30)
+            out, _ = daemon.communicate(timeout=300)
         assert daemon.returncode == 0
         printed += out.splitlines()
     rows = [json.loads(line) for line in printed]
@@ -202,7 +202,7 @@ def test_one_pipeline_that_cannot_go_on_is_reported_and_the_others_go_on(orders:
         orders.insert(11)
         until(lambda: copied(orders) == orders.changes)
         daemon.terminate()
-        _, errors = daemon.communicate(timeout=30)
+        _, errors = daemon.communicate(timeout=300)
     assert daemon.returncode == 3
     assert errors.splitlines()[-2:] == [
         f"error: lost: {config}: not a Delta table: it is a file, not a folder",
@@ -231,7 +231,7 @@ def test_a_sink_that_does_not_answer_is_tried_again_until_a_signal_comes(orders:
         while "retrying in" not in (line := daemon.stderr.readline()):
             assert line, "the daemon ended"
         daemon.terminate()
-        _, errors = daemon.communicate(timeout=30)
+        _, errors = daemon.communicate(timeout=300)
     assert daemon.returncode == 0
     assert "error: " not in errors
 

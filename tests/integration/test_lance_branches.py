@@ -120,7 +120,7 @@ def test_the_daemon_follows_a_branch_from_a_tag(path: Path) -> None:
         append(lance.dataset(path).checkout_version(("dev", None)), 8)
         until(lambda: len(DeltaTable(copy).to_pyarrow_table()) == 2)
         daemon.terminate()
-        daemon.communicate(timeout=30)
+        daemon.communicate(timeout=300)
     assert sorted(DeltaTable(copy).to_pyarrow_table()["id"].to_pylist()) == [7, 8]
 
 

@@ -79,4 +79,4 @@ def test_fifty_tables_share_a_few_comparers(folder: Path) -> None:
         assert threads <= THREADS
         assert resident_mb <= RESIDENT_MB
         daemon.terminate()
-        assert daemon.wait(60) == 0
+        assert daemon.wait(300) == 0

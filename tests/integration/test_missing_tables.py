@@ -69,6 +69,6 @@ def test_tables_that_come_are_followed_from_their_start(tmp_path: Path) -> None:
         write_deltalake(tmp_path / "lake" / "orders", ROWS, mode="append")
         until(lambda: len(delivered(tmp_path, "newest")) == 6)
         daemon.terminate()
-        _, errors = daemon.communicate(timeout=30)
+        _, errors = daemon.communicate(timeout=300)
     assert "first: there is no table at" in errors
     assert "no notification" not in errors

@@ -96,7 +96,7 @@ def test_the_daemon_follows_it(orders: Orders, tmp_path: Path, versitygw: S3Serv
         with background("run", config) as daemon:
             until(lambda: _delivered(config) == [str(version)] * 2)  # noqa: B023 - called before the next round
             daemon.terminate()
-            out, error = daemon.communicate(timeout=30)
+            out, error = daemon.communicate(timeout=300)
         seen += out
         assert "Unclosed" not in error
         assert versitygw.secret not in error

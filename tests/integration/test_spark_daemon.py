@@ -13,7 +13,7 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.spark
 
-WAIT_S = 120.0
+WAIT_S = 600.0
 
 
 def copied(orders: Orders, target: Path) -> bool:

@@ -28,7 +28,7 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.spark
 
-PATIENCE_S: Final = 120
+PATIENCE_S: Final = 600
 ITEMS: Final = [3, 0, 1, 40, 2, 0, 7, 5, 11, 1, 0]
 
 Work = Callable[[int], Iterator[bytes]]

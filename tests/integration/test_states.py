@@ -194,7 +194,7 @@ def test_drained_again_and_again_while_commits_go_on(tmp_path: Path, in_time: bo
                 metrics_address(daemon)
                 time.sleep(0.5 + number / 5)
                 daemon.send_signal(signal.SIGTERM)
-                _, errors = daemon.communicate(timeout=30)
+                _, errors = daemon.communicate(timeout=300)
             assert daemon.returncode == 0, errors
             assert "draining" in errors
             assert ("cancelled" in errors) <= (not in_time), errors
@@ -220,7 +220,7 @@ def test_a_drain_finishes_a_large_transaction_and_says_so(tmp_path: Path) -> Non
         try:
             until(watcher.passed("large", "catching_up"))
             daemon.send_signal(signal.SIGTERM)
-            daemon.communicate(timeout=60)
+            daemon.communicate(timeout=300)
         finally:
             watcher.stop()
     assert daemon.returncode == 0

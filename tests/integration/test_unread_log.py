@@ -102,7 +102,7 @@ def test_rows_and_orders_go_on_and_what_is_dropped_is_counted(orders: Orders, co
         said = read(pipe, "lines of the log were dropped here")
         daemon.terminate()
         said += read(pipe, "draining copy")
-        assert daemon.wait(30) == 0
+        assert daemon.wait(300) == 0
     assert "running copy" in said
     assert "no such option" in said
 
@@ -111,10 +111,10 @@ def test_the_process_ends_at_a_signal(orders: Orders, config: Path) -> None:
     with unread("run", config, "-v") as (daemon, _):
         until(lambda: copied(orders) == orders.changes)
         daemon.terminate()
-        assert daemon.wait(30) == 0
+        assert daemon.wait(300) == 0
 
 
 def test_the_exit_code_is_that_of_the_error(orders: Orders, config: Path) -> None:
     (orders.path / "_delta_log" / f"{1:020d}.json").write_text("{garbage\n")
     with unread("run", config) as (daemon, _):
-        assert daemon.wait(60) == 3
+        assert daemon.wait(300) == 3

@@ -89,7 +89,7 @@ def test_a_pipeline_delivers_them(table: Path) -> None:
                 break
             time.sleep(0.1)
         daemon.terminate()
-        daemon.wait(30)
+        daemon.wait(300)
     assert found == expected
 
 

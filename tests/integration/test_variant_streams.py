@@ -84,7 +84,7 @@ def test_parquet_files_have_both_fields(table: Path) -> None:
                 break
             time.sleep(0.1)
         daemon.terminate()
-        daemon.wait(30)
+        daemon.wait(300)
     assert all(part.schema.field("v").type == VARIANT for part in rows)
     found = [json.loads(text) if text else None for part in rows for text in json_texts(part["v"])]
     assert Counter(map(json.dumps, found)) == Counter(json.dumps(row["v"]) for row in expected)
@@ -98,7 +98,7 @@ def test_a_delta_target_has_the_same_values(table: Path) -> None:
                 break
             time.sleep(0.1)
         daemon.terminate()
-        daemon.wait(30)
+        daemon.wait(300)
     rows = pa.table(DeltaTable(target).scan())
     assert '"name":"v","type":"variant"' in DeltaTable(target).schema().to_json()
     found = [json.loads(text) if text else None for text in json_texts(rows["v"])]

@@ -181,6 +181,6 @@ def deliver_to_files(table: HandwrittenTable, out: Path, fault: Fault) -> None:
 
 async def become(condition: Callable[[], bool]) -> None:
     """Return when `condition` holds."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(300):
         while not condition():  # noqa: ASYNC110 - a destination does not notify
             await anyio.sleep(0.002)

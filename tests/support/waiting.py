@@ -6,7 +6,7 @@ from typing import Final
 
 __all__ = ["until"]
 
-IDLE_S: Final = 120.0
+IDLE_S: Final = 300.0
 
 
 def until(

@@ -284,7 +284,7 @@ def test_a_program_ends_although_it_holds_an_iterator(orders: str, use: str) -> 
 async def test_following_yields_what_is_committed_meanwhile(orders: str) -> None:
     found: list[tuple[Any, ...]] = []
     new = pa.table({"id": [6], "amount": [60.0]})
-    with anyio.fail_after(30):
+    with anyio.fail_after(300):
         async for batch in tailer.changes(orders, start=3, end=None):
             found += rows(iter([batch]))
             if len(found) == 2:

@@ -21,7 +21,7 @@ from tests.support.daemon import fork_server
 
 __all__ = ["Orders", "background", "complaints", "in_terminal", "metrics_address", "states", "tailer"]
 
-TIMEOUT_S: Final = 120.0
+TIMEOUT_S: Final = 600.0
 COMMAND: Final = (sys.executable, "-m", "tailer")
 
 

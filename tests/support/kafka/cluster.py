@@ -23,8 +23,8 @@ from tests.tiers import using
 
 __all__ = ["SMALL_WORK", "KafkaCluster", "KafkaDownError", "Listener"]
 
-PATIENCE_S: Final = 120
-STOP_PATIENCE_S: Final = 60
+PATIENCE_S: Final = 300
+STOP_PATIENCE_S: Final = 300
 _INTERNAL: Final = "INTERNAL"
 _CLUSTER_ID: Final = "bGFrZS10YWlsZXItdGVzdA"
 

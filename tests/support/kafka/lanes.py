@@ -33,7 +33,7 @@ Form = Literal["keyed", "flat"]
 FORMS: Final[tuple[Form, ...]] = ("keyed", "flat")
 
 TAILER: Final = (str(Path(sys.executable).with_name("tailer")),)
-_PATIENCE_S: Final = 120.0
+_PATIENCE_S: Final = 300.0
 _COMMITTED: Final = IsolationLevel.READ_COMMITTED
 _EVERYTHING: Final = IsolationLevel.READ_UNCOMMITTED
 

@@ -38,7 +38,7 @@ __all__ = ["TABLE_ID", "Pipe"]
 T = TypeVar("T")
 
 TABLE_ID: Final = "5e5f0f5c-0000-4000-8000-6b61666b6132"
-_PATIENCE_S: Final = 60
+_PATIENCE_S: Final = 300
 
 
 class Pipe:

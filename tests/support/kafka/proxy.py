@@ -22,7 +22,7 @@ PRODUCE: Final = 0
 INIT_PRODUCER_ID: Final = 22
 END_TXN: Final = 26
 
-_PATIENCE_S: Final = 120
+_PATIENCE_S: Final = 300
 
 
 class _Link(Enum):

@@ -22,7 +22,7 @@ __all__ = ["Follower", "Isolation", "Record", "admin", "create_topic", "end_offs
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 
-_PATIENCE_S: Final = 120
+_PATIENCE_S: Final = 300
 # A consumer that connects to a stopping broker may wait for ever; a new one does not.
 _RENEW_S: Final = 15.0
 _ANSWER_MS: Final = 2_000

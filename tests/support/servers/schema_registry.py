@@ -26,7 +26,7 @@ from tests.support.servers.ports import free_ports
 
 __all__ = ["RegistryServer", "serving_apicurio", "serving_registry"]
 
-PATIENCE_S: Final = 120
+PATIENCE_S: Final = 300
 Json = dict[str, Any]
 
 _PROMOTIONS: Final = {

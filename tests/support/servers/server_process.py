@@ -16,7 +16,7 @@ from typing import Final
 
 __all__ = ["ServerDownError", "ServerProcess", "unprivileged"]
 
-PATIENCE_S: Final = 120
+PATIENCE_S: Final = 300
 
 _KEEPER: Final = """
 import os, subprocess, sys, threading

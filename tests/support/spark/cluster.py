@@ -34,7 +34,7 @@ __all__ = ["ConnectServer", "Driver", "SparkDownError", "StandaloneCluster"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PATIENCE_S: Final = 120
+PATIENCE_S: Final = 600
 WORKERS: Final = 2
 _HOST: Final = "127.0.0.1"
 _JARS: Final = Path(pyspark.__file__).parent / "jars"

@@ -38,7 +38,7 @@ __all__ = ["EARLIEST", "LIMITS", "Delivering", "Interrupted", "check_delivered",
 EARLIEST: Final = Start(StartKind.EARLIEST)
 LIMITS: Final = Limits(poll_interval_s=0.05, retry_for_s=20.0)
 
-PATIENCE_S: Final = 240
+PATIENCE_S: Final = 600
 
 Row = tuple[tuple[str, str], ...]
 Change = tuple[int, str, int, object]

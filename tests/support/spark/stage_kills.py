@@ -20,7 +20,7 @@ __all__ = ["WATCHED", "StageKiller", "await_executors"]
 WATCHED: Final = {"spark.ui.liveUpdate.period": "0"}
 """Settings that make Spark's status fresh: by default it is up to 100 ms old."""
 
-PATIENCE_S: Final = 60
+PATIENCE_S: Final = 600
 _POLL_S: Final = 0.002
 
 Wanted = Callable[[SparkStageInfo, bool], bool]

@@ -69,7 +69,7 @@ def places(batches: Sequence[ChangeBatch]) -> list[Position]:
 
 
 async def deliver(table: Growing, sink: Sink, **limits: Any) -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         await pipeline(table, sink, until="latest", **limits).run()
 
 

@@ -42,7 +42,7 @@ async def deliver(table: Growing, sink: Sink, status: PipelineStatus, until: Sta
     made = row_pipeline(
         "p", log, sink, LocalEngine(2), TimerWake(), Start.parse("earliest"), until, None, limits, None, status
     )
-    with anyio.fail_after(20):
+    with anyio.fail_after(300):
         await made.run()
 
 
@@ -70,7 +70,7 @@ async def test_an_order_to_skip_ends_when_everything_can_be_read(table: Growing)
         log = DeltaTableLog(LocalStore(table.path))
         made = row_pipeline("p", log, there.sink(), LocalEngine(2), TimerWake(), Start.parse("earliest"), status=status)
         group.start_soon(made.run)
-        with anyio.fail_after(20):
+        with anyio.fail_after(300):
             while status.order is not None:  # noqa: ASYNC110 - a destination does not notify
                 await anyio.sleep(0.01)
         made.stop()

@@ -69,7 +69,7 @@ async def test_available_rows_are_committed_meanwhile(tmp_path: Path, batches: i
             engine.may.set()
 
     destination.then = goes_on
-    with anyio.fail_after(30):
+    with anyio.fail_after(300):
         await pipeline(table, Impatient("memory", destination), until="latest", engine=engine).run()
     assert before in [position for position, _ in destination.transactions]
     assert destination.delivered() == table.rows()
@@ -119,6 +119,6 @@ async def test_versions_before_a_refused_one_are_delivered(tmp_path: Path) -> No
     table = Growing(tmp_path / "table")
     versions = [table.insert(range(10 * number, 10 * number + 3)) for number in range(6)]
     destination = Destination()
-    with anyio.fail_after(30), pytest.raises(SinkRejected):
+    with anyio.fail_after(300), pytest.raises(SinkRejected):
         await pipeline(table, Picky(destination.sink(), versions[4]), until="latest").run()
     assert destination.delivered() == table.rows(last=versions[3])

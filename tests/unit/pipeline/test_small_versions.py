@@ -142,7 +142,7 @@ class History(Growing):
 async def outcome(table: Growing, sink: Sink, engine: Engine, **settings: Any) -> str:
     """Deliver all there is; return the error."""
     try:
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             await pipeline(table, sink, until="latest", engine=engine, **settings).run()
     except TailerError as error:
         return f"{type(error).__name__}: {error}"
@@ -195,7 +195,7 @@ def plans_in_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def deliver(table: Growing, sink: Sink, **settings: Any) -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         await pipeline(table, sink, until="latest", **settings).run()
 
 
@@ -257,7 +257,7 @@ async def test_a_stop_ends_after_a_step(tmp_path: Path) -> None:
     sink = Stopping(destination)
     following = pipeline(table, sink, max_versions=8)
     sink.stop = following.stop
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         await following.run()
     assert destination.ends() == [7, 15]
     assert destination.delivered() == table.rows(0, 15)
@@ -397,7 +397,7 @@ async def test_a_sink_that_takes_one_batch_at_a_time_gets_one_version_at_a_time(
     table, lines = small(tmp_path / "table"), StoppingLines()
     following = pipeline(table, Recorded(lines, MemoryProgressStore("memory")), until="latest")
     lines.stop_at, lines.stop = 20, following.stop
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         await following.run()
     assert lines.rows == table.rows(0, 20)
 
@@ -455,7 +455,7 @@ async def test_a_stop_counts_between_versions_of_a_refused_step(tmp_path: Path) 
     table, lines, store = small(tmp_path / "table", 140), StrictAndStopping(100), MemoryProgressStore("memory")
     following = pipeline(table, Recorded(lines, store), until="latest")
     lines.stop_at, lines.stop = 5, following.stop
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         await following.run()
     assert lines.rows == table.rows(0, 5)
     assert await store.progress(APP) == Progress(APP, Position.end(5))

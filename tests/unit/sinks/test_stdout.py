@@ -270,7 +270,7 @@ def test_head_ends_us(form: str) -> None:
         assert writer.stdout is not None
         assert writer.stderr is not None
         writer.stdout.close()
-        assert (writer.wait(20), writer.stderr.read()) == (7, b"")
+        assert (writer.wait(300), writer.stderr.read()) == (7, b"")
     assert head.stdout.count(b"\n") == 3
 
 

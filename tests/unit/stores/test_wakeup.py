@@ -57,7 +57,7 @@ def inotify_instances() -> int:
 
 async def test_the_timer_ends_a_wait() -> None:
     async with TimerWake() as wake:
-        with anyio.fail_after(5):
+        with anyio.fail_after(300):
             await wake.wait(0.01)
 
 
@@ -70,7 +70,7 @@ async def test_a_ring_ends_the_wait_under_way() -> None:
 
     async with TimerWake() as wake, anyio.create_task_group() as group:
         group.start_soon(ring)
-        with anyio.fail_after(5):
+        with anyio.fail_after(300):
             await wake.wait(LONG_S)
         order.append("woken")
     assert order == ["ring", "woken"]
@@ -80,7 +80,7 @@ async def test_a_ring_without_a_waiter_ends_only_the_next_wait() -> None:
     async with TimerWake() as wake:
         wake.ring()
         wake.ring()
-        with anyio.fail_after(5):
+        with anyio.fail_after(300):
             await wake.wait(LONG_S)
         with anyio.move_on_after(0.02) as scope:
             await wake.wait(LONG_S)
@@ -101,7 +101,7 @@ async def test_a_new_commit_rings(tmp_path: Path) -> None:
 async def test_ring_works_beside_the_notices(tmp_path: Path) -> None:
     async with LocalWake(tmp_path, COMMIT_FILE) as wake:
         wake.ring()
-        with anyio.fail_after(5):
+        with anyio.fail_after(300):
             await wake.wait(LONG_S)
 
 
@@ -125,7 +125,7 @@ async def test_without_the_directory_the_timer_serves_until_it_is_there(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with LocalWake(tmp_path / "not-yet", COMMIT_FILE) as wake:
-        with anyio.fail_after(5):
+        with anyio.fail_after(300):
             await wake.wait(0.05)
             await wake.wait(0.05)
         # It may be made later, as any folder of a network file system whose server is away.
@@ -161,7 +161,7 @@ async def test_watching_outlives_the_directory(tmp_path: Path, caplog: pytest.Lo
     async with LocalWake(log_dir, COMMIT_FILE) as wake:
         assert await rings_for_commits(wake, log_dir)
         await to_thread.run_sync(shutil.rmtree, log_dir)
-        with anyio.fail_after(5):
+        with anyio.fail_after(300):
             await wake.wait(0.05)
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
@@ -176,7 +176,7 @@ async def test_leaving_ends_the_watching(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(watchfiles, "watch", recorded)
     before = inotify_instances()
-    with anyio.fail_after(10):
+    with anyio.fail_after(300):
         async with LocalWake(tmp_path, COMMIT_FILE):
             await become(began.is_set)
         assert ended.is_set()
@@ -185,7 +185,7 @@ async def test_leaving_ends_the_watching(tmp_path: Path, monkeypatch: pytest.Mon
 
 async def test_being_cancelled_ends_the_watching(tmp_path: Path) -> None:
     before = inotify_instances()
-    with anyio.fail_after(10), anyio.CancelScope() as scope:
+    with anyio.fail_after(300), anyio.CancelScope() as scope:
         async with LocalWake(tmp_path, COMMIT_FILE):
             await anyio.sleep(0.05)
             scope.cancel()

@@ -240,7 +240,7 @@ async def test_a_writer_beside_a_reader_that_catches_up() -> None:
 
     async with anyio.create_task_group() as group:
         group.start_soon(write)
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             while len(plans) < 400:
                 plan = await log.next_plan()
                 if plan is None:
