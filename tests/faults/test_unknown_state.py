@@ -226,7 +226,7 @@ class TestWaiting:
         lose(table, 4)
         there = Destination()
         with anyio.fail_after(300):
-            async with following(table, there, SKIP, poll_interval_s=60) as errors:
+            async with following(table, there, SKIP, poll_interval_s=3600) as errors:
                 await become(lambda: there.position() == Position.end(3))
         assert errors == []
 

@@ -200,8 +200,8 @@ async def test_waits_end_together() -> None:
 
     with anyio.fail_after(300):
         async with anyio.create_task_group() as group:
-            group.start_soon(wait, second, 60, "second")
-            group.start_soon(wait, third, 60, "third")
+            group.start_soon(wait, second, 3600, "second")
+            group.start_soon(wait, third, 3600, "third")
             await anyio.wait_all_tasks_blocked()
             group.start_soon(wait, first, 0.01, "first")
     assert ended[0] == "first"
