@@ -78,7 +78,6 @@ def orders(spark: SparkSession, tmp_path: Path) -> Table:
     return table
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("planned", ["by the driver", "by Spark's process"])
 def test_micro_batches_are_those_of_the_data_source(
     following: Following, orders: Table, planned: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

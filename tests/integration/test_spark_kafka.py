@@ -437,7 +437,6 @@ def test_a_query_can_be_stopped_while_kafka_is_away(spark: SparkSession, tmp_pat
     assert not running.isActive
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("sink", "rows", "said"),
     [

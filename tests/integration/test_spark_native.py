@@ -114,7 +114,6 @@ def by_hand(path: Path, *files: pa.Table, columns: dict[str, Any] | None = None,
 ROWS: Final = pa.table({"a": pa.array(range(1000), pa.int64()), "b": [f"row {n}" for n in range(1000)]})
 
 
-@pytest.mark.smoke
 def test_a_feed_is_read_by_sparks_own_reader(native: Native, tmp_path: Path) -> None:
     """Partitions, updates, deletes and inserts, and odd characters in folders; a file that two versions share."""
     table = Table(native.spark, tmp_path / "b 50%+é#c[d]{e}")

@@ -142,7 +142,6 @@ def test_instants_are_the_same_in_any_time_zone(source: Source, orders: Table) -
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
-@pytest.mark.smoke
 def test_a_query_on_the_move(source: Source, tmp_path: Path) -> None:
     """A query from a snapshot on, killed inside it, up to commits that arrive while it runs."""
     table = MappedTable(tmp_path / "t", a="long")
