@@ -80,7 +80,7 @@ test-page: .venv/.synced
 # Tests of brokers and of killed processes mostly wait, and those of Spark compute, so they run side by side.
 PAGE := test-page
 test-all: setup
-	@tests/side_by_side.sh "check test test-golden $(PAGE)" test-spark test-kafka "test-faults test-long test-stores"
+	@tests/side_by_side.sh "check test test-golden $(PAGE)" test-spark "test-kafka test-faults test-long test-stores"
 
 # All of the above, and the repetition: hours. A failing test prints its seed.
 nightly: setup $(CONNECT)/.synced $(LAKE_TAILER_SPARK_KAFKA_JARS)

@@ -31,7 +31,7 @@ from tailer.config.options import faults_of
 from tailer.config.tables import TableFormat, check_choices, open_files, open_table
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
-from tailer.errors import ConfigError, SchemaChanged, TailerError, without_frames
+from tailer.errors import ConfigError, SchemaChanged, TailerError, how_to_install, without_frames
 from tailer.events import ChangeBatch, ControlEvent, joined_rows
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
@@ -293,9 +293,7 @@ async def _next(receive: MemoryObjectReceiveStream[Sequence[pa.RecordBatch]]) ->
 
 
 def _not_installed(method: str, library: str, error: ImportError) -> ConfigError:
-    return ConfigError(
-        method, f"needs {library} (pip install {library}): {error}", f"Install it: pip install {library}"
-    )
+    return ConfigError(method, f"needs {library}: {error}", how_to_install(package=library))
 
 
 def _unreported(plan: ChangePlan, counts: ChangelogCounts) -> None:

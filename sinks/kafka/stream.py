@@ -77,14 +77,15 @@ class Stream:
         """
         # The pipeline continues after the answer: rows that were held back come again.
         self.encoding = None
-        read = self._progress() if self._seen is not None else self.link.progress_of(self.app_id) or ProgressTopic()
+        read = self.link.progress_of(self.app_id) or _nothing_yet(self.link, self._seen)
         found = read.entries.get(self.app_id)
         self._check_claim(read)
         if self.app_id in read.open:
             # It may be our own: taking over ends it.
             self.discard()
-            if is_layout(self.app_id) and not self._is_in_transaction():
-                raise self._undecided()  # shards begin by it, and nothing compares it when they are taken over
+            if is_layout(self.app_id) and not _is_in_transaction(self.link, self.app_id):
+                # Shards begin by it, and nothing compares it when they are taken over.
+                raise _undecided(self.link, self.app_id)
         self._seen, self._asked, self._has_moved = found, True, False
         return None if found is None else found.position
 
@@ -111,7 +112,7 @@ class Stream:
         known = owner is None and time.monotonic() < self._held_s + REREAD_S
         if known or (owner is not None and owner.writer == self._writer):
             return
-        read = self._progress()
+        read = _progress(self.link, self.app_id)
         self._check_claim(read)
         if self.app_id not in read.open:
             self._writer, self._held_s = read.writers.get(self.app_id), time.monotonic()
@@ -157,7 +158,7 @@ class Stream:
             return fenced
         except SinkError as further:
             _log.warning("%s: after an error, the progress topic cannot be read: %s", self.link.name, further)
-        return self._gave_up(error) if isinstance(error, SinkFenced) else error
+        return _gave_up(self.link, error) if isinstance(error, SinkFenced) else error
 
     def abort(self) -> None:
         """Abort the open transaction, so that readers need not wait for its timeout."""
@@ -210,22 +211,8 @@ class Stream:
             # It exists, for topics were checked. Taking it for empty would deliver everything again.
             raise SinkUnavailable(self.link.name, f"not all brokers know {self.link.options.progress_topic} yet")
         if self.app_id in read.open:
-            raise self._undecided()
+            raise _undecided(self.link, self.app_id)
         return read
-
-    def _progress(self) -> ProgressTopic:
-        """Read the progress from the topic, which exists. Raises `SinkUnavailable` if a broker does not know it."""
-        read = self.link.progress_of(self.app_id)
-        if read is None:
-            raise SinkUnavailable(self.link.name, f"{self.link.options.progress_topic} is gone, or is not known yet")
-        return read
-
-    def _is_in_transaction(self) -> bool:
-        owner = self.link.owner(self.app_id)
-        return owner is not None and owner.in_transaction
-
-    def _undecided(self) -> SinkUnavailable:
-        return SinkUnavailable(self.link.name, f"brokers have not ended the last transaction of {self.app_id} yet")
 
     def _predecessor(self, entries: Mapping[str, Entry]) -> Entry | None:
         """Return the latest progress of the pipeline in a table that this one replaced, whose rows are in the topic."""
@@ -255,7 +242,7 @@ class Stream:
             producer.commit()
         except SinkFenced as error:
             self._note_rival()
-            raise self._gave_up(error) from error
+            raise _gave_up(self.link, error) from error
         self._seen, self._asked, self._owners = entry, True, frozenset([self.link.instance])
 
     def _note_rival(self) -> None:
@@ -264,7 +251,7 @@ class Stream:
         Raises `SinkFenced` if it has claimed the stream. From now on, so does a new name in the progress topic. There
         will be none after the late request of a killed instance.
         """
-        read = self._progress()
+        read = _progress(self.link, self.app_id)
         owner, found = self.link.owner(self.app_id), read.entries.get(self.app_id)
         if not self._claimed:
             named = None if found is None else found.instance
@@ -283,20 +270,50 @@ class Stream:
         found, had = read.entries.get(self.app_id), self._seen
         if self.app_id in read.open:
             if self._claimed and found is not None and found.instance not in (self.link.instance, self._former):
-                raise self._taken(found)
+                raise _taken(self.link, self.app_id, found)
             return
         if had is not None and (found is None or (found.position is None and not self._claimed)):
             at = had.position
             if at is not None or self._claimed:
                 raise lost(self.link, self.app_id, at)
         if self._owners is not None and found is not None and found.instance not in self._owners:
-            raise self._taken(found)
+            raise _taken(self.link, self.app_id, found)
 
-    def _taken(self, found: Entry) -> SinkFenced:
-        return SinkFenced(self.link.name, f"the progress of {self.app_id} names instance {found.instance}")
 
-    def _gave_up(self, error: SinkError) -> SinkUnavailable:
-        return SinkUnavailable(self.link.name, error.reason)
+def _progress(link: Link, app_id: str) -> ProgressTopic:
+    """Read the progress from the topic, which exists. Raises `SinkUnavailable` if a broker does not know it."""
+    read = link.progress_of(app_id)
+    if read is None:
+        raise _unknown_topic(link)
+    return read
+
+
+def _nothing_yet(link: Link, seen: Entry | None) -> ProgressTopic:
+    """Return an empty topic for one that is to be created. Raises `SinkUnavailable` if progress was in it."""
+    if seen is not None:
+        raise _unknown_topic(link)
+    return ProgressTopic()
+
+
+def _unknown_topic(link: Link) -> SinkUnavailable:
+    return SinkUnavailable(link.name, f"{link.options.progress_topic} is gone, or is not known yet")
+
+
+def _is_in_transaction(link: Link, app_id: str) -> bool:
+    owner = link.owner(app_id)
+    return owner is not None and owner.in_transaction
+
+
+def _undecided(link: Link, app_id: str) -> SinkUnavailable:
+    return SinkUnavailable(link.name, f"brokers have not ended the last transaction of {app_id} yet")
+
+
+def _taken(link: Link, app_id: str, found: Entry) -> SinkFenced:
+    return SinkFenced(link.name, f"the progress of {app_id} names instance {found.instance}")
+
+
+def _gave_up(link: Link, error: SinkError) -> SinkUnavailable:
+    return SinkUnavailable(link.name, error.reason)
 
 
 def _check_place(link: Link, app_id: str, found: Entry, now: TopicState) -> None:

@@ -4,5 +4,6 @@ __all__ = ["how_to_install"]
 
 
 def how_to_install(*extras: str, package: str = "lake-tailer") -> str:
-    """Return the command that installs the `extras` of `package`, as a sentence."""
-    return f"Install it: pip install '{package}[{','.join(extras)}]'."
+    """Return the command that installs `package` with its `extras`, as a sentence."""
+    wanted = f"'{package}[{','.join(extras)}]'" if extras else package
+    return f"Install it: pip install {wanted}."

@@ -286,8 +286,7 @@ class PipelineStatus:
     def note_missing_table(self) -> None:
         """Note that there is no table yet, and that the pipeline waits for it."""
         before = self.state
-        self._work, self._waits = _Work.TABLE, True
-        self._succeeded(self._clock())
+        self._work, self._waits, self._failing = _Work.TABLE, True, False
         self._moved(before)
 
     def note_resume(self, position: Position | None) -> None:

@@ -117,9 +117,9 @@ def test_a_frame_without_its_library_names_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(ConfigError, match=f"to_{library}: needs {library} .pip install {library}.") as caught:
+    with pytest.raises(ConfigError, match=f"to_{library}: needs {library}: ") as caught:
         getattr(tailer.changes(tmp_path), f"to_{library}")()
-    assert caught.value.hint == f"Install it: pip install {library}"
+    assert caught.value.hint == f"Install it: pip install {library}."
 
 
 def test_all_changes_in_order(orders: str) -> None:

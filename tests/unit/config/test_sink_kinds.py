@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import sinks
 from sinks.files.sink import FilesSink
 from sinks.stdout import StdoutSink
 from tailer.config.options import faults_by
@@ -77,6 +78,8 @@ def test_options_are_checked_without_the_client(
 ) -> None:
     for name in [name for name in sys.modules if name.startswith(f"sinks.{kind}")]:
         monkeypatch.delitem(sys.modules, name)
+    # What is imported again takes the place of the package's attribute, too.
+    monkeypatch.setattr(sinks, kind, getattr(sinks, kind, None), raising=False)
     monkeypatch.setitem(sys.modules, library, None)
     options = {"topci": "t", "bootstrap_servers": "nowhere", "replication_factor": 0}
     found = faults_by(partial(configure_sink, "archive", kind, options))
