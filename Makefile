@@ -82,7 +82,7 @@ PAGE := test-page
 test-all: setup
 	@tests/side_by_side.sh "check test test-golden $(PAGE)" test-spark "test-kafka test-faults test-long test-stores"
 
-# All of the above, and the repetition: hours. A failing test prints its seed.
+# All of the above, and the repetition: hours.
 nightly: setup $(CONNECT)/.synced $(LAKE_TAILER_SPARK_KAFKA_JARS)
 	@$(MAKE) --keep-going check-deploy test-all test-connect test-nightly
 
