@@ -108,7 +108,7 @@ class ComparedTasks:
 
     def cancel_all(self) -> None:
         """Drop all rows that cancel out across versions. Raises `ConfigError` where some cannot be compared."""
-        comparable = self._columns.comparable()
+        comparable = [index for index in self._columns.comparable() if self._columns.pads_alike(index)]
         incomparable = [self._tasks[index].version for index in set(range(len(self._tasks))).difference(comparable)]
         if incomparable:
             last = max(incomparable)

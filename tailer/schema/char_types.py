@@ -137,7 +137,9 @@ class _Parser:
 
     def _fields(self, kind: pa.StructType) -> list[pa.Field]:
         found: list[pa.Field] = []
-        for field in kind:
+        for number, field in enumerate(kind):
+            if self.tokens[-1:] == [">"]:  # fields were added, and Spark leaves the note as it was
+                return [*found, *list(kind)[number:]]
             if found:
                 self._next(",")
             self._next()  # its name

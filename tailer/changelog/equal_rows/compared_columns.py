@@ -12,7 +12,8 @@ from typing import Self
 import pyarrow as pa
 
 from tailer.plan import ROW_TRACKING, ChangePlan
-from tailer.schema.columns import dropped_column, restated, restates
+from tailer.schema.char_types import char_lengths
+from tailer.schema.columns import column_id, dropped_column, restated, restates
 from tailer.schema.identity import identified, united
 
 __all__ = ["ComparedColumns"]
@@ -59,6 +60,12 @@ class ComparedColumns:
         every = pa.struct(list(self.every))
         known = {id(schema): restates(pa.struct(list(schema)), every) for schema in self.by_task}
         return [index for index, schema in enumerate(self.by_task) if known[id(schema)]]
+
+    def pads_alike(self, index: int) -> bool:
+        """Return whether CHARs in a task's rows are as long as in the last version, or not CHARs in both."""
+        known = {column_id(column): char_lengths(column) for column in self.latest}
+        columns = [(column_id(column), char_lengths(column)) for column in self.by_task[index]]
+        return all(known.get(name, lengths) == lengths for name, lengths in columns)
 
 
 def _append_schemas(chain: list[pa.Schema], plan: ChangePlan) -> list[int]:

@@ -108,7 +108,7 @@ class TypedView:
             own.check_names(plan, plan.schema)
         if later and (changes := own.moves_away(before, plan.schema)):
             raise ReadSchemaLeft(plan.table, plan.version, "; ".join(changes))
-        if self._chosen and plan.tasks and not _share(self._read, plan.schema):
+        if self._chosen and plan.tasks and not plan.is_bare and not _share(self._read, plan.schema):
             reason = f"it has none of the columns {', '.join(self._read.names)}, as they are now"
             raise ReadSchemaLeft(plan.table, plan.version, reason)
         plan.check_change_files()

@@ -1076,6 +1076,13 @@ class TestChars:
         table.cdc(File({"k": ["b "], "v": [["y"]], CHANGE_TYPE: ["delete"]}, self.SCHEMA), schema=self.SCHEMA)
         assert net(table) == [("insert", 3, 0, 0, "a ", ["x "]), ("insert", 3, 0, 2, "c ", [])]
 
+    def test_net_changes_end_where_a_char_becomes_a_string(self, table: Versions) -> None:
+        plain = pa.schema([("k", TEXT), ("v", LISTS)])
+        table.files(come=[self.OLD], schema=self.SCHEMA)
+        table.files(come=[replace(self.OLD, schema=plain)], schema=plain)
+        with pytest.raises(ConfigError, match="cannot be compared with those of the last version"):
+            net(table)
+
     def test_a_char_that_becomes_a_string(self, table: Versions) -> None:
         """Rows were delivered padded before, and are not from then on."""
         plain = pa.schema([("k", TEXT), ("v", LISTS)])

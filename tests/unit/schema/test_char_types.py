@@ -15,7 +15,7 @@ from tailer.errors import LogCorrupt
 from tailer.plan import ChangeTask, TaskKind, output_schema
 from tailer.read.execute import execute
 from tailer.schema.changes import describe_changes
-from tailer.schema.char_types import char_lengths
+from tailer.schema.char_types import char_lengths, with_chars
 from tailer.schema.columns import physical_name, restated
 from tailer.schema.identity import identified, united
 from tests.support.tables.log_files import marked, parquet, task
@@ -163,13 +163,19 @@ def file_of(schema: pa.Schema, rows: list[tuple[Any, Any]], mapped: bool) -> pa.
         (array(PLAIN[1]).delta, "map<char(3),string>"),
         (array(PLAIN[1]).delta, "array<char(3)"),
         (struct(PLAIN[:1]).delta, "struct<f0:char(3),f1:string>"),
-        (struct(PLAIN[:2]).delta, "struct<f0:char(3)>"),
     ],
 )
 def test_a_note_that_does_not_fit(kind: Any, note: str) -> None:
     """Spark drops a field of a struct and leaves the note as it was, and cannot read the table any more."""
     with pytest.raises(LogCorrupt, match="note of CHARs"):
         columns(c=Kind(note, kind, TEXTS, str))
+
+
+def test_a_field_that_was_added_is_not_in_the_note() -> None:
+    """Spark leaves the note as it was, and goes on writing the table."""
+    pair = pa.struct([("a", pa.string()), ("b", pa.string())])
+    noted = with_chars(pa.field("s", pair), "struct<a:char(3)>")
+    assert [char_lengths(field) for field in noted.type] == [[3], []]
 
 
 def test_notes_of_other_types_are_not_read() -> None:
