@@ -52,14 +52,15 @@ class Recorder:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._file = (folder / f"{os.getpid()}.jsonl").open("a", buffering=1)
-        self._cpu_s = cpu_s()
+        # What was measured last, and at the end of the last test: a test's time includes that of its fixtures.
+        self._now = self._test_began = cpu_s()
 
-    def _write(self, began: float, **line: Any) -> None:
+    def _write(self, began: float, since: float, **line: Any) -> None:
         line["seconds"] = time.monotonic() - began
         line["cpu_s"] = 0.0
         if line["seconds"] >= _SMALL_S:
-            now = cpu_s()
-            line["cpu_s"], self._cpu_s = max(0.0, now - self._cpu_s), now
+            self._now = cpu_s()
+            line["cpu_s"] = max(0.0, self._now - since)
         self._file.write(json.dumps(line) + "\n")
 
     def pytest_unconfigure(self) -> None:
@@ -74,7 +75,8 @@ class Recorder:
             return (yield)
         finally:
             tier = tier_of({marker.name for marker in item.iter_markers()})
-            self._write(began, test=item.nodeid, tier=tier)
+            self._write(began, self._test_began, test=item.nodeid, tier=tier)
+            self._test_began = self._now
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
@@ -84,7 +86,7 @@ class Recorder:
             return (yield)
         finally:
             if fixturedef.scope != "function":
-                self._write(began, fixture=fixturedef.argname, scope=fixturedef.scope)
+                self._write(began, self._now, fixture=fixturedef.argname, scope=fixturedef.scope)
 
 
 def total(lines: list[dict[str, Any]], key: str) -> list[tuple[float, float, int, str]]:

@@ -3,8 +3,9 @@
 Markers name the resources of a test: golden tables, Spark, Kafka, servers of objects, killed processes. `set_markers`
 derives them from the test's fixtures and folder; otherwise the test has a `@pytest.mark`. `smoke` puts a test with one
 of these resources into the tier `test` nevertheless, and `long` keeps a test without them out of it. `nightly` is for
-repetition: more seeds, kills and combinations of what other tiers show already. `sampled(n)` leaves every nth case of a
-test where it is, and the others run in `make nightly`.
+repetition: more seeds, kills and combinations of what other tiers show already. `sampled(n)` leaves one case in n of a
+test where it is, and the others run in `make nightly`. A parameter with no more values than cases are left keeps all of
+them, each in one case at least.
 
 A test is watched while it runs, so that markers stay correct. Helpers that use such a resource report it (`using`), and
 a test without a marker for Java gets a `java` that refuses to start, in its own process and in every child.
@@ -13,8 +14,8 @@ a test without a marker for Java gets a `java` that refuses to start, in its own
 import os
 import shutil
 import tempfile
-from collections import Counter
-from collections.abc import Iterable, Iterator, Set
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -105,15 +106,36 @@ def set_markers(item: pytest.Item) -> None:
 
 
 def sample(items: Iterable[pytest.Item]) -> None:
-    """Move all but every nth case of the tests with the marker `sampled(n)` to `make nightly`."""
-    cases: Counter[str] = Counter()
+    """Move all but some cases of the tests with the marker `sampled(n)` to `make nightly`."""
+    tests: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
     for item in items:
         if marker := item.get_closest_marker("sampled"):
             (every,) = marker.args
-            test = item.nodeid.partition("[")[0]
-            if cases[test] % every:
-                item.add_marker("nightly")
-            cases[test] += 1
+            tests[item.nodeid.partition("[")[0], every].append(item)
+    for (_, every), cases in tests.items():
+        for place in sorted({*range(len(cases))} - _kept([_values(case) for case in cases], every)):
+            cases[place].add_marker("nightly")
+
+
+def _values(item: pytest.Item) -> frozenset[tuple[str, str]]:
+    """Return the names and values of a case's parameters."""
+    call = getattr(item, "callspec", None)
+    return frozenset() if call is None else frozenset((name, repr(value)) for name, value in call.params.items())
+
+
+def _kept(cases: Sequence[frozenset[tuple[str, str]]], every: int) -> set[int]:
+    """Return the places of one case in `every`, with each value of each parameter that has no more values than that."""
+    number = -(-len(cases) // every)
+    values = Counter(name for name, _ in frozenset().union(*cases))
+    missing = {value for value in frozenset().union(*cases) if values[value[0]] <= number}
+    kept: set[int] = set()
+    while missing:
+        place = max(range(len(cases)), key=lambda place: len(cases[place] & missing))
+        kept.add(place)
+        missing -= cases[place]
+    others = [place for place in range(len(cases)) if place not in kept]
+    more = max(0, number - len(kept))
+    return kept | {others[at * len(others) // more] for at in range(more)}
 
 
 def _reads_tables(item: pytest.Item) -> bool:

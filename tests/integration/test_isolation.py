@@ -109,7 +109,7 @@ def kafka(servers: str) -> str:
 BEFORE: Final = "the end of version 0"  # everything before the failure is delivered
 FILE_SINK: Final = 'kind = "files", path = "out/{name}"'
 FAILURES: Final = {
-    "missing": Failure(no_folder, "stopped", "NotATable", "Check the path"),
+    "missing": Failure(no_folder, "stopped", "NotATable", "Give the folder of a table"),
     "garbage": Failure(garbage, "stopped", "LogCorrupt", "Inspect the file", BEFORE),
     "gap": Failure(gap, "stopped", "VersionGone", "Restore the commit file of version 1.", BEFORE),
     "vacuumed": Failure(no_file, "stopped", "FileVacuumed", "Restore the file; or set on_data_loss"),

@@ -19,9 +19,9 @@ def test_tests_fixtures_and_what_processes_compute_are_recorded(
         import subprocess, sys, pytest
 
         @pytest.fixture(scope="session")
-        def server(): pass
+        def server(): subprocess.run([sys.executable, "-c", "sum(range(10**7))"])
 
-        def test_quick(server): pass
+        def test_first(server): pass
 
         @pytest.mark.kafka
         def test_computing(server): subprocess.run([sys.executable, "-c", "sum(range(10**7))"])
@@ -29,10 +29,10 @@ def test_tests_fixtures_and_what_processes_compute_are_recorded(
     pytester.makeini("[pytest]\nmarkers =\n    kafka: one\n")
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
     lines = [json.loads(line) for path in tmp_path.glob("*.jsonl") for line in path.read_text().splitlines()]
-    fixture, quick, computing = (line for line in lines if line.get("fixture", "server") == "server")
+    fixture, first, computing = (line for line in lines if line.get("fixture", "server") == "server")
     assert fixture["scope"] == "session"
-    assert (quick["tier"], computing["tier"]) == ("test", "kafka")
-    assert computing["cpu_s"] > 0.05
+    assert (first["tier"], computing["tier"]) == ("test", "kafka")
+    assert min(each["cpu_s"] for each in (fixture, first, computing)) > 0.05  # a test's time has its fixtures' in it
     report = subprocess.run(
         [sys.executable, "-m", "tests.durations", tmp_path], check=True, capture_output=True, text=True
     )

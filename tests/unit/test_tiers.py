@@ -148,16 +148,23 @@ def test_a_tier_runs_its_tests_only(pytester: pytest.Pytester) -> None:
     run(pytester, test).assert_outcomes(passed=3)
 
 
-def test_of_sampled_tests_every_nth_case_stays(pytester: pytest.Pytester) -> None:
+def test_of_sampled_tests_one_case_in_n_stays_with_each_value(pytester: pytest.Pytester) -> None:
     test = """
         import pytest
 
         @pytest.mark.sampled(3)
         class TestOne:
             @pytest.mark.parametrize("case", range(7))
-            def test_a(self, case): pass
+            def test_many_values(self, case): pass
 
-            def test_b(self): pass
+            @pytest.mark.parametrize("way", ["a", "b", "c"])
+            @pytest.mark.parametrize(("client", "port"), [("x", 1), ("y", 1), ("z", 1)])
+            def test_values(self, client, port, way): print(f"<{client}{way}>")
+
+            def test_none(self): pass
         """
-    run(pytester, test, "--tier", "test").assert_outcomes(passed=4, deselected=4)
-    run(pytester, test, "--tier", "nightly").assert_outcomes(passed=4, deselected=4)
+    landing = run(pytester, test, "--tier", "test", "-s")
+    landing.assert_outcomes(passed=7, deselected=10)
+    clients, ways = zip(*re.findall("<(.)(.)>", landing.stdout.str()), strict=True)
+    assert (sorted(clients), sorted(ways)) == (["x", "y", "z"], ["a", "b", "c"])
+    run(pytester, test, "--tier", "nightly").assert_outcomes(passed=10, deselected=7)
