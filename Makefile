@@ -77,10 +77,12 @@ test-page: .venv/.synced
 	@command -v chromium >/dev/null || $(call lacks,Chromium)
 	$(PYTEST) --tier page
 
-# Tests of brokers and of killed processes mostly wait, and those of Spark compute, so they run side by side.
+# Tests of brokers and of killed processes mostly wait, so three targets are made at a time. Those that keep one core busy
+# come first: the others use two, and fill what is left. Each is made whatever became of the others.
 PAGE := test-page
 test-all: setup
-	@tests/side_by_side.sh "check test test-golden $(PAGE)" test-spark "test-kafka test-faults test-long test-stores"
+	@$(MAKE) --no-print-directory -j3 --keep-going --output-sync=target \
+		test-spark test-kafka test-faults test test-stores test-long test-golden $(PAGE) check
 
 # All of the above, and the repetition: hours.
 nightly: setup $(CONNECT)/.synced $(LAKE_TAILER_SPARK_KAFKA_JARS)

@@ -18,7 +18,7 @@ from tests.support.kafka.proxy import Proxy
 from tests.support.kafka.secure import SecureKafka, serving_secure
 from tests.support.s3.server import S3Server, serving_s3proxy, serving_versitygw
 from tests.support.spark.session import build_spark
-from tests.tiers import BY_HAND, TIERS, Watch, sample, select, set_markers, watching
+from tests.tiers import BY_HAND, TIERS, Watch, names_of, sample, select, set_markers, tier_of, watching
 
 # Settings for tests with many small queries, where optimising code that runs once would take most of the time. The
 # first compiler alone takes a fifth less; by default its code cache has 48 MB, which Spark with Delta soon fills, and
@@ -27,6 +27,9 @@ from tests.tiers import BY_HAND, TIERS, Watch, sample, select, set_markers, watc
 SMALL_WORK: Final = (
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -Xmn512m -XX:MetaspaceSize=512m"
 )
+
+# Units use nothing that a marker names, so all of them are in `make test`.
+UNITS: Final = Path(__file__).parent / "unit"
 
 _WATCH: Final = pytest.StashKey[Watch]()
 
@@ -57,12 +60,20 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     config.stash[_WATCH].close()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out half of the tests where none of them can be of the tier: collecting them takes ten seconds."""
+    tiers = config.getoption("tier")
+    return True if tiers and "test" not in tiers and collection_path == UNITS else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark every test with the resources it uses, and select those of the tier. First, because `-m` reads markers."""
     for item in items:
         set_markers(item)
     sample(items)
+    if others := [item.nodeid for item in items if UNITS in item.path.parents and tier_of(names_of(item)) != "test"]:
+        raise pytest.UsageError(f"these are not of the tier test, so they belong in another folder: {others}")
     if tiers := config.getoption("tier"):
         items[:], left = select(items, tiers)
         config.hook.pytest_deselected(items=left)

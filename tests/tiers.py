@@ -27,6 +27,7 @@ __all__ = [
     "TIERS",
     "UnmarkedError",
     "Watch",
+    "names_of",
     "sample",
     "select",
     "set_markers",
@@ -88,7 +89,7 @@ def tier_of(markers: Set[str]) -> str:
     return next((tier for marker, tier in _TIER_BY_MARKER.items() if marker in markers), "test")
 
 
-def _names_of(item: pytest.Item) -> set[str]:
+def names_of(item: pytest.Item) -> set[str]:
     """Return the names of a test's markers."""
     return {marker.name for marker in item.iter_markers()}
 
@@ -101,7 +102,7 @@ def set_markers(item: pytest.Item) -> None:
     folder = item.path.parent.name
     if folder == "bench" or (folder == "golden" and _reads_tables(item)):
         item.add_marker(folder)
-    if folder == "faults" and (_PROCESSES in fixtures or _names_of(item) & {"spark", "kafka"}):
+    if folder == "faults" and (_PROCESSES in fixtures or names_of(item) & {"spark", "kafka"}):
         item.add_marker(folder)
 
 
@@ -164,7 +165,7 @@ class Watch:
         """Record that the running test uses the resource of `marker`. Raises `UnmarkedError`."""
         if self._item is None:
             raise UnmarkedError(f"{marker}: used while tests are collected; use it in a test or fixture")
-        markers = _names_of(self._item)
+        markers = names_of(self._item)
         if not markers & {marker, "bench"} and not (marker == "spark" and "spark_connect" in markers):
             said = f"this test uses {marker}: mark it with @pytest.mark.{marker} (tests/tiers.py)"
             self._used.append(said)
@@ -175,7 +176,7 @@ class Watch:
         """Watch a test with its fixtures."""
         before = {name: os.environ.get(name) for name in ("PATH", "JAVA_HOME")}
         self._item = item
-        if not _names_of(item) & _JAVA:
+        if not names_of(item) & _JAVA:
             os.environ["PATH"] = f"{self._folder / 'bin'}{os.pathsep}{before['PATH']}"
             os.environ["JAVA_HOME"] = str(self._folder)
         try:
@@ -218,7 +219,7 @@ def using(marker: str) -> None:
 def select(items: list[pytest.Item], tiers: Iterable[str]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """Split tests into those of some tiers, the slow ones with servers or processes first, and all others."""
     wanted = set(tiers)
-    chosen = [item for item in items if tier_of(_names_of(item)) in wanted]
-    left = [item for item in items if tier_of(_names_of(item)) not in wanted]
-    chosen.sort(key=lambda item: not _names_of(item) & {*_JAVA, "faults"})
+    chosen = [item for item in items if tier_of(names_of(item)) in wanted]
+    left = [item for item in items if tier_of(names_of(item)) not in wanted]
+    chosen.sort(key=lambda item: not names_of(item) & {*_JAVA, "faults"})
     return chosen, left

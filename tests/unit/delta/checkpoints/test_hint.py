@@ -5,9 +5,8 @@ import logging
 
 import pytest
 
-from tailer.delta.checkpoints.hint import LAST_CHECKPOINT, json_checksum, parse_last_checkpoint, read_last_checkpoint
+from tailer.delta.checkpoints.hint import LAST_CHECKPOINT, json_checksum, read_last_checkpoint
 from tailer.stores.memory import MemoryStore
-from tests.support.tables.golden import golden_delta
 
 
 def test_the_protocols_own_example() -> None:
@@ -44,28 +43,6 @@ def test_equivalent_json_texts_have_one_checksum(text: str, same: str) -> None:
 )
 def test_different_json_values_have_different_checksums(text: str, other: str) -> None:
     assert json_checksum(text.encode()) != json_checksum(other.encode())
-
-
-@pytest.mark.golden
-@pytest.mark.parametrize(
-    ("table", "version"),
-    [
-        ("app-txn-checkpoint", 1),
-        ("basic-dv-with-checkpoint", 40),
-        ("multi-part-checkpoint", 1),
-        ("only-checkpoint-files", 2),
-        ("unshredded-variant", 2),
-        ("v2-checkpoint-json", 2),
-        ("v2-checkpoints-json-with-sidecars", 6),
-        ("v2-classic-checkpoint-parquet", 1),
-    ],
-)
-def test_hints_of_other_writers(table: str, version: int) -> None:
-    data = (golden_delta(table) / LAST_CHECKPOINT).read_bytes()
-    assert parse_last_checkpoint(data) == version
-    if b'"checksum"' in data:
-        with pytest.raises(ValueError, match="checksum"):
-            parse_last_checkpoint(data.replace(f'"version":{version}'.encode(), f'"version":{version + 1}'.encode()))
 
 
 BROKEN = {
