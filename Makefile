@@ -84,11 +84,13 @@ test-all: setup
 	@$(MAKE) --no-print-directory -j3 --keep-going --output-sync=target \
 		test-spark test-kafka test-faults test test-stores test-long test-golden $(PAGE) check
 
-# All of the above, and the repetition: hours.
+# All of the above, and the repetition: hours. Random cases are more, and others each time (tests/support/seeds.py).
+nightly test-nightly: export LAKE_TAILER_SEED := $(or $(LAKE_TAILER_SEED),$(shell date +%s))
 nightly: setup $(CONNECT)/.synced $(LAKE_TAILER_SPARK_KAFKA_JARS)
 	@$(MAKE) --keep-going check-deploy test-all test-connect test-nightly
 
-test-nightly: setup
+test-nightly: setup $(LAKE_TAILER_SPARK_KAFKA_JARS)
+	@echo "LAKE_TAILER_SEED=$$LAKE_TAILER_SEED"
 	$(PYTEST) --tier nightly --timeout=0 -s
 
 check: .venv/.synced

@@ -17,6 +17,7 @@ from tests.support.kafka.cluster import KafkaCluster, Listener
 from tests.support.kafka.proxy import Proxy
 from tests.support.kafka.secure import SecureKafka, serving_secure
 from tests.support.s3.server import S3Server, serving_s3proxy, serving_versitygw
+from tests.support.seeds import repeats
 from tests.support.spark.session import build_spark
 from tests.tiers import BY_HAND, TIERS, Watch, names_of, sample, select, set_markers, tier_of, watching
 
@@ -28,13 +29,16 @@ SMALL_WORK: Final = (
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -Xmn512m -XX:MetaspaceSize=512m"
 )
 
-# Units use nothing that a marker names, so all of them are in `make test`.
+# Units use nothing that a marker names, so `make test` has all but repetition.
 UNITS: Final = Path(__file__).parent / "unit"
+UNIT_TIERS: Final = ("test", "nightly")
 
 _WATCH: Final = pytest.StashKey[Watch]()
 
 # A busy machine is slow, which is no fault of a test.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "any machine", max_examples=repeats(40), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("any machine")
 
 
@@ -50,6 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Begin to watch the resources that tests use."""
     config.stash[_WATCH] = Watch()
     watching(config.stash[_WATCH])
+    if "bench" not in (config.getoption("tier") or ()):
+        os.environ["SPARK_SUBMIT_OPTS"] = SMALL_WORK  # also where daemons and examples start a Spark of their own
     if folder := os.environ.get(FOLDER):
         config.pluginmanager.register(Recorder(Path(folder)))
 
@@ -63,7 +69,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out half of the tests where none of them can be of the tier: collecting them takes ten seconds."""
     tiers = config.getoption("tier")
-    return True if tiers and "test" not in tiers and collection_path == UNITS else None
+    return True if tiers and not {*UNIT_TIERS} & {*tiers} and collection_path == UNITS else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -72,8 +78,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         set_markers(item)
     sample(items)
-    if others := [item.nodeid for item in items if UNITS in item.path.parents and tier_of(names_of(item)) != "test"]:
-        raise pytest.UsageError(f"these are not of the tier test, so they belong in another folder: {others}")
+    units = (item for item in items if UNITS in item.path.parents)
+    if others := [item.nodeid for item in units if tier_of(names_of(item)) not in UNIT_TIERS]:
+        raise pytest.UsageError(f"tests of other tiers than {' and '.join(UNIT_TIERS)} in {UNITS}: {others}")
     if tiers := config.getoption("tier"):
         items[:], left = select(items, tiers)
         config.hook.pytest_deselected(items=left)

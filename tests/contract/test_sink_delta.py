@@ -56,7 +56,7 @@ class TestDeltaSink(SinkTests):
         return rows
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(20)
 class TestDeltaSinkInS3(TestDeltaSink):
     @pytest.fixture(autouse=True)
     def destination(self, tmp_path: Path, versitygw: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -77,7 +77,7 @@ class TestDeltaSinkInS3(TestDeltaSink):
         return super()._read(app_id)
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(20)
 class TestDeltaSinkInGcs(TestDeltaSink):
     @pytest.fixture(autouse=True)
     def destination(self, tmp_path: Path, fake_gcs: CloudServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -101,7 +101,7 @@ class TestDeltaSinkInGcs(TestDeltaSink):
         return super()._read(app_id)
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(20)
 class TestDeltaSinkInAzure(TestDeltaSinkInGcs):
     @pytest.fixture(autouse=True)
     def destination(self, tmp_path: Path, azurite: CloudServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -141,7 +141,7 @@ class ListSink:
         """Do nothing: no resources are held."""
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(20)
 class TestRecordedInAStateTable(SinkTests):
     exactly_once = False
 

@@ -30,7 +30,7 @@ class FilesTests(SinkTests):
         return sorted((self.path / app_id).glob(f"*.{suffix}"))
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(20)
 class TestJsonLines(FilesTests):
     def make_sink(self) -> FilesSink:
         return FilesSink("files", self.path, "jsonl")
@@ -62,7 +62,7 @@ def rows_of(content: bytes, form: str) -> list[dict[str, Any]]:
     return flat_rows(parquet.read_table(io.BytesIO(content)))
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(20)
 class InStoreTests(SinkTests):
     form: Format = "jsonl"
     store: UploadStore

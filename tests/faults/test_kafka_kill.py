@@ -13,7 +13,7 @@ import pytest
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.history import History
 from tests.support.kafka.lanes import CLIENTS, FORMS, Daemon, Lane, Lanes
-from tests.support.seeds import first_seed
+from tests.support.seeds import seeds
 
 KILLS = 6
 FEW_KILLS = 2
@@ -72,7 +72,7 @@ def test_killed_with_rows_that_are_too_large(tmp_path: Path, kafka: KafkaCluster
 @pytest.mark.nightly
 @pytest.mark.timeout(0)
 def test_killed_two_hundred_times(tmp_path: Path, kafka: KafkaCluster) -> None:
-    history = History(tmp_path / "table", seed=first_seed(), length=1600, large=400, large_every=10)
+    history = History(tmp_path / "table", seed=seeds(1).start, length=1600, large=400, large_every=10)
     pipelines = [Lane(client, form) for client in CLIENTS for form in FORMS]
     with Lanes(tmp_path, history, kafka.bootstrap_servers, pipelines) as lanes:
         killed(lanes, MANY_KILLS, 5)

@@ -20,6 +20,7 @@ from tailer.events import ChangeBatch, Gap
 from tailer.pipeline.policy import OnDataLoss, Policy
 from tailer.plan import Position
 from tailer.sink import Sink
+from tests.support.seeds import repeats
 from tests.support.streams import APP, Destination, Growing, WholeVersions, become, pipeline
 
 pytestmark = pytest.mark.anyio
@@ -280,7 +281,9 @@ def histories(draw: st.DrawFn) -> tuple[int, dict[int, str], list[int], list[int
 
 @pytest.mark.parametrize("policy", [SKIP, RESNAPSHOT], ids=["skip", "resnapshot"])
 @settings(
-    deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    deadline=None,
+    max_examples=repeats(15),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(history=histories(), seed=st.integers(0, 2**32), kills=st.booleans())
 def test_any_losses(

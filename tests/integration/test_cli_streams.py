@@ -46,6 +46,7 @@ def shell(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, cwd=folder, env=variables, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("ending", "reason"), [(">/dev/full", "No space left on device"), (">&-", "is closed")])
 @pytest.mark.parametrize("arguments", PRINTING)
 def test_output_that_is_full_or_closed_is_a_named_error(folder: Path, arguments: str, ending: str, reason: str) -> None:

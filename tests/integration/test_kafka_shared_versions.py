@@ -45,6 +45,7 @@ from tests.support.kafka.lanes import FORMS
 from tests.support.kafka.sharded_delivery import ShardedDelivery
 from tests.support.kafka.topics import unique_name
 from tests.support.oracle.recorded import HISTORIES, read
+from tests.support.seeds import seeds
 from tests.support.tables.log_files import add, metadata, parquet, protocol, remove, schema_string, write_commit
 from tests.support.tables.mapped import Rewriting
 from tests.support.tables.schema_changes import Reshaped
@@ -310,7 +311,7 @@ def test_recorded_histories(spark: SparkSession, kafka: KafkaCluster, tmp_path: 
     assert len(notes.versions) > 1
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(1))
 @pytest.mark.nightly
 def test_columns_that_change_while_files_are_rewritten(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes, seed: int

@@ -25,6 +25,7 @@ from tailer.stores.wakeup import TimerWake
 from tests.support.daemon.commands import background
 from tests.support.daemon.commands import tailer as command
 from tests.support.s3.server import S3Server
+from tests.support.seeds import seeds
 from tests.support.streams import Destination
 from tests.support.tables.lance_histories import LanceHistory, changes_of
 from tests.support.waiting import until
@@ -233,7 +234,7 @@ async def test_a_tag_that_moves_does_not_move_the_pipeline(path: Path) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 async def test_it_goes_on_after_any_transaction_on_a_branch(tmp_path: Path, seed: int) -> None:
     """Stopped after each transaction, it delivers what one run delivers."""
     main, there, chance = LanceHistory(tmp_path / "t", 300 + seed, stable=seed > 0), Destination(), random.Random(1)

@@ -29,10 +29,11 @@ from tailer.plan import Position
 from tailer.start import Start
 from tailer.stores.wakeup import TimerWake
 from tailer.table_log import NetDifferences, net_start
+from tests.support.seeds import seeds
 from tests.support.streams import Destination
 from tests.support.tables.lance_histories import LanceHistory, Row, changes_of
 
-HISTORIES: Final = 8
+HISTORIES: Final = seeds(3)
 
 
 def numbers(*ids: int) -> pa.Table:
@@ -216,7 +217,7 @@ async def test_other_columns_are_no_net_difference(path: Path) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("seed", range(HISTORIES))
+@pytest.mark.parametrize("seed", HISTORIES)
 async def test_random_net_differences(tmp_path: Path, seed: int) -> None:
     """Each leads from the rows of its first version to those of its last, whatever lies between."""
     history = LanceHistory(tmp_path / "t", 500 + seed, stable=seed % 2 == 0)

@@ -13,21 +13,22 @@ import pytest
 
 import tailer
 from tests.support.oracle.lance_fold import assert_folds
+from tests.support.seeds import seeds
 from tests.support.tables.lance_histories import LanceHistory, changes_of
 
-HISTORIES: Final = 4
+HISTORIES: Final = seeds(3)
 VERSIONS: Final = 26
-BRANCHES: Final = 8
+BRANCHES: Final = seeds(3)
 
 
-@pytest.mark.parametrize("seed", range(HISTORIES))
+@pytest.mark.parametrize("seed", HISTORIES)
 def test_every_version_is_the_one_before_with_its_changes(seed: int, tmp_path: Path) -> None:
     history = LanceHistory(tmp_path / "t", seed, stable=seed % 2 == 0, padded=seed % 3 > 0)
     history.grow(VERSIONS)
     assert assert_folds(history, changes_of(tailer.changes(history.path))) >= VERSIONS - 1
 
 
-@pytest.mark.parametrize("seed", range(BRANCHES))
+@pytest.mark.parametrize("seed", BRANCHES)
 def test_branches_grow_apart(seed: int, tmp_path: Path) -> None:
     """The main history, a branch and a branch of that branch grow in turns; each has its own changes."""
     main = LanceHistory(tmp_path / "t", 50 + seed, stable=seed % 2 == 0, padded=seed % 3 > 0)

@@ -12,6 +12,7 @@ from lance import DatasetBasePath
 from tailer.lance.fragment import DeletionKind
 from tailer.lance.manifest import Manifest
 from tailer.lance.transaction import parse_transaction
+from tests.support.seeds import seeds
 from tests.support.tables.lance_oracle import compare, read_manifests
 
 
@@ -105,7 +106,7 @@ def test_versions_that_are_left_after_a_cleanup(tmp_path: Path) -> None:
     assert [each.version for each in compare(tmp_path)] == [2, 4]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_random_histories(tmp_path: Path, seed: int) -> None:
     choose = random.Random(seed)
     dataset = lance.write_dataset(

@@ -43,6 +43,7 @@ from tailer.start import Start
 from tailer.stores.stores import Stores
 from tailer.stores.wakeup import TimerWake
 from tests.support.daemon.commands import tailer as command
+from tests.support.seeds import seeds
 from tests.support.streams import Destination, become
 from tests.support.tables.lance_files import reflagged
 from tests.support.tables.lance_histories import LanceHistory
@@ -102,7 +103,7 @@ def test_plan_names_fragments_and_needs_no_rows(path: Path) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(2))
 async def test_it_goes_on_after_any_transaction(tmp_path: Path, seed: int) -> None:
     """Stopped after each transaction, whatever is open, it delivers what one run delivers."""
     history, there, chance = LanceHistory(tmp_path / "t", 100 + seed, stable=seed > 0), Destination(), random.Random(1)

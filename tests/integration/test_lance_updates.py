@@ -66,6 +66,7 @@ CLOSE: list[tuple[pa.DataType, int, int]] = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("stable", [True, False], ids=["stable ids", "addresses"])
 @pytest.mark.parametrize("vector", [False, True], ids=["plain", "vector"])
 @pytest.mark.parametrize(("kind", "old", "new"), CLOSE, ids=str)

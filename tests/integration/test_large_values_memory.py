@@ -90,6 +90,7 @@ def lines_and_peak(*arguments: str) -> tuple[int, float]:
     return lines, resident_mb
 
 
+@pytest.mark.long
 def test_tail_with_vectors_and_comparisons(table: Path) -> None:
     plain = lines_and_peak("tail", str(table), "--from", "earliest", "--to", "latest")
     paired = ["--compute-updates", "--key", "id", "--from", "1", "--to", "1"]
@@ -99,6 +100,7 @@ def test_tail_with_vectors_and_comparisons(table: Path) -> None:
     assert max(plain[1], updates[1]) < LIMIT_MB
 
 
+@pytest.mark.long
 def test_run_into_files(tmp_path: Path) -> None:
     first_version(tmp_path / "table", "string")
     config = tmp_path / "tailer.toml"
@@ -115,6 +117,7 @@ def test_run_into_files(tmp_path: Path) -> None:
     assert resident_mb < LIMIT_MB
 
 
+@pytest.mark.long
 def test_run_into_delta(tmp_path: Path) -> None:
     first_version(tmp_path / "table", "string")
     config = tmp_path / "tailer.toml"

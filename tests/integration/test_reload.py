@@ -92,6 +92,7 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["file", "signal"])
 def test_only_what_changed_begins_again(lake: Lake, how: str) -> None:
     top = "" if how == "file" else "reload_on_change = false"
@@ -188,6 +189,7 @@ def test_settings_of_the_process_are_named_in_a_warning(lake: Lake) -> None:
     assert "draining a, b, 3 s at most" in errors
 
 
+@pytest.mark.long
 def test_a_paused_pipeline_stays_paused(lake: Lake) -> None:
     lake.configure("a", "b")
     with background("run", lake.config) as daemon:
@@ -232,6 +234,7 @@ def test_the_only_pipeline_may_change(lake: Lake) -> None:
         assert daemon.poll() is None
 
 
+@pytest.mark.long
 def test_a_template_that_changes(lake: Lake) -> None:
     """Its tables go on under their names; those that the new pattern does not fit are retired."""
     keys = 'table = "PATTERN"\ndiscover_interval_s = 0.2\npoll_interval_s = 0.1'

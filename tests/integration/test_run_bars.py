@@ -33,6 +33,7 @@ def test_a_long_backlog_has_a_bar_and_the_log_stays_whole(config: Path) -> None:
     assert "Upgrade lake-tailer, or drop the feature from the table" in text
 
 
+@pytest.mark.long
 def test_there_is_none_without_a_terminal_or_with_quiet(config: Path) -> None:
     assert "catching up" not in tailer("run", config, "--log-format", "text").stderr
     (config.parent / "out").rename(config.parent / "before")

@@ -22,7 +22,7 @@ from deltalake import write_deltalake
 from tailer.daemon.client import DaemonClient
 from tailer.pipeline.status import PipelineState
 from tests.support.daemon.process import Daemon
-from tests.support.seeds import first_seed
+from tests.support.seeds import seeds
 from tests.support.waiting import until
 
 DURATION_S: Final = float(os.environ.get("LAKE_TAILER_SOAK_S", "3600"))
@@ -154,7 +154,7 @@ def configure(folder: Path) -> list[Table]:
 
 @pytest.mark.nightly
 def test_memory_threads_and_descriptors_stay_flat(tmp_path: Path) -> None:
-    tables, chance = configure(tmp_path), random.Random(first_seed())
+    tables, chance = configure(tmp_path), random.Random(seeds(1).start)
     daemon = Daemon(tmp_path / "t.toml")
     try:
         client = DaemonClient(socket=tmp_path / "t.sock")

@@ -512,7 +512,7 @@ def writer(path: Path, app: str, last: int) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("apps", [("a", "b"), ("a", "a")])
 def test_two_processes_record(tmp_path: Path, apps: tuple[str, str]) -> None:
-    last = 150
+    last = 75
     with writer(tmp_path, apps[0], last) as one, writer(tmp_path, apps[1], last) as two:
         answers = [process.communicate()[0].splitlines() for process in (one, two)]
     assert (one.returncode, two.returncode) == (0, 0)

@@ -18,6 +18,7 @@ from tailer.daemon.client import DaemonClient
 from tailer.daemon.status_report import PipelineReport
 from tailer.errors import ConfigError
 from tests.support.daemon.commands import Orders, background, metrics_address
+from tests.support.seeds import repeats
 from tests.support.waiting import until
 
 SNAPSHOT_ROWS: Final = 1_000_000
@@ -169,9 +170,8 @@ def test_every_state_and_every_order(config: Path) -> None:
         assert len(filed(config.parent / "out" / "large")) == SNAPSHOT_ROWS + 1 + SNAPSHOT_ROWS + 1  # and the gap
 
 
-@pytest.mark.parametrize(
-    "in_time", [pytest.param(True, id="in time"), pytest.param(False, marks=pytest.mark.long, id="cancelled")]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("in_time", [pytest.param(True, id="in time"), pytest.param(False, id="cancelled")])
 def test_drained_again_and_again_while_commits_go_on(tmp_path: Path, in_time: bool) -> None:
     """A drain ends with whole transactions, or is cancelled; the next run delivers the rest once."""
     tables = [Orders(tmp_path / f"t{number}") for number in range(6)]
@@ -189,7 +189,7 @@ def test_drained_again_and_again_while_commits_go_on(tmp_path: Path, in_time: bo
     committing = threading.Thread(target=commit)
     committing.start()
     try:
-        for number in range(5):
+        for number in range(repeats(2)):
             with background("run", config, "--log-format", "text") as daemon:
                 metrics_address(daemon)
                 time.sleep(0.5 + number / 5)
@@ -212,6 +212,7 @@ def test_drained_again_and_again_while_commits_go_on(tmp_path: Path, in_time: bo
             until(lambda table=table, name=name: filed(tmp_path / "out" / name) == table.changes)  # type: ignore[misc]
 
 
+@pytest.mark.long
 def test_a_drain_finishes_a_large_transaction_and_says_so(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "large", pa.table({"id": pa.array(range(SNAPSHOT_ROWS), pa.int64())}))
     config = configured(tmp_path, {"large": ("large", files("large"), "")}, "drain_s = 60")
@@ -229,6 +230,7 @@ def test_a_drain_finishes_a_large_transaction_and_says_so(tmp_path: Path) -> Non
     assert delivered == SNAPSHOT_ROWS
 
 
+@pytest.mark.long
 def test_resumed_twice_before_the_pause_has_come_about(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "large", pa.table({"id": pa.array(range(SNAPSHOT_ROWS), pa.int64())}))
     config = configured(tmp_path, {"large": ("large", files("large"), "")})

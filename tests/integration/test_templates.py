@@ -76,6 +76,7 @@ def test_tables_that_come_and_go_are_followed_and_retired(config: Path) -> None:
     assert "Traceback" not in errors
 
 
+@pytest.mark.long
 def test_tables_made_and_removed_at_random_while_the_daemon_is_killed(config: Path) -> None:
     chance = random.Random(5)
     tables: dict[str, Orders] = {}

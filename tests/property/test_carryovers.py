@@ -54,7 +54,7 @@ from tests.support.oracle.rows import (
     rows_of,
     spark_snapshot,
 )
-from tests.support.seeds import first_seed
+from tests.support.seeds import seeds
 from tests.support.spark.table import Table, kinds, schemas_in
 
 SEED: Final = 20261121
@@ -388,7 +388,7 @@ def judged(table: Table, changed: dict[str, int], updates: dict[str, int], compa
 @pytest.mark.nightly
 def test_random_histories_for_long(quick_spark: SparkSession, tmp_path: Path) -> None:
     wanted = int(os.environ.get("LAKE_TAILER_SOAK_VERSIONS", "5000"))
-    seeds = count(first_seed())
+    numbers = count(seeds(1).start)
     shapes = [shape(*kind) for kind in product((False, True), repeat=5)]
 
     def one(off: RewriteShape, seed: int) -> int:
@@ -407,7 +407,7 @@ def test_random_histories_for_long(quick_spark: SparkSession, tmp_path: Path) ->
     def made() -> Iterator[int]:
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
             while True:
-                yield from pool.map(one, shapes, seeds)
+                yield from pool.map(one, shapes, numbers)
 
     checked = 0
     for versions in made():

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailer.config.settings import examine
+from tests.support.seeds import repeats
 
 VALUES: Final = st.one_of(
     st.booleans(),
@@ -46,7 +47,7 @@ def toml(table: dict[str, Any]) -> str:
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=repeats(30))
 @given(
     st.dictionaries(st.sampled_from(PIPELINE_KEYS), VALUES, max_size=5),
     st.dictionaries(st.sampled_from(SINK_KEYS), VALUES, max_size=6),

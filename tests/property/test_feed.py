@@ -12,6 +12,7 @@ from tailer.spark.source.admission import Budget
 from tailer.start import StartPoint
 from tests.support.follow import snapshot
 from tests.support.oracle.recorded import HISTORIES, read
+from tests.support.seeds import seeds
 from tests.support.spark.batches import KEEP, feed_all, placed, places_of
 from tests.support.tables.golden import golden_delta
 from tests.support.tables.golden_feeds import TABLES
@@ -48,6 +49,7 @@ def test_golden_tables(name: str, rules: PairingRules) -> None:
         assert feed_all(path, StartPoint(0), budget, rules, seed=chance.randint(0, 99)).rows == expected
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("archive", WRITTEN, ids=lambda archive: archive.name[:2])
 def test_evolving_histories(archive: Path, tmp_path: Path) -> None:
     recorded, chance = read(archive, tmp_path), random.Random(archive.name)
@@ -65,7 +67,7 @@ def test_evolving_histories(archive: Path, tmp_path: Path) -> None:
         assert fed.rows.total() == len(there)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_partitions_are_compared_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Values written in several ways are one partition; equal rows are inserted in several files, and deleted."""
     monkeypatch.setattr("tailer.spark.splits.MIN_SPLIT_BYTES", 1)

@@ -28,13 +28,14 @@ from tailer.lance.protobuf import InvalidMessage
 from tailer.lance.row_ids import parse_row_ids, parse_row_versions
 from tailer.lance.schema import arrow_schema
 from tailer.lance.transaction import parse_transaction
+from tests.support.seeds import repeats
 from tests.support.tables.damaged import broken
 from tests.support.tables.lance_files import field, manifest_file, varint
 
 quick: Final = settings(
     deadline=None,
     derandomize=True,
-    max_examples=200,
+    max_examples=repeats(50),
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -38,6 +38,7 @@ from tailer.delta.snapshot import Snapshot
 from tailer.errors import LogCorrupt, TailerError
 from tailer.plan import DeletionVectorRef
 from tailer.stores.memory import MemoryStore
+from tests.support.seeds import repeats
 from tests.support.tables.damaged import broken
 from tests.support.tables.golden import golden_delta
 from tests.support.tables.log_files import (
@@ -59,7 +60,7 @@ T = TypeVar("T")
 quick: Final = settings(
     deadline=None,
     derandomize=True,
-    max_examples=300,
+    max_examples=repeats(75),
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )

@@ -35,7 +35,7 @@ from tests.support.oracle.rows import (
     spark_snapshot,
     type_name,
 )
-from tests.support.seeds import first_seed
+from tests.support.seeds import seeds
 
 SEED: Final = 20260801
 STEPS: Final = 8
@@ -100,7 +100,7 @@ def test_random_histories_of_tables_that_change(quick_spark: SparkSession, tmp_p
 @pytest.mark.nightly
 def test_random_histories_for_long(quick_spark: SparkSession, tmp_path: Path) -> None:
     wanted = int(os.environ.get("LAKE_TAILER_SOAK_VERSIONS", "5000"))
-    seeds = count(first_seed())
+    numbers = count(seeds(1).start)
 
     def one(shape: Shape, seed: int) -> int:
         folder = tmp_path / str(seed)
@@ -112,7 +112,7 @@ def test_random_histories_for_long(quick_spark: SparkSession, tmp_path: Path) ->
     def histories() -> Iterator[int]:
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
             while True:
-                yield from pool.map(one, (*SHAPES, *EVOLVING), seeds)
+                yield from pool.map(one, (*SHAPES, *EVOLVING), numbers)
 
     checked = 0
     for versions in histories():

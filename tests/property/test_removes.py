@@ -19,6 +19,7 @@ from tailer.plan import ChangePlan
 from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
 from tests.support.follow import plans
+from tests.support.seeds import seeds
 from tests.support.tables.log_files import (
     add,
     checkpoint,
@@ -31,7 +32,7 @@ from tests.support.tables.log_files import (
     write_commit,
 )
 
-SEEDS: Final = range(12)
+SEEDS: Final = seeds(6)
 VERSIONS: Final = 12
 COLUMNS: Final = ("p", "q", "r")
 LEFT_OUT: Final = ("partitionValues", "size", "baseRowId", "defaultRowCommitVersion", "extendedFileMetadata")

@@ -31,10 +31,11 @@ from tailer.start import StartPoint
 from tailer.stores.local import LocalStore
 from tests.support.follow import follow, plans
 from tests.support.oracle.rows import GONE
+from tests.support.seeds import seeds
 from tests.support.spark.batches import placed
 from tests.support.tables.schema_changes import Change, Named, Reshaped, named_row
 
-SEEDS: Final = range(16)
+SEEDS: Final = seeds(4)
 VERSIONS: Final = 9
 RANGES: Final = 3
 DROP: Final = PairingRules()
@@ -196,7 +197,7 @@ def check_typed(table: Reshaped, versions: range, since: int, chosen: bool) -> b
     return True
 
 
-@pytest.mark.parametrize("seed", [*SEEDS[:4], *(pytest.param(seed, marks=pytest.mark.long) for seed in SEEDS[4:])])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_tables_whose_columns_change(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     table = Reshaped(tmp_path, chance).run(VERSIONS)
@@ -211,7 +212,7 @@ def test_tables_whose_columns_change(tmp_path: Path, seed: int) -> None:
             check_typed(table, versions, chance.choice(versions), chosen)
 
 
-@pytest.mark.parametrize("seed", SEEDS[:3])
+@pytest.mark.parametrize("seed", seeds(2))
 def test_a_table_that_loses_all_columns_and_gets_them_back(tmp_path: Path, seed: int) -> None:
     table = Reshaped(tmp_path, random.Random(seed)).run(2).refresh().run(3)
     check_versions(table)

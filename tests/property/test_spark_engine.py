@@ -44,6 +44,7 @@ def test_golden_tables(engine: Engine, name: str) -> None:
 
 
 @pytest.mark.smoke
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("archive", WRITTEN, ids=lambda archive: archive.name[:2])
 def test_evolving_histories(engine: Engine, archive: Path, tmp_path: Path) -> None:
     recorded = read(archive, tmp_path)

@@ -1,13 +1,23 @@
-"""Random seeds of `make nightly`: new in each run, and printed, so that a failing run can be repeated."""
+"""Repetition of tests with random cases: a few on a landing, more in `make nightly`.
+
+`make nightly` sets LAKE_TAILER_SEED to a new number, which it prints: with it a run can be repeated.
+"""
 
 import os
-import random
+from typing import Final
 
-__all__ = ["first_seed"]
+__all__ = ["repeats", "seeds"]
+
+MORE: Final = 5
+_FIRST: Final = os.environ.get("LAKE_TAILER_SEED")
 
 
-def first_seed() -> int:
-    """Return a new seed, or the one in LAKE_TAILER_SEED, and print how to have it again."""
-    seed = int(os.environ.get("LAKE_TAILER_SEED") or random.SystemRandom().randrange(2**31))
-    print(f"LAKE_TAILER_SEED={seed}")
-    return seed
+def repeats(number: int) -> int:
+    """Return how often to do what a landing does `number` times."""
+    return number if _FIRST is None else MORE * number
+
+
+def seeds(number: int) -> range:
+    """Return the seeds of `number` random cases: always the same on a landing, more and others in `make nightly`."""
+    first = int(_FIRST or 0)
+    return range(first, first + repeats(number))

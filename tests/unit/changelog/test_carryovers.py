@@ -24,6 +24,7 @@ from tailer.read.execute import execute
 from tailer.read.kept_rows import KeptRows
 from tailer.schema.char_types import with_chars
 from tailer.schema.columns import PHYSICAL_NAME
+from tests.support.seeds import repeats
 from tests.support.tables.log_files import marked, parquet
 
 Columns = Mapping[str, Sequence[Any]]
@@ -772,7 +773,7 @@ class TestPartitions:
 VALUES = st.lists(st.lists(st.tuples(st.integers(0, 3) | st.none(), st.sampled_from("ab")), min_size=1), max_size=3)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=repeats(30))
 @given(gone=VALUES, come=VALUES, by_key=st.booleans(), keep=st.booleans(), skip=st.booleans())
 def test_rules_against_counting(
     tmp_path_factory: pytest.TempPathFactory,
@@ -1016,7 +1017,7 @@ class TestNetChanges:
         assert net(table, plans=plans) == [("insert", 3, 0, 1, 2, "b", 1, 3)]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=repeats(20))
 @given(
     versions=st.lists(
         st.tuples(*[st.lists(st.tuples(st.integers(0, 2), st.sampled_from("ab")), max_size=4)] * 2), min_size=1

@@ -234,12 +234,12 @@ async def test_small_files_are_read_together(monkeypatch: pytest.MonkeyPatch) ->
 async def test_one_thread_reads_tiny_files(reader: Reader, size: int, most_open: int) -> None:
     """A size of 0 is unknown: such a file may be large."""
     seen: Seen = []
-    async with LocalEngine(4).run(plan(*[size] * 2000)) as batches:
+    async with LocalEngine(4).run(plan(*[size] * 500)) as batches:
         async for batch in batches:
             seen.extend((batch.task, row) for row in batch.row_index.to_pylist())
             if len(seen) < 100:
                 await anyio.sleep(0.001)  # time to read ahead
-    assert seen == everything(2000)
+    assert seen == everything(500)
     assert (reader.most_open == 1) == (most_open == 1)
 
 

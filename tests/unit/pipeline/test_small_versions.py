@@ -30,12 +30,13 @@ from tailer.progress.recorded import Recorded
 from tailer.read.execute import execute
 from tailer.sink import Demands, Progress, Sink
 from tests.support import streams
+from tests.support.seeds import seeds
 from tests.support.streams import APP, Destination, Growing, become, pipeline
 from tests.support.together import Together, TogetherWhole
 
 pytestmark = pytest.mark.anyio
 
-SEEDS: Final = range(40)
+SEEDS: Final = seeds(10)
 VERSIONS: Final = 60
 REPLACED: Final = "p/22222222-2222-3333-4444-555555555555"
 

@@ -183,6 +183,7 @@ def is_gone(_data: bytes) -> bytes:
     raise ObjectNotFound("memory:/f")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [TaskKind.INSERT, TaskKind.CDC_OTHERS])
 @pytest.mark.parametrize(
     ("spoil", "error"),

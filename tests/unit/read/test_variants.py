@@ -16,6 +16,7 @@ from tailer.read.execute import execute
 from tailer.schema.columns import FIELD_ID, PHYSICAL_NAME
 from tailer.schema.variant_paths import with_paths
 from tailer.variant import compare_keys, json_texts
+from tests.support.seeds import repeats
 from tests.support.tables.log_files import parquet, task
 from tests.support.variant.encoder import Layout, Scalar, metadata
 from tests.support.variant.shredder import Shredding, shred, shreddings
@@ -49,7 +50,9 @@ def keys(column: pa.ChunkedArray | pa.Array) -> list[str | None]:
 
 
 @settings(
-    max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+    max_examples=repeats(30),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
 )
 @given(st.lists(st.none() | VALUES, min_size=1, max_size=6), shreddings())
 def test_shredded_in_any_way(tmp_path: Path, rows: list[Any], shredding: Shredding) -> None:

@@ -18,6 +18,7 @@ from tailer.schema.changes import describe_changes
 from tailer.schema.char_types import char_lengths, with_chars
 from tailer.schema.columns import physical_name, restated
 from tailer.schema.identity import identified, united
+from tests.support.seeds import repeats
 from tests.support.tables.log_files import marked, parquet, task
 
 NOTE: Final = "__CHAR_VARCHAR_TYPE_STRING"
@@ -115,7 +116,7 @@ def stored(kind: pa.DataType, mapped: bool) -> pa.DataType:
     return pa.list_(stored(kind.value_type, mapped)) if pa.types.is_list(kind) else kind
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=repeats(20))
 @given(st.data(), KINDS, KINDS, st.booleans(), st.sampled_from(list(TaskKind)))
 def test_chars_in_every_position(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, one: Kind, other: Kind, mapped: bool, kind: TaskKind

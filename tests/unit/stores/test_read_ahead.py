@@ -16,6 +16,7 @@ from tailer.errors import ObjectNotFound, StorageRefused, StorageUnavailable, Ta
 from tailer.stores.pieces import Limits, Range
 from tailer.stores.read_ahead import _THREADS, ReadAhead, _threads
 from tests.support.ranges import PREFIX, StoredObjects
+from tests.support.seeds import repeats
 
 SMALL = Limits(tail_bytes=100, held_bytes=2000, piece_bytes=300, least_bytes=50, near_bytes=10, gap_bytes=100)
 MB = 2**20
@@ -62,7 +63,7 @@ LIMITS = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=repeats(25))
 @given(st.integers(0, 6000), LIMITS, st.lists(st.tuples(RANGES, RANGES, READS), max_size=4))
 def test_any_reads_after_any_expectations(
     place: Path, size: int, limits: Limits, rounds: list[tuple[list[Range], list[Range], list[Range]]]

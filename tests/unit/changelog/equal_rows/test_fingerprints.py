@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any, Final
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
@@ -90,7 +90,6 @@ def test_only_wanted_rows() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.integers(0, 2)), max_size=40), st.integers(1, 7))
-@settings(deadline=None)
 def test_sums_are_zero_where_both_sides_have_the_same_rows(rows: list[tuple[int, bool, int]], size: int) -> None:
     """The sums of any sources, added up, name the buckets of rows that are there more often on one side."""
     fingerprints = Fingerprints(SALT)

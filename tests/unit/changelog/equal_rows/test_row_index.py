@@ -28,6 +28,7 @@ from tailer.changelog.equal_rows.stopped import Stopped
 from tailer.errors import FileVacuumed, StorageUnavailable
 from tailer.events import METADATA_FIELDS, ChangeBatch, ChangeType
 from tailer.read.row_bitmaps import Bitmaps, bitmap_of
+from tests.support.seeds import repeats
 
 ALL = tuple(ChangeType)
 GONE = ("delete", "update_preimage")
@@ -236,14 +237,14 @@ def grouped(rows: Iterable[tuple[Any, bool, Place]]) -> list[Sides]:
     return [(sorted(gone), sorted(come)) for gone, come in found.values()]
 
 
-EXAMPLES = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = settings(max_examples=repeats(37), suppress_health_check=[HealthCheck.too_slow])
 
 
 MOVES = RowIndex()
 KEEPS = st.tuples(st.sampled_from(["delete", "insert"]), st.integers(0, 3), st.integers(0, 2))
 
 
-@settings(EXAMPLES, max_examples=60)
+@settings(EXAMPLES, max_examples=repeats(30))
 @given(steps=st.lists(st.lists(KEEPS, max_size=6), min_size=1, max_size=4), few_rows=st.integers(0, 12))
 def test_wherever_rows_are_compared_the_answers_are_the_same(
     steps: list[list[tuple[str, int, int]]], few_rows: int
@@ -589,7 +590,6 @@ def test_partners_over_several_questions(shared: RowIndex) -> None:
     gone=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 1)), max_size=12),
     come=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 1)), max_size=12),
 )
-@settings(deadline=None)
 def test_partners_against_counting(
     shared: RowIndex, gone: list[tuple[int, int, int]], come: list[tuple[int, int, int]]
 ) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tailer.delta.checkpoints import add_columns
 from tailer.delta.checkpoints.add_columns import ADD_COLUMNS, columns_of, json_values, read_columns, read_files
 from tailer.delta.log.actions import AddFile, DeletionVector, Line
+from tests.support.seeds import repeats
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
 INT = st.integers(0, 2**31 - 1)
@@ -120,7 +121,7 @@ def row(data: st.DataObject, usual: dict[str, Any]) -> dict[str, Any]:
     return usual | {name: data.draw(VALUES[name]) for name in data.draw(st.sets(st.sampled_from([*usual]), max_size=2))}
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=repeats(125))
 @given(st.data())
 def test_columns_of_any_shape_are_read_as_actions_are(data: st.DataObject) -> None:
     kind, vector = column(data, FIELDS), column(data, VECTOR_FIELDS)

@@ -18,6 +18,7 @@ from tailer.delta.log.actions import AddFile, DeletionVector
 from tailer.delta.log.listing import LOG, list_log
 from tailer.errors import LogCorrupt, StorageUnavailable
 from tailer.stores.local import LocalStore
+from tests.support.seeds import repeats
 from tests.support.tables.log_files import add, checkpoint, commit_info, metadata, protocol, remove, write_commit
 
 pytestmark = pytest.mark.anyio
@@ -133,7 +134,7 @@ def test_vectors_are_named_together_as_one_by_one(vectors: list[DeletionVector |
 FILES = st.tuples(st.sampled_from("abcd"), st.sampled_from([None, "1", "2"]))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=repeats(30))
 @given(st.lists(st.lists(st.tuples(st.booleans(), FILES), max_size=5), min_size=1, max_size=6), st.integers(0, 7))
 async def test_any_history_from_any_checkpoint(
     tmp_path_factory: pytest.TempPathFactory, history: list[list[tuple[bool, Any]]], seed: int

@@ -24,6 +24,7 @@ from tailer.errors import (
 from tailer.plan import ChangePlan
 from tailer.stores.memory import MemoryStore
 from tailer.stores.port import ObjectMeta, StoredObject
+from tests.support.seeds import repeats
 from tests.support.tables.log_files import add, metadata, protocol, remove
 from tests.support.tables.stored_log import HEAD, CountingStore, a_log, put_commit
 
@@ -252,7 +253,7 @@ async def test_a_writer_beside_a_reader_that_catches_up() -> None:
     assert await following(other) == (plans, None)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=repeats(30))
 @given(
     kinds=st.lists(st.sampled_from(["add", "remove", "meta", "large", "lost", "torn", "gone while read"]), max_size=60),
     first=st.integers(0, 30),

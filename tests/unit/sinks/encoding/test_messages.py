@@ -20,6 +20,7 @@ from sinks.encoding.flat_messages import FlatMessages
 from sinks.encoding.messages import Encoder, Messages
 from tailer.errors import SinkRejected
 from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, METADATA_FIELDS, ChangeBatch
+from tests.support.seeds import repeats
 from tests.support.tables.change_rows import (
     DELETE,
     INSERT,
@@ -189,7 +190,7 @@ def flat_reference(batch: ChangeBatch, key: Sequence[str], tombstones: bool) -> 
     return messages
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=repeats(30))
 @given(histories(), KEYS, st.booleans(), CUTS)
 def test_flat_messages_equal_the_reference_wherever_batches_are_cut(
     batch: ChangeBatch, key: tuple[str, ...], tombstones: bool, cuts: list[int]
@@ -287,7 +288,7 @@ def test_columns_that_events_cannot_hold_are_refused() -> None:
         events(changes([INSERT], {"v": pa.array([None], pa.month_day_nano_interval())}), [])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=repeats(30))
 @given(histories(), st.one_of(st.just(()), KEYS), st.booleans(), st.sampled_from(["structured", "binary"]), CUTS)
 def test_events_are_those_of_debezium_wherever_batches_are_cut(
     batch: ChangeBatch, key: tuple[str, ...], tombstones: bool, mode: ContentMode, cuts: list[int]
@@ -369,7 +370,7 @@ ENCODERS: dict[str, tuple[Callable[[pa.Schema, bool], Encoder], Callable[[dict[s
 
 
 @pytest.mark.parametrize("envelope", ENCODERS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=repeats(25))
 @given(keyed_histories(), st.booleans(), CUTS)
 def test_messages_folded_by_key_are_the_table(
     envelope: str, history: KeyedHistory, tombstones: bool, cuts: list[int]
@@ -483,7 +484,7 @@ def test_decimals_are_strings_or_numbers(decimal: DecimalForm, expected: str) ->
     assert str(value).endswith(f'"data":{{"before":null,"after":{row}}}}}')
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=repeats(30))
 @given(
     st.sampled_from([pa.decimal128(38, 10), pa.decimal128(9, 2), pa.decimal128(38, 38), pa.decimal256(60, 7)]),
     st.lists(st.one_of(st.none(), st.integers(-(10**9) + 1, 10**9 - 1), st.integers(-20, 20)), min_size=1, max_size=5),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from sinks.kafka.clients.python_cluster import _Read
+from tests.support.seeds import seeds
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Partition:
                 self.newest[record.key] = record
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_what_is_committed_at_any_time(seed: int) -> None:
     partition, read = Partition(seed), _Read("id", 0, 0)
     for _ in range(150):

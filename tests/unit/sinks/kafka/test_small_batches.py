@@ -21,6 +21,7 @@ from sinks.kafka.stream import Stream
 from sinks.kafka.transaction import KafkaTransaction
 from tailer.errors import SinkRejected
 from tailer.events import METADATA_FIELDS, ChangeBatch, SchemaChange
+from tests.support.seeds import repeats
 from tests.support.tables.change_rows import DELETE, INSERT, POST, PRE, changes, people
 
 KINDS = st.lists(st.sampled_from([INSERT, INSERT, INSERT, DELETE, PRE, POST]), max_size=4)
@@ -58,7 +59,6 @@ def test_dictionaries_that_do_not_fit_into_one() -> None:
         assert found == batches
 
 
-@settings(deadline=None)
 @given(st.lists(KINDS, min_size=1, max_size=12), st.sampled_from([(), ("id",)]))
 def test_the_same_messages(kinds: list[list[str]], key: tuple[str, ...]) -> None:
     """And each message belongs to a batch, in order."""
@@ -117,7 +117,9 @@ def written(
 
 
 @settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=repeats(15),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @example([[INSERT], [PRE, INSERT], [INSERT]], [1, 1], ["id"])
 @example([[INSERT], [PRE], [INSERT]], [], ["id"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailer.errors import ConfigError
@@ -67,7 +67,6 @@ ROWS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(rows=ROWS, text=st.sampled_from(sorted(PREDICATES)), chunk=st.integers(1, 60))
 def test_the_rows_that_pass_are_those_of_which_it_is_true(rows: list[Row], text: str, chunk: int) -> None:
     numbers, texts, types = (list(column) for column in zip(*rows, strict=True))

@@ -26,6 +26,7 @@ from sinks.testing.rows import DELTA_TYPES
 from tailer.errors import SinkRejected
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, VARIANT, ChangeBatch
 from tailer.plan import SNAPSHOT_TASKS
+from tests.support.seeds import repeats
 
 KINDS = ["insert", "delete", "update_preimage", "update_postimage"]
 SOURCE = Source("0.1.0", "lake", "sales", "orders", "s3://bucket/orders", db="main")
@@ -122,14 +123,14 @@ def test_every_type_is_read_back(name: str) -> None:
         assert decoded == [expected(value, kind) for value in column.to_pylist()]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=repeats(20))
 @given(st.lists(st.none() | st.integers(-(2**63), 2**63 - 1) | st.integers(-70_000, 70_000), max_size=20))
 def test_integers_have_the_bytes_that_fastavro_writes(numbers: list[int | None]) -> None:
     texts, schema = encoded(pa.array(numbers, pa.int64()))
     assert texts == [written({"v": number}, schema) for number in numbers]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=repeats(20))
 @given(st.lists(st.none() | st.lists(st.none() | st.text(max_size=200), max_size=4), max_size=8))
 def test_lists_have_the_bytes_that_fastavro_writes(lists: list[list[str | None] | None]) -> None:
     texts, schema = encoded(pa.array(lists, pa.list_(pa.string())))
@@ -416,7 +417,7 @@ def cut(rows: list[tuple[str, int, str | None]], at: int, task: int = 3) -> list
 
 
 @pytest.mark.parametrize("key", [[], ["id"]])
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=repeats(20))
 @given(rows=ROWS, at=st.integers(0, 8), tombstones=st.booleans())
 def test_flat_messages_are_those_of_json(
     key: list[str], rows: list[tuple[str, int, str | None]], at: int, tombstones: bool
@@ -431,7 +432,7 @@ def test_flat_messages_are_those_of_json(
 
 @pytest.mark.parametrize("key", [[], ["id"]])
 @pytest.mark.parametrize("task", [3, SNAPSHOT_TASKS])
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=repeats(20))
 @given(rows=ROWS, at=st.integers(0, 8), tombstones=st.booleans())
 def test_debezium_messages_are_those_of_json(
     key: list[str], task: int, rows: list[tuple[str, int, str | None]], at: int, tombstones: bool

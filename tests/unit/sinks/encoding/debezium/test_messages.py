@@ -21,6 +21,7 @@ from sinks.encoding.values import row_texts
 from tailer.errors import SinkRejected
 from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, METADATA_FIELDS, VARIANT, ChangeBatch
 from tailer.plan import SNAPSHOT_TASKS
+from tests.support.seeds import repeats
 from tests.support.tables.change_rows import DELETE, INSERT, POST, PRE, Row, changes, histories, people, updates
 
 SOURCE = Source("0.1.0", "lake", "sales", "orders", "s3://bucket/orders", db="main")
@@ -553,7 +554,7 @@ def as_rows(batch: ChangeBatch, key: Sequence[str], decimal: DecimalForm) -> lis
     return [Row(*row) for row in fields]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=repeats(30))
 @given(
     histories(),
     st.sampled_from([(), ("id",), ("id2", "id")]),
