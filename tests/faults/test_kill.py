@@ -18,7 +18,7 @@ from tests.support.follow import follow
 from tests.support.histories.long_history import Change, LongHistory
 
 KILLS: Final = 11
-FEW_KILLS: Final = 4
+FEW_KILLS: Final = 3
 TERMINATIONS: Final = 8
 COMMITS: Final = 300
 
@@ -82,7 +82,7 @@ def check(history: LongHistory, destination: Destination, last: int) -> None:
 
 @pytest.mark.parametrize(
     "kills",
-    [pytest.param(FEW_KILLS, marks=pytest.mark.smoke), pytest.param(KILLS, marks=pytest.mark.nightly)],
+    [FEW_KILLS, pytest.param(KILLS, marks=pytest.mark.nightly)],
 )
 def test_killed_again_and_again(
     history: LongHistory, destination: Destination, config: Path, started: list[Daemon], kills: int
