@@ -41,7 +41,7 @@ demo: .venv/.synced $(LAKE_TAILER_JARS) java
 quick: .venv/.synced
 	$(BIN)/pytest -p no:cacheprovider $(SIDE_BY_SIDE) -m "not spark and not kafka and not golden and not nightly" \
 		-k "not written_histories or 00 or 05" \
-		tests/unit tests/test_readme.py tests/property/test_written_histories.py
+		tests/property/test_written_histories.py tests/test_readme.py tests/unit
 
 # Tiers of tests; tests/tiers.py says which test is in which, tests/README.md which to run after which change.
 PYTEST := $(BIN)/pytest tests -p no:cacheprovider

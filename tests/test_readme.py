@@ -222,11 +222,16 @@ PAGES: Final = (
     "deploy/runbook.md",
     *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")),
 )
+WITHOUT_JAVA: Final = ("README.md", "CONTRIBUTING.md")
 
 
-@pytest.mark.spark
-@pytest.mark.smoke
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page",
+    [
+        page if page in WITHOUT_JAVA else pytest.param(page, marks=[pytest.mark.spark, pytest.mark.smoke])
+        for page in PAGES
+    ],
+)
 def test_every_block_of_the_readme_runs(tmp_path: Path, page: str) -> None:
     broken = broken_promises((ROOT / page).read_text(), tmp_path)
     assert not broken, "\n".join(broken)
