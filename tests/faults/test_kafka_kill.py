@@ -13,9 +13,9 @@ import pytest
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.history import History
 from tests.support.kafka.lanes import CLIENTS, FORMS, Daemon, Lane, Lanes
-from tests.support.seeds import seeds
+from tests.support.seeds import repeats, seeds
 
-KILLS = 6
+KILLS = repeats(4)
 FEW_KILLS = 2
 MANY_KILLS = 200
 

@@ -26,7 +26,7 @@ from tests.support.waiting import until
 FILES: Final = 36
 ROWS: Final = 60
 ROWS_TOGETHER: Final = 10
-KILLS: Final = 3
+KILLS: Final = 2
 MANY_KILLS: Final = 9
 SMALL_TRANSACTIONS: Final = f"""
 from functools import partial

@@ -22,12 +22,13 @@ from tests.support.kafka.history import History
 from tests.support.kafka.lanes import FORMS, Form
 from tests.support.kafka.sharded_delivery import ShardedDelivery
 from tests.support.kafka.topics import end_offsets
+from tests.support.seeds import repeats
 from tests.support.spark.cluster import Driver, StandaloneCluster
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
-KILLS: Final = 2
+KILLS: Final = repeats(1)
 PATIENCE_S: Final = 600
 
 
@@ -90,7 +91,7 @@ def test_drivers_killed_while_they_follow(tmp_path: Path, kafka: KafkaCluster, f
 def test_executors_killed_while_they_write(
     tmp_path: Path, kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of them, twice, with slow tasks run a second time beside the first."""
+    """All of them, with slow tasks run a second time beside the first."""
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     history = history_in(tmp_path, 13)
     delivery = ShardedDelivery(kafka, history)
@@ -106,7 +107,7 @@ def test_executors_killed_while_they_write(
         with Driver(cluster.settings(conf)) as driver:
             told = history.path, delivery.lane.name, delivery.options, tmp_path / "checkpoint", 0
             running = driver.start(deliver_all, *told)
-            for _ in range(2):
+            for _ in range(KILLS):
                 wait_for(delivery, written(delivery) + 1_500, running.done)
                 executors = cluster.executor_pids()
                 assert executors

@@ -38,12 +38,12 @@ from tests.support.oracle.rows import (
 from tests.support.seeds import seeds
 
 SEED: Final = 20260801
-STEPS: Final = 8
+STEPS: Final = 5
 CHANGING: Final = (
     Shape(True, True, True, traits=("names", "add", "toggle", "in-commit timestamps")),
     Shape(False, True, False, traits=("replace", "overwrite schema", "widening", "v2 checkpoints")),
 )
-CHANGING_STEPS: Final = 12
+CHANGING_STEPS: Final = 8
 SIDE_BY_SIDE: Final = 2
 
 
