@@ -26,10 +26,10 @@ from typing import Final
 
 from tests.tiers import TIERS
 
-__all__ = ["MUTANTS", "Mutant"]
+__all__ = ["IN_CI", "MUTANTS", "ROOT", "Mutant"]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-_IN_CI: Final = tuple(word for tier in TIERS for word in ("--tier", tier))
+IN_CI: Final = tuple(word for tier in TIERS for word in ("--tier", tier))
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) ([^\[\s]+)(.* Timeout .*)?", re.MULTILINE)
 _CAME_FROM: Final = "import sinks, tailer; print(tailer.__file__, sinks.__file__)"
 
@@ -82,7 +82,7 @@ class Copy:
 
     def test(self, tests: Sequence[str]) -> tuple[int, str]:
         """Run tests up to the first that fails. Return pytest's exit code, and that test, or else the last lines."""
-        done = self._run("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--color=no", *_IN_CI, *tests)
+        done = self._run("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--color=no", *IN_CI, *tests)
         failed = _FAILED.search(done.stdout)
         if failed is None:
             return done.returncode, "\n".join(done.stdout.splitlines()[-8:])
