@@ -1,7 +1,7 @@
 """The `TableLog` port of every table format: a log that is read forward, with one plan for each version.
 
-A log may also plan the net difference between two versions, where those between them are gone. Its tasks have numbers
-of their own that say from which version it begins: a pipeline that stopped inside it goes on with the same rows.
+Where versions are gone, a log may also plan the net difference between the versions around them. The numbers of its
+tasks tell the version from which it begins, so that a pipeline that stopped inside it continues with the same rows.
 """
 
 from collections.abc import AsyncGenerator
@@ -41,7 +41,7 @@ def first_net_task(before: int, version: int) -> int:
 
 
 def net_start(position: Position) -> int | None:
-    """Return the version from which the net difference begins that `position` is inside; None: it is inside none."""
+    """Return the version from which the net difference around `position` begins; None: `position` is not in one."""
     number = position.task % TASKS - _NET_TASKS
     if not 0 <= position.task < SNAPSHOT_TASKS or number < 0:
         return None
@@ -132,17 +132,17 @@ class NetDifferences(Protocol):
     """The optional side of a `TableLog` that can compare two versions without those between them."""
 
     async def net_plan(self, before: int, version: int | None = None) -> ChangePlan:
-        """Plan the net difference from the rows of `before` to those of `version`; None: of the next that there is.
+        """Plan the net difference from the rows of `before` to those of `version`; None: the next one in the log.
 
-        The number of its first task is `first_net_task`. Leaves the log at any version. Raises `ChangesUnavailable`
-        where one of the two is gone, or they cannot be compared.
+        The number of its first task is `first_net_task`. `seek` before the next `next_plan`: the log may be at any
+        version. Raises `ChangesUnavailable` where one of the two is gone, or they cannot be compared.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """A version whose changes do not turn the table before it into the one after it. `path`: of one of its files."""
+    """A version whose changes do not turn the table before it into the one after it. `path`: a file that shows it."""
 
     version: int
     path: str
@@ -154,5 +154,5 @@ class ChecksState(Protocol):
     """The optional side of a `TableLog` whose versions may contradict the table's state."""
 
     async def contradictions(self) -> tuple[Contradiction, ...]:
-        """Return the newest versions that do, as far back as the state is at hand."""
+        """Return the versions that do, among the newest ones: as far back as their state can be read quickly."""
         ...

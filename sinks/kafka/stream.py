@@ -255,7 +255,7 @@ class Stream:
         owner, found = self.link.owner(self.app_id), read.entries.get(self.app_id)
         if not self._claimed:
             named = None if found is None else found.instance
-            # One that progress named at the last look came first: it notices us when we claim the stream again.
+            # An instance that progress named already at our last look came before us: our next claim ends it.
             is_later = self._seen is None or named != self._seen.instance
             is_theirs = is_later and owner is not None and owner.writer == read.writers.get(self.app_id)
             self._owners = frozenset() if is_theirs else frozenset([self.link.instance, named])

@@ -1,7 +1,7 @@
 """Task numbers that say by which rules, and in which columns, a version is compared.
 
-By other rules (`tailer.changelog.carryovers`) other rows come before a position. So each way to read a version has task
-numbers of its own, `tailer.plan.TASKS` of them, and a version begun in one way is finished in that way only.
+The rules (`tailer.changelog.carryovers`) and the columns decide which rows come before a position. So each combination
+of them, a reading, has `tailer.plan.TASKS` task numbers of its own, and finishes only the versions that it began.
 
 The numbers are in positions and event ids, so they are a persisted format. A task's number is its index in the plan
 plus `reading * TASKS`. The reading is made of CRC-32 of a text, and says in which format the text is:
@@ -10,8 +10,8 @@ plus `reading * TASKS`. The reading is made of CRC-32 of a text, and says in whi
     2**28 + 1 to 2**29      format 2: JSON of the columns, and of those rules that are not `_USUAL`
     2**29 + 1 to 1.5*2**29  format 3: the same text, of a version with a map among its columns
 
-Until format 3, maps whose entries came in another order were different. A version with maps that was begun by a number
-of format 1 or 2 is finished so (`has_maps_in_order`).
+In formats 1 and 2, the order of a map's entries counts: maps with the same entries in another order differ. A version
+with maps that was begun in one of these formats is finished by the same rule (`has_maps_in_order`).
 
 `paired` is among the rules where row ids alone pair rows (`ChangePlan.paired`). A new rule must get an entry in
 `_USUAL`: the value with which versions were read before there was such a rule. Numbers of pipelines without it then
@@ -64,7 +64,7 @@ def renumbered(plan: ChangePlan, rules: PairingRules, after: Position | None = N
 def check_reading(plan: ChangePlan, after: Position | None) -> None:
     """Raise `ConfigError` where `after` is a place inside the version that was reached in another way.
 
-    Other rules deliver other rows before a position: after one of theirs, rows would be lost or doubled.
+    Other rules deliver other rows before a position, so going on from there would lose or double rows.
     """
     inside = after is not None and _is_inside(plan, after)
     if after is None or not inside or not plan.tasks or after.task // TASKS == plan.tasks[0].index // TASKS:
@@ -82,7 +82,7 @@ def _is_inside(plan: ChangePlan, after: Position | None) -> bool:
 
 
 def has_maps_in_order(plan: ChangePlan) -> bool:
-    """Return whether the tasks have numbers with which maps are different if their entries come in another order."""
+    """Return whether the task numbers are of format 1 or 2, where the order of a map's entries counts."""
     return any(0 < task.index // TASKS <= 2 * _READINGS for task in plan.tasks[:1])
 
 

@@ -1,7 +1,7 @@
 """Progress of `tailer tail` on standard error: a line with the first version and, on a terminal, the current step.
 
-If rows appear on a terminal, the display is hidden while they come, and returns when none came for `QUIET_S`. If rows
-go to a file or a pipe, it stays.
+If rows are printed to a terminal, the display hides while they come, and returns after `QUIET_S` seconds without any.
+If rows go to a file or a pipe, it stays.
 """
 
 import sys
@@ -63,7 +63,7 @@ class Display:
             self.idle()
 
     def idle(self) -> None:
-        """Show that nothing is under way."""
+        """Hide the display: nothing is under way."""
         self._text = None
         if self._progress is not None:
             self._progress.stop()
@@ -91,7 +91,7 @@ class Display:
 
 
 class FollowedLog:
-    """The log `table`, with its work shown on `display`; it announces the first version that is read."""
+    """The log `table`, which shows on `display` what it does, and announces the versions to be shown."""
 
     def __init__(self, table: TableLog, display: Display) -> None:
         self._table = table
@@ -131,7 +131,7 @@ class FollowedLog:
         """See `TableLog.resolve`."""
         self._display.busy("reading the log")
         point = await self._table.resolve(start)
-        # A start after the end is an error, unless it lies between two versions: then nothing may be due.
+        # A start after the end is an error, unless there may just be nothing newer, as with `latest` or a timestamp.
         between = self._to_latest or start.kind in (StartKind.LATEST, StartKind.TIMESTAMP, StartKind.TAG)
         if self._last is None or point.version - between <= self._last:
             self._display.say(announcement(self.uri, point, self._last, self._latest))
@@ -223,7 +223,7 @@ class ShownEngine:
 def announcement(table: str, point: StartPoint, last: int | None, latest: int | None = None) -> str:
     """Return the sentence that names the versions of `table` that are shown.
 
-    `last` is None if there is no end. `latest`: the newest version, if that may come before it.
+    `last`: the last version to show; None: no end. `latest`: the newest version, where `last` may not exist yet.
     """
     waits = ""
     if last is not None and latest is not None and last > latest:

@@ -26,7 +26,7 @@ class LogError(TailerError):
 
 @dataclass(eq=False)
 class NotATable(LogError):
-    """The location has no log. `expected`: the format of which it was taken to be. `remedy`: in place of the hint."""
+    """The location has no log. `expected`: the format looked for. `remedy`: a hint in place of the usual one."""
 
     reason: str = "no commit in _delta_log"
     expected: str = "a Delta table"
@@ -47,8 +47,8 @@ class NotATable(LogError):
 class VersionGone(LogError):
     """The version to read next is not in the log, although other versions are.
 
-    `resume`: the first later version before which the table's state is known. `starts`: the names of starts that work;
-    None: nobody has looked for either.
+    `resume`: the first later version whose changes can be read; None: there is none. `starts`: other values of `--from`
+    that work; None: neither was looked for.
     """
 
     version: int
@@ -59,7 +59,7 @@ class VersionGone(LogError):
     sentence: ClassVar[str] = "{table}: version {version} is missing from the log ({held})"
     next_step: ClassVar[str] = (
         "Restore the commit file of version {version}. If that is impossible, its changes are lost: set on_data_loss "
-        'of the pipeline to "resnapshot" or "skip-with-gap-event", or start where its state is known again, '
+        'of the pipeline to "resnapshot" or "skip-with-gap-event", or start after the loss, '
         "with `tailer progress reset CONFIG --to VERSION` (`tail`: with --from)."
     )
 
@@ -87,7 +87,8 @@ class VersionGone(LogError):
             )
         names = [*([str(self.resume)] if self.resume <= (self.latest or 0) else []), *self.starts]
         listed = ", ".join(f"`--from {name}`" for name in names)
-        return f"{super().hint} It is known from version {self.resume} on: `--to {self.resume - 1}` (`tail`: {listed})."
+        reset = f"`--to {self.resume - 1}` (`tail`: {listed})"
+        return f"{super().hint} Changes can be read from version {self.resume} on: {reset}."
 
 
 @dataclass(eq=False)

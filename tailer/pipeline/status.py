@@ -226,7 +226,7 @@ class PipelineStatus:
             case PipelineState.RETRYING:
                 return self.fault.hint if self.fault is not None else ""
             case PipelineState.WAITING:
-                return "It begins by itself when the table is there; if it should be, check the path."
+                return "Starts by itself when the table appears; if it exists already, check the path."
             case PipelineState.PAUSED:
                 return f"`tailer resume` with {self.name} continues from the sink's progress."
             case PipelineState.STOPPED if self.fault is not None and self._failing:

@@ -1,9 +1,9 @@
-"""CHAR(n): texts that Spark pads with spaces to n characters whenever it reads them, whatever a file has.
+"""CHAR(n): a text that Spark pads with spaces to n characters whenever it reads it, even if the file has it shorter.
 
-Delta stores CHAR as `string`. A top-level column that is a CHAR, or has one on any level, notes its whole type in SQL
-(`struct<a:char(3)>`). In our schemas, each column and each field of a struct notes the CHARs in it down to the next
-struct: a JSON object of lengths by the way through arrays and maps, such as `{"": 3}` or `{"element.value": 3}`.
-VARCHAR is read as it is stored.
+Delta stores a CHAR as `string`. If a top-level column has a CHAR on any level, its metadata has its whole type in SQL
+(`struct<a:char(3)>`). In our schemas, the metadata of a column or of a struct's field has the lengths of its CHARs, but
+not of those in a struct within it, whose own fields have them. It is a JSON object from the path through arrays and
+maps to the length, such as `{"": 3}` or `{"element.value": 3}`. VARCHAR is read as it is stored.
 """
 
 import json
@@ -26,9 +26,9 @@ _TOKEN: Final = re.compile(r"((?:`(?:[^`]|``)*`|\([^)]*\)|[^`(<>,:])+|[<>,:])")
 
 
 def with_chars(field: pa.Field, sql_type: str | None) -> pa.Field:
-    """Return a column with notes of the CHARs in it, which `sql_type` names; None: it has none.
+    """Return a column with the lengths of its CHARs, read from its type in SQL. `sql_type` None: it has no CHAR.
 
-    Raises `ValueError` for text that is not a type, or not that of the column.
+    Raises `ValueError` if `sql_type` is not a type, or not that of the column.
     """
     if sql_type is None or not _HAS_CHAR.search(sql_type):
         return field
@@ -45,7 +45,7 @@ def with_chars(field: pa.Field, sql_type: str | None) -> pa.Field:
 
 
 def char_notes(field: pa.Field) -> dict[str, int]:
-    """Return the lengths of the CHARs in a column down to the next struct, by the way to each."""
+    """Return the lengths of the CHARs in a column by the path to each, without those inside a struct."""
     noted = (field.metadata or {}).get(CHAR)
     found: dict[str, int] = {} if noted is None else json.loads(noted)
     return found
@@ -99,15 +99,15 @@ class _UnfitError(Exception):
 class _Parser:
     """Reads a type in SQL beside the Arrow type of a column. `tokens`: those not read yet, the next one last.
 
-    Raises `_UnfitError` where the two differ. Fields of structs are matched by their order, as in Spark: a note keeps
-    the names from before a rename.
+    Raises `_UnfitError` where the two differ. Fields of structs are matched by their order, as in Spark, because the
+    type in SQL keeps the old name of a field that was renamed.
     """
 
     def __init__(self, tokens: list[str]) -> None:
         self.tokens = tokens
 
     def noted(self, field: pa.Field) -> pa.Field:
-        """Return a field, whose type comes next, with notes on it and on the fields within it."""
+        """Read the type of `field`, and return the field with the lengths of its CHARs, on all levels."""
         notes: dict[str, int] = {}
         found = field.with_type(self._type(field.type, notes, ""))
         return found.with_metadata((field.metadata or {}) | {CHAR: json.dumps(notes)}) if notes else found
@@ -138,7 +138,7 @@ class _Parser:
     def _fields(self, kind: pa.StructType) -> list[pa.Field]:
         found: list[pa.Field] = []
         for number, field in enumerate(kind):
-            if self.tokens[-1:] == [">"]:  # fields were added, and Spark leaves the note as it was
+            if self.tokens[-1:] == [">"]:  # fields were added, and Spark did not add them to the type in SQL
                 return [*found, *list(kind)[number:]]
             if found:
                 self._next(",")

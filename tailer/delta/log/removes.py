@@ -1,11 +1,11 @@
-"""Facts that `remove` actions leave out: partition values, row ids, and which file they remove.
+"""Fill in what `remove` actions leave out: partition values, row ids, and which file they remove.
 
 The protocol lets a writer leave out a remove's partition values: Trino did so before 2024, Spark before 3.0. Spark
-still leaves out those that are null. An add of the same path in the same commit has the same values; otherwise the add
-that made the file live has them.
+still leaves out those that are null. An add of the same path in the same commit has the same values; without one, they
+are those of the add that put the file into the table.
 
-A commit should not remove one path twice (PROTOCOL.md, "Add File and Remove File"). Where one does, with two deletion
-vectors, each remove is of another logical file, and rows go only where that file was live.
+A commit should not remove one path twice (PROTOCOL.md, "Add File and Remove File"). If one does, with two deletion
+vectors, the removes name two logical files, and only the one that was in the table loses its rows.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ FileKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class FileBefore:
-    """A file in the state before a commit. `add`: its own, else the newest of its path; None: none."""
+    """A file before a commit. `is_live`: it is in the table. `add`: its own, else the newest of its path, else None."""
 
     is_live: bool
     add: AddFile | None
@@ -37,13 +37,13 @@ FilesBefore = Mapping[FileKey, FileBefore]
 
 
 def file_key(file: AddFile | RemoveFile, path: str | None = None) -> FileKey:
-    """Return the key of a file. `path`: in place of the path as written."""
+    """Return the key of a file. `path`: its path, if not as the action spells it."""
     vector = file.deletion_vector
     return file.path if path is None else path, "" if vector is None else vector.unique_id
 
 
 def fill_from_adds(commit: Commit, before: Snapshot, state: Snapshot) -> Commit:
-    """Return `commit` with what its own adds say of the files that it removes."""
+    """Return `commit` with its removes filled in from its own adds of the same paths."""
     needed = _Needed.of(before)
     # After a change of the partitioning an add has values for other columns.
     if before.partition_names != state.partition_names or not any(map(needed.is_lacking, commit.removes)):
@@ -53,15 +53,15 @@ def fill_from_adds(commit: Commit, before: Snapshot, state: Snapshot) -> Commit:
 
 
 def incomplete(commit: Commit, before: Snapshot) -> list[RemoveFile]:
-    """Return the removes that do not say everything, and so need the state `before` the commit."""
+    """Return the removes that leave something out, and so need the state `before` the commit."""
     needed, paths = _Needed.of(before), Counter(remove.path for remove in commit.removes)
     return [remove for remove in commit.removes if paths[remove.path] > 1 or needed.is_lacking(remove)]
 
 
 def complete(commit: Commit, before: Snapshot, files: FilesBefore) -> Commit:
-    """Return `commit` with what `files`, from the state `before` it, say of the removes that are `incomplete`.
+    """Return `commit` with its `incomplete` removes filled in from `files`, the files of the state `before` it.
 
-    Raises `ChangesUnavailable` where they lack one of these: the state is not known.
+    Raises `ChangesUnavailable` where `files` lacks a removed file, because the state is not known.
     """
     needed, paths = _Needed.of(before), Counter(remove.path for remove in commit.removes)
     removes: list[RemoveFile] = []
@@ -82,7 +82,7 @@ def complete(commit: Commit, before: Snapshot, files: FilesBefore) -> Commit:
 
 @dataclass(frozen=True, slots=True)
 class _Needed:
-    """The needs of each removed file: a value of each partition column, and row ids if rows are tracked."""
+    """The needs of a remove: a value of each partition column, and row ids if the table tracks rows."""
 
     partitions: tuple[str, ...]
     is_tracked: bool
@@ -92,14 +92,14 @@ class _Needed:
         return cls(before.partition_names, before.tracked_columns is not None)
 
     def is_lacking(self, remove: RemoveFile) -> bool:
-        """Return whether `remove` leaves some of it out."""
+        """Return whether `remove` leaves out something of that."""
         if self.is_tracked and None in (remove.base_row_id, remove.default_row_commit_version):
             return True
         values = remove.partition_values or {}
         return any(name not in values for name in self.partitions)
 
     def filled(self, remove: RemoveFile, add: AddFile | None) -> RemoveFile:
-        """Return `remove` with what it leaves out and `add` has. An add leaves out values that are null."""
+        """Return `remove`, with what it leaves out from `add`. A value that `add` leaves out, too, is null."""
         if add is None or not self.is_lacking(remove):
             return remove
         values = dict.fromkeys(self.partitions) | add.partition_values | (remove.partition_values or {})

@@ -21,7 +21,11 @@ def test_a_text_is_one_line(reason: str, text: str) -> None:
         (VersionGone("t", 3, 0, 9), ("it holds others from 0 to 9", "with --from"), ("--from 4",)),
         (VersionGone("t", 3, 5, 9), ("it holds 5 to 9",), ("others",)),
         (VersionGone("t", 3, None, 9), ("it holds no commit up to 9",), ()),
-        (VersionGone("t", 3, 0, 9, 5, ("latest",)), ("`--to 4`", "`--from 5`, `--from latest`"), ("snapshot`)",)),
+        (
+            VersionGone("t", 3, 0, 9, 5, ("latest",)),
+            ("read from version 5 on: `--to 4`", "`--from 5`, `--from latest`"),
+            ("snapshot`)",),
+        ),
         (VersionGone("t", 3, 0, 9, 10, ("latest", "snapshot")), ("`--to 9`", "`--from snapshot`"), ("--from 10",)),
         (VersionGone("t", 3, 0, 9, None, ()), ("unknown", "a checkpoint of version 3 or of a later one"), ("--from",)),
     ],
