@@ -61,7 +61,7 @@ test-stores: .venv/.synced $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_VERSITYGW) $(CLO
 	$(PYTEST) --tier stores $(SIDE_BY_SIDE)
 
 test-spark: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_VERSITYGW) $(LAKE_TAILER_AZURITE) java
-	$(PYTEST) --tier spark
+	$(PYTEST) --tier spark $(SIDE_BY_SIDE)
 
 # In an environment of its own, which takes a while to make.
 test-connect: $(CONNECT)/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) java
@@ -77,11 +77,11 @@ test-page: .venv/.synced
 	@command -v chromium >/dev/null || $(call lacks,Chromium)
 	$(PYTEST) --tier page
 
-# Tests of brokers and of killed processes mostly wait, so three targets are made at a time. Those that keep one core busy
-# come first: the others use two, and fill what is left. Each is made whatever became of the others.
+# Tests of brokers and of killed processes mostly wait, so three targets are made at a time, the longest first. Each is
+# made whatever became of the others.
 PAGE := test-page
 test-all: setup
-	@$(MAKE) --no-print-directory -j3 --keep-going --output-sync=target \
+	@$(MAKE) --no-print-directory -j3 --keep-going --output-sync=target --old-file=java \
 		test-spark test-kafka test-faults test test-stores test-long test-golden $(PAGE) check
 
 # All of the above, and the repetition: hours. Random cases are more, and others each time (tests/support/seeds.py).

@@ -25,21 +25,25 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 import tomllib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import psutil  # type: ignore[import-untyped]
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PROSE: Final = ("mermaid", "sql", "text")
-FOLLOW_S: Final = 8
+IDLE_S: Final = 5
+SOME_S: Final = 0.05
 END_S: Final = 300
-SCRIPT_S: Final = 600
 
 FENCE: Final = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 OUTPUT: Final = re.compile(r"\s*```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -81,34 +85,49 @@ def make_orders(folder: Path) -> None:
     DeltaTable(path).delete("id = 4")
 
 
-def run(command: list[str], folder: Path, follow_s: float = FOLLOW_S, *, activated: bool = True) -> str:
-    """Run a command to its end, with Ctrl-C's signal after its time; return its output.
+def await_end(process: "subprocess.Popen[str]") -> None:
+    """Wait until a process ends, or until neither it nor its children have computed anything for a while."""
+    known = psutil.Process(process.pid)
+    used, since = 0.0, time.monotonic()
+    while process.poll() is None and time.monotonic() - since < IDLE_S:
+        time.sleep(0.1)
+        total = 0.0
+        with suppress(psutil.NoSuchProcess):
+            total = sum(sum(each.cpu_times()[:2]) for each in (known, *known.children(recursive=True)))
+        if abs(total - used) > SOME_S:
+            used, since = total, time.monotonic()
+
+
+def run(command: list[str], folder: Path, *, activated: bool = True) -> str:
+    """Run a command to its end, with Ctrl-C's signal when it has nothing left to do; return its output.
 
     `activated`: whether the environment of this Python comes first on the search path.
     """
     environment = Path(sys.executable).parent
     folders = [each for each in os.environ["PATH"].split(os.pathsep) if Path(each) != environment]
     search = os.pathsep.join([str(environment)] * activated + folders)
-    with subprocess.Popen(
-        command,
-        cwd=folder,
-        env={**os.environ, "PATH": search},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        text=True,
-        errors="replace",
-    ) as process:
-        try:
-            output, complaints = process.communicate(timeout=follow_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGINT)
+    with tempfile.TemporaryFile("w+", errors="replace") as said, tempfile.TemporaryFile("w+", errors="replace") as told:
+        with subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**os.environ, "PATH": search},
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=told,
+            start_new_session=True,
+            text=True,
+        ) as process:
+            await_end(process)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGINT)
             try:
-                output, complaints = process.communicate(timeout=END_S)
+                process.wait(END_S)
             except subprocess.TimeoutExpired as error:
                 os.killpg(process.pid, signal.SIGKILL)
                 raise BrokenPromiseError(f"`{command[-1]}` does not end") from error
+        said.seek(0)
+        told.seek(0)
+        output, complaints = said.read(), told.read()
     if process.returncode:
         raise BrokenPromiseError(f"`{command[-1]}` ended with {process.returncode}:\n{output}{complaints}")
     return output
@@ -156,7 +175,7 @@ def run_python(text: str, folder: Path, wanted: str | None) -> None:
     """Run it as a script without an activated environment, and compare its output."""
     script = folder / "readme_block.py"
     script.write_text(text)
-    output = run([sys.executable, script.name], folder, SCRIPT_S, activated=False)
+    output = run([sys.executable, script.name], folder, activated=False)
     if wanted is not None:
         compare(wanted, output, "the script")
 

@@ -25,7 +25,7 @@ from tailer.sink import Progress
 from tests.integration.delta_writer import SCHEMA, batch, expected_rows
 from tests.support.seeds import repeats
 
-KILLS: Final = 12
+KILLS: Final = repeats(5)
 APP = "pipeline/3f2a"
 
 pytestmark = pytest.mark.anyio

@@ -61,7 +61,7 @@ def first_version(path: Path, kind: str, arrow: bool = False) -> int:
 @pytest.fixture(
     params=[
         "string",
-        *(pytest.param(kind, marks=pytest.mark.long) for kind in ("Arrow's dictionary", "binary", "nested")),
+        *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("Arrow's dictionary", "binary", "nested")),
     ]
 )
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Path:

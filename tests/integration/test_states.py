@@ -21,7 +21,7 @@ from tests.support.daemon.commands import Orders, background, metrics_address
 from tests.support.seeds import repeats
 from tests.support.waiting import until
 
-SNAPSHOT_ROWS: Final = 1_000_000
+SNAPSHOT_ROWS: Final = 400_000
 BACKLOG: Final = 40
 
 

@@ -33,7 +33,7 @@ RETYPED: Final = {"00": [27], "02": [28], "03": [5], "07": [2, 25], "09": [28], 
 FOLLOWED: Final = [archive for archive in WRITTEN if archive.name[:2] not in RETYPED]
 histories = pytest.mark.parametrize(
     "archive",
-    [*WRITTEN[:4], *(pytest.param(archive, marks=pytest.mark.long) for archive in WRITTEN[4:])],
+    [*WRITTEN[:4], *(pytest.param(archive, marks=pytest.mark.nightly) for archive in WRITTEN[4:])],
     ids=lambda archive: archive.name[:2],
 )
 
@@ -144,7 +144,7 @@ def _is_end(place: dict[str, Any], version: int) -> bool:
     "archive",
     [
         *FOLLOWED[1::4],
-        *(pytest.param(each, marks=pytest.mark.long) for each in WRITTEN if each not in FOLLOWED),
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in WRITTEN if each not in FOLLOWED),
     ],
     ids=lambda archive: archive.name[:2],
 )
