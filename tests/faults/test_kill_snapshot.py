@@ -176,6 +176,7 @@ def test_killed_again_and_again(followed: Followed, started: list[SmallDaemon], 
     print(f"killed at {[(position.task - SNAPSHOT_TASKS, position.row) for position in reached]}")
 
 
+@pytest.mark.sampled(2)
 def test_killed_where_the_snapshot_ends(followed: Followed, started: list[SmallDaemon]) -> None:
     """The position inside the snapshot becomes invalid with its last rows, not before and not after."""
     almost = len(followed.snapshot) // ROWS_TOGETHER - 6

@@ -30,7 +30,7 @@ from tests.support.spark.stage_kills import WATCHED, StageKiller, await_executor
 pytestmark = pytest.mark.spark
 
 FILES: Final = 4
-ROWS: Final = 60_000  # in a file; there are several splits
+ROWS: Final = 40_000  # in a file; there are several splits
 VALUES: Final = 500  # of the rows that are there many times
 SPECULATION: Final = {
     "spark.speculation": "true",
@@ -140,9 +140,9 @@ def counted(rows: pa.Table) -> Counter[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("when", "by_key"), [("fingerprints", False), ("exchange", False), ("exchange", True), ("rows", True)]
+    ("when", "by_key"), [("exchange", True), ("exchange", False), ("fingerprints", False), ("rows", True)]
 )
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 def test_an_executor_dies(
     driver: Driver, cluster: StandaloneCluster, table: Table, events: Path, when: str, by_key: bool
 ) -> None:

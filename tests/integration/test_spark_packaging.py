@@ -147,6 +147,7 @@ def test_the_wheel_as_a_zip_file(
         check(driver, table)
 
 
+@pytest.mark.nightly
 def test_a_packed_environment(
     cluster: StandaloneCluster, wheel: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
