@@ -212,6 +212,7 @@ async def test_reset_to_before_half_a_snapshot_needs_its_rows_gone(tmp_path: Pat
     assert ids(target) == wanted(numbered(6), numbered(7))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("closed", [False, True])
 async def test_spark_keeps_the_place(tmp_path: Path, spark: SparkSession, closed: bool) -> None:
     """Spark's OPTIMIZE, its checkpoint as the only record, and its view of the txns, -1 and END among them."""

@@ -179,7 +179,12 @@ async def test_a_partition_cannot_be_a_variant(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", ["variants_shredded-copies-feed", "variants_plain-vectors-files", "variants_added_and_dropped"]
+    "case",
+    [
+        "variants_shredded-copies-feed",
+        pytest.param("variants_plain-vectors-files", marks=pytest.mark.nightly),
+        pytest.param("variants_added_and_dropped", marks=pytest.mark.nightly),
+    ],
 )
 def test_executors_and_driver_write_the_same_variants(tmp_path: Path, spark: SparkSession, case: str) -> None:
     delivering = Delivering(read(CASES_DATA / f"{case}.1.tar.xz", tmp_path).path, tmp_path / "executors")

@@ -329,7 +329,7 @@ def other_delivers_in_job(delivering: Delivering, until: int, append: Append) ->
 
 @pytest.mark.parametrize("other", [other_delivers, other_delivers_in_job])
 @pytest.mark.parametrize(("untils", "is_refused"), [((10, 12), True), ((10,), False), ((30,), False)])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_of_two_instances_one_is_refused(
     delivering: Delivering,
     spark: SparkSession,

@@ -98,14 +98,14 @@ def _placed(batches: Iterable[ChangeBatch]) -> Counter[Any]:
 
 @pytest.mark.usefixtures("few_rows")
 @pytest.mark.parametrize(("seed", "rules"), list(enumerate(RULES)), ids=["values", "key", "unchanged", "null keys"])
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 def test_rewritten_files(spark: SparkSession, tmp_path: Path, seed: int, rules: PairingRules) -> None:
     assert check(spark, Rewriting(tmp_path, seed).table.path, rules) > 5
 
 
 @pytest.mark.usefixtures("few_rows")
 @pytest.mark.parametrize(("seed", "rules"), list(enumerate(RULES))[1:], ids=["key", "unchanged", "null keys"])
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(6)
 def test_both_images_of_an_update_have_one_place(
     spark: SparkSession, tmp_path: Path, seed: int, rules: PairingRules
 ) -> None:
@@ -150,7 +150,8 @@ def executors(spark: SparkSession) -> Iterator[Executors]:
     found.close()
 
 
-@pytest.mark.parametrize("rules", [DROP, UNCHANGED], ids=["values", "unchanged"])
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("rules", [UNCHANGED, DROP], ids=["unchanged", "values"])
 def test_the_engine_of_the_daemon(
     spark: SparkSession, executors: Executors, tmp_path: Path, rules: PairingRules
 ) -> None:

@@ -78,7 +78,7 @@ def orders(spark: SparkSession, tmp_path: Path) -> Table:
     return table
 
 
-@pytest.mark.parametrize("planned", ["by the driver", "by Spark's process"])
+@pytest.mark.parametrize("planned", ["by Spark's process", pytest.param("by the driver", marks=pytest.mark.nightly)])
 def test_micro_batches_are_those_of_the_data_source(
     following: Following, orders: Table, planned: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

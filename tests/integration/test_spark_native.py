@@ -609,7 +609,7 @@ def _ranges(versions: Sequence[int]) -> list[tuple[int, int]]:
     [*HISTORY, *CASES],
     ids=lambda archive: archive.name.split(".")[0],
 )
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 def test_recorded_histories(native: Native, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kind of table and change that was recorded; what is refused is refused with the same error."""
     recorded = read(archive, tmp_path)

@@ -126,6 +126,7 @@ def error_of(session: SparkSession, way: Way, table: Path) -> str:
     return f"{raised.value} {getattr(raised.value, 'hint', '')}"
 
 
+@pytest.mark.nightly
 def test_a_file_that_is_named_as_a_wheel_is_not_taken(
     cluster: StandaloneCluster, bare: Path, wheel: Path, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
