@@ -26,6 +26,7 @@ __all__ = [
     "TableFormat",
     "check_choices",
     "find_format",
+    "list_log",
     "open_files",
     "open_table",
 ]
@@ -123,6 +124,11 @@ async def find_format(
     if wanted is not TableFormat.DELTA and await has_manifests(store, folder, is_named=is_named):
         return TableFormat.LANCE
     return None
+
+
+async def list_log(store: ObjectStore) -> Mapping[str, int]:
+    """Return the names and sizes of the files in the log of a table of any format. Raises `StorageError`."""
+    return {each.name: each.size_bytes for log in (LOG, VERSIONS) for each in await store.list(log)}
 
 
 def _is_lance(location: str) -> bool:

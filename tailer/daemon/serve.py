@@ -93,7 +93,10 @@ async def _import_clients(settings: Settings) -> None:
 
 
 class _Run:
-    """A run of a pipeline with a sink of its own, which is in `opened` until the run ends."""
+    """A run of a pipeline with a sink of its own, which is in `opened` until the run ends.
+
+    `is_new`: whether its table has come while the process ran.
+    """
 
     def __init__(
         self,
@@ -103,12 +106,13 @@ class _Run:
         opened: list[Sink],
         pipeline: PipelineSettings,
         status: PipelineStatus,
+        is_new: bool,
     ) -> None:
         self._sink = open_sink(settings, pipeline)
         self._opened = opened
         opened.append(self._sink)
         self._status = status
-        self._table = AwaitedTable(pipeline, status)
+        self._table = AwaitedTable(pipeline, status, is_new=is_new)
         self._stops = False
         self._make = partial(_pipeline, pipeline, self._sink, engines, logs, status)
         self._pipeline = self._make()  # made here, because settings that do not fit are refused at the start
@@ -131,9 +135,10 @@ class _Run:
             return True
         try:
             await self._pipeline.run()
-        except NotATable:
-            # The store did not answer before, so that nobody knew that the table is missing.
-            if self._status.has_seen_table or not await self._table.is_missing():
+        except TailerError as error:
+            # Where the store did not answer before, nobody knew that the table is missing.
+            is_unseen = isinstance(error, NotATable) and not self._status.has_seen_table
+            if not (is_unseen and await self._table.is_missing()) and not self._table.takes(error):
                 raise
             return False
         return True

@@ -4,7 +4,7 @@
 state          meaning
 =============  =======================================================================================
 `starting`     asks the sink for its progress; nothing has been read yet
-`waiting`      there is no table at its location yet; it begins when one is there
+`waiting`      there is no table at its location yet, or it is not whole; it begins when one is there
 `snapshot`     delivers all rows of one version
 `catching_up`  delivers a backlog
 `streaming`    is at the newest version, or less than `BEHIND_AFTER_S` behind it
@@ -171,7 +171,7 @@ class PipelineStatus:
         self.retry_at_s: float | None = None
         self.order: OnDataLoss | None = None  # of an operator, not obeyed yet
         self._clock = clock
-        self._hold, self._work, self._why = _Hold.RUNNING, _Work.NOTHING, ""
+        self._hold, self._work, self._why, self._lacks = _Hold.RUNNING, _Work.NOTHING, "", ""
         self._failing = self._waits = False
         self._was_level = False  # in this run
         self._delivered_s: float | None = None
@@ -216,7 +216,7 @@ class PipelineStatus:
         if self._failing and self.fault is not None and self._hold is not _Hold.PAUSED:
             return f"{self.fault.name}: {self.fault.text}"
         if self.state is PipelineState.WAITING and not self._why:
-            return f"there is no table at {self.table} yet"
+            return self._lacks or f"there is no table at {self.table} yet"
         return self._why
 
     @property
@@ -283,10 +283,10 @@ class PipelineStatus:
         _UP.set(self.name, 1)
         self._moved(before)
 
-    def note_missing_table(self) -> None:
-        """Note that there is no table yet, and that the pipeline waits for it."""
+    def note_missing_table(self, lacks: str = "") -> None:
+        """Note that the pipeline waits for its table. `lacks`: why it is not whole yet; empty: there is none."""
         before = self.state
-        self._work, self._waits, self._failing = _Work.TABLE, True, False
+        self._work, self._waits, self._failing, self._lacks = _Work.TABLE, True, False, lacks
         self._moved(before)
 
     def note_resume(self, position: Position | None) -> None:

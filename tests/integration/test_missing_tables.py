@@ -1,12 +1,14 @@
 """Pipelines whose tables come later: a running daemon waits for them, and says so."""
 
 import json
+import shutil
 from pathlib import Path
+from typing import Final
 
 import httpx2
 import lance
 import pyarrow as pa
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from tests.support.daemon.commands import background, metrics_address, states
 from tests.support.waiting import until
@@ -42,6 +44,54 @@ def delivered(folder: Path, name: str) -> list[tuple[int, int]]:
     files = sorted((folder / "out" / name).rglob("*.jsonl"))
     rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     return [(row["_commit_version"], row["id"]) for row in rows if "id" in row]
+
+
+COPIED: Final = """
+metrics = "127.0.0.1:0"
+[defaults]
+poll_interval_s = 0.1
+discover_interval_s = 0.1
+[pipelines.changes]
+table = "lake/shop/orders"
+sink = {kind = "files", path = "out/changes"}
+[pipelines.rows]
+table = "lake/shop/orders"
+start = "snapshot"
+sink = {kind = "files", path = "out/rows"}
+[pipelines.all]
+table = "lake/shop/*"
+sink = {kind = "files", path = "out/all/{table}"}
+"""
+
+
+def test_a_table_that_is_copied_into_place_loses_no_row(tmp_path: Path) -> None:
+    """Its newest versions and a checkpoint come first, and its data files last."""
+    config, source, target = tmp_path / "tailer.toml", tmp_path / "source", tmp_path / "lake" / "shop" / "orders"
+    config.write_text(COPIED)
+    for number in range(6):
+        write_deltalake(source, pa.table({"id": pa.array([number], pa.int64())}), mode="append")
+    DeltaTable(source).create_checkpoint()
+    target.joinpath("_delta_log").mkdir(parents=True)
+    with background("run", config, "--log-format", "text") as daemon:
+        url = metrics_address(daemon)
+        until(lambda: states(config) == {"changes": "waiting", "rows": "waiting"})
+        for file in sorted(source.joinpath("_delta_log").iterdir(), reverse=True):
+            shutil.copyfile(file, target / "_delta_log" / file.name)
+        names = ("changes", "rows", "all/orders")
+
+        def report() -> dict[str, dict[str, str]]:
+            return {each["name"]: each for each in httpx2.get(f"{url}/status").json()["pipelines"]}
+
+        until(lambda: all("is not whole yet: " in report().get(each, {}).get("why", "") for each in names), report)
+        for file in source.glob("*.parquet"):
+            shutil.copyfile(file, target / file.name)
+        changes = [(number, number) for number in range(6)]
+        rows = [(5, number) for number in range(6)]
+        until(lambda: sorted(delivered(tmp_path, "rows")) == rows, report)
+        until(lambda: [delivered(tmp_path, name) for name in ("changes", "all/orders")] == [changes, changes], report)
+        daemon.terminate()
+        _, errors = daemon.communicate(timeout=300)
+    assert daemon.returncode == 0, errors
 
 
 def test_tables_that_come_are_followed_from_their_start(tmp_path: Path) -> None:

@@ -3,14 +3,32 @@
 A look is one or two listings, as seldom as looks for a new version at a quiet table. Where no table can come to be, the
 pipeline stops with an error that names the reason. A table that is missing after it was followed in the same run is
 lost, and is not waited for.
+
+A table that comes may be copied into place, file by file. Its log with only some of its files looks like one that was
+cleaned up, from which a pipeline would begin too late. So a pipeline begins when two looks, one poll apart, list the
+same log. Data files may come even later: while nothing was delivered, a table that is not whole is waited for again.
 """
 
 import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import PurePosixPath
+from typing import Final
 
 from tailer.config.pipelines import PipelineSettings
-from tailer.config.tables import TableFormat, find_format
-from tailer.errors import NotATable, StorageError
+from tailer.config.tables import TableFormat, find_format, list_log
+from tailer.errors import (
+    ChangesUnavailable,
+    DataCorrupt,
+    FileVacuumed,
+    LogCorrupt,
+    NotATable,
+    StorageError,
+    TailerError,
+    VersionGone,
+)
 from tailer.lance.history import SUFFIX
+from tailer.lance.version_names import LARGEST
 from tailer.pipeline.polling import Polling
 from tailer.pipeline.status import PipelineStatus
 from tailer.stores.folders import misplaced
@@ -21,6 +39,8 @@ __all__ = ["AwaitedTable", "is_missing"]
 
 _log = logging.getLogger(__name__)
 
+_LOOKS_AT_GROWING: Final = 10
+_INCOMPLETE: Final = (NotATable, VersionGone, LogCorrupt, FileVacuumed, ChangesUnavailable, DataCorrupt)
 _NAMES = {TableFormat.DELTA: "a Delta table", TableFormat.LANCE: "a Lance dataset"}
 
 
@@ -47,13 +67,30 @@ async def is_missing(pipeline: PipelineSettings, *, is_first: bool = True) -> bo
 
 
 class AwaitedTable:
-    """The table of a pipeline, which may not exist yet. `status` is told while it is waited for."""
+    """The table of a pipeline, which may not exist yet. `status` is told while it is waited for.
 
-    def __init__(self, pipeline: PipelineSettings, status: PipelineStatus) -> None:
+    `is_new`: whether the table has come just now, and may not be whole yet.
+    """
+
+    def __init__(
+        self,
+        pipeline: PipelineSettings,
+        status: PipelineStatus,
+        *,
+        is_new: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._pipeline = pipeline
         self._status = status
+        self._is_new = is_new and pipeline.catalog_options is None
         self._wake = TimerWake()
+        self._polling = Polling.of(pipeline.limits, self._wake)
         self._stops = False
+        self._log: Mapping[str, int] = {}  # as it was listed last
+        self._clock = clock
+        self._changed_s = clock()
+        self._transactions = status.transactions
+        self._fault: TailerError | None = None
 
     def stop(self) -> None:
         """End the wait."""
@@ -61,21 +98,35 @@ class AwaitedTable:
         self._wake.ring()
 
     async def wait(self) -> bool:
-        """Return when the table is there, or when a store does not answer: whether it was missing before.
+        """Return when the table is there, or when a store does not answer: whether it was waited for.
 
         Raises `NotATable` where no table can come.
         """
-        if not await self.is_missing():
-            return False
-        name, polling = self._pipeline.name, Polling.of(self._pipeline.limits, self._wake)
-        text = "%s: there is no table at %s yet; looking for it every %g to %g s"
-        _log.info(text, name, self._pipeline.table, polling.shortest_s, polling.longest_s)
+        name, polling = self._pipeline.name, self._polling
+        if not self._is_new:
+            if not await self.is_missing():
+                return False
+            self._is_new = True
+            text = "%s: there is no table at %s yet; looking for it every %g to %g s"
+            _log.info(text, name, self._pipeline.table, polling.shortest_s, polling.longest_s)
+        before: Mapping[str, int] = {}
+        grown = 0  # looks in a row at a log that has grown at its end, as one does that is written all the time
         while not self._stops:
-            self._status.note_missing_table()
+            self._status.note_missing_table("" if self._fault is None else f"the table is not whole yet: {self._fault}")
             await self._wake.wait(polling.next_wait_s())
-            if not await self.is_missing(is_first=False):
+            try:
+                found = await self._list_log()
+            except StorageError:
+                break  # the pipeline meets the same error, names it, and retries
+            first = _first_of_all(found)
+            grown = grown + 1 if first is not None and first == _first_of_all(before) else 0
+            if found and (found == before or grown == _LOOKS_AT_GROWING):
                 _log.info("%s: the table at %s is there", name, self._pipeline.table)
                 break
+            if found != self._log:
+                self._log, self._changed_s = found, self._clock()
+                polling.found()
+            before = found
         self._status.note_start()
         return True
 
@@ -85,3 +136,32 @@ class AwaitedTable:
             return await is_missing(self._pipeline, is_first=is_first)
         except StorageError:
             return False  # the pipeline meets the same error, names it, and retries
+
+    def takes(self, error: TailerError) -> bool:
+        """Return whether to wait again after `error` of the pipeline, because a table that has come may not be whole.
+
+        Nothing was delivered then. A table that stays as it is for as long as errors are retried is broken.
+        """
+        if not (self._is_new and isinstance(error, _INCOMPLETE) and self._status.transactions == self._transactions):
+            return False
+        if self._stops or self._clock() - self._changed_s >= self._pipeline.limits.retry_for_s:
+            return False
+        if str(error) != str(self._fault):
+            _log.warning("%s: %s; waiting, because the table has just come", self._pipeline.name, error)
+        self._fault = error
+        return True
+
+    async def _list_log(self) -> Mapping[str, int]:
+        """Return the names and sizes of the files of the log; none where there is no table. Raises as `is_missing`."""
+        if await is_missing(self._pipeline, is_first=False):
+            return {}
+        return await list_log(self._pipeline.stores.open(self._pipeline.table))
+
+
+def _first_of_all(names: Iterable[str]) -> int | None:
+    """Return the first version of a log; None where a version between others is missing."""
+    paths = map(PurePosixPath, names)
+    numbers = [int(each.stem) for each in paths if each.suffix in (".json", ".manifest") and each.stem.isdecimal()]
+    versions = [min(each, LARGEST - each) for each in numbers]
+    is_whole = versions and max(versions) - min(versions) + 1 == len(versions)
+    return min(versions) if is_whole else None

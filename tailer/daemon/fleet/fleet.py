@@ -37,7 +37,8 @@ _METRICS: Final = (*status.METRICS, *report.METRICS)
 _SHOWN: Final = 10
 _KEYS: Final = {"control": "control or control_token_file"}
 
-Make = Callable[[PipelineSettings, PipelineStatus], Drainable]
+Make = Callable[[PipelineSettings, PipelineStatus, bool], Drainable]
+"""Makes a run of a pipeline; the last: whether its table has come while the process ran."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +106,12 @@ class Fleet:
         self._running = {each.name: each for each in settings.pipelines}
         self._claims = dict(self._running)
         self._found: dict[str, set[Names]] = {}
+        self._came: set[str] = set()  # pipelines of templates whose tables the first look did not find
         self._due_s: dict[str, float] = {}
         self._faults: dict[str, set[str]] = {}
         self._reloads = ReloadWatch(settings)
         lifecycles = [
-            Lifecycle(each, partial(make, pipeline, each), revives=True, announces_gaps=pipeline.announces_gaps)
+            Lifecycle(each, partial(make, pipeline, each, False), revives=True, announces_gaps=pipeline.announces_gaps)
             for pipeline, each in zip(settings.pipelines, statuses, strict=True)
         ]
         self.runs: Final = Runs(lifecycles, settings.drain_s, self.run, self._reloads.ask)
@@ -138,6 +140,8 @@ class Fleet:
             known = self._found.get(name, set())
             wanted, healthy = template.pipeline.table_format, self._healthy(template, known)
             found = await find_tables(template.pattern, self._settings.stores, healthy, wanted)
+            if name in self._found:
+                self._came |= {template.expand(each).name for each in found.tables - known}
             self._found[name] = found.over(known)
             is_new = is_new or self._found[name] != known
             self._due_s[name] = time.monotonic() + template.interval_s
@@ -224,12 +228,12 @@ class Fleet:
 
     def _lifecycle(self, pipeline: PipelineSettings, before: Lifecycle | None) -> Lifecycle:
         """Make a pipeline that begins while others run. `before`: the one with other settings that has ended."""
-        state = pipeline.make_status()
+        state, is_new = pipeline.make_status(), pipeline.name in self._came
         if before is not None:
             state.order = before.status.order
 
         def make() -> Drainable:
-            return _LaterRun(partial(self._claim, pipeline), partial(self._make, pipeline, state))
+            return _LaterRun(partial(self._claim, pipeline), partial(self._make, pipeline, state, is_new))
 
         is_paused = before is not None and before.is_paused
         gaps = pipeline.announces_gaps

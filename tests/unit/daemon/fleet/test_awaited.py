@@ -1,6 +1,8 @@
 """A table that does not exist yet: looks for it, what is never waited for, and what operators see meanwhile."""
 
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import count, islice
 from pathlib import Path
 
 import anyio
@@ -9,10 +11,11 @@ import pytest
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.settings import load
 from tailer.daemon.fleet import AwaitedTable, is_missing
-from tailer.errors import NotATable, StorageUnavailable
-from tailer.pipeline.status import PipelineState
+from tailer.delta.log.listing import LOG
+from tailer.errors import FileVacuumed, NotATable, StorageUnavailable, TableReplaced, UnsupportedFeature
+from tailer.pipeline.status import PipelineState, PipelineStatus
 from tailer.stores.memory import MemoryStore
-from tailer.stores.port import ObjectStore
+from tailer.stores.port import Objects, ObjectStore
 from tailer.stores.stores import Stores
 from tests.support.streams import become
 
@@ -76,7 +79,7 @@ async def test_a_table_that_comes_is_waited_for(tmp_path: Path) -> None:
         assert await is_missing(pipeline)
         (log / f"{0:020d}.json").touch()
     assert status.state is PipelineState.STARTING
-    assert not await awaited.wait()
+    assert not await AwaitedTable(pipeline, status).wait()
 
 
 async def test_the_wait_ends_with_the_pipeline(tmp_path: Path) -> None:
@@ -157,6 +160,69 @@ async def test_a_store_that_does_not_answer_is_left_to_the_pipeline(tmp_path: Pa
     pipeline = stored(tmp_path, store)
     awaited, store.down = AwaitedTable(pipeline, pipeline.make_status()), True
     assert not await awaited.wait()
+
+
+class Changing(MemoryStore):
+    """A store in which each listing of the log finds what one more of `steps` puts there."""
+
+    def __init__(self, steps: Iterable[tuple[str, bytes]]) -> None:
+        super().__init__()
+        self.steps = iter(steps)
+        self.looks = 0
+
+    async def list(self, prefix: str, start_after: str = "") -> Objects:
+        """List the log once more."""
+        if prefix == LOG:
+            self.looks += 1
+            for step in islice(self.steps, 1):
+                await self.put(*step)
+        return await super().list(prefix, start_after)
+
+
+def commit(version: int) -> str:
+    return f"_delta_log/{version:020d}.json"
+
+
+async def test_a_table_that_is_copied_into_place_is_followed_once_it_is_whole(tmp_path: Path) -> None:
+    """It comes in any order, and the file that is being copied grows."""
+    steps = [(commit(7), b""), (f"_delta_log/{7:020d}.checkpoint.parquet", b""), (commit(8), b""), (commit(8), b"8")]
+    steps += [(commit(version), b"0") for version in (6, 2, 0, 4, 5, 1, 3)]
+    store = Changing(steps)
+    awaited = AwaitedTable(stored(tmp_path, store), PipelineStatus("orders"), is_new=True)
+    await store.put(*steps[0])
+    assert await awaited.wait()
+    assert [*store.steps] == []
+    assert store.looks == len(steps) + 1
+    assert len(store.objects) == 10
+
+
+async def test_a_table_that_is_written_without_a_pause_is_followed(tmp_path: Path) -> None:
+    store = Changing((commit(version), b"0") for version in count())
+    await store.put(commit(0), b"0")
+    assert await AwaitedTable(stored(tmp_path, store), PipelineStatus("orders"), is_new=True).wait()
+    assert store.looks < 20
+
+
+async def test_a_table_that_was_there_is_followed_at_once(tmp_path: Path) -> None:
+    store = Changing([])
+    await store.put(commit(0), b"0")
+    assert not await AwaitedTable(stored(tmp_path, store), PipelineStatus("orders")).wait()
+    assert store.looks == 0
+
+
+async def test_a_table_that_has_come_and_is_not_whole_is_waited_for_again(tmp_path: Path) -> None:
+    """Until something was delivered, or it has stayed as it is for as long as errors are retried."""
+    pipeline, error = configured(tmp_path, "t"), FileVacuumed("t", 1, "0.parquet")
+    status = pipeline.make_status()
+    awaited = AwaitedTable(pipeline, status, is_new=True)
+    assert awaited.takes(error)
+    assert not awaited.takes(TableReplaced("t", 1, "a", "b"))
+    assert not awaited.takes(UnsupportedFeature("t", "f", 1))
+    assert not AwaitedTable(pipeline, status).takes(error)
+    seconds = iter((0.0, 3600.0))
+    assert not AwaitedTable(pipeline, status, is_new=True, clock=lambda: next(seconds)).takes(error)
+    status.transactions = 1
+    assert not awaited.takes(error)
 
 
 async def test_a_catalog_knows_its_tables(tmp_path: Path) -> None:
