@@ -7,6 +7,7 @@ time of day, the text is refused (invariant 5).
 
 import re
 from collections.abc import Mapping
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Final
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ __all__ = ["partition_scalar"]
 _BLANKS: Final = "".join(map(chr, range(33)))  # what Spark's casts trim
 _TRUTHS: Final = dict.fromkeys(("true", "t", "yes", "y", "1"), "true")
 _BOOLEANS: Final = _TRUTHS | dict.fromkeys(("false", "f", "no", "n", "0"), "false")
+_MOST_DIGITS: Final = 38  # of a decimal
 _INTEGER: Final = re.compile(r"([+-]?)(\d+)(?:\.0*)?", re.ASCII)
 _DECIMAL: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _FLOAT: Final = re.compile(rf"({_DECIMAL.pattern})[fFdD]?", re.ASCII)
@@ -69,6 +71,8 @@ def _parsed(text: str, kind: pa.DataType) -> pa.Scalar | None:
     plain = _plain(text, kind)
     if plain is None:
         return None
+    if pa.types.is_decimal(kind):
+        return _decimal(plain, kind)
     try:
         found = pa.array([plain]).cast(kind)[0]
     except pa.ArrowInvalid:  # out of the range of the type
@@ -80,6 +84,18 @@ def _parsed(text: str, kind: pa.DataType) -> pa.Scalar | None:
 def _counted(value: int | None, storage: pa.DataType, kind: pa.DataType) -> pa.Scalar | None:
     limit = 1 << storage.bit_width - 1
     return None if value is None or not -limit <= value < limit else pa.array([value], storage).view(kind)[0]
+
+
+def _decimal(text: str, kind: pa.Decimal128Type) -> pa.Scalar | None:
+    """Return the decimal that a text denotes exactly. Arrow's cast overflows where a text has more than 38 digits."""
+    exact = Context(prec=kind.precision, traps=[Inexact, InvalidOperation])
+    try:
+        number = Decimal(text)
+        found = number.quantize(Decimal((0, (1,), -kind.scale)), context=exact)
+    except (Inexact, InvalidOperation):
+        return None
+    # Spark reads null for a zero with a large exponent.
+    return None if number.adjusted() >= _MOST_DIGITS else pa.array([found], kind)[0]
 
 
 def _plain(text: str, kind: pa.DataType) -> str | None:

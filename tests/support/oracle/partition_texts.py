@@ -26,6 +26,7 @@ _PLAIN: Final = {
     "binary": "hex({})",
     "float": "CAST({} AS DOUBLE)",
     "decimal(10,2)": "CAST({} AS STRING)",
+    "decimal(38,0)": "CAST({} AS STRING)",
     "date": "unix_date({})",
     "timestamp": "unix_micros({})",
     "timestamp_ntz": "unix_micros(CAST({} AS TIMESTAMP))",
