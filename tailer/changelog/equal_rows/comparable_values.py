@@ -80,6 +80,8 @@ def _is_counted(kind: pa.DataType) -> bool:
 
 def _needs_conversion(kind: pa.DataType) -> bool:
     children = (kind.field(index).type for index in range(kind.num_fields))
-    tests = pa.types.is_floating, pa.types.is_map, pa.types.is_dictionary, is_variant, _is_counted
+    # Keys of maps are sorted by their bytes, which fixed-size lists do not have (`has_bytes`).
+    nested = pa.types.is_map, pa.types.is_fixed_size_list
+    tests = *nested, pa.types.is_floating, pa.types.is_dictionary, is_variant, _is_counted
     converted = any(test(kind) for test in tests)
     return bool(converted) or any(map(_needs_conversion, children))

@@ -49,6 +49,20 @@ def test_variants_are_compared_by_value(level: int) -> None:
     assert all(a != b for a, b in zip(one.to_pylist(), other.to_pylist(), strict=True))
 
 
+@pytest.mark.parametrize("key", [pa.list_(pa.int32(), 2), pa.struct([("a", pa.list_(pa.int32(), 2))])])
+def test_entries_of_a_map_whose_keys_are_fixed_size_lists_have_no_order(key: pa.DataType) -> None:
+    keys = [[1, 2], [3, 4]] if pa.types.is_fixed_size_list(key) else [{"a": [1, 2]}, {"a": [3, 4]}]
+    first, second = zip(keys, ("x", "y"), strict=True)
+    maps = pa.array([[first, second], [second, first], None, [first]], pa.map_(key, pa.string()))
+    found = comparable(maps).to_pylist()
+    assert found[0] == found[1]
+    assert found[2] is None
+    assert found[3] == found[0][:1]
+    assert comparable(maps[1:]).to_pylist() == found[1:]
+    in_order = comparable(maps, maps_in_order=True).to_pylist()
+    assert in_order[0] == in_order[1][::-1]
+
+
 def test_no_rows_of_a_slice() -> None:
     maps = pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64()))
     for values in (
