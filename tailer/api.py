@@ -31,7 +31,7 @@ from tailer.config.options import faults_of
 from tailer.config.tables import TableFormat, check_choices, open_files, open_table
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
-from tailer.errors import ConfigError, SchemaChanged, TailerError, how_to_install, without_frames
+from tailer.errors import ConfigError, SchemaChanged, brief_errors, how_to_install
 from tailer.events import ChangeBatch, ControlEvent, joined_rows
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
@@ -39,7 +39,7 @@ from tailer.plan import ChangePlan, Position, output_schema
 from tailer.schema.variant_paths import check_paths
 from tailer.sink import Demands, Progress, SinkTransaction
 from tailer.start import Place, Start, StartKind, check_order
-from tailer.stores.location import parse_location
+from tailer.stores.location import parse_location, path_text
 from tailer.stores.wakeup import TimerWake
 from tailer.table_log import TableLog
 
@@ -83,29 +83,22 @@ def changes(
 
     Raises `ConfigError` for options that do not go together.
     """
-    location = parse_location(os.fspath(table), Path.cwd(), "table")
-    names, keys = _names("columns", columns), _names("key", key)
-    flags = {"row_ids": row_ids, "compute_updates": compute_updates, "skip_unchanged": skip_unchanged, "net": net}
-    texts = {"carryovers": carryovers, "table_format": table_format, "branch": branch}
-    for fault in faults_of({"columns": names, "key": keys, **flags, **texts}, _Types):
-        raise fault
-    try:
-        choice = Carryovers(carryovers)
-    except ValueError:
-        raise ConfigError("carryovers", f"{carryovers!r} is not a choice", "Give 'drop' or 'keep'.") from None
-    policy = Policy(names, row_ids)
-    check_paths("columns", policy.columns)
-    rules = PairingRules(choice, compute_updates, keys, skip_unchanged)
-    until = None if end is None else Start.at(end, "end")
-    if until is not None and until.kind in (StartKind.EARLIEST, StartKind.SNAPSHOT):
-        raise ConfigError("end", f"{end!r} is not an end point", "Give 'latest', a version or a moment; None follows.")
-    roots = tuple(
-        parse_location(os.fspath(root), Path.cwd(), "allowed_roots") for root in _names("allowed_roots", allowed_roots)
-    )
-    chosen = check_choices(TableFormat.parse(table_format, "table_format"), branch)
-    wanted = Changes(location, Start.at(start), until, policy, rules, net, roots, chosen, branch)
-    _check(wanted)
-    return wanted
+    with brief_errors():
+        location = _location("table", table)
+        names, keys = _names("columns", columns), _names("key", key)
+        flags = {"row_ids": row_ids, "compute_updates": compute_updates, "skip_unchanged": skip_unchanged, "net": net}
+        texts = {"carryovers": carryovers, "table_format": table_format, "branch": branch}
+        for fault in faults_of({"columns": names, "key": keys, **flags, **texts}, _Types):
+            raise fault
+        policy = Policy(names, row_ids)
+        check_paths("columns", policy.columns)
+        rules = PairingRules(Carryovers(carryovers), compute_updates, keys, skip_unchanged)
+        until = None if end is None else Start.at(end, "end")
+        roots = tuple(_location("allowed_roots", root) for root in _names("allowed_roots", allowed_roots))
+        chosen = check_choices(TableFormat.parse(table_format, "table_format"), branch)
+        wanted = Changes(location, Start.at(start), until, policy, rules, net, roots, chosen, branch)
+        _check(wanted)
+        return wanted
 
 
 class _Types(msgspec.Struct):
@@ -117,7 +110,7 @@ class _Types(msgspec.Struct):
     compute_updates: bool
     skip_unchanged: bool
     net: bool
-    carryovers: str
+    carryovers: Carryovers
     table_format: str | None
     branch: str | None
 
@@ -130,9 +123,16 @@ def _names(option: str, names: Iterable[T]) -> tuple[T, ...]:
     return tuple(names)
 
 
+def _location(option: str, path: str | os.PathLike[str]) -> str:
+    return parse_location(path_text(path, option), Path.cwd(), option)
+
+
 def _check(wanted: "Changes") -> None:
     """Raise `ConfigError` for options that do not go together."""
-    policy, rules = wanted.policy, wanted.rules
+    policy, rules, end = wanted.policy, wanted.rules, wanted.end
+    if end is not None and end.kind in (StartKind.EARLIEST, StartKind.SNAPSHOT):
+        remedy = "Give 'latest', a version or a moment; None follows."
+        raise ConfigError("end", f"{end.kind.value!r} is not an end point", remedy)
     check_order(wanted.start, wanted.end)
     for column in rules.key:
         if policy.columns and column not in policy.columns:
@@ -180,11 +180,12 @@ class Changes:
     async def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
         """Yield the batches in commit order, without blocking the event loop."""
         batches = iter(self)
-        try:
-            while (batch := await to_thread.run_sync(next, batches, None)) is not None:
-                yield batch
-        finally:
-            await to_thread.run_sync(batches.close)
+        with brief_errors():
+            try:
+                while (batch := await to_thread.run_sync(next, batches, None)) is not None:
+                    yield batch
+            finally:
+                await to_thread.run_sync(batches.close)
 
     def to_arrow(self) -> pa.Table:
         """Read everything into one table, whose columns are those of all batches by name.
@@ -192,30 +193,31 @@ class Changes:
         Raises `SchemaChanged` where a column has two types without a common one.
         """
         schemas: list[pa.Schema] = []
-        batches = list(self._read(schemas))
-        try:
-            schema = pa.unify_schemas(_metadata_last(schemas, batches), promote_options="permissive")
-            tables = [pa.Table.from_batches([batch]) for batch in batches]
-            return pa.concat_tables([schema.empty_table(), *tables], promote_options="permissive").select(schema.names)
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            last = int(batches[-1]["_commit_version"][-1].as_py()) if batches else 0
-            raise SchemaChanged(self.location, last, f"its rows do not fit into one table: {error}") from error
+        with brief_errors():
+            batches = list(self._read(schemas))
+            try:
+                return _joined(schemas, batches)
+            except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+                last = int(batches[-1]["_commit_version"][-1].as_py()) if batches else 0
+                raise SchemaChanged(self.location, last, f"its rows do not fit into one table: {error}") from error
 
     def to_pandas(self) -> "pd.DataFrame":
         """Read everything into a pandas DataFrame with Arrow types. Needs pandas; raises as `to_arrow` does."""
-        try:
-            import pandas as pd  # noqa: PLC0415 - the caller's choice, not a dependency
-        except ImportError as error:
-            raise _not_installed("to_pandas", "pandas", error) from error
+        with brief_errors():
+            try:
+                import pandas as pd  # noqa: PLC0415 - the caller's choice, not a dependency
+            except ImportError as error:
+                raise _not_installed("to_pandas", "pandas", error) from error
 
         return self.to_arrow().to_pandas(types_mapper=pd.ArrowDtype)
 
     def to_polars(self) -> "pl.DataFrame":
         """Read everything into a Polars DataFrame. Needs Polars; raises as `to_arrow` does."""
-        try:
-            import polars as pl  # noqa: PLC0415 - the caller's choice, not a dependency
-        except ImportError as error:
-            raise _not_installed("to_polars", "polars", error) from error
+        with brief_errors():
+            try:
+                import polars as pl  # noqa: PLC0415 - the caller's choice, not a dependency
+            except ImportError as error:
+                raise _not_installed("to_polars", "polars", error) from error
 
         frame = pl.from_arrow(self.to_arrow())
         assert isinstance(frame, pl.DataFrame), "a table becomes a frame"
@@ -223,15 +225,7 @@ class Changes:
 
     def _read(self, schemas: list[pa.Schema]) -> Generator[pa.RecordBatch, None, None]:
         """Yield the batches; `schemas` gets the columns of each transaction, which need not have a row."""
-        try:
-            yield from self._read_all(schemas)
-        except TailerError as error:
-            if error.hint:
-                error.add_note(error.hint)
-            raise without_frames(error)  # noqa: B904 - the same error
-
-    def _read_all(self, schemas: list[pa.Schema]) -> Generator[pa.RecordBatch, None, None]:
-        with start_blocking_portal() as portal:
+        with brief_errors(), start_blocking_portal() as portal:
             send, receive = create_memory_object_stream[Sequence[pa.RecordBatch]](0)
             delivery = portal.start_task_soon(self._deliver, send, schemas)
             try:
@@ -298,6 +292,12 @@ def _not_installed(method: str, library: str, error: ImportError) -> ConfigError
 
 def _unreported(plan: ChangePlan, counts: ChangelogCounts) -> None:
     """Drop the counts: the metrics are the daemon's."""
+
+
+def _joined(schemas: Sequence[pa.Schema], batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    schema = pa.unify_schemas(_metadata_last(schemas, batches), promote_options="permissive")
+    tables = [pa.Table.from_batches([batch]) for batch in batches]
+    return pa.concat_tables([schema.empty_table(), *tables], promote_options="permissive").select(schema.names)
 
 
 def _metadata_last(schemas: Sequence[pa.Schema], batches: Sequence[pa.RecordBatch]) -> list[pa.Schema]:

@@ -48,7 +48,7 @@ from tailer.errors.change import (
     TableReplaced,
 )
 from tailer.errors.extras import how_to_install
-from tailer.errors.frames import without_frames
+from tailer.errors.frames import brief_errors
 from tailer.errors.general import ConfigError, EngineUnavailable, Retry, TailerError, one_line
 from tailer.errors.log import (
     LogCorrupt,
@@ -106,8 +106,8 @@ __all__ = [
     "UnsupportedFeature",
     "VersionAhead",
     "VersionGone",
+    "brief_errors",
     "did_you_mean",
     "how_to_install",
     "one_line",
-    "without_frames",
 ]

@@ -12,7 +12,7 @@ from tailer.errors import (
     TailerError,
     VersionAhead,
     VersionGone,
-    without_frames,
+    brief_errors,
 )
 
 __all__ = ["with_next_step"]
@@ -46,15 +46,8 @@ def _next_step(error: TailerError) -> str:
     return error.hint
 
 
-class with_next_step:  # noqa: N801 - used like a function; a generator would bring the frames back
-    """Add the next step to the text of an error, and drop its frames: Spark shows nothing but the traceback."""
+class with_next_step(brief_errors):  # noqa: N801 - used like a function
+    """Add the next step of a query to the text of an error, and drop its frames: Spark shows only the traceback."""
 
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, TailerError):
-            step = _next_step(error)
-            if step not in getattr(error, "__notes__", ()):
-                error.add_note(step)
-            without_frames(error)
+    def __init__(self) -> None:
+        super().__init__(_next_step)

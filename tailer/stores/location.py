@@ -5,6 +5,7 @@ A local location begins with a slash, and no other does. The others are `s3://BU
 Hadoop. `s3a:` and `s3n:` are other spellings of `s3:`, and `abfs:` is one of `abfss:`.
 """
 
+import os
 import re
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -21,6 +22,7 @@ __all__ = [
     "is_readable",
     "lies_in",
     "parse_location",
+    "path_text",
     "split_location",
 ]
 
@@ -86,6 +88,14 @@ def parse_location(text: str, beside: Path, where: str) -> str:
     if "\0" in key or any(part in (".", "..") for part in key.split("/")):
         raise ConfigError(where, "has a folder that no object can be in", f"Give {_FORMS[scheme]} without dots.")
     return f"{found.root}/{key}".rstrip("/")
+
+
+def path_text(path: str | os.PathLike[str], where: str) -> str:
+    """Return the text of a path that a program gave. Raises `ConfigError` naming `where` for anything else."""
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(text, str):
+        raise ConfigError(where, f"{path!r} is not a path", "Give text, or a pathlib.Path.")
+    return text
 
 
 def is_local(location: str) -> bool:

@@ -99,6 +99,15 @@ def test_a_start_after_the_end_is_refused_before_anything_is_read(start: int | d
         tailer.changes("nowhere", start=start, end=end)
 
 
+def check_traceback(error: TailerError) -> None:
+    """Check that it has one frame, the caller's, and ends with the next step, given once."""
+    text = "".join(traceback.format_exception(error))
+    assert text.count("  File ") == 1
+    assert error.hint
+    assert text.endswith(f"{error}\n{error.hint}\n")
+    assert text.count(error.hint) == 1
+
+
 @pytest.mark.parametrize("has_cause", [False, True])
 def test_an_error_has_no_frames_of_ours_and_the_next_step(tmp_path: Path, has_cause: bool) -> None:
     if has_cause:
@@ -106,9 +115,7 @@ def test_an_error_has_no_frames_of_ours_and_the_next_step(tmp_path: Path, has_ca
         next(tmp_path.glob("t/*.parquet")).write_bytes(b"no Parquet")
     with pytest.raises(TailerError) as caught:
         tailer.changes(tmp_path / "t").to_arrow()
-    text = "".join(traceback.format_exception(caught.value))
-    assert text.count("  File ") == 3
-    assert text.endswith(f"{caught.value}\n{caught.value.hint}\n")
+    check_traceback(caught.value)
     assert isinstance(caught.value.__cause__, pa.ArrowInvalid) == has_cause
 
 
@@ -120,6 +127,15 @@ def test_a_frame_without_its_library_names_the_command(
     with pytest.raises(ConfigError, match=f"to_{library}: needs {library}: ") as caught:
         getattr(tailer.changes(tmp_path), f"to_{library}")()
     assert caught.value.hint == f"Install it: pip install {library}."
+    check_traceback(caught.value)
+
+
+@pytest.mark.anyio
+async def test_an_error_in_a_loop_of_an_event_loop_is_as_short(tmp_path: Path) -> None:
+    with pytest.raises(NotATable) as caught:
+        async for _ in tailer.changes(tmp_path / "t"):
+            pass
+    check_traceback(caught.value)
 
 
 def test_all_changes_in_order(orders: str) -> None:
@@ -213,12 +229,27 @@ def test_updates_by_key(orders: str) -> None:
         ({"net": True, "skip_unchanged": True}, "skip_unchanged"),
         ({"start": "yesterday"}, "start"),
         ({"end": "earliest"}, "end"),
+        ({"start": 4, "end": 2}, "start"),
+        ({"key": 3}, "key"),
+        ({"columns": ["payload:$."]}, "columns"),
+        ({"row_ids": "yes"}, "row_ids"),
+        ({"allowed_roots": [3]}, "allowed_roots"),
+        ({"table_format": "delt"}, "table_format"),
+        ({"branch": "x", "table_format": "delta"}, "branch"),
     ],
 )
 def test_options_that_cannot_be_are_refused_before_any_reading(options: dict[str, Any], where: str) -> None:
     with pytest.raises(ConfigError) as refused:
         tailer.changes("nowhere", **options)
     assert refused.value.where == where
+    check_traceback(refused.value)
+
+
+@pytest.mark.parametrize("table", [5, None, b"orders", ["orders"], "", Path("a\0b")])
+def test_what_is_no_path_is_refused(table: Any) -> None:
+    with pytest.raises(ConfigError, match="table: ") as refused:
+        tailer.changes(table)
+    check_traceback(refused.value)
 
 
 def test_a_range_of_net_changes_must_exist(orders: str) -> None:
@@ -324,8 +355,9 @@ def test_a_table_without_rows_has_columns(orders: str) -> None:
 def test_columns_of_two_types_do_not_become_one_table(orders: str) -> None:
     new = pa.table({"id": ["six"], "amount": [60.0]})
     write_deltalake(orders, new, mode="overwrite", schema_mode="overwrite")
-    with pytest.raises(SchemaChanged, match="do not fit into one table"):
+    with pytest.raises(SchemaChanged, match="do not fit into one table") as caught:
         tailer.changes(orders).to_arrow()
+    check_traceback(caught.value)
 
 
 def test_polars(orders: str) -> None:

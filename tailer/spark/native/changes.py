@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tailer.spark.native.frames import frame
 from tailer.spark.native.options import Option, source_options
+from tailer.spark.next_step import with_next_step
 from tailer.spark.source.admission import Work
 from tailer.spark.source.data_source import TailerSource
 from tailer.spark.source.views import TypedView
@@ -40,11 +41,12 @@ def changes(
     Raises `ConfigError`, and what reading the log raises. The session may be one of Spark Connect if its server has the
     files of the table at the same path as this process.
     """
-    given = source_options(table, start, end, options)
-    # A notebook has an event loop of its own in this thread.
-    with ThreadPoolExecutor(1, "tailer-planning") as thread:
-        view, work = thread.submit(_planned, given).result()
-    return frame(spark, os.fspath(table), view, work)
+    with with_next_step():
+        given = source_options(table, start, end, options)
+        # A notebook has an event loop of its own in this thread.
+        with ThreadPoolExecutor(1, "tailer-planning") as thread:
+            view, work = thread.submit(_planned, given).result()
+        return frame(spark, os.fspath(table), view, work)
 
 
 def _planned(options: dict[str, str]) -> tuple[TypedView, Work]:

@@ -6,6 +6,7 @@ from typing import Final
 
 from tailer.errors import ConfigError
 from tailer.start import Place, Start, StartKind
+from tailer.stores.location import path_text
 
 __all__ = ["Option", "source_options"]
 
@@ -27,7 +28,7 @@ def source_options(
             raise ConfigError(name, "is not an option here", "Give the table first, then start = and end =.")
         if name.lower() in _ELSEWHERE:
             raise ConfigError(name, "is not an option here", _ELSEWHERE[name.lower()])
-    found = {name: _text(value) for name, value in options.items()} | {"path": os.fspath(table)}
+    found = {name: _text(value) for name, value in options.items()} | {"path": path_text(table, "table")}
     first, last = Start.at(start), Start.at(end, "end")
     if first.kind is StartKind.SNAPSHOT:
         found["snapshot"] = "true"

@@ -74,10 +74,11 @@ def follow(
 
     Raises `ConfigError`, and what reading the log raises.
     """
-    if end is not None:
-        _check_end(start, end)
-    given = source_options(table, start, "latest" if end is None else end, options)
-    read_options(given).check_stream()
+    with with_next_step():
+        if end is not None:
+            _check_end(start, end)
+        given = source_options(table, start, "latest" if end is None else end, options)
+        read_options(given).check_stream()
     name = os.fspath(table)
     if not is_possible(spark):
         if isinstance(deliver, TakesPositions):

@@ -1,10 +1,13 @@
 """Errors in queries: with the next step, once, and without frames of ours."""
 
 import traceback
+from functools import partial
+from typing import Any
 
 import pytest
 
-from tailer.errors import ChangesUnavailable, LogCorrupt, TailerError, VersionGone
+from tailer.errors import ChangesUnavailable, ConfigError, LogCorrupt, TailerError, VersionGone
+from tailer.spark import changes, follow
 from tailer.spark.next_step import with_next_step
 
 
@@ -30,3 +33,26 @@ def test_the_next_step_comes_once_and_without_frames(error: TailerError, step: s
     lines = "".join(traceback.format_exception(caught.value))
     assert lines.count(step) == 1
     assert "in fail" not in lines
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "where"),
+    [
+        (5, {}, "table"),
+        ("orders", {"start": "xx"}, "start"),
+        ("orders", {"start": 4, "end": 2}, "start"),
+        ("orders", {"columms": ["id"]}, "columms"),
+        ("orders", {"schema": "envelope"}, "schema"),
+    ],
+)
+@pytest.mark.parametrize("is_followed", [False, True])
+def test_an_option_that_cannot_be_is_named_without_frames(
+    table: Any, options: dict[str, Any], where: str, is_followed: bool
+) -> None:
+    """Before the session is used."""
+    session: Any = None
+    with pytest.raises(ConfigError, match=where) as caught:
+        (partial(follow, deliver=lambda _rows, _number: None) if is_followed else changes)(session, table, **options)
+    lines = "".join(traceback.format_exception(caught.value))
+    assert lines.endswith(f"{caught.value.hint}\n")
+    assert lines.count("  File ") == 1
