@@ -1,5 +1,6 @@
 """`tailer check`: report every fault of a configuration, and try its tables and sinks if asked to."""
 
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -7,12 +8,15 @@ from typing import Final
 import anyio
 import click
 
-from tailer.config.pipelines import PipelineSettings, Settings
+from tailer.config.file import Problem
+from tailer.config.pipelines import PipelineSettings, Settings, TablePattern
 from tailer.config.settings import Findings, examine
 from tailer.daemon.connection import Connection, connect
 from tailer.daemon.fleet import with_found_tables
 from tailer.daemon.standing import Standing
+from tailer.errors import ConfigError
 from tailer.start import Start, StartKind
+from tailer.stores.folders import misplaced
 
 __all__ = ["command"]
 
@@ -26,12 +30,12 @@ def command(config: Path, reach: bool) -> int:
     """Check a configuration without touching any table.
 
     Reads CONFIG and the TAILER_ variables of the environment, and follows links. Checks keys, values, sinks and their
-    options, overlapping folders, and the state table if a sink needs one. Prints every fault; the last line is the
-    verdict. The exit code is 2 if there is a fault. With --connect, the newest version of each table is read, and each
-    sink is asked for its progress, if the configuration has no fault; the exit code is then that of the worst error.
-    A table that does not exist yet is no error, because its pipeline waits for it. Versions after the newest checkpoint
-    of a Delta table that contradict its state are noted. In a target or a state table in a store, an empty hidden
-    object is created and deleted. Nothing else is written.
+    options, overlapping folders, places where no table can be, and the state table if a sink needs one. Prints every
+    fault; the last line is the verdict. The exit code is 2 if there is a fault. With --connect, the newest version of
+    each table is read, and each sink is asked for its progress, if the configuration has no fault; the exit code is
+    then that of the worst error. A table that does not exist yet is no error, because its pipeline waits for it.
+    Versions after the newest checkpoint of a Delta table that contradict its state are noted. In a target or a state
+    table in a store, an empty hidden object is created and deleted. Nothing else is written.
     """
     findings = examine(config)
     codes = _connect(findings.settings) if reach and findings.settings is not None else _report(findings)
@@ -41,14 +45,23 @@ def command(config: Path, reach: bool) -> int:
 
 def _report(findings: Findings) -> list[int]:
     """Print every pipeline and every fault of the configuration; return an exit code for each fault."""
-    for problem in findings.problems:
+    problems = [*findings.problems, *_misplaced_tables(findings)]
+    for problem in problems:
         if problem.pipeline not in findings.names:
             click.echo(f"{_mark(False)} {problem.error}")
             _hint(problem.error.hint)
     sound = {each.name: each for each in findings.sound}
     for name in findings.names:
-        _pipeline(findings, name, sound.get(name))
-    return [problem.error.exit_code for problem in findings.problems]
+        _pipeline(name, sound.get(name), [problem.error for problem in problems if problem.pipeline == name])
+    return [problem.error.exit_code for problem in problems]
+
+
+def _misplaced_tables(findings: Findings) -> Iterator[Problem]:
+    """Yield a fault for each pipeline that would stop, alone, because no table can come to be at its location."""
+    for pipeline in findings.sound:
+        found = misplaced(pipeline.table) if TablePattern.parse(pipeline.table) is None else None
+        if found is not None:
+            yield Problem.at(findings.path, ("pipelines", pipeline.name, "table"), found.reason, found.remedy)
 
 
 def _connect(settings: Settings) -> list[int]:
@@ -89,10 +102,9 @@ def _contradictions(found: Connection) -> None:
         )
 
 
-def _pipeline(findings: Findings, name: str, settings: PipelineSettings | None) -> None:
-    problems = [problem.error for problem in findings.problems if problem.pipeline == name]
-    click.echo(f"{_mark(not problems)} pipeline {name}" + (f": {_summary(settings)}" if settings else ""))
-    for error in problems:
+def _pipeline(name: str, settings: PipelineSettings | None, faults: Sequence[ConfigError]) -> None:
+    click.echo(f"{_mark(not faults)} pipeline {name}" + (f": {_summary(settings)}" if settings else ""))
+    for error in faults:
         click.echo(f"       {error}")
         _hint(error.hint)
 

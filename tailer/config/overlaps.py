@@ -27,7 +27,7 @@ _OWN_FOLDER: Final = "Give it a folder of its own."
 def folder_faults(settings: Settings) -> Iterator[Fault]:
     """Yield the faults of all folders that are read or written; of a template, those of a table that stands for all."""
     whole = replace(settings, pipelines=(*settings.pipelines, *(each.sample for each in settings.templates)))
-    yield from _log_folders(whole)
+    yield from _log_folders(settings)
     yield from _overlaps(whole)
     yield from _overlaps_in_stores(whole)
     yield from _state_folder_faults(settings)
@@ -35,10 +35,10 @@ def folder_faults(settings: Settings) -> Iterator[Fault]:
 
 
 def _log_folders(settings: Settings) -> Iterator[Fault]:
-    """Refuse the folder of a table's log in place of the table's own."""
-    for pipeline in settings.pipelines:
-        if (above := folder_of_log(pipeline.table)) is not None:
-            key = ("pipelines", pipeline.name, "table")
+    """Refuse a template of logs in place of tables: it would find none. A pipeline of one stops alone, when it runs."""
+    for template in settings.templates:
+        if (above := folder_of_log(template.pipeline.table)) is not None:
+            key = ("pipelines", template.pipeline.name, "table")
             yield key, "is the folder of a table's log", f"Give the folder around it, {above}."
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tailer.cli.check import command
+from tailer.config.settings import load
 
 CONFIG = """
 [pipelines.first]
@@ -48,13 +49,32 @@ def test_a_table_that_does_not_exist_yet_is_no_fault(tmp_path: Path, capsys: pyt
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tailer.toml"]
 
 
-def test_the_folder_of_a_log_is_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, lines = checked(capsys, tmp_path, CONFIG.replace('"tailer.toml"', '"lake/_delta_log"'), reach=False)
+@pytest.mark.parametrize(
+    ("table", "reason", "hint"),
+    [
+        ("lake/_delta_log", "it is the log of a table", "Give the folder of the table: {}/lake"),
+        ("lake/_versions/x", "it is part of the log of a table", "Give the folder of the table: {}/lake"),
+        ("tailer.toml", "it is a file, not a folder", "Give the folder of a table."),
+        ("lake/*/_delta_log", "is the folder of a table's log", "Give the folder around it, {}/lake/*."),
+    ],
+)
+def test_a_place_of_no_table_is_a_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], table: str, reason: str, hint: str
+) -> None:
+    text = CONFIG.replace('"tailer.toml"', f'"{table}"').replace("copy", "copy/{table}" if "*" in table else "copy")
+    code, lines = checked(capsys, tmp_path, text, reach=False)
     assert code == 2
     assert lines[2:4] == [
-        f"       {tmp_path}/tailer.toml: pipelines.wrong.table: is the folder of a table's log",
-        f"       hint: Give the folder around it, {tmp_path}/lake.",
+        f"       {tmp_path}/tailer.toml: pipelines.wrong.table: {reason}",
+        f"       hint: {hint.format(tmp_path)}",
     ]
+    assert lines[-1].endswith(": 1 fault")
+
+
+def test_the_log_of_a_table_in_one_pipeline_leaves_the_others(tmp_path: Path) -> None:
+    """Only that pipeline stops, as the documentation says."""
+    (tmp_path / "tailer.toml").write_text(CONFIG.replace('"tailer.toml"', '"lake/_delta_log"'))
+    assert [each.name for each in load(tmp_path / "tailer.toml").pipelines] == ["first", "wrong"]
 
 
 def test_a_topic_and_its_brokers_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
