@@ -39,7 +39,8 @@ def show(config: Path, as_json: bool) -> None:
     """Show the progress of each pipeline of CONFIG, as its sink reports it.
 
     Delivered is the last version the sink has, latest the newest version of the table, lag the number of versions
-    between. The output is a table on a terminal, otherwise lines with tabs between the columns.
+    between. A pipeline without a table yet waits for it. The output is a table on a terminal, otherwise lines with tabs
+    between the columns.
     """
     standings, errors = anyio.run(survey, load(config))
     rows = [_row(standing) for standing in standings]
@@ -141,9 +142,11 @@ def _delivered(position: Position | None) -> str:
 
 
 def _row(standing: Standing) -> tuple[str, ...]:
+    if standing.latest is None:
+        return standing.pipeline, standing.table, "-", "waits for its table", "-", "-"
     lag = "-" if standing.lag is None else str(standing.lag)
     delivered = _delivered(standing.position)
-    return standing.pipeline, str(standing.table), standing.app_id, delivered, str(standing.latest), lag
+    return standing.pipeline, standing.table, str(standing.app_id), delivered, str(standing.latest), lag
 
 
 def _values(standing: Standing) -> dict[str, Any]:

@@ -96,6 +96,9 @@ def _resume(lifecycle: Lifecycle) -> str:
 
 def _resnapshot(lifecycle: Lifecycle) -> str:
     _check(lifecycle)
+    if lifecycle.status.state is PipelineState.WAITING:
+        reason = "waits for its table, and begins with its start once the table is there: order it again after that"
+        raise _RefusedError(f"{lifecycle.status.name} {reason}")
     lifecycle.order(OnDataLoss.RESNAPSHOT)
     return f"{lifecycle.status.name} delivers all rows of the newest version, as soon as a version is due"
 

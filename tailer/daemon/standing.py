@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tailer.config.pipelines import PipelineSettings, Settings
-from tailer.daemon.fleet import with_found_tables
+from tailer.daemon.fleet import is_missing, with_found_tables
 from tailer.daemon.serve import close_sinks, open_layout, open_sink
 from tailer.errors import TailerError
 from tailer.plan import Position
@@ -17,13 +17,16 @@ __all__ = ["Standing", "standing_of", "survey"]
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The progress of one pipeline: its position in the sink (None: nothing yet), and the table's newest version."""
+    """The progress of one pipeline: its position in the sink (None: nothing yet), and the table's newest version.
+
+    `app_id`, `latest`: None where there is no table yet, and the pipeline waits for it.
+    """
 
     pipeline: str
     table: str
-    app_id: str
+    app_id: str | None
     position: Position | None
-    latest: int
+    latest: int | None
 
     @property
     def delivered(self) -> int | None:
@@ -36,7 +39,7 @@ class Standing:
     @property
     def lag(self) -> int | None:
         """The number of versions that are not completely delivered; None before the first delivery."""
-        if self.position is None:
+        if self.position is None or self.latest is None:
             return None
         return self.latest - self.position.version + (not self.position.closes_version)
 
@@ -50,7 +53,10 @@ async def survey(settings: Settings) -> tuple[list[Standing], list[Exception]]:
     errors: list[Exception] = []
     for pipeline in (await with_found_tables(settings)).pipelines:
         try:
-            standings.append(await standing_of(settings, pipeline))
+            if await is_missing(pipeline):
+                standings.append(Standing(pipeline.name, pipeline.table, None, None, None))
+            else:
+                standings.append(await standing_of(settings, pipeline))
         except TailerError as error:
             error.add_note(pipeline.name)
             errors.append(error)

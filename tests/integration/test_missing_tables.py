@@ -10,7 +10,7 @@ import lance
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from tests.support.daemon.commands import background, metrics_address, states
+from tests.support.daemon.commands import background, metrics_address, states, tailer
 from tests.support.waiting import until
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
@@ -105,6 +105,17 @@ def test_tables_that_come_are_followed_from_their_start(tmp_path: Path) -> None:
         assert report["first"]["last_error"] is None
         assert report["wrong"]["why"] == f"NotATable: {config}: not a Delta table: it is a file, not a folder"
         assert httpx2.get(f"{url}/livez").status_code == 200
+        refused = tailer("resnapshot", "first", config)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "first waits for its table, and begins with its start" in refused.stderr
+        shown = tailer("progress", "show", config)
+        assert f"first\t{tmp_path}/lake/orders\t-\twaits for its table\t-\t-\n" in shown.stdout
+        assert (shown.returncode, "wrong" in shown.stdout) == (3, False)
+        # An order that comes before it waits is forgotten, too.
+        assert tailer("pause", "newest", config).returncode == 0
+        until(lambda: states(config)["newest"] == "paused")
+        assert tailer("resnapshot", "newest", config).returncode == 0
+        until(lambda: states(config)["newest"] == "waiting")
         assert "first: waiting\n" in httpx2.get(f"{url}/readyz").text
         metrics = httpx2.get(f"{url}/metrics").text
         assert 'lake_tailer_pipeline_state{pipeline="first",state="waiting"} 1.0' in metrics
@@ -121,4 +132,17 @@ def test_tables_that_come_are_followed_from_their_start(tmp_path: Path) -> None:
         daemon.terminate()
         _, errors = daemon.communicate(timeout=300)
     assert "first: there is no table at" in errors
+    assert "newest: resnapshot is not done: there is no table yet" in errors
+    assert "an operator ordered" not in errors
     assert "no notification" not in errors
+
+
+def test_progress_of_a_pipeline_that_waits(tmp_path: Path) -> None:
+    config = tmp_path / "tailer.toml"
+    config.write_text('[pipelines.first]\ntable = "lake/orders"\nsink = {kind = "files", path = "out"}')
+    shown = tailer("progress", "show", config, "--json")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    (found,) = json.loads(shown.stdout)["pipelines"]
+    nothing = dict.fromkeys(("app_id", "position", "delivered", "latest", "lag"))
+    assert found == {"name": "first", "table": f"{tmp_path}/lake/orders", **nothing}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tailer.toml"]

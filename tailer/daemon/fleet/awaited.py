@@ -109,6 +109,10 @@ class AwaitedTable:
             self._is_new = True
             text = "%s: there is no table at %s yet; looking for it every %g to %g s"
             _log.info(text, name, self._pipeline.table, polling.shortest_s, polling.longest_s)
+        if self._status.order is not None:
+            text = "%s: %s is not done: there is no table yet; order it again after that"
+            _log.warning(text, name, self._status.order)
+            self._status.order = None  # nothing is lost: the pipeline begins with its start
         before: Mapping[str, int] = {}
         grown = 0  # looks in a row at a log that has grown at its end, as one does that is written all the time
         while not self._stops:
