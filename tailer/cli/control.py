@@ -1,5 +1,6 @@
 """`tailer pause`, `resume`, `resnapshot` and `skip`: orders to the running daemon."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["commands", "connection", "daemon_options"]
 
 _CONFIG: Final = click.argument("config", type=click.Path(path_type=Path, readable=False), required=False)
+_SUFFIX: Final = ".toml"
 _URL: Final = click.option("--url", help="Address of the daemon's `metrics`, in place of CONFIG.")
 _TOKEN: Final = click.option(
     "--token-file",
@@ -55,9 +57,17 @@ _HELP: Final = {
     "resume": "PIPELINE goes on after the progress of its sink.",
     "resnapshot": "PIPELINE announces a gap and delivers all rows of the newest version. The snapshot takes the place "
     "of the next version that is due: where everything is delivered, it waits for the next commit. A stopped or paused "
-    "pipeline begins again.",
+    "pipeline begins again. One that waits for its table refuses.",
     "skip": "PIPELINE, which lost changes have stopped, announces the gap and goes on after it, once.",
 }
+
+
+def _is_config(pipeline: str, config: Path) -> bool:
+    """Return whether `pipeline` is the configuration, and not `config`. Where neither exists, its suffix decides."""
+    if os.path.exists(config):  # noqa: PTH110 - Path.exists raises where a folder above cannot be entered
+        return False
+    is_named = Path(pipeline).suffix == _SUFFIX and config.suffix != _SUFFIX
+    return is_named or os.path.isfile(pipeline)  # noqa: PTH113 - as above
 
 
 def _order(verb: str) -> click.Command:
@@ -65,7 +75,7 @@ def _order(verb: str) -> click.Command:
     @click.argument("pipeline")
     @daemon_options
     def command(pipeline: str, config: Path | None, url: str | None, token_file: Path | None) -> None:
-        if config is not None and not config.is_file() and Path(pipeline).is_file():
+        if config is not None and _is_config(pipeline, config):
             pipeline, config = str(config), Path(pipeline)  # the order of the other commands
         click.echo(connection(config, url, token_file).order(pipeline, verb))
 
