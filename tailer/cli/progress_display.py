@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
+from datetime import UTC, datetime
 from typing import Final
 
 import anyio
@@ -26,7 +27,7 @@ from tailer.start import Start, StartKind, StartPoint
 from tailer.stores.wakeup import Wake
 from tailer.table_log import TableLog
 
-__all__ = ["Display", "FollowedLog", "ShownEngine", "announcement"]
+__all__ = ["Display", "FollowedLog", "ShownEngine", "announcement", "early_end"]
 
 QUIET_S: Final = 0.5
 _LOOK_S: Final = 0.1
@@ -99,6 +100,7 @@ class FollowedLog:
         self._last: int | None = None
         self._latest: int | None = None
         self._to_latest = False
+        self._early_end = ""
 
     @property
     def uri(self) -> str:
@@ -134,7 +136,7 @@ class FollowedLog:
         # A start after the end is an error, unless there may just be nothing newer, as with `latest` or a timestamp.
         between = self._to_latest or start.kind in (StartKind.LATEST, StartKind.TIMESTAMP, StartKind.TAG)
         if self._last is None or point.version - between <= self._last:
-            self._display.say(announcement(self.uri, point, self._last, self._latest))
+            self._display.say(announcement(self.uri, point, self._last, self._latest) + self._early_end)
         self._display.busy("reading the log")
         return point
 
@@ -142,7 +144,7 @@ class FollowedLog:
         """See `TableLog.resolve_end`."""
         self._display.busy("reading the log")
         self._last, self._to_latest = await self._table.resolve_end(end), end.kind is StartKind.LATEST
-        self._latest = await self._table.latest()
+        self._latest, self._early_end = await self._table.latest(), early_end(end)
         return self._last
 
     async def seek(self, version: int) -> pa.Schema | None:
@@ -237,3 +239,10 @@ def announcement(table: str, point: StartPoint, last: int | None, latest: int | 
         return f"{table}: following changes from version {point.version} on"
     versions = f"version {last}" if point.version == last else f"versions {point.version} to {last}"
     return f"{table}: changes of {versions}{waits}"
+
+
+def early_end(end: Start) -> str:
+    """Return what to say about an `end` in the future: versions are awaited, times are not."""
+    if end.kind is not StartKind.TIMESTAMP or end.moment <= datetime.now(UTC):
+        return ""
+    return f"; {end.moment.isoformat()} has not come yet, so this ends with the latest version"

@@ -15,7 +15,7 @@ from tailer.changelog.net_changes import net_changes
 from tailer.changelog.report import ChangelogReport
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.cli.completion import folders, places
-from tailer.cli.progress_display import Display, FollowedLog, ShownEngine, announcement
+from tailer.cli.progress_display import Display, FollowedLog, ShownEngine, announcement, early_end
 from tailer.cli.roots import allow_root, choose_branch, choose_format, locations
 from tailer.config.sink_kinds import configure_sink
 from tailer.config.tables import TableFormat, open_files, open_table
@@ -81,8 +81,8 @@ class Unrecorded:
     "end",
     metavar="PLACE",
     shell_complete=places(StartKind.LATEST),
-    help="End: latest, a timestamp, tag:NAME, or a version, which is awaited if it does not exist yet. Without it, "
-    "tail follows the table.",
+    help="End: latest, a timestamp, tag:NAME, or a version, which is awaited if it does not exist yet. A timestamp in "
+    "the future ends with the latest version. Without it, tail follows the table.",
 )
 @click.option(
     "--format",
@@ -242,7 +242,8 @@ class _NetChanges:
             nothing = first > last and look.until.kind is StartKind.LATEST
             if first > last and not nothing:
                 raise ConfigError("--from", f"version {first} comes after the end, version {last}", EARLIER)
-            display.say(announcement(log.uri, StartPoint(first), last) + ("" if nothing else ", as net changes"))
+            said = announcement(log.uri, StartPoint(first), last) + ("" if nothing else ", as net changes")
+            display.say(said + early_end(look.until))
             if nothing:
                 return
             display.busy(f"comparing versions {first} to {last}")

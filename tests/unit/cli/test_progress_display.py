@@ -95,6 +95,9 @@ async def test_rows_on_the_same_terminal_have_the_place_for_themselves(shown: io
     assert display._progress is None
 
 
+FUTURE = "2099-01-01T00:00:00+00:00 has not come yet, so this ends with the latest version"
+
+
 @pytest.mark.parametrize(
     ("start", "end", "said"),
     [
@@ -104,6 +107,9 @@ async def test_rows_on_the_same_terminal_have_the_place_for_themselves(shown: io
         ("latest", "1", "nothing is newer than version 1"),
         ("0", "5", "changes of versions 0 to 5; the latest is version 1, so this waits for version 5 (Ctrl-C to stop)"),
         ("snapshot", "2", "all rows of version 1, then the changes up to version 2; the latest is version 1, so this "),
+        ("0", "2099-01-01", f"changes of versions 0 to 1; {FUTURE}"),
+        ("latest", "2099-01-01", f"nothing is newer than version 1; {FUTURE}"),
+        ("snapshot", "2099-01-01", f"all rows of version 1, then the changes up to version 1; {FUTURE}"),
         ("latest", "0", None),
         ("snapshot", "0", None),
     ],
