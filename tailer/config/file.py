@@ -10,6 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
 from difflib import get_close_matches
@@ -31,6 +32,10 @@ ENV_DELIMITER: Final = "__"
 _JSON_AT_THE_TOP: Final = frozenset(
     {"drain_s", "hung_s", "read_ahead_bytes", "reload_on_change", "spark", "stores", "defaults", "pipelines"}
 )
+# Of tomllib, which names no key; the beginning of a statement of TOML; and the line in the parser's text.
+_CLASH: Final = re.compile("Cannot (overwrite|declare|mutate)")
+_STATEMENT: Final = re.compile(r"""\s*(?:\[\[?(?P<table>[^]]+)]|(?P<key>(?:[\w.\s-]|"[^"]*"|'[^']*')+?)\s*=)""")
+_AT_LINE: Final = re.compile(r"at line (\d+)")
 # For keys that have no default.
 STAND_INS: Final[Mapping[str, Any]] = {"table": "unsound", "sink": {"kind": "unsound"}, "prefix": "unsound"}
 
@@ -181,16 +186,34 @@ def place(path: Path, key: Key) -> str:
 
 
 def _document(path: Path) -> dict[str, Any]:
+    text = ""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise ConfigError(str(path), f"cannot be read: {reason}", "Check the path of the configuration.") from error
     except UnicodeDecodeError as error:
         raise ConfigError(str(path), "is not TOML: not UTF-8 text", "Check the path of the configuration.") from error
     except tomllib.TOMLDecodeError as error:
+        if _CLASH.match(str(error)) and (twice := _given_twice(text, str(error))) is not None:
+            line, name = twice
+            remedy = "Remove one of the two, or write them together."
+            raise ConfigError(f"{path}: {name}", f"is given twice, again in line {line}", remedy) from error
         remedy = "In TOML, text needs quotes and a key may appear only once."
         raise ConfigError(str(path), f"is not TOML: {error}", remedy) from error
+
+
+def _given_twice(text: str, error: str) -> tuple[int, str] | None:
+    """Return the line, from 1, and the key or table of the statement that `error` is about; None: it is not clear."""
+    lines, at = text.splitlines(), _AT_LINE.search(error)
+    # A value may have several lines: everything before its first one is TOML.
+    for number in range(len(lines) if at is None else int(at[1]), 0, -1):
+        with suppress(tomllib.TOMLDecodeError):
+            tomllib.loads("\n".join(lines[: number - 1]))
+            found = _STATEMENT.match(lines[number - 1])
+            return None if found is None else (number, found["key"] or found["table"])
+    return None
 
 
 def _overrides(names: tuple[str, ...], problems: list[Problem]) -> dict[str, Any]:

@@ -99,7 +99,7 @@ from tailer.config.shapes import MISSING, FileShape, KindTable, PipelineShape, S
 from tailer.config.sink_kinds import configure_sink
 from tailer.config.spark import check_writers, spark_settings, writers_of
 from tailer.config.stores import configured_stores
-from tailer.config.tables import TableFormat, check_choices
+from tailer.config.tables import TableFormat, check_choices, check_reader
 from tailer.errors import ConfigError
 from tailer.pipeline.policy import Policy
 from tailer.schema.variant_paths import check_paths
@@ -233,7 +233,8 @@ class _Checks:
         if engine is not None and not {"write", "shards", "on_data_loss", "sink"} & set(unsound):
             writers = writers_of(engine, self._spark, read, made)
             check_writers(engine, writers, key, read, made, self._problem)
-        table_format = self._format(key, shape, is_managed=catalog is not None)
+        read_here = table if engine is not EngineKind.SPARK else None
+        table_format = self._format(key, shape, read_here, is_managed=catalog is not None)
         if table is None or options is None:
             return None
         policy = Policy(tuple(shape.columns), shape.row_ids, shape.on_schema_change, shape.on_data_loss)
@@ -267,12 +268,15 @@ class _Checks:
         for option, reason, remedy in target_faults(options):
             self._problem((*key, *option), reason, remedy)
 
-    def _format(self, key: Key, shape: PipelineShape, *, is_managed: bool) -> TableFormat | None:
+    def _format(self, key: Key, shape: PipelineShape, read_here: str | None, *, is_managed: bool) -> TableFormat | None:
         try:
-            return check_choices(shape.table_format, shape.branch, is_managed=is_managed)
+            found = check_choices(shape.table_format, shape.branch, is_managed=is_managed)
+            if read_here is not None:
+                check_reader(read_here, found, is_managed=is_managed)
         except ConfigError as error:
             self._problem((*key, error.where), error.reason, error.remedy)
             return None
+        return found
 
     def _pattern(self, key: Key, table: str, read: PipelineTable) -> TablePattern | None:
         """Return the pattern of a template; None for the location of one table."""

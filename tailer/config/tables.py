@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
@@ -9,7 +10,7 @@ from tailer.delta.catalog.port import CommitCatalog
 from tailer.delta.folders import has_log
 from tailer.delta.log.listing import LOG
 from tailer.delta.table import DeltaTableLog
-from tailer.errors import ConfigError, did_you_mean
+from tailer.errors import ConfigError, did_you_mean, how_to_install
 from tailer.lance.history import SUFFIX, VERSIONS, has_manifests
 from tailer.lance.refs import folder_of, parse_branch
 from tailer.lance.table import LanceTableLog
@@ -25,6 +26,7 @@ __all__ = [
     "CurrentStores",
     "TableFormat",
     "check_choices",
+    "check_reader",
     "find_format",
     "list_log",
     "open_files",
@@ -108,6 +110,16 @@ def check_choices(
         reason = "names a Lance dataset, but a catalog manages Delta tables alone"
         raise ConfigError("table_format" if branch is None else "branch", reason, "Leave out one of the two.")
     return found
+
+
+def check_reader(location: str, wanted: TableFormat | None, *, is_managed: bool) -> None:
+    """Raise `ConfigError` where a table is called a Lance dataset, and what reads its rows is not installed.
+
+    `wanted`, `is_managed`: as in `check_choices`. The library is looked up, not imported.
+    """
+    is_named = wanted is None and not is_managed and not is_local(location) and location.endswith(SUFFIX)
+    if (wanted is TableFormat.LANCE or is_named) and find_spec("lance") is None:
+        raise ConfigError("table", "is a Lance dataset, and pylance is not installed", how_to_install("lance"))
 
 
 async def find_format(

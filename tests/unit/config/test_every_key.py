@@ -149,8 +149,9 @@ def test_a_key_given_twice_is_named(tmp_path: Path, section: str) -> None:
         head = f"[{'.'.join(place)}]\n" if place else ""
         path.write_text(f"{head}{json.dumps(key)} = 1\n{json.dumps(key)} = 1\n")
         (problem,) = examine(path).problems
-        assert f"line {3 if place else 2}" in problem.error.reason, problem.error
-        assert problem.error.hint == "In TOML, text needs quotes and a key may appear only once."
+        assert problem.error.where == f"{path}: {json.dumps(key)}"
+        assert problem.error.reason == f"is given twice, again in line {3 if place else 2}"
+        assert problem.error.hint == "Remove one of the two, or write them together."
 
 
 @pytest.mark.parametrize("section", SECTIONS)

@@ -325,6 +325,48 @@ def test_executors_write_wherever_they_can(tmp_path: Path, text: str, writers: W
     assert pipeline.write is writers
 
 
+@pytest.mark.parametrize(
+    ("text", "name", "line"),
+    [
+        ("drain_s = 1\ndrain_s = 2", "drain_s", 2),
+        (PIPELINE + "key = ['x']\n  key = [\n'a',\n'b = 2',\n]  # key = 3\n", "key", -4),
+        ("[pipelines.a]\n[pipelines.b]\n[pipelines.a]\n", "pipelines.a", 3),
+        ("metrics = 1\n[metrics]\n", "metrics", 2),
+        ("[pipelines]\n\"a=b\".table = 1\n\"a=b\".table = '''\nx = 1\n'''\n", '"a=b".table', 3),
+        ("[pipelines.a]\nsink = {kind = 'x'}\nsink.path = 'y'\n", "sink.path", 3),
+    ],
+)
+def test_a_key_that_is_given_twice_is_named_with_its_line(tmp_path: Path, text: str, name: str, line: int) -> None:
+    wanted = line if line > 0 else len(text.splitlines()) + line + 1
+    (found,) = examine(written(tmp_path, text)).problems
+    assert found.error.where == f"{tmp_path}/tailer.toml: {name}"
+    assert found.error.reason == f"is given twice, again in line {wanted}"
+    assert "Remove one" in found.error.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "is_fault"),
+    [
+        (PIPELINE + "table_format = 'lance'", True),
+        (PIPELINE + "branch = 'x'", True),
+        (PIPELINE.replace('"orders"', '"s3://lake/orders.lance"'), True),
+        (PIPELINE.replace('"orders"', '"s3://lake/orders.lance"') + "table_format = 'delta'", False),
+        (PIPELINE.replace('"orders"', '"s3://lake/orders"'), False),
+        (PIPELINE, False),
+        ("engine = 'auto'" + PIPELINE + "table_format = 'lance'", True),
+        ("engine = 'spark'" + PIPELINE + "table_format = 'lance'", False),
+    ],
+)
+def test_a_missing_reader_of_lance_datasets_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, is_fault: bool
+) -> None:
+    """Executors of Spark have libraries of their own."""
+    monkeypatch.setattr("tailer.config.tables.find_spec", lambda name: None if name == "lance" else object())
+    found = [each.error for each in examine(written(tmp_path, text)).problems]
+    assert [each.where.rpartition(": ")[2] for each in found] == ["pipelines.orders.table"] * is_fault
+    assert all("pylance is not installed" in each.reason and "lake-tailer[lance]" in each.hint for each in found)
+
+
 def test_one_fault_does_not_hide_the_next(tmp_path: Path) -> None:
     text = """
     drain_s = "soon"
