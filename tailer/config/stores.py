@@ -10,7 +10,7 @@ import msgspec
 
 from tailer.errors import ConfigError
 from tailer.stores.cloud.options import CREDENTIAL_TYPES
-from tailer.stores.location import is_local, parse_location
+from tailer.stores.location import address_faults, is_local, parse_location
 from tailer.stores.stores import OPTIONS, StoreOptions, Stores
 
 if TYPE_CHECKING:
@@ -25,7 +25,10 @@ _QUEUE_REMEDY: Final = "Give the URL of a queue, such as https://sqs.eu-central-
 _PREFIXES: Final = ("s3://BUCKET", "gs://BUCKET", "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net")
 # Options whose default is not None.
 _DEFAULTS: Final = {"anonymous": False, "requester_pays": False}
-_ENDPOINT_REMEDY: Final = "Give one such as https://s3.example.com or http://127.0.0.1:9000."
+_ENDPOINT_REMEDIES: Final = (
+    "Give one such as https://s3.example.com or http://127.0.0.1:9000.",
+    "Remove them: keys come from the environment or a `profile`.",
+)
 
 
 def configured_stores(shapes: Mapping[str, "StoreShape"], report: Report) -> Stores:
@@ -65,7 +68,9 @@ def store_faults(given: Mapping[str, Any], locations: Sequence[str]) -> Iterator
     """
     yield from _foreign_options(given, locations)
     if given["endpoint"] is not None:
-        yield from (("endpoint", reason, remedy) for reason, remedy in _endpoint_faults(given["endpoint"]))
+        yield from (
+            ("endpoint", reason, remedy) for reason, remedy in address_faults(given["endpoint"], *_ENDPOINT_REMEDIES)
+        )
     if given.get("notifications") is not None:
         yield from (("notifications", reason, remedy) for reason, remedy in _queue_faults(given["notifications"]))
     for option in ("region", "profile", "role_arn", "external_id", "service_account"):
@@ -82,7 +87,7 @@ def store_faults(given: Mapping[str, Any], locations: Sequence[str]) -> Iterator
 
 
 def _queue_faults(url: str) -> Iterator[tuple[str, str]]:
-    faults = list(_endpoint_faults(url))
+    faults = list(address_faults(url, *_ENDPOINT_REMEDIES))
     if faults or not urlsplit(url).path.strip("/"):
         reason = faults[0][0] if faults else "does not name a queue"
         yield reason, _QUEUE_REMEDY
@@ -99,16 +104,3 @@ def _foreign_options(given: Mapping[str, Any], locations: Sequence[str]) -> Iter
 
 def _kind(location: str) -> type[StoreOptions]:
     return OPTIONS[location.partition(":")[0]]
-
-
-def _endpoint_faults(endpoint: str) -> Iterator[tuple[str, str]]:
-    try:
-        parts = urlsplit(endpoint)
-        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        yield "is not an address", _ENDPOINT_REMEDY
-        return
-    if parts.username is not None or parts.password is not None:
-        yield "holds a user or a password", "Remove them: keys come from the environment or a `profile`."
-    elif not is_address or parts.query or parts.fragment:
-        yield "is not an address", _ENDPOINT_REMEDY

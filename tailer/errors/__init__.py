@@ -47,7 +47,7 @@ from tailer.errors.change import (
     SchemaChanged,
     TableReplaced,
 )
-from tailer.errors.extras import how_to_install
+from tailer.errors.extras import how_to_install, missing_client
 from tailer.errors.frames import brief_errors
 from tailer.errors.general import ConfigError, EngineUnavailable, Retry, TailerError, one_line
 from tailer.errors.log import (
@@ -109,5 +109,6 @@ __all__ = [
     "brief_errors",
     "did_you_mean",
     "how_to_install",
+    "missing_client",
     "one_line",
 ]

@@ -7,8 +7,10 @@ Hadoop. `s3a:` and `s3n:` are other spellings of `s3:`, and `abfs:` is one of `a
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
+from urllib.parse import urlsplit
 
 from tailer.errors import ConfigError
 from tailer.stores.folders import local_folder
@@ -18,6 +20,7 @@ __all__ = [
     "GCS",
     "S3",
     "ObjectLocation",
+    "address_faults",
     "is_local",
     "is_readable",
     "lies_in",
@@ -96,6 +99,20 @@ def path_text(path: str | os.PathLike[str], where: str) -> str:
     if not isinstance(text, str):
         raise ConfigError(where, f"{path!r} is not a path", "Give text, or a pathlib.Path.")
     return text
+
+
+def address_faults(address: str, remedy: str, login_remedy: str) -> Iterator[tuple[str, str]]:
+    """Yield the reason and the next step of each fault of the address of a server: `login_remedy` if it has a login."""
+    try:
+        parts = urlsplit(address)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        yield "is not an address", remedy
+        return
+    if parts.username is not None or parts.password is not None:
+        yield "holds a user or a password", login_remedy
+    elif not is_address or parts.query or parts.fragment:
+        yield "is not an address", remedy
 
 
 def is_local(location: str) -> bool:

@@ -6,11 +6,12 @@ cloud's own tools would.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, missing_client
 from tailer.stores import cloud, s3
 from tailer.stores.cloud import AzureOptions, GcsOptions
 from tailer.stores.local import LocalStore
@@ -96,10 +97,9 @@ def check_client(location: str) -> str:
     """Return `location`. Raises `ConfigError` where the client of its store is not installed; it is not imported."""
     if not is_local(location):
         found = _split(location)
-        if found.scheme == S3:
-            s3.check_client(found.bucket)
-        else:
-            cloud.check_client(found.root)
+        library, extra = ("aiobotocore", "s3") if found.scheme == S3 else ("obstore", "cloud")
+        if find_spec(library) is None:
+            raise missing_client(extra, found.root, ImportError(f"No module named {library!r}"))
     return location
 
 

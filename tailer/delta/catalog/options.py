@@ -1,16 +1,19 @@
 """The options of a `unity` catalog, apart from its client, which is an extra."""
 
 from collections.abc import Iterator
-from typing import ClassVar
-from urllib.parse import urlsplit
+from typing import ClassVar, Final
 
 import msgspec
 
 from tailer.errors import ConfigError
+from tailer.stores.location import address_faults
 
 __all__ = ["UnityOptions", "fits_header", "unity_faults"]
 
-_URI_REMEDY = "Give one such as https://catalog.example or http://127.0.0.1:8080."
+_URI_REMEDIES: Final = (
+    "Give one such as https://catalog.example or http://127.0.0.1:8080.",
+    "Remove them; use `token_file`.",
+)
 
 
 class UnityOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +36,7 @@ class UnityOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def unity_faults(name: str, options: UnityOptions) -> Iterator[ConfigError]:
     """Yield the faults of the catalog called `name`, whose options have the right types."""
-    yield from (ConfigError(f"{name}.uri", *fault) for fault in _uri_faults(options.uri))
+    yield from (ConfigError(f"{name}.uri", *fault) for fault in address_faults(options.uri, *_URI_REMEDIES))
     if options.table.count(".") != 2 or not all(options.table.split(".")):
         yield ConfigError(f"{name}.table", f"{options.table!r} is not a full name", "Give catalog.schema.table.")
     if options.token is not None and options.token_file is not None:
@@ -47,16 +50,3 @@ def unity_faults(name: str, options: UnityOptions) -> Iterator[ConfigError]:
 def fits_header(token: str) -> bool:
     """Return whether `token` can be sent."""
     return token.isascii() and token.isprintable() and bool(token) and " " not in token
-
-
-def _uri_faults(uri: str) -> Iterator[tuple[str, str]]:
-    try:
-        parts = urlsplit(uri)
-        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        yield "is not an address", _URI_REMEDY
-        return
-    if parts.username is not None or parts.password is not None:
-        yield "holds a user or a password", "Remove them; use `token_file`."
-    elif not is_address or parts.query or parts.fragment:
-        yield "is not an address", _URI_REMEDY

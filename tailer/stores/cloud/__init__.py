@@ -3,10 +3,9 @@
 obstore comes with the extra `cloud`; the functions here import it when they are called.
 """
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from tailer.errors import ConfigError, how_to_install
+from tailer.errors import missing_client
 from tailer.stores.cloud.delta_rs import check_account, delta_rs_settings
 from tailer.stores.cloud.options import CREDENTIAL_TYPES, AzureOptions, CloudOptions, GcsOptions
 
@@ -20,7 +19,6 @@ __all__ = [
     "CloudOptions",
     "GcsOptions",
     "check_account",
-    "check_client",
     "delta_rs_settings",
     "open_ranges",
     "open_store",
@@ -35,7 +33,7 @@ def open_store(bucket: str, root: str, options: CloudOptions) -> "CloudStore":
     try:
         from tailer.stores.cloud.store import CloudStore  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise _missing(bucket, error) from error
+        raise missing_client("cloud", bucket, error) from error
     return CloudStore(bucket, root, options)
 
 
@@ -44,16 +42,5 @@ def open_ranges(bucket: str, key: str, options: CloudOptions) -> "CloudRanges":
     try:
         from tailer.stores.cloud.ranges import CloudRanges  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise _missing(bucket, error) from error
+        raise missing_client("cloud", bucket, error) from error
     return CloudRanges(bucket, key, options)
-
-
-def check_client(bucket: str) -> None:
-    """Raise `ConfigError` where the extra `cloud` is not installed. It is looked up, not imported."""
-    if find_spec("obstore") is None:
-        raise _missing(bucket, ImportError("No module named 'obstore'"))
-
-
-def _missing(bucket: str, error: ImportError) -> ConfigError:
-    remedy = f"{how_to_install('cloud')} Executors of Spark need it, too."
-    return ConfigError(bucket, f"the store cannot be reached: {error}", remedy)

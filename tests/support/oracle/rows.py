@@ -29,6 +29,7 @@ from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, is_vari
 from tailer.variant import Variant
 
 __all__ = [
+    "ATOMS",
     "COME",
     "GONE",
     "METADATA",
@@ -214,7 +215,8 @@ def type_name(kind: pa.DataType) -> str:
 
 _ALIASES: Final = {"large_string": "string", "string_view": "string", "large_binary": "binary"}
 
-_ATOMS: Final[Mapping[str, pa.DataType]] = {
+# The Arrow types of Delta's primitive types without parameters.
+ATOMS: Final[Mapping[str, pa.DataType]] = {
     "boolean": pa.bool_(),
     "byte": pa.int8(),
     "short": pa.int16(),
@@ -236,7 +238,7 @@ def arrow_type(spark_type: Any) -> pa.DataType:
         return pa.struct([(field["name"], arrow_type(field["type"])) for field in spark_type["fields"]])
     if isinstance(spark_type, dict) and spark_type["type"] == "array":
         return pa.list_(arrow_type(spark_type["elementType"]))
-    return _ATOMS[spark_type]
+    return ATOMS[spark_type]
 
 
 def from_spark_json(rows: Sequence[Mapping[str, Any]], schema: Mapping[str, Any]) -> pa.Table:

@@ -17,6 +17,7 @@ from tailer.errors import ChangesUnavailable
 from tailer.events import type_text
 from tailer.schema.char_types import with_chars
 from tests.support.oracle.partition_texts import spark_answers
+from tests.support.oracle.rows import ATOMS
 from tests.support.tables.log_files import task
 
 TEXT: Final = pa.string()
@@ -88,22 +89,7 @@ def test_partition_values_of_another_type(text: str, kind: pa.DataType) -> None:
 
 
 ANSWERS: Final = spark_answers()
-TYPES: Final = {
-    "string": TEXT,
-    "binary": pa.binary(),
-    "boolean": pa.bool_(),
-    "byte": pa.int8(),
-    "short": pa.int16(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "decimal(10,2)": pa.decimal128(10, 2),
-    "decimal(38,0)": pa.decimal128(38, 0),
-    "date": pa.date32(),
-    "timestamp": UTC_MICROS,
-    "timestamp_ntz": pa.timestamp("us"),
-}
+TYPES: Final = {**ATOMS, "decimal(10,2)": pa.decimal128(10, 2), "decimal(38,0)": pa.decimal128(38, 0)}
 # Spark's cast takes these and loses a fraction, digits or a time of day, or makes infinity of a number.
 LOSSY: Final[dict[str, set[str]]] = {
     "byte": {"7.5"},
