@@ -35,7 +35,7 @@ from tests.support.seeds import seeds
 from tests.support.spark.batches import placed
 from tests.support.tables.schema_changes import Change, Named, Reshaped, named_row
 
-SEEDS: Final = seeds(4)
+SEEDS: Final = seeds(11)  # so many for every change of columns to be there
 VERSIONS: Final = 9
 RANGES: Final = 3
 DROP: Final = PairingRules()
@@ -197,7 +197,7 @@ def check_typed(table: Reshaped, versions: range, since: int, chosen: bool) -> b
     return True
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [*SEEDS[:4], *(pytest.param(seed, marks=pytest.mark.long) for seed in SEEDS[4:])])
 def test_tables_whose_columns_change(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     table = Reshaped(tmp_path, chance).run(VERSIONS)
