@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from tailer.spark.write.delta_session import with_delta
 from tests.support.daemon.process import DeltaDestination
 from tests.support.histories.long_history import LongHistory
+from tests.support.seeds import repeats
 from tests.support.spark.cluster import Driver, StandaloneCluster
 from tests.support.spark.executor_writes import Delivering, Interrupted, check_delivered, waits_to_die
 from tests.support.spark.session import delta_jars
@@ -27,7 +28,7 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.spark
 
-KILLS: Final = 2
+KILLS: Final = repeats(1)
 COMMITS: Final = 60
 SHORT: Final = 4  # versions per version range, so that commits come often
 PATIENCE_S: Final = 600

@@ -34,8 +34,8 @@ PATIENCE_S: Final = 600
 
 def history_in(folder: Path, seed: int) -> History:
     """Write a history, all of it published."""
-    history = History(folder / "table", seed=seed, length=40, large=2_000, large_every=6)
-    history.publish(39)
+    history = History(folder / "table", seed=seed, length=20, large=2_000, large_every=6)
+    history.publish(19)
     return history
 
 

@@ -38,7 +38,7 @@ from tests.support.spark.stage_kills import WATCHED, StageKiller, await_executor
 pytestmark = pytest.mark.spark
 
 FILES: Final = 2
-ROWS: Final = 40_000  # in a file
+ROWS: Final = 20_000  # in a file
 UPDATES: Final = 2  # versions, each of which rewrites all files
 PATIENCE_S: Final = 600
 KEY: Final = "concat_ws('/', _commit_version, _change_type, id) AS key"

@@ -11,6 +11,8 @@ from tailer.events import COMMIT_TIMESTAMP
 from tests.support.oracle.rows import Rows, rows_of
 from tests.support.spark.table import Table, kinds
 
+pytestmark = pytest.mark.nightly
+
 
 def kernel_feed(path: Path, first: int, last: int) -> pa.Table:
     """Read the changes of some versions with delta-kernel-rs."""

@@ -22,6 +22,8 @@ from tests.support.oracle.rows import Rows, rows_of, spark_feed
 from tests.support.spark.table import Table, kinds
 from tests.support.tables.golden import golden_delta
 
+pytestmark = pytest.mark.nightly
+
 SOURCE: Final = "(SELECT id FROM range(5)) s"
 
 
@@ -132,7 +134,6 @@ def test_delta_rs_gives_nulls_for_columns_that_were_replaced(table: Table) -> No
 
 
 @pytest.mark.parametrize("mode", ["name", "id"])
-@pytest.mark.nightly
 def test_delta_rs_does_not_read_mapped_columns(table: Table, mode: str) -> None:
     mapped = f"'delta.columnMapping.mode' = '{mode}'"
     table.create("id BIGINT, n INT", "SELECT id, 1 FROM range(4)", properties=mapped)
@@ -169,7 +170,6 @@ def test_spark_streams_unchanged_rows_where_the_feed_was_switched_off(table: Tab
 
 
 @pytest.mark.parametrize("change", ["RENAME COLUMN n TO m", "DROP COLUMN n"])
-@pytest.mark.nightly
 def test_spark_stops_at_a_column_renamed_or_dropped(table: Table, tmp_path: Path, change: str) -> None:
     mapped = "'delta.columnMapping.mode' = 'name'"
     table.create("id BIGINT, n INT", "SELECT id, 1 FROM range(4)", properties=mapped)
