@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tailer.errors import TailerError
+from tailer.errors import NotATable, TailerError
 from tailer.events import COMMIT_TIMESTAMP, COMMIT_VERSION
 from tests.support.follow import Followed, follow_until_error, snapshot
 from tests.support.oracle.rows import assert_same
@@ -54,8 +54,11 @@ def rows_of(versions: list[Followed], name: str) -> list[tuple[pa.Schema, str]]:
 
 
 def described(error: Exception | None, location: str) -> tuple[type[Exception] | None, str, str]:
-    """Return class, text and hint of an error, without the location of the table."""
-    hint = error.hint if isinstance(error, TailerError) else ""
+    """Return class, text and hint of an error, without the location of the table.
+
+    Where there is no table, a store cannot tell what else is there, so its hint says more.
+    """
+    hint = error.hint if isinstance(error, TailerError) and not isinstance(error, NotATable) else ""
     return (
         None if error is None else type(error),
         str(error).replace(location, "TABLE"),
