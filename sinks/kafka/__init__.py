@@ -28,6 +28,9 @@ order:
 4. A record claims the stream: the same progress, with this instance's name. From now on a takeover can be distinguished
    from an error, because the record names another instance. A broker that gave up a slow transaction answers the same.
    So of two instances that do all this at the same time, the later one goes on: the earlier one finds its name.
+5. Before the claim is committed, the topic is read up to its offset. Step 2 may have asked a broker that does not know
+   yet that another one leads, and that lacks what was committed since; the claim is stored by the leader (`acks=all`).
+   If there was more, it is claimed again, in the same transaction, and the pipeline begins again as in step 3.
 
 An instance that has nothing to deliver does that, too, and then asks every few seconds who owns the id.
 

@@ -49,8 +49,10 @@ class Link:
         self._cluster: Cluster | None = None
         self._connection: Connection | None = None
 
-    def progress(self) -> ProgressTopic | None:
+    def progress(self, before: int | None = None) -> ProgressTopic | None:
         """Read the progress of every stream from the progress topic. None: the topic is to be created.
+
+        `before`: an offset that a producer was told, to read every record before it, whichever broker answers.
 
         Raises `SinkError`, also for wrong topics, so that a new pipeline fails before there is something to deliver.
         """
@@ -60,7 +62,7 @@ class Link:
                 self._await_topics()
                 check_present(self.name, self._connected(), self.options)
                 self._checked = True
-            found = self._connected().read(topic)
+            found = self._connected().read(topic, before)
         if found is None and not self.options.create_topics:
             raise SinkUnavailable(self.name, f"the topic {topic} is gone, or is not known yet")
         if found is None:

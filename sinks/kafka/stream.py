@@ -9,7 +9,7 @@ Everything here blocks and is called from worker threads, by one at a time.
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -73,7 +73,7 @@ class Stream:
         """Read the position of the stream without taking it over.
 
         If a transaction of the stream is open, the stream may be further than this; `take_over` finds out. Raises
-        `SinkFenced` if another instance has claimed a stream of ours, `SinkUnavailable` if the topic is gone.
+        `SinkFenced` if another instance has claimed a stream of ours, `SinkUnavailable` if progress cannot be read.
         """
         # The pipeline continues after the answer: rows that were held back come again.
         self.encoding = None
@@ -86,8 +86,10 @@ class Stream:
             if is_layout(self.app_id) and not _is_in_transaction(self.link, self.app_id):
                 # Shards begin by it, and nothing compares it when they are taken over.
                 raise _undecided(self.link, self.app_id)
+        elif self._producer is not None and _position(found) != _position(self._seen):
+            raise _former(self.link, self.app_id)
         self._seen, self._asked, self._has_moved = found, True, False
-        return None if found is None else found.position
+        return _position(found)
 
     def take_over(self) -> None:
         """Become the writer of the stream, after the progress seen last; does nothing for the current writer.
@@ -184,17 +186,10 @@ class Stream:
     def _take_over(self, reset_to: Position | None = None) -> None:
         """Claim the stream; `reset_to`: set it to that progress, whatever it was, in the topic as it is now."""
         self._topic = self.link.check_topics(self._delivered() if reset_to is None else None)
+        asked, seen = self._asked, self._seen
         producer = self.link.producer(self.app_id)
         try:
-            read = self._decided()
-            found = read.entries.get(self.app_id)
-            self._check_claim(read)
-            former = found or self._predecessor(read.entries)  # rows before REPLACE TABLE are in the same topic
-            if former is not None and reset_to is None:
-                _check_place(self.link, self.app_id, former, self._topic)
-            asked, seen = self._asked, self._seen
-            self._former = None if found is None else found.instance
-            self._claim(producer, found if reset_to is None else self.entry(reset_to))
+            found = self._claim(producer, self._claimable(reset_to), reset_to)
         except BaseException:
             producer.close()
             raise
@@ -202,48 +197,55 @@ class Stream:
         instance = self.link.instance
         rival = "" if found is None or found.instance == instance else f", in place of instance {found.instance}"
         _log.info("%s: delivers %s from here on as instance %s%s", self.link.name, self.app_id, instance, rival)
-        self._has_moved = asked and (seen and seen.position) != (found and found.position)
+        self._has_moved = asked and _position(seen) != _position(found)
 
-    def _decided(self) -> ProgressTopic:
-        """Read the progress of all streams; that of this one cannot be changed by another instance any more."""
-        read = self.link.progress()
-        if read is None:
-            # It exists, for topics were checked. Taking it for empty would deliver everything again.
-            raise SinkUnavailable(self.link.name, f"not all brokers know {self.link.options.progress_topic} yet")
-        if self.app_id in read.open:
-            raise _undecided(self.link, self.app_id)
-        return read
+    def _claimable(self, reset_to: Position | None, before: int | None = None) -> Entry | None:
+        """Return the progress on top of which the stream can be claimed. Raises `SinkError`."""
+        read = _decided(self.link, self.app_id, before)
+        found = read.entries.get(self.app_id)
+        self._check_claim(read)
+        former = found or self._predecessor(read.entries)  # rows before REPLACE TABLE are in the same topic
+        if former is not None and reset_to is None:
+            _check_place(self.link, self.app_id, former, self._topic)
+        self._former = None if found is None else found.instance
+        return found
 
     def _predecessor(self, entries: Mapping[str, Entry]) -> Entry | None:
         """Return the latest progress of the pipeline in a table that this one replaced, whose rows are in the topic."""
         pipeline = pipeline_of(self.app_id)
-        found = [
-            (entry.position, entry)
-            for app_id, entry in entries.items()
-            if app_id != self.app_id and pipeline_of(app_id) == pipeline and entry.position is not None
-        ]
-        return max(found, key=lambda each: each[0], default=(None, None))[1]
+        others = (each for key, each in entries.items() if key != self.app_id and pipeline_of(key) == pipeline)
+        delivered = ((each.position, each) for each in others if each.position is not None)
+        return max(delivered, key=lambda each: each[0], default=(None, None))[1]
 
     def _delivered(self) -> Position | None:
         """Return the last position of rows in the topic by the progress topic; of a layout, those of its shards."""
-        found = [self._seen]
-        if is_layout(self.app_id) or self._seen is None:
-            entries = (self.link.progress() or ProgressTopic()).entries
-            own = entries.get(self.app_id) or self._predecessor(entries)
-            found = _shards_of(self.app_id, entries) if is_layout(self.app_id) else [own]
-        there = [each for each in found if each is not None and each.topic == self.link.options.topic]
-        return min((each.position for each in there if each.position is not None), default=None)
+        if self._seen is not None and not is_layout(self.app_id):
+            return _first_position(self.link, [self._seen])
+        entries = (self.link.progress() or ProgressTopic()).entries
+        own = entries.get(self.app_id) or self._predecessor(entries)
+        return _first_position(self.link, _shards_of(self.app_id, entries) if is_layout(self.app_id) else [own])
 
-    def _claim(self, producer: Producer, found: Entry | None) -> None:
-        entry = self.entry(None) if found is None else self.entry(found.position, found.key, found.count)
+    def _claim(self, producer: Producer, found: Entry | None, reset_to: Position | None) -> Entry | None:
+        """Claim the stream on top of the progress `found`. Return the progress that there really was.
+
+        A broker that led before may have given less. The leader stores our record after all of our predecessor's: what
+        is before it decides. If that is more, a second record in the same transaction takes its place.
+        """
         try:
             producer.begin()
-            self.link.record_progress(producer, self.app_id, entry)
+            entry = _record_claim(self, producer, found, reset_to)
+            offset = producer.flush()
+            if offset is None:
+                raise SinkUnavailable(self.link.name, f"no broker said where its claim of {self.app_id} is stored")
+            stated, found = found, self._claimable(reset_to, offset)
+            if found != stated:
+                entry = _record_claim(self, producer, found, reset_to)
             producer.commit()
         except SinkFenced as error:
             self._note_rival()
             raise _gave_up(self.link, error) from error
         self._seen, self._asked, self._owners = entry, True, frozenset([self.link.instance])
+        return found
 
     def _note_rival(self) -> None:
         """Note that another instance took the stream over before we could claim it, so that the later one goes on.
@@ -280,11 +282,29 @@ class Stream:
             raise _taken(self.link, self.app_id, found)
 
 
+def _position(entry: Entry | None) -> Position | None:
+    return None if entry is None else entry.position
+
+
 def _progress(link: Link, app_id: str) -> ProgressTopic:
     """Read the progress from the topic, which exists. Raises `SinkUnavailable` if a broker does not know it."""
     read = link.progress_of(app_id)
     if read is None:
         raise _unknown_topic(link)
+    return read
+
+
+def _decided(link: Link, app_id: str, before: int | None) -> ProgressTopic:
+    """Read the progress of all streams; that of `app_id`, whose id is taken over, cannot change any more.
+
+    `before`: as in `Link.progress`.
+    """
+    read = link.progress(before)
+    if read is None:
+        # It exists, for topics were checked. Taking it for empty would deliver everything again.
+        raise SinkUnavailable(link.name, f"not all brokers know {link.options.progress_topic} yet")
+    if app_id in read.open:
+        raise _undecided(link, app_id)
     return read
 
 
@@ -306,6 +326,12 @@ def _is_in_transaction(link: Link, app_id: str) -> bool:
 
 def _undecided(link: Link, app_id: str) -> SinkUnavailable:
     return SinkUnavailable(link.name, f"brokers have not ended the last transaction of {app_id} yet")
+
+
+def _former(link: Link, app_id: str) -> SinkUnavailable:
+    # While our producer works, nobody else writes. The stream, taken over already, would deliver again what came after.
+    reason = f"a broker gave former progress of {app_id}: it may not know yet that another one leads"
+    return SinkUnavailable(link.name, reason)
 
 
 def _taken(link: Link, app_id: str, found: Entry) -> SinkFenced:
@@ -331,6 +357,19 @@ def _check_place(link: Link, app_id: str, found: Entry, now: TopicState) -> None
             "order of a key's messages would be lost"
         )
         raise SinkRejected(link.name, reason, f"Deliver to a new topic, by another pipeline; or {remedy}.")
+
+
+def _record_claim(stream: Stream, producer: Producer, found: Entry | None, reset_to: Position | None) -> Entry:
+    on = found if found is not None and reset_to is None else stream.entry(reset_to)
+    entry = stream.entry(on.position, on.key, on.count)
+    stream.link.record_progress(producer, stream.app_id, entry)
+    return entry
+
+
+def _first_position(link: Link, entries: Sequence[Entry | None]) -> Position | None:
+    """Return the first position of those in the topic of `link`."""
+    there = [each for each in entries if each is not None and each.topic == link.options.topic]
+    return min((each.position for each in there if each.position is not None), default=None)
 
 
 def _shards_of(layout: str, entries: Mapping[str, Entry]) -> list[Entry | None]:

@@ -1,21 +1,23 @@
-"""Five deliberate mistakes that lose or duplicate messages: the figures detect each, and are 0 without it.
+"""Six deliberate mistakes that lose or duplicate messages: the figures detect each, and are 0 without it.
 
 A test runs twice under the same fault, which fires at a named place in the code: with the code as it is, and with one
 mistake in it.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
-from kafka import KafkaProducer
+from kafka import KafkaProducer, TopicPartition
 from kafka.admin import OffsetSpec
 from kafka.protocol.consumer import IsolationLevel
 
@@ -27,7 +29,7 @@ from sinks.kafka.clients.python_producer import PythonProducer
 from sinks.kafka.clients.python_records import Record, batches
 from sinks.kafka.link import Link
 from sinks.kafka.options import settings_of
-from sinks.kafka.progress import Entry, ProgressTopic, encode
+from sinks.kafka.progress import Entry, encode
 from sinks.kafka.sink import KafkaSink
 from sinks.kafka.stream import Stream
 from tailer.changelog.engine import ChangelogEngine
@@ -37,6 +39,7 @@ from tailer.engine.local import LocalEngine
 from tailer.errors import SinkFenced, SinkUnavailable
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.row_delivery import row_pipeline
+from tailer.plan import Position
 from tailer.start import Start
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
@@ -45,6 +48,7 @@ from tests.support.kafka.figures import Figures
 from tests.support.kafka.history import History
 from tests.support.kafka.lanes import Lane, Lanes
 from tests.support.kafka.proxy import Proxy
+from tests.support.kafka.topics import end_offsets
 
 PATIENCE_S = 30.0
 
@@ -157,9 +161,7 @@ def test_progress_read_before_the_other_one_is_fenced(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, mistaken: bool
 ) -> None:
     if mistaken:
-        monkeypatch.setattr(
-            Stream, "_decided", lambda self: ProgressTopic({self.app_id: self._seen} if self._seen else {})
-        )
+        monkeypatch.setattr(Stream, "_claimable", lambda self, *_: self._seen)
 
     def connect_late(connect: Callable[[str], Producer], app_id: str) -> Producer:
         scene.deliver(scene.sink())  # another instance
@@ -201,6 +203,44 @@ def test_progress_read_to_the_committed_end_only(scene: Scene, monkeypatch: pyte
     assert (figures.doubled > 0) if mistaken else figures.all_zero, figures
 
 
+@mistaken
+def test_progress_read_as_a_former_leader_has_it(scene: Scene, monkeypatch: pytest.MonkeyPatch, mistaken: bool) -> None:
+    """Until the stream is claimed, a broker that does not know yet that another one leads gives a former end."""
+    if mistaken:
+        claimable, found = Stream._claimable, dict[Stream, Entry | None]()
+
+        def read_once(stream: Stream, reset_to: Position | None, before: int | None = None) -> Entry | None:
+            if before is None:
+                found[stream] = claimable(stream, reset_to)
+            return found[stream]
+
+        monkeypatch.setattr(Stream, "_claimable", read_once)
+    scene.history.publish(3)
+    scene.deliver(scene.sink())
+    topic = TopicPartition(scene.lanes.progress_topic, 0)
+    former = end_offsets(scene.kafka.bootstrap_servers, [topic.topic])[topic]
+    scene.history.publish(4)
+    scene.deliver(scene.sink())
+
+    ends, commit, claimed = python_cluster._ends, PythonProducer.commit, Event()
+
+    def ends_of_former_leader(admin: Any, partitions: Sequence[TopicPartition]) -> Any:
+        found = ends(admin, partitions)
+        if topic in found and not claimed.is_set():
+            found[topic] = SimpleNamespace(offset=former, leader_epoch=found[topic].leader_epoch)
+        return found
+
+    def commit_claim(producer: PythonProducer) -> None:
+        commit(producer)
+        claimed.set()
+
+    monkeypatch.setattr(python_cluster, "_ends", ends_of_former_leader)
+    monkeypatch.setattr(PythonProducer, "commit", commit_claim)
+    scene.deliver(scene.sink())
+    figures = scene.figures()
+    assert (figures.doubled > 0) if mistaken else figures.all_zero, figures
+
+
 def committed_batches(admin: Any, partition: Any, position: int, end: int) -> Iterator[Any]:
     """Yield what `read_committed` consumers see: what comes before any open transaction."""
     stable = admin.list_partition_offsets({partition: OffsetSpec.LATEST}, IsolationLevel.READ_COMMITTED)[partition]
@@ -235,8 +275,13 @@ def test_progress_outside_of_the_transaction(
     scene: Scene, kafka_link: Proxy, monkeypatch: pytest.MonkeyPatch, mistaken: bool
 ) -> None:
     if mistaken:
-        outside = partial(record_outside, scene.kafka.bootstrap_servers)
-        monkeypatch.setattr(Link, "record_progress", lambda at, _, *where: outside(at.options.progress_topic, *where))
+        record = Link.record_progress
+
+        def record_twice(at: Link, producer: Producer, *progress: Any) -> None:
+            record_outside(scene.kafka.bootstrap_servers, at.options.progress_topic, *progress)
+            record(at, producer, *progress)
+
+        monkeypatch.setattr(Link, "record_progress", record_twice)
 
     monkeypatch.setattr(python_producer, "_END_MS", 2_000)
 

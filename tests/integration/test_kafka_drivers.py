@@ -6,14 +6,15 @@ import random
 import time
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final
 
 import pytest
 from kafka import TopicPartition
 from kafka.partitioner import murmur2
 from kafka.record import util
 
-from sinks.kafka.clients import python_connection
+from sinks.kafka.clients import python_cluster, python_connection
 from sinks.kafka.clients.port import ProducerFactory, ProducerSettings
 from sinks.kafka.clients.python_cluster import Cluster, Owner, ReadResult
 from sinks.kafka.clients.python_producer import PythonProducer
@@ -97,6 +98,57 @@ def test_a_flush_that_was_started_ends_with_its_transaction(
         producer.send(topic, messages_of([b"5"]))
         producer.commit()
     assert values_of(read_topic(kafka.bootstrap_servers, topic)) == [b"1"] * 1000 + [b"3"] * 1000 + [b"5"]
+
+
+@every_driver
+def test_a_flush_gives_the_offset_of_the_first_message(driver: ProducerFactory, kafka: KafkaCluster) -> None:
+    """Each transaction has its own; more may be sent after it, and is committed with the rest."""
+    topic, offset = create_topic(kafka.bootstrap_servers), 0
+    with producing(driver, kafka.bootstrap_servers, unique_name()) as producer:
+        for values in ([b"1"], [b"2", b"3"], [b"4"] * 1000):
+            producer.begin()
+            assert producer.flush() is None
+            producer.send(topic, messages_of(values))
+            assert [producer.flush(), producer.flush()] == [offset] * 2
+            assert end_offsets(kafka.bootstrap_servers, [topic])[TopicPartition(topic, 0)] == offset + len(values)
+            producer.send(topic, messages_of([b"more"]))
+            assert producer.flush() == offset
+            producer.commit()
+            offset += len(values) + 2  # and the marker
+    assert len(read_topic(kafka.bootstrap_servers, topic)) == 1 + 2 + 1000 + 3
+
+
+def test_a_read_before_an_offset_that_was_told_needs_no_end(
+    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that led before gives a former end. No later read takes that for the end."""
+    topic, transactional_id = create_topic(kafka.bootstrap_servers), unique_name()
+    cluster = Cluster(connection_to(kafka.bootstrap_servers))
+    with producing(PythonProducer, kafka.bootstrap_servers, transactional_id) as producer:
+        for value in (b"1", b"2"):
+            producer.begin()
+            producer.send(topic, messages_of([value], [b"k"]))
+            producer.commit()
+        producer.begin()
+        producer.send(topic, messages_of([b"3"], [b"k"]))
+        offset = producer.flush()
+
+        def former_ends(*_: Any) -> dict[TopicPartition, Any]:
+            return {TopicPartition(topic, 0): SimpleNamespace(offset=2, leader_epoch=0)}
+
+        with monkeypatch.context() as patch:
+            patch.setattr(python_cluster, "_ends", former_ends)
+            former, found = cluster.read(topic), cluster.read(topic, offset)
+            assert former is not None
+            assert found is not None
+            assert (former.records[b"k"].value, former.open_keys) == (b"1", frozenset())
+            assert (found.records[b"k"].value, found.open_keys) == (b"2", frozenset())
+            with pytest.raises(SinkUnavailable, match="former end"):
+                cluster.read(topic)
+        now = cluster.read(topic)
+        assert now is not None
+        assert (now.records[b"k"].value, now.open_keys) == (b"2", frozenset([b"k"]))
+    cluster.close()
 
 
 @every_driver

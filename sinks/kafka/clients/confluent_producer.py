@@ -116,6 +116,13 @@ class ConfluentProducer:
         with self._refusing_after_failure() as client:
             client.start_flush(_SLICE_S)
 
+    def flush(self) -> int | None:
+        """Return when all messages are stored, with the offset of the first one; None if no broker told it."""
+        with self._refusing_after_failure() as client:
+            self._flush(client)
+            self._check_delivered()
+        return self._deliveries.first_offset
+
     def commit(self) -> None:
         """Return when all messages are stored and visible together: each delivery is checked before the commit."""
         with self._refusing_after_failure() as client:

@@ -120,6 +120,13 @@ class Producer(Protocol):
         """
         ...
 
+    def flush(self) -> int | None:
+        """Return when all messages are stored, with the offset of the first one; None if no broker told it.
+
+        Raises as `send` does.
+        """
+        ...
+
     def commit(self) -> None:
         """Return when all messages are stored and visible together: each delivery is checked before the commit.
 

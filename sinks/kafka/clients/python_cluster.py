@@ -27,7 +27,7 @@ from sinks.kafka.clients.port import Connection
 from sinks.kafka.clients.python_connection import CLIENT_ERRORS, connected, error_for
 from sinks.kafka.clients.python_records import Record, Transactions, batches
 from sinks.kafka.topics import TopicState
-from tailer.errors import SinkError, SinkRejected
+from tailer.errors import SinkError, SinkRejected, SinkUnavailable
 
 __all__ = ["Cluster", "Owner", "ReadResult"]
 
@@ -93,6 +93,7 @@ class Cluster:
         self._name: Final = connection.name
         self._admin: Any = None
         self._reads: dict[str, _Read] = {}
+        self._told: dict[str, tuple[str | None, int]] = {}  # by topic: its id, and the last offset told to a producer
 
     def describe(self, topics: Sequence[str], with_configs: bool = True) -> dict[str, TopicState]:
         """Describe those of `topics` that exist; their settings only `with_configs`."""
@@ -133,8 +134,11 @@ class Cluster:
                 raise error_of(self._name, code, f"{for_code(code).__name__}: {text}", topic)
             admin.wait_for_topics([topic], timeout_ms=_VISIBLE_MS)
 
-    def read(self, topic: str) -> ReadResult | None:
-        """Read partition 0 of a topic up to its current end. None: no such topic.
+    def read(self, topic: str, before: int | None = None) -> ReadResult | None:
+        """Read partition 0 of a topic up to its current end, or up to the offset `before`. None: no such topic.
+
+        `before`: an offset that a producer was told. A broker that does not know yet that another one leads has nothing
+        that was stored since: from here on, no read ends before that offset.
 
         A transaction that was just committed may still be open: `owner` says more.
         """
@@ -143,13 +147,20 @@ class Cluster:
             described = self._described(admin, [topic])[topic]
             if described is None:
                 return None
-            end = _end(admin, partition)
+            last, topic_id = _end(admin, partition), _id(described)
+            end = last.offset if before is None else before
+            told_id, told = self._told.get(topic, (None, 0))
+            if before is not None:
+                self._told[topic] = (topic_id, before)
+            elif topic_id is not None and topic_id == told_id and end <= told:
+                reason = f"a broker gave a former end of {topic}: it may not know yet that another one leads"
+                raise SinkUnavailable(self._name, reason)
             # An error in the middle leaves no partial result.
             read = self._reads.pop(topic, None)
-            valid = read is not None and (read.topic_id, read.epoch) == (_id(described), end.leader_epoch)
-            if read is None or not valid or _unsure(read) or read.position > end.offset:
-                read = _Read(_id(described), end.leader_epoch, _start(admin, partition))
-            for batch in batches(admin, partition, read.position, end.offset):
+            valid = read is not None and (read.topic_id, read.epoch) == (topic_id, last.leader_epoch)
+            if read is None or not valid or _unsure(read) or read.position > end:
+                read = _Read(topic_id, last.leader_epoch, _start(admin, partition))
+            for batch in batches(admin, partition, read.position, end):
                 read.take(batch)
             self._reads[topic] = read
             return ReadResult(dict(read.newest), read.transactions.open_keys)

@@ -101,6 +101,7 @@ class PythonProducer:
         # Messages sent but not yet confirmed, in order.
         self._in_flight: deque[_Chunk] = deque()
         self._in_flight_bytes = 0
+        self._first_offset: int | None = None
         self._turn = self._unkeyed_bytes = 0
         self._failed = False
         if not _COMPRESSES[settings.compression]():
@@ -136,6 +137,7 @@ class PythonProducer:
         """Open a transaction."""
         with self._refusing_after_failure():
             self._client.begin_transaction()
+        self._first_offset = None
 
     def send(self, topic: str, messages: Messages, partition: int | None = None) -> None:
         """Send messages in order; blocks while `in_flight_bytes` are in flight."""
@@ -149,6 +151,12 @@ class PythonProducer:
 
     def start_flush(self) -> None:
         """Do nothing: the client's thread sends within some milliseconds."""
+
+    def flush(self) -> int | None:
+        """Return when all messages are stored, with the offset of the first one; None if no broker told it."""
+        with self._refusing_after_failure():
+            self._flush()
+        return self._first_offset
 
     def commit(self) -> None:
         """Return when all messages are stored and visible together: each delivery is checked before the commit."""
@@ -239,6 +247,8 @@ class PythonProducer:
         chunk = self._in_flight.popleft()
         self._in_flight_bytes -= chunk.size
         self._check_delivered(chunk)
+        if self._first_offset is None and (offset := chunk.futures[0].value.offset) >= 0:
+            self._first_offset = offset
 
     def _check_delivered(self, chunk: _Chunk) -> None:
         """Raise unless each of these messages is confirmed: a commit would not notice."""

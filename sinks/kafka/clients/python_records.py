@@ -64,7 +64,7 @@ class Transactions:
 
 
 def batches(admin: Any, partition: TopicPartition, position: int, end: int) -> Iterator[Any]:
-    """Yield the batches of a partition from the offset `position` up to `end`, which it has reached.
+    """Yield the batches of a partition from the offset `position` up to `end`, which it has reached or will.
 
     `admin`: a `KafkaAdminClient`. Raises what the client raises.
     """
@@ -75,6 +75,8 @@ def batches(admin: Any, partition: TopicPartition, position: int, end: int) -> I
                 raise UnsupportedForMessageFormatError(f"{partition.topic} has messages from before Kafka 0.11")
             if not batch.validate_crc():
                 raise CorruptRecordError(f"{partition.topic}, at offset {batch.base_offset}")
+            if batch.base_offset >= end:
+                return
             position, moved_s = batch.next_offset, time.monotonic()
             yield batch
         if time.monotonic() > moved_s + _PATIENCE_S:

@@ -212,6 +212,9 @@ class BatchClient:
         count, code = functions.event_message_count(event), functions.event_error(event)
         if code == KafkaError.NO_ERROR:
             self._deliveries.stored += count
+            if self._deliveries.first_offset is None and (message := functions.event_message_next(event)):
+                offset = message.contents.offset
+                self._deliveries.first_offset = offset if offset >= 0 else None
             return
         message = functions.event_message_next(event)
         error = message.contents.err if message else code

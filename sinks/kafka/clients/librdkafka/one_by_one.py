@@ -21,13 +21,14 @@ _ANY_PARTITION: Final = -1
 
 
 class Deliveries:
-    """The delivery reports of the messages of one transaction."""
+    """The delivery reports of the messages of one transaction. `first_offset`: of the first one; None: unknown."""
 
     def __init__(self) -> None:
         self.sent = 0
         self.stored = 0
         self.failed = 0
         self.failure: tuple[KafkaError, str | None] | None = None
+        self.first_offset: int | None = None
 
     @property
     def in_flight(self) -> int:
@@ -109,6 +110,8 @@ class OneByOneClient:
         def report(error: KafkaError | None, message: Message) -> None:
             if error is None:
                 deliveries.stored += 1
+                if deliveries.first_offset is None:
+                    deliveries.first_offset = message.offset()
             else:
                 deliveries.fail(1, error, message.topic())
 

@@ -25,15 +25,20 @@ APP = "orders/5f0c"
 
 @dataclass
 class Brokers:
-    """Brokers with a progress topic: each app_id has one producer that is not fenced."""
+    """Brokers with a progress topic: each app_id has one producer that is not fenced.
+
+    `log`: the topic before each record.
+    """
 
     topic: ProgressTopic = field(default_factory=ProgressTopic)
     epochs: dict[str, int] = field(default_factory=dict)
+    log: list[ProgressTopic] = field(default_factory=list)
 
     def record(self, app_id: str, entry: Entry, epoch: int) -> None:
         """Replace the progress of a stream. Raises `SinkFenced` if another producer has taken it over."""
         if self.epochs[app_id] != epoch:
             raise SinkFenced("sink", "another epoch")
+        self.log.append(self.topic)
         entries, writers = {**self.topic.entries, app_id: entry}, {**self.topic.writers, app_id: (0, epoch)}
         self.topic = ProgressTopic(entries, self.topic.open, writers)
 
@@ -52,6 +57,9 @@ class OneProducer(Producer):
 
     def start_flush(self) -> None: ...
 
+    def flush(self) -> int:
+        return len(self.brokers.log) - 1
+
     def commit(self) -> None: ...
 
     def abort(self) -> None: ...
@@ -60,18 +68,22 @@ class OneProducer(Producer):
 
 
 class FakeLink(Link):
-    """A link to `brokers`. `meanwhile`: called once, when a stream was taken over and before it is claimed."""
+    """A link to `brokers`. `meanwhile`: called once, when a stream was taken over and before it is claimed.
+
+    `former`: the topic as a broker has it that does not know yet that another one leads.
+    """
 
     def __init__(self, brokers: Brokers, meanwhile: Callable[[], None] = lambda: None) -> None:
         super().__init__("sink", read("sink", {"bootstrap_servers": "broker:9092", "topic": "orders"}))
         self.brokers = brokers
         self.meanwhile = meanwhile
         self.reads = count()
+        self.former: ProgressTopic | None = None
 
-    def progress(self) -> ProgressTopic:
+    def progress(self, before: int | None = None) -> ProgressTopic:
         """See `Link`."""
         next(self.reads)
-        return self.brokers.topic
+        return (self.former or self.brokers.topic) if before is None else self.brokers.log[before]
 
     def owner(self, app_id: str) -> Owner | None:
         """See `Link`."""
@@ -120,6 +132,50 @@ def test_what_is_committed_after_the_look_is_seen_by_the_takeover() -> None:
     with pytest.raises(SinkUnavailable, match="delivered more"):
         stream.take_over()
     assert stream.look() == Position.end(8)
+    stream.take_over()
+
+
+@pytest.mark.parametrize("known", [None, Position.end(7)])
+def test_a_former_leader_does_not_decide_where_the_stream_goes_on(known: Position | None) -> None:
+    """It answers each look with what was delivered up to the change of leaders."""
+    brokers = Brokers()
+    link = FakeLink(brokers)
+    link.former = ProgressTopic({} if known is None else {APP: Entry(known, "killed", "orders", 1)})
+    newest = Entry(Position.end(8), "killed", "orders", 1, key="json: id", topic_id="5f0c")
+    brokers.topic = ProgressTopic({APP: newest})
+    stream = Stream(link, APP)
+    assert stream.look() == known
+    for _ in range(2):
+        with pytest.raises(SinkUnavailable, match="delivered more"):
+            stream.take_over()
+        assert brokers.topic.entries[APP].position == Position.end(8)
+        assert brokers.topic.entries[APP].key == "json: id"
+    link.former = None
+    assert stream.look() == Position.end(8)
+    stream.take_over()
+
+
+def test_a_former_leader_does_not_take_a_stream_back() -> None:
+    brokers = Brokers()
+    link = FakeLink(brokers)
+    stream = Stream(link, APP)
+    stream.take_over()
+    link.former = brokers.topic
+    brokers.record(APP, entry := stream.entry(Position.end(3)), brokers.epochs[APP])
+    stream.committed(entry)
+    with pytest.raises(SinkUnavailable, match="former progress"):
+        stream.look()
+    link.former = None
+    assert stream.look() == Position.end(3)
+    assert stream.is_taken_over
+
+
+def test_a_claim_at_an_unknown_place_is_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stream(FakeLink(Brokers()), APP)
+    with monkeypatch.context() as patch:
+        patch.setattr(OneProducer, "flush", lambda _: None)
+        with pytest.raises(SinkUnavailable, match="where its claim"):
+            stream.take_over()
     stream.take_over()
 
 
@@ -222,7 +278,7 @@ def test_a_broker_that_does_not_know_the_topic_yet_is_no_lost_progress(monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(FakeLink, "owner", lambda *_: None)
         stream.take_over()
-        patch.setattr(FakeLink, "progress", lambda _: None)
+        patch.setattr(FakeLink, "progress", lambda *_: None)
         with pytest.raises(SinkUnavailable, match="not known yet"):
             stream.hold()
     stream.hold()
