@@ -1,9 +1,9 @@
 """Sinks by kind, found through the entry-point group `tailer.sinks`: ours and those of third parties."""
 
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any, Final
 
 from tailer.config.options import as_one, faults_by
@@ -17,9 +17,15 @@ __all__ = ["configure_sink", "sink_kinds"]
 ENTRY_POINTS: Final = "tailer.sinks"
 
 
+@cache
+def _installed() -> EntryPoints:
+    """Return the entry points of sinks. Once: this reads the metadata of all packages, and may be for 500 pipelines."""
+    return entry_points(group=ENTRY_POINTS)
+
+
 def sink_kinds() -> list[str]:
     """Return the installed kinds of sinks."""
-    return sorted(entry_points(group=ENTRY_POINTS).names)
+    return sorted(_installed().names)
 
 
 def configure_sink(
@@ -29,7 +35,7 @@ def configure_sink(
 
     Raises `ConfigError` for an unknown kind, a missing client library or a bad option; an `ExceptionGroup` of several.
     """
-    found = entry_points(group=ENTRY_POINTS, name=kind)
+    found = _installed().select(name=kind)
     if not found:
         remedy = f"{did_you_mean(kind, sink_kinds())} Installed kinds: {', '.join(sink_kinds())}."
         raise ConfigError(name, f"no sink of kind {kind!r}", remedy.lstrip())

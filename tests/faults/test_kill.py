@@ -109,6 +109,7 @@ def test_killed_again_and_again(
     assert len(set(reached)) > kills // 3, f"the daemon hardly got anywhere between kills: {reached}"
 
 
+@pytest.mark.sampled(2)
 def test_terminated_while_busy(
     history: LongHistory, destination: Destination, config: Path, started: list[Daemon]
 ) -> None:

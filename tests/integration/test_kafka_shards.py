@@ -48,7 +48,6 @@ def history(tmp_path: Path) -> History:
     return History(tmp_path / "table", seed=7, length=40, large=900, large_every=8)
 
 
-@pytest.mark.smoke
 def test_all_shards_together_deliver_the_table(kafka: KafkaCluster, history: History) -> None:
     place = ShardedDelivery(kafka, history)
     history.publish(20)

@@ -146,6 +146,7 @@ def test_every_change_once_in_order(place: ShardedDelivery, notes: Notes) -> Non
     assert sum((report.rows for report in notes.reports), Counter()) == expected
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("place", ["keyed"], indirect=True)
 def test_the_driver_fails_behind_a_version(place: ShardedDelivery, notes: Notes) -> None:
     """It was delivered, and is not delivered again."""

@@ -55,6 +55,7 @@ def run(session: SparkSession) -> list[list[bytes]]:
         return list(executors.run(lambda item: iter([b"%d" % item]), [1, 2, 3]))
 
 
+@pytest.mark.nightly
 def test_the_engine_refuses_it(driver: Driver) -> None:
     with pytest.raises(ConfigError, match=REFUSED) as raised:
         driver.call(run)

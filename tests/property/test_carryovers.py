@@ -256,13 +256,13 @@ def histories(quick_spark: SparkSession, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.parametrize("shape", DONE, ids=str)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 def test_only_what_changed_and_all_of_it(histories: Histories, shape: RewriteShape) -> None:
     assert check(histories[shape]) >= len(DONE[shape])
 
 
 @pytest.mark.parametrize("shape", FED, ids=str)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 def test_the_same_history_with_and_without_a_feed(histories: Histories, shape: RewriteShape) -> None:
     check_twins(histories[shape], histories[replace(shape, feed=False)])
 

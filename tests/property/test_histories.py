@@ -83,7 +83,9 @@ def make_and_check(spark: SparkSession, folder: Path, seed: int, shape: Shape, s
     return len(judge(RecordedTable.of(EvolvingHistory(spark, path, seed, shape).run(steps))))
 
 
-@pytest.mark.parametrize("feed", [True, False], ids=["feed", "no feed"])
+@pytest.mark.parametrize(
+    "feed", [pytest.param(True, id="feed"), pytest.param(False, id="no feed", marks=pytest.mark.nightly)]
+)
 def test_random_histories(quick_spark: SparkSession, tmp_path: Path, feed: bool) -> None:
     shapes = [shape for shape in SHAPES if shape.feed == feed]
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
@@ -91,6 +93,7 @@ def test_random_histories(quick_spark: SparkSession, tmp_path: Path, feed: bool)
         assert sum(done) >= len(shapes) * STEPS // 2
 
 
+@pytest.mark.nightly
 def test_random_histories_of_tables_that_change(quick_spark: SparkSession, tmp_path: Path) -> None:
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         done = pool.map(lambda shape: make_and_check(quick_spark, tmp_path, SEED, shape, CHANGING_STEPS), CHANGING)

@@ -39,6 +39,7 @@ def snapshot_rows(path: Path, version: int) -> Rows:
 
 
 @pytest.mark.parametrize(("vectors", "mapping"), [(True, "none"), (False, "id")])
+@pytest.mark.sampled(2)
 def test_ids_are_spark_s(table: Table, vectors: bool, mapping: str) -> None:
     properties = f"{TRACKED}, 'delta.columnMapping.mode' = '{mapping}'"
     rows = "SELECT id, 'x', CAST(id % 2 AS INT) FROM range(20)"

@@ -43,7 +43,6 @@ def test_golden_tables(engine: Engine, name: str) -> None:
         assert rows(plan, engine, KEEP) == rows(plan, LocalEngine(), KEEP)
 
 
-@pytest.mark.smoke
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("archive", WRITTEN, ids=lambda archive: archive.name[:2])
 def test_evolving_histories(engine: Engine, archive: Path, tmp_path: Path) -> None:

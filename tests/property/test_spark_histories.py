@@ -64,7 +64,7 @@ def check(spark: SparkSession, path: Path, last: int, chance: random.Random, opt
 
 
 @blocks
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 def test_histories_with_a_feed_and_vectors(spark: SparkSession, first: int, tmp_path: Path) -> None:
     for seed in SEEDS[first : first + AT_ONCE]:
         history, chance = LongHistory(tmp_path / str(seed), seed=seed, length=COMMITS), random.Random(seed)
@@ -73,7 +73,7 @@ def test_histories_with_a_feed_and_vectors(spark: SparkSession, first: int, tmp_
 
 
 @blocks
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 def test_histories_of_rewritten_files(
     spark: SparkSession, first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,8 +5,6 @@ The tables and their keys are those of the shapes, so a new key is tested as soo
 
 import json
 from collections.abc import Iterator, Mapping
-from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,8 +20,6 @@ from tailer.config.options import option_names
 from tailer.config.settings import examine
 from tailer.config.shapes import FileShape, PipelineShape, SparkShape, StoreShape
 from tailer.delta.catalog.options import UnityOptions
-
-_entry_points = cache(entry_points)
 
 Table = dict[str, Any]
 Place = tuple[str, ...]
@@ -98,12 +94,6 @@ def misspelled(key: str) -> str:
     """Return the key with two letters in the middle swapped."""
     middle = next(at for at in range(len(key) // 2, -1, -1) if key[at] != key[at + 1])
     return key[:middle] + key[middle + 1] + key[middle] + key[middle + 2 :]
-
-
-@pytest.fixture(autouse=True)
-def look_up_sinks_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Find the installed kinds of sinks once: that takes longer than all else."""
-    monkeypatch.setattr("tailer.config.sink_kinds.entry_points", _entry_points)
 
 
 @pytest.mark.parametrize("section", SECTIONS)

@@ -164,7 +164,7 @@ def test_an_unknown_kind_is_answered_with_the_known_ones() -> None:
 
 def test_a_missing_client_is_named_only_when_its_sink_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("pigeon", "pigeonclient.nowhere:PigeonSink", "tailer.sinks")
-    monkeypatch.setattr(kinds, "entry_points", lambda **wanted: EntryPoints([point]).select(**wanted))
+    monkeypatch.setattr(kinds, "_installed", lambda: EntryPoints([point]))
     assert sink_kinds() == ["pigeon"]
     with pytest.raises(ConfigError, match=r"post: the pigeon sink cannot be loaded.*pigeonclient") as raised:
         configure_sink("post", "pigeon", {})
@@ -179,7 +179,7 @@ def test_the_extra_with_the_client_is_the_one_of_the_sinks_package(
     (described / "METADATA").write_text("Metadata-Version: 2.1\nName: loft\nVersion: 1.0\nProvides-Extra: pigeon\n")
     (described / "entry_points.txt").write_text("[tailer.sinks]\npigeon = pigeonclient.nowhere:PigeonSink\n")
     points = PathDistribution(described).entry_points
-    monkeypatch.setattr(kinds, "entry_points", points.select)
+    monkeypatch.setattr(kinds, "_installed", lambda: points)
     with pytest.raises(ConfigError, match="the pigeon sink cannot be loaded") as raised:
         configure_sink("post", "pigeon", {})
     assert raised.value.hint == "Install it: pip install 'loft[pigeon]'."
