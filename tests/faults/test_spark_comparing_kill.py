@@ -27,7 +27,7 @@ from tests.support.spark.cluster import WORKERS, Driver, StandaloneCluster
 from tests.support.spark.event_log import LOST, Stage, event_log_settings, stages
 from tests.support.spark.stage_kills import WATCHED, StageKiller, await_executors
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 FILES: Final = 4
 ROWS: Final = 40_000  # in a file; there are several splits
@@ -142,7 +142,6 @@ def counted(rows: pa.Table) -> Counter[tuple[Any, ...]]:
 @pytest.mark.parametrize(
     ("when", "by_key"), [("exchange", True), ("exchange", False), ("fingerprints", False), ("rows", True)]
 )
-@pytest.mark.sampled(4)
 def test_an_executor_dies(
     driver: Driver, cluster: StandaloneCluster, table: Table, events: Path, when: str, by_key: bool
 ) -> None:

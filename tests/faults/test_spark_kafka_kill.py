@@ -62,8 +62,8 @@ def check(delivery: ShardedDelivery) -> None:
     assert figures.all_zero, figures
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.sampled(2)
 def test_drivers_killed_while_they_follow(tmp_path: Path, kafka: KafkaCluster, form: Form) -> None:
     moments, history = random.Random(form), history_in(tmp_path, 12)
     delivery = ShardedDelivery(kafka, history, form)

@@ -35,7 +35,7 @@ from tests.support.spark.event_log import LOST, event_log_settings, stages
 from tests.support.spark.session import delta_jars
 from tests.support.spark.stage_kills import WATCHED, StageKiller, await_executors
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 FILES: Final = 2
 ROWS: Final = 20_000  # in a file
@@ -157,7 +157,6 @@ def expected(source: Path) -> Counter[tuple[Any, ...]]:
     return found
 
 
-@pytest.mark.nightly
 def test_into_delta(cluster: StandaloneCluster, source: Path, tmp_path: Path) -> None:
     delivery = Delivery(source, tmp_path / "checkpoint", str(tmp_path / "target"))
     kill_both(cluster, delivery, tmp_path)
