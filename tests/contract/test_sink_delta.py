@@ -101,7 +101,7 @@ class TestDeltaSinkInGcs(TestDeltaSink):
         return super()._read(app_id)
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.nightly
 class TestDeltaSinkInAzure(TestDeltaSinkInGcs):
     @pytest.fixture(autouse=True)
     def destination(self, tmp_path: Path, azurite: CloudServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

@@ -91,6 +91,7 @@ def has_got(destination: DeltaDestination, there: int, least: int) -> bool:
     return files(destination) > there and destination.reached() >= least
 
 
+@pytest.mark.nightly
 def test_drivers_killed_while_they_write(tmp_path: Path, started: list[Writer]) -> None:
     moments = random.Random(7)
     history = LongHistory(tmp_path / "source", seed=5, length=COMMITS)
