@@ -68,8 +68,10 @@ LEAVES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
 
 UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 ANY_COUNT = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-(10**10), 10**10))
+# By their bits: hypothesis discards most of the half floats that it draws itself.
+HALF_FLOATS = st.integers(0, 2**16 - 1).map(lambda bits: float(struct.unpack("<e", bits.to_bytes(2, "little"))[0]))
 LEAVES += [
-    (pa.float16(), st.floats(width=16)),
+    (pa.float16(), HALF_FLOATS),
     (pa.large_binary(), st.binary(max_size=10)),
     (pa.date64(), st.one_of(st.integers(-(10**11), 10**11), st.sampled_from(EDGES)).map(lambda day: day * 86_400_000)),
     *((pa.duration(unit), ANY_COUNT) for unit in UNITS),
@@ -187,7 +189,7 @@ def test_text_bytes_and_decimals_read_back_as_what_they_were(
 
 
 @settings(max_examples=repeats(50))
-@given(st.lists(st.floats(width=16), min_size=5))
+@given(st.lists(HALF_FLOATS, min_size=5))
 def test_half_floats_read_back_as_half_floats_and_as_floats(numbers: list[float]) -> None:
     for number, text in zip(numbers, plain_texts(pa.array(numbers, pa.float16())), strict=True):
         found = float(text.strip('"'))
