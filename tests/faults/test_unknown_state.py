@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailer.errors import StateUnknown, TailerError, VersionGone
@@ -281,9 +281,7 @@ def histories(draw: st.DrawFn) -> tuple[int, dict[int, str], list[int], list[int
 
 @pytest.mark.parametrize("policy", [SKIP, RESNAPSHOT], ids=["skip", "resnapshot"])
 @settings(
-    deadline=None,
     max_examples=repeats(15),
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(history=histories(), seed=st.integers(0, 2**32), kills=st.booleans())
 def test_any_losses(

@@ -15,7 +15,7 @@ from typing import Final
 import lance
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap, BitMap64
 
@@ -33,11 +33,9 @@ from tests.support.tables.damaged import broken
 from tests.support.tables.lance_files import field, manifest_file, varint
 
 quick: Final = settings(
-    deadline=None,
     derandomize=True,
     max_examples=repeats(50),
     phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 SECONDS: Final = 2.0  # for one file of some kilobytes, on a busy machine
 MEMORY_MB: Final = 400

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
@@ -58,11 +58,9 @@ from tests.support.tables.log_files import (
 T = TypeVar("T")
 
 quick: Final = settings(
-    deadline=None,
     derandomize=True,
     max_examples=repeats(75),
     phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
 # A length in a damaged file can ask for gigabytes. Memory that other tests of the process gave back grows again here.
 MEMORY_MB: Final = 400

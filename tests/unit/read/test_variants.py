@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailer.errors import DataCorrupt
@@ -51,8 +51,6 @@ def keys(column: pa.ChunkedArray | pa.Array) -> list[str | None]:
 
 @settings(
     max_examples=repeats(30),
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    deadline=None,
 )
 @given(st.lists(st.none() | VALUES, min_size=1, max_size=6), shreddings())
 def test_shredded_in_any_way(tmp_path: Path, rows: list[Any], shredding: Shredding) -> None:

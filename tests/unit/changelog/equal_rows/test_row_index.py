@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
@@ -237,7 +237,7 @@ def grouped(rows: Iterable[tuple[Any, bool, Place]]) -> list[Sides]:
     return [(sorted(gone), sorted(come)) for gone, come in found.values()]
 
 
-EXAMPLES = settings(max_examples=repeats(37), suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = settings(max_examples=repeats(37))
 
 
 MOVES = RowIndex()

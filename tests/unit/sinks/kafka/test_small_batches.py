@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sinks.encoding.flat_messages import FlatMessages
@@ -118,8 +118,6 @@ def written(
 
 @settings(
     max_examples=repeats(15),
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @example([[INSERT], [PRE, INSERT], [INSERT]], [1, 1], ["id"])
 @example([[INSERT], [PRE], [INSERT]], [], ["id"])
