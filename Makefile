@@ -37,10 +37,10 @@ JAVA_MAJOR = java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p'
 demo: .venv/.synced $(LAKE_TAILER_JARS) java
 	@$(BIN)/tailer demo
 
-# Without Java: what to run while you work.
+# Without Java, and without the tests of the tests: what to run while you work.
 quick: .venv/.synced
 	$(BIN)/pytest -p no:cacheprovider $(SIDE_BY_SIDE) -m "not spark and not kafka and not golden and not nightly" \
-		-k "not written_histories or 00 or 05" \
+		-k "(not written_histories or 00 or 05) and not (test_tiers or test_durations or test_event_loop or test_extras)" \
 		tests/property/test_written_histories.py tests/test_readme.py tests/unit
 
 # Tiers of tests; tests/tiers.py says which test is in which, tests/README.md which to run after which change.
