@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_WATCH] = Watch()
     watching(config.stash[_WATCH])
     if "bench" not in (config.getoption("tier") or ()):
-        os.environ["SPARK_SUBMIT_OPTS"] = SMALL_WORK  # also where daemons and examples start a Spark of their own
+        os.environ["SPARK_SUBMIT_OPTS"] = SMALL_WORK  # of every Spark, also that of daemons and examples
     if folder := os.environ.get(FOLDER):
         config.pluginmanager.register(Recorder(Path(folder)))
 
@@ -110,7 +110,7 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One Spark with Delta for the whole run, started by the first test that uses it."""
-    session = build_spark(tmp_path_factory.mktemp("spark"), java_options=SMALL_WORK)
+    session = build_spark(tmp_path_factory.mktemp("spark"))
     with quick(session):
         yield session
     session.stop()

@@ -60,9 +60,7 @@ def delta_jars() -> list[Path]:
     return jars
 
 
-def build_spark(
-    scratch: Path, master: str = "local[2]", java_options: str = "", jars: Sequence[Path] = ()
-) -> SparkSession:
+def build_spark(scratch: Path, master: str = "local[2]", jars: Sequence[Path] = ()) -> SparkSession:
     """Build a Spark session with all files under `scratch`, and `jars` in addition to Delta's. The caller stops it."""
     using("spark")
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -78,7 +76,7 @@ def build_spark(
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
         .config(
             "spark.driver.extraJavaOptions",
-            f"-Dderby.system.home={scratch / 'derby'} -Dlog4j2.configurationFile={quiet.as_uri()} {java_options}",
+            f"-Dderby.system.home={scratch / 'derby'} -Dlog4j2.configurationFile={quiet.as_uri()}",
         )
         .getOrCreate()
     )
