@@ -27,6 +27,8 @@ HELM := $(shell $(PYTHON) tests/jars/where.py helm 2>/dev/null)
 PROMTOOL := $(or $(shell command -v promtool),$(shell $(PYTHON) tests/jars/where.py promtool 2>/dev/null))
 export LAKE_TAILER_FAKE_GCS := $(or $(shell $(PYTHON) tests/jars/where.py fake-gcs 2>/dev/null),no-fake-gcs)
 export LAKE_TAILER_AZURITE := $(or $(shell $(PYTHON) tests/jars/where.py azurite 2>/dev/null),no-azurite)
+# Each Java of Spark's tests starts in half the time with it.
+SPARK_CLASSES := .venv/spark-classes.jsa
 CLOUD_SERVERS := $(LAKE_TAILER_FAKE_GCS) $(LAKE_TAILER_AZURITE)
 SERVER_JARS := $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_CONNECT_JARS) $(LAKE_TAILER_REGISTRY_JARS)
 
@@ -47,30 +49,30 @@ quick: .venv/.synced
 PYTEST := $(BIN)/pytest tests -p no:cacheprovider
 SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
 
-test: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) java
+test: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) $(SPARK_CLASSES)
 	$(PYTEST) --tier test $(SIDE_BY_SIDE)
 
 test-long: .venv/.synced
 	$(PYTEST) --tier long
 
-test-golden: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_VERSITYGW) java
+test-golden: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_VERSITYGW) $(SPARK_CLASSES)
 	@[ -d "$(GOLDEN)/delta" ] || { echo "no golden tables in $(GOLDEN): put them there, or run make with GOLDEN=DIR." >&2; exit 1; }
 	LAKE_TAILER_GOLDEN="$(abspath $(GOLDEN))" $(PYTEST) --tier golden $(SIDE_BY_SIDE)
 
-test-stores: .venv/.synced $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_VERSITYGW) $(CLOUD_SERVERS) java
+test-stores: .venv/.synced $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_VERSITYGW) $(CLOUD_SERVERS) $(SPARK_CLASSES)
 	$(PYTEST) --tier stores $(SIDE_BY_SIDE)
 
-test-spark: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_VERSITYGW) $(LAKE_TAILER_AZURITE) java
+test-spark: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_VERSITYGW) $(LAKE_TAILER_AZURITE) $(SPARK_CLASSES)
 	$(PYTEST) --tier spark $(SIDE_BY_SIDE)
 
 # In an environment of its own, which takes a while to make.
 test-connect: $(CONNECT)/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) java
 	$(PYTEST:.venv/%=$(CONNECT)/%) --tier connect
 
-test-kafka: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_VERSITYGW) java
+test-kafka: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_VERSITYGW) $(SPARK_CLASSES)
 	$(PYTEST) --tier kafka
 
-test-faults: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_SPARK_KAFKA_JARS) java
+test-faults: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_SPARK_KAFKA_JARS) $(SPARK_CLASSES)
 	$(PYTEST) --tier faults
 
 test-page: .venv/.synced
@@ -133,10 +135,13 @@ check-unit:
 bench: setup $(LAKE_TAILER_SPARK_KAFKA_JARS)
 	$(BIN)/pytest tests/bench --tier bench --timeout=0
 
-setup: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_VERSITYGW) $(CLOUD_SERVERS) java
+setup: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_VERSITYGW) $(CLOUD_SERVERS) $(SPARK_CLASSES)
 
 java:
 	@command -v java >/dev/null || $(call lacks,Java 17 or newer)
+
+$(SPARK_CLASSES): .venv/.synced $(LAKE_TAILER_JARS) | java
+	$(BIN)/python -m tests.support.spark.java
 
 .venv/.uv-$(UV_VERSION):
 	@$(PYTHON) -c '$(PYTHON_FITS)' 2>/dev/null || $(call lacks,Python 3.11 or newer with its venv module)

@@ -18,16 +18,9 @@ from tests.support.kafka.proxy import Proxy
 from tests.support.kafka.secure import SecureKafka, serving_secure
 from tests.support.s3.server import S3Server, serving_s3proxy, serving_versitygw
 from tests.support.seeds import repeats
+from tests.support.spark.java import small_work
 from tests.support.spark.session import build_spark
 from tests.tiers import BY_HAND, TIERS, Watch, names_of, sample, select, set_markers, tier_of, watching
-
-# Settings for tests with many small queries, where optimising code that runs once would take most of the time. The
-# first compiler alone takes a fifth less; by default its code cache has 48 MB, which Spark with Delta soon fills, and
-# then nothing is compiled any more. Hardly any object outlives its query, so a large young generation means less
-# copying. Without the last setting, loading Spark's classes triggers full collections. Not for measurements.
-SMALL_WORK: Final = (
-    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -Xmn512m -XX:MetaspaceSize=512m"
-)
 
 # Units use nothing that a marker names, so `make test` has all but repetition.
 UNITS: Final = Path(__file__).parent / "unit"
@@ -55,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_WATCH] = Watch()
     watching(config.stash[_WATCH])
     if "bench" not in (config.getoption("tier") or ()):
-        os.environ["SPARK_SUBMIT_OPTS"] = SMALL_WORK  # of every Spark, also that of daemons and examples
+        os.environ["SPARK_SUBMIT_OPTS"] = " ".join(small_work())  # of every Spark, also that of daemons and examples
     if folder := os.environ.get(FOLDER):
         config.pluginmanager.register(Recorder(Path(folder)))
 

@@ -26,9 +26,8 @@ from tailer.errors import ConfigError, TailerError
 from tailer.spark.native import comparing, facts
 from tests.support.oracle.recorded import CASES_DATA, HISTORIES, read
 from tests.support.oracle.rows import assert_same, rows_of
-from tests.support.spark.all_types import write_all_types
 from tests.support.spark.queries import read_batch
-from tests.support.spark.table import Table
+from tests.support.spark.table import Table, write_all_types
 from tests.support.tables.log_files import (
     add,
     commit_info,

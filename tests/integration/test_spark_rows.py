@@ -21,7 +21,7 @@ from tailer.spark.source.envelope import ENVELOPE, EnvelopeRows
 from tailer.spark.source.typed import TypedRows, typed_schema
 from tests.support.follow import plans
 from tests.support.oracle.rows import assert_same, rows_of
-from tests.support.spark.all_types import write_all_types
+from tests.support.spark.table import write_all_types
 
 METADATA: Final = [field.name for field in METADATA_FIELDS]
 

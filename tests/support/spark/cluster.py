@@ -27,6 +27,7 @@ from tailer.errors import TailerError
 from tailer.spark.session import close_session, open_session
 from tests.support.servers.guard import Guard
 from tests.support.servers.ports import free_ports
+from tests.support.spark.java import CLASS_PATH, shared_classes
 from tests.tiers import using
 
 __all__ = ["ConnectServer", "Driver", "SparkDownError", "StandaloneCluster"]
@@ -96,7 +97,7 @@ class _Servers:
     @property
     def java_options(self) -> str:
         """Return the Java options of executors and drivers in tests."""
-        return f"-Dlog4j2.configurationFile={self._log4j.as_uri()} {' '.join(_SMALL_WORK)}"
+        return f"-Dlog4j2.configurationFile={self._log4j.as_uri()} {' '.join((*_SMALL_WORK, *shared_classes()))}"
 
     def log(self, name: str) -> str:
         """Return a server's log."""
@@ -135,7 +136,7 @@ class _Servers:
             "SPARK_SCALA_VERSION": _SCALA,
         }
         command = ["java", f"-Xmx{heap}", *self.java_options.split(), *_MODULES, *options]
-        command += ["-cp", os.pathsep.join([f"{_JARS}{os.sep}*", *map(str, jars)]), main, *arguments]
+        command += ["-cp", os.pathsep.join([*CLASS_PATH, *map(str, jars)]), main, *arguments]
         with (self.directory / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=self.directory)
         self._guard.watch(process.pid)

@@ -8,6 +8,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
+from sinks.testing.rows import DELTA_TYPES
 from tests.support.follow import Followed
 from tests.support.histories.random_history import latest_version
 from tests.support.histories.schema_evolution import Answer
@@ -15,7 +16,7 @@ from tests.support.oracle.column_identity import Schema
 from tests.support.oracle.recorded import RecordedTable, judge
 from tests.support.oracle.rows import collected, spark_feed
 
-__all__ = ["Table", "kinds", "schemas_in"]
+__all__ = ["Table", "kinds", "schemas_in", "write_all_types"]
 
 
 class Table:
@@ -137,3 +138,27 @@ def kinds(version: Followed) -> dict[str, int]:
         for row in table.group_by("_change_type").aggregate([([], "count_all")]).to_pylist():
             counted[row["_change_type"]] = counted.get(row["_change_type"], 0) + row["count_all"]
     return counted
+
+
+def write_all_types(spark: SparkSession, path: Path) -> Path:
+    """Write a table with a column of every type: edge values, nulls on every level, deletes, updates and a feed."""
+    types = {name: entry for name, entry in DELTA_TYPES.items() if name != "void"}
+    height = max(len(values) for _, values in types.values()) + 1
+    columns = {
+        name: pa.array([*values, *[None] * (height - len(values))], kind) for name, (kind, values) in types.items()
+    }
+    source = spark.createDataFrame(pa.table({"id": pa.array(range(height), pa.int64()), **columns}))
+    fields = ", ".join(f"`{name}` {kind}" for name, kind in source.dtypes[1:])
+    properties = "'delta.enableChangeDataFeed' = 'true', 'delta.columnMapping.mode' = 'name'"
+    spark.sql(
+        f"CREATE TABLE delta.`{path}` (id BIGINT NOT NULL, {fields}, deep ARRAY<MAP<INT, ARRAY<STRUCT<"
+        f"`x y`: DECIMAL(3,3), n: STRUCT<t: TIMESTAMP, d: DATE>>>>>) USING delta TBLPROPERTIES ({properties})"
+    )
+    deep = (
+        "CASE id WHEN 0 THEN array(map(1, array(named_struct('x y', 0.125, 'n', named_struct('t', TIMESTAMP"
+        "'1582-10-15 00:00:00', 'd', DATE'1582-10-04')), NULL), 2, NULL), NULL, map()) WHEN 1 THEN array() END"
+    )
+    source.selectExpr("*", f"{deep} AS deep").write.format("delta").mode("append").save(str(path))
+    spark.sql(f"UPDATE delta.`{path}` SET string = 'new' WHERE id < 2")
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 2")
+    return path
