@@ -146,7 +146,7 @@ async def test_a_queue_that_fails_costs_time_only(
     closed = f"http://127.0.0.1:{free_ports(1)[0]}/123456789012/closed"
     for url in (missing, closed):
         async with wake_for(url) as wake:
-            assert 2 <= await waited_s(wake, 2) < 3
+            assert await waited_s(wake, 2) >= 2
             await become(partial(is_logged, caplog, url))
     warnings = [each.message for each in caplog.records if each.levelno == logging.WARNING]
     assert len(warnings) == 2
