@@ -1,51 +1,17 @@
-"""The `TableLog` port of every table format: a log that is read forward, with one plan for each version.
-
-Where versions are gone, a log may also plan the net difference between the versions around them. The numbers of its
-tasks tell the version from which it begins, so that a pipeline that stopped inside it continues with the same rows.
-"""
+"""The `TableLog` port of every table format: a log that is read forward, with one plan for each version."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Final, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from tailer.errors import TailerError
-from tailer.plan import SNAPSHOT_TASKS, TASKS, ChangePlan, Position
+from tailer.plan import ChangePlan, Position
 from tailer.start import Start, StartPoint
 from tailer.stores.wakeup import Wake
 
-__all__ = [
-    "MOST_NET_TASKS",
-    "MOST_NET_VERSIONS",
-    "ChecksState",
-    "Contradiction",
-    "NetDifferences",
-    "TableLog",
-    "first_net_task",
-    "net_start",
-]
-
-# Part of positions: a change would make pipelines that stopped inside a net difference lose or repeat rows.
-_NET_TASKS: Final = 2**31  # of `TASKS`; the plan of one version never has so many
-MOST_NET_TASKS: Final = 2**18
-MOST_NET_VERSIONS: Final = 2**13
-
-
-def first_net_task(before: int, version: int) -> int:
-    """Return the number of the first task of the net difference from `before` to `version`.
-
-    It has at most `MOST_NET_TASKS` tasks, and spans fewer than `MOST_NET_VERSIONS` versions.
-    """
-    return _NET_TASKS + (version - before) * MOST_NET_TASKS
-
-
-def net_start(position: Position) -> int | None:
-    """Return the version from which the net difference around `position` begins; None: `position` is not in one."""
-    number = position.task % TASKS - _NET_TASKS
-    if not 0 <= position.task < SNAPSHOT_TASKS or number < 0:
-        return None
-    return position.version - number // MOST_NET_TASKS
+__all__ = ["ChecksState", "Contradiction", "TableLog"]
 
 
 class TableLog(Protocol):
@@ -124,19 +90,6 @@ class TableLog(Protocol):
 
     def make_wake(self) -> Wake:
         """Make a wake-up for new versions of this table; no I/O."""
-        ...
-
-
-@runtime_checkable
-class NetDifferences(Protocol):
-    """The optional side of a `TableLog` that can compare two versions without those between them."""
-
-    async def net_plan(self, before: int, version: int | None = None) -> ChangePlan:
-        """Plan the net difference from the rows of `before` to those of `version`; None: the next one in the log.
-
-        The number of its first task is `first_net_task`. `seek` before the next `next_plan`: the log may be at any
-        version. Raises `ChangesUnavailable` where one of the two is gone, or they cannot be compared.
-        """
         ...
 
 

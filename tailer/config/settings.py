@@ -38,8 +38,7 @@
     row_ids = false               # add _row_id and _row_commit_version, for tables that track rows
     on_schema_change = "evolve"   # report it to the sink and go on; or "fail": stop before the version
     on_data_loss = "fail"         # stop; or go on after the loss, with the gap reported to the sink:
-                                  # "resnapshot" (with all rows of the table), "skip-with-gap-event", or "net" (Lance:
-                                  # with the net difference to the next version)
+                                  # "resnapshot" (with all rows of the table), or "skip-with-gap-event"
     poll_interval_s = 1.0         # between two looks for a new version, at an active table
     idle_poll_interval_s = 10.0   # the same at a quiet table
     max_polls_per_hour = 7200     # in S3: the most looks for a new version in an hour

@@ -17,7 +17,6 @@ A version's changes need the version before. Where that was cleaned up, the chan
 
 import uuid
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import replace
 from re import compile as pattern
 from typing import Final
 
@@ -37,13 +36,11 @@ from tailer.errors import (
 )
 from tailer.lance.changes import Version, plan_changes, plan_snapshot
 from tailer.lance.history import VERSIONS, History, version_gone
-from tailer.lance.manifest import Manifest
 from tailer.lance.refs import Branch, folder_of, read_branch, read_tag
 from tailer.plan import ChangePlan, Position
 from tailer.start import Start, StartKind, StartPoint
 from tailer.stores.port import ObjectMeta, ObjectStore, in_thread
 from tailer.stores.wakeup import Wake
-from tailer.table_log import MOST_NET_TASKS, MOST_NET_VERSIONS, first_net_task
 
 __all__ = ["LanceTableLog", "branch_id", "dataset_id"]
 
@@ -214,26 +211,6 @@ class LanceTableLog:
             page = fragments[first : first + PAGE_FRAGMENTS]
             yield await in_thread(plan_snapshot, state, first, page)
 
-    async def net_plan(self, before: int, version: int | None = None) -> ChangePlan:
-        """See `NetDifferences.net_plan`. Both versions must have the same columns, with the same ids of fields."""
-        await self._read_branch()
-        versions = await self._history.listed()
-        last = version if version is not None else next((each for each in versions if each > before), before)
-        for each in (before, last):
-            if each not in versions or before >= last:
-                raise ChangesUnavailable(self.uri, last, f"version {each}, of its net difference, was cleaned up")
-        old, new = [(await self._history.existing(each)).manifest for each in (before, last)]
-        await self._check_branch(last)
-        if _columns(old) != _columns(new):
-            raise ChangesUnavailable(self.uri, last, f"it has other columns than version {before}")
-        states = [await in_thread(self._history.version, each, None, None) for each in (old, new)]
-        deletions = await self._history.deletions(states[0], states[1], None)
-        plan = await in_thread(plan_changes, states[0], states[1], None, *deletions)
-        if last - before >= MOST_NET_VERSIONS or len(plan.tasks) > MOST_NET_TASKS:
-            raise ChangesUnavailable(self.uri, last, f"its net difference from version {before} is too large")
-        first = first_net_task(before, last)
-        return replace(plan, tasks=tuple(replace(task, index=first + task.index) for task in plan.tasks))
-
     async def after_loss(self, error: TailerError, version: int) -> int:
         """See `TableLog.after_loss`."""
         if isinstance(error, FileVacuumed | ChangesUnavailable | VersionGone):
@@ -310,7 +287,3 @@ class LanceTableLog:
             else:
                 high = middle
         return low
-
-
-def _columns(manifest: Manifest) -> list[tuple[int, int, str, str, bool]]:
-    return [(each.id, each.parent_id, each.name, each.logical_type, each.nullable) for each in manifest.fields]

@@ -2,16 +2,16 @@
 
 A session that reads such a version ends, and `DataLoss` remembers it as an `UndeliverableVersion`. The next session
 delivers everything before it and then calls `DataLoss.get_past`. As `OnDataLoss` says, that stops with the error,
-announces a gap and continues after it, or delivers a snapshot, or the net difference to the next version. An operator
-may order either once, in place of what the policy says; a snapshot can also be ordered where nothing is lost, and then
-takes the place of the next version that is due. If the log no longer holds the state to continue from, a pipeline
-without an end waits until the log changes.
+announces a gap and continues after it, or delivers a snapshot. An operator may order either of the last two once, in
+place of what the policy says; a snapshot can also be ordered where nothing is lost, and then takes the place of the
+next version that is due. If the log no longer holds the state to continue from, a pipeline without an end waits until
+the log changes.
 """
 
 import logging
 import time
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -33,7 +33,7 @@ from tailer.pipeline.delivery import AnnouncesGaps, ResumePoint, Session
 from tailer.pipeline.policy import OnDataLoss, Policy
 from tailer.pipeline.status import PipelineStatus
 from tailer.stores.wakeup import Wake
-from tailer.table_log import NetDifferences, TableLog
+from tailer.table_log import TableLog
 
 __all__ = ["DataLoss", "UndeliverableVersion", "is_lost"]
 
@@ -88,10 +88,7 @@ class DataLoss:
     def note_resume(self, point: ResumePoint) -> None:
         """Forget the undeliverable version if the sink already has a part of what is delivered in its place."""
         undeliverable = self._undeliverable
-        if undeliverable is None:
-            return
-        in_snapshot = point.snapshot and undeliverable.snapshot == point.version
-        if in_snapshot or undeliverable.version - 1 == point.net_from:
+        if undeliverable is not None and point.snapshot and undeliverable.snapshot == point.version:
             self._forget()
 
     def note_caught_up(self) -> None:
@@ -146,7 +143,7 @@ class DataLoss:
 
         `has_end`: whether the pipeline ends at some version. It then raises `StateUnknown` instead of waiting.
         """
-        goes_past = self._reaction not in (OnDataLoss.FAIL, OnDataLoss.NET)
+        goes_past = self._reaction is not OnDataLoss.FAIL
         if not goes_past or not isinstance(error, _LOST_LOG) or error.table != self._table.uri:
             return False
         loss = error if self._undeliverable is None else self._undeliverable.error
@@ -158,10 +155,8 @@ class DataLoss:
         await self._wake.wait(self._poll_interval_s * _WAIT_POLLS)
         return True
 
-    async def get_past(self, session: Session, point: ResumePoint, last: int | None) -> ResumePoint | None:
+    async def get_past(self, session: Session, point: ResumePoint) -> ResumePoint | None:
         """Get past the undeliverable version at `point` as the policy says and return the place to continue from.
-
-        `last`: the version to end with.
 
         Returns None if the version has become readable again. Raises the error itself if the policy says so, or if the
         policy does not cover it: a snapshot whose rest cannot be read is not skipped.
@@ -172,8 +167,6 @@ class DataLoss:
         undeliverable.tried = True
         if not undeliverable.skippable or not isinstance(session, AnnouncesGaps):
             raise undeliverable.error
-        if self._reaction is OnDataLoss.NET:
-            return await self._net(session, point, last, undeliverable)
         replaced = isinstance(undeliverable.error, TableReplaced)
         if self._reaction is OnDataLoss.RESNAPSHOT or replaced:
             first = 0 if replaced else version
@@ -191,25 +184,6 @@ class DataLoss:
         )
         self._forget()
         return ResumePoint(found)
-
-    async def _net(
-        self, session: AnnouncesGaps, point: ResumePoint, last: int | None, undeliverable: "UndeliverableVersion"
-    ) -> ResumePoint:
-        """Deliver the net difference to the next version that there is, where those before it are gone."""
-        before, table = point.version - 1, self._table
-        is_begun = point.snapshot or (point.after is not None and point.after.version == point.version)
-        if is_begun or not isinstance(undeliverable.error, VersionGone) or not isinstance(table, NetDifferences):
-            raise undeliverable.error
-        plan = await table.net_plan(before)
-        if last is not None and plan.version > last:
-            raise undeliverable.error
-        gap = undeliverable.gap(plan.table_id, point.version, plan.version - 1, snapshot=False)
-        reason = f"{gap.reason}; the changes of version {plan.version} are its net difference from version {before}"
-        _log.warning("%s: %s", self._name, reason)
-        self._status.note_work(plan.version, None, 0)
-        await session.net(replace(gap, reason=reason), plan, None)
-        self._forget()
-        return ResumePoint(plan.version + 1, knows_columns=True)
 
     async def _is_restored(self, version: int) -> bool:
         """Return whether the log can be read again at `version`; the next session then reads the rest."""

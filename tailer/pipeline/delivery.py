@@ -10,17 +10,18 @@ The loop (`tailer.pipeline.loop`) decides what comes next; a `Delivery` brings i
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol, Self, runtime_checkable
+from typing import Final, Protocol, Self, runtime_checkable
 
 import pyarrow as pa
 
 from tailer.errors import TailerError
 from tailer.events import Gap
-from tailer.plan import ChangePlan, Position
+from tailer.plan import TASKS, ChangePlan, Position
 from tailer.sink import Sink
-from tailer.table_log import net_start
 
 __all__ = ["AnnouncesGaps", "Delivery", "ResumePoint", "Session", "VersionRange"]
+
+_NET_TASKS: Final = 2**31  # the number, modulo `TASKS`, from which tasks of net differences were numbered
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,7 @@ class ResumePoint:
     `version`: the first one to deliver. `snapshot`: whether all of its rows are due as inserts, and not its changes.
     `after`: the position up to which the sink has rows; None: it has no row of this version. `knows_columns`: whether
     the sink has rows of the version just before, so that a change of their columns must be announced to it. `fresh`:
-    whether the sink has no progress. `net_from`: the version from which the net difference to `version` begins, where
-    a part of that is delivered.
+    whether the sink has no progress.
     """
 
     version: int
@@ -39,7 +39,6 @@ class ResumePoint:
     after: Position | None = None
     knows_columns: bool = False
     fresh: bool = False
-    net_from: int | None = None
 
     @classmethod
     def following(cls, position: Position) -> Self:
@@ -47,10 +46,19 @@ class ResumePoint:
         begun = not position.opens_version
         version = position.version + position.closes_version
         after = position if begun else None
-        return cls(version, position.in_snapshot, after, knows_columns=begun, net_from=net_start(position))
+        return cls(version, position.in_snapshot, after, knows_columns=begun)
+
+    @property
+    def in_net_difference(self) -> bool:
+        """Return whether the sink has a part of a net difference, which former releases delivered across a gap.
+
+        The version's own plan has other tasks: continuing with it would leave out rows.
+        """
+        after = self.after
+        return after is not None and after.is_inside and not self.snapshot and after.task % TASKS >= _NET_TASKS
 
     def after_snapshot(self) -> "ResumePoint":
-        """Return the place after the whole snapshot, or net difference."""
+        """Return the place after the whole snapshot."""
         return ResumePoint(self.version + 1, knows_columns=True)
 
 
@@ -156,8 +164,4 @@ class AnnouncesGaps(Protocol):
 
     async def resnapshot(self, gap: Gap, page: ChangePlan, rest: AsyncIterator[ChangePlan]) -> None:
         """Announce `gap`, then deliver a snapshot in place of the lost versions: `page`, then the `rest`."""
-        ...
-
-    async def net(self, gap: Gap | None, plan: ChangePlan, after: Position | None) -> None:
-        """Announce `gap` (None: it was announced), then deliver the rows of a net difference after `after`."""
         ...

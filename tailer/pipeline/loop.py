@@ -29,7 +29,7 @@ from tailer.progress.lookup import check_new
 from tailer.sink import Heartbeat
 from tailer.start import EARLIER, Start, StartKind
 from tailer.stores.wakeup import Wake
-from tailer.table_log import NetDifferences, TableLog
+from tailer.table_log import TableLog
 
 __all__ = ["Pipeline"]
 
@@ -121,18 +121,19 @@ class Pipeline:
         point = session.resume or await self._first_start(session, last)
         self._loss.note_resume(point)
         if self._loss.blocks(point.version, last):
-            after_loss = await self._loss.get_past(session, point, last)
+            after_loss = await self._loss.get_past(session, point)
             if after_loss is None:
                 return False
             point = after_loss
-        elif point.snapshot or point.net_from is not None:
-            if not await self._deliver_rest(session, point):
+        elif point.snapshot:
+            self._retries.status.note_snapshot(point.version)
+            if self._retries.is_stopping() or not await session.snapshot(point.version, point.after):
                 return True
             point = point.after_snapshot()
         await self._seek(session, point, last)
         while not self._retries.is_stopping() and (last is None or point.version <= last):
             if self._loss.blocks(point.version, last):
-                after_loss = await self._loss.get_past(session, point, last)
+                after_loss = await self._loss.get_past(session, point)
                 if after_loss is None:
                     return False
                 point = after_loss
@@ -152,18 +153,6 @@ class Pipeline:
             point = ResumePoint(versions.last + 1)
         return True
 
-    async def _deliver_rest(self, session: Session, point: ResumePoint) -> bool:
-        """Deliver the rest of a snapshot or of a net difference. Return False if it was stopped before the end."""
-        if point.net_from is None:
-            self._retries.status.note_snapshot(point.version)
-            return not self._retries.is_stopping() and await session.snapshot(point.version, point.after)
-        if not (isinstance(self._table, NetDifferences) and isinstance(session, AnnouncesGaps)):
-            reason = f"a part of its net difference from version {point.net_from} was delivered"
-            raise ChangesUnavailable(self._table.uri, point.version, reason)
-        self._retries.status.note_work(point.version, None, 0)
-        await session.net(None, await self._table.net_plan(point.net_from, point.version), point.after)
-        return True
-
     async def _first_start(self, session: Session, last: int | None) -> ResumePoint:
         """Find where to begin without progress."""
         start = await self._table.resolve(self._start)
@@ -179,6 +168,9 @@ class Pipeline:
 
     async def _seek(self, session: Session, point: ResumePoint, last: int | None) -> None:
         """Seek the table to `point`, check that it is the same table, and prepare the session to plan from there."""
+        if point.in_net_difference:
+            reason = "the sink has a part of its net difference from an earlier version, which nothing can finish now"
+            raise ChangesUnavailable(self._table.uri, point.version, reason)
         columns = await self._table.seek(point.version)
         table_id = self._table.state_id
         if table_id is not None:

@@ -31,7 +31,6 @@ class OnDataLoss(StrEnum):
 
     FAIL = "fail"  # stop
     RESNAPSHOT = "resnapshot"  # announce the gap, deliver all rows of the latest version, continue after it
-    NET = "net"  # announce the gap, deliver the net difference to the next version that there is, continue after it
     SKIP = "skip-with-gap-event"  # announce the gap and continue after it
 
 

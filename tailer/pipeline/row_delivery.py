@@ -186,14 +186,6 @@ class RowSession:
         """See `AnnouncesGaps.skip`."""
         await self._writer.skip(gap, schema, at_once=True)
 
-    async def net(self, gap: Gap | None, plan: ChangePlan, after: Position | None) -> None:
-        """See `AnnouncesGaps.net`. Both versions have the same columns."""
-        plan = self._shape(plan)
-        if gap is not None:
-            await self._writer.skip(gap, plan.schema, at_once=False)
-        self._writer.schema = plan.schema
-        await self._versions.version(self._writer, plan, after, None)
-
     async def resnapshot(self, gap: Gap, page: ChangePlan, rest: AsyncIterator[ChangePlan]) -> None:
         """See `AnnouncesGaps.resnapshot`."""
         plan = self._shape(page)

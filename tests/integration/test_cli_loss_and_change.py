@@ -208,7 +208,7 @@ def test_a_plan_says_whether_the_feed_was_on(table: HandwrittenTable) -> None:
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ('on_data_loss = "maybe"', "must be 'fail', 'resnapshot', 'net' or 'skip-with-gap-event'"),
+        ('on_data_loss = "net"', "must be 'fail', 'resnapshot' or 'skip-with-gap-event'"),
         ('on_schema_change = "maybe"', "must be 'evolve' or 'fail'"),
         ("row_ids = 7", "row_ids"),
         ('catalog = {kind = "glue"}', "no catalog of kind 'glue'"),

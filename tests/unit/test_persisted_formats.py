@@ -31,6 +31,7 @@ from tailer.changelog.task_ids import check_reading, has_maps_in_order, renumber
 from tailer.config.pipelines import PipelineSettings, TablePattern, Template
 from tailer.errors import ConfigError
 from tailer.lance.table import branch_id, dataset_id
+from tailer.pipeline.delivery import ResumePoint
 from tailer.pipeline.policy import Policy
 from tailer.plan import (
     END,
@@ -56,7 +57,6 @@ from tailer.spark.source.offsets import StreamPlace, offset_of, place_of
 from tailer.spark.source.plan_cache import Place
 from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
-from tailer.table_log import first_net_task, net_start
 
 # App ids.
 
@@ -70,13 +70,13 @@ def test_ids_of_lance_datasets() -> None:
     )
 
 
-def test_tasks_of_net_differences() -> None:
-    """A position says from which version the difference begins."""
-    assert first_net_task(2, 6) == 2**31 + 4 * 2**18
+def test_positions_inside_net_differences() -> None:
+    """Former releases numbered their tasks so; the multiples of `TASKS` are of rules of comparing."""
     for task in (0, 2**18 - 1, 2**40):
-        assert net_start(Position(6, first_net_task(2, 6) + task, 3)) == 2
-    for position in (Position.end(6), Position.opening(6), Position.opening(6, snapshot=True), Position(6, 5, 0)):
-        assert net_start(position) is None
+        assert ResumePoint.following(Position(6, 2**31 + 4 * 2**18 + task, 3)).in_net_difference
+    snapshot = Position(6, SNAPSHOT_TASKS + 2**31, 0)
+    others = (Position.end(6), Position.opening(6), Position.opening(6, snapshot=True), Position(6, 5, 0), snapshot)
+    assert not any(ResumePoint.following(each).in_net_difference for each in others)
 
 
 def test_app_ids() -> None:

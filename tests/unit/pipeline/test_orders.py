@@ -8,14 +8,14 @@ import pytest
 from sinks.testing.faults import Fault, FaultySink, Kind, Step
 from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
-from tailer.errors import FileVacuumed
+from tailer.errors import ChangesUnavailable, FileVacuumed
 from tailer.events import Gap
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import OnDataLoss
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.pipeline.status import PipelineStatus
 from tailer.plan import Position
-from tailer.sink import Sink
+from tailer.sink import Progress, Sink
 from tailer.start import Start
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
@@ -61,6 +61,25 @@ async def test_a_fault_at_every_step_of_an_ordered_snapshot(table: Growing, step
     table.insert([5])
     await deliver(table, there.sink(), status)
     assert there.delivered()[-1] == (5, 5)
+
+
+@pytest.mark.parametrize(("order", "rows"), [(OnDataLoss.RESNAPSHOT, [1, 2, 3, 4]), (OnDataLoss.SKIP, [])])
+async def test_a_part_of_a_net_difference_stops_until_it_is_ordered_past(
+    table: Growing, order: OnDataLoss, rows: list[int]
+) -> None:
+    """Former releases delivered it. The rest of it is not in the plan of version 4, with which it ends."""
+    there, status = Destination(), PipelineStatus("p")
+    await deliver(table, there.sink(), status, Start.parse("2"))
+    inside = Position(4, 2**31 + 2 * 2**18, 0)
+    there.progress[APP] = Progress(APP, inside)
+    with pytest.raises(ChangesUnavailable, match="a part of its net difference"):
+        await deliver(table, there.sink(), status)
+    assert (there.position(), there.delivered()) == (inside, [(1, 1), (2, 2)])
+    status.order = order
+    await deliver(table, there.sink(), status)
+    assert there.delivered() == [(1, 1), (2, 2), *((4, each) for each in rows)]
+    assert [(event.first_version, event.version) for event in there.events(APP) if isinstance(event, Gap)] == [(4, 4)]
+    assert there.position() == Position.end(4)
 
 
 async def test_an_order_to_skip_ends_when_everything_can_be_read(table: Growing) -> None:
