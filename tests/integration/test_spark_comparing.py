@@ -115,7 +115,7 @@ def test_both_images_of_an_update_have_one_place(
         if not concerns(found.plan, rules):
             continue
         splits, _ = diff_splits(renumbered(found.plan, rules), rules)
-        view = TypedView(found.plan.schema, (), None, since=found.plan.version, positions=True)
+        view = TypedView(found.plan.schema, (), since=found.plan.version, positions=True)
         expected = [rows for split in splits for batch in read_split(split) for rows in view.rows(batch)]
         with ExitStack() as kept:
             here = frame(spark, "", view, Work(tuple(splits), ()), kept).toArrow()

@@ -210,7 +210,6 @@ def test_wrong_arguments_are_refused_before_the_query(spark: SparkSession, order
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"end": "latest"}, "availableNow"),
         ({"end": 3}, "Give start"),
-        ({"filter": "id = 1"}, "Use where"),
         ({"schema": "envelope"}, "spark.readStream.format"),
         ({"snapshot": "true"}, "start ="),
         ({"maxFilesPerTrigger": 0}, "maxFilesPerTrigger"),

@@ -564,7 +564,6 @@ def test_options(native: Native, tmp_path: Path) -> None:
     assert native.rows(tmp_path, start=2, end=2, columns=["B"]).columns[0] == "b"
     assert native.rows(tmp_path, start=datetime(2020, 1, 1, tzinfo=UTC)).count() == 2000
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"filter": "a = 1"}, "Use where"),
         ({"schema": "envelope"}, "spark.read.format"),
         ({"startingVersion": 0}, "start ="),
         ({"start": "latest"}, "would be empty"),

@@ -182,7 +182,7 @@ def check_typed(table: Reshaped, versions: range, since: int, chosen: bool) -> b
     columns = table.changes[since].columns
     if chosen:
         columns = tuple(each for each in columns if each[0] in ("k", "a"))
-    view = TypedView(schema, [name for name, *_ in columns] if chosen else [], None, since=since, follows=True)
+    view = TypedView(schema, [name for name, *_ in columns] if chosen else [], since=since, follows=True)
     try:
         found = sides(anyio.run(typed, table.path, versions, view), lambda *_: columns)
     except SchemaChanged:

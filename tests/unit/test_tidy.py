@@ -68,7 +68,7 @@ LAYERS: Final = (
     Layer("pipeline", "anyio pyarrow tenacity"),
     Layer("config", "msgspec"),
     Layer("shards", "anyio pyarrow"),
-    Layer("spark", "anyio duckdb grpc msgspec py4j pyarrow pyspark tenacity"),
+    Layer("spark", "anyio grpc msgspec py4j pyarrow pyspark tenacity"),
     Layer("daemon api", "anyio httpx2 msgspec opentelemetry pandas polars prometheus_client pyarrow starlette uvicorn"),
     Layer("demo", "anyio delta deltalake lance pyarrow pyspark rich"),
     Layer("cli", "anyio click msgspec pyarrow rich"),

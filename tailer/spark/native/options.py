@@ -11,10 +11,6 @@ from tailer.stores.location import path_text
 __all__ = ["Option", "source_options"]
 
 _GIVEN: Final = ("path", "startingversion", "startingtimestamp", "endingversion", "endingtimestamp", "snapshot")
-_ELSEWHERE: Final = {
-    "schema": "Read the envelope with spark.read.format('tailer') or spark.readStream.format('tailer').",
-    "filter": "Use where on the DataFrame: Spark takes it down to its Parquet reader.",
-}
 
 Option = str | bool | int | Sequence[str]
 
@@ -26,8 +22,9 @@ def source_options(
     for name in options:
         if name.lower() in _GIVEN:
             raise ConfigError(name, "is not an option here", "Give the table first, then start = and end =.")
-        if name.lower() in _ELSEWHERE:
-            raise ConfigError(name, "is not an option here", _ELSEWHERE[name.lower()])
+        if name.lower() == "schema":
+            remedy = "Read the envelope with spark.read.format('tailer') or spark.readStream.format('tailer')."
+            raise ConfigError(name, "is not an option here", remedy)
     found = {name: _text(value) for name, value in options.items()} | {"path": path_text(table, "table")}
     first, last = Start.at(start), Start.at(end, "end")
     if first.kind is StartKind.SNAPSHOT:

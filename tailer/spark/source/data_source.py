@@ -114,12 +114,10 @@ class TailerSource(DataSource):
         with with_next_step():
             found, chosen = self._found(), self._chosen
             if chosen.envelope:
-                columns, since = found.columns, found.end
-                return EnvelopeView(columns, chosen.columns, chosen.filter, row_ids=chosen.row_ids, since=since)
+                return EnvelopeView(found.columns, chosen.columns, row_ids=chosen.row_ids, since=found.end)
             view = TypedView(
                 found.columns,
                 chosen.columns,
-                chosen.filter,
                 row_ids=chosen.row_ids,
                 since=found.end,
                 follows=follows,

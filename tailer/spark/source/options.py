@@ -35,7 +35,6 @@ What the rows are:
 | option | value |
 |---|---|
 | `columns` | names separated by commas, in backticks if they contain commas; default: all |
-| `filter` | a condition (`filters`); where rows are typed it may name columns that are not in `columns` |
 | `carryovers` | `drop` (default) or `keep`: rows that a rewritten file holds unchanged |
 | `computeUpdates` | `true`: make a delete and an insert of one row the two images of an update |
 | `netChanges` | `true`: only the net change of each row, over a batch or a micro-batch |
@@ -50,7 +49,7 @@ Names of options and columns are found without regard to case, as everywhere in 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -66,9 +65,6 @@ from tailer.spark.source.locations import Locations, location_of, roots_of, stor
 from tailer.start import Start, StartKind
 from tailer.stores.stores import Stores
 from tailer.table_log import TableLog
-
-if TYPE_CHECKING:
-    from tailer.spark.source.filters import RowFilter
 
 __all__ = ["DEFAULT_MAX_FILES", "SourceOptions", "read_options"]
 
@@ -102,7 +98,6 @@ class _Given(Locations, frozen=True, kw_only=True, rename="camel"):
     max_bytes_per_trigger: str | None = None
     max_rows_per_trigger: Count | None = None
     columns: str | None = None
-    filter: str | None = None
     carryovers: Carryovers = Carryovers.DROP
     compute_updates: bool = False
     net_changes: bool = False
@@ -133,7 +128,6 @@ class SourceOptions:
     end: Start | None = None
     budget: Budget = field(default_factory=lambda: Budget(max_files=DEFAULT_MAX_FILES))
     columns: tuple[str, ...] = ()
-    filter: "RowFilter | None" = None
     rules: PairingRules = field(default_factory=PairingRules)
     net_changes: bool = False
     row_ids: bool = False
@@ -195,7 +189,6 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         end=end,
         budget=_budget(given),
         columns=columns,
-        filter=None if given.filter is None else _filter(given.filter),
         rules=_rules(given, columns),
         net_changes=given.net_changes,
         row_ids=given.row_ids,
@@ -355,12 +348,3 @@ def _columns(name: str, text: str) -> tuple[str, ...]:
 
 
 _ALWAYS_THERE: Final = frozenset(column.name for column in METADATA_FIELDS)
-
-
-def _filter(text: str) -> "RowFilter":
-    # Takes a tenth of a second, in every process of a query.
-    from tailer.spark.source.filters import RowFilter  # noqa: PLC0415
-
-    if not text:
-        raise ConfigError("filter", "is empty", "Leave it out to have all rows.")
-    return RowFilter(text)

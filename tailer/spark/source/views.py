@@ -3,29 +3,25 @@
 A view has two sides. On the driver it restricts plans to the wanted columns (`tailer.spark.source.plan_cache.View`). On
 executors it converts the rows of splits to batches for Spark. Both are one object, small enough to travel.
 
-`columns`: those wanted; empty: all. The `row_filter` of a `TypedView` may use others: these are read, and dropped after
-the filter.
+`columns`: those wanted; empty: all.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 from pyspark.sql.types import LongType, StructField, StructType
 
 from tailer.errors import ConfigError
 from tailer.events import ChangeBatch, SchemaChange
-from tailer.plan import ChangePlan, add_row_ids, output_schema, select_columns
+from tailer.plan import ChangePlan, add_row_ids, select_columns
 from tailer.schema.columns import physical_name
 from tailer.schema.identity import is_mapped
 from tailer.schema.variant_paths import with_paths, with_same_paths
 from tailer.spark.source.envelope import ENVELOPE, EnvelopeRows
 from tailer.spark.source.plan_cache import View
 from tailer.spark.source.typed import ReadSchemaLeft, TypedRows, typed_schema
-
-if TYPE_CHECKING:
-    from tailer.spark.source.filters import RowFilter
 
 __all__ = ["POSITIONS", "EnvelopeView", "RowsView", "SparkView", "TypedView"]
 
@@ -65,7 +61,6 @@ class TypedView:
         self,
         table: pa.Schema,
         columns: Sequence[str],
-        row_filter: "RowFilter | None",
         *,
         row_ids: bool = False,
         since: int,
@@ -73,20 +68,15 @@ class TypedView:
         positions: bool = False,
     ) -> None:
         self.positions: Final = positions
-        self._filter = row_filter
         self._chosen = bool(columns)
         self._row_ids = row_ids
         self._since = since
         self._follows = follows
         self._first: int | None = None  # the first version with rows
         table = with_paths(table, columns)
-        wanted = tuple(columns) or tuple(table.names)
-        self._extra = _extra(table, wanted, row_filter)
-        self._read = select_columns(table, (*wanted, *self._extra))
-        self._shown = _with_ids(select_columns(table, wanted), row_ids)
+        self._read = select_columns(table, tuple(columns) or tuple(table.names))
+        self._shown = _with_ids(self._read, row_ids)
         self._own = TypedRows(self._read, self._chosen, since)
-        if row_filter is not None:
-            row_filter.check(output_schema(_with_ids(self._read, row_ids)))
 
     @property
     def columns(self) -> pa.Schema:
@@ -108,7 +98,8 @@ class TypedView:
             own.check_names(plan, plan.schema)
         if later and (changes := own.moves_away(before, plan.schema)):
             raise ReadSchemaLeft(plan.table, plan.version, "; ".join(changes))
-        if self._chosen and plan.tasks and not plan.is_bare and not _share(self._read, plan.schema):
+        read, there = {physical_name(field) for field in self._read}, map(physical_name, plan.schema)
+        if self._chosen and plan.tasks and not plan.is_bare and read.isdisjoint(there):
             reason = f"it has none of the columns {', '.join(self._read.names)}, as they are now"
             raise ReadSchemaLeft(plan.table, plan.version, reason)
         plan.check_change_files()
@@ -133,14 +124,12 @@ class TypedView:
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
         """See `tailer.spark.source.plan_cache.View.schema`."""
-        return _with_ids(self._read, self._row_ids)
+        return self._shown
 
     def rows(self, batch: ChangeBatch) -> Iterator[pa.RecordBatch]:
         """See `RowsView.rows`."""
-        kept = _kept(batch, self._filter, self._extra)
-        if len(kept):
-            rows = TypedRows(self._shown).batches(kept)
-            yield _with_positions(rows, kept) if self.positions else rows
+        rows = TypedRows(self._shown).batches(batch)
+        yield _with_positions(rows, batch) if self.positions else rows
 
     def change(self, event: SchemaChange) -> Iterator[pa.RecordBatch]:
         """See `RowsView.change`. The columns show the change."""
@@ -151,8 +140,7 @@ class EnvelopeView:
     """Rows as JSON in an envelope that is the same for every version.
 
     `table`: the table's columns when the query was written. `columns` are names of that time: they stay chosen whatever
-    their names at a version, and rows lack a column that their version lacks. For the filter such columns of `table`
-    are null; it may only use chosen columns. `since`: the version of that time.
+    their names at a version, and rows lack a column that their version lacks. `since`: the version of that time.
     """
 
     spark_schema = ENVELOPE
@@ -161,17 +149,12 @@ class EnvelopeView:
         self,
         table: pa.Schema,
         columns: Sequence[str],
-        row_filter: "RowFilter | None",
         *,
         row_ids: bool = False,
         since: int,
     ) -> None:
-        if extra := _extra(table, columns, row_filter):
-            remedy = "Add it there, or use schema = typed."
-            raise ConfigError("filter", f"names {extra[0]!r}, which is not one of columns", remedy)
         self._table = table = with_paths(table, columns)
         self._chosen = tuple((physical_name(table.field(column)), column) for column in columns)
-        self._filter = row_filter
         self._row_ids = row_ids
         self._since = since
 
@@ -186,11 +169,7 @@ class EnvelopeView:
         plan.check_change_files()
         plan = replace(plan, schema=made[id(plan.schema)], tasks=tasks)
         plan.check_reserved()
-        plan = plan.with_row_ids() if self._row_ids else plan
-        if self._filter is not None:
-            self._check_names(plan, self._filter)
-            self._filter.check(self._filtered(plan.schema))
-        return plan
+        return plan.with_row_ids() if self._row_ids else plan
 
     def _check_chosen(self, plan: ChangePlan, schema: pa.Schema) -> None:
         """Raise `ConfigError` if a chosen name belongs to another column than its physical name.
@@ -206,28 +185,13 @@ class EnvelopeView:
                     remedy = "Leave columns out; or read the versions before and after the removal with two queries."
                     raise ConfigError("columns", reason, remedy)
 
-    def _check_names(self, plan: ChangePlan, row_filter: "RowFilter") -> None:
-        """Raise `ConfigError` if the version has another name for a column of the filter: it would seem null."""
-        for schema in {id(each): each for each in (plan.schema, *(task.schema for task in plan.tasks))}.values():
-            called = {physical_name(field): field.name for field in schema}
-            for name in row_filter.columns(self._table.names):
-                there = called.get(physical_name(self._table.field(name)), name)
-                if there != name and schema.get_field_index(name) < 0:
-                    reason = f"names {name!r}, which version {plan.version} calls {there!r}"
-                    remedy = (
-                        "Use schema = typed, which has one name for it; or give the query an endingVersion before the "
-                        "change, and after that the other name."
-                    )
-                    raise ConfigError("filter", reason, remedy)
-
     def schema(self, schema: pa.Schema) -> pa.Schema:
         """See `tailer.spark.source.plan_cache.View.schema`."""
         return _with_ids(self._columns(self._with_paths(schema)), self._row_ids)
 
     def rows(self, batch: ChangeBatch) -> Iterator[pa.RecordBatch]:
         """See `RowsView.rows`."""
-        kept = batch if self._filter is None else self._filter.apply(batch, self._filtered(batch.rows.schema))
-        yield from EnvelopeRows().batches(kept)
+        yield from EnvelopeRows().batches(batch)
 
     def change(self, event: SchemaChange) -> Iterator[pa.RecordBatch]:
         """See `RowsView.change`."""
@@ -241,14 +205,10 @@ class EnvelopeView:
         """Return the chosen columns, in the order of the choice."""
         if not self._chosen:
             return schema
-        known = {physical_name(field): field for field in schema}
+        known, named = {physical_name(field): field for field in schema}, {field.name: field for field in schema}
         # A replaced table may have columns with the same names that are not the same columns.
-        found = [known.get(key) or _named(schema, name) for key, name in self._chosen]
+        found = [known.get(key) or named.get(name) for key, name in self._chosen]
         return pa.schema([field for field in found if field is not None])
-
-    def _filtered(self, rows: pa.Schema) -> pa.Schema:
-        """Return the columns that the filter may use for rows with these columns."""
-        return pa.schema([*rows, *(field for field in self._table if rows.get_field_index(field.name) < 0)])
 
 
 def _with_positions(rows: pa.RecordBatch, batch: ChangeBatch) -> pa.RecordBatch:
@@ -259,26 +219,5 @@ def _with_positions(rows: pa.RecordBatch, batch: ChangeBatch) -> pa.RecordBatch:
     return rows
 
 
-def _share(some: pa.Schema, others: pa.Schema) -> bool:
-    return not {physical_name(field) for field in some}.isdisjoint({physical_name(field) for field in others})
-
-
-def _named(schema: pa.Schema, name: str) -> pa.Field | None:
-    return schema.field(name) if schema.get_field_index(name) >= 0 else None
-
-
 def _with_ids(schema: pa.Schema, row_ids: bool) -> pa.Schema:
     return add_row_ids(schema) if row_ids else schema
-
-
-def _extra(table: pa.Schema, wanted: Sequence[str], row_filter: "RowFilter | None") -> tuple[str, ...]:
-    """Return the columns that only the filter needs."""
-    if row_filter is None or not wanted:
-        return ()
-    return tuple(name for name in row_filter.columns(table.names) if name not in wanted)
-
-
-def _kept(batch: ChangeBatch, row_filter: "RowFilter | None", extra: Sequence[str]) -> ChangeBatch:
-    """Return the rows that pass, without the columns that only the filter needs."""
-    kept = batch if row_filter is None else row_filter.apply(batch)
-    return replace(kept, rows=kept.rows.drop_columns(list(extra))) if extra else kept

@@ -135,7 +135,7 @@ class _Job:
         """Return the rows that changed, with their positions, and what was left out. Runs jobs."""
         plan, rules = renumbered(self._plan, self._settings.pairing), self._settings.pairing
         found = compared(session, DiffSplit(plan, rules, self._files), kept)
-        rows = ChangeRows(TypedView(plan.schema, (), None, since=plan.version, positions=True))
+        rows = ChangeRows(TypedView(plan.schema, (), since=plan.version, positions=True))
         changes = executed(session, rows, file_splits(found.slices, files=self._files))
         if found.places is not None:
             preimages = executed(session, rows, file_splits(found.preimages, files=self._files))

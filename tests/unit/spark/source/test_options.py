@@ -12,7 +12,6 @@ from tailer.config.options import faults_by, option_names
 from tailer.config.tables import TableFormat
 from tailer.errors import ConfigError
 from tailer.spark.source.admission import Budget
-from tailer.spark.source.filters import RowFilter
 from tailer.spark.source.options import SourceOptions, _Given, read_options
 from tailer.start import Start, StartKind
 from tailer.stores.cloud import GcsOptions
@@ -46,7 +45,7 @@ def at(kind: StartKind, value: int = 0) -> Start:
 def test_everything_has_its_documented_default() -> None:
     found = options()
     assert found == SourceOptions("/data/orders")
-    assert (found.start, found.end, found.columns, found.filter, found.app_id) == (None, None, (), None, None)
+    assert (found.start, found.end, found.columns, found.app_id) == (None, None, (), None)
     assert found.budget == Budget(max_files=1000)
     assert found.rules == PairingRules(Carryovers.DROP, compute_updates=False, key=())
     assert (found.envelope, found.row_ids, found.net_changes) == (False, False, False)
@@ -60,7 +59,6 @@ def test_everything_can_be_set() -> None:
         maxBytesPerTrigger="64m",
         maxRowsPerTrigger=9,
         columns="id, `a,b`,`c``d` , total amount",
-        filter="amount > 10",
         carryovers="KEEP",
         computeUpdates=True,
         key="ID",
@@ -71,7 +69,6 @@ def test_everything_can_be_set() -> None:
     assert (found.start, found.end) == (at(StartKind.VERSION, 3), at(StartKind.TIMESTAMP, 1_772_323_200_000))
     assert found.budget == Budget(7, 64 * 2**20, 9)
     assert found.columns == ("id", "a,b", "c`d", "total amount")
-    assert found.filter == RowFilter("amount > 10")
     assert found.rules == PairingRules(Carryovers.KEEP, compute_updates=True, key=("ID",))
     assert (found.envelope, found.app_id, found.row_ids) == (True, "orders.eu-1", True)
     assert pickle.loads(pickle.dumps(found)) == found
@@ -207,9 +204,6 @@ def test_a_missing_path_is_refused() -> None:
         ({"columns": "`a`b"}, "columns", "half a pair of backticks"),
         ({"columns": "a, A"}, "columns", "names 'a' twice"),
         ({"columns": "a, _change_type"}, "columns", "is not a column of the table"),
-        ({"filter": "  "}, "filter", "is empty"),
-        ({"filter": "a >"}, "filter", "is not one condition"),
-        ({"filter": "random() < 1"}, "filter", "depends on more than its arguments"),
         ({"carryovers": "maybe"}, "carryovers", "is 'maybe', but must be 'drop' or 'keep'"),
         ({"schema": "json"}, "schema", "must be 'typed' or 'envelope'"),
         ({"netChanges": "true", "carryovers": "keep"}, "carryovers", "does not go with netChanges"),
@@ -218,6 +212,7 @@ def test_a_missing_path_is_refused() -> None:
         ({"appId": ""}, "appId", "must be a name"),
         ({"appId": "a/b"}, "appId", "must be a name"),
         ({"startingversoin": "1"}, "startingversoin", "no such option"),
+        ({"filter": "a > 1"}, "filter", "no such option"),
     ],
 )
 def test_refusals_name_the_option_and_a_remedy(given: dict[str, str], where: str, reason: str) -> None:

@@ -212,11 +212,11 @@ def test_names_on_both_sides_of_a_removal_of_column_mapping(tmp_path: Path) -> N
     # Mapped later: columns keep their values under any name.
     kept = TypedRows(pa.schema(swapped), since=new.version).restate(new)
     assert [field.name for field in kept.tasks[0].schema] == ["a", "b"]
-    chosen = EnvelopeView(pa.schema(swapped), ["a"], None, since=new.version - 1)
+    chosen = EnvelopeView(pa.schema(swapped), ["a"], since=new.version - 1)
     with pytest.raises(ConfigError, match="column mapping was removed"):
         chosen.plan(new, None)
     later = replace(new, version=new.version + 1, tasks=())
-    typed = TypedView(pa.schema(plain), [], None, since=later.version)
+    typed = TypedView(pa.schema(plain), [], since=later.version)
     assert typed.plan(later, pa.schema(swapped)).tasks == ()
     typed.plan(new, None)
     with pytest.raises(ReadSchemaLeft, match="removes column mapping"):
