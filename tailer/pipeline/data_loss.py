@@ -147,7 +147,7 @@ class DataLoss:
         if not goes_past or not isinstance(error, _LOST_LOG) or error.table != self._table.uri:
             return False
         loss = error if self._undeliverable is None else self._undeliverable.error
-        missing = self._awaited.missing(self._table.uri, loss)
+        missing = StateUnknown(self._table.uri, getattr(loss, "version", None) or 0, str(loss))
         if has_end:
             raise missing from error
         self._awaited.say(loss, missing)
@@ -292,12 +292,6 @@ class _Awaited:
     def is_about(self, error: TailerError) -> bool:
         """Return whether `error` is about that data loss."""
         return self._loss == _loss(error)
-
-    @staticmethod
-    def missing(table: str, error: TailerError) -> StateUnknown:
-        """Make the error which says that the log of `table` offers no way past `error`."""
-        version: int | None = getattr(error, "version", None)
-        return StateUnknown(table, 0 if version is None else version, str(error))
 
     def say(self, error: TailerError, missing: StateUnknown) -> None:
         """Log `missing`, the reason to wait for a way past `error`, unless it was logged recently."""

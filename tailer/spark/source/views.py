@@ -145,14 +145,7 @@ class EnvelopeView:
 
     spark_schema = ENVELOPE
 
-    def __init__(
-        self,
-        table: pa.Schema,
-        columns: Sequence[str],
-        *,
-        row_ids: bool = False,
-        since: int,
-    ) -> None:
+    def __init__(self, table: pa.Schema, columns: Sequence[str], *, row_ids: bool = False, since: int) -> None:
         self._table = table = with_paths(table, columns)
         self._chosen = tuple((physical_name(table.field(column)), column) for column in columns)
         self._row_ids = row_ids
