@@ -16,7 +16,7 @@ Partition columns come from the log, never from the file.
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -42,7 +42,7 @@ from tailer.read.fragments import count_rows, execute_fragment, rows_in_part
 from tailer.read.layout import layout_of
 from tailer.read.metadata_columns import repeated, stamps
 from tailer.read.parquet.footer import Footer
-from tailer.read.parquet.int96 import Int96
+from tailer.read.parquet.int96 import open_as_binary
 from tailer.read.projection import Projection
 from tailer.read.row_bitmaps import positions_of, span, words_of
 from tailer.read.row_group_ranges import RowGroupRanges
@@ -86,9 +86,10 @@ def execute(
         counts = _counts(task, file)
         selection = _Selection(task, file.metadata.num_rows, files)
         footer = Footer(source)
-        layout = layout_of(task, file, partial(Int96.of, file, source, footer, **_options(task)))
-        int96, projection = layout.int96, layout.projection
-        threads = use_threads and opened.read_ahead is None and int96 is None
+        layout = layout_of(task, file)
+        projection = layout.projection
+        reader = open_as_binary(source, footer.content, **_options(task)) if projection.decoders else file
+        threads = use_threads and opened.read_ahead is None
         sizes = BatchSizes(file, source, footer, layout.sizes, threads)
         stamped = stamps(task.version, task.timestamp_ms, min(file.metadata.num_rows, MAX_ROWS))
         asked = range(after_row + 1, through_row + 1)
@@ -108,7 +109,6 @@ def execute(
                 if ahead is not None:
                     ahead.expect(group)
                 wanted = _common(rows, asked)
-                reader = file if int96 is None else int96.reader(group, projection.columns)
                 for batch, first in _counted(task, sizes.decode(reader, group), group, rows):
                     if first >= wanted.stop:
                         break

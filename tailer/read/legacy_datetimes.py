@@ -10,7 +10,7 @@ written in today's calendar, and so are files of other writers, which do not nam
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Self
 
 import pyarrow as pa
@@ -65,13 +65,10 @@ class OldCalendar:
             },
         )
 
-    def check(self, batch: pa.RecordBatch, columns: Iterable[str]) -> None:
-        """Raise `UnsupportedFeature` if a value of `columns` of `batch` differs between the calendars.
-
-        `columns` are whole columns of the file, by name. Other columns of the batch are not checked.
-        """
-        for name in columns:
-            for first, values in zip(self._safe_from[name], _leaves(batch.column(name)), strict=True):
+    def check(self, columns: Mapping[str, pa.Array]) -> None:
+        """Raise `UnsupportedFeature` if a value of `columns`, whole columns of the file, differs between calendars."""
+        for name, column in columns.items():
+            for first, values in zip(self._safe_from[name], _leaves(column), strict=True):
                 if first is not None and pc.any(pc.less(values, first)).as_py():
                     reason = (
                         f"column {name} of {self._task.uri} has values before {first}, which Spark {self._spark} wrote "

@@ -9,7 +9,7 @@ Variants are shredded in each file as its writer liked, and put together again h
 Row ids come from the file, or from the log where the file has none (PROTOCOL.md, "Row Tracking").
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,7 +21,7 @@ from tailer.errors import DataCorrupt
 from tailer.events import CHANGE_TYPE, ROW_ID, VARIANT, has_variant, is_variant
 from tailer.plan import ROW_TRACKING, ChangeTask, RowTracking, TaskKind, output_schema
 from tailer.read.legacy_datetimes import OldCalendar
-from tailer.read.parquet.int96 import Int96
+from tailer.read.parquet.int96 import decoder
 from tailer.schema.char_types import char_lengths, padding
 from tailer.schema.columns import FIELD_ID, physical_name, widens
 from tailer.schema.variant_paths import path_of, source_of
@@ -49,7 +49,8 @@ class Projection:
     """Converts batches of one file to the task's columns.
 
     `columns` are the columns of the file it needs, `schema` is that of the change rows. `padded`: of those columns that
-    have CHARs, the greatest length of these. `annotated`: the schema of the file with its UUIDs
+    have CHARs, the greatest length of these. `decoders`: of those columns that have timestamps of 96 bits, what decodes
+    them from binary; `int96` are the paths of the timestamps. `annotated`: the schema of the file with its UUIDs
     (`tailer.read.parquet.uuids`), which Variants may be shredded to.
     Raises `DataCorrupt` where the file cannot hold the task's rows, when made.
     """
@@ -59,7 +60,7 @@ class Projection:
         task: ChangeTask,
         file: pa.Schema,
         calendar: OldCalendar | None = None,
-        int96: Int96 | None = None,
+        int96: Collection[str] = (),
         annotated: pa.Schema | None = None,
     ) -> None:
         self._task = task
@@ -86,6 +87,7 @@ class Projection:
             else:
                 self._sources.append(self._column(field, bare.type, there))
         self._wanted = tuple(self.columns)
+        self.decoders = {name: decoder(file.field(name).type) for name in self._wanted if self._int96_in(name)}
         if not self.columns:
             # Row counts come from batches, and a batch needs a column to have rows.
             self.columns.extend(file.names[:1])
@@ -96,12 +98,15 @@ class Projection:
         Raises `UnsupportedFeature` for values in a calendar that is not ours (`calendar`), `ArrowInvalid` for any other
         value that cannot be read.
         """
-        if self._int96 is not None:
-            batch = self._int96.decoded(batch, self._wanted)
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        columns |= {name: decode(columns[name]) for name, decode in self.decoders.items()}
         if self._calendar is not None:
-            self._calendar.check(batch, self._wanted)
-        rows = _Rows(position, batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True)))
+            self._calendar.check({name: columns[name] for name in self._wanted})
+        rows = _Rows(position, batch.num_rows, columns)
         return [source(rows) for source in self._sources]
+
+    def _int96_in(self, column: str) -> list[str]:
+        return [path for path in self._int96 if f"{path}.".startswith(f"{column}.")]
 
     def _column(self, field: pa.Field, bare: pa.DataType, there: "_Fields") -> _Column:
         found = there.find(source_of(field))
@@ -120,7 +125,8 @@ class Projection:
         return _padded(column, field)
 
     def _with_variants(self, field: pa.Field, found: pa.Field, bare: pa.DataType) -> _Column:
-        if self._int96 is not None and self._int96.is_in_variant(found.name):
+        if any("typed_value" in path.split(".") for path in self._int96_in(found.name)):
+            # Parquet does not allow them: nothing says whether they have a time zone.
             raise self._corrupt(f"column {field.name} has Variants that are shredded to timestamps of 96 bits")
         stored = self._annotated.field(found.name).type
         changes = _variants(field.type, found.type, stored, field.name, self._corrupt)

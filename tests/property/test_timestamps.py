@@ -155,6 +155,12 @@ def test_moments_of_96_bits_on_every_level(tmp_path: Path, place: str) -> None:
     assert found.cast(numbers).to_pylist() == pa.array([None, *map(nest, values), None], numbers).to_pylist()
 
 
+def test_parts_of_a_microsecond_are_cut_off_as_spark_does(tmp_path: Path) -> None:
+    raw = [struct.pack("<qi", nanos, EPOCH_DAY) for nanos in (999, 1000, 1999, -999, -1000, -1999)]
+    found = read(int96(tmp_path / "f", pa.table({"a": pa.array(raw, RAW)})), ZONED)
+    assert found.cast(pa.int64()).to_pylist() == [0, 1, 1, 0, -1, -1]
+
+
 @pytest.mark.parametrize("day", [2**31 - 1, -(2**31), 109_192_580, -106_751_993])
 def test_days_that_no_timestamp_has(tmp_path: Path, day: int) -> None:
     raw = pa.array([as_spark_writes(0), struct.pack("<qi", 0, day)], RAW)

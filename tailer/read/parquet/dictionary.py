@@ -5,48 +5,37 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tailer.read.parquet.footer import REFERRING, Chunk
-from tailer.read.parquet.thrift import I32, STRUCT, places, signed, zigzag
+from tailer.read.parquet.footer import Chunk
+from tailer.read.parquet.thrift import I32, STRUCT, offsets, signed, zigzag
 
 __all__ = ["Dictionary"]
 
 _HEADER_BYTES: Final = 128  # more than a dictionary's page header has
-_FEW_VALUES: Final = 100  # of a page
-_RAW_BYTES: Final = 2**24
 _LENGTH_BYTES: Final = 4  # of a text
 _DICTIONARY_PAGE: Final = 2
-# By kind of page: the field with the rest of its header, and the field with its encoding there; each with its type.
-_HEADERS: Final = {
-    0: (5 << 4 | STRUCT, 2 << 4 | I32),
-    _DICTIONARY_PAGE: (7 << 4 | STRUCT, 2 << 4 | I32),
-    3: (8 << 4 | STRUCT, 4 << 4 | I32),
-}
+# Fields of a page header with their types: the kind of page, its sizes, what only a dictionary page has,
 _NUMBERS: Final = (1 << 4 | I32, 2 << 4 | I32, 3 << 4 | I32)
-_VALUES: Final = 1 << 4 | I32
+_REST: Final = 7 << 4 | STRUCT
+_VALUES: Final = 1 << 4 | I32  # and of that
 _MAGIC: Final = b"PAR1"
-_CODECS: Final = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 
 
 class _Page(NamedTuple):
-    """A page. `size`, `stored`: its bytes before and after compression. `body`: the place behind its header."""
+    """A dictionary page.
 
-    kind: int
+    `size`, `stored`: its bytes before and after compression. `body`: the offset after its header.
+    """
+
     size: int
     stored: int
     values: int
-    encoding: int
     body: int
-
-    @property
-    def end(self) -> int:
-        """The place behind the page."""
-        return self.body + self.stored
 
 
 class Dictionary:
     """The dictionary of a chunk of the file in `source`.
 
-    `size`: its bytes; without a dictionary that can be understood those of the chunk; None where these are not known.
+    `size`: its bytes; those of the chunk if no dictionary is understood; None if these are unknown, too.
     """
 
     def __init__(self, source: pa.NativeFile, chunk: Chunk) -> None:
@@ -54,33 +43,13 @@ class Dictionary:
         self._codec = chunk.codec
         known = chunk.size_bytes if chunk.size_bytes > 0 else None
         page = _page(source, chunk.begin)
-        if page is not None and (
-            page.kind != _DICTIONARY_PAGE
-            or page.stored > chunk.stored_bytes
-            or page.size > (page.size if known is None else known)
-        ):
+        if page is not None and (page.stored > chunk.stored_bytes or (known is not None and page.size > known)):
             page = None
         self._page = page
         self.size = known if page is None else page.size
 
-    def has_all(self, values: int) -> bool:
-        """Return whether the headers of the pages behind it show that `values` values refer to it.
-
-        False where their pages are small, or one is not understood.
-        """
-        before = self._page
-        for _ in range(values // _FEW_VALUES + 1):
-            page = None if before is None else _page(self._source, before.end)
-            if page is None or page.kind == _DICTIONARY_PAGE or page.encoding not in REFERRING:
-                return False
-            values -= page.values
-            if values <= 0:
-                return True
-            before = page
-        return False
-
     def texts(self) -> pa.ChunkedArray | None:
-        """Return its values, which are text or binary of any size; None where they cannot be had.
+        """Return its values, which are text or binary of any size; None if they cannot be read.
 
         The page is read as the only data page of a small file.
         """
@@ -97,40 +66,22 @@ class Dictionary:
         except (pa.ArrowException, OSError, ValueError):
             return None
 
-    def raw(self, width: int) -> bytes | None:
-        """Return its values, of `width` bytes each, as they are before compression; None where they cannot be had."""
-        page = self._page
-        if page is None or not 0 < page.values * width == page.size <= _RAW_BYTES:
-            return None
-        self._source.seek(page.body)
-        values: bytes = self._source.read(page.stored)
-        if self._codec:
-            if self._codec not in _CODECS:
-                return None
-            try:
-                values = pa.decompress(values, page.size, _CODECS[self._codec], asbytes=True)
-            except (pa.ArrowException, OSError, ValueError):
-                return None
-        return values if len(values) == page.size else None
-
 
 def _page(source: pa.NativeFile, at: int) -> _Page | None:
-    """Return the page whose header is at a place; None where it is not understood, or not all of it is in the file."""
+    """Return the dictionary page at offset `at`; None if there is none that is understood, all of it in the file."""
     end = source.size()
     if not 0 <= at < end:
         return None
     source.seek(at)
     header = source.read(_HEADER_BYTES)
     try:
-        found, length = places(header, 0)
+        found, length = offsets(header, 0)
         kind, size, stored = (signed(header, found[key]) for key in _NUMBERS)
-        rest, encoding = _HEADERS[kind]
-        own = places(header, found[rest])[0]
-        page = _Page(kind, size, stored, signed(header, own[_VALUES]), signed(header, own[encoding]), at + length)
+        page = _Page(size, stored, signed(header, offsets(header, found[_REST])[0][_VALUES]), at + length)
     except (LookupError, ValueError, RecursionError):
         return None
-    is_sound = min(page) >= 0 and max(size, page.values) < 2**31 and page.end <= end
-    return page if is_sound else None
+    is_sound = kind == _DICTIONARY_PAGE and min(page) >= 0 and max(size, page.values) < 2**31
+    return page if is_sound and page.body + page.stored <= end else None
 
 
 def _data_page_header(values: int, size: int, stored: int) -> bytes:

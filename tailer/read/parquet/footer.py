@@ -10,9 +10,9 @@ from typing import Final, Self
 
 import pyarrow as pa
 
-from tailer.read.parquet.thrift import I32, I64, LIST, STRUCT, behind, fields, list_size, places, signed
+from tailer.read.parquet.thrift import I32, I64, LIST, STRUCT, list_offset, list_size, offsets, signed, skip
 
-__all__ = ["REFERRING", "Chunk", "Footer"]
+__all__ = ["Chunk", "Footer"]
 
 _ROW_GROUPS: Final = 4  # numbers of fields: of the footer,
 _COLUMNS: Final = 1  # of a row group,
@@ -22,7 +22,7 @@ _NUM_VALUES, _SIZE, _STORED = 5 << 4 | I64, 6 << 4 | I64, 7 << 4 | I64
 _DATA_PAGE, _DICTIONARY_PAGE, _SIZES = 9 << 4 | I64, 11 << 4 | I64, 16 << 4 | STRUCT
 _TEXT_BYTES: Final = 1 << 4 | I64
 _DELTA_BYTE_ARRAY: Final = 7
-REFERRING: Final = frozenset([2, 8])  # the encodings of values that refer to a dictionary
+_REFERRING: Final = frozenset([2, 8])  # the encodings of values that refer to a dictionary
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Chunk:
     """One column of a row group, as the footer has it: any number may be wrong.
 
     `num_values`: with nulls. `size_bytes`, `stored_bytes`: of its pages before and after compression. `text_bytes`: of
-    its texts when decoded; None where the writer did not say. `begin`: the place of its first page in the file.
+    its texts when decoded; None where the writer did not say. `begin`: the offset of its first page in the file.
     """
 
     num_values: int
@@ -43,10 +43,10 @@ class Chunk:
 
     @classmethod
     def at(cls, data: bytes, found: dict[int, int]) -> Self:
-        """Return the chunk with values at these places. Raises as the functions of `tailer.read.parquet.thrift` do."""
+        """Return the chunk with values at these offsets. Raises as the functions of `tailer.read.parquet.thrift` do."""
         text_bytes = None
         if _SIZES in found:
-            sizes = places(data, found[_SIZES])[0]
+            sizes = offsets(data, found[_SIZES])[0]
             text_bytes = signed(data, sizes[_TEXT_BYTES]) if _TEXT_BYTES in sizes else None
         begin = signed(data, found[_DATA_PAGE])
         dictionary = signed(data, found[_DICTIONARY_PAGE]) if _DICTIONARY_PAGE in found else 0
@@ -70,15 +70,7 @@ class Chunk:
     @property
     def has_dictionary(self) -> bool:
         """Return whether values may refer to a dictionary."""
-        return not REFERRING.isdisjoint(self.encodings)
-
-
-def _list_place(data: bytes, begin: int, wanted: int) -> int:
-    """Return the place of a field, which is a list, of the struct at a place."""
-    for field, kind, at in fields(data, begin):
-        if (field, kind) == (wanted, LIST):
-            return at
-    raise LookupError(wanted)
+        return not _REFERRING.isdisjoint(self.encodings)
 
 
 def _encodings(data: bytes, at: int) -> frozenset[int]:
@@ -86,7 +78,7 @@ def _encodings(data: bytes, at: int) -> frozenset[int]:
     found = set()
     for _ in range(count):
         found.add(signed(data, at))
-        at = behind(data, at, I32)
+        at = skip(data, at, I32)
     return frozenset(found)
 
 
@@ -96,7 +88,7 @@ class Footer:
     def __init__(self, source: pa.NativeFile) -> None:
         self._source = source
         self._content = b""
-        self._group_places: list[int] = []
+        self._group_offsets: list[int] = []
         self._group_count = 0
         self._group = -1
         self._chunks: list[dict[int, int]] = []
@@ -126,20 +118,20 @@ class Footer:
 
     def _parsed(self, group: int) -> Iterator[dict[int, int]]:
         data = self.content
-        begin = self._place(group)
-        count, at = list_size(data, _list_place(data, begin, _COLUMNS), STRUCT)
+        begin = self._offset(group)
+        count, at = list_size(data, list_offset(data, begin, _COLUMNS), STRUCT)
         for _ in range(count):
-            found, at = places(data, at, _META_DATA)
+            found, at = offsets(data, at, _META_DATA)
             yield found
 
-    def _place(self, group: int) -> int:
-        """Return the place of a row group, and remember those before it: they are read in order."""
-        data, known = self.content, self._group_places
+    def _offset(self, group: int) -> int:
+        """Return the offset of a row group, and remember those before it: they are read in order."""
+        data, known = self.content, self._group_offsets
         if not known:
-            self._group_count, first = list_size(data, _list_place(data, 0, _ROW_GROUPS), STRUCT)
+            self._group_count, first = list_size(data, list_offset(data, 0, _ROW_GROUPS), STRUCT)
             known.append(first)
         if group >= self._group_count:
             raise IndexError(group)
         while len(known) <= group:
-            known.append(behind(data, known[-1], STRUCT))
+            known.append(skip(data, known[-1], STRUCT))
         return known[group]

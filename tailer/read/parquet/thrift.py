@@ -1,20 +1,19 @@
 """Just enough of Thrift's compact protocol to find fields in Parquet's footers and page headers, and to write some.
 
 Functions raise `IndexError`, `ValueError` or `RecursionError` for bytes that are no such structure. A footer has dozens
-of fields for each column, so those that skip values call as little as possible.
+of fields for each column, so the functions that skip values call as little as possible.
 """
 
-from collections.abc import Iterator
 from typing import Final
 
-__all__ = ["I32", "I64", "LIST", "STRUCT", "behind", "fields", "list_size", "number", "places", "signed", "zigzag"]
+__all__ = ["I32", "I64", "LIST", "STRUCT", "list_offset", "list_size", "number", "offsets", "signed", "skip", "zigzag"]
 
 _STOP, _I16, I32, I64, _BINARY, LIST, STRUCT = 0, 4, 5, 6, 8, 9, 12
 _WIDTHS: Final = {1: 1, 2: 1, 3: 1, 7: 8}  # bytes of an element of a list, where all have as many
 
 
 def number(data: bytes, at: int) -> tuple[int, int]:
-    """Return the variable-length number at a place, not zigzag-decoded, and the place behind it."""
+    """Return the variable-length number at offset `at`, not zigzag-decoded, and the offset after it."""
     value = shift = 0
     while shift < 70:
         byte = data[at]
@@ -26,7 +25,7 @@ def number(data: bytes, at: int) -> tuple[int, int]:
 
 
 def signed(data: bytes, at: int) -> int:
-    """Return the number at a place, zigzag-decoded."""
+    """Return the number at offset `at`, zigzag-decoded."""
     value = number(data, at)[0]
     return value >> 1 ^ -(value & 1)
 
@@ -42,9 +41,9 @@ def zigzag(value: int) -> bytes:
 
 
 def list_size(data: bytes, at: int, kind: int | None = None) -> tuple[int, int]:
-    """Return the number of elements of the list whose header is at a place, and where they begin.
+    """Return the number of elements of the list whose header is at offset `at`, and the offset of the first one.
 
-    Readers take elements for those of the type that they expect: with `kind`, another one raises `ValueError`.
+    Raises `ValueError` if the elements are of another type than `kind`: Arrow would not look at their type.
     """
     header = data[at]
     if kind is not None and header >> 4 and header & 15 != kind:
@@ -52,23 +51,28 @@ def list_size(data: bytes, at: int, kind: int | None = None) -> tuple[int, int]:
     return (header >> 4, at + 1) if header < 240 else number(data, at + 1)
 
 
-def fields(data: bytes, at: int) -> Iterator[tuple[int, int, int]]:
-    """Yield number, type and place of the value for each field of the struct at a place."""
+def list_offset(data: bytes, at: int, wanted: int) -> int:
+    """Return the offset of the list that is field number `wanted` of the struct at offset `at`.
+
+    Raises `LookupError` if the struct has no such list.
+    """
     field = 0
     while (header := data[at]) != _STOP:
         if header >> 4:
             field, at = field + (header >> 4), at + 1
         else:
             field, at = _field_number(data, at + 1)
-        yield field, header & 15, at
-        at = behind(data, at, header & 15)
+        if (field, header & 15) == (wanted, LIST):
+            return at
+        at = skip(data, at, header & 15)
+    raise LookupError(wanted)
 
 
-def places(data: bytes, at: int, inner: int = -1) -> tuple[dict[int, int], int]:
-    """Return the places of the values of the struct at a place, and the place behind the struct.
+def offsets(data: bytes, at: int, inner: int = -1) -> tuple[dict[int, int], int]:
+    """Return the offsets of the values of the struct at offset `at`, and the offset after the struct.
 
-    Their keys: sixteen times the number of the field, plus its type. Readers skip a field of another type than theirs.
-    If field `inner` is a struct, the places of its values are returned instead.
+    The key of a value is sixteen times the number of its field, plus its type. If field `inner` is a struct, return the
+    offsets of its values instead.
     """
     found: dict[int, int] = {}
     result, field = found, 0
@@ -81,7 +85,7 @@ def places(data: bytes, at: int, inner: int = -1) -> tuple[dict[int, int], int]:
         if field == inner and kind == STRUCT:
             if result is not found:
                 raise ValueError(field)
-            result, at = places(data, at)
+            result, at = offsets(data, at)
             continue
         key = field << 4 | kind
         if key in found:
@@ -92,7 +96,7 @@ def places(data: bytes, at: int, inner: int = -1) -> tuple[dict[int, int], int]:
                 at += 1
             at += 1
         else:
-            at = behind(data, at, kind)
+            at = skip(data, at, kind)
     return result, at + 1
 
 
@@ -103,12 +107,12 @@ def _field_number(data: bytes, at: int) -> tuple[int, int]:
     return encoded >> 1, at
 
 
-def behind(data: bytes, at: int, kind: int) -> int:
-    """Return the place behind a value of a type."""
+def skip(data: bytes, at: int, kind: int) -> int:
+    """Return the offset after a value of type `kind`."""
     if kind == STRUCT:
-        return _behind_struct(data, at)
+        return _skip_struct(data, at)
     if kind in (LIST, 10):
-        return _behind_list(data, at)
+        return _skip_list(data, at)
     if kind == _BINARY:
         size, at = number(data, at)
         return at + size
@@ -121,7 +125,7 @@ def behind(data: bytes, at: int, kind: int) -> int:
     raise ValueError(kind)
 
 
-def _behind_struct(data: bytes, at: int) -> int:
+def _skip_struct(data: bytes, at: int) -> int:
     while (header := data[at]) != _STOP:
         at += 1
         if header < 16:  # the number of the field follows
@@ -134,11 +138,11 @@ def _behind_struct(data: bytes, at: int) -> int:
         elif kind == _BINARY and data[at] < 128:
             at += 1 + data[at]
         else:
-            at = behind(data, at, kind)
+            at = skip(data, at, kind)
     return at + 1
 
 
-def _behind_list(data: bytes, at: int) -> int:
+def _skip_list(data: bytes, at: int) -> int:
     kind = data[at] & 15
     size, at = list_size(data, at)
     if kind in _WIDTHS:
@@ -152,5 +156,5 @@ def _behind_list(data: bytes, at: int) -> int:
                 at += 1
             at += 1
         else:
-            at = behind(data, at, kind)
+            at = skip(data, at, kind)
     return at
