@@ -28,7 +28,7 @@ _OPEN_AHEAD: Final = 16
 
 
 class DataFile:
-    """A file open for reading. `read_ahead`: of an object; None for a file that needs none: it is here."""
+    """A file open for reading. `read_ahead`: of an object of a store; None for a local file, or an object in memory."""
 
     __slots__ = ("_handle", "read_ahead", "source")
 
@@ -41,7 +41,7 @@ class DataFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Close the file. The first error of the store counts, whatever a reader made of it."""
+        """Close the file. Raise the first error of the store, if any, in place of what a reader made of it."""
         self.source.close()
         handle = self._handle
         if handle is not None and handle.failure is not None and (kind is None or issubclass(kind, Exception)):
@@ -52,7 +52,7 @@ class Files(Protocol):
     """Opens files by their location."""
 
     def has(self, uri: str) -> bool:
-        """Return whether it is known what is meant by `uri`."""
+        """Return whether `uri` is a location that `open` understands."""
         ...
 
     def open(self, uri: str, needed_bytes: int = 0) -> DataFile:
@@ -67,7 +67,7 @@ class Files(Protocol):
         ...
 
     def login(self, uri: str) -> Mapping[str, str]:
-        """Return the settings with which a library that opens files by itself reaches `uri`, with keys in them."""
+        """Return the options, credentials among them, for a library that opens `uri` by itself."""
         ...
 
 
@@ -75,8 +75,7 @@ class Files(Protocol):
 class DataFiles:
     """Opens files. Survives pickle if `ranges` does.
 
-    `ranges`: makes what reads the object at a location. None: there are only local files. `logins`: makes what
-    `Files.login` returns.
+    `ranges`: opens the object at a location; None: all files are local. `logins`: returns what `Files.login` returns.
     """
 
     ranges: Callable[[str], ObjectRanges] | None = None
@@ -125,7 +124,7 @@ LOCAL: Final = DataFiles()
 
 
 class FilesInTurn:
-    """Opens files of which the following ones are known: of objects some are opened ahead."""
+    """Opens files whose order is known, some objects ahead of their turn."""
 
     def __init__(self, files: DataFiles, following: Iterable[tuple[str, int]]) -> None:
         self._files = files
@@ -145,7 +144,7 @@ class FilesInTurn:
         return self._files.login(uri)
 
     def open(self, uri: str, needed_bytes: int = 0) -> DataFile:
-        """See `Files.open`. A file that is not the next one is opened by itself."""
+        """See `Files.open`. A file out of turn is opened by itself."""
         opening = self._opening.popleft()[1] if self._opening and self._opening[0][0] == uri else None
         if opening is None and self._following and self._following[0][0] == uri:
             self._following.popleft()
@@ -155,7 +154,7 @@ class FilesInTurn:
         return _opened(opening.result())
 
     def close(self) -> None:
-        """Give up what is being opened."""
+        """Cancel what is being opened."""
         for _, opening in self._opening:
             opening.cancel()
 
@@ -177,7 +176,7 @@ def _opened(read_ahead: ReadAhead) -> DataFile:
 
 
 class _Handle:
-    """An object as Arrow wants a file. After an error there is only that error."""
+    """An object with the methods that Arrow calls on a file. After an error, each read raises that error."""
 
     closed = False
 

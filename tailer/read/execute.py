@@ -66,9 +66,8 @@ def execute(
 ) -> Iterator[ChangeBatch]:
     """Yield the task's change rows whose physical position is in (`after_row`, `through_row`], in ascending order.
 
-    `use_threads`: whether Arrow's threads may decode columns of a file beside each other.
-    Of these only those of row groups with their middle in the bytes from `first_byte` to before `end_byte`, where rows
-    are taken to be equally long and the file to be as long as the log says.
+    Restrict to row groups whose midpoint lies in bytes [`first_byte`, `end_byte`), estimated from row counts and from
+    the size of the file in the log. `use_threads`: whether Arrow's threads may decode columns of a file in parallel.
 
     Raises `FileVacuumed` where a file is gone, `DataCorrupt` where one contradicts itself or the log,
     `StorageUnavailable` where it cannot be read for now, `ChangesUnavailable` where `files` has no such location or the
@@ -345,7 +344,9 @@ class _Selection:
         try:
             return self._load(ref, num_rows)
         except FileVacuumed as error:
-            raise ScratchUnavailable(error.path, "what was found out about a version is gone") from error
+            raise ScratchUnavailable(
+                error.path, "the temporary result of comparing this version was deleted"
+            ) from error
 
     def _load(self, ref: DeletionVectorRef | None, num_rows: int) -> BitMap64 | None:
         if ref is None:

@@ -125,7 +125,9 @@ def _loaded(task: ChangeTask, ref: DeletionVectorRef | None, files: Files) -> Bi
     try:
         return deletion_vector.load(ref, task, files.read)
     except OSError as error:
-        raise ScratchUnavailable(ref.uri or task.uri, "what was found out about a version is gone") from error
+        raise ScratchUnavailable(
+            ref.uri or task.uri, "the temporary result of comparing this version was deleted"
+        ) from error
 
 
 def _within(wanted: BitMap64, positions: pa.Array) -> pa.Array:

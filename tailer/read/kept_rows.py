@@ -2,7 +2,7 @@
 
 A version is compared by some columns, then maybe by others, and then delivered: each time its rows are read. With
 deletion vectors, a version often has a few rows of large files, and to find them takes as long as to read the files.
-So the rows of such tasks, and of small files, are read with all columns the first time. Later they are given out from
+So the rows of such tasks, and of small files, are read with all columns the first time. Later reads take them from
 memory, as `tailer.read.execute` would yield them.
 
 If the rows take more than `KEPT_BYTES` together, or there is no room for them in the process, all are forgotten, and
@@ -108,7 +108,7 @@ class KeptRows:
         )
 
     def _keep(self, whole: ChangeTask) -> bool:
-        """Have the rows of a task in memory; return whether they are."""
+        """Read the rows of a task into memory, unless they are there. Return whether they fit."""
         if (key := _key(whole)) in self._kept:
             return True
         batches: list[ChangeBatch] = []
@@ -178,7 +178,7 @@ def _load(ref: DeletionVectorRef | None, task: ChangeTask) -> BitMap64 | None:
     try:
         return deletion_vector.load(ref, task, LOCAL.read)
     except OSError as error:
-        raise ScratchUnavailable(ref.uri or "", "what was found out about a version is gone") from error
+        raise ScratchUnavailable(ref.uri or "", "the temporary result of comparing this version was deleted") from error
 
 
 def _unidentified(field: pa.Field) -> pa.Field:
