@@ -37,7 +37,7 @@ PYTHON_FITS = import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 JAVA_MAJOR = java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p'
 
 demo: .venv/.synced $(LAKE_TAILER_JARS) java
-	@$(BIN)/tailer demo
+	@$(BIN)/python -m examples.demo
 
 # Without Java, and without the tests of the tests: what to run while you work.
 quick: .venv/.synced

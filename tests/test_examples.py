@@ -1,6 +1,7 @@
 """Each example runs as its head comment says, and what comes out is compared with the truth.
 
 The source is the table `orders` of `tests.test_readme`, versions 0 to 3; `EVENTS` are its changes.
+The demonstration, `demo`, has its tests in `integration/test_demo.py`.
 """
 
 import json

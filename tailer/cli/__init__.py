@@ -21,7 +21,6 @@ VERBS: Final = {
     "check": "Check a configuration without touching any table.",
     "plan": "Print what one version changed, as a plan in JSON.",
     "progress": "Show or set the progress of pipelines.",
-    "demo": "Follow a live table into a Delta table, and prove it.",
 }
 CONTROL: Final = ("pause", "resume", "resnapshot", "skip")  # in one module, because they differ in a word
 

@@ -32,7 +32,7 @@ NEED_EXTRAS: Final = {
     "urllib3": {"tailer.stores.s3."},
     "obstore": {"tailer.stores.cloud."},
     "deltalake": {"sinks.delta."},
-    "lance": {"tailer.read.fragments.", "tailer.demo.lance_shop."},
+    "lance": {"tailer.read.fragments."},
     "numpy": {"tailer.variant.batch."},
     "fastavro": {"sinks.encoding.avro."},
     "httpx2": {"sinks.encoding.avro.", "tailer.daemon.client", "tailer.delta.catalog.unity"},
@@ -41,8 +41,7 @@ NEED_EXTRAS: Final = {
     "prometheus_client": {"tailer.daemon.computed_metrics", "tailer.daemon.monitor"},
     "starlette": {"tailer.daemon.control", "tailer.daemon.http_server", "tailer.daemon.page."},
     "py4j": {"tailer.spark."},
-    "pyspark": {"tailer.spark.", "tailer.demo."},
-    "delta": {"tailer.demo."},
+    "pyspark": {"tailer.spark."},
     "pytest": {"sinks.testing."},
 }
 IMPORT_ALL: Final = """
@@ -251,11 +250,6 @@ def test_the_plain_install_reads_a_configuration(bare: Installed) -> None:
     assert result.returncode == 2
     assert "TAILER_METRICS: cannot be served: No module named 'prometheus_client'" in result.stderr
     assert "hint: Install it: pip install 'lake-tailer[daemon]'." in result.stderr
-
-
-def test_the_demonstration_names_its_extras(bare: Installed) -> None:
-    result = bare.run("tailer", "demo")
-    assert (result.returncode, "pip install 'lake-tailer[spark,delta]'" in result.stderr) == (2, True)
 
 
 def test_completion_does_not_report_missing_extras(bare: Installed) -> None:

@@ -32,8 +32,8 @@ IMPORTED: Final = {
 
 def named_extras() -> Iterator[str]:
     """Return every extra that an error names."""
-    for package in ("tailer", "sinks"):
-        for path in sorted((ROOT / package).rglob("*.py")):
+    for folder in ("tailer", "sinks", "examples"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Call) and getattr(node.func, "id", "") == how_to_install.__name__:
                     yield from (str(each.value) for each in node.args if isinstance(each, ast.Constant))

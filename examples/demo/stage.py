@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
+from examples.demo.follower import DaemonDied, Event, Follower
+from examples.demo.writer import EFFECTS, Commit, Verdict, Writer
 from tailer.config.pipelines import Settings
 from tailer.config.settings import load
 from tailer.daemon.standing import survey
-from tailer.demo.follower import DaemonDied, Event, Follower
-from tailer.demo.writer import EFFECTS, Commit, Verdict, Writer
 
 __all__ = ["play"]
 
@@ -88,15 +88,15 @@ def play(console: Console, rounds: int = ROUNDS, *, of_lance: bool = False) -> b
 
 
 def _spark_shop(folder: Path, rounds: int, show: "_Show", stack: ExitStack) -> Writer:
-    from tailer.demo.shop import Shop  # noqa: PLC0415 - Spark is an extra
-    from tailer.demo.spark import local_spark  # noqa: PLC0415 - Spark is an extra
+    from examples.demo.shop import Shop  # noqa: PLC0415 - Spark is an extra
+    from examples.demo.spark import local_spark  # noqa: PLC0415 - Spark is an extra
 
     with show.waiting("starting Spark"):
         return Shop(stack.enter_context(local_spark(folder)), folder / "orders", rounds)
 
 
 def _lance_shop(folder: Path, rounds: int) -> Writer:
-    from tailer.demo.lance_shop import LanceShop  # noqa: PLC0415 - pylance is an extra
+    from examples.demo.lance_shop import LanceShop  # noqa: PLC0415 - pylance is an extra
 
     return LanceShop(folder / "orders", rounds)
 

@@ -1,7 +1,11 @@
-"""The demonstration of `tailer demo`: a live table, the real daemon, a kill -9, a comparison by the table's writer.
+"""Follow a live table with the real daemon, kill the daemon, and compare the copy with the table's own history.
+
+    make demo                                          # in a clone; a Delta table, written by Spark
+    .venv/bin/python -m examples.demo --format lance   # after any `make`; a Lance dataset, written by pylance
 
 ::
 
+    __main__   the command: its option, its errors, its exit code
     stage      the order of events, and their display
     writer     the port of the writers, which create the table, then insert, update, delete and merge rows
     spark      a local Spark with Delta, or an error that says what to install

@@ -1,4 +1,4 @@
-"""The port of the writers of the demonstration: what the stage needs of a shop, and what its proof finds."""
+"""The port of the writers of the demonstration, and what a comparison finds."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -13,7 +13,7 @@ import lance
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from tailer.demo.writer import CHANGE, EFFECTS, METADATA, Commit, Verdict
+from examples.demo.writer import CHANGE, EFFECTS, METADATA, Commit, Verdict
 
 __all__ = ["LanceShop"]
 
@@ -34,7 +34,7 @@ _Rows = Counter[tuple[object, ...]]
 
 
 class LanceShop:
-    """See `Writer`: of the dataset at `path`, in `rounds` of commits."""
+    """Writes the dataset at `path` in `rounds` of five commits; see `Writer`."""
 
     name = "Lance"
     scene = "the dataset orders, with stable row ids"
@@ -53,7 +53,7 @@ class LanceShop:
     def open(self) -> Commit:
         """See `Writer.open`."""
         lance.write_dataset(_SCHEMA.empty_table(), self._path, enable_stable_row_ids=True)
-        return self._made("create", None)
+        return self._record("create", None)
 
     def trade(self) -> Iterator[Commit]:
         """See `Writer.trade`."""
@@ -69,7 +69,7 @@ class LanceShop:
             else:
                 yield self._update({"country": "'NL'"}, f"id % 13 = {number}")
         self._dataset().optimize.compact_files(target_rows_per_fragment=1000)
-        yield self._made("compact", None)
+        yield self._record("compact", None)
 
     def judge(self, copy: Path) -> Verdict:
         """See `Writer.judge`."""
@@ -102,22 +102,22 @@ class LanceShop:
 
     def _insert(self, ids: range) -> Commit:
         lance.write_dataset(_orders(ids), self._path, mode="append", max_rows_per_file=_ROWS_PER_FILE)
-        return self._made("insert", len(ids))
+        return self._record("insert", len(ids))
 
     def _update(self, values: dict[str, str], where: str) -> Commit:
-        return self._made("update", self._dataset().update(values, where=where)["num_rows_updated"])
+        return self._record("update", self._dataset().update(values, where=where)["num_rows_updated"])
 
     def _merge(self, ids: range) -> Commit:
         merge = self._dataset().merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
         done = merge.execute(_orders(ids, "imported"))
-        return self._made("merge", done["num_inserted_rows"] + done["num_updated_rows"])
+        return self._record("merge", done["num_inserted_rows"] + done["num_updated_rows"])
 
     def _delete(self, where: str) -> Commit:
         before = self._dataset().count_rows()
         self._dataset().delete(where)
-        return self._made("delete", before - self._dataset().count_rows())
+        return self._record("delete", before - self._dataset().count_rows())
 
-    def _made(self, operation: str, rows: int | None) -> Commit:
+    def _record(self, operation: str, rows: int | None) -> Commit:
         self.operations[operation] += 1
         return Commit(self._dataset().version, operation, rows)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from tailer.demo.writer import CHANGE, EFFECTS, METADATA, Verdict
+from examples.demo.writer import CHANGE, EFFECTS, METADATA, Verdict
 
 __all__ = ["judge"]
 

@@ -50,7 +50,7 @@ def local_spark(scratch: Path) -> Iterator[SparkSession]:
     Raises `ConfigError` if Java or the jars are missing, or if Spark does not start.
     """
     if not (os.environ.get("JAVA_HOME") or shutil.which("java")):
-        raise ConfigError("tailer demo", "Java is not installed", "Install Java 17 or newer, or set JAVA_HOME.")
+        raise ConfigError("demo", "Java is not installed", "Install Java 17 or newer, or set JAVA_HOME.")
     builder = _builder(scratch)
     with _quiet():
         try:
@@ -68,7 +68,7 @@ def _start(builder: SparkSession.Builder, log: Path) -> SparkSession:
         telling = [line for line in said if "Exception" in line] or said
         reason = f"Spark does not start: {' '.join(telling[-1:])}"
         remedy = f"It needs Java 17 or newer, and Delta's jars in {JARS_VARIABLE} or access to Maven Central."
-        raise ConfigError("tailer demo", reason, remedy) from error
+        raise ConfigError("demo", reason, remedy) from error
 
 
 def _builder(scratch: Path) -> SparkSession.Builder:

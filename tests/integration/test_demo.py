@@ -1,4 +1,4 @@
-"""`tailer demo`: the proof succeeds, can fail, and leaves no files or processes."""
+"""The demonstration of `make demo`: the proof succeeds, can fail, and leaves no files or processes."""
 
 import os
 import signal
@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import psutil  # type: ignore[import-untyped]
 import pyarrow as pa
@@ -16,13 +17,14 @@ from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
 import tailer as tailer_api
-from tailer.demo.lance_shop import LanceShop
-from tailer.demo.proof import judge
-from tests.support.daemon.commands import tailer
+from examples.demo.lance_shop import LanceShop
+from examples.demo.proof import judge
 from tests.support.spark.session import delta_jars
 
-SHORT = (
-    "import sys; from rich.console import Console; from tailer.demo.stage import play\n"
+ROOT: Final = Path(__file__).resolve().parents[2]
+DEMO: Final = (sys.executable, "-m", "examples.demo")
+SHORT: Final = (
+    "import sys; from rich.console import Console; from examples.demo.stage import play\n"
     "sys.exit(not play(Console(), rounds=1))"
 )
 
@@ -30,6 +32,19 @@ SHORT = (
 def environment(temporary: Path, **variables: str) -> dict[str, str]:
     """Our environment with the jars, and all temporary files in one folder."""
     return os.environ | {"LAKE_TAILER_JARS": str(delta_jars()[0].parent), "TMPDIR": str(temporary)} | variables
+
+
+def demo(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the demonstration to its end; `variables` are added to its environment."""
+    return subprocess.run(
+        [*DEMO, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        env=os.environ | variables,
+    )
 
 
 def left_behind(folder: Path) -> list[str]:
@@ -47,6 +62,7 @@ def left_behind(folder: Path) -> list[str]:
 def test_the_daemon_is_killed_and_spark_finds_every_change_once(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SHORT],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=280,
@@ -65,6 +81,7 @@ def test_a_lance_dataset_is_proved_without_spark(tmp_path: Path) -> None:
     script = SHORT.replace("rounds=1", "rounds=1, of_lance=True")
     done = subprocess.run(
         [sys.executable, "-c", script],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=200,
@@ -98,9 +115,7 @@ def test_the_proof_of_a_lance_dataset_can_fail(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("number", "after"), [(signal.SIGINT, "starting Spark"), (signal.SIGTERM, "the daemon runs")])
 @pytest.mark.nightly
 def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, number: signal.Signals, after: str) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tailer", "demo"], stdout=subprocess.PIPE, text=True, env=environment(tmp_path)
-    )
+    process = subprocess.Popen(DEMO, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment(tmp_path))
     try:
         assert process.stdout is not None
         while after not in (line := process.stdout.readline()):
@@ -117,17 +132,17 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, number: signal.Signa
 def test_missing_requirements_are_named_with_the_install_command(tmp_path: Path) -> None:
     (tmp_path / "pyspark.py").write_text("raise ImportError('No module named pyspark')")
     (tmp_path / "jars").mkdir()
-    no_spark = tailer("demo", PYTHONPATH=str(tmp_path))
+    no_spark = demo(PYTHONPATH=str(tmp_path))
     assert no_spark.returncode == 2
     assert "No module named pyspark" in no_spark.stderr
     assert "hint: Install it: pip install 'lake-tailer[spark,delta]'" in no_spark.stderr
-    no_java = tailer("demo", PATH=str(tmp_path), JAVA_HOME="")
+    no_java = demo(PATH=str(tmp_path), JAVA_HOME="")
     assert no_java.returncode == 2
     assert "hint: Install Java 17 or newer" in no_java.stderr
-    no_jars = tailer("demo", LAKE_TAILER_JARS=str(tmp_path / "jars"))
+    no_jars = demo(LAKE_TAILER_JARS=str(tmp_path / "jars"))
     assert no_jars.returncode == 2
     assert f"error: LAKE_TAILER_JARS: no jars in {tmp_path / 'jars'}" in no_jars.stderr
-    assert tailer("demo", "--help", PYTHONPATH=str(tmp_path)).returncode == 0
+    assert demo("--help", PYTHONPATH=str(tmp_path)).returncode == 0
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ from typing import Final
 import anyio
 from pyspark.sql import SparkSession
 
+from examples.demo.proof import judge
+from examples.demo.writer import Commit, Verdict
 from tailer.config.tables import open_table
-from tailer.demo.proof import judge
-from tailer.demo.writer import Commit, Verdict
 
 __all__ = ["Shop"]
 
@@ -24,7 +24,7 @@ _ORDER: Final = """
 
 
 class Shop:
-    """See `Writer`: of the table at `path`, in `rounds` of commits."""
+    """Writes the table at `path` in `rounds` of five commits; see `Writer`."""
 
     name = "Spark"
     scene = "the table orders, with change feed and deletion vectors"
