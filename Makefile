@@ -66,7 +66,7 @@ test-spark: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) $(LAKE_T
 	$(PYTEST) --tier spark $(SIDE_BY_SIDE)
 
 # In an environment of its own, which takes a while to make.
-test-connect: $(CONNECT)/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) java
+test-connect: $(CONNECT)/.synced $(LAKE_TAILER_VERSITYGW) java
 	$(PYTEST:.venv/%=$(CONNECT)/%) --tier connect
 
 test-kafka: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_VERSITYGW) $(SPARK_CLASSES)

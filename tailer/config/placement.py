@@ -34,11 +34,9 @@ class Writers(StrEnum):
 class SparkSettings:
     """The address of Spark, and its settings.
 
-    `remote`: the address of a Spark Connect server (`sc://...`). It may contain a token, so only its host is shown.
-    `master`: the cluster to start a driver for; ignored if there is a `remote`. `conf`: any of Spark's settings as
-    text; they may hold secrets and are never shown.
+    `master`: the cluster to start a driver for. `conf`: any of Spark's settings as text; they may hold secrets and are
+    never shown.
     """
 
     master: str = LOCAL_MASTER
-    remote: str | None = field(default=None, repr=False)
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)

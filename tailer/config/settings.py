@@ -11,7 +11,6 @@
 
     [spark]                       # for the other engines
     master = "local[*]"           # the cluster to start a driver for
-    remote = "sc://HOST:15002"    # instead of master: a Spark Connect server
 
     [spark.conf]                  # any of Spark's settings
     "spark.executor.memory" = "4g"

@@ -109,7 +109,6 @@ class SparkShape(_Shape, frozen=True, kw_only=True):
     """The table [spark], its settings not checked yet."""
 
     master: str | None = None  # a cluster's address, or local[N]; the default is local[*]
-    remote: str | None = None  # a Spark Connect server, such as sc://host:15002, in place of master
     conf: dict[str, Any] = {}  # any of Spark's settings
 
 

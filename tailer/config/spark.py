@@ -21,26 +21,23 @@ __all__ = ["Report", "check_writers", "spark_settings", "writers_of"]
 
 # Spark's own Delta writer writes these, whatever our sink can do.
 SPARK_WRITES: Final = "delta"
-CONNECT_NEEDS: Final = ("grpc", "pandas")
-# Settings that have a key of their own: one place for each.
-OWN_KEYS: Final = {"spark.master": "master", "spark.remote": "remote"}
+# Settings of Spark that `[spark.conf]` does not take, and why.
+REFUSED: Final = {
+    "spark.master": "has a key of its own",
+    "spark.remote": "is for Spark Connect, but the daemon starts a driver",
+}
 
 Report = Callable[[Key, str, str], None]
 
 
 def spark_settings(engine: EngineKind, shape: SparkShape, report: Report) -> SparkSettings:
-    """Return the settings of Spark. Faults and missing libraries go to `report`."""
-    key = ("spark",)
-    if shape.master is not None and shape.remote is not None:
-        report((*key, "remote"), "excludes master", "Keep one: a Connect server has its own master.")
+    """Return the settings of Spark. Faults, and PySpark if it is missing, go to `report`."""
     if shape.master is not None and not shape.master.strip():
-        report((*key, "master"), "is empty", f'Leave it out for "{LOCAL_MASTER}", or name a cluster.')
-    if shape.remote is not None and not _is_remote(shape.remote):
-        report((*key, "remote"), "is not an address of Spark Connect", 'Give "sc://HOST:PORT".')
+        report(("spark", "master"), "is empty", f'Leave it out for "{LOCAL_MASTER}", or name a cluster.')
     conf = dict(_conf(shape.conf, report))
-    if engine is not EngineKind.LOCAL:
-        _check_installed(shape, report)
-    return SparkSettings(shape.master or LOCAL_MASTER, shape.remote, conf)
+    if engine is not EngineKind.LOCAL and find_spec("pyspark") is None:
+        report(("engine",), "PySpark is not installed", how_to_install("spark"))
+    return SparkSettings(shape.master or LOCAL_MASTER, conf)
 
 
 def writers_of(
@@ -54,7 +51,7 @@ def writers_of(
     shape = table.shape
     if shape.write is not None:
         return shape.write
-    is_here = spark.remote is None and spark.master.startswith("local")
+    is_here = spark.master.startswith("local")
     they_can = is_here and _is_folder(shape.sink) if shape.sink.kind == SPARK_WRITES else _distributes(sink)
     wanted = engine is EngineKind.SPARK and shape.on_data_loss is OnDataLoss.FAIL
     return Writers.EXECUTORS if wanted and they_can else Writers.DRIVER
@@ -104,19 +101,14 @@ def _distributes(sink: Sink | AtLeastOnceSink | None) -> bool:
     return isinstance(sink, Sink) and sink.distributes
 
 
-def _is_remote(text: str) -> bool:
-    scheme, _, rest = text.partition("://")
-    return scheme == "sc" and bool(rest.partition("/")[0])
-
-
 def _conf(table: Mapping[str, Any], report: Report) -> Iterator[tuple[str, str]]:
     for name, value in flattened(table):
         key = ("spark", "conf", name)
         text = _text(value)
         if not name.startswith("spark."):
             report(key, "is not a setting of Spark", "Spark's settings begin with 'spark.' and are case-sensitive.")
-        elif name in OWN_KEYS:
-            report(key, "has a key of its own", f"Set {OWN_KEYS[name]} in the table [spark].")
+        elif name in REFUSED:
+            report(key, REFUSED[name], "Set master in the table [spark].")
         elif text is None:
             report(key, "must be text, a number or a boolean", "Write it in quotes.")
         else:
@@ -127,10 +119,3 @@ def _text(value: object) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, str | int | float) else None
-
-
-def _check_installed(shape: SparkShape, report: Report) -> None:
-    if find_spec("pyspark") is None:
-        report(("engine",), "PySpark is not installed", how_to_install("spark"))
-    elif shape.remote is not None and (missing := [name for name in CONNECT_NEEDS if find_spec(name) is None]):
-        report(("spark", "remote"), f"Spark Connect needs {' and '.join(missing)}", how_to_install("spark-connect"))

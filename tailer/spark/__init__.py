@@ -6,7 +6,7 @@
     engine       the daemon's engine on executors
     write        pipelines whose rows executors write
     splits       units of work for executors
-    session, shared_session   Spark sessions, classic or of Spark Connect
+    session, shared_session   Spark sessions
     recipes      functions for `foreachBatch`
     release      executors have the release of the driver
     java         objects of Spark's Java

@@ -13,16 +13,23 @@ from py4j.clientserver import ClientServer
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
-from tailer.spark.session import is_remote
+from tailer.errors import ConfigError
 
-__all__ = ["Called", "Jvm", "can_be_called", "has_java"]
+__all__ = ["Called", "Jvm", "can_be_called", "check_session", "has_java"]
 
 _SPARK: Final = "4.2."  # the release whose classes are named by the users of this module
 
 
+def check_session(spark: SparkSession) -> None:
+    """Raise `ConfigError` for a session of Spark Connect, which has no Java objects."""
+    if not hasattr(spark, "_jsparkSession"):
+        remedy = 'Give a classic session (SparkSession.builder.master(...)), or use format("tailer").'
+        raise ConfigError("spark", "is a session of Spark Connect", remedy)
+
+
 def has_java(spark: SparkSession) -> bool:
-    """Return whether the session has Java objects that we know: through Spark Connect it has none."""
-    return not is_remote(spark) and spark.version.startswith(_SPARK)
+    """Return whether the session has Java objects that we know."""
+    return spark.version.startswith(_SPARK)
 
 
 def can_be_called(spark: SparkSession) -> bool:

@@ -1,4 +1,4 @@
-"""Spark sessions as configured: with a driver of our own, or through a Spark Connect server.
+"""Spark sessions as configured, with a driver in this process.
 
 A process has one Spark. If one already runs (a user's driver, a notebook) and matches the settings, it is used, and
 left running afterwards. A session that does not match is never changed or stopped.
@@ -10,7 +10,7 @@ machine, or a packed environment in `spark.archives` (`env.tar.gz#env`, and `PYS
 plans Python data sources with that same Python on the driver, so the path must exist in the driver's folder, too. The
 wheel alone, in `spark.submit.pyFiles`, suffices if the environment has all of its dependencies: lake-tailer is pure
 Python, but pyarrow, pyroaring, duckdb and msgspec are not. PySpark imports from files named `.zip`, not from `.whl`, so
-the wheel is renamed. With Spark Connect the server's `PYSPARK_PYTHON` counts.
+the wheel is renamed.
 Executors with another release of lake-tailer than the driver are refused (`tailer.spark.release`).
 
 Secrets: settings that Spark itself would redact (`spark.redaction.regex`) are kept off the command line of the driver's
@@ -22,7 +22,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 from weakref import WeakSet
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -32,26 +32,39 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from tailer.config.placement import SparkSettings
-from tailer.errors import ConfigError, EngineUnavailable, how_to_install
+from tailer.errors import ConfigError, EngineUnavailable
 
-__all__ = ["close_session", "engine_name", "first_sentence", "is_alive", "is_remote", "open_session"]
+__all__ = ["close_session", "engine_name", "first_sentence", "is_alive", "open_session"]
 
 # The progress bar is for people who wait for one job; we run many, and need the terminal.
 DEFAULTS: Final = {"spark.app.name": "lake-tailer", "spark.ui.showConsoleProgress": "false"}
-CONNECT_PATIENCE_S: Final = 30.0
 # Spark's own default.
 _SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
-_OURS: Final[WeakSet[Any]] = WeakSet()
+_OURS: Final[WeakSet[SparkSession]] = WeakSet()
 
 
 def open_session(settings: SparkSettings) -> SparkSession:
     """Open a session and block until Spark is up, which may take a minute. Call `close_session` when done.
 
-    With a `remote` it is a session of Spark Connect, which in PySpark is a class with the same methods: its DataFrames
-    take functions of `pyspark.sql.connect.functions`, or SQL text. Raises `ConfigError` if a person must act and
-    `EngineUnavailable` if Spark cannot be reached.
+    Raises `ConfigError` if a person must act and `EngineUnavailable` if Spark cannot be reached.
     """
-    return _classic(settings) if settings.remote is None else _remote(settings.remote, settings.conf)
+    if "SPARK_REMOTE" in os.environ:
+        reason = "makes every session one of Spark Connect"
+        raise ConfigError("environment SPARK_REMOTE", reason, "Unset it, and set master in the table [spark].")
+    _forget_dead_jvm()
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - the public API knows only sessions of this thread
+        return _checked(SparkSession(SparkContext.getOrCreate()), settings)
+    if settings.master.startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    wanted = {**DEFAULTS, **settings.conf, "spark.master": settings.master}
+    if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
+        raise _no_java("is not on the PATH, and JAVA_HOME is not set")
+    try:
+        session = SparkSession(_context(wanted))
+    except (PySparkException, Py4JError, OSError) as error:
+        raise _not_started(error, settings) from None
+    _OURS.add(session)
+    return session
 
 
 def close_session(session: SparkSession) -> None:
@@ -62,19 +75,12 @@ def close_session(session: SparkSession) -> None:
     try:
         session.stop()
     except (PySparkException, Py4JError, OSError):
-        # Its JVM or its server is gone: nothing is left to stop.
+        # Its JVM is gone: nothing is left to stop.
         return
-
-
-def is_remote(session: SparkSession) -> bool:
-    """Return whether Spark is on a Connect server. There are then no RDDs, and no JVM of ours."""
-    return not hasattr(session, "_jsparkSession")
 
 
 def is_alive(session: SparkSession) -> bool:
     """Return whether the session still answers; blocks for as long as a call of the JVM takes."""
-    if is_remote(session):
-        return not bool(session.is_stopped)  # type: ignore[attr-defined]  # only Connect's has it
     try:
         context = session.sparkContext
         return context._jsc is not None and not context._jsc.sc().isStopped()  # noqa: SLF001 - no public API
@@ -84,7 +90,7 @@ def is_alive(session: SparkSession) -> bool:
 
 def engine_name(session: SparkSession) -> str:
     """Return the name of the session in errors."""
-    return "Spark Connect" if is_remote(session) else f"Spark at {session.sparkContext.master}"
+    return f"Spark at {session.sparkContext.master}"
 
 
 def first_sentence(error: Exception) -> str:
@@ -101,26 +107,6 @@ def first_sentence(error: Exception) -> str:
         text = text.partition("\n: ")[2] or text
     text = re.sub(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ", "", text.strip())
     return text.partition("\n")[0].partition("Driver stacktrace:")[0].strip()[:500]
-
-
-def _classic(settings: SparkSettings) -> SparkSession:
-    if "SPARK_REMOTE" in os.environ:
-        reason = "makes every session one of Spark Connect"
-        raise ConfigError("environment SPARK_REMOTE", reason, "Unset it, or set remote in the table [spark].")
-    _forget_dead_jvm()
-    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - the public API knows only sessions of this thread
-        return _checked(SparkSession(SparkContext.getOrCreate()), settings)
-    if settings.master.startswith("local"):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    wanted = {**DEFAULTS, **settings.conf, "spark.master": settings.master}
-    if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
-        raise _no_java("is not on the PATH, and JAVA_HOME is not set")
-    try:
-        session = SparkSession(_context(wanted))
-    except (PySparkException, Py4JError, OSError) as error:
-        raise _not_started(error, settings) from None
-    _OURS.add(session)
-    return session
 
 
 def _context(wanted: Mapping[str, str]) -> SparkContext:
@@ -168,51 +154,6 @@ def _not_started(error: Exception, settings: SparkSettings) -> ConfigError | Eng
 def _no_java(reason: str, more: str = "") -> ConfigError:
     remedy = f"Install Java 17 or newer, or set JAVA_HOME.{more}"
     return ConfigError("engine", f"Spark needs Java, which {reason}", remedy)
-
-
-def _remote(remote: str, conf: Mapping[str, str]) -> SparkSession:
-    """Open a session of Spark Connect. The process stays open for sessions of the other kind."""
-    try:
-        import grpc  # noqa: PLC0415 - an extra of its own
-        from pyspark.sql.connect.client import DefaultChannelBuilder  # noqa: PLC0415 - the same
-        from pyspark.sql.connect.session import SparkSession as RemoteSession  # noqa: PLC0415 - the same
-    except ImportError as error:
-        remedy = how_to_install("spark-connect")
-        raise ConfigError("spark.remote", f"Spark Connect cannot be loaded: {error}", remedy) from error
-    try:
-        address = DefaultChannelBuilder(remote)
-    except PySparkException:
-        # What it says repeats the address, and a token is part of some.
-        raise ConfigError("spark.remote", "is not an address of Spark Connect", 'Give "sc://HOST:PORT".') from None
-    name = f"Spark Connect at {address.endpoint}"
-    # PySpark itself would try for ten minutes.
-    channel = address.toChannel()
-    try:
-        grpc.channel_ready_future(channel).result(timeout=CONNECT_PATIENCE_S)
-    except grpc.FutureTimeoutError:
-        remedy = "Check that the server is up and can be reached from this machine."
-        raise EngineUnavailable(name, f"no answer within {CONNECT_PATIENCE_S:.0f} s", remedy) from None
-    finally:
-        channel.close()
-    try:
-        session: Any = RemoteSession.builder.channelBuilder(address).create()
-        _set_all(session, conf)
-    except PySparkException as error:
-        raise EngineUnavailable(name, first_sentence(error)) from None
-    _OURS.add(session)
-    return session  # type: ignore[no-any-return]  # has the methods of SparkSession, but is not one
-
-
-def _set_all(session: Any, conf: Mapping[str, str]) -> None:
-    for key, value in conf.items():
-        try:
-            session.conf.set(key, value)
-        except PySparkException as error:
-            if "CANNOT_MODIFY" not in str(error):
-                raise
-            session.stop()
-            remedy = "Set it where the server is started, and leave it out here."
-            raise ConfigError(f"spark.conf.{key}", "a Connect server lets no client set it", remedy) from None
 
 
 def _without_values(text: str, settings: SparkSettings) -> str:

@@ -1,6 +1,6 @@
-"""Executors: results in order, errors unchanged, jobs that end on request; the same with every kind of Spark.
+"""Executors: results in order, errors unchanged, jobs that end on request.
 
-Spark in this process, a standalone cluster of two workers, and a Connect server.
+With Spark in this process, and with a standalone cluster of two workers.
 """
 
 import gc
@@ -19,11 +19,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tailer.config.placement import SparkSettings
-from tailer.errors import ConfigError, EngineUnavailable, FileVacuumed, Retry, StorageUnavailable
+from tailer.errors import ConfigError, FileVacuumed, Retry, StorageUnavailable
 from tailer.spark.engine.executors import Executors
-from tailer.spark.session import close_session, engine_name, is_alive, is_remote, open_session
-from tests.support.servers.ports import free_ports
-from tests.support.spark.cluster import ConnectServer, Driver, StandaloneCluster
+from tailer.spark.session import close_session, engine_name, is_alive, open_session
+from tests.support.spark.cluster import Driver, StandaloneCluster
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.spark
@@ -34,32 +33,10 @@ ITEMS: Final = [3, 0, 1, 40, 2, 0, 7, 5, 11, 1, 0]
 Work = Callable[[int], Iterator[bytes]]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
-    """A Spark Connect server."""
-    with ConnectServer(tmp_path_factory.mktemp("connect")) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def connect(server: ConnectServer) -> Iterator[SparkSession]:
-    """A session of the Connect server."""
-    session = open_session(server.settings())
-    yield session
-    close_session(session)
-
-
-@pytest.fixture(params=["classic", pytest.param("connect", marks=pytest.mark.spark_connect)])
-def session(request: pytest.FixtureRequest) -> SparkSession:
-    """A session of either kind."""
-    found: SparkSession = request.getfixturevalue({"classic": "spark", "connect": "connect"}[request.param])
-    return found
-
-
 @pytest.fixture
-def executors(session: SparkSession) -> Iterator[Executors]:
+def executors(spark: SparkSession) -> Iterator[Executors]:
     """The executors under test."""
-    with closing(Executors(session)) as found:
+    with closing(Executors(spark)) as found:
         yield found
 
 
@@ -273,7 +250,7 @@ def test_a_fitting_running_session_is_used_and_left_running(spark: SparkSession)
     assert found.sparkContext is spark.sparkContext
     close_session(found)
     assert is_alive(spark)
-    assert (engine_name(spark), is_remote(spark)) == ("Spark at local[2]", False)
+    assert engine_name(spark) == "Spark at local[2]"
 
 
 @pytest.mark.parametrize(
@@ -293,26 +270,3 @@ def test_a_running_session_with_other_settings_is_refused(settings: SparkSetting
     assert raised.value.where == where
     assert "runs in this process already" in raised.value.reason
     assert "hunter2" not in f"{raised.value} {raised.value.hint}"
-
-
-@pytest.mark.spark_connect
-def test_a_connect_server_that_is_not_there_is_named_without_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tailer.spark.session.CONNECT_PATIENCE_S", 0.5)
-    (port,) = free_ports(1)
-    with pytest.raises(EngineUnavailable) as raised:
-        open_session(SparkSettings(remote=f"sc://127.0.0.1:{port}/;user_id=ada"))
-    assert str(raised.value).startswith(f"Spark Connect at 127.0.0.1:{port}: no answer")
-    with pytest.raises(ConfigError) as faulty:
-        open_session(SparkSettings(remote="sc://127.0.0.1/;token"))
-    assert "token" not in str(faulty.value)
-
-
-@pytest.mark.spark_connect
-def test_settings_that_a_connect_server_fixes_are_named(server: ConnectServer) -> None:
-    with pytest.raises(ConfigError) as raised:
-        open_session(server.settings({"spark.executor.memory": "1g"}))
-    assert raised.value.where == "spark.conf.spark.executor.memory"
-    session = open_session(server.settings({"spark.sql.shuffle.partitions": "3"}))
-    assert session.conf.get("spark.sql.shuffle.partitions") == "3"
-    close_session(session)
-    assert not is_alive(session)

@@ -1,14 +1,12 @@
 """Runs functions on executors and returns their results in order; the only module that knows how Spark does this.
 
-A classic session runs RDDs with one partition for each item. Spark Connect has no RDDs: there, a range with one row for
-each item runs through `mapInArrow`. Either way a task returns bytes, or the error that `work` raised. The error is
+A job is an RDD with one partition for each item. A task returns bytes, or the error that `work` raised. The error is
 raised on the driver with its class and fields. Spark does not repeat that task, because only the pipeline retries.
 Spark does repeat tasks of a lost executor, and may run a task twice at once: one answer of each item arrives.
 
 Items are divided into jobs, several of which run at the same time. The next jobs have begun while the results of one
 are consumed, so no core waits for the driver. At most a window of two items for each core is held. Within the window
-Spark may run items in any order. Measured on 2 cores: Spark needs 30 ms for each task and each job, Connect 350 ms for
-each job.
+Spark may run items in any order. Measured on 2 cores: Spark needs 30 ms for each task and each job.
 """
 
 import pickle
@@ -21,10 +19,9 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from threading import Lock
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from uuid import uuid4
 
-import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
@@ -33,7 +30,7 @@ from pyspark.sql import SparkSession
 from tailer.errors import ConfigError, EngineUnavailable, TailerError
 from tailer.spark.engine.worker import our_task
 from tailer.spark.release import SameRelease, stale_release
-from tailer.spark.session import engine_name, first_sentence, is_remote
+from tailer.spark.session import engine_name, first_sentence
 
 __all__ = ["Executors", "Run"]
 
@@ -46,8 +43,6 @@ ITEMS_PER_CORE: Final = 2
 # A job that reaches Spark only after its group was cancelled is cancelled at the next try.
 CANCEL_AGAIN_S: Final = 0.2
 DESCRIPTION: Final = "lake-tailer: rows of changes"
-ANSWERS: Final = pa.schema([("item", pa.int64()), ("kind", pa.int32()), ("data", pa.binary())])
-ANSWERS_SQL: Final = "item long, kind int, data binary"
 
 # Kinds of answers: a chunk, a pickled error, or the end of an item. An item without its end was cut off: if a JVM
 # is killed while it hands over results, PySpark takes the part that arrived for all of them.
@@ -64,7 +59,7 @@ class Executors:
     """The executors of a session, for any number of concurrent runs. `close` it when done."""
 
     def __init__(self, session: SparkSession) -> None:
-        self._jobs: _Jobs = _ConnectJobs(session) if is_remote(session) else _ClassicJobs(session)
+        self._jobs = _Jobs(session)
         self._threads = ThreadPoolExecutor(JOBS, "spark-job")
         self._runs: set[Run[Any]] = set()
 
@@ -188,74 +183,30 @@ class Run(Iterator[list[bytes]], Generic[T]):
         return CancelledError() if closed else self._jobs.named(error)
 
 
-class _Jobs(Protocol):
-    """The operations that run functions on one kind of session."""
+class _Jobs:
+    """The jobs of a session that run functions on executors."""
 
-    def parallelism(self) -> int:
-        """Return the number of tasks that run in parallel."""
-        ...
-
-    def collect(self, group: str, work: Work[Any], items: Sequence[Any]) -> list[Answer]:
-        """Run one job of the group, with a task for each item. Return its answers in the order of items."""
-        ...
-
-    def cancel(self, group: str) -> None:
-        """Stop the running jobs of the group."""
-        ...
-
-    def named(self, error: Exception) -> TailerError:
-        """Translate one of Spark's errors into ours."""
-        ...
-
-
-class _ClassicJobs:
     def __init__(self, session: SparkSession) -> None:
         self._context = session.sparkContext
         self._name = engine_name(session)
 
     def parallelism(self) -> int:
+        """Return the number of tasks that run in parallel."""
         return self._context.defaultParallelism
 
     def collect(self, group: str, work: Work[Any], items: Sequence[Any]) -> list[Answer]:
+        """Run one job of the group, with a task for each item. Return its answers in the order of items."""
         # The group is a property of the thread, in Python and in Spark.
         self._context.setJobGroup(group, DESCRIPTION, interruptOnCancel=True)
         partitions = self._context.parallelize(items, len(items))
         return partitions.mapPartitionsWithIndex(partial(_answer, SameRelease(), work)).collect()
 
     def cancel(self, group: str) -> None:
+        """Stop the running jobs of the group."""
         self._context.cancelJobGroup(group)
 
     def named(self, error: Exception) -> TailerError:
-        return _named(self._name, error)
-
-
-class _ConnectJobs:
-    def __init__(self, session: SparkSession) -> None:
-        self._session = session
-        self._name = engine_name(session)
-        self._parallelism: int | None = None
-
-    def parallelism(self) -> int:
-        if self._parallelism is None:
-            # The server does not reveal its settings, but its number of range partitions can be seen.
-            parts = self._session.range(100_000).selectExpr("spark_partition_id() AS part")
-            self._parallelism = parts.distinct().count()
-        return self._parallelism
-
-    def collect(self, group: str, work: Work[Any], items: Sequence[Any]) -> list[Answer]:
-        rows = self._session.range(0, len(items), 1, len(items))
-        self._session.addTag(group)
-        try:
-            table = rows.mapInArrow(partial(_answer_in_arrow, SameRelease(), work, list(items)), ANSWERS_SQL).toArrow()
-        finally:
-            self._session.removeTag(group)
-        columns = (column.to_pylist() for column in table.columns)
-        return list(zip(*columns, strict=True))
-
-    def cancel(self, group: str) -> None:
-        self._session.interruptTag(group)
-
-    def named(self, error: Exception) -> TailerError:
+        """Translate one of Spark's errors into ours."""
         return _named(self._name, error)
 
 
@@ -269,16 +220,6 @@ def _answer(_: SameRelease, work: Work[Any], item_number: int, items: Iterable[A
         yield item_number, DONE, b""
     except Exception as error:  # noqa: BLE001 - whatever it is, it is raised on the driver
         yield item_number, FAILURE, _packed(error)
-
-
-def _answer_in_arrow(
-    same: SameRelease, work: Work[Any], items: Sequence[Any], numbers: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Yield the same as record batches, for a part of a range over the items."""
-    for batch in numbers:
-        for number in batch.column(0).to_pylist():
-            for answer in _answer(same, work, number, [items[number]]):
-                yield pa.RecordBatch.from_pylist([dict(zip(ANSWERS.names, answer, strict=True))], schema=ANSWERS)
 
 
 def _packed(error: Exception) -> bytes:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pyspark.sql import DataFrame, SparkSession
 
+from tailer.spark.java import check_session
 from tailer.spark.native.frames import frame
 from tailer.spark.native.options import Option, source_options
 from tailer.spark.next_step import with_next_step
@@ -38,10 +39,10 @@ def changes(
     `rowIds`, `allowedRoots` and the others. The columns are those of the table, then `_change_type`, `_commit_version`
     and `_commit_timestamp`. The versions are decided now: reading again gives the same rows. Rows have no order.
 
-    Raises `ConfigError`, and what reading the log raises. The session may be one of Spark Connect if its server has the
-    files of the table at the same path as this process.
+    Raises `ConfigError`, also for a session of Spark Connect, and what reading the log raises.
     """
     with with_next_step():
+        check_session(spark)
         given = source_options(table, start, end, options)
         # A notebook has an event loop of its own in this thread.
         with ThreadPoolExecutor(1, "tailer-planning") as thread:

@@ -5,8 +5,8 @@
 from their own files, and have their own places there. Where rows are put in order afterwards, as for Kafka, a preimage
 needs the place of its postimage. It gets that by a join with the places of partners, which executors keep meanwhile.
 
-One executor compares what it can compare faster, and what a session of Spark Connect reads. It also does so if a shared
-comparison fails: if the rows themselves are broken, it raises the error.
+One executor compares what it can compare faster. It also does so if a shared comparison fails: if the rows themselves
+are broken, it raises the error.
 """
 
 import logging
@@ -29,7 +29,7 @@ from tailer.read.kept_rows import KeptRows
 from tailer.spark.job_group import SPARK_ERRORS
 from tailer.spark.native.equal_rows import places
 from tailer.spark.native.shared_index import SharedIndex
-from tailer.spark.session import first_sentence, is_remote
+from tailer.spark.session import first_sentence
 from tailer.spark.source.spark_types import spark_frame
 from tailer.spark.splits import DiffSplit, FileSlice, FilesSplit, NetChangesSplit, Split, file_slices
 
@@ -76,9 +76,7 @@ def shared(spark: SparkSession, split: Split, kept: ExitStack | None = None) -> 
 
 
 def is_worth(spark: SparkSession, plans: Sequence[ChangePlan]) -> bool:
-    """Return whether all executors can compare the rows of plans, and do it faster than one."""
-    if is_remote(spark):
-        return False
+    """Return whether all executors compare the rows of plans faster than one."""
     saved = max(0.0, 1 - _TIMES / spark.sparkContext.defaultParallelism)
     return sum(plan.size_bytes for plan in plans) * saved >= SHARED_BYTES
 

@@ -1,8 +1,8 @@
 """Facts of a scan's rows: what the plan knows of their file, and the file does not say.
 
 These are change type, version, timestamp and partition values. Spark takes them for the values of partition columns
-(`tailer.spark.native.file_index`). Where that is not possible, as through Spark Connect, they come from a table that is
-broadcast, and joined by the path that Spark gives with each row.
+(`tailer.spark.native.file_index`). In another release of Spark, they come from a table that is broadcast, and joined by
+the path that Spark gives with each row.
 
 Deletion vectors are joined either way, as 64-bit numbers with a bit for each row, and select rows by their position. A
 row that finds no facts or no bit ends the query: none are made up.

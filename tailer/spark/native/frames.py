@@ -60,8 +60,7 @@ def frame(spark: SparkSession, table: str, view: TypedView, work: Work, kept: Ex
     parts += preimages
     if others or not parts:
         parts.append(executed(spark, ChangeRows(view), others))
-    # Sessions of Spark Connect have another class of DataFrame.
-    return reduce(lambda some, more: some.union(more), parts)
+    return reduce(DataFrame.union, parts)
 
 
 def _uncompared(work: Work, threads: Executor) -> tuple[list[Split], list[FileSlice]]:

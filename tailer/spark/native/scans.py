@@ -8,11 +8,11 @@ pages are checked by their checksums, as `execute` does.
 """
 
 from collections.abc import Iterable, Sequence
-from importlib import import_module
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sql
 from pyspark.sql.types import StructField, StructType
 
 from tailer.events import CHANGE_TYPE, ChangeType, is_struct
@@ -20,7 +20,6 @@ from tailer.plan import TaskKind
 from tailer.schema.columns import physical_name
 from tailer.spark.native.facts import Columns, numbered, rows_with_facts
 from tailer.spark.native.fits import Fit
-from tailer.spark.session import is_remote
 from tailer.spark.source.spark_types import spark_schema
 
 __all__ = ["VECTOR_BYTES", "columns_of", "scans", "vector_bytes"]
@@ -89,34 +88,26 @@ def _scan(
     if columns.types:
         facts["type"] = f"coalesce({names[-1]}, raise_error(concat('{_UNTYPED}', {facts['path']})))"
         facts["task"] = f"CASE WHEN {names[-1]} = '{ChangeType.DELETE}' THEN {facts['task']} ELSE {facts['others']} END"
-    sql = _functions(spark)
     stored = iter(zip(names, stored_types, strict=True))
     chosen: list[Column] = []
     for index, field in enumerate(shown.fields[: -len(ends)]):
         if index in columns.given:
-            chosen.append(_cast(sql, facts.get(f"given_{index}", "NULL"), field))
+            chosen.append(_cast(facts.get(f"given_{index}", "NULL"), field))
         else:
             name, there = next(stored)
             same = there.dataType == field.dataType
-            chosen.append(_named(sql, name, field.name) if same else _cast(sql, name, field))
+            chosen.append(_named(name, field.name) if same else _cast(name, field))
     others = zip(ends, shown.names[-len(ends) :], strict=True)
-    return rows.select(*chosen, *(_named(sql, facts[fact], name) for fact, name in others))
+    return rows.select(*chosen, *(_named(facts[fact], name) for fact, name in others))
 
 
-def _named(sql: Any, source: str, name: str) -> Column:
+def _named(source: str, name: str) -> Column:
     """Return SQL under a name. In SQL, also in quotes, Spark would replace `${}` in a name by a setting."""
-    named: Column = sql.expr(source).alias(name) if "$" in name else sql.expr(f"{source} AS {_quoted(name)}")
-    return named
+    return sql.expr(source).alias(name) if "$" in name else sql.expr(f"{source} AS {_quoted(name)}")
 
 
-def _cast(sql: Any, source: str, field: StructField) -> Column:
-    shown: Column = sql.expr(source).cast(field.dataType).alias(field.name)
-    return shown
-
-
-def _functions(spark: SparkSession) -> Any:
-    """Return Spark's functions: those of a session of Spark Connect are other ones, in whatever mode the process is."""
-    return import_module("pyspark.sql.connect.functions" if is_remote(spark) else "pyspark.sql.functions")
+def _cast(source: str, field: StructField) -> Column:
+    return sql.expr(source).cast(field.dataType).alias(field.name)
 
 
 def _quoted(name: str) -> str:

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tailer.errors import ConfigError
+from tailer.spark.java import check_session
 from tailer.spark.native.frames import frame
 from tailer.spark.native.options import Option, source_options
 from tailer.spark.next_step import with_next_step
@@ -72,9 +73,10 @@ def follow(
         query = tailer.spark.follow(spark, "/data/orders", append_once("/data/orders_changes", "orders"), start=0)
         query.option("checkpointLocation", "/data/checkpoints/orders").start()
 
-    Raises `ConfigError`, and what reading the log raises.
+    Raises `ConfigError`, also for a session of Spark Connect, and what reading the log raises.
     """
     with with_next_step():
+        check_session(spark)
         if end is not None:
             _check_end(start, end)
         given = source_options(table, start, "latest" if end is None else end, options)
@@ -82,7 +84,7 @@ def follow(
     name = os.fspath(table)
     if not is_possible(spark):
         if isinstance(deliver, TakesPositions):
-            remedy = "Use a classic session of Spark 4.2, with PYSPARK_PIN_THREAD as it is by default; or the daemon."
+            remedy = "Use a session of Spark 4.2, with PYSPARK_PIN_THREAD as it is by default; or the daemon."
             raise ConfigError("into_kafka", "needs a Spark that calls this process", remedy)
         return _of_plans(spark, name, given, deliver)
     source = TailerSource(given)
@@ -114,7 +116,7 @@ def _is_stopped(spark: SparkSession) -> bool:
 def _of_plans(
     spark: SparkSession, name: str, given: Mapping[str, str], deliver: Callable[[DataFrame, int], None]
 ) -> DataStreamWriter:
-    """Return the query where Spark cannot call this process, as with Spark Connect: plans come as rows."""
+    """Return the query where Spark cannot call this process: plans come as rows."""
 
     def on_batch(batch: DataFrame, number: int) -> None:
         view, work = work_of(row["work"] for row in batch.collect())

@@ -1,8 +1,8 @@
 """Spark with Delta: the session settings that let executors write to Delta tables.
 
 Spark needs two settings and jars for Delta. `with_delta` completes the settings of a configuration. Jars are not
-fetched if `spark.jars` names them or they are among Spark's own. A session that is not ours to make (Spark Connect, one
-that already runs) must have both: `check_delta` verifies this before anything is written.
+fetched if `spark.jars` names them or they are among Spark's own. A session that already runs must have both:
+`check_delta` verifies this before anything is written.
 """
 
 import re
@@ -32,9 +32,7 @@ _IS_DELTA: Final = re.compile(r"delta-spark")
 
 
 def with_delta(settings: SparkSettings) -> SparkSettings:
-    """Add the settings that Delta needs, unless they are given. A Connect server has its own."""
-    if settings.remote is not None:
-        return settings
+    """Add the settings that Delta needs, unless they are given."""
     conf = dict(settings.conf)
     extensions = [name for name in conf.get(EXTENSIONS, "").split(",") if name.strip()]
     if DELTA_EXTENSION not in extensions:
@@ -63,16 +61,14 @@ def check_delta(session: SparkSession) -> None:
         raise _without_delta("Spark was started without Delta's extension", f"Set {' and '.join(lacking)}")
     try:
         # Without a path nothing can be loaded, but only Delta itself, if present, reports that.
-        session.read.format("delta").load().schema  # noqa: B018 - Spark Connect asks for it here
+        session.read.format("delta").load()
     except (PySparkException, Py4JError) as error:
         if "DATA_SOURCE_NOT_FOUND" in str(error) or "ClassNotFound" in str(error):
             raise _without_delta("Spark does not have Delta's jars", f'Set "{JARS[1]}" = "{delta_package()}"') from None
 
 
 def _without_delta(reason: str, remedy: str) -> ConfigError:
-    return ConfigError(
-        "spark.conf", reason, f"{remedy} in [spark.conf], or where the session or its server is started."
-    )
+    return ConfigError("spark.conf", reason, f"{remedy} in [spark.conf], or where the session is started.")
 
 
 def _has_jars(conf: Mapping[str, str]) -> bool:

@@ -1,7 +1,7 @@
 """Spark as several processes, from PySpark's own jars: a standalone cluster, and a Connect server.
 
 A process has one classic session, and the tests' own is the shared one of `tests.conftest`. So the driver of a cluster
-is a separate process, a `Driver`, that runs functions of the test modules. Spark Connect sessions do not need one.
+is a separate process, a `Driver`, that runs functions of the test modules. Clients of a Connect server need none.
 """
 
 import multiprocessing
@@ -117,15 +117,7 @@ class _Servers:
     ) -> None:
         self.close()
 
-    def _start(
-        self,
-        name: str,
-        main: str,
-        *arguments: str,
-        heap: str,
-        options: Sequence[str] = (),
-        jars: Sequence[Path] = (),
-    ) -> None:
+    def _start(self, name: str, main: str, *arguments: str, heap: str, options: Sequence[str] = ()) -> None:
         environment = {
             **os.environ,
             "PYSPARK_PYTHON": sys.executable,
@@ -136,7 +128,7 @@ class _Servers:
             "SPARK_SCALA_VERSION": _SCALA,
         }
         command = ["java", f"-Xmx{heap}", *self.java_options.split(), *_MODULES, *options]
-        command += ["-cp", os.pathsep.join([*CLASS_PATH, *map(str, jars)]), main, *arguments]
+        command += ["-cp", os.pathsep.join(CLASS_PATH), main, *arguments]
         with (self.directory / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=self.directory)
         self._guard.watch(process.pid)
@@ -227,12 +219,11 @@ class StandaloneCluster(_Servers):
 class ConnectServer(_Servers):
     """A Spark Connect server with two cores of its own.
 
-    `directory`: the folder for all its files, new or empty. `conf`: Spark's settings, over our own. `jars`: in addition
-    to
-    Spark's. Raises `SparkDownError`.
+    `directory`: the folder for all its files, new or empty. `conf`: Spark's settings, over our own. Raises
+    `SparkDownError`.
     """
 
-    def __init__(self, directory: Path, conf: Mapping[str, str] | None = None, jars: Sequence[Path] = ()) -> None:
+    def __init__(self, directory: Path, conf: Mapping[str, str] | None = None) -> None:
         super().__init__(directory)
         (port,) = free_ports(1)
         self.remote: Final = f"sc://{_HOST}:{port}"
@@ -248,15 +239,11 @@ class ConnectServer(_Servers):
         options = tuple(f"-D{key}={value}" for key, value in {**ours, **(conf or {})}.items())
         try:
             main = "org.apache.spark.sql.connect.service.SparkConnectServer"
-            self._start("connect", main, heap="1g", options=options, jars=jars)
+            self._start("connect", main, heap="1g", options=options)
             self._await("connect", lambda: _listens(port))
         except BaseException:
             self.close()
             raise
-
-    def settings(self, conf: Mapping[str, str] | None = None) -> SparkSettings:
-        """Return the settings of a client of this server."""
-        return SparkSettings(remote=self.remote, conf=conf or {})
 
 
 class Driver:

@@ -277,10 +277,10 @@ FAULTS: list[tuple[str, str, str, str]] = [
     ("spark = 3" + PIPELINE, "spark", "must be a table", "Make it a table in the file"),
     (PIPELINE + "[spark]\nmasters = 'local'", "spark.masters", "no such option", "'master'"),
     (PIPELINE + "[spark]\nmaster = ' '", "spark.master", "is empty", "Leave it out"),
-    (PIPELINE + "[spark]\nmaster = 'local'\nremote = 'sc://host'", "spark.remote", "excludes master", "Keep one"),
-    (PIPELINE + "[spark]\nremote = 'spark://host:7077'", "spark.remote", "not an address of Spark Connect", "sc://"),
+    (PIPELINE + "[spark]\nremote = 'sc://host'", "spark.remote", "no such option", "master, conf"),
     (PIPELINE + "[spark.conf]\nspeculation = true", "spark.conf.speculation", "not a setting of Spark", "'spark.'"),
     (PIPELINE + "[spark.conf]\n'spark.master' = 'x'", "spark.conf.spark.master", "key of its own", "Set master"),
+    (PIPELINE + "[spark.conf]\n'spark.remote' = 'x'", "spark.conf.spark.remote", "for Spark Connect", "Set master"),
     (PIPELINE + "[spark.conf]\nspark.x = [1]", "spark.conf.spark.x", "must be text, a number or a boolean", ""),
     (PIPELINE + "write = 'threads'", "pipelines.orders.write", "must be 'driver' or 'executors'", ""),
     (PIPELINE + "write = 'executors'", "pipelines.orders.write", 'engine is "local"', 'engine = "spark"'),
@@ -549,7 +549,7 @@ def test_the_environment_has_booleans_and_numbers_too(tmp_path: Path, monkeypatc
 
 def test_spark_is_not_asked_for_unless_it_is_wanted(tmp_path: Path) -> None:
     found = settings(tmp_path, PIPELINE)
-    assert (found.engine, found.spark) == (EngineKind.LOCAL, SparkSettings("local[*]", None, {}))
+    assert (found.engine, found.spark) == (EngineKind.LOCAL, SparkSettings("local[*]"))
     (orders,) = found.pipelines
     assert (orders.write, orders.shards) == (Writers.DRIVER, 4)
     code = "import sys, tailer.config.settings; sys.exit('pyspark' in sys.modules)"
@@ -571,7 +571,7 @@ def test_settings_of_spark_keep_their_text(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("TAILER_SPARK__MASTER", "local[2]")
     monkeypatch.setenv("TAILER_SPARK__CONF", '{"spark.executor.memory": "4g", "spark.hadoop.secretKey": "hunter2"}')
     found = settings(tmp_path, text)
-    assert (found.engine, found.spark.master, found.spark.remote) == (EngineKind.SPARK, "local[2]", None)
+    assert (found.engine, found.spark.master) == (EngineKind.SPARK, "local[2]")
     assert found.spark.conf == {
         "spark.executor.cores": "4",
         "spark.speculation": "true",
@@ -584,18 +584,11 @@ def test_settings_of_spark_keep_their_text(tmp_path: Path, monkeypatch: pytest.M
     assert (orders.write, orders.shards) == (Writers.EXECUTORS, 8)
 
 
-@pytest.mark.parametrize(
-    ("missing", "extra", "table"),
-    [("pyspark", "lake-tailer[spark]", ""), ("grpc", "lake-tailer[spark-connect]", "[spark]\nremote = 'sc://host'")],
-)
-def test_a_missing_library_is_named_with_its_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, extra: str, table: str
-) -> None:
-    monkeypatch.setattr("tailer.config.spark.find_spec", lambda name: None if name == missing else object())
-    text = PIPELINE + table
-    assert problems(tmp_path, text) == []
+def test_a_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tailer.config.spark.find_spec", lambda name: None if name == "pyspark" else object())
+    assert problems(tmp_path, PIPELINE) == []
     for engine in ("spark", "auto"):
-        assert extra in one_problem(tmp_path, f"engine = '{engine}'\n{text}")[2]
+        assert "lake-tailer[spark]" in one_problem(tmp_path, f"engine = '{engine}'\n{PIPELINE}")[2]
 
 
 @pytest.mark.parametrize("key", ["metrics", "control"])

@@ -22,7 +22,7 @@ def plan_of(size_bytes: int) -> ChangePlan:
 
 def session(cores: int) -> Any:
     """Make what is asked of a session."""
-    return SimpleNamespace(_jsparkSession=None, sparkContext=SimpleNamespace(defaultParallelism=cores))
+    return SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=cores))
 
 
 @pytest.mark.parametrize(("cores", "least_gb"), [(1, None), (3, None), (4, 4.0), (8, 1.34), (16, 1.0), (1000, 0.81)])
@@ -33,9 +33,3 @@ def test_more_cores_share_smaller_versions(cores: int, least_gb: float | None) -
     assert is_worth(session(cores), [plan_of(int(least_gb * 1.01e9))])
     assert not is_worth(session(cores), [plan_of(int(least_gb * 0.98e9))])
     assert is_worth(session(cores), [plan_of(int(least_gb * 0.51e9))] * 2)
-
-
-def test_what_executors_do_not_share() -> None:
-    """Rows that a session of Spark Connect reads."""
-    connect: Any = SimpleNamespace()
-    assert not is_worth(connect, [plan_of(10**12)])

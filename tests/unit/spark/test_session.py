@@ -1,8 +1,15 @@
-"""Errors of Spark in the words of lake-tailer. No Spark is started."""
+"""Errors of Spark in the words of lake-tailer, and sessions that are refused. No Spark is started."""
 
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 from pyspark.errors import PySparkRuntimeError
 
+import tailer.spark
 from tailer.config.placement import SparkSettings
+from tailer.errors import ConfigError
 from tailer.spark.session import _not_started, first_sentence
 from tailer.spark.write.delta_session import delta_package, with_delta
 
@@ -31,3 +38,16 @@ def test_java_that_ends_may_lack_packages() -> None:
     settings = with_delta(SparkSettings(conf={"spark.jars.packages": "a:b:1"}))
     given = f'If it could not fetch a:b:1,{delta_package()}, give its jars as "spark.jars".'
     assert given in _not_started(ended, settings).hint
+
+
+CALLS: list[Callable[[Any], object]] = [
+    lambda session: tailer.spark.changes(session, "orders"),
+    lambda session: tailer.spark.follow(session, "orders", lambda *_: None),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_session_of_spark_connect_has_the_data_source_alone(call: Callable[[Any], object]) -> None:
+    with pytest.raises(ConfigError, match="Spark Connect") as refused:
+        call(SimpleNamespace())
+    assert 'format("tailer")' in refused.value.hint

@@ -42,11 +42,6 @@ def test_jars_that_are_named_are_not_fetched(key: str) -> None:
     assert {name: made[name] for name in made if "jars" in name} == given
 
 
-def test_a_connect_server_has_its_own() -> None:
-    settings = SparkSettings(remote="sc://127.0.0.1:1")
-    assert with_delta(settings) == settings
-
-
 class Session:
     """A session with the used methods only: settings, and the error that loading from Delta raises."""
 
