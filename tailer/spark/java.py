@@ -1,7 +1,8 @@
 """Objects of Spark's Java that PySpark has no name for, and objects of Python that Java calls.
 
 Such objects put a source of our own into a query. Their interfaces are public, but the ways into a query are not. So
-PySpark is pinned, and where another release runs, there is another way to do the same.
+PySpark is pinned, and sessions of another release are refused. For the next release, change the names that
+`test_spark_native.py` and `test_spark_follow.py` in `tests/integration` find wrong, then `_SPARK`.
 """
 
 # ruff: noqa: N802, SLF001 - methods that Java calls have its names, and PySpark's ways to Java are private
@@ -9,32 +10,22 @@ PySpark is pinned, and where another release runs, there is another way to do th
 from functools import lru_cache
 from typing import Any, Final
 
-from py4j.clientserver import ClientServer
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from tailer.errors import ConfigError
 
-__all__ = ["Called", "Jvm", "can_be_called", "check_session", "has_java"]
+__all__ = ["Called", "Jvm", "check_session"]
 
 _SPARK: Final = "4.2."  # the release whose classes are named by the users of this module
 
 
 def check_session(spark: SparkSession) -> None:
-    """Raise `ConfigError` for a session of Spark Connect, which has no Java objects."""
-    if not hasattr(spark, "_jsparkSession"):
-        remedy = 'Give a classic session (SparkSession.builder.master(...)), or use format("tailer").'
-        raise ConfigError("spark", "is a session of Spark Connect", remedy)
-
-
-def has_java(spark: SparkSession) -> bool:
-    """Return whether the session has Java objects that we know."""
-    return spark.version.startswith(_SPARK)
-
-
-def can_be_called(spark: SparkSession) -> bool:
-    """Return whether Java can call this process: each thread of its own calls one of ours (`PYSPARK_PIN_THREAD`)."""
-    return has_java(spark) and isinstance(spark.sparkContext._gateway, ClientServer)
+    """Raise `ConfigError` if the session has no Java objects that we know: one of Spark Connect has none."""
+    kind = f"Spark {spark.version}" if hasattr(spark, "_jsparkSession") else "Spark Connect"
+    if not kind.startswith(f"Spark {_SPARK}"):
+        remedy = 'Give a classic session of Spark 4.2 (SparkSession.builder.master(...)), or use format("tailer").'
+        raise ConfigError("spark", f"is a session of {kind}", remedy)
 
 
 class Jvm:

@@ -2,14 +2,13 @@
 
 import random
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import tailer.spark
 from tests.support.oracle.rows import assert_same, type_name
-from tests.support.spark.plans import PlansQuery, rows_of_plans
+from tests.support.spark.follow_query import FollowQuery
 from tests.support.spark.queries import Checkpoint, Query, Trigger, read_batch, rows_of_all
 from tests.support.tables.golden import expected_feed, golden_delta
 from tests.support.tables.golden_feeds import TABLES, expected_table, rows
@@ -60,11 +59,10 @@ def test_sparks_own_reader_gives_the_expected_feeds(spark: SparkSession) -> None
         assert_same(rows(found.toArrow()), rows(expected), name)
 
 
-def test_streams_of_plans_stand_for_the_expected_feeds(spark: SparkSession) -> None:
+def test_followed_tables_give_the_expected_feeds(spark: SparkSession) -> None:
     """With any limits; a file that a limit cuts goes through `execute`."""
     for name in sorted(set(TABLES)):
         feed, checkpoint, chance = expected_feed(name), Checkpoint(), random.Random(name)
         options = {"path": golden_delta(name), "startingVersion": feed.first, "endingVersion": feed.last}
-        assert PlansQuery(checkpoint, **options, **limits(chance)).run() is None
-        found = rows_of_plans(spark, checkpoint)
-        assert_same(rows(pa.concat_tables(found.values())), rows(expected_table(name)), name)
+        assert FollowQuery(spark, checkpoint, **options, **limits(chance)).run() is None
+        assert_same(rows(rows_of_all(checkpoint)), rows(expected_table(name)), name)

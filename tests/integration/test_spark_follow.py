@@ -19,11 +19,10 @@ import tailer.spark
 from tailer.errors import ConfigError
 from tailer.events import CHANGE_TYPE
 from tailer.spark.recipes import append_once
-from tailer.spark.streaming.plans import work_of
 from tests.support.oracle.recorded import CASES_DATA, HISTORIES, read
 from tests.support.oracle.rows import assert_same, rows_of
-from tests.support.spark.plans import PlansQuery, rows_of_plans
-from tests.support.spark.queries import Checkpoint, Query, read_batch, rows_of_all
+from tests.support.spark.follow_query import FollowQuery
+from tests.support.spark.queries import Checkpoint, Query, read_batch
 from tests.support.spark.table import Table
 from tests.support.tables.mapped import MappedTable
 
@@ -78,12 +77,8 @@ def orders(spark: SparkSession, tmp_path: Path) -> Table:
     return table
 
 
-@pytest.mark.parametrize("planned", ["by Spark's process", pytest.param("by the driver", marks=pytest.mark.nightly)])
-def test_micro_batches_are_those_of_the_data_source(
-    following: Following, orders: Table, planned: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_micro_batches_are_those_of_the_data_source(following: Following, orders: Table, tmp_path: Path) -> None:
     """The same offsets, and the same rows between them."""
-    monkeypatch.setattr("tailer.spark.streaming.follow.is_possible", lambda _: planned == "by the driver")
     checkpoint = Checkpoint()
     assert Query(checkpoint, path=orders.path, startingVersion=0, maxFilesPerTrigger=2).run() is None
     following.run(orders.path, start=0, maxFilesPerTrigger=2)
@@ -230,28 +225,12 @@ def test_recorded_histories(spark: SparkSession, archive: Path, tmp_path: Path) 
     limits = {"maxFilesPerTrigger": chance.randint(4, 60), "maxRowsPerTrigger": chance.randint(10, 4000)}
     options = {"path": recorded.path, "startingVersion": recorded.first, **limits}
     options |= {"carryovers": chance.choice(("keep", "drop"))}
-    rows, plans = Checkpoint(), Checkpoint()
+    rows, followed = Checkpoint(), Checkpoint()
     stopped = Query(rows, **options).run()
-    also_stopped = PlansQuery(plans, **options).run()
+    also_stopped = FollowQuery(spark, followed, **options).run()
     assert (type(also_stopped), str(also_stopped)) == (type(stopped), str(stopped))
-    assert [json.loads(each) for each in plans.offsets] == [json.loads(each) for each in rows.offsets]
-    found = rows_of_plans(spark, plans)
-    assert found.keys() == rows.batches.keys()
+    assert [json.loads(each) for each in followed.offsets] == [json.loads(each) for each in rows.offsets]
+    assert followed.batches.keys() == rows.batches.keys()
     for number, expected in rows.batches.items():
-        assert found[number].schema.equals(expected.schema)
-        assert_same(rows_of(found[number]), rows_of(expected), f"{archive.name}, batch {number}, {options}")
-
-
-def test_plans_are_small_and_come_in_several_rows(tmp_path: Path) -> None:
-    """A row for some hundred files, with some hundred bytes for each."""
-    table = MappedTable(tmp_path, a="long")
-    for number in range(3):
-        table.commit(*(table.put(a=[number * 1000 + file]) for file in range(300)))
-    checkpoint = Checkpoint()
-    assert PlansQuery(checkpoint, path=tmp_path, startingVersion=0).run() is None
-    rows = [row for plans in checkpoint.tables for row in plans["work"].to_pylist()]
-    _, work = work_of(rows)
-    assert (len(work.files), len(work.others)) == (900, 0)
-    assert 3 <= len(rows) <= 5
-    assert sum(map(len, rows)) < 900 * 400
-    assert rows_of_all(checkpoint).column_names == ["work"]
+        assert followed.batches[number].schema.equals(expected.schema)
+        assert_same(rows_of(followed.batches[number]), rows_of(expected), f"{archive.name}, batch {number}, {options}")

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import tailer.spark
 from tailer.errors import ConfigError, TailerError
-from tailer.spark.native import comparing, facts
+from tailer.spark.native import comparing
 from tests.support.oracle.recorded import CASES_DATA, HISTORIES, read
 from tests.support.oracle.rows import assert_same, rows_of
 from tests.support.spark.queries import read_batch
@@ -144,12 +144,8 @@ def partitioned(native: Native, tmp_path: Path) -> Path:
     return table.path
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_facts_are_those_of_the_plan(
-    native: Native, partitioned: Path, known: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the values of partition columns, of many versions in one scan; or joined, as through Spark Connect."""
-    monkeypatch.setattr(facts, "has_java", lambda _: known)
+def test_facts_are_those_of_the_plan(native: Native, partitioned: Path) -> None:
+    """As the values of partition columns, of many versions in one scan."""
     for first, last in ((0, 4), (1, 2), (2, 3), (4, 4)):
         assert native.check(partitioned, first, last) > 0
 
@@ -157,7 +153,7 @@ def test_facts_are_those_of_the_plan(
         return str(native.rows(partitioned, start=first, end=last)._jdf.queryExecution().optimizedPlan())
 
     assert plan(0, 1).count(" parquet") == 1
-    assert plan(0, 1).count("Join") == (0 if known else 1)
+    assert plan(0, 1).count("Join") == 0
 
 
 # Conditions, and the versions whose files are opened.
@@ -245,14 +241,10 @@ MOMENTS: Final = [
 ]
 
 
-@pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("zone", ["America/New_York", "Europe/Berlin", "GMT+8", "+05:30"])
 @pytest.mark.sampled(3)
-def test_times_without_a_zone_as_partition_values(
-    native: Native, tmp_path: Path, zone: str, known: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_times_without_a_zone_as_partition_values(native: Native, tmp_path: Path, zone: str) -> None:
     """The zone of the session does not matter, nor who has its rules."""
-    monkeypatch.setattr(facts, "has_java", lambda _: known)
     columns = schema_string(a="long", n="timestamp_ntz", z="timestamp")
     write_commit(tmp_path, 0, protocol(3, ["timestampNtz", "deletionVectors"]), metadata(columns, ["n", "z"]))
     for version, moment in enumerate(MOMENTS, 1):
@@ -291,12 +283,8 @@ def test_fields_that_a_file_lacks(native: Native, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ansi", ["true", "false"])
-@pytest.mark.parametrize("known", [True, False])
-def test_rows_beyond_a_vector_end_the_query(
-    native: Native, tmp_path: Path, known: bool, ansi: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_beyond_a_vector_end_the_query(native: Native, tmp_path: Path, ansi: str) -> None:
     """A file was replaced after planning by one with more rows and fewer bytes."""
-    monkeypatch.setattr(facts, "has_java", lambda _: known)
     texts = [f"{n} " * 5000 for n in range(10)]
     (written,) = by_hand(tmp_path, pa.table({"a": range(10), "b": texts}), compression="none")
     write_commit(tmp_path, 2, commit_info(operation="DELETE"), _added(written, inline_vector([1])))
@@ -307,24 +295,6 @@ def test_rows_beyond_a_vector_end_the_query(
         for query in (found, found.where("_commit_version = 2"), found.select("_commit_version")):
             with pytest.raises(Exception, match="no change of this batch is in "):
                 query.collect()
-
-
-@pytest.mark.parametrize("vectors", [True, False])
-def test_a_file_without_facts_ends_the_query(
-    native: Native, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vectors: bool
-) -> None:
-    """Spark spells its path otherwise than was expected. A deletion vector selects rows whatever the query asks for."""
-    (written,) = by_hand(tmp_path, ROWS)
-    if vectors:
-        write_commit(tmp_path, 2, commit_info(operation="DELETE"), _added(written, inline_vector([1])))
-    monkeypatch.setattr(facts, "has_java", lambda _: False)
-    assert native.rows(tmp_path, start=2 if vectors else 1).count() == 1000 - vectors
-    spelled = facts._spelled
-    monkeypatch.setattr(facts, "_spelled", lambda read: {uri: f"{path}/" for uri, path in spelled(read).items()})
-    found = native.rows(tmp_path, start=2 if vectors else 1)
-    for query in (found, found.select("a"))[: 1 + vectors]:
-        with pytest.raises(Exception, match="no change of this batch is in file:"):
-            query.toArrow()
 
 
 def test_files_without_rows_have_no_version(native: Native, tmp_path: Path) -> None:
@@ -612,9 +582,8 @@ def test_recorded_histories(native: Native, archive: Path, tmp_path: Path, monke
     """Every kind of table and change that was recorded; what is refused is refused with the same error."""
     recorded = read(archive, tmp_path)
     for first, last in _ranges(range(recorded.first, recorded.last + 1)):
-        # Facts are known or joined. As if files were small, or large: the comparisons of large ones are shared.
-        for large, known, options in ((2**60, True, {}), (0, False, {}), (0, True, {"carryovers": "keep"})):
-            monkeypatch.setattr(facts, "has_java", lambda _, known=known: known)
+        # As if files were small, or large: the comparisons of large ones are shared.
+        for large, options in ((2**60, {}), (0, {}), (0, {"carryovers": "keep"})):
             monkeypatch.setattr(comparing, "SHARED_BYTES", large)
             try:
                 read_batch(path=recorded.path, startingVersion=first, endingVersion=last, **options)

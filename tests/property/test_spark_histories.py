@@ -1,6 +1,6 @@
 """Random histories in every way that Spark reads changes: all give the rows of `LocalEngine`.
 
-The ways: splits as executors read them, the DataFrame of Spark's own reader, and streams of plans in any micro-batches.
+The ways: splits as executors read them, the DataFrame of Spark's own reader, and such DataFrames of any micro-batches.
 Half of the histories have change files, deletion vectors and overwritten tables; in the other half files are rewritten
 without a feed, and rows are compared by all pairing rules.
 """
@@ -9,7 +9,6 @@ import random
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -18,8 +17,8 @@ import tailer.spark
 from tailer.spark.native import comparing
 from tests.support.histories.long_history import LongHistory
 from tests.support.oracle.rows import Rows, assert_same, rows_of
-from tests.support.spark.plans import PlansQuery, rows_of_plans
-from tests.support.spark.queries import Checkpoint, read_batch
+from tests.support.spark.follow_query import FollowQuery
+from tests.support.spark.queries import Checkpoint, read_batch, rows_of_all
 from tests.support.tables.mapped import Rewriting
 
 pytestmark = pytest.mark.spark
@@ -58,9 +57,8 @@ def check(spark: SparkSession, path: Path, last: int, chance: random.Random, opt
         return  # Those of a micro-batch are others than those of all.
     checkpoint = Checkpoint()
     limits = {"maxFilesPerTrigger": chance.randint(1, 12), "maxRowsPerTrigger": chance.randint(20, 300)}
-    assert PlansQuery(checkpoint, **given, **limits).run() is None
-    found = rows_of_plans(spark, checkpoint)
-    assert_same(rows_of(pa.concat_tables([*found.values()])), wanted, f"plans: {title}, {limits}")
+    assert FollowQuery(spark, checkpoint, **given, **limits).run() is None
+    assert_same(rows_of(rows_of_all(checkpoint)), wanted, f"followed: {title}, {limits}")
 
 
 @blocks

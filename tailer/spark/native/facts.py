@@ -1,18 +1,16 @@
 """Facts of a scan's rows: what the plan knows of their file, and the file does not say.
 
 These are change type, version, timestamp and partition values. Spark takes them for the values of partition columns
-(`tailer.spark.native.file_index`). In another release of Spark, they come from a table that is broadcast, and joined by
-the path that Spark gives with each row.
+(`tailer.spark.native.file_index`).
 
-Deletion vectors are joined either way, as 64-bit numbers with a bit for each row, and select rows by their position. A
-row that finds no facts or no bit ends the query: none are made up.
+Deletion vectors are in a table that is broadcast, as 64-bit numbers with a bit for each row. It is joined by the number
+of the file, and selects rows by their position. A row that finds no bit ends the query: none are made up.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
-from urllib.parse import unquote
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -23,7 +21,7 @@ from tailer.events import ChangeType
 from tailer.plan import ChangeTask, TaskKind, output_schema
 from tailer.read.row_bitmaps import WORD_BITS
 from tailer.schema.columns import physical_name
-from tailer.spark.java import Jvm, has_java
+from tailer.spark.java import Jvm
 from tailer.spark.native.file_index import indexed
 from tailer.spark.native.fits import Fit
 from tailer.spark.source.spark_types import spark_frame
@@ -42,11 +40,6 @@ _READ: Final = {
     "datetimeRebaseMode": "CORRECTED",
     "int96RebaseMode": "CORRECTED",
     "parquet.page.verify-checksum.enabled": "true",
-}
-_FOUND: Final = {
-    "__globPaths__": "false",  # a bracket in a path is a bracket
-    "recursiveFileLookup": "true",  # and no part of a path is a partition value
-    "pathGlobFilter": "*",
 }
 
 Facts = dict[str, str]
@@ -78,21 +71,13 @@ def rows_with_facts(
     spark: SparkSession, stored: StructType, columns: Columns, fits: Sequence[Fit], *, positions: bool
 ) -> tuple[DataFrame, Facts]:
     """Return the rows of tasks with their stored columns numbered, and the facts of each row."""
-    made = _indexed if has_java(spark) else _joined
-    rows, facts = made(spark, stored, columns, fits, positions or columns.vector)
-    return rows, {**facts, "row": "position"}
-
-
-def _indexed(
-    spark: SparkSession, stored: StructType, columns: Columns, fits: Sequence[Fit], positions: bool
-) -> tuple[DataFrame, Facts]:
     facts = _facts(columns, fits)
     if columns.vector:
         return _selected(spark, stored, fits, facts)
     files = [(found.task.uri, found.size_bytes) for found in fits]
     read = indexed(Jvm(spark), stored, files, facts, _READ)
     names = [*numbered(len(stored)), *facts.column_names, "number"]
-    known = {name: name for name in facts.column_names}
+    known = {**{name: name for name in facts.column_names}, "row": "position"}
     if not positions:
         return read.toDF(*names), known
     return read.select("*", read.metadataColumn("_metadata")["row_index"]).toDF(*names, "position"), known
@@ -113,32 +98,9 @@ def _selected(spark: SparkSession, stored: StructType, fits: Sequence[Fit], fact
     )
     joined = spark_frame(spark, table).hint("broadcast")
     found = rows.join(joined, rows["number"] == joined["of"], "left").where(_SELECTED)
-    return found, {**_known("of", facts), "path": "path"}
-
-
-def _joined(
-    spark: SparkSession, stored: StructType, columns: Columns, fits: Sequence[Fit], positions: bool
-) -> tuple[DataFrame, Facts]:
-    """Join facts with rows. If tasks share a file, it is read once."""
-    uris = sorted({f"file://{found.task.uri}" for found in fits})
-    read = spark.read.schema(stored).options(**_READ, **_FOUND).parquet(*uris)
-    metadata = read.metadataColumn("_metadata")
-    added = {"path": metadata["file_path"]}
-    if positions:
-        added["position"] = metadata["row_index"]
-    rows = read.select("*", *added.values()).toDF(*numbered(len(stored)), *added)
-    spelled = _spelled(read)
-    files = pa.array([spelled[found.task.uri] for found in fits], pa.string())
-    facts = _facts(columns, fits).drop_columns(["path"])
-    arrow = facts.append_column("file", files)
-    table = spark_frame(spark, arrow.append_column("words", _words(fits)) if columns.vector else arrow)
-    found = rows.join(table.hint("broadcast"), rows["path"] == table["file"], "left")
-    return found.where(_SELECTED) if columns.vector else found, {**_known("file", facts), "path": "path"}
-
-
-def _known(joined_by: str, facts: pa.Table) -> dict[str, str]:
-    """Return the facts of a joined table. A condition on one would not show that a row has none."""
-    return {name: f"CASE WHEN {joined_by} IS NOT NULL THEN {name} ELSE {_UNKNOWN} END" for name in facts.column_names}
+    # Without the CASE, a condition on a fact would not show that a row has none.
+    known = {name: f"CASE WHEN of IS NOT NULL THEN {name} ELSE {_UNKNOWN} END" for name in facts.column_names}
+    return found, {**known, "path": "path", "row": "position"}
 
 
 def _facts(columns: Columns, fits: Sequence[Fit]) -> pa.Table:
@@ -178,9 +140,3 @@ def _words(fits: Sequence[Fit]) -> pa.Array:
     words = [found.words for found in fits if found.words is not None]
     ends = pa.array(accumulate((len(each) for each in words), initial=0), pa.int32())
     return pa.ListArray.from_arrays(ends, pa.concat_arrays(words))
-
-
-def _spelled(read: DataFrame) -> dict[str, str]:
-    """Return how Spark spells each path in `_metadata.file_path`: quoted as in a URI, by rules of its own."""
-    uris = (uri.removeprefix("file://") for uri in read.inputFiles())
-    return {unquote(uri): f"file:{uri}" for uri in uris}

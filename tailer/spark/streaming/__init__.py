@@ -2,7 +2,6 @@
 
 follow              the changes of a table as such a stream
 driver_stream       the stream behind it, planned by the driver's own Python
-plans               the same as a data source of plans, where Spark cannot call that Python
 """
 
 __all__: list[str] = []

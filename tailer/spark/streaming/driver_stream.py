@@ -14,15 +14,17 @@ Offsets have the text that Spark makes of those of
 import json
 from typing import Any, Final
 
+from py4j.clientserver import ClientServer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from tailer.spark.java import Called, Jvm, can_be_called
+from tailer.errors import ConfigError
+from tailer.spark.java import Called, Jvm
 from tailer.spark.source.admission import Work
 from tailer.spark.source.data_source import StreamReader, TailerSource
 from tailer.spark.source.views import TypedView
 
-__all__ = ["DriverStreams", "is_possible"]
+__all__ = ["DriverStreams", "check_stream"]
 
 _NAME: Final = "tailer_plans"  # in `explain`
 _EVOLUTION: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolution"  # needs names of sources
@@ -30,9 +32,13 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 _CONNECTOR: Final = "org.apache.spark.sql.connector"
 
 
-def is_possible(spark: SparkSession) -> bool:
-    """Return whether Spark can call this process for a stream."""
-    return can_be_called(spark) and spark.conf.get(_EVOLUTION, "false") != "true"
+def check_stream(spark: SparkSession) -> None:
+    """Raise `ConfigError` for a setting with which Spark cannot call this process for a stream."""
+    remedy = 'Leave it as it is by default, or use spark.readStream.format("tailer").'
+    if not isinstance(spark.sparkContext._gateway, ClientServer):  # noqa: SLF001 - there is no public name
+        raise ConfigError("environment PYSPARK_PIN_THREAD", "keeps Spark from calling this process", remedy)
+    if spark.conf.get(_EVOLUTION, "false") == "true":
+        raise ConfigError(_EVOLUTION, "needs a name for each source, which this one lacks", remedy)
 
 
 class DriverStreams:

@@ -1,16 +1,16 @@
 """The changes of a table as a stream of DataFrames that Spark reads by itself wherever it can.
 
 A micro-batch of the data source `tailer` passes through Spark's conversion of Python's rows twice. Here Spark streams
-no rows (`tailer.spark.streaming.driver_stream`), or only plans where it cannot call this process
-(`tailer.spark.streaming.plans`), and `foreachBatch` makes each micro-batch a DataFrame as `tailer.spark.changes` does.
-Offsets are those of the data source, so a query may go on from its checkpoint, with the same options.
+no rows (`tailer.spark.streaming.driver_stream`), and `foreachBatch` makes each micro-batch a DataFrame as
+`tailer.spark.changes` does. Offsets are those of the data source, so a query may go on from its checkpoint, with the
+same options.
 
 The rows of two offsets are always the same (invariant 4): a batch that runs again after a failure has the rows and the
 number that it had before.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -28,8 +28,7 @@ from tailer.spark.source.admission import Work
 from tailer.spark.source.data_source import TailerSource
 from tailer.spark.source.options import SourceOptions, read_options
 from tailer.spark.source.views import TypedView
-from tailer.spark.streaming.driver_stream import DriverStreams, is_possible
-from tailer.spark.streaming.plans import PlanSource, work_of
+from tailer.spark.streaming.driver_stream import DriverStreams, check_stream
 from tailer.start import Place, Start, StartKind
 
 __all__ = ["follow"]
@@ -77,16 +76,12 @@ def follow(
     """
     with with_next_step():
         check_session(spark)
+        check_stream(spark)
         if end is not None:
             _check_end(start, end)
         given = source_options(table, start, "latest" if end is None else end, options)
         read_options(given).check_stream()
     name = os.fspath(table)
-    if not is_possible(spark):
-        if isinstance(deliver, TakesPositions):
-            remedy = "Use a session of Spark 4.2, with PYSPARK_PIN_THREAD as it is by default; or the daemon."
-            raise ConfigError("into_kafka", "needs a Spark that calls this process", remedy)
-        return _of_plans(spark, name, given, deliver)
     source = TailerSource(given)
     chosen = source.choose(deliver.wanted if isinstance(deliver, TakesPositions) else lambda options: options)
     # A notebook has an event loop of its own in this thread.
@@ -111,20 +106,6 @@ def _is_stopped(spark: SparkSession) -> bool:
     number = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
     query = None if number is None else spark.streams.get(number)
     return number is not None and (query is None or not query.isActive)
-
-
-def _of_plans(
-    spark: SparkSession, name: str, given: Mapping[str, str], deliver: Callable[[DataFrame, int], None]
-) -> DataStreamWriter:
-    """Return the query where Spark cannot call this process: plans come as rows."""
-
-    def on_batch(batch: DataFrame, number: int) -> None:
-        view, work = work_of(row["work"] for row in batch.collect())
-        deliver(frame(batch.sparkSession, name, view, work), number)
-
-    spark.dataSource.register(PlanSource)
-    plans = spark.readStream.format(PlanSource.name()).options(**given).load()
-    return plans.writeStream.foreachBatch(on_batch)
 
 
 def _check_end(start: Place, end: Place) -> None:

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -96,11 +96,9 @@ def read_batch(**options: Any) -> pa.Table:
 class Query:
     """A streaming query with a checkpoint."""
 
-    source: ClassVar[type[TailerSource]] = TailerSource
-
     def __init__(self, checkpoint: Checkpoint, **options: Any) -> None:
         self.checkpoint = checkpoint
-        self._source = self.source(_texts(options))
+        self._source = TailerSource(_texts(options))
         self.schema = self._source.schema()
         self.reported: list[dict[str, Any]] = []
 
@@ -122,6 +120,10 @@ class Query:
         finally:
             reader.stop()
         return None
+
+    def read(self, reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> pa.Table:
+        """Return the rows between two offsets."""
+        return _rows_read(reader, self.schema, reader.partitions(start, end))
 
     def _run(
         self,
@@ -152,8 +154,7 @@ class Query:
                     return
                 log.offsets.append(end)
             start, end = log.offsets[number], log.offsets[number + 1]
-            work = reader.partitions(json.loads(start), json.loads(end))
-            rows = _rows_read(reader, self.schema, work)
+            rows = self.read(reader, json.loads(start), json.loads(end))
             if crash(number):
                 raise Crash
             log.batches[number] = rows

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.clientserver import ClientServer
 from pyspark.errors import PySparkRuntimeError
 
 import tailer.spark
@@ -46,8 +47,26 @@ CALLS: list[Callable[[Any], object]] = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("session", "said"),
+    [
+        (SimpleNamespace(), "Spark Connect"),
+        (SimpleNamespace(_jsparkSession=None, version="4.3.0"), r"Spark 4\.3\.0"),
+    ],
+)
 @pytest.mark.parametrize("call", CALLS)
-def test_a_session_of_spark_connect_has_the_data_source_alone(call: Callable[[Any], object]) -> None:
-    with pytest.raises(ConfigError, match="Spark Connect") as refused:
-        call(SimpleNamespace())
+def test_other_sessions_have_the_data_source_alone(call: Callable[[Any], object], session: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as refused:
+        call(session)
     assert 'format("tailer")' in refused.value.hint
+
+
+@pytest.mark.parametrize("setting", ["PYSPARK_PIN_THREAD", "enableSourceEvolution"])
+def test_a_setting_that_keeps_spark_from_calling_python_is_named(setting: str) -> None:
+    gateway = None if setting == "PYSPARK_PIN_THREAD" else object.__new__(ClientServer)
+    conf = {"spark.sql.streaming.queryEvolution.enableSourceEvolution": "true"}
+    context = SimpleNamespace(_gateway=gateway)
+    session: Any = SimpleNamespace(_jsparkSession=None, version="4.2.0", sparkContext=context, conf=conf)
+    with pytest.raises(ConfigError) as refused:
+        tailer.spark.follow(session, "orders", lambda *_: None)
+    assert setting in refused.value.where
