@@ -3,7 +3,7 @@
 changes             the changes of a table as a DataFrame
 options             its arguments, and those of `tailer.spark.follow`, as options of the data source
 frames              planned work as a DataFrame
-fits                who reads a file: Spark's reader, or `execute`
+native_eligibility  who reads a file: Spark's reader, or `execute`
 scans               scans by Spark's reader, in the columns that are shown
 facts               what the plan knows of each file
 file_index          files with their facts, as Spark asks for them (file_index.java)

@@ -23,7 +23,7 @@ from tailer.read.row_bitmaps import WORD_BITS
 from tailer.schema.columns import physical_name
 from tailer.spark.java import Jvm
 from tailer.spark.native.file_index import indexed
-from tailer.spark.native.fits import Fit
+from tailer.spark.native.native_eligibility import NativeTask
 from tailer.spark.source.spark_types import spark_frame
 
 __all__ = ["Columns", "Facts", "numbered", "rows_with_facts"]
@@ -45,7 +45,7 @@ _READ: Final = {
 Facts = dict[str, str]
 """SQL of the facts of a row by their names: `path`, `type`, `version`, `at`, and `given_` with a column's index.
 
-`task` and `others`: as in `Fit`. `row`: the position in the file, if that is wanted.
+`task` and `others`: as in `NativeTask`. `row`: the position in the file, if that is wanted.
 """
 
 
@@ -68,13 +68,13 @@ def numbered(count: int) -> list[str]:
 
 
 def rows_with_facts(
-    spark: SparkSession, stored: StructType, columns: Columns, fits: Sequence[Fit], *, positions: bool
+    spark: SparkSession, stored: StructType, columns: Columns, native: Sequence[NativeTask], *, positions: bool
 ) -> tuple[DataFrame, Facts]:
     """Return the rows of tasks with their stored columns numbered, and the facts of each row."""
-    facts = _facts(columns, fits)
+    facts = _facts(columns, native)
     if columns.vector:
-        return _selected(spark, stored, fits, facts)
-    files = [(found.task.uri, found.size_bytes) for found in fits]
+        return _selected(spark, stored, native, facts)
+    files = [(found.task.uri, found.size_bytes) for found in native]
     read = indexed(Jvm(spark), stored, files, facts, _READ)
     names = [*numbered(len(stored)), *facts.column_names, "number"]
     known = {**{name: name for name in facts.column_names}, "row": "position"}
@@ -83,9 +83,11 @@ def rows_with_facts(
     return read.select("*", read.metadataColumn("_metadata")["row_index"]).toDF(*names, "position"), known
 
 
-def _selected(spark: SparkSession, stored: StructType, fits: Sequence[Fit], facts: pa.Table) -> tuple[DataFrame, Facts]:
+def _selected(
+    spark: SparkSession, stored: StructType, native: Sequence[NativeTask], facts: pa.Table
+) -> tuple[DataFrame, Facts]:
     """Return the rows that vectors select. Tasks may share a file, which is read once."""
-    sizes = {found.task.uri: found.size_bytes for found in fits}
+    sizes = {found.task.uri: found.size_bytes for found in native}
     numbers = {uri: number for number, uri in enumerate(sizes)}
     read = indexed(
         Jvm(spark), stored, list(sizes.items()), pa.table({"path": pa.array(list(sizes), pa.string())}), _READ
@@ -93,8 +95,8 @@ def _selected(spark: SparkSession, stored: StructType, fits: Sequence[Fit], fact
     rows = read.select("*", read.metadataColumn("_metadata")["row_index"])
     rows = rows.toDF(*numbered(len(stored)), "path", "number", "position")
     facts = facts.drop_columns(["path"])
-    table = facts.append_column("words", _words(fits)).append_column(
-        "of", pa.array([numbers[found.task.uri] for found in fits], pa.int32())
+    table = facts.append_column("words", _words(native)).append_column(
+        "of", pa.array([numbers[found.task.uri] for found in native], pa.int32())
     )
     joined = spark_frame(spark, table).hint("broadcast")
     found = rows.join(joined, rows["number"] == joined["of"], "left").where(_SELECTED)
@@ -103,15 +105,15 @@ def _selected(spark: SparkSession, stored: StructType, fits: Sequence[Fit], fact
     return found, {**known, "path": "path", "row": "position"}
 
 
-def _facts(columns: Columns, fits: Sequence[Fit]) -> pa.Table:
+def _facts(columns: Columns, native: Sequence[NativeTask]) -> pa.Table:
     """Return one row for each task."""
-    tasks = [found.task for found in fits]
+    tasks = [found.task for found in native]
     arrays: dict[str, Any] = {
         "path": pa.array([task.uri for task in tasks], pa.string()),
         "version": pa.array([task.version for task in tasks], pa.int64()),
         "at": pa.array([task.timestamp_ms * 1000 for task in tasks], _TIMESTAMP),
         "task": pa.array([task.index for task in tasks], pa.int64()),
-        "others": pa.array([found.others for found in fits], pa.int64()),
+        "others": pa.array([found.others for found in native], pa.int64()),
     }
     if not columns.types:
         arrays["type"] = pa.array([_change_type(task) for task in tasks], pa.string())
@@ -136,7 +138,7 @@ def _given(tasks: Sequence[ChangeTask], index: int) -> pa.Array:
     return pa.array(found, kind)
 
 
-def _words(fits: Sequence[Fit]) -> pa.Array:
-    words = [found.words for found in fits if found.words is not None]
+def _words(native: Sequence[NativeTask]) -> pa.Array:
+    words = [found.words for found in native if found.words is not None]
     ends = pa.array(accumulate((len(each) for each in words), initial=0), pa.int32())
     return pa.ListArray.from_arrays(ends, pa.concat_arrays(words))

@@ -1,10 +1,10 @@
-"""Scans by Spark's own reader of files of which Spark is told everything: no folder is listed.
+"""Spark scans over an explicit file list; no directory listing.
 
 For Spark the facts of a file (`tailer.spark.native.facts`) are the values of partition columns: the same for all rows
 of a file, so they cost nothing for each row, and a query that wants some of them does not open the other files. Spark
-finds partition values in the paths of files. Here it asks a class of Java of our own, `file_index.java`, which the
-compiler makes that Spark has for its queries. Only the driver has it. Python could be called instead, but takes a
-millisecond for the nine objects of a file.
+finds partition values in the paths of files. Here it asks a Java class of ours, `file_index.java`. Spark's own compiler
+of queries (Janino) compiles it, on the driver alone. Python could be called instead, but takes a millisecond for the
+nine objects of a file. At Spark 4.3: see `tailer.spark.java`.
 
 Files without rows must not be among them: with the setting `spark.sql.optimizer.metadataOnly`, Spark takes a partition
 value for that of a row.

@@ -22,7 +22,7 @@ from tailer.plan import ChangeTask, TaskKind
 from tailer.read.data_files import DataFiles
 from tailer.spark.native.comparing import at_postimages, shared
 from tailer.spark.native.executed import ChangeRows, executed
-from tailer.spark.native.fits import Fit, Misfit, fit, selects_nothing
+from tailer.spark.native.native_eligibility import ExecutedTask, NativeTask, choose_reader, selects_nothing
 from tailer.spark.native.scans import VECTOR_BYTES, scans, vector_bytes
 from tailer.spark.source.admission import Work
 from tailer.spark.source.views import TypedView
@@ -52,11 +52,11 @@ def frame(spark: SparkSession, table: str, view: TypedView, work: Work, kept: Ex
     with ThreadPoolExecutor(_FOOTERS, "tailer-footer") as threads:
         others, more = _uncompared(work, threads)
         groups = _of_one_file([*work.files, *more])
-        fits, misfits, reasons = _divided(_all_fitted(groups, work.opener, threads))
-    _say(table, len(fits), reasons)
-    parts = scans(spark, fits, view.spark_schema, positions=view.positions)
+        native, left, reasons = _split_by_reader(_choose_readers(groups, work.opener, threads))
+    _say(table, len(native), reasons)
+    parts = scans(spark, native, view.spark_schema, positions=view.positions)
     others, preimages = _shared(spark, others, view, kept if view.positions else None)
-    others += file_splits(misfits, files=work.opener)
+    others += file_splits(left, files=work.opener)
     parts += preimages
     if others or not parts:
         parts.append(executed(spark, ChangeRows(view), others))
@@ -115,10 +115,10 @@ def _of_one_file(slices: Sequence[FileSlice]) -> list[list[FileSlice]]:
     return list(groups.values())
 
 
-def _all_fitted(
+def _choose_readers(
     groups: Sequence[list[FileSlice]], files: DataFiles, threads: Executor
-) -> Iterator[tuple[list[FileSlice], Fit | Misfit]]:
-    """Yield each group, and who reads it. Deletion vectors beyond what every executor may hold are misfits.
+) -> Iterator[tuple[list[FileSlice], NativeTask | ExecutedTask]]:
+    """Yield each group, and its reader: `execute`, for deletion vectors beyond what every executor may hold.
 
     Threads help where opening a file takes time; else they only wait for each other.
     """
@@ -127,10 +127,12 @@ def _all_fitted(
     while at < len(groups):
         some = groups[at : at + (_AT_ONCE if at else _MEASURED)]
         began = perf_counter()
-        for group, found in zip(some, (threads.map if slow else map)(partial(_fitted, files=files), some), strict=True):
-            size = vector_bytes(found) if isinstance(found, Fit) else 0
+        for group, found in zip(
+            some, (threads.map if slow else map)(partial(_choose_reader, files=files), some), strict=True
+        ):
+            size = vector_bytes(found) if isinstance(found, NativeTask) else 0
             if size > left:
-                yield group, Misfit(found.task, "the deletion vectors are too large together")
+                yield group, ExecutedTask(found.task, "the deletion vectors are too large together")
             else:
                 left -= size
                 yield group, found
@@ -138,16 +140,16 @@ def _all_fitted(
         slow = slow or perf_counter() - began > _SLOW_S * len(some)
 
 
-def _fitted(group: Sequence[FileSlice], files: DataFiles) -> Fit | Misfit:
-    """Find out who reads the tasks of a file. Those of a change file are one for Spark, which reads all its rows."""
+def _choose_reader(group: Sequence[FileSlice], files: DataFiles) -> NativeTask | ExecutedTask:
+    """Choose the reader of the tasks of a file. Those of a change file are one for Spark, which reads all its rows."""
     first, *others = sorted((part.task for part in group), key=lambda task: task.kind is not TaskKind.CDC_DELETES)
     if any(part != FileSlice(part.task) for part in group):
-        return Misfit(first, "only a part of it is wanted")
+        return ExecutedTask(first, "only a part of it is wanted")
     if not others and first.kind in (TaskKind.INSERT, TaskKind.DELETE):
-        return fit(first, files)
+        return choose_reader(first, files)
     if len(others) == 1 and {first.kind, others[0].kind} == _CDC and _same_rows(first, others[0]):
-        return fit(first, files, others[0].index)
-    return Misfit(first, "its deleted rows have other columns, or are read alone")
+        return choose_reader(first, files, others[0].index)
+    return ExecutedTask(first, "its deleted rows have other columns, or are read alone")
 
 
 def _same_rows(first: ChangeTask, second: ChangeTask) -> bool:
@@ -156,20 +158,20 @@ def _same_rows(first: ChangeTask, second: ChangeTask) -> bool:
     return same and second.schema.equals(first.schema, check_metadata=True)
 
 
-def _divided(
-    fitted: Iterable[tuple[list[FileSlice], Fit | Misfit]],
-) -> tuple[list[Fit], list[FileSlice], Reasons]:
+def _split_by_reader(
+    chosen: Iterable[tuple[list[FileSlice], NativeTask | ExecutedTask]],
+) -> tuple[list[NativeTask], list[FileSlice], Reasons]:
     """Return what Spark's reader reads, and what `execute` does, with the number of files for each reason."""
-    fits: list[Fit] = []
+    native: list[NativeTask] = []
     others: list[FileSlice] = []
     reasons: Reasons = Counter()
-    for group, found in fitted:
-        if isinstance(found, Fit):
-            fits.append(found)
+    for group, found in chosen:
+        if isinstance(found, NativeTask):
+            native.append(found)
         else:
             others += group
             reasons[found.reason] += 1
-    return fits, others, reasons
+    return native, others, reasons
 
 
 def _say(table: str, native: int, reasons: Reasons) -> None:

@@ -19,7 +19,7 @@ from tailer.events import CHANGE_TYPE, ChangeType, is_struct
 from tailer.plan import TaskKind
 from tailer.schema.columns import physical_name
 from tailer.spark.native.facts import Columns, numbered, rows_with_facts
-from tailer.spark.native.fits import Fit
+from tailer.spark.native.native_eligibility import NativeTask
 from tailer.spark.source.spark_types import spark_schema
 
 __all__ = ["VECTOR_BYTES", "columns_of", "scans", "vector_bytes"]
@@ -32,25 +32,27 @@ _CDC: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
 _UNTYPED: Final = f"{CHANGE_TYPE} is null in some row of "
 
 
-def vector_bytes(found: Fit) -> int:
+def vector_bytes(found: NativeTask) -> int:
     """Return the size of the bits that select the rows of a task."""
     return 0 if found.words is None else int(found.words.nbytes)
 
 
-def scans(spark: SparkSession, fits: Iterable[Fit], shown: StructType, *, positions: bool = False) -> list[DataFrame]:
+def scans(
+    spark: SparkSession, native: Iterable[NativeTask], shown: StructType, *, positions: bool = False
+) -> list[DataFrame]:
     """Return the rows of tasks, all in the columns `shown`: those of the tasks' schemas, then those of the feed.
 
     `positions`: whether those of `tailer.spark.source.views.POSITIONS` come after them.
     """
-    by_columns: dict[Columns, list[Fit]] = {}
-    for each in fits:
+    by_columns: dict[Columns, list[NativeTask]] = {}
+    for each in native:
         if each.num_rows:
             by_columns.setdefault(columns_of(each), []).append(each)
     ends = [*_FEED, *(_POSITIONS if positions else ())]
     return [_scan(spark, columns, group, shown, ends) for columns, group in by_columns.items()]
 
 
-def columns_of(found: Fit) -> Columns:
+def columns_of(found: NativeTask) -> Columns:
     """Return the columns of a task by their source."""
     task, partitions = found.task, dict(found.task.partition_values)
     given = {
@@ -78,12 +80,12 @@ def _physical_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _scan(
-    spark: SparkSession, columns: Columns, fits: Sequence[Fit], shown: StructType, ends: Sequence[str]
+    spark: SparkSession, columns: Columns, native: Sequence[NativeTask], shown: StructType, ends: Sequence[str]
 ) -> DataFrame:
     """Return the rows of tasks with the same columns. `ends`: the facts at the end of `shown`."""
     fields = [*columns.stored, *([pa.field(CHANGE_TYPE, pa.string())] if columns.types else [])]
     stored_types = spark_schema(pa.schema(fields))
-    rows, facts = rows_with_facts(spark, stored_types, columns, fits, positions="row" in ends)
+    rows, facts = rows_with_facts(spark, stored_types, columns, native, positions="row" in ends)
     names = numbered(len(stored_types))
     if columns.types:
         facts["type"] = f"coalesce({names[-1]}, raise_error(concat('{_UNTYPED}', {facts['path']})))"

@@ -1,12 +1,11 @@
-"""The stream behind `tailer.spark.follow`, planned by the driver's own Python.
+"""The stream behind `tailer.spark.follow`: Spark's `MicroBatchStream`, implemented in Python through py4j.
 
-For each stream of a Python data source Spark starts a Python process, which imports for a second before the first
-micro-batch. Here Spark calls this process (`tailer.spark.java`): objects of Python stand for a source of Spark's own
-interface, `MicroBatchStream`. There is no row between two offsets, and so no task: the function that Spark calls with a
-micro-batch asks for the work that was planned for it. `tests/integration/test_spark_follow.py` runs such queries.
+It yields offsets, never rows, so Spark runs no task for it. The function that Spark calls with a micro-batch asks for
+the work that was planned for it (`DriverStreams.planned`). The stream of a Python data source would have a Python
+process of its own, which imports for a second before the first micro-batch.
 
-Offsets have the text that Spark makes of those of
-`tailer.spark.source.data_source.StreamReader`, so checkpoints are the same.
+Offsets have the text that Spark makes of those of `tailer.spark.source.data_source.StreamReader`, so checkpoints are
+the same.
 """
 
 # ruff: noqa: N802 - methods that Java calls have its names

@@ -1,4 +1,4 @@
-"""Fits: tasks whose rows Spark's own Parquet reader reads exactly as `tailer.read.execute` does.
+"""Decide which tasks Spark's Parquet reader can read natively: exactly as `tailer.read.execute` does.
 
 `execute` finds columns by field id, by physical name and without regard to case; it casts what other writers store with
 other types, and refuses what cannot be cast. Spark's reader knows names and a few casts, and some of its settings turn
@@ -9,8 +9,8 @@ A struct has all its fields there.
 A timestamp of 96 bits is what Spark makes of it, both here and in `execute`; only one beyond all timestamps, which no
 writer of Spark's makes, is refused by `execute` and wraps in Spark.
 
-The footer decides who reads a file, before the query runs. A footer or a deletion vector that cannot be read makes a
-misfit, too: `execute` then ends the query with the right error.
+The footer decides who reads a file, before the query runs. A task whose footer or deletion vector cannot be read is for
+`execute`, which then ends the query with the right error.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,7 +31,7 @@ from tailer.read.legacy_datetimes import OldCalendar
 from tailer.schema.char_types import char_lengths
 from tailer.schema.columns import FIELD_ID, is_absent, physical_name, widens
 
-__all__ = ["Fit", "Misfit", "fit", "selects_nothing"]
+__all__ = ["ExecutedTask", "NativeTask", "choose_reader", "selects_nothing"]
 
 _SPARKS_WRITER: Final = "parquet-mr"
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -41,7 +41,7 @@ _CHANGE_TYPES: Final = pa.field(CHANGE_TYPE, pa.string())
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class NativeTask:
     """A task for Spark's reader, the size of its file in bytes, and how many rows that has.
 
     `words`: the rows that deletion vectors leave, a bit for each; None: all. `others`: of the deletes of a change file,
@@ -56,34 +56,34 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True)
-class Misfit:
+class ExecutedTask:
     """A task for `execute`, and why."""
 
     task: ChangeTask
     reason: str
 
 
-def fit(task: ChangeTask, files: DataFiles, others: int | None = None) -> Fit | Misfit:
-    """Find out who reads the task, by itself and by the footer of its file. `others`: see `Fit`."""
+def choose_reader(task: ChangeTask, files: DataFiles, others: int | None = None) -> NativeTask | ExecutedTask:
+    """Choose the reader of a task by its plan and by the footer of its file. `others`: see `NativeTask`."""
     reason = _by_task(task, files)
     if reason is not None:
-        return Misfit(task, reason)
+        return ExecutedTask(task, reason)
     try:
         with open_footer(task, files) as file:
             reason, num_rows = _by_footer(task, file), file.metadata.num_rows
         if reason is not None:
-            return Misfit(task, reason)
-        return Fit(task, Path(task.uri).stat().st_size, num_rows, selected(task, num_rows, files), others)
+            return ExecutedTask(task, reason)
+        return NativeTask(task, Path(task.uri).stat().st_size, num_rows, selected(task, num_rows, files), others)
     except (TailerError, OSError) as error:
-        return Misfit(task, str(error))
+        return ExecutedTask(task, str(error))
 
 
 def selects_nothing(task: ChangeTask, files: DataFiles) -> bool:
     """Return whether deletion vectors alone show that the task has no row, as where a vector has grown."""
     if task.include is None or task.exclude is None:
         return False
-    found = fit(task, files)
-    return isinstance(found, Fit) and pc.all(pc.equal(found.words, 0)).as_py() is True
+    found = choose_reader(task, files)
+    return isinstance(found, NativeTask) and pc.all(pc.equal(found.words, 0)).as_py() is True
 
 
 def _by_task(task: ChangeTask, files: DataFiles) -> str | None:
