@@ -371,7 +371,7 @@ def test_an_answer_that_is_lost(delivering: Delivering, spark: SparkSession) -> 
 
 
 def test_an_append_of_ours_that_counted_as_failed(delivering: Delivering, spark: SparkSession) -> None:
-    """Like a Connect server that continues after its client has lost it."""
+    """It commits after all, like a driver that goes on when the daemon has lost it."""
     delivering.by_driver(5)
     sink = DeltaSink.configure(delivering.name, delivering.settings.sink_options)
     late: list[Append] = []
