@@ -41,29 +41,29 @@ class Jvm:
         """Begin to listen for calls."""
         ensure_callback_server_started(self._gateway)  # type: ignore[no-untyped-call]
 
-    def named(self, name: str) -> Any:
+    def lookup(self, name: str) -> Any:
         """Return a class, or an object of Scala if the name ends with `$`."""
         found = getattr(self._jvm, name)
         return getattr(found, "MODULE$") if name.endswith("$") else found
 
     def array(self, name: str, *items: Any) -> Any:
         """Return an array of a class."""
-        found = self._gateway.new_array(self.named(name), len(items))
+        found = self._gateway.new_array(self.lookup(name), len(items))
         for at, item in enumerate(items):
             found[at] = item
         return found
 
-    def compiled(self, name: str, source: str) -> Any:
+    def compile(self, name: str, source: str) -> Any:
         """Return the class with a name that Spark's own compiler makes of the text of a file of Java."""
-        return _compiled(self._gateway, name, source)
+        return _compile(self._gateway, name, source)
 
-    def made(self, compiled: Any, *arguments: Any) -> Any:
+    def create(self, compiled: Any, *arguments: Any) -> Any:
         """Return an object of a class that was compiled. It has one constructor."""
         return compiled.getConstructors()[0].newInstance(self.array("java.lang.Object", *arguments))
 
 
 @lru_cache(maxsize=4)
-def _compiled(gateway: Any, name: str, source: str) -> Any:
+def _compile(gateway: Any, name: str, source: str) -> Any:
     compiler = gateway.jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(gateway.jvm.org.apache.spark.util.Utils.getSparkClassLoader())
     compiler.cook(source)

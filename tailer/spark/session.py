@@ -53,7 +53,7 @@ def open_session(settings: SparkSettings) -> SparkSession:
         raise ConfigError("environment SPARK_REMOTE", reason, "Unset it, and set master in the table [spark].")
     _forget_dead_jvm()
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - the public API knows only sessions of this thread
-        return _checked(SparkSession(SparkContext.getOrCreate()), settings)
+        return _use_running(SparkSession(SparkContext.getOrCreate()), settings)
     if settings.master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     wanted = {**DEFAULTS, **settings.conf, "spark.master": settings.master}
@@ -124,8 +124,8 @@ def _forget_dead_jvm() -> None:
         SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
 
 
-def _checked(running: SparkSession, settings: SparkSettings) -> SparkSession:
-    """Return the session that is already running, if it matches the settings."""
+def _use_running(running: SparkSession, settings: SparkSettings) -> SparkSession:
+    """Return the session that is already running. Raises `ConfigError` if it does not match the settings."""
     there = running.sparkContext.getConf()
     if (master := running.sparkContext.master) != settings.master:
         reason = f"Spark runs in this process already, at {master}"

@@ -28,7 +28,7 @@ _ROW_INDEX: Final = "row_index"
 _WRITING: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 
 # A slice's refinement: its dropped and its updated rows, as spilled to the driver's disk.
-_Found = tuple[bytes | None, bytes | None]
+_FramedBitmaps = tuple[bytes | None, bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class _Item:
     """A split, with the results of comparing the rows of its slices."""
 
     split: FilesSplit
-    found: tuple[_Found, ...]
+    found: tuple[_FramedBitmaps, ...]
 
 
 class SparkEngine:
@@ -54,7 +54,7 @@ class SparkEngine:
     @asynccontextmanager
     async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
         """See `tailer.engine.local.Engine.run`. Iteration may also raise `EngineUnavailable`."""
-        results = await to_thread.run_sync(self._begun, plan, after)
+        results = await to_thread.run_sync(self._begin, plan, after)
         try:
             async with aclosing(_batches(results, plan)) as batches:
                 yield batches
@@ -62,28 +62,24 @@ class SparkEngine:
             with CancelScope(shield=True):
                 await to_thread.run_sync(results.close)
 
-    def _begun(self, plan: ChangePlan, after: Position | None) -> Run[_Item]:
+    def _begin(self, plan: ChangePlan, after: Position | None) -> Run[_Item]:
         bitmaps: dict[DeletionVectorRef, bytes] = {}  # read once for all slices of a file
         splits = file_splits(file_slices(plan, after), SPLIT_BYTES, self._files)
-        return self._executors().run(_encoded, [_packed(split, bitmaps) for split in splits])
+        return self._executors().run(_encode_batches, [_item_of(split, bitmaps) for split in splits])
 
 
 async def _batches(results: Run[_Item], plan: ChangePlan) -> AsyncGenerator[ChangeBatch, None]:
     """Yield the rows of the splits. A cancelled wait ends with the run, which the canceller closes."""
-    while (chunks := await _waited(results)) is not None:
+    while (chunks := await to_thread.run_sync(next, results, None, abandon_on_cancel=True)) is not None:
         for chunk in chunks:
-            yield await to_thread.run_sync(_decoded, chunk, plan)
+            yield await to_thread.run_sync(_decode_batch, chunk, plan)
 
 
-async def _waited(results: Run[_Item]) -> list[bytes] | None:
-    return await to_thread.run_sync(next, results, None, abandon_on_cancel=True)
+def _item_of(split: FilesSplit, bitmaps: dict[DeletionVectorRef, bytes]) -> _Item:
+    return _Item(split, tuple(_framed_bitmaps(part.task.refinement, bitmaps) for part in split.slices))
 
 
-def _packed(split: FilesSplit, bitmaps: dict[DeletionVectorRef, bytes]) -> _Item:
-    return _Item(split, tuple(_found(part.task.refinement, bitmaps) for part in split.slices))
-
-
-def _found(refinement: Refinement | None, bitmaps: dict[DeletionVectorRef, bytes]) -> _Found:
+def _framed_bitmaps(refinement: Refinement | None, bitmaps: dict[DeletionVectorRef, bytes]) -> _FramedBitmaps:
     refs = (None, None) if refinement is None else (refinement.dropped, refinement.updated)
     for ref in refs:
         if ref is not None and ref not in bitmaps:
@@ -92,21 +88,21 @@ def _found(refinement: Refinement | None, bitmaps: dict[DeletionVectorRef, bytes
     return dropped, updated
 
 
-def _encoded(item: _Item) -> Iterator[bytes]:
+def _encode_batches(item: _Item) -> Iterator[bytes]:
     """Yield the batches of a split, each with the positions of its rows. Runs on an executor."""
     with SpilledBitmaps() as bitmaps:
         both = zip(item.split.slices, item.found, strict=True)
-        parts = (_with(part, found, bitmaps.store_framed) for part, found in both)
+        parts = (_with_bitmaps(part, found, bitmaps.store_framed) for part, found in both)
         for batch in read_split(replace(item.split, slices=tuple(parts))):
-            place = {b"version": str(batch.version).encode(), b"task": str(batch.task).encode()}
-            rows = batch.rows.append_column(_ROW_INDEX, batch.row_index).replace_schema_metadata(place)
+            numbers = {b"version": str(batch.version).encode(), b"task": str(batch.task).encode()}
+            rows = batch.rows.append_column(_ROW_INDEX, batch.row_index).replace_schema_metadata(numbers)
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, rows.schema, options=_WRITING) as writer:
                 writer.write_batch(rows)
             yield sink.getvalue().to_pybytes()
 
 
-def _with(part: FileSlice, found: _Found, put: Callable[[bytes, int], DeletionVectorRef]) -> FileSlice:
+def _with_bitmaps(part: FileSlice, found: _FramedBitmaps, put: Callable[[bytes, int], DeletionVectorRef]) -> FileSlice:
     refinement = part.task.refinement
     if refinement is None:
         return part
@@ -118,10 +114,10 @@ def _with(part: FileSlice, found: _Found, put: Callable[[bytes, int], DeletionVe
     return replace(part, task=replace(part.task, refinement=replace(refinement, dropped=dropped, updated=updated)))
 
 
-def _decoded(chunk: bytes, plan: ChangePlan) -> ChangeBatch:
+def _decode_batch(chunk: bytes, plan: ChangePlan) -> ChangeBatch:
     with pa.ipc.open_stream(chunk) as reader:
         rows = reader.read_next_batch()
-    place = rows.schema.metadata
+    numbers = rows.schema.metadata
     index = rows.column(_ROW_INDEX)
     own = rows.drop_columns([_ROW_INDEX]).replace_schema_metadata(None)
-    return ChangeBatch(plan.table_id, int(place[b"version"]), int(place[b"task"]), own, index)
+    return ChangeBatch(plan.table_id, int(numbers[b"version"]), int(numbers[b"task"]), own, index)

@@ -69,7 +69,7 @@ class Executors:
         try:
             return max(1, self._jobs.parallelism())
         except SPARK_ERRORS as error:
-            raise self._jobs.named(error) from error
+            raise self._jobs.translate(error) from error
 
     def run(self, work: Work[T], items: Sequence[T]) -> "Run[T]":
         """Run `work` for each of `items` on executors, in parallel.
@@ -134,13 +134,15 @@ class Run(Iterator[list[bytes]], Generic[T]):
             try:
                 answers = first.result()
             except SPARK_ERRORS as error:
-                raise self._stopped(error) from error
+                was_closed = self._closed
+                self.close()
+                raise (CancelledError() if was_closed else self._jobs.translate(error)) from error
             self._running.popleft()
             self._ready.extend(self._by_item(answers, self._given))
         *chunks, (_, kind, data) = self._ready.popleft() or [(0, CHUNK, b"")]
         if kind != DONE:
             self.close()
-            raise _unpacked(data) if kind == FAILURE else self._jobs.named(EOFError("results were cut off"))
+            raise _unpack_error(data) if kind == FAILURE else self._jobs.translate(EOFError("results were cut off"))
         self._given += 1
         if not self.is_over:
             self._begin()
@@ -177,11 +179,6 @@ class Run(Iterator[list[bytes]], Generic[T]):
         size = min(self._size, len(self._items) - first)
         return (by_item.get(item, []) for item in range(size))
 
-    def _stopped(self, error: Exception) -> BaseException:
-        closed = self._closed
-        self.close()
-        return CancelledError() if closed else self._jobs.named(error)
-
 
 class _Jobs:
     """The jobs of a session that run functions on executors."""
@@ -205,9 +202,24 @@ class _Jobs:
         """Stop the running jobs of the group."""
         self._context.cancelJobGroup(group)
 
-    def named(self, error: Exception) -> TailerError:
-        """Translate one of Spark's errors into ours."""
-        return _named(self._name, error)
+    def translate(self, error: Exception) -> TailerError:
+        """Return one of Spark's errors as one of ours."""
+        text = str(error)
+        if (stale := stale_release(text)) is not None:
+            return stale
+        if "ModuleNotFoundError: No module named" in text:
+            missing = text.partition("ModuleNotFoundError: No module named")[2].split("'")[1]
+            remedy = (
+                "Let PYSPARK_PYTHON name a Python with lake-tailer on all their machines: see tailer.spark.session."
+            )
+            return ConfigError("spark", f"executors do not have the Python module {missing!r}", remedy)
+        if "PYTHON_VERSION_MISMATCH" in text:
+            remedy = "Let PYSPARK_PYTHON name a Python of our minor version on all of their machines."
+            return ConfigError("spark", "executors run another Python than this process", remedy)
+        if "spark.driver.maxResultSize" in text:
+            reason = "is less than what the executors of this cluster make at a time"
+            return ConfigError("spark.driver.maxResultSize", reason, "Set a larger one in the table [spark.conf].")
+        return EngineUnavailable(self._name, first_sentence(error))
 
 
 def _answer(_: SameRelease, work: Work[Any], item_number: int, items: Iterable[Any]) -> Iterator[Answer]:
@@ -219,10 +231,10 @@ def _answer(_: SameRelease, work: Work[Any], item_number: int, items: Iterable[A
                     yield item_number, CHUNK, chunk
         yield item_number, DONE, b""
     except Exception as error:  # noqa: BLE001 - whatever it is, it is raised on the driver
-        yield item_number, FAILURE, _packed(error)
+        yield item_number, FAILURE, _pack_error(error)
 
 
-def _packed(error: Exception) -> bytes:
+def _pack_error(error: Exception) -> bytes:
     trace = "" if isinstance(error, TailerError) else "".join(traceback.format_exception(error))
     try:
         packed: bytes = cloudpickle.dumps((error, trace))  # type: ignore[no-untyped-call]
@@ -232,26 +244,9 @@ def _packed(error: Exception) -> bytes:
     return packed
 
 
-def _unpacked(packed: bytes) -> Exception:
+def _unpack_error(packed: bytes) -> Exception:
     error: Exception
     error, trace = pickle.loads(packed)
     if trace:
         error.add_note(f"On an executor:\n{trace}")
     return error
-
-
-def _named(engine: str, error: Exception) -> TailerError:
-    text = str(error)
-    if (stale := stale_release(text)) is not None:
-        return stale
-    if "ModuleNotFoundError: No module named" in text:
-        missing = text.partition("ModuleNotFoundError: No module named")[2].split("'")[1]
-        remedy = "Let PYSPARK_PYTHON name a Python with lake-tailer on all their machines: see tailer.spark.session."
-        return ConfigError("spark", f"executors do not have the Python module {missing!r}", remedy)
-    if "PYTHON_VERSION_MISMATCH" in text:
-        remedy = "Let PYSPARK_PYTHON name a Python of our minor version on all of their machines."
-        return ConfigError("spark", "executors run another Python than this process", remedy)
-    if "spark.driver.maxResultSize" in text:
-        reason = "is less than what the executors of this cluster make at a time"
-        return ConfigError("spark.driver.maxResultSize", reason, "Set a larger one in the table [spark.conf].")
-    return EngineUnavailable(engine, first_sentence(error))

@@ -73,7 +73,7 @@ def rows_with_facts(
     """Return the rows of tasks with their stored columns numbered, and the facts of each row."""
     facts = _facts(columns, native)
     if columns.vector:
-        return _selected(spark, stored, native, facts)
+        return _select_by_vectors(spark, stored, native, facts)
     files = [(found.task.uri, found.size_bytes) for found in native]
     read = indexed(Jvm(spark), stored, files, facts, _READ)
     names = [*numbered(len(stored)), *facts.column_names, "number"]
@@ -83,7 +83,7 @@ def rows_with_facts(
     return read.select("*", read.metadataColumn("_metadata")["row_index"]).toDF(*names, "position"), known
 
 
-def _selected(
+def _select_by_vectors(
     spark: SparkSession, stored: StructType, native: Sequence[NativeTask], facts: pa.Table
 ) -> tuple[DataFrame, Facts]:
     """Return the rows that vectors select. Tasks may share a file, which is read once."""
@@ -95,7 +95,7 @@ def _selected(
     rows = read.select("*", read.metadataColumn("_metadata")["row_index"])
     rows = rows.toDF(*numbered(len(stored)), "path", "number", "position")
     facts = facts.drop_columns(["path"])
-    table = facts.append_column("words", _words(native)).append_column(
+    table = facts.append_column("words", _stack_bitmaps(native)).append_column(
         "of", pa.array([numbers[found.task.uri] for found in native], pa.int32())
     )
     joined = spark_frame(spark, table).hint("broadcast")
@@ -117,7 +117,7 @@ def _facts(columns: Columns, native: Sequence[NativeTask]) -> pa.Table:
     }
     if not columns.types:
         arrays["type"] = pa.array([_change_type(task) for task in tasks], pa.string())
-    given = {index: _given(tasks, index) for index in columns.given}
+    given = {index: _partition_column(tasks, index) for index in columns.given}
     # Spark's reader takes no partition column without a type, and needs none: all its values are null.
     arrays |= {f"given_{index}": values for index, values in given.items() if not pa.types.is_null(values.type)}
     return pa.table(arrays)
@@ -127,7 +127,7 @@ def _change_type(task: ChangeTask) -> str:
     return (ChangeType.DELETE if task.kind is TaskKind.DELETE else ChangeType.INSERT).value
 
 
-def _given(tasks: Sequence[ChangeTask], index: int) -> pa.Array:
+def _partition_column(tasks: Sequence[ChangeTask], index: int) -> pa.Array:
     """Return the values of a column that the log has, one for each task."""
     kind = output_schema(tasks[0].schema).field(index).type
     found = []
@@ -138,7 +138,7 @@ def _given(tasks: Sequence[ChangeTask], index: int) -> pa.Array:
     return pa.array(found, kind)
 
 
-def _words(native: Sequence[NativeTask]) -> pa.Array:
+def _stack_bitmaps(native: Sequence[NativeTask]) -> pa.Array:
     words = [found.words for found in native if found.words is not None]
     ends = pa.array(accumulate((len(each) for each in words), initial=0), pa.int32())
     return pa.ListArray.from_arrays(ends, pa.concat_arrays(words))

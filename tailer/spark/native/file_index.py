@@ -40,15 +40,15 @@ def indexed(
     rows = spark_frame(java.spark, values.rename_columns(_unlike(stored.names, values.column_names)))
     plan: Any = rows._jdf.queryExecution()  # noqa: SLF001 - the only way to rows as Spark has them inside
     schema = plan.analyzed().schema()
-    index = java.compiled("tailer.Files", _JAVA.read_text("utf-8"))
+    index = java.compile("tailer.Files", _JAVA.read_text("utf-8"))
     lines = "\n".join(f"{size} {path}" for path, size in files)
-    relation = java.named(f"{_SOURCES}.HadoopFsRelation")(
-        java.made(index, java.session, schema, plan.executedPlan().executeCollect(), lines),
+    relation = java.lookup(f"{_SOURCES}.HadoopFsRelation")(
+        java.create(index, java.session, schema, plan.executedPlan().executeCollect(), lines),
         schema,
-        java.named("org.apache.spark.sql.types.DataType").fromJson(stored.json()).asNullable(),
-        java.named("scala.None$"),
-        java.named(f"{_SOURCES}.parquet.ParquetFileFormat")(),
-        java.named("org.apache.spark.api.python.PythonUtils").toScalaMap(dict(options)),
+        java.lookup("org.apache.spark.sql.types.DataType").fromJson(stored.json()).asNullable(),
+        java.lookup("scala.None$"),
+        java.lookup(f"{_SOURCES}.parquet.ParquetFileFormat")(),
+        java.lookup("org.apache.spark.api.python.PythonUtils").toScalaMap(dict(options)),
         java.session,
     )
     return DataFrame(java.session.baseRelationToDataFrame(relation), java.spark)

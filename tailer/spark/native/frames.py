@@ -51,11 +51,11 @@ def frame(spark: SparkSession, table: str, view: TypedView, work: Work, kept: Ex
     """
     with ThreadPoolExecutor(_FOOTERS, "tailer-footer") as threads:
         others, more = _uncompared(work, threads)
-        groups = _of_one_file([*work.files, *more])
+        groups = _group_by_file([*work.files, *more])
         native, left, reasons = _split_by_reader(_choose_readers(groups, work.opener, threads))
-    _say(table, len(native), reasons)
+    _log_readers(table, len(native), reasons)
     parts = scans(spark, native, view.spark_schema, positions=view.positions)
-    others, preimages = _shared(spark, others, view, kept if view.positions else None)
+    others, preimages = _share_comparisons(spark, others, view, kept if view.positions else None)
     others += file_splits(left, files=work.opener)
     parts += preimages
     if others or not parts:
@@ -83,7 +83,7 @@ def _uncompared(work: Work, threads: Executor) -> tuple[list[Split], list[FileSl
     return others, more
 
 
-def _shared(
+def _share_comparisons(
     spark: SparkSession, splits: Sequence[Split], view: TypedView, kept: ExitStack | None
 ) -> tuple[list[Split], list[DataFrame]]:
     """Have all executors compare large versions, here and now. Return splits, and preimages that are apart from them.
@@ -105,7 +105,7 @@ def _shared(
     return found, preimages
 
 
-def _of_one_file(slices: Sequence[FileSlice]) -> list[list[FileSlice]]:
+def _group_by_file(slices: Sequence[FileSlice]) -> list[list[FileSlice]]:
     """Group the tasks of each change file; all others are alone."""
     groups: dict[object, list[FileSlice]] = {}
     for part in slices:
@@ -174,6 +174,6 @@ def _split_by_reader(
     return native, others, reasons
 
 
-def _say(table: str, native: int, reasons: Reasons) -> None:
+def _log_readers(table: str, native: int, reasons: Reasons) -> None:
     others = "; ".join(f"{count} because {reason}" for reason, count in reasons.most_common(_SHOWN))
     _log.info("%s: Spark's own reader has %d files%s", table, native, f", execute the rest: {others}" if others else "")

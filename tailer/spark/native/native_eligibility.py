@@ -65,12 +65,12 @@ class ExecutedTask:
 
 def choose_reader(task: ChangeTask, files: DataFiles, others: int | None = None) -> NativeTask | ExecutedTask:
     """Choose the reader of a task by its plan and by the footer of its file. `others`: see `NativeTask`."""
-    reason = _by_task(task, files)
+    reason = _task_obstacle(task, files)
     if reason is not None:
         return ExecutedTask(task, reason)
     try:
         with open_footer(task, files) as file:
-            reason, num_rows = _by_footer(task, file), file.metadata.num_rows
+            reason, num_rows = _footer_obstacle(task, file), file.metadata.num_rows
         if reason is not None:
             return ExecutedTask(task, reason)
         return NativeTask(task, Path(task.uri).stat().st_size, num_rows, selected(task, num_rows, files), others)
@@ -86,7 +86,7 @@ def selects_nothing(task: ChangeTask, files: DataFiles) -> bool:
     return isinstance(found, NativeTask) and pc.all(pc.equal(found.words, 0)).as_py() is True
 
 
-def _by_task(task: ChangeTask, files: DataFiles) -> str | None:
+def _task_obstacle(task: ChangeTask, files: DataFiles) -> str | None:
     if task.fragment is not None or not files.is_local(task.uri):
         return "it is not a local Parquet file"
     if not task.uri.isprintable():
@@ -97,14 +97,14 @@ def _by_task(task: ChangeTask, files: DataFiles) -> str | None:
         return "its rows were compared"
     if any(has_variant(field.type) for field in task.schema):
         return "it has a Variant"
-    if any(map(char_lengths, _stored(task))):
+    if any(map(char_lengths, _stored_columns(task))):
         return "it has a CHAR, which must be padded"
     if any(field.metadata and ROW_TRACKING in field.metadata for field in task.schema):
         return "row ids are wanted"
     return None
 
 
-def _by_footer(task: ChangeTask, file: pq.ParquetFile) -> str | None:
+def _footer_obstacle(task: ChangeTask, file: pq.ParquetFile) -> str | None:
     there = file.schema_arrow
     if OldCalendar.of(file, task) is not None:
         return "its times may be of an old calendar"
@@ -114,13 +114,13 @@ def _by_footer(task: ChangeTask, file: pq.ParquetFile) -> str | None:
     leaves = {column.path: column.physical_type for column in columns}
     if "INT96" in leaves.values() and not file.metadata.created_by.startswith(_SPARKS_WRITER):
         return "another writer than Spark's has written timestamps of 96 bits"  # a setting changes these
-    wanted = [*_stored(task), *([_CHANGE_TYPES] if task.kind in _CDC else [])]
+    wanted = [*_stored_columns(task), *([_CHANGE_TYPES] if task.kind in _CDC else [])]
     if task.kind in _CDC and CHANGE_TYPE not in there.names:
         return f"it has no column {CHANGE_TYPE}"
-    return _differs(wanted, list(there), leaves)
+    return _column_obstacle(wanted, list(there), leaves)
 
 
-def _stored(task: ChangeTask) -> Iterator[pa.Field]:
+def _stored_columns(task: ChangeTask) -> Iterator[pa.Field]:
     """Yield the columns that a task takes from its file, if that has them."""
     partitions = dict(task.partition_values)
     for field in task.schema:
@@ -128,10 +128,10 @@ def _stored(task: ChangeTask) -> Iterator[pa.Field]:
             yield field
 
 
-def _differs(
+def _column_obstacle(
     wanted: Iterable[pa.Field], found: list[pa.Field], leaves: Mapping[str, str], above: str = ""
 ) -> str | None:
-    """Return how the fields of one level differ; None if they do not.
+    """Return how the fields of one level differ from those of the file; None if they do not.
 
     A column that the file lacks is null. `leaves`: the physical type of each path in the file. `above`: where the
     fields are.
@@ -139,9 +139,9 @@ def _differs(
     names = [field.name for field in found]
     if len({name.lower() for name in names}) < len(names):
         return "some names differ only by case"
-    numbers = {number for field in found if (number := _number(field)) is not None}
+    numbers = {number for field in found if (number := _field_id(field)) is not None}
     for field in wanted:
-        name, number = physical_name(field), _number(field)
+        name, number = physical_name(field), _field_id(field)
         if name not in names:
             if above:
                 # If a query asks for no other field of the struct, settings decide whether the struct is null, too.
@@ -150,25 +150,25 @@ def _differs(
                 return f"column {field.name} has another name in the file"
             continue
         match = found[names.index(name)]
-        if number is not None and _number(match) != number:
+        if number is not None and _field_id(match) != number:
             return f"column {field.name} has another field id"
-        if (reason := _differs_in_type(field.type, match.type, leaves, f"{above}{name}")) is not None:
+        if (reason := _type_obstacle(field.type, match.type, leaves, f"{above}{name}")) is not None:
             return reason
     return None
 
 
-def _differs_in_type(wanted: pa.DataType, found: pa.DataType, leaves: Mapping[str, str], path: str) -> str | None:
+def _type_obstacle(wanted: pa.DataType, found: pa.DataType, leaves: Mapping[str, str], path: str) -> str | None:
     if pa.types.is_struct(wanted) and pa.types.is_struct(found):
-        return _differs(wanted, list(found), leaves, f"{path}.")
+        return _column_obstacle(wanted, list(found), leaves, f"{path}.")
     if pa.types.is_list(wanted) and (pa.types.is_list(found) or pa.types.is_large_list(found)):
         element = f"{path}.list.{found.value_field.name}"
         if not any(f"{leaf}.".startswith(f"{element}.") for leaf in leaves):
             return f"{path} is not a list of three levels"
-        return _differs_in_type(wanted.value_type, found.value_type, leaves, element)
+        return _type_obstacle(wanted.value_type, found.value_type, leaves, element)
     if pa.types.is_map(wanted) and pa.types.is_map(found):
         if not any(leaf.startswith(f"{path}.key_value.key") for leaf in leaves):
             return f"{path} is not a map as the specification has it"
-        return _differs_in_type(wanted.key_type, found.key_type, leaves, f"{path}.key_value.key") or _differs_in_type(
+        return _type_obstacle(wanted.key_type, found.key_type, leaves, f"{path}.key_value.key") or _type_obstacle(
             wanted.item_type, found.item_type, leaves, f"{path}.key_value.value"
         )
     plain = found.value_type if pa.types.is_dictionary(found) else found
@@ -176,7 +176,7 @@ def _differs_in_type(wanted: pa.DataType, found: pa.DataType, leaves: Mapping[st
     return None if plain.equals(wanted) or widens(plain, wanted) else f"{path} is {found}, not {wanted}"
 
 
-def _number(field: pa.Field) -> bytes | None:
+def _field_id(field: pa.Field) -> bytes | None:
     return (field.metadata or {}).get(FIELD_ID)
 
 

@@ -64,21 +64,21 @@ class DriverStreams:
 class _Jvm(Jvm):
     """The objects of Java that such a stream needs."""
 
-    def of_connector(self, name: str) -> Any:
+    def connector_class(self, name: str) -> Any:
         """Return a class of the interface for sources."""
-        return self.named(f"{_CONNECTOR}.{name}")
+        return self.lookup(f"{_CONNECTOR}.{name}")
 
-    def no(self, name: str) -> Any:
+    def empty_array(self, name: str) -> Any:
         """Return an empty array of a class of that interface."""
         return self.array(f"{_CONNECTOR}.{name}")
 
     def columns(self) -> Any:
         """Return the columns of a stream without any."""
-        return self.named("org.apache.spark.sql.types.StructType")()
+        return self.lookup("org.apache.spark.sql.types.StructType")()
 
     def offset(self, text: str) -> Any:
         """Return an offset as Spark makes it of a Python data source's."""
-        return self.named("org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingSourceOffset")(text)
+        return self.lookup("org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingSourceOffset")(text)
 
     def query_id(self) -> str:
         """Return the id of the query whose thread has called this process."""
@@ -87,23 +87,23 @@ class _Jvm(Jvm):
     def stream(self, table: "_Table") -> DataFrame:
         """Return a stream of a table."""
         self.listen()
-        none = self.named("scala.None$")
-        relation = self.named("org.apache.spark.sql.catalyst.streaming.StreamingRelationV2")(
+        none = self.lookup("scala.None$")
+        relation = self.lookup("org.apache.spark.sql.catalyst.streaming.StreamingRelationV2")(
             none,
             _NAME,
             table,
-            self.named("org.apache.spark.sql.util.CaseInsensitiveStringMap").empty(),
-            self.named("scala.collection.immutable.Nil$"),
+            self.lookup("org.apache.spark.sql.util.CaseInsensitiveStringMap").empty(),
+            self.lookup("scala.collection.immutable.Nil$"),
             none,
             none,
             none,
-            self.named("org.apache.spark.sql.catalyst.streaming.Unassigned$"),
+            self.lookup("org.apache.spark.sql.catalyst.streaming.Unassigned$"),
         )
-        made = self.named("org.apache.spark.sql.classic.Dataset").ofRows(self.session, relation)
+        made = self.lookup("org.apache.spark.sql.classic.Dataset").ofRows(self.session, relation)
         return DataFrame(made, self.spark)
 
 
-class _Of(Called):
+class _StreamObject(Called):
     """An object that Java calls for one of the streams."""
 
     def __init__(self, streams: DriverStreams) -> None:
@@ -112,18 +112,18 @@ class _Of(Called):
         self._java = streams.java
 
 
-class _Table(_Of):
+class _Table(_StreamObject):
     """A table that can be streamed, and its only scan."""
 
     def __init__(self, streams: DriverStreams) -> None:
         super().__init__(streams)
         java = self._java
-        streamed = java.of_connector("catalog.TableCapability").MICRO_BATCH_READ
-        self._capabilities = java.named("java.util.Collections").singleton(streamed)
+        streamed = java.connector_class("catalog.TableCapability").MICRO_BATCH_READ
+        self._capabilities = java.lookup("java.util.Collections").singleton(streamed)
         self._columns = java.columns()
-        self._support = java.of_connector("read.Scan$ColumnarSupportMode").UNSUPPORTED
-        self._metrics = java.no("metric.CustomMetric")
-        self._task_metrics = java.no("metric.CustomTaskMetric")
+        self._support = java.connector_class("read.Scan$ColumnarSupportMode").UNSUPPORTED
+        self._metrics = java.empty_array("metric.CustomMetric")
+        self._task_metrics = java.empty_array("metric.CustomTaskMetric")
 
     def name(self) -> str:
         return _NAME
@@ -161,7 +161,7 @@ class _Table(_Of):
         implements = (f"{_CONNECTOR}.catalog.SupportsRead", f"{_CONNECTOR}.read.ScanBuilder", f"{_CONNECTOR}.read.Scan")
 
 
-class _Stream(_Of):
+class _Stream(_StreamObject):
     """The stream of one start of a query."""
 
     def __init__(self, streams: DriverStreams) -> None:
@@ -183,7 +183,7 @@ class _Stream(_Of):
         return self._offset(self._reader.initialOffset())
 
     def getDefaultReadLimit(self) -> Any:
-        limits = self._java.of_connector("read.streaming.ReadLimit")
+        limits = self._java.connector_class("read.streaming.ReadLimit")
         is_all = isinstance(self._reader.getDefaultReadLimit(), ReadAllAvailable)
         # The limits themselves are options: Spark has no form for several at once.
         return self._keep(limits.allAvailable() if is_all else limits.maxFiles(1))
@@ -201,7 +201,7 @@ class _Stream(_Of):
 
     def planInputPartitions(self, start: Any, end: Any) -> Any:
         self._streams.plan(self._view, self._reader.work(json.loads(start.json()), json.loads(end.json())))
-        return self._keep(self._java.no("read.InputPartition"))
+        return self._keep(self._java.empty_array("read.InputPartition"))
 
     def createReaderFactory(self) -> None:
         """Return nothing: without partitions there is nothing to read."""
