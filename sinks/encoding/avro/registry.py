@@ -7,6 +7,9 @@ Known subjects and schemas are cached, because an id never changes.
 `SchemaRegistry` blocks, and several threads may call it. It connects again for each unknown schema: at the start, and
 when columns change.
 
+Confluent's own client comes with librdkafka, for which some platforms need a compiler, and with authlib and
+cryptography: 30 MB, where this one needs httpx2 alone. Its errors would still have to become ours, with the columns.
+
 The registry decides about compatibility, by Avro's rules. These compare the form of values more than their meaning: a
 long may become a timestamp, and a decimal a string. A reader of the new schema then misreads old messages, unless it
 knows the schema with which they were written.
