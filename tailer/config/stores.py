@@ -11,7 +11,7 @@ import msgspec
 from tailer.errors import ConfigError
 from tailer.stores.cloud.options import CREDENTIAL_TYPES
 from tailer.stores.location import address_faults, is_local, parse_location
-from tailer.stores.stores import OPTIONS, StoreOptions, Stores
+from tailer.stores.stores import KINDS, StoreOptions, Stores
 
 if TYPE_CHECKING:
     from tailer.config.file import Key
@@ -103,4 +103,4 @@ def _foreign_options(given: Mapping[str, Any], locations: Sequence[str]) -> Iter
 
 
 def _kind(location: str) -> type[StoreOptions]:
-    return OPTIONS[location.partition(":")[0]]
+    return KINDS[location.partition(":")[0]].options

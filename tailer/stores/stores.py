@@ -4,15 +4,18 @@ A value without secrets, so that it may be sent to executors. Without a configur
 cloud's own tools would.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from tailer.errors import ConfigError, missing_client
 from tailer.stores import cloud, s3
+from tailer.stores.bucket.port import Bucket
+from tailer.stores.bucket.ranges import BucketRanges
+from tailer.stores.bucket.store import BucketStore
 from tailer.stores.cloud import AzureOptions, GcsOptions
 from tailer.stores.local import LocalStore
 from tailer.stores.location import AZURE, GCS, S3, ObjectLocation, is_local, lies_in, split_location
@@ -21,12 +24,30 @@ from tailer.stores.ranges import ObjectRanges
 from tailer.stores.s3 import S3Options
 from tailer.stores.uploads import UploadStore
 
-__all__ = ["OPTIONS", "StoreOptions", "Stores", "check_client"]
+__all__ = ["KINDS", "StoreOptions", "Stores", "check_client"]
 
 StoreOptions = S3Options | GcsOptions | AzureOptions
 
-# The options of a store, by the scheme of its locations.
-OPTIONS: Final[dict[str, type[StoreOptions]]] = {S3: S3Options, GCS: GcsOptions, AZURE: AzureOptions}
+
+class Kind(NamedTuple):
+    """A kind of object stores. `library`: its client, which comes with `extra`.
+
+    `open_bucket` and `delta_rs_settings` take the location of a bucket and options.
+    """
+
+    options: type[StoreOptions]
+    library: str
+    extra: str
+    open_bucket: Callable[[str, Any], Bucket]
+    delta_rs_settings: Callable[[str, Any], Mapping[str, str]]
+
+
+# By the scheme of their locations.
+KINDS: Final = {
+    S3: Kind(S3Options, "aiobotocore", "s3", s3.open_bucket, s3.delta_rs_settings),
+    GCS: Kind(GcsOptions, "obstore", "cloud", cloud.open_bucket, cloud.delta_rs_settings),
+    AZURE: Kind(AzureOptions, "obstore", "cloud", cloud.open_bucket, cloud.delta_rs_settings),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +59,17 @@ class Stores:
     def options(self, location: str) -> StoreOptions:
         """Return the options of the store that `location` belongs to."""
         fitting = [each for each in self.by_prefix if lies_in(location, each[0])]
-        return max(fitting, key=lambda each: len(each[0]))[1] if fitting else OPTIONS[_split(location).scheme]()
+        return max(fitting, key=lambda each: len(each[0]))[1] if fitting else KINDS[_split(location).scheme].options()
 
     def open(self, location: str) -> ObjectStore:
         """Open the store whose root is `location`; no I/O. Raises `ConfigError` where its client is not installed."""
         if is_local(location):
             return LocalStore(Path(location))
-        found, options = _split(location), self.options(location)
-        if isinstance(options, S3Options):
-            return s3.open_store(found.bucket, found.key, options)
-        return cloud.open_store(found.root, found.key, options)
+        return self.open_uploads(location)
 
     def open_uploads(self, location: str) -> UploadStore:
         """Open the store whose root is `location`, which is not local, to write to; no I/O. Raises as `open` does."""
-        store = self.open(location)
-        if not isinstance(store, UploadStore):
-            raise ConfigError(location, "is in a store that sinks cannot write to", "Give a local path, or s3://.")
-        return store
+        return BucketStore(self._open_bucket(location), _split(location).key)
 
     def open_parents(self, location: str) -> list[UploadStore]:
         """Open the folders around `location`, the nearest first, up to its bucket; raises as `open_uploads` does."""
@@ -79,27 +94,26 @@ class Stores:
 
         Raises `StorageError` where there is no valid login, and `ConfigError` as `open` does.
         """
-        found, options = _split(location), self.options(location)
-        if isinstance(options, S3Options):
-            return s3.delta_rs_settings(found.bucket, options)
-        return cloud.delta_rs_settings(found.root, options)
+        found = _split(location)
+        return KINDS[found.scheme].delta_rs_settings(found.root, self.options(location))
 
     def ranges(self, uri: str) -> ObjectRanges:
         """Return the bytes of the object at `uri`, which is not local; no I/O. Raises as `open` does."""
         found = _split(uri)
-        options = self.options(f"{found.root}/{found.key}")
-        if isinstance(options, S3Options):
-            return s3.open_ranges(found.bucket, found.key, options)
-        return cloud.open_ranges(found.root, found.key, options)
+        return BucketRanges(self._open_bucket(f"{found.root}/{found.key}"), found.key)
+
+    def _open_bucket(self, location: str) -> Bucket:
+        found = _split(location)
+        return KINDS[found.scheme].open_bucket(found.root, self.options(location))
 
 
 def check_client(location: str) -> str:
     """Return `location`. Raises `ConfigError` where the client of its store is not installed; it is not imported."""
     if not is_local(location):
         found = _split(location)
-        library, extra = ("aiobotocore", "s3") if found.scheme == S3 else ("obstore", "cloud")
-        if find_spec(library) is None:
-            raise missing_client(extra, found.root, ImportError(f"No module named {library!r}"))
+        kind = KINDS[found.scheme]
+        if find_spec(kind.library) is None:
+            raise missing_client(kind.extra, found.root, ImportError(f"No module named {kind.library!r}"))
     return location
 
 

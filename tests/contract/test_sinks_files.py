@@ -13,9 +13,11 @@ from pyarrow import parquet
 from sinks.files.in_store import StoreFolders
 from sinks.files.sink import FilesSink, Format
 from sinks.testing import SinkTests, flat_rows
-from tailer.stores.cloud import open_store as open_cloud_store
+from tailer.stores.bucket.store import BucketStore
+from tailer.stores.cloud.bucket import CloudBucket
 from tailer.stores.memory import MemoryStore
-from tailer.stores.s3 import S3Options, open_store
+from tailer.stores.s3 import S3Options
+from tailer.stores.s3.bucket import S3Bucket
 from tailer.stores.uploads import UploadStore
 from tests.support.cloud.servers import CloudServer
 from tests.support.s3.server import S3Server, close_thread_clients
@@ -92,7 +94,7 @@ class TestJsonLinesInS3(InStoreTests):
     def destination(self, versitygw: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         for name, value in versitygw.environment.items():
             monkeypatch.setenv(name, value)
-        self.store = open_store(versitygw.new_bucket(), "out", S3Options())
+        self.store = BucketStore(S3Bucket(versitygw.new_bucket(), S3Options()), "out")
         yield
         close_thread_clients()
 
@@ -101,5 +103,5 @@ class TestJsonLinesInAzure(InStoreTests):
     @pytest.fixture(autouse=True)
     def destination(self, azurite: CloudServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         with azurite.logged_in(monkeypatch):
-            self.store = open_cloud_store(azurite.new_bucket(), "out", azurite.options)
+            self.store = BucketStore(CloudBucket(azurite.new_bucket(), azurite.options), "out")
             yield

@@ -11,11 +11,13 @@ import anyio
 import pytest
 
 from tailer.errors import ObjectAlreadyExists, ObjectNotFound
-from tailer.stores.cloud import open_store as open_cloud_store
+from tailer.stores.bucket.store import BucketStore
+from tailer.stores.cloud.bucket import CloudBucket
 from tailer.stores.local import LocalStore
 from tailer.stores.memory import MemoryStore
 from tailer.stores.port import ObjectStore, OpenObject, StoredObject
-from tailer.stores.s3 import S3Options, open_store
+from tailer.stores.s3 import S3Options
+from tailer.stores.s3.bucket import S3Bucket
 from tests.support.cloud.servers import CloudServer
 from tests.support.s3.link import S3Link
 from tests.support.s3.server import S3Server, close_thread_clients
@@ -37,13 +39,13 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     elif request.param in ("fake_gcs", "azurite"):
         cloud: CloudServer = request.getfixturevalue(request.param)
         with cloud.logged_in(monkeypatch):
-            yield open_cloud_store(cloud.new_bucket(), "some/root", cloud.options)
+            yield BucketStore(CloudBucket(cloud.new_bucket(), cloud.options), "some/root")
     else:
         server: S3Server = request.getfixturevalue(request.param)
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         with S3Link(server, is_serial=request.param == "s3proxy") as link:
-            yield open_store(server.new_bucket(), "some/root", S3Options(endpoint=link.endpoint))
+            yield BucketStore(S3Bucket(server.new_bucket(), S3Options(endpoint=link.endpoint)), "some/root")
         close_thread_clients()
 
 

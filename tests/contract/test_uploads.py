@@ -8,9 +8,11 @@ import anyio
 import pytest
 
 from tailer.errors import ObjectAlreadyExists, ObjectNotFound, StorageAccessRefused
-from tailer.stores.cloud import open_store as open_cloud_store
+from tailer.stores.bucket.store import BucketStore
+from tailer.stores.cloud.bucket import CloudBucket
 from tailer.stores.memory import MemoryStore
-from tailer.stores.s3 import S3Options, open_store, uploads
+from tailer.stores.s3 import S3Options, uploads
+from tailer.stores.s3.bucket import S3Bucket
 from tailer.stores.uploads import UploadStore
 from tests.support.cloud.servers import CloudServer
 from tests.support.s3.link import S3Link
@@ -33,13 +35,13 @@ def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     if request.param in ("fake_gcs", "azurite"):
         cloud: CloudServer = request.getfixturevalue(request.param)
         with cloud.logged_in(monkeypatch):
-            yield open_cloud_store(cloud.new_bucket(), "some/root", cloud.options)
+            yield BucketStore(CloudBucket(cloud.new_bucket(), cloud.options), "some/root")
         return
     server: S3Server = request.getfixturevalue(request.param)
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
     with S3Link(server, is_serial=request.param == "s3proxy") as link:
-        yield open_store(server.new_bucket(), "some/root", S3Options(endpoint=link.endpoint))
+        yield BucketStore(S3Bucket(server.new_bucket(), S3Options(endpoint=link.endpoint)), "some/root")
     close_thread_clients()
 
 

@@ -11,9 +11,8 @@ from anyio import to_thread
 from tenacity import wait_none
 
 import tailer.pipeline.retry
-import tailer.stores.s3.ranges
+import tailer.stores.bucket.requests
 import tailer.stores.s3.sessions
-import tailer.stores.s3.store
 import tests.support.histories.long_history
 from sinks.delta.sink import DeltaSink
 from sinks.files.sink import FilesSink
@@ -60,8 +59,7 @@ def no_time_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tailer.pipeline.retry, "wait_random_exponential", lambda **_: wait_none())
     monkeypatch.setattr(tailer.stores.s3.sessions, "_READ_TIMEOUT_S", TIMEOUT_S)
     monkeypatch.setattr(tailer.stores.s3.sessions, "_ATTEMPTS", 1)
-    for module in (tailer.stores.s3.store, tailer.stores.s3.ranges):
-        monkeypatch.setattr(module, "PAUSE_S", 0.01)
+    monkeypatch.setattr(tailer.stores.bucket.requests, "PAUSE_S", 0.01)
     monkeypatch.setattr(tests.support.histories.long_history, "LARGE", 60_000)
 
 

@@ -21,8 +21,11 @@ from tailer.metrics import Counter
 from tailer.plan import Position
 from tailer.progress.state_table import StateTable
 from tailer.sink import Progress
-from tailer.stores.cloud import AzureOptions, CloudOptions, GcsOptions, clients, open_ranges, open_store, ranges
-from tailer.stores.cloud.store import CloudStore
+from tailer.stores.bucket import requests
+from tailer.stores.bucket.ranges import BucketRanges
+from tailer.stores.bucket.store import BucketStore
+from tailer.stores.cloud import AzureOptions, CloudOptions, GcsOptions, clients
+from tailer.stores.cloud.bucket import CloudBucket
 from tailer.stores.ranges import ObjectEnd, ObjectRanges
 from tailer.stores.traffic import FAULTS, READ_BYTES
 from tests.support.cloud.servers import CloudServer
@@ -39,7 +42,7 @@ Read = Callable[[str, CloudOptions], Callable[[], Awaitable[object]]]
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry sooner than in production."""
     monkeypatch.setitem(clients._RETRY, "max_retries", 1)
-    monkeypatch.setattr(ranges, "PAUSE_S", 0.01)
+    monkeypatch.setattr(requests, "PAUSE_S", 0.01)
 
 
 @pytest.fixture
@@ -52,15 +55,15 @@ def bucket(cloud: CloudServer) -> str:
 
 
 @pytest.fixture
-def store(cloud: CloudServer, bucket: str) -> CloudStore:
+def store(cloud: CloudServer, bucket: str) -> BucketStore:
     """The objects below `orders`."""
-    return open_store(bucket, "orders", cloud.options)
+    return BucketStore(CloudBucket(bucket, cloud.options), "orders")
 
 
 @pytest.fixture
 def opened(cloud: CloudServer, bucket: str) -> ObjectRanges:
     """The object `orders/a b%20+é`."""
-    return open_ranges(bucket, "orders/a b%20+é", cloud.options)
+    return BucketRanges(CloudBucket(bucket, cloud.options), "orders/a b%20+é")
 
 
 def counted(metric: Counter) -> Tally[tuple[str, ...]]:
@@ -76,12 +79,12 @@ def is_commit(request: Request) -> bool:
     return request.is_conditional_put
 
 
-async def content(store: CloudStore, name: str) -> bytes:
+async def content(store: BucketStore, name: str) -> bytes:
     """Return an object."""
     return await store.read(name, lambda stored: stored.data)
 
 
-async def test_a_lost_answer_to_a_commit_is_resolved(store: CloudStore, cloud: CloudServer) -> None:
+async def test_a_lost_answer_to_a_commit_is_resolved(store: BucketStore, cloud: CloudServer) -> None:
     before = counted(FAULTS)
     cloud.link.faults = [Fault(is_commit, is_lost=True)]
     await store.put_if_absent("log/1", b"ours")
@@ -93,7 +96,7 @@ async def test_a_lost_answer_to_a_commit_is_resolved(store: CloudStore, cloud: C
 
 
 async def test_a_commit_answered_with_an_error_after_it_was_made_is_resolved(
-    store: CloudStore, cloud: CloudServer
+    store: BucketStore, cloud: CloudServer
 ) -> None:
     for name, status in (("log/1", 503), ("log/2", 403)):
         cloud.link.faults = [Fault(is_commit, is_lost=True), Fault(is_commit, times=9, status=status, code="Busy")]
@@ -101,7 +104,7 @@ async def test_a_commit_answered_with_an_error_after_it_was_made_is_resolved(
         assert await content(store, name) == b"ours"
 
 
-async def test_equal_bytes_of_another_writer_are_not_ours(store: CloudStore, cloud: CloudServer) -> None:
+async def test_equal_bytes_of_another_writer_are_not_ours(store: BucketStore, cloud: CloudServer) -> None:
     cloud.put(f"{store.uri}/log/1", b"same")
     for faults in ([], [Fault(is_commit, times=9, status=503, code="Busy")]):
         cloud.link.faults = faults
@@ -110,7 +113,7 @@ async def test_equal_bytes_of_another_writer_are_not_ours(store: CloudStore, clo
         assert caught.value.path == f"{store.uri}/log/1"
 
 
-async def test_a_commit_that_was_not_made_is_unavailable(store: CloudStore, cloud: CloudServer) -> None:
+async def test_a_commit_that_was_not_made_is_unavailable(store: BucketStore, cloud: CloudServer) -> None:
     cloud.link.faults = [Fault(is_commit, times=9, status=503, code="ServerBusy")]
     with pytest.raises(StorageUnavailable, match="ServerBusy"):
         await store.put_if_absent("log/1", b"ours")
@@ -118,7 +121,7 @@ async def test_a_commit_that_was_not_made_is_unavailable(store: CloudStore, clou
     assert await store.list("log") == []
 
 
-async def test_each_commit_of_a_state_table_is_made_once(store: CloudStore, cloud: CloudServer) -> None:
+async def test_each_commit_of_a_state_table_is_made_once(store: BucketStore, cloud: CloudServer) -> None:
     commits = 0
 
     def every_third(request: Request) -> bool:
@@ -135,14 +138,14 @@ async def test_each_commit_of_a_state_table_is_made_once(store: CloudStore, clou
     assert await StateTable(store).progress("one/t") == Progress("one/t", Position.end(11))
 
 
-async def test_a_wrong_404_for_a_listing_is_not_an_empty_folder(store: CloudStore, cloud: CloudServer) -> None:
+async def test_a_wrong_404_for_a_listing_is_not_an_empty_folder(store: BucketStore, cloud: CloudServer) -> None:
     cloud.link.faults = [Fault(times=9, status=404)]
     with pytest.raises(StorageError) as caught:
         await store.list("log")
     assert not isinstance(caught.value, ObjectNotFound)
 
 
-async def test_a_large_object_is_scanned_in_parts(store: CloudStore, cloud: CloudServer) -> None:
+async def test_a_large_object_is_scanned_in_parts(store: BucketStore, cloud: CloudServer) -> None:
     data = DATA * 40
     cloud.put(f"{store.uri}/large", data)
     assert await store.scan("large", lambda opened: opened.file.read()) == data
@@ -161,14 +164,14 @@ def test_parts_are_those_of_the_object(opened: ObjectRanges, bucket: str) -> Non
 
 
 def test_an_empty_object_has_no_parts(cloud: CloudServer, bucket: str) -> None:
-    empty = open_ranges(bucket, "orders/empty", cloud.options)
+    empty = BucketRanges(CloudBucket(bucket, cloud.options), "orders/empty")
     assert empty.end(10) == ObjectEnd(0, b"")
     assert empty.read(0, 10) == b""
 
 
 def test_a_missing_object_is_looked_for_twice(cloud: CloudServer, bucket: str, opened: ObjectRanges) -> None:
     with pytest.raises(ObjectNotFound) as caught:
-        open_ranges(bucket, "missing", cloud.options).end(10)
+        BucketRanges(CloudBucket(bucket, cloud.options), "missing").end(10)
     assert caught.value.path == f"{bucket}/missing"
     assert len(cloud.link.requests) == 2
     cloud.link.faults = [Fault(status=404, code="NoSuchKey")]
@@ -212,10 +215,10 @@ def read(request: pytest.FixtureRequest) -> Read:
     """Read an object through the log's store, or in a worker thread."""
 
     def by_store(bucket: str, options: CloudOptions) -> Callable[[], Awaitable[object]]:
-        return lambda: open_store(bucket, "orders", options).read("empty", lambda stored: stored.data)
+        return lambda: BucketStore(CloudBucket(bucket, options), "orders").read("empty", lambda stored: stored.data)
 
     def by_ranges(bucket: str, options: CloudOptions) -> Callable[[], Awaitable[object]]:
-        return lambda: to_thread.run_sync(lambda: open_ranges(bucket, "orders/empty", options).end(10))
+        return lambda: to_thread.run_sync(lambda: BucketRanges(CloudBucket(bucket, options), "orders/empty").end(10))
 
     return by_store if request.param == "store" else by_ranges
 
@@ -310,7 +313,7 @@ async def test_anonymous_requests_read_and_do_not_write(fake_gcs: CloudServer, m
     with fake_gcs.logged_in(monkeypatch):
         bucket = fake_gcs.new_bucket()
         fake_gcs.put(f"{bucket}/log/1", b"one")
-        store = open_store(bucket, "", GcsOptions(endpoint=fake_gcs.options.endpoint, anonymous=True))
+        store = BucketStore(CloudBucket(bucket, GcsOptions(endpoint=fake_gcs.options.endpoint, anonymous=True)), "")
         assert await content(store, "log/1") == b"one"
         assert [meta.name for meta in await store.list("log")] == ["log/1"]
         assert all("Authorization" not in request.headers for request in fake_gcs.link.requests)
@@ -326,7 +329,7 @@ async def test_a_missing_key_file_is_named(read: Read, caplog: pytest.LogCapture
 
 async def test_a_wrong_container_is_named_by_every_verb(azurite: CloudServer, monkeypatch: pytest.MonkeyPatch) -> None:
     with azurite.logged_in(monkeypatch):
-        store = open_store(azurite.location("nothing"), "orders", azurite.options)
+        store = BucketStore(CloudBucket(azurite.location("nothing"), azurite.options), "orders")
         for ask in (store.list("log"), store.put("a", b""), store.put_if_absent("b", b""), store.list("log", "log/1")):
             with pytest.raises(StorageAccessRefused, match="the container nothing of the account lakeaccount does not"):
                 await ask

@@ -63,10 +63,11 @@ print(tailer.__version__, rows.num_rows, sum(rows["amount"].to_pylist()))
 """
 OPEN_S3: Final = """
 from tailer.errors import ConfigError
-from tailer.stores.s3 import S3Options, open_ranges, open_store
-for open_it in (open_ranges, open_store):
+from tailer.stores.stores import Stores
+stores = Stores()
+for open_it in (stores.ranges, stores.open):
     try:
-        open_it("shop", "orders", S3Options())
+        open_it("s3://shop/orders")
     except ConfigError as error:
         print(error.hint)
 """

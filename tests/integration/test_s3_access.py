@@ -12,7 +12,10 @@ import pytest
 from anyio import to_thread
 
 from tailer.errors import ConfigError, Retry, StorageAccessRefused, StorageError, StorageUnavailable
-from tailer.stores.s3 import S3Options, open_ranges, open_store
+from tailer.stores.bucket.ranges import BucketRanges
+from tailer.stores.bucket.store import BucketStore
+from tailer.stores.s3 import S3Options
+from tailer.stores.s3.bucket import S3Bucket
 from tests.support.s3.link import Fault, S3Link
 from tests.support.s3.server import S3Server, close_thread_clients
 from tests.support.s3.sts import TokenService, serving_sts
@@ -61,10 +64,10 @@ def read(request: pytest.FixtureRequest) -> Read:
     """Read an object through the log's store, or in a worker thread."""
 
     async def by_store(bucket: str, options: S3Options) -> bytes:
-        return await open_store(bucket, "orders", options).read("a", lambda stored: stored.data)
+        return await BucketStore(S3Bucket(bucket, options), "orders").read("a", lambda stored: stored.data)
 
     async def by_ranges(bucket: str, options: S3Options) -> bytes:
-        return await to_thread.run_sync(lambda: open_ranges(bucket, "orders/a", options).end(10).data)
+        return await to_thread.run_sync(lambda: BucketRanges(S3Bucket(bucket, options), "orders/a").end(10).data)
 
     return by_store if request.param == "store" else by_ranges
 
@@ -266,7 +269,7 @@ async def test_errors_of_every_verb_name_what_was_asked(
     bucket: str, versitygw: S3Server, login: Callable[..., None]
 ) -> None:
     login(secret="a secret of nobody")
-    store = open_store(bucket, "orders", S3Options(endpoint=versitygw.endpoint))
+    store = BucketStore(S3Bucket(bucket, S3Options(endpoint=versitygw.endpoint)), "orders")
     asks: dict[str, Callable[[], Awaitable[object]]] = {
         "a": partial(store.stat, "a"),
         "b": partial(store.put, "b", b""),

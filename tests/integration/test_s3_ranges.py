@@ -9,8 +9,11 @@ from typing import Final
 import pytest
 
 from tailer.errors import ObjectNotFound, StorageAccessRefused, StorageUnavailable
+from tailer.stores.bucket import requests
+from tailer.stores.bucket.ranges import BucketRanges
 from tailer.stores.ranges import ObjectEnd, ObjectRanges
-from tailer.stores.s3 import S3Options, open_ranges, ranges, sessions
+from tailer.stores.s3 import S3Options, sessions
+from tailer.stores.s3.bucket import S3Bucket
 from tests.support.s3.link import Fault, S3Link
 from tests.support.s3.server import S3Server, close_thread_clients
 
@@ -25,7 +28,7 @@ def link(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     server: S3Server = request.getfixturevalue(request.param)
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(ranges, "PAUSE_S", 0.01)
+    monkeypatch.setattr(requests, "PAUSE_S", 0.01)
     with S3Link(server) as link:
         yield link
     close_thread_clients()
@@ -43,7 +46,7 @@ def bucket(link: S3Link) -> str:
 @pytest.fixture
 def make(link: S3Link, bucket: str) -> Callable[[str], ObjectRanges]:
     """Open an object of the bucket."""
-    return lambda key: open_ranges(bucket, key, S3Options(endpoint=link.endpoint))
+    return lambda key: BucketRanges(S3Bucket(bucket, S3Options(endpoint=link.endpoint)), key)
 
 
 @pytest.fixture
@@ -139,7 +142,7 @@ def test_an_expired_token_is_replaced_once(opened: ObjectRanges, link: S3Link, m
 
 def test_the_requester_pays(link: S3Link, bucket: str) -> None:
     with suppress(StorageAccessRefused):  # S3Proxy does not know of it
-        open_ranges(bucket, "empty", S3Options(endpoint=link.endpoint, requester_pays=True)).end(1)
+        BucketRanges(S3Bucket(bucket, S3Options(endpoint=link.endpoint, requester_pays=True)), "empty").end(1)
     assert [request.headers["x-amz-request-payer"] for request in link.requests] == ["requester"]
 
 

@@ -7,7 +7,9 @@ import pytest
 from tailer.plan import Position
 from tailer.progress.state_table import CHECKPOINT_EVERY, StateTable
 from tailer.sink import Progress
-from tailer.stores.s3 import S3Options, open_store
+from tailer.stores.bucket.store import BucketStore
+from tailer.stores.s3 import S3Options
+from tailer.stores.s3.bucket import S3Bucket
 from tests.support.s3.link import Fault, Request, S3Link
 from tests.support.s3.server import S3Server, close_thread_clients
 
@@ -27,7 +29,7 @@ def link(versitygw: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Lin
 
 
 async def test_each_commit_is_made_once_whatever_becomes_of_its_answer(link: S3Link) -> None:
-    store = open_store(link.server.new_bucket(), "state", S3Options(endpoint=link.endpoint))
+    store = BucketStore(S3Bucket(link.server.new_bucket(), S3Options(endpoint=link.endpoint)), "state")
     commits = 0
 
     def every_third(request: Request) -> bool:

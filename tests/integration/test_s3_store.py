@@ -13,10 +13,12 @@ import pytest
 from anyio import to_thread
 
 from tailer.errors import ObjectAlreadyExists, ObjectNotFound, StorageAccessRefused, StorageError, StorageUnavailable
+from tailer.stores.bucket import requests
+from tailer.stores.bucket.store import BucketStore
 from tailer.stores.port import StoredObject
-from tailer.stores.s3 import S3Options, sessions, store, thread_clients
+from tailer.stores.s3 import S3Options, sessions, thread_clients
+from tailer.stores.s3.bucket import S3Bucket
 from tailer.stores.s3.clients import loop_client
-from tailer.stores.s3.store import S3Store
 from tests.support.s3.link import Fault, Request, S3Link
 from tests.support.s3.server import S3Server, close_thread_clients
 
@@ -42,9 +44,9 @@ def bucket(versitygw: S3Server) -> str:
 
 
 @pytest.fixture
-def opened(link: S3Link, bucket: str) -> S3Store:
+def opened(link: S3Link, bucket: str) -> BucketStore:
     """A store below `orders` that is reached through the link."""
-    return S3Store(bucket, "orders", S3Options(endpoint=link.endpoint))
+    return BucketStore(S3Bucket(bucket, S3Options(endpoint=link.endpoint)), "orders")
 
 
 def content(stored: StoredObject) -> bytes:
@@ -62,7 +64,7 @@ def refused(status: int, code: str, times: int = 9, where: Callable[[Request], b
     return Fault(where, times, status, code)
 
 
-async def test_a_lost_answer_to_a_commit_is_resolved(opened: S3Store, link: S3Link) -> None:
+async def test_a_lost_answer_to_a_commit_is_resolved(opened: BucketStore, link: S3Link) -> None:
     link.faults = [Fault(lambda request: request.is_conditional_put, is_lost=True)]
     await opened.put_if_absent("log/1", b"ours")
     assert await opened.read("log/1", content) == b"ours"
@@ -70,13 +72,13 @@ async def test_a_lost_answer_to_a_commit_is_resolved(opened: S3Store, link: S3Li
     assert link.methods().count("PUT") >= 2
 
 
-async def test_a_commit_whose_every_answer_is_lost_is_resolved(opened: S3Store, link: S3Link) -> None:
+async def test_a_commit_whose_every_answer_is_lost_is_resolved(opened: BucketStore, link: S3Link) -> None:
     link.faults = [Fault(lambda request: request.is_conditional_put, times=99, is_lost=True)]
     await opened.put_if_absent("log/1", b"ours")
     assert await opened.read("log/1", content) == b"ours"
 
 
-async def test_a_commit_answered_with_an_error_after_it_was_made_is_resolved(opened: S3Store, link: S3Link) -> None:
+async def test_a_commit_answered_with_an_error_after_it_was_made_is_resolved(opened: BucketStore, link: S3Link) -> None:
     """A gateway may report an error although the server has done its work."""
 
     def lose(request: Request) -> bool:
@@ -89,7 +91,7 @@ async def test_a_commit_answered_with_an_error_after_it_was_made_is_resolved(ope
     assert [meta.name for meta in await opened.list("log")] == ["log/1", "log/2"]
 
 
-async def test_equal_bytes_of_another_writer_are_not_ours(opened: S3Store, link: S3Link, bucket: str) -> None:
+async def test_equal_bytes_of_another_writer_are_not_ours(opened: BucketStore, link: S3Link, bucket: str) -> None:
     link.server.client.put_object(Bucket=bucket, Key="orders/log/1", Body=b"same")
     for faults in ([], [refused(503, "SlowDown", where=lambda request: request.is_conditional_put)]):
         link.faults = faults
@@ -98,14 +100,14 @@ async def test_equal_bytes_of_another_writer_are_not_ours(opened: S3Store, link:
         assert caught.value.path == f"s3://{bucket}/orders/log/1"
 
 
-async def test_a_commit_that_was_not_made_is_unavailable(opened: S3Store, link: S3Link) -> None:
+async def test_a_commit_that_was_not_made_is_unavailable(opened: BucketStore, link: S3Link) -> None:
     link.faults = [refused(503, "SlowDown", where=lambda request: request.method == "PUT")]
     with pytest.raises(StorageUnavailable, match="SlowDown"):
         await opened.put_if_absent("log/1", b"ours")
     assert await opened.list("log") == []
 
 
-async def test_a_commit_in_doubt_is_not_called_lost(opened: S3Store, link: S3Link) -> None:
+async def test_a_commit_in_doubt_is_not_called_lost(opened: BucketStore, link: S3Link) -> None:
     link.faults = [
         Fault(lambda request: request.is_conditional_put, is_lost=True),
         refused(503, "SlowDown", where=lambda request: request.method == "HEAD"),
@@ -116,9 +118,9 @@ async def test_a_commit_in_doubt_is_not_called_lost(opened: S3Store, link: S3Lin
 
 
 async def test_conflicts_between_writers_are_tried_again(
-    opened: S3Store, link: S3Link, monkeypatch: pytest.MonkeyPatch
+    opened: BucketStore, link: S3Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "PAUSE_S", 0.01)
+    monkeypatch.setattr(requests, "PAUSE_S", 0.01)
     link.faults = [refused(409, "ConditionalRequestConflict", 3)]
     link.faults[0].where = lambda request: request.is_conditional_put
     await opened.put_if_absent("log/1", b"ours")
@@ -128,8 +130,8 @@ async def test_conflicts_between_writers_are_tried_again(
         await opened.put_if_absent("log/2", b"ours")
 
 
-async def test_a_torn_body_is_read_again(opened: S3Store, link: S3Link, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "PAUSE_S", 0.01)
+async def test_a_torn_body_is_read_again(opened: BucketStore, link: S3Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "PAUSE_S", 0.01)
     data = bytes(range(256)) * 4000
     await opened.put("a", data)
     for verb in (
@@ -144,7 +146,7 @@ async def test_a_torn_body_is_read_again(opened: S3Store, link: S3Link, monkeypa
 
 
 async def test_a_server_that_stalls_is_unavailable(
-    opened: S3Store, link: S3Link, monkeypatch: pytest.MonkeyPatch
+    opened: BucketStore, link: S3Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "_READ_TIMEOUT_S", 0.3)
     link.faults = [Fault(is_get, times=9, stall_s=1)]
@@ -153,7 +155,7 @@ async def test_a_server_that_stalls_is_unavailable(
     assert len(link.requests) == 3
 
 
-async def test_errors_that_pass_are_tried_a_few_times(opened: S3Store, link: S3Link) -> None:
+async def test_errors_that_pass_are_tried_a_few_times(opened: BucketStore, link: S3Link) -> None:
     await opened.put("a", b"one")
     link.requests.clear()
     link.faults = [refused(503, "SlowDown", 1)]
@@ -174,7 +176,7 @@ async def test_errors_that_pass_are_tried_a_few_times(opened: S3Store, link: S3L
     ],
 )
 async def test_errors_that_last_are_not_tried_again(
-    opened: S3Store, link: S3Link, status: int, code: str, kind: type[StorageError]
+    opened: BucketStore, link: S3Link, status: int, code: str, kind: type[StorageError]
 ) -> None:
     link.faults = [refused(status, code)]
     with pytest.raises(kind):
@@ -182,7 +184,7 @@ async def test_errors_that_last_are_not_tried_again(
     assert len(link.requests) == 1
 
 
-async def test_a_server_that_ignores_the_condition_is_refused(opened: S3Store, link: S3Link) -> None:
+async def test_a_server_that_ignores_the_condition_is_refused(opened: BucketStore, link: S3Link) -> None:
     link.faults = [Fault(lambda _: len(link.requests) > 1, status=200)]
     with pytest.raises(StorageAccessRefused, match="ignores If-None-Match"):
         await opened.put_if_absent("log/1", b"ours")
@@ -192,7 +194,7 @@ async def test_a_server_that_ignores_the_condition_is_refused(opened: S3Store, l
     assert link.methods() == ["PUT", "PUT", "PUT"]
 
 
-async def test_each_verb_takes_one_request(opened: S3Store, link: S3Link) -> None:
+async def test_each_verb_takes_one_request(opened: BucketStore, link: S3Link) -> None:
     await opened.put_if_absent("log/0", b"one")
     link.requests.clear()
     await opened.put_if_absent("log/1", b"one")
@@ -207,7 +209,7 @@ async def test_each_verb_takes_one_request(opened: S3Store, link: S3Link) -> Non
     assert link.methods() == ["PUT", "GET", "GET", "GET", "GET", "HEAD", "HEAD", "LIST", "DELETE"]
 
 
-async def test_a_long_folder_is_listed_in_pages(opened: S3Store, link: S3Link, bucket: str) -> None:
+async def test_a_long_folder_is_listed_in_pages(opened: BucketStore, link: S3Link, bucket: str) -> None:
     names = [f"log/{number:05}" for number in range(1001)]
     put = link.server.client.put_object
 
@@ -222,15 +224,15 @@ async def test_a_long_folder_is_listed_in_pages(opened: S3Store, link: S3Link, b
     assert link.methods() == ["LIST"] * 3
 
 
-async def test_a_folder_s_own_mark_is_not_listed(opened: S3Store, link: S3Link, bucket: str) -> None:
+async def test_a_folder_s_own_mark_is_not_listed(opened: BucketStore, link: S3Link, bucket: str) -> None:
     link.server.client.put_object(Bucket=bucket, Key="orders/log/", Body=b"")
     await opened.put("log/a", b"")
     assert [meta.name for meta in await opened.list("log")] == ["log/a"]
-    assert [meta.name for meta in await S3Store(bucket, "", opened.options).list("orders/log")] == ["orders/log/a"]
+    assert [meta.name for meta in await BucketStore(opened.bucket, "").list("orders/log")] == ["orders/log/a"]
 
 
 async def test_requests_say_who_sends_and_who_pays(link: S3Link, bucket: str) -> None:
-    paying = S3Store(bucket, "orders", S3Options(endpoint=link.endpoint, requester_pays=True))
+    paying = BucketStore(S3Bucket(bucket, S3Options(endpoint=link.endpoint, requester_pays=True)), "orders")
     await paying.put("a", b"")
     await paying.read("a", content)
     await paying.stat("a")
@@ -242,7 +244,7 @@ async def test_requests_say_who_sends_and_who_pays(link: S3Link, bucket: str) ->
 
 
 async def test_an_expired_token_is_replaced_once(
-    opened: S3Store, link: S3Link, monkeypatch: pytest.MonkeyPatch
+    opened: BucketStore, link: S3Link, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await opened.put("a", b"one")
     key = link.server.key
@@ -250,13 +252,14 @@ async def test_an_expired_token_is_replaced_once(
     def rotate() -> None:
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
 
-    asks: dict[str, Callable[[S3Store], Awaitable[object]]] = {
+    asks: dict[str, Callable[[BucketStore], Awaitable[object]]] = {
         "ExpiredToken": lambda old: old.read("a", content),
         "": lambda old: old.stat("a"),  # HEAD has no more than the status
     }
     for region, (code, ask) in enumerate(asks.items()):
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDOLD")
-        old = S3Store(opened.bucket, "orders", S3Options(endpoint=link.endpoint, external_id=f"client {region}"))
+        options = S3Options(endpoint=link.endpoint, external_id=f"client {region}")
+        old = BucketStore(S3Bucket(bucket, options), "orders")
         link.faults = [
             Fault(lambda request: "AKIDOLD" in request.headers["Authorization"], 9, 400, code, before=rotate)
         ]
@@ -283,10 +286,10 @@ async def test_stores_share_a_client_of_the_loop(link: S3Link) -> None:
 
 SCRIPT: Final = """
 import anyio, sys
-from tailer.stores.s3 import S3Options, open_store
+from tailer.stores.stores import Stores
 
 async def main():
-    store = open_store(sys.argv[1], "orders", S3Options())
+    store = Stores().open(f"s3://{sys.argv[1]}/orders")
     await store.put("a", b"1")
     assert await store.read("a", lambda stored: stored.data) == b"1"
 
@@ -312,21 +315,21 @@ def test_a_client_of_threads_is_shared(link: S3Link) -> None:
 
 
 async def test_a_listing_with_a_bare_404_is_tried_again(
-    opened: S3Store, link: S3Link, monkeypatch: pytest.MonkeyPatch
+    opened: BucketStore, link: S3Link, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An empty folder has an empty listing, so a 404 is a gateway's mistake, or the bucket is missing."""
-    monkeypatch.setattr(store, "PAUSE_S", 0.01)
+    monkeypatch.setattr(requests, "PAUSE_S", 0.01)
     await opened.put("log/a", b"")
     for code in ("", "NoSuchKey"):
         link.faults = [refused(404, code, times=1)]
         assert [meta.name for meta in await opened.list("log")] == ["log/a"]
         link.faults = [refused(404, code)]
-        with pytest.raises(StorageUnavailable, match=f"404 for a listing, as if the bucket {opened.bucket}"):
+        with pytest.raises(StorageUnavailable, match=f"404 for a listing, as if the bucket {bucket}"):
             await opened.list("log")
 
 
 async def test_a_missing_bucket_is_a_lasting_error_of_a_listing(link: S3Link) -> None:
-    missing = S3Store("tests-missing", "orders", S3Options(endpoint=link.endpoint))
+    missing = BucketStore(S3Bucket("tests-missing", S3Options(endpoint=link.endpoint)), "orders")
     with pytest.raises(StorageAccessRefused, match="the bucket tests-missing does not exist") as caught:
         await missing.list("log")
     assert caught.value.hint == "Check the bucket's name, the endpoint and the region."

@@ -8,13 +8,13 @@ from typing import Final
 import pytest
 from anyio import to_thread
 
-import tailer.stores.s3.ranges
-import tailer.stores.s3.store
 from tailer.errors import StorageError
 from tailer.metrics import Metric
+from tailer.stores.bucket import requests
+from tailer.stores.bucket.ranges import BucketRanges
+from tailer.stores.bucket.store import BucketStore
 from tailer.stores.s3 import S3Options, sessions
-from tailer.stores.s3.ranges import S3Ranges
-from tailer.stores.s3.store import S3Store
+from tailer.stores.s3.bucket import S3Bucket
 from tailer.stores.traffic import FAULTS, READ_BYTES, REQUESTS
 from tests.support.s3.link import Fault, Request, S3Link
 from tests.support.s3.server import S3Server, close_thread_clients
@@ -23,7 +23,7 @@ from tests.support.servers.ports import free_ports
 pytestmark = pytest.mark.anyio
 
 DATA: Final = bytes(range(256)) * 40
-Verb = Callable[[S3Store], Awaitable[object]]
+Verb = Callable[[BucketStore], Awaitable[object]]
 
 
 @pytest.fixture
@@ -32,11 +32,16 @@ def link(versitygw: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Lin
     for name, value in versitygw.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sessions, "_READ_TIMEOUT_S", 0.4)
-    for module in (tailer.stores.s3.store, tailer.stores.s3.ranges):
-        monkeypatch.setattr(module, "PAUSE_S", 0.01)
+    monkeypatch.setattr(requests, "PAUSE_S", 0.01)
     with S3Link(versitygw) as link:
         yield link
     close_thread_clients()
+
+
+@pytest.fixture
+def bucket(link: S3Link) -> str:
+    """A new bucket."""
+    return link.server.new_bucket()
 
 
 def counted(metric: Metric, store: str) -> Counter[tuple[str, ...]]:
@@ -45,34 +50,34 @@ def counted(metric: Metric, store: str) -> Counter[tuple[str, ...]]:
     return Counter({labels[1:]: int(one.value) for labels, one in samples if labels[0] == store})  # type: ignore[misc]
 
 
-async def get(store: S3Store) -> object:
+async def get(store: BucketStore) -> object:
     """Read an object in the event loop."""
     return await store.read("a", lambda stored: stored.data)
 
 
-async def get_part(store: S3Store) -> object:
+async def get_part(store: BucketStore) -> object:
     """Read a part of an object in a worker thread."""
-    ranges = S3Ranges(store.bucket, "t/a", store.options)
+    ranges = BucketRanges(store.bucket, "t/a")
     return await to_thread.run_sync(ranges.read, 0, 1000)
 
 
-async def stat(store: S3Store) -> object:
+async def stat(store: BucketStore) -> object:
     """Ask for an object's metadata."""
     return await store.stat("a")
 
 
-async def list_all(store: S3Store) -> object:
+async def list_all(store: BucketStore) -> object:
     """List a folder."""
     return await store.list("")
 
 
-async def commit(store: S3Store) -> object:
+async def commit(store: BucketStore) -> object:
     """Create an object."""
     await store.put_if_absent("b", DATA)
     return None
 
 
-async def delete(store: S3Store) -> object:
+async def delete(store: BucketStore) -> object:
     """Delete an object."""
     await store.delete("a")
     return None
@@ -133,11 +138,16 @@ BUSY: Final = {"status": 409, "code": "ConditionalRequestConflict"}
     ],
 )
 async def test_each_fault_is_counted(
-    link: S3Link, request: pytest.FixtureRequest, verb: Verb, rule: Fault, faults: dict[tuple[str, str], int]
+    link: S3Link,
+    bucket: str,
+    request: pytest.FixtureRequest,
+    verb: Verb,
+    rule: Fault,
+    faults: dict[tuple[str, str], int],
 ) -> None:
     name = request.node.name
-    store = S3Store(link.server.new_bucket(), "t", S3Options(endpoint=link.endpoint, name=name))
-    await to_thread.run_sync(lambda: link.server.client.put_object(Bucket=store.bucket, Key="t/a", Body=DATA))
+    store = BucketStore(S3Bucket(bucket, S3Options(endpoint=link.endpoint, name=name)), "t")
+    await to_thread.run_sync(lambda: link.server.client.put_object(Bucket=bucket, Key="t/a", Body=DATA))
     link.faults = [rule]
     with suppress(StorageError):
         await verb(store)
@@ -162,31 +172,33 @@ class StalledLink(S3Link):
 
 
 @pytest.mark.parametrize("verb", [get, get_part])
-async def test_a_stall_in_the_body_is_a_timeout(link: S3Link, request: pytest.FixtureRequest, verb: Verb) -> None:
+async def test_a_stall_in_the_body_is_a_timeout(
+    link: S3Link, bucket: str, request: pytest.FixtureRequest, verb: Verb
+) -> None:
     name = request.node.name
     with StalledLink(link.server) as stalled:
-        store = S3Store(link.server.new_bucket(), "t", S3Options(endpoint=stalled.endpoint, name=name))
-        await to_thread.run_sync(lambda: link.server.client.put_object(Bucket=store.bucket, Key="t/a", Body=DATA))
+        store = BucketStore(S3Bucket(bucket, S3Options(endpoint=stalled.endpoint, name=name)), "t")
+        await to_thread.run_sync(lambda: link.server.client.put_object(Bucket=bucket, Key="t/a", Body=DATA))
         await verb(store)
     assert counted(FAULTS, name) == {("get", "timeout"): 1}
 
 
-async def test_bytes_are_counted_by_bucket_without_a_name(link: S3Link) -> None:
-    store = S3Store(link.server.new_bucket(), "t", S3Options(endpoint=link.endpoint))
+async def test_bytes_are_counted_by_bucket_without_a_name(link: S3Link, bucket: str) -> None:
+    store = BucketStore(S3Bucket(bucket, S3Options(endpoint=link.endpoint)), "t")
     await store.put("a", DATA)
     await get(store)
     await get_part(store)
-    assert counted(READ_BYTES, store.bucket) == {(): len(DATA) + 1000}
-    assert counted(REQUESTS, store.bucket) == {("put",): 1, ("get",): 2}
-    assert not counted(FAULTS, store.bucket)
+    assert counted(READ_BYTES, bucket) == {(): len(DATA) + 1000}
+    assert counted(REQUESTS, bucket) == {("put",): 1, ("get",): 2}
+    assert not counted(FAULTS, bucket)
 
 
-async def test_trying_the_condition_is_no_fault(link: S3Link) -> None:
+async def test_trying_the_condition_is_no_fault(link: S3Link, bucket: str) -> None:
     """The first commit in a bucket is repeated, to see that the server refuses that."""
-    store = S3Store(link.server.new_bucket(), "t", S3Options(endpoint=link.endpoint))
+    store = BucketStore(S3Bucket(bucket, S3Options(endpoint=link.endpoint)), "t")
     await store.put_if_absent("a", DATA)
-    assert counted(REQUESTS, store.bucket) == {("put",): 2}
-    assert not counted(FAULTS, store.bucket)
+    assert counted(REQUESTS, bucket) == {("put",): 2}
+    assert not counted(FAULTS, bucket)
 
 
 @pytest.mark.usefixtures("link")
@@ -194,7 +206,7 @@ async def test_attempts_at_a_closed_port_are_counted_once() -> None:
     for verb in (get, get_part):
         options = S3Options(endpoint=f"http://127.0.0.1:{free_ports(1)[0]}", name=f"closed to {verb.__name__}")
         with pytest.raises(StorageError, match="cannot be reached"):
-            await verb(S3Store("some-bucket", "t", options))
+            await verb(BucketStore(S3Bucket("some-bucket", options), "t"))
         assert counted(FAULTS, options.name or "") == {("get", "connection"): 3}
         assert counted(REQUESTS, options.name or "") == {("get",): 3}
 
@@ -202,7 +214,7 @@ async def test_attempts_at_a_closed_port_are_counted_once() -> None:
 async def test_an_attempt_without_credentials_is_counted(link: S3Link, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    store = S3Store("some-bucket", "t", S3Options(endpoint=link.endpoint, name="keyless"))
+    store = BucketStore(S3Bucket("some-bucket", S3Options(endpoint=link.endpoint, name="keyless")), "t")
     for verb in (get, get_part):
         with pytest.raises(StorageError, match="no credentials"):
             await verb(store)

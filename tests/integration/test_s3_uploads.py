@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from tailer.errors import ObjectAlreadyExists, StorageUnavailable
-from tailer.stores.s3 import S3Options, attempts, uploads
-from tailer.stores.s3.store import S3Store
+from tailer.stores.bucket import requests
+from tailer.stores.bucket.store import BucketStore
+from tailer.stores.s3 import S3Options, uploads
+from tailer.stores.s3.bucket import S3Bucket
 from tests.support.s3.link import Fault, Request, S3Link
 from tests.support.s3.server import S3Server, close_thread_clients
 
@@ -30,9 +32,15 @@ def link(versitygw: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Lin
 
 
 @pytest.fixture
-def store(link: S3Link) -> S3Store:
+def bucket(link: S3Link) -> str:
+    """A new bucket."""
+    return link.server.new_bucket()
+
+
+@pytest.fixture
+def store(link: S3Link, bucket: str) -> BucketStore:
     """A store that is reached through the link."""
-    return S3Store(link.server.new_bucket(), "out", S3Options(endpoint=link.endpoint))
+    return BucketStore(S3Bucket(bucket, S3Options(endpoint=link.endpoint)), "out")
 
 
 @pytest.fixture(params=["one PUT", "parts"])
@@ -53,43 +61,47 @@ def content(source: Path) -> bytes:
     return source.read_bytes()
 
 
-def open_uploads(store: S3Store, link: S3Link) -> list[Any]:
+def open_uploads(bucket: str, link: S3Link) -> list[Any]:
     """Return the multipart uploads that were neither completed nor aborted."""
-    return list(link.server.client.list_multipart_uploads(Bucket=store.bucket).get("Uploads", []))
+    return list(link.server.client.list_multipart_uploads(Bucket=bucket).get("Uploads", []))
 
 
 @pytest.mark.parametrize("times", [1, 99])
-async def test_a_lost_answer_is_resolved(store: S3Store, link: S3Link, source: Path, times: int) -> None:
+async def test_a_lost_answer_is_resolved(
+    store: BucketStore, bucket: str, link: S3Link, source: Path, times: int
+) -> None:
     link.faults = [Fault(appears, times, is_lost=True)]
     await store.upload_if_absent("1", source, {"next": "2"})
     assert await store.read("1", lambda stored: stored.data) == content(source)
     assert (await store.attributes("1"))["next"] == "2"
-    assert open_uploads(store, link) == []
+    assert open_uploads(bucket, link) == []
 
 
-async def test_an_object_of_another_writer_is_not_ours(store: S3Store, link: S3Link, source: Path) -> None:
-    link.server.client.put_object(Bucket=store.bucket, Key="out/1", Body=content(source))
+async def test_an_object_of_another_writer_is_not_ours(
+    store: BucketStore, bucket: str, link: S3Link, source: Path
+) -> None:
+    link.server.client.put_object(Bucket=bucket, Key="out/1", Body=content(source))
     for faults in ([], [Fault(appears, 9, status=503, code="SlowDown")], [Fault(appears, 1, is_lost=True)]):
         link.faults = faults
         with pytest.raises(ObjectAlreadyExists):
             await store.upload_if_absent("1", source, {"next": "2"})
     assert "next" not in await store.attributes("1")
-    assert open_uploads(store, link) == []
+    assert open_uploads(bucket, link) == []
 
 
-async def test_an_upload_that_fails_leaves_nothing(store: S3Store, link: S3Link, source: Path) -> None:
+async def test_an_upload_that_fails_leaves_nothing(store: BucketStore, bucket: str, link: S3Link, source: Path) -> None:
     for where in (appears, lambda request: bool(request.method == "PUT")):
         link.faults = [Fault(where, 99, status=503, code="SlowDown")]
         with pytest.raises(StorageUnavailable, match="SlowDown"):
             await store.upload_if_absent("1", source, {})
         assert await store.names_below("") == []
-        assert open_uploads(store, link) == []
+        assert open_uploads(bucket, link) == []
 
 
 async def test_an_expired_token_is_renewed_once(
-    store: S3Store, link: S3Link, source: Path, monkeypatch: pytest.MonkeyPatch
+    store: BucketStore, link: S3Link, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempts, "PAUSE_S", 0.01)
+    monkeypatch.setattr(requests, "PAUSE_S", 0.01)
     link.faults = [Fault(appears, 1, status=403, code="ExpiredToken")]
     await store.upload_if_absent("1", source, {})
     assert await store.read("1", lambda stored: stored.data) == content(source)

@@ -36,10 +36,12 @@ from tailer.plan import END, SNAPSHOT_TASKS, Position
 from tailer.progress.delta_commit import write_commit
 from tailer.progress.state_table import CHECKPOINT_EVERY, StateTable
 from tailer.sink import Progress
+from tailer.stores.bucket.store import BucketStore
 from tailer.stores.local import LocalStore
 from tailer.stores.memory import MemoryStore
 from tailer.stores.port import Objects, ObjectStore
-from tailer.stores.s3 import S3Options, open_store
+from tailer.stores.s3 import S3Options
+from tailer.stores.s3.bucket import S3Bucket
 from tests.integration.state_writer import following
 from tests.support.s3.link import S3Link
 from tests.support.s3.server import S3Server
@@ -55,7 +57,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         server: S3Server = request.getfixturevalue("versitygw")
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
-        return open_store(server.new_bucket(), "state", S3Options(endpoint=server.endpoint))
+        return BucketStore(S3Bucket(server.new_bucket(), S3Options(endpoint=server.endpoint)), "state")
     return LocalStore(tmp_path / "state") if request.param == "local" else MemoryStore()
 
 
@@ -113,7 +115,7 @@ async def test_every_position_comes_back(store: ObjectStore, position: Position)
 @pytest.mark.stores
 async def test_requests(versitygw: S3Server, link: S3Link) -> None:
     """A look at the version before, the commit, and a listing; one more GET for each commit of another stream."""
-    store = open_store(versitygw.new_bucket(), "state", S3Options(endpoint=link.endpoint))
+    store = BucketStore(S3Bucket(versitygw.new_bucket(), S3Options(endpoint=link.endpoint)), "state")
     first = await fill(store, 2)
     link.requests.clear()
     await first.record(at(2))

@@ -10,8 +10,7 @@ from tailer.stores.cloud.delta_rs import check_account, delta_rs_settings
 from tailer.stores.cloud.options import CREDENTIAL_TYPES, AzureOptions, CloudOptions, GcsOptions
 
 if TYPE_CHECKING:
-    from tailer.stores.cloud.ranges import CloudRanges
-    from tailer.stores.cloud.store import CloudStore
+    from tailer.stores.cloud.bucket import CloudBucket
 
 __all__ = [
     "CREDENTIAL_TYPES",
@@ -20,27 +19,17 @@ __all__ = [
     "GcsOptions",
     "check_account",
     "delta_rs_settings",
-    "open_ranges",
-    "open_store",
+    "open_bucket",
 ]
 
 
-def open_store(bucket: str, root: str, options: CloudOptions) -> "CloudStore":
-    """Make the store of the objects below `root` (empty: all) of a bucket, given by its location; no I/O.
+def open_bucket(root: str, options: CloudOptions) -> "CloudBucket":
+    """Make the client of a bucket, given by its location; no I/O.
 
     Raises `ConfigError` where the extra `cloud` is not installed.
     """
     try:
-        from tailer.stores.cloud.store import CloudStore  # noqa: PLC0415 - an extra
+        from tailer.stores.cloud.bucket import CloudBucket  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise missing_client("cloud", bucket, error) from error
-    return CloudStore(bucket, root, options)
-
-
-def open_ranges(bucket: str, key: str, options: CloudOptions) -> "CloudRanges":
-    """Make the reader of parts of one object; no I/O. Raises `ConfigError` as `open_store`."""
-    try:
-        from tailer.stores.cloud.ranges import CloudRanges  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise missing_client("cloud", bucket, error) from error
-    return CloudRanges(bucket, key, options)
+        raise missing_client("cloud", root, error) from error
+    return CloudBucket(root, options)

@@ -26,14 +26,11 @@ from tailer.errors import (
     StorageError,
     StorageUnavailable,
 )
+from tailer.stores.bucket.port import Failure, TornBody
 from tailer.stores.cloud.options import CloudOptions
 from tailer.stores.traffic import Fault
 
-__all__ = ["FAILURES", "Place", "TornBody", "fault_of", "is_empty_range", "is_login_refused", "is_missing", "translate"]
-
-
-class TornBody(Exception):
-    """The body of an answer ended before the length that the server promised."""
+__all__ = ["FAILURES", "Place", "failure_of", "fault_of", "is_empty_range", "translate"]
 
 
 # Errors of a client, of its connections, and of settings.
@@ -107,9 +104,13 @@ class Place:
         return f"the container {name} of the account {host.partition('.')[0]}" if host else f"the bucket {name}"
 
 
-def is_missing(error: Exception) -> bool:
-    """Return whether the object does not exist, as far as the server said."""
-    return isinstance(error, FileNotFoundError) and not _code(error).startswith(tuple(_NO_BUCKET))
+def failure_of(error: BaseException) -> Failure:
+    """Return the kind of an error."""
+    if isinstance(error, TornBody):
+        return Failure.TORN
+    if isinstance(error, UnauthenticatedError) or _status(error) == "401":
+        return Failure.EXPIRED
+    return Failure.MISSING if _is_missing(error) else Failure.OTHER
 
 
 def is_empty_range(error: Exception) -> bool:
@@ -137,11 +138,6 @@ def fault_of(error: Exception) -> Fault | None:
     return Fault.CONNECTION if "HTTP error" in _text(error) else Fault.REFUSED
 
 
-def is_login_refused(error: Exception) -> bool:
-    """Return whether the next request should look for credentials from the start."""
-    return isinstance(error, UnauthenticatedError) or _status(error) == "401"
-
-
 def translate(error: Exception, uri: str, place: Place) -> StorageError:
     """Make our error from one of obstore, or of the system. `uri`: of the object or the folder."""
     if isinstance(error, StorageError):
@@ -157,7 +153,7 @@ def translate(error: Exception, uri: str, place: Place) -> StorageError:
     if code in _ARCHIVED:
         remedy = "Restore it, and keep the table's files out of the archive tier."
         return StorageAccessRefused(uri, f"the object is archived ({code})", remedy)
-    if is_missing(error):
+    if _is_missing(error):
         return ObjectNotFound(uri)
     if isinstance(error, AlreadyExistsError | PreconditionError):
         return ObjectAlreadyExists(uri)
@@ -221,16 +217,21 @@ def _no_answer(error: Exception, place: Place) -> str:
     return f"{host} cannot be reached" if "Connect" in str(error) else f"the connection to {host} failed"
 
 
-def _text(error: Exception) -> str:
+def _is_missing(error: BaseException) -> bool:
+    """Return whether the object does not exist, as far as the server said."""
+    return isinstance(error, FileNotFoundError) and not _code(error).startswith(tuple(_NO_BUCKET))
+
+
+def _text(error: BaseException) -> str:
     """Return the text of an error without obstore's record of its causes."""
     return str(error).partition("Debug source:")[0]
 
 
-def _status(error: Exception) -> str:
+def _status(error: BaseException) -> str:
     found = _STATUS.search(_text(error))
     return found[1] if found is not None else ""
 
 
-def _code(error: Exception) -> str:
+def _code(error: BaseException) -> str:
     found = _CODE.search(_text(error))
     return (found[1] or found[2]) if found is not None else ""

@@ -19,19 +19,18 @@ from tailer.errors import (
     StorageError,
     StorageUnavailable,
 )
+from tailer.stores.bucket.port import Failure, TornBody
 from tailer.stores.s3.options import S3Options
 
 __all__ = [
     "CONFLICT",
     "EMPTY_RANGE",
+    "EXPIRED",
     "NOT_FOUND",
     "PRECONDITION",
     "Place",
-    "TornBody",
     "error_code",
-    "is_expired",
-    "is_expired_code",
-    "is_login_refused",
+    "failure_of",
     "translate",
 ]
 
@@ -40,8 +39,8 @@ CONFLICT: Final = frozenset({"409", "ConditionalRequestConflict", "OperationAbor
 EMPTY_RANGE: Final = frozenset({"416", "InvalidRange"})
 PRECONDITION: Final = frozenset({"412", "PreconditionFailed"})
 
-# HEAD answers an expired token with a bare 400.
-_EXPIRED: Final = frozenset({"400", "ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
+# New credentials may help. HEAD answers an expired token with a bare 400.
+EXPIRED: Final = frozenset({"400", "ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
 _WRONG_KEYS: Final = frozenset(
     {"InvalidAccessKeyId", "InvalidClientTokenId", "InvalidToken", "UnrecognizedClientException"}
     | {"XAdminUserNotFound"}
@@ -52,6 +51,12 @@ _DENIED: Final = frozenset(
 )
 _ELSEWHERE: Final = frozenset(
     {"301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"}
+)
+_FAILURES: Final = (
+    (EXPIRED, Failure.EXPIRED),
+    (_WRONG_KEYS | {"SignatureDoesNotMatch"}, Failure.LOGIN),
+    (NOT_FOUND, Failure.MISSING),
+    (CONFLICT, Failure.CONFLICT),
 )
 # Requests that the server cannot serve, now or later.
 _LASTING: Final = frozenset(
@@ -71,10 +76,6 @@ _RIGHTS_HINT: Final = (
 )
 _CHECK_HINT: Final = "Check the location and the options of the store."
 _MESSAGE_LENGTH: Final = 300
-
-
-class TornBody(Exception):
-    """The body of an answer ended before the length that the server promised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,20 +101,14 @@ def error_code(error: BaseException) -> str:
     return str(error.response.get("Error", {}).get("Code", "")) or str(_status(error))
 
 
-def is_expired(error: BaseException) -> bool:
-    """Return whether new credentials may help. A bare 400 counts: HEAD does not say more."""
-    return is_expired_code(error_code(error))
-
-
-def is_expired_code(code: str) -> bool:
-    """Return `is_expired` for an error with this code."""
-    return code in _EXPIRED
-
-
-def is_login_refused(error: BaseException) -> bool:
-    """Return whether the next request should look for credentials from the start."""
-    codes = _WRONG_KEYS | {"SignatureDoesNotMatch"}
-    return is_expired(error) or isinstance(error, boto.NoCredentialsError) or error_code(error) in codes
+def failure_of(error: BaseException) -> Failure:
+    """Return the kind of an error."""
+    if isinstance(error, TornBody):
+        return Failure.TORN
+    if isinstance(error, boto.NoCredentialsError):
+        return Failure.LOGIN
+    code = error_code(error)
+    return next((kind for codes, kind in _FAILURES if code in codes), Failure.OTHER)
 
 
 def translate(error: Exception, uri: str, place: Place) -> StorageError:

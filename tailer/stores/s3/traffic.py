@@ -14,7 +14,8 @@ from botocore import xform_name
 from urllib3.exceptions import HTTPError
 from urllib3.exceptions import TimeoutError as Urllib3TimeoutError
 
-from tailer.stores.s3.errors import CONFLICT, EMPTY_RANGE, NOT_FOUND, PRECONDITION, TornBody, is_expired_code
+from tailer.stores.bucket.port import TornBody
+from tailer.stores.s3.errors import CONFLICT, EMPTY_RANGE, EXPIRED, NOT_FOUND, PRECONDITION
 from tailer.stores.s3.options import S3Options
 from tailer.stores.traffic import FAULTS, REQUESTS, Fault
 
@@ -103,4 +104,4 @@ def _fault_of_answer(answer: Mapping[str, Any], verb: str) -> Fault | None:
         return Fault.SERVER_ERROR
     if code in CONFLICT:
         return Fault.CONFLICT
-    return Fault.EXPIRED_TOKEN if is_expired_code(code) else Fault.REFUSED
+    return Fault.EXPIRED_TOKEN if code in EXPIRED else Fault.REFUSED

@@ -5,57 +5,53 @@ upload. An upload that fails is aborted, because its parts are stored, and paid 
 stays until a lifecycle rule of the bucket removes it.
 """
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from http.client import HTTPException
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, Final
-
-from botocore.exceptions import BotoCoreError, ClientError
-from urllib3.exceptions import HTTPError
+from typing import TYPE_CHECKING, Any, Final
 
 from tailer.errors import StorageError
-from tailer.stores.s3.attempts import PAUSE_S, Attempts
-from tailer.stores.s3.errors import Place, is_login_refused, translate
-from tailer.stores.s3.options import S3Options
-from tailer.stores.s3.thread_clients import thread_client
+from tailer.stores.bucket.requests import ask_now
+from tailer.stores.port import in_thread
+from tailer.stores.s3.traffic import verb_of
 
-__all__ = ["Upload"]
+if TYPE_CHECKING:
+    from tailer.stores.s3.bucket import S3Bucket, S3RangeClient
+
+__all__ = ["S3Upload"]
 
 # A PUT may have 5 GB, but a failure repeats all of it.
 _WHOLE_BYTES: Final = 64 * 2**20
 # An upload may have 10,000 parts; one part is in memory.
 _PART_BYTES: Final = 16 * 2**20
 _MOST_PARTS: Final = 9_000
-_FAILURES: Final = (BotoCoreError, ClientError, HTTPError, HTTPException, OSError, ValueError)
 
 
-class Upload:
-    """The upload of the file `source`, which does not change any more, as the object `key` of `bucket`. Blocking."""
+class S3Upload:
+    """`Upload` of the file `source` as the object `key` of `bucket`."""
 
-    def __init__(self, bucket: str, key: str, source: Path, options: S3Options) -> None:
+    def __init__(self, bucket: "S3Bucket", key: str, source: Path) -> None:
         self._bucket = bucket
         self._key = key
         self._source = source
-        self._options = options
         self._size = source.stat().st_size
 
     @property
     def is_multipart(self) -> bool:
-        """Return whether the file is sent in parts."""
+        """See `Upload.is_multipart`."""
         return self._size > _WHOLE_BYTES
 
-    def send(self, metadata: Mapping[str, str]) -> None:
-        """Create the object if it does not exist. May be called again.
+    async def send(self, attributes: Mapping[str, str]) -> None:
+        """See `Upload.send`."""
+        await in_thread(self._send_parts if self.is_multipart else self._send_whole, attributes)
 
-        Raises the errors of `UploadStore`; after one, the object may exist all the same, but no parts of it.
-        """
-        if not self.is_multipart:
-            with self._source.open("rb") as body:
-                self._ask("put_object", Body=body, IfNoneMatch="*", Metadata=dict(metadata))
-            return
-        upload = self._ask("create_multipart_upload", Metadata=dict(metadata))["UploadId"]
+    def _send_whole(self, attributes: Mapping[str, str]) -> None:
+        with self._source.open("rb") as body:
+            self._ask("put_object", Body=body, IfNoneMatch="*", Metadata=dict(attributes))
+
+    def _send_parts(self, attributes: Mapping[str, str]) -> None:
+        upload = self._ask("create_multipart_upload", Metadata=dict(attributes))["UploadId"]
         try:
             parts = [
                 {"PartNumber": number, "ETag": self._part(upload, number, part)}
@@ -77,23 +73,10 @@ class Upload:
         return str(self._ask("upload_part", UploadId=upload, PartNumber=number, Body=part)["ETag"])
 
     def _ask(self, operation: str, **request: Any) -> dict[str, Any]:
-        request |= {"Bucket": self._bucket, "Key": self._key}
-        if self._options.requester_pays:
-            request["RequestPayer"] = "requester"
-        attempts = Attempts(self._options.store_name(self._bucket), operation)
-        while True:
-            place, lent = Place(self._bucket, self._options), None
-            try:
-                lent = thread_client(self._options)
-                place = place.through(lent.client, lent.credentials)
-                if hasattr(request.get("Body"), "seek"):
-                    request["Body"].seek(0)
-                answer: dict[str, Any] = getattr(lent.client, operation)(**request)
-            except _FAILURES as error:
-                if lent is not None and is_login_refused(error):
-                    lent.retire()
-                if not attempts.take(error):
-                    raise translate(error, f"s3://{self._bucket}/{self._key}", place) from error
-                time.sleep(PAUSE_S)
-            else:
-                return answer
+        def send(client: "S3RangeClient") -> dict[str, Any]:
+            if isinstance(body := request.get("Body"), BufferedReader):
+                body.seek(0)
+            return client.send(operation, Key=self._key, **request)
+
+        uri = f"{self._bucket.uri}/{self._key}"
+        return ask_now(self._bucket, self._bucket.connect, uri, verb_of(operation), send)

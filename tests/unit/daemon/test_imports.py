@@ -29,7 +29,7 @@ def note(event, arguments):
 async def main():
     async with anyio.create_task_group() as group:
         group.start_soon(serve, settings)
-        while "tailer.stores.s3.store" not in sys.modules:
+        while "tailer.stores.s3.bucket" not in sys.modules:
             await anyio.sleep(0.01)
         await anyio.sleep(1)
         group.cancel_scope.cancel()

@@ -16,8 +16,10 @@ from tailer.errors import (
     StorageError,
     StorageUnavailable,
 )
-from tailer.stores.s3.attempts import Attempts
-from tailer.stores.s3.errors import Place, TornBody, error_code, is_expired, translate
+from tailer.stores.bucket.port import Failure, TornBody
+from tailer.stores.bucket.requests import Attempts
+from tailer.stores.s3.bucket import S3Bucket
+from tailer.stores.s3.errors import Place, error_code, failure_of, translate
 from tailer.stores.s3.options import S3Options
 
 URI = "s3://shop/orders/a"
@@ -116,14 +118,15 @@ def test_our_errors_pass() -> None:
 def test_codes_are_those_of_the_answer_or_its_status() -> None:
     codes = [error_code(error) for error in (answer("NoSuchKey", 404), answer("", 502), OSError())]
     assert codes == ["NoSuchKey", "502", ""]
-    assert is_expired(answer("ExpiredToken", 400))
-    assert is_expired(answer("400", 400, operation="HeadObject"))
-    assert not is_expired(answer("RequestTimeout", 400))
+    assert failure_of(answer("ExpiredToken", 400)) is Failure.EXPIRED
+    assert failure_of(answer("400", 400, operation="HeadObject")) is Failure.EXPIRED
+    assert failure_of(answer("RequestTimeout", 400)) is Failure.OTHER
 
 
 def test_further_attempts_are_few() -> None:
-    attempts = Attempts("lake", "get_object", missing=1)
+    lake = S3Bucket("lake", S3Options())
+    attempts = Attempts(lake, "get", missing=1)
     expired, missing = answer("ExpiredToken", 400), answer("NoSuchKey", 404)
     assert [attempts.take(error) for error in (expired, missing, TornBody(), TornBody())] == [True] * 4
     assert not any(attempts.take(error) for error in (expired, missing, TornBody(), answer("SlowDown", 503)))
-    assert not Attempts("lake", "get_object").take(missing)
+    assert not Attempts(lake, "get").take(missing)

@@ -1,0 +1,258 @@
+"""A folder of a bucket as an `ObjectStore`.
+
+Put-if-absent is a PUT with a condition, such as `If-None-Match: *`. Its answer may be lost after the object was
+created, and clients repeat a PUT by themselves, so even a plain "exists already" is in doubt. Every such PUT therefore
+carries an id in the object's metadata, and where it fails, the object is asked whose it is. Uploads of files do the
+same. Where servers may ignore the condition, the first such PUT, or completion of a multipart upload, of a bucket finds
+that out. Times of modification have whole seconds, because answers about single objects have no more.
+"""
+
+import io
+import logging
+import re
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, Final, TypeVar, cast
+
+from tailer.errors import (
+    ObjectAlreadyExists,
+    ObjectNotFound,
+    StorageAccessRefused,
+    StorageError,
+    StorageRefused,
+    StorageUnavailable,
+)
+from tailer.stores.bucket.port import Answer, Bucket, Client, Failure, Head, Page, TornBody
+from tailer.stores.bucket.ranges import BucketRanges
+from tailer.stores.bucket.requests import ask, pause
+from tailer.stores.port import Folders, ObjectMeta, Objects, OpenObject, StoredObject, in_thread
+from tailer.stores.ranges import RangeFile
+from tailer.stores.traffic import FAULTS, READ_BYTES, Fault
+from tailer.stores.wakeup import Wake
+
+__all__ = ["BucketStore"]
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# Objects up to this size are scanned in memory; larger ones in requests of at least `_BUFFER_BYTES`.
+_WHOLE_BYTES: Final = 8 * 2**20
+_BUFFER_BYTES: Final = 2**20
+_CONFLICTS: Final = 5
+_WRITE_ID: Final = "lake-tailer-write"
+
+# Buckets whose server has shown that it knows the condition, in a single PUT (False) or a multipart upload (True).
+_CHECKED: Final[set[tuple[Bucket, bool]]] = set()
+
+
+class BucketStore:
+    """Objects of `bucket` whose keys begin with `root` and a slash; all of the bucket if `root` is empty."""
+
+    is_atomic = True
+
+    def __init__(self, bucket: Bucket, root: str) -> None:
+        self.bucket = bucket
+        self.root = root.rstrip("/")
+        self._above = f"{self.root}/" if self.root else ""
+
+    @property
+    def uri(self) -> str:
+        """The bucket and the root, as a URI."""
+        return f"{self.bucket.uri}/{self.root}".rstrip("/")
+
+    async def read(self, name: str, decode: Callable[[StoredObject], T]) -> T:
+        """See `ObjectStore.read`; one request."""
+
+        async def whole(client: Client) -> tuple[ObjectMeta, bytes | memoryview]:
+            answer = await client.get(self._key(name))
+            return answer.meta, await self._content(answer)
+
+        meta, data = await self._ask(name, "get", whole)
+        return await in_thread(lambda: decode(StoredObject(self._named(meta), bytes(data))))
+
+    async def scan(self, name: str, work: Callable[[OpenObject], T]) -> T:
+        """See `ObjectStore.scan`; one request for a small object, and more for a large one."""
+
+        async def open_object(client: Client) -> OpenObject:
+            answer = await client.get(self._key(name))
+            meta = self._named(answer.meta)
+            if meta.size_bytes <= _WHOLE_BYTES:
+                return OpenObject(meta, io.BytesIO(await self._content(answer)))
+            answer.close()
+            ranges = BucketRanges(self.bucket, self._key(name), answer.etag)
+            file = io.BufferedReader(RangeFile(ranges, meta.size_bytes), _BUFFER_BYTES)
+            return OpenObject(meta, cast(BinaryIO, file))
+
+        opened = await self._ask(name, "get", open_object)
+        return await in_thread(work, opened)
+
+    async def stat(self, name: str) -> ObjectMeta:
+        """See `ObjectStore.stat`."""
+        return self._named((await self._head(name)).meta)
+
+    async def list(self, prefix: str, start_after: str = "") -> Objects:
+        """See `ObjectStore.list`."""
+        above = f"{prefix}/" if prefix else ""
+        found: Objects = []
+        async for page in self._list_pages(prefix, start_after):
+            found += map(self._named, page.objects)
+        # An object equal to the prefix is how some tools mark a folder; some servers ignore where to begin.
+        direct = (meta for meta in found if "/" not in meta.name.removeprefix(above) and meta.name != above)
+        return sorted((meta for meta in direct if meta.name > start_after), key=lambda meta: meta.name)
+
+    async def list_folders(self, prefix: str) -> Folders:
+        """See `ObjectStore.list_folders`."""
+        pages = [page async for page in self._list_pages(prefix)]
+        found = (each.removeprefix(self._folder(prefix)).rstrip("/") for page in pages for each in page.folders)
+        return sorted(filter(None, found))
+
+    async def put_if_absent(self, name: str, data: bytes) -> None:
+        """See `ObjectStore.put_if_absent`. Raises `StorageUnavailable` if it cannot be known who created the object.
+
+        Raises `StorageAccessRefused` where the server does not know put-if-absent.
+        """
+
+        async def send(attributes: Mapping[str, str]) -> None:
+            await self._ask(name, "put", lambda client: client.put(self._key(name), data, attributes, if_absent=True))
+
+        await self._create(name, send)
+
+    async def upload_if_absent(self, name: str, source: Path, attributes: Mapping[str, str]) -> None:
+        """See `UploadStore.upload_if_absent`. Raises as `put_if_absent` does."""
+        upload = await in_thread(self.bucket.make_upload, self._key(name), source)
+
+        async def send(identity: Mapping[str, str]) -> None:
+            await upload.send({**attributes, **identity})
+
+        await self._create(name, send, multipart=upload.is_multipart)
+
+    async def attributes(self, name: str) -> Mapping[str, str]:
+        """See `UploadStore.attributes`."""
+        return (await self._head(name)).attributes
+
+    async def names_below(self, prefix: str, start_after: str = "") -> Sequence[str]:
+        """See `UploadStore.names_below`; one request."""
+        folder, after = self._folder(prefix), self._key(start_after) if start_after else ""
+        keys = await self._ask_listing(prefix, lambda client: client.list_below(folder, after))
+        return sorted(name for key in keys if (name := key.removeprefix(self._above)) > start_after)
+
+    async def put(self, name: str, data: bytes) -> None:
+        """See `ObjectStore.put`."""
+        await self._ask(name, "put", lambda client: client.put(self._key(name), data, {}, if_absent=False))
+
+    async def delete(self, name: str) -> None:
+        """See `ObjectStore.delete`."""
+        try:
+            await self._ask(name, "delete", lambda client: client.delete(self._key(name)))
+        except ObjectNotFound:
+            return
+
+    def make_wake(self, prefix: str, names: re.Pattern[str]) -> Wake:
+        """See `ObjectStore.make_wake`."""
+        return self.bucket.make_wake(self._key(prefix), names)
+
+    def _key(self, name: str) -> str:
+        return f"{self._above}{name}"
+
+    def _folder(self, prefix: str) -> str:
+        return self._key(f"{prefix}/") if prefix else self._above
+
+    def _uri(self, name: str) -> str:
+        return f"{self.uri}/{name}"
+
+    def _named(self, meta: ObjectMeta) -> ObjectMeta:
+        """Return metadata with the name of the object in place of its key."""
+        return ObjectMeta(meta.name.removeprefix(self._above), meta.size_bytes, meta.modified_ms)
+
+    async def _head(self, name: str) -> Head:
+        return await self._ask(name, "head", lambda client: client.head(self._key(name)))
+
+    async def _list_pages(self, prefix: str, start_after: str = "") -> AsyncIterator[Page]:
+        """List what is directly in a folder; one request for each page."""
+        folder, after = self._folder(prefix), self._key(start_after) if start_after else ""
+        token = None
+        while True:
+            page = await self._ask_listing(prefix, lambda client, at=token: client.list_folder(folder, after, at))
+            yield page
+            if (token := page.token) is None:
+                return
+
+    async def _ask_listing(self, prefix: str, work: Callable[[Client], Awaitable[T]]) -> T:
+        try:
+            return await ask(self.bucket, self._uri(prefix), "list", work, missing=1)
+        except ObjectNotFound as error:
+            # An empty folder has an empty listing, and a missing bucket an error of its own.
+            reason = f"404 for a listing, as if {self.bucket.noun} did not exist"
+            raise StorageUnavailable(error.path, reason) from error
+
+    async def _ask(self, name: str, verb: str, work: Callable[[Client], Awaitable[T]]) -> T:
+        """Send a request about an object, and read its answer. Raises the errors of `ObjectStore`."""
+        return await ask(self.bucket, self._uri(name), verb, work)
+
+    async def _create(
+        self, name: str, attempt: Callable[[Mapping[str, str]], Awaitable[None]], *, multipart: bool = False
+    ) -> None:
+        """Create an object by `attempt`, which is given the metadata that identify the writer."""
+        write_id = uuid.uuid4().hex
+        again = partial(attempt, {_WRITE_ID: write_id})
+        for left in reversed(range(_CONFLICTS)):
+            try:
+                await again()
+            except StorageError as error:
+                if isinstance(error, ObjectAlreadyExists):
+                    self._count_put(Fault.CONFLICT)
+                if await self._was_written(name, write_id, error):
+                    self._count_put(Fault.LOST_ANSWER)
+                    return
+                if self.bucket.failure_of(error.__cause__ or error) is not Failure.CONFLICT or not left:
+                    raise
+                await pause()
+            else:
+                if self.bucket.needs_condition_check:
+                    await self._check_condition(name, again, multipart)
+                return
+
+    def _count_put(self, fault: Fault) -> None:
+        FAULTS.add((self.bucket.store_name, "put", fault), 1)
+
+    async def _check_condition(self, name: str, again: Callable[[], Awaitable[None]], multipart: bool) -> None:
+        """Repeat the first PUT that created an object, which must fail: some servers ignore the condition."""
+        key = self.bucket, multipart
+        if key in _CHECKED:
+            return
+        try:
+            await again()
+        except ObjectAlreadyExists:
+            _CHECKED.add(key)
+        except StorageError as error:
+            _log.info("%s: it was not checked that the server knows put-if-absent: %s", self._uri(name), error)
+        else:
+            reason = "the server ignores If-None-Match, so that two writers could overwrite each other's commits"
+            raise StorageAccessRefused(self._uri(name), reason, "Use a server, or a version of it, that supports it.")
+
+    async def _was_written(self, name: str, write_id: str, error: StorageError) -> bool:
+        """Return whether a PUT that failed with `error` has created the object after all.
+
+        Raises `ObjectAlreadyExists` where another writer's object may be the reason of the failure, and
+        `StorageUnavailable` where an object exists that cannot be asked.
+        """
+        try:
+            found = (await self.attributes(name)).get(_WRITE_ID, "")
+        except StorageError as doubt:
+            if isinstance(error, ObjectAlreadyExists):
+                raise StorageUnavailable(error.path, "it is unknown who created the object") from doubt
+            return False
+        if found != write_id and not isinstance(error, StorageRefused):
+            raise ObjectAlreadyExists(error.path) from error
+        return found == write_id
+
+    async def _content(self, answer: Answer) -> bytes | memoryview:
+        """Read the content of an object. Raises `TornBody`."""
+        data = await answer.read()
+        if len(data) != answer.meta.size_bytes:
+            raise TornBody
+        READ_BYTES.add((self.bucket.store_name,), len(data))
+        return data

@@ -1,0 +1,226 @@
+"""A bucket with the protocol of S3: the log with aiobotocore, ranges and uploads with botocore on worker threads.
+
+The condition of put-if-absent is `If-None-Match: *`, which some servers ignore.
+"""
+
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from http.client import HTTPException
+from mmap import mmap
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+from botocore.exceptions import BotoCoreError, ClientError
+from urllib3.exceptions import HTTPError
+
+from tailer.errors import StorageError
+from tailer.stores.bucket.port import Answer, Bucket, Failure, Head, Page, Part, TornBody
+from tailer.stores.port import ObjectMeta
+from tailer.stores.s3.clients import LoopClient, loop_client
+from tailer.stores.s3.errors import EMPTY_RANGE, Place, error_code, failure_of, translate
+from tailer.stores.s3.notifications import QueueWake
+from tailer.stores.s3.options import S3Options
+from tailer.stores.s3.thread_clients import ThreadClient, thread_client
+from tailer.stores.s3.traffic import unseen_fault
+from tailer.stores.s3.uploads import S3Upload
+from tailer.stores.traffic import Fault
+from tailer.stores.wakeup import TimerWake, Wake
+
+__all__ = ["S3Bucket", "S3RangeClient"]
+
+_Found = dict[str, Any]
+
+_FAILURES: Final = (
+    BotoCoreError,
+    ClientError,
+    aiohttp.ClientError,
+    HTTPError,
+    HTTPException,
+    OSError,
+    ValueError,
+    TornBody,
+)
+
+
+@dataclass(frozen=True)
+class S3Bucket(Bucket):
+    """The bucket `name`."""
+
+    name: str
+    options: S3Options
+
+    @property
+    def uri(self) -> str:
+        """See `Bucket.uri`."""
+        return f"s3://{self.name}"
+
+    @property
+    def noun(self) -> str:
+        """See `Bucket.noun`."""
+        return f"the bucket {self.name}"
+
+    @property
+    def store_name(self) -> str:
+        """See `Bucket.store_name`."""
+        return self.options.store_name(self.name)
+
+    @property
+    def failures(self) -> tuple[type[Exception], ...]:
+        """See `Bucket.failures`."""
+        return _FAILURES
+
+    @property
+    def needs_condition_check(self) -> bool:
+        """See `Bucket.needs_condition_check`."""
+        return True
+
+    @asynccontextmanager
+    async def lend(self) -> AsyncIterator["_LogClient"]:
+        """See `Bucket.lend`."""
+        async with loop_client(self.options) as lent:
+            yield _LogClient(self, lent)
+
+    def connect(self) -> "S3RangeClient":
+        """See `Bucket.connect`."""
+        return S3RangeClient(self, thread_client(self.options))
+
+    def make_upload(self, key: str, source: Path) -> S3Upload:
+        """See `Bucket.make_upload`."""
+        return S3Upload(self, key, source)
+
+    def failure_of(self, error: BaseException) -> Failure:
+        """See `Bucket.failure_of`."""
+        return failure_of(error)
+
+    def fault_of(self, error: Exception) -> Fault | None:
+        """See `Bucket.fault_of`."""
+        return unseen_fault(error)
+
+    def translate(self, error: Exception, uri: str) -> StorageError:
+        """See `Bucket.translate`."""
+        return translate(error, uri, Place(self.name, self.options))
+
+    def make_wake(self, folder: str, names: re.Pattern[str]) -> Wake:
+        """See `Bucket.make_wake`; notifications come from a queue, if one is configured."""
+        if self.options.notifications is None:
+            return TimerWake()
+        return QueueWake(self.name, folder, names, self.options)
+
+
+class _S3Client:
+    """What the clients for the event loop and for threads have in common."""
+
+    def __init__(self, bucket: S3Bucket, lent: LoopClient | ThreadClient) -> None:
+        self._bucket = bucket
+        self._lent = lent
+        self._client = lent.client
+        self._request = {"Bucket": bucket.name}
+        if bucket.options.requester_pays:
+            self._request["RequestPayer"] = "requester"
+
+    def retire(self) -> None:
+        """See `Client.retire`."""
+        self._lent.retire()
+
+    def translate(self, error: Exception, uri: str) -> StorageError:
+        """See `Client.translate`."""
+        place = Place(self._bucket.name, self._bucket.options)
+        return translate(error, uri, place.through(self._client, self._lent.credentials))
+
+
+class _LogClient(_S3Client):
+    """`Client` with aiobotocore."""
+
+    async def get(self, key: str) -> Answer:
+        """See `Client.get`."""
+        answer = await self._client.get_object(Key=key, **self._request)
+
+        async def read() -> bytes:
+            try:
+                async with answer["Body"] as body:
+                    data: bytes = await body.read()
+            except (BotoCoreError, aiohttp.ClientError, OSError) as error:
+                raise TornBody from error
+            return data
+
+        return Answer(_meta(key, answer, "ContentLength"), answer.get("ETag", ""), read, answer["Body"].close)
+
+    async def head(self, key: str) -> Head:
+        """See `Client.head`."""
+        answer = await self._client.head_object(Key=key, **self._request)
+        return Head(_meta(key, answer, "ContentLength"), answer.get("Metadata", {}))
+
+    async def list_folder(self, folder: str, after: str, token: str | None) -> Page:
+        """See `Client.list_folder`; up to a thousand objects and folders."""
+        page = await self._list(folder, after, {"Delimiter": "/"} | ({"ContinuationToken": token} if token else {}))
+        objects = [_meta(entry["Key"], entry, "Size") for entry in page.get("Contents", ())]
+        folders = [entry["Prefix"] for entry in page.get("CommonPrefixes", ())]
+        return Page(objects, folders, page["NextContinuationToken"] if page.get("IsTruncated") else None)
+
+    async def list_below(self, folder: str, after: str) -> Sequence[str]:
+        """See `Client.list_below`."""
+        page = await self._list(folder, after, {})
+        return [entry["Key"] for entry in page.get("Contents", ())]
+
+    async def put(self, key: str, data: bytes | mmap, attributes: Mapping[str, str], *, if_absent: bool) -> None:
+        """See `Client.put`."""
+        more: dict[str, Any] = {"Metadata": dict(attributes)} if attributes else {}
+        if if_absent:
+            more["IfNoneMatch"] = "*"
+        await self._client.put_object(Key=key, Body=data, **more, **self._request)
+
+    async def delete(self, key: str) -> None:
+        """See `Client.delete`."""
+        await self._client.delete_object(Key=key, **self._request)
+
+    async def _list(self, folder: str, after: str, more: Mapping[str, str]) -> _Found:
+        start = {"StartAfter": after} if after else {}
+        found: _Found = await self._client.list_objects_v2(Prefix=folder, **start, **more, **self._request)
+        return found
+
+
+class S3RangeClient(_S3Client):
+    """`RangeClient` with botocore, also for the requests of uploads."""
+
+    def get_range(self, key: str, offset: int, length: int, etag: str) -> Part | None:
+        """See `RangeClient.get_range`."""
+        return self._get(key, f"{offset}-{offset + length - 1}", etag, offset)
+
+    def get_end(self, key: str, length: int, etag: str) -> Part | None:
+        """See `RangeClient.get_end`."""
+        return self._get(key, f"-{length}", etag, None)
+
+    def send(self, operation: str, **request: Any) -> _Found:
+        """Send a request of the API, for which the port has no method."""
+        answer: _Found = getattr(self._client, operation)(**request, **self._request)
+        return answer
+
+    def _get(self, key: str, span: str, etag: str, begin: int | None) -> Part | None:
+        """Request a part. `begin`: its first byte, if it is known."""
+        condition = {"IfMatch": etag} if etag else {}
+        try:
+            answer = self.send("get_object", Key=key, Range=f"bytes={span}", **condition)
+        except ClientError as error:
+            if error_code(error) in EMPTY_RANGE:
+                return None
+            raise
+        try:
+            with answer["Body"] as body:
+                data: bytes = body.read()
+        except (BotoCoreError, HTTPError, HTTPException, OSError) as error:
+            raise TornBody from error
+        if len(data) != answer["ContentLength"]:
+            raise TornBody
+        # A server that ignores ranges sends all of the object.
+        total = answer.get("ContentRange", "").rpartition("/")[2]
+        size = int(total) if total else len(data)
+        first = size - len(data) if begin is None else begin
+        return Part(size, first if total else 0, data, answer.get("ETag", ""))
+
+
+def _meta(key: str, found: _Found, size: str) -> ObjectMeta:
+    """Return the metadata of an object from an answer, or from an entry of a listing."""
+    return ObjectMeta(key, found[size], int(found["LastModified"].timestamp()) * 1000)
