@@ -23,8 +23,8 @@ from sinks.kafka import options as kafka
 from sinks.kafka.clients.settings import ClientSettings
 from tailer import errors
 from tailer.config.shapes import FileShape, PipelineShape, SparkShape, StoreShape
-from tailer.delta.catalog.options import UnityOptions
 from tailer.errors import Retry, TailerError
+from tailer.formats.delta.catalog.options import UnityOptions
 
 NAMES: Final = re.compile(r"\{(\w+)\}")
 DOCS: Final = Path(__file__).resolve().parents[1] / "docs"

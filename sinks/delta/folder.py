@@ -11,8 +11,8 @@ from deltalake.exceptions import DeltaError, DeltaProtocolError, SchemaMismatchE
 
 from sinks.delta.in_store import StoreTarget
 from sinks.delta.target import first_line, folder_refusal, is_permanent
-from tailer.delta.folders import holds_table
 from tailer.errors import SinkError, SinkRejected, SinkUnavailable
+from tailer.formats.delta.folders import holds_table
 from tailer.stores.folders import CHOOSE_ANOTHER, creation_obstacle
 from tailer.stores.stores import Stores
 

@@ -13,8 +13,8 @@ from typing import Any, Final, TypeVar
 from anyio import CancelScope, from_thread
 
 from sinks.stores import store_errors
-from tailer.delta.folders import table_in_stores
 from tailer.errors import SinkUnavailable
+from tailer.formats.delta.folders import table_in_stores
 from tailer.stores.port import OpenObject
 from tailer.stores.stores import Stores
 

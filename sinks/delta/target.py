@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
-from tailer.delta.folders import table_around
 from tailer.events import METADATA_FIELDS
+from tailer.formats.delta.folders import table_around
 from tailer.sink import table_of
 from tailer.stores.folders import foreign_entry, is_lasting
 

@@ -33,8 +33,8 @@ from pathlib import Path
 from typing import Final
 
 from sinks.files.names import PLACE, after_place, beginning, place, position_of
-from tailer.delta.folders import table_around
 from tailer.errors import CommitUnknown, SinkFenced, SinkRejected, SinkUnavailable
+from tailer.formats.delta.folders import table_around
 from tailer.plan import Position
 from tailer.stores.folders import CHOOSE_ANOTHER, creation_obstacle, is_lasting
 

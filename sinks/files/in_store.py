@@ -40,7 +40,6 @@ from anyio import CancelScope, to_thread
 from sinks.files.formats import Draft, HiddenFile
 from sinks.files.names import PLACE, after_place, beginning, directory_name
 from sinks.stores import store_errors
-from tailer.delta.folders import table_in_stores
 from tailer.errors import (
     CommitUnknown,
     ObjectAlreadyExists,
@@ -51,6 +50,7 @@ from tailer.errors import (
     StorageError,
     StorageRefused,
 )
+from tailer.formats.delta.folders import table_in_stores
 from tailer.plan import Position
 from tailer.stores.uploads import UploadStore
 

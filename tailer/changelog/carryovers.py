@@ -39,9 +39,9 @@ from tailer.changelog.partition_groups import by_partition
 from tailer.changelog.rules import PairingRules, check_key, has_carryovers
 from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.changelog.task_ids import has_maps_in_order
+from tailer.files.row_bitmaps import Bitmaps
 from tailer.plan import ChangePlan, ChangeTask, Regime, select_columns
 from tailer.read.kept_rows import KeptRows
-from tailer.read.row_bitmaps import Bitmaps
 
 __all__ = ["ChangelogCounts", "concerns", "independent_parts", "lacks_identity", "refine", "refine_range"]
 

@@ -16,12 +16,12 @@ from tailer.changelog.equal_rows.compared_columns import ComparedColumns
 from tailer.changelog.equal_rows.port import TaskIndex
 from tailer.changelog.partition_groups import by_partition
 from tailer.changelog.spill.preimages import SpilledPreimages
-from tailer.delta.deletion_vector import inline
 from tailer.errors import ConfigError
 from tailer.events import ROW_ID, ChangeType
+from tailer.files.deletion_vector import inline
+from tailer.files.row_bitmaps import Bitmaps
 from tailer.plan import ChangeTask, DeletionVectorRef, Refinement, TaskKind, add_row_ids, select_columns
 from tailer.read.kept_rows import KeptRows
-from tailer.read.row_bitmaps import Bitmaps
 from tailer.schema.columns import dropped_column
 
 __all__ = ["ComparedTasks", "InlineSelections", "Selections"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tailer.delta.partition_values import partition_scalar
+from tailer.files.partition_values import partition_scalar
 from tailer.plan import ChangeTask
 from tailer.schema.columns import physical_name
 

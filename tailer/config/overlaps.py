@@ -12,8 +12,8 @@ from typing import Final
 
 from tailer.config.file import Key
 from tailer.config.pipelines import PipelineSettings, Settings
-from tailer.delta.folders import holds_table, table_around
 from tailer.errors import ConfigError
+from tailer.formats.delta.folders import holds_table, table_around
 from tailer.stores.folders import Folder, folder_of_log, foreign_entry
 from tailer.stores.location import is_local, lies_in
 

@@ -18,10 +18,10 @@ from tailer.config.options import as_one, faults_by, read_options
 from tailer.config.placement import DEFAULT_SHARDS, EngineKind, SparkSettings, Writers
 from tailer.config.sink_kinds import configure_sink
 from tailer.config.tables import TableFormat, open_table
-from tailer.delta.catalog.options import UnityOptions, unity_faults
-from tailer.delta.catalog.port import CommitCatalog
 from tailer.engine.local import AHEAD_BYTES
 from tailer.errors import ConfigError, how_to_install
+from tailer.formats.delta.catalog.options import UnityOptions, unity_faults
+from tailer.formats.delta.catalog.port import CommitCatalog
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.status import PipelineStatus
@@ -276,7 +276,7 @@ def configure_catalog(options: Mapping[str, Any]) -> CommitCatalog:
     """
     read = partial(read_options, "catalog", options, UnityOptions, unity_faults)
     try:
-        from tailer.delta.catalog.unity import UnityCatalog  # noqa: PLC0415 - its client is an extra
+        from tailer.formats.delta.catalog.unity import UnityCatalog  # noqa: PLC0415 - its client is an extra
     except ImportError as error:
         missing = ConfigError("catalog", f"Unity Catalog cannot be asked: {error}", how_to_install("unity"))
         raise as_one("catalog", [missing, *faults_by(read)]) from error

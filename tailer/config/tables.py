@@ -6,14 +6,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
-from tailer.delta.catalog.port import CommitCatalog
-from tailer.delta.folders import has_log
-from tailer.delta.log.listing import LOG
-from tailer.delta.table import DeltaTableLog
 from tailer.errors import ConfigError, did_you_mean, how_to_install
-from tailer.lance.history import SUFFIX, VERSIONS, has_manifests
-from tailer.lance.refs import folder_of, parse_branch
-from tailer.lance.table import LanceTableLog
+from tailer.formats.delta.catalog.port import CommitCatalog
+from tailer.formats.delta.folders import has_log
+from tailer.formats.delta.log.listing import LOG
+from tailer.formats.delta.table import DeltaTableLog
+from tailer.formats.lance.history import SUFFIX, VERSIONS, has_manifests
+from tailer.formats.lance.refs import folder_of, parse_branch
+from tailer.formats.lance.table import LanceTableLog
 from tailer.read.data_files import DataFiles
 from tailer.stores.location import is_local
 from tailer.stores.port import ObjectStore

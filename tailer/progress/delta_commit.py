@@ -15,10 +15,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tailer.delta.checkpoints.hint import LAST_CHECKPOINT, json_checksum
-from tailer.delta.log.actions import Commit, Metadata, Protocol, Txn, parse_commit
-from tailer.delta.log.listing import LOG, commit_name
 from tailer.errors import ObjectAlreadyExists, ObjectNotFound, StorageUnavailable
+from tailer.formats.delta.checkpoints.hint import LAST_CHECKPOINT, json_checksum
+from tailer.formats.delta.log.actions import Commit, Metadata, Protocol, Txn, parse_commit
+from tailer.formats.delta.log.listing import LOG, commit_name
 from tailer.stores.port import ObjectStore, StoredObject, in_thread
 
 __all__ = ["Action", "checkpoint_name", "now_ms", "read_commit", "write_checkpoint", "write_commit"]

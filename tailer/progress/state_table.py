@@ -39,9 +39,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import to_builtins
 
-from tailer.delta.checkpoints.checkpoint import read_state
-from tailer.delta.log.actions import Commit, Metadata, Protocol, Txn
-from tailer.delta.log.listing import LOG, LogPath, LogSegment, commit_name, list_log
 from tailer.errors import (
     LogCorrupt,
     NotATable,
@@ -57,6 +54,9 @@ from tailer.errors import (
     VersionAhead,
     VersionGone,
 )
+from tailer.formats.delta.checkpoints.checkpoint import read_state
+from tailer.formats.delta.log.actions import Commit, Metadata, Protocol, Txn
+from tailer.formats.delta.log.listing import LOG, LogPath, LogSegment, commit_name, list_log
 from tailer.plan import END, Position
 from tailer.progress.delta_commit import now_ms, read_commit, write_checkpoint, write_commit
 from tailer.sink import Progress, pipeline_of

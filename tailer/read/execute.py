@@ -24,7 +24,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from tailer.delta import deletion_vector
 from tailer.errors import (
     ChangesUnavailable,
     DataCorrupt,
@@ -35,6 +34,8 @@ from tailer.errors import (
     StorageUnavailable,
 )
 from tailer.events import CHANGE_TYPE, ChangeBatch, ChangeType
+from tailer.files import deletion_vector
+from tailer.files.row_bitmaps import positions_of, span, words_of
 from tailer.plan import END, ChangeTask, DeletionVectorRef, Refinement, TaskKind
 from tailer.read.batch_sizes import BATCH_BYTES, MAX_ROWS, BatchSizes
 from tailer.read.data_files import LOCAL, Files
@@ -44,7 +45,6 @@ from tailer.read.metadata_columns import repeated, stamps
 from tailer.read.parquet.footer import Footer
 from tailer.read.parquet.int96 import open_as_binary
 from tailer.read.projection import Projection
-from tailer.read.row_bitmaps import positions_of, span, words_of
 from tailer.read.row_group_ranges import RowGroupRanges
 from tailer.schema.columns import refuse_names
 from tailer.stores.folders import is_lasting

@@ -1,8 +1,8 @@
 """Rows of Lance fragments: a task that names a fragment becomes change rows, as `tailer.read.execute.execute` says.
 
-pylance (extra `lance`) reads the rows; which of them changed was decided before, without it (`tailer.lance`). It is
-asked for one fragment of one version of the dataset, with the address of each row, so that a row's position is its
-offset in the fragment, whatever was deleted. Where few rows are wanted, it is asked for these alone.
+pylance (extra `lance`) reads the rows; which of them changed was decided before, without it (`tailer.formats.lance`).
+It is asked for one fragment of one version of the dataset, with the address of each row, so that a row's position is
+its offset in the fragment, whatever was deleted. Where few rows are wanted, it is asked for these alone.
 
 pylance names columns as the dataset does at that version. Tasks know them by the id of their field, which a rename does
 not change, so the columns get those ids as names before they are projected (`tailer.read.projection`).
@@ -23,16 +23,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap, BitMap64
 
-from tailer.delta import deletion_vector
 from tailer.errors import ConfigError, DataCorrupt, FileVacuumed, ScratchUnavailable, StorageUnavailable
 from tailer.errors.extras import how_to_install
 from tailer.events import ChangeBatch, ChangeType
+from tailer.files import deletion_vector
+from tailer.files.row_bitmaps import positions_of, span
 from tailer.plan import ROW_TRACKING, ChangeTask, DeletionVectorRef, FragmentRef, TaskKind
 from tailer.read.batch_sizes import BATCH_BYTES, MAX_ROWS
 from tailer.read.data_files import Files
 from tailer.read.metadata_columns import repeated, stamps
 from tailer.read.projection import Projection
-from tailer.read.row_bitmaps import positions_of, span
 from tailer.variant.nested import Change, changed, changes_where
 
 if TYPE_CHECKING:

@@ -19,9 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from tailer.delta import deletion_vector
 from tailer.errors import ScratchUnavailable
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ROW_ID, ChangeBatch, ChangeType
+from tailer.files import deletion_vector
+from tailer.files.row_bitmaps import positions_of, span
 from tailer.plan import (
     ChangePlan,
     ChangeTask,
@@ -32,7 +33,6 @@ from tailer.plan import (
     output_schema,
 )
 from tailer.read.data_files import LOCAL
-from tailer.read.row_bitmaps import positions_of, span
 from tailer.schema.columns import COLUMN_ID
 
 __all__ = ["KEPT_BYTES", "KeptRows", "ReadTask"]

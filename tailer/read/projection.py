@@ -16,9 +16,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.delta.partition_values import partition_scalar
 from tailer.errors import DataCorrupt
 from tailer.events import CHANGE_TYPE, ROW_ID, VARIANT, has_variant, is_variant
+from tailer.files.partition_values import partition_scalar
 from tailer.plan import ROW_TRACKING, ChangeTask, RowTracking, TaskKind, output_schema
 from tailer.read.legacy_datetimes import OldCalendar
 from tailer.read.parquet.int96 import decoder

@@ -16,8 +16,8 @@ from sinks.kafka.sink import KafkaSink
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.daemon.serve import close_sinks
-from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.start import Start
 from tailer.stores.local import LocalStore

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tailer.delta.table import DeltaTableLog
 from tailer.engine.port import Engine
 from tailer.events import ChangeBatch
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.stores.local import LocalStore
 from tests.support.tables.log_files import add, commit_info, metadata, protocol, remove, schema_string, write_commit
 

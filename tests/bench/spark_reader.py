@@ -21,9 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import tailer.spark
-from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.spark.engine.engine import SparkEngine
 from tailer.spark.engine.executors import Executors
 from tailer.spark.source.data_source import TailerSource

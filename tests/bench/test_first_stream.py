@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.stores.local import LocalStore
 from tests.bench.append_tables import FEED, write_appends
 from tests.bench.delta_rs_reader import delta_rs

@@ -28,7 +28,7 @@ ADDS: Final = 20_000
 STARTS: Final = """
 import sys, time, anyio
 from pathlib import Path
-from tailer.delta.table import DeltaTableLog
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.stores.local import LocalStore
 
 async def main():

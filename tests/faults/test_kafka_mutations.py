@@ -34,9 +34,9 @@ from sinks.kafka.sink import KafkaSink
 from sinks.kafka.stream import Stream
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
-from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.errors import SinkFenced, SinkUnavailable
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import Position

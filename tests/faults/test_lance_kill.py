@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import tailer
-from tailer.lance.table import dataset_id
+from tailer.formats.lance.table import dataset_id
 from tests.support.daemon.process import Daemon, DeltaDestination, Destination, FilesDestination
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.topics import create_topic, read_topic

@@ -10,13 +10,13 @@ import pytest
 from anyio import to_thread
 from tenacity import wait_none
 
-import tailer.delta.table
+import tailer.formats.delta.table
 import tailer.pipeline.retry
 import tailer.stores.s3.sessions
 from tailer.config.tables import open_files, open_table
-from tailer.delta.log.quiet import CHECK_S, QuietLog
 from tailer.engine.local import LocalEngine
 from tailer.errors import FileVacuumed, StorageAccessRefused, StorageUnavailable, TailerError, VersionGone
+from tailer.formats.delta.log.quiet import CHECK_S, QuietLog
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.row_delivery import row_pipeline
@@ -201,7 +201,7 @@ async def test_a_quiet_table_is_listed_once_in_a_while(
 ) -> None:
     """A check is one LIST, and finds a commit that is missing before a later one."""
     seconds = [0.0]
-    monkeypatch.setattr(tailer.delta.table, "QuietLog", partial(QuietLog, clock=lambda: seconds[0]))
+    monkeypatch.setattr(tailer.formats.delta.table, "QuietLog", partial(QuietLog, clock=lambda: seconds[0]))
     bucket, there = versitygw.new_bucket(), Destination()
     await to_thread.run_sync(upload, versitygw, bucket, "t", table.path)
     pipeline = following(link, bucket, there)

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from sinks.testing import FaultySink
-from tailer.delta.log.listing import commit_name
 from tailer.errors import (
     ChangesUnavailable,
     DataCorrupt,
@@ -31,6 +30,7 @@ from tailer.errors import (
     VersionGone,
 )
 from tailer.events import Gap, SchemaChange
+from tailer.formats.delta.log.listing import commit_name
 from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy
 from tailer.plan import Position
 from tailer.sink import Progress, Sink

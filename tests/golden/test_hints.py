@@ -2,7 +2,7 @@
 
 import pytest
 
-from tailer.delta.checkpoints.hint import LAST_CHECKPOINT, parse_last_checkpoint
+from tailer.formats.delta.checkpoints.hint import LAST_CHECKPOINT, parse_last_checkpoint
 from tests.support.tables.golden import golden_delta
 
 

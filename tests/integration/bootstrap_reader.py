@@ -7,10 +7,10 @@ from pathlib import Path
 
 import anyio
 
-from tailer.delta.checkpoints.checkpoint import from_sound_checkpoint, read_state
-from tailer.delta.checkpoints.live_files import LiveFiles, live_files
-from tailer.delta.log.listing import LogSegment, list_log, list_recent
-from tailer.delta.snapshot import CLOCK_WINDOW
+from tailer.formats.delta.checkpoints.checkpoint import from_sound_checkpoint, read_state
+from tailer.formats.delta.checkpoints.live_files import LiveFiles, live_files
+from tailer.formats.delta.log.listing import LogSegment, list_log, list_recent
+from tailer.formats.delta.snapshot import CLOCK_WINDOW
 from tailer.stores.local import LocalStore
 
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from tailer.delta.log.listing import LOG
+from tailer.formats.delta.log.listing import LOG
 from tests.support.tables.log_files import Action, add, commit_info, metadata, protocol, remove, write_commit
 
 FILES: Final = 1_000_000

@@ -35,7 +35,7 @@ NEED_EXTRAS: Final = {
     "lance": {"tailer.read.fragments."},
     "numpy": {"tailer.variant.batch."},
     "fastavro": {"sinks.encoding.avro."},
-    "httpx2": {"sinks.encoding.avro.", "tailer.daemon.client", "tailer.delta.catalog.unity"},
+    "httpx2": {"sinks.encoding.avro.", "tailer.daemon.client", "tailer.formats.delta.catalog.unity"},
     "kafka": {"sinks.kafka."},
     "confluent_kafka": {"sinks.kafka.clients.confluent_producer", "sinks.kafka.clients.librdkafka."},
     "prometheus_client": {"tailer.daemon.computed_metrics", "tailer.daemon.monitor"},

@@ -10,8 +10,8 @@ import pytest
 
 import tailer
 from tailer.errors import ConfigError, FileOutsideTable, LogCorrupt, TailerError, UnsupportedFeature, VersionGone
-from tailer.lance.history import History
-from tailer.lance.manifest import parse_manifest
+from tailer.formats.lance.history import History
+from tailer.formats.lance.manifest import parse_manifest
 from tailer.stores.local import LocalStore
 from tests.support.daemon.commands import tailer as command
 from tests.support.tables.lance_files import (

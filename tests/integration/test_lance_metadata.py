@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from lance import DatasetBasePath
 
-from tailer.lance.fragment import DeletionKind
-from tailer.lance.manifest import Manifest
-from tailer.lance.transaction import parse_transaction
+from tailer.formats.lance.fragment import DeletionKind
+from tailer.formats.lance.manifest import Manifest
+from tailer.formats.lance.transaction import parse_transaction
 from tests.support.seeds import seeds
 from tests.support.tables.lance_oracle import compare, read_manifests
 

@@ -33,7 +33,7 @@ from tailer.errors import (
     VersionAhead,
 )
 from tailer.events import Gap
-from tailer.lance.table import dataset_id
+from tailer.formats.lance.table import dataset_id
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import OnDataLoss, Policy
 from tailer.pipeline.row_delivery import row_pipeline

@@ -26,9 +26,9 @@ from sinks.stdout import StdoutSink
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.sink_kinds import configure_sink
-from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import TASKS, Position

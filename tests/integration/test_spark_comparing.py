@@ -27,8 +27,8 @@ from tailer.changelog.rules import PairingRules
 from tailer.changelog.task_ids import renumbered
 from tailer.engine.local import LocalEngine
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
+from tailer.files.row_bitmaps import Bitmaps
 from tailer.plan import ChangePlan
-from tailer.read.row_bitmaps import Bitmaps
 from tailer.spark.engine.comparisons import SparkComparisons
 from tailer.spark.engine.engine import SparkEngine
 from tailer.spark.engine.executors import Executors

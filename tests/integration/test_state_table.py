@@ -19,7 +19,6 @@ from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
 from pyspark.sql import SparkSession
 
-from tailer.delta.log.listing import LOG, commit_name
 from tailer.errors import (
     LogCorrupt,
     LogError,
@@ -32,6 +31,7 @@ from tailer.errors import (
     UnsupportedFeature,
     VersionGone,
 )
+from tailer.formats.delta.log.listing import LOG, commit_name
 from tailer.plan import END, SNAPSHOT_TASKS, Position
 from tailer.progress.delta_commit import write_commit
 from tailer.progress.state_table import CHECKPOINT_EVERY, StateTable

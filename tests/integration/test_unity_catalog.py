@@ -15,9 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from tailer.delta.catalog.options import UnityOptions
-from tailer.delta.catalog.unity import UnityCatalog
-from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.errors import (
     ConfigError,
@@ -28,6 +25,9 @@ from tailer.errors import (
     VersionGone,
 )
 from tailer.events import CHANGE_TYPE
+from tailer.formats.delta.catalog.options import UnityOptions
+from tailer.formats.delta.catalog.unity import UnityCatalog
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.start import Start
 from tailer.stores.local import LocalStore
 from tests.support.servers.unity_catalog import UnityServer, serving
@@ -389,7 +389,7 @@ async def test_the_token_is_read_from_its_file_for_every_question(managed: Manag
 
 @pytest.mark.anyio
 async def test_a_catalog_that_hangs_is_not_waited_for(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tailer.delta.catalog.unity.ANSWER_WITHIN_S", 0.2)
+    monkeypatch.setattr("tailer.formats.delta.catalog.unity.ANSWER_WITHIN_S", 0.2)
     log = managed.log()
     with managed.server.held(), pytest.raises(StorageUnavailable, match="in time"):
         await log.seek(1)

@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from pyroaring import BitMap, BitMap64
 
 from tailer.errors import TailerError
-from tailer.lance.deletions import read_deletions
-from tailer.lance.features import refuse_unknown
-from tailer.lance.fragment import DeletionKind
-from tailer.lance.manifest import first_byte_needed, parse_manifest
-from tailer.lance.protobuf import InvalidMessage
-from tailer.lance.row_ids import parse_row_ids, parse_row_versions
-from tailer.lance.schema import arrow_schema
-from tailer.lance.transaction import parse_transaction
+from tailer.formats.lance.deletions import read_deletions
+from tailer.formats.lance.features import refuse_unknown
+from tailer.formats.lance.fragment import DeletionKind
+from tailer.formats.lance.manifest import first_byte_needed, parse_manifest
+from tailer.formats.lance.protobuf import InvalidMessage
+from tailer.formats.lance.row_ids import parse_row_ids, parse_row_versions
+from tailer.formats.lance.schema import arrow_schema
+from tailer.formats.lance.transaction import parse_transaction
 from tests.support.seeds import repeats
 from tests.support.tables.damaged import broken
 from tests.support.tables.lance_files import field, manifest_file, varint

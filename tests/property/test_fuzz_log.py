@@ -23,19 +23,19 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from tailer.delta.changes import plan_changes, plan_snapshot
-from tailer.delta.checkpoints import checkpoint as checkpoint_module
-from tailer.delta.checkpoints import live_files as module
-from tailer.delta.checkpoints.checkpoint import read_state
-from tailer.delta.checkpoints.hint import parse_last_checkpoint
-from tailer.delta.checkpoints.live_files import live_files
-from tailer.delta.checkpoints.sorted_runs import SpillingSort
-from tailer.delta.deletion_vector import load, z85_decode
-from tailer.delta.log.actions import Commit, parse_commit
-from tailer.delta.log.listing import LOG, LogSegment, commit_name, list_log
-from tailer.delta.log.paths import locate
-from tailer.delta.snapshot import Snapshot
 from tailer.errors import LogCorrupt, TailerError
+from tailer.files.deletion_vector import load, z85_decode
+from tailer.formats.delta.changes import plan_changes, plan_snapshot
+from tailer.formats.delta.checkpoints import checkpoint as checkpoint_module
+from tailer.formats.delta.checkpoints import live_files as module
+from tailer.formats.delta.checkpoints.checkpoint import read_state
+from tailer.formats.delta.checkpoints.hint import parse_last_checkpoint
+from tailer.formats.delta.checkpoints.live_files import live_files
+from tailer.formats.delta.checkpoints.sorted_runs import SpillingSort
+from tailer.formats.delta.log.actions import Commit, parse_commit
+from tailer.formats.delta.log.listing import LOG, LogSegment, commit_name, list_log
+from tailer.formats.delta.log.paths import locate
+from tailer.formats.delta.snapshot import Snapshot
 from tailer.plan import DeletionVectorRef
 from tailer.stores.memory import MemoryStore
 from tests.support.seeds import repeats

@@ -10,10 +10,10 @@ from typing import Any
 import anyio
 import pytest
 
-from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.errors import DataCorrupt, TailerError
 from tailer.events import ChangeBatch, Gap
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.policy import OnDataLoss, Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import Regime

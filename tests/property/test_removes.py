@@ -13,8 +13,8 @@ from typing import Any, Final
 import anyio
 import pytest
 
-from tailer.delta.log.listing import LOG, commit_name
-from tailer.delta.table import DeltaTableLog
+from tailer.formats.delta.log.listing import LOG, commit_name
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.plan import ChangePlan
 from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore

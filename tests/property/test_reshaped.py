@@ -19,10 +19,10 @@ from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.net_changes import net_changes
 from tailer.changelog.rules import PairingRules
 from tailer.changelog.task_ids import renumbered
-from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.errors import SchemaChanged
 from tailer.events import CHANGE_TYPE, ChangeBatch
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.plan import ChangePlan, Position
 from tailer.spark.source.admission import Admission
 from tailer.spark.source.views import TypedView

@@ -6,8 +6,8 @@ import anyio
 import pyarrow as pa
 import pytest
 
-from tailer.delta.table import DeltaTableLog
 from tailer.events import ROW_COMMIT_VERSION, ROW_ID
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.plan import ChangePlan, Regime
 from tailer.stores.local import LocalStore
 from tests.support.follow import plans, run_plan

@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tailer.changelog.partition_groups import by_partition
-from tailer.delta.partition_values import partition_scalar
 from tailer.errors import ChangesUnavailable, DataCorrupt
+from tailer.files.partition_values import partition_scalar
 from tailer.read.execute import execute
 from tests.support.follow import follow
 from tests.support.tables.log_files import parquet, task

@@ -11,10 +11,10 @@ from pathlib import Path
 import anyio
 import pyarrow as pa
 
-from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.events import ChangeBatch
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.plan import ChangePlan, Position, output_schema
 from tailer.stores.local import LocalStore
 

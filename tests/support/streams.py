@@ -14,10 +14,10 @@ import anyio
 from sinks.files.sink import FilesSink
 from sinks.memory import MemoryDestination, MemorySink
 from sinks.testing import Fault, FaultySink
-from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.events import ChangeBatch, ControlEvent
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import Policy

@@ -23,7 +23,6 @@ import tailer
 from tailer import api
 from tailer.changelog.rules import Carryovers
 from tailer.config.tables import TableFormat
-from tailer.delta.table import DeltaTableLog
 from tailer.errors import (
     ConfigError,
     FileVacuumed,
@@ -34,6 +33,7 @@ from tailer.errors import (
     UnsupportedFeature,
     VersionAhead,
 )
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.plan import ChangePlan
 from tailer.start import Start
 

@@ -30,7 +30,7 @@ from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.changelog.task_ids import check_reading, has_maps_in_order, renumbered
 from tailer.config.pipelines import PipelineSettings, TablePattern, Template
 from tailer.errors import ConfigError
-from tailer.lance.table import branch_id, dataset_id
+from tailer.formats.lance.table import branch_id, dataset_id
 from tailer.pipeline.delivery import ResumePoint
 from tailer.pipeline.policy import Policy
 from tailer.plan import (

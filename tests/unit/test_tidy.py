@@ -43,7 +43,8 @@ MACHINE_PATH: Final = re.compile(r"(?<![\w.~-])/(?:root\b|work\b|home/)")
 class Layer:
     """A layer of rooms, and the libraries they may import besides the standard library.
 
-    A room is a module or a folder at the top of `tailer`; it stands for everything inside.
+    A room is a module or a folder at the top of `tailer`, or a format's folder in `tailer/formats`; it stands for
+    everything inside.
     """
 
     rooms: str
@@ -59,8 +60,9 @@ LAYERS: Final = (
     Layer("plan", "pyarrow"),
     Layer("stores", "aiobotocore aiohttp anyio botocore obstore urllib3 watchfiles"),
     Layer("table_log sink", "pyarrow"),
-    Layer("delta", "anyio httpx2 msgspec pyarrow pyroaring"),
-    Layer("lance", "anyio pyarrow pyroaring"),
+    Layer("files", "pyarrow pyroaring"),
+    Layer("formats"),
+    Layer("formats.delta formats.lance", "anyio httpx2 msgspec pyarrow pyroaring"),
     Layer("read", "lance pyarrow pyroaring"),
     Layer("engine", "anyio pyarrow"),
     Layer("changelog", "anyio duckdb pyarrow pyroaring"),
@@ -76,7 +78,7 @@ LAYERS: Final = (
 
 PORTS: Final = "tailer.errors tailer.events tailer.plan tailer.sink"
 # For sinks that write folders, here and in stores.
-FOLDERS: Final = "tailer.delta.folders tailer.stores.* sinks.stores"
+FOLDERS: Final = "tailer.formats.delta.folders tailer.stores.* sinks.stores"
 
 # Sinks import the ports and nothing above them, like a third party's. The first row that matches a module is its row.
 VARIANTS: Final = "tailer.variant tailer.variant.nested tailer.variant.text"
@@ -152,7 +154,9 @@ def matches(module: str, patterns: str) -> bool:
 
 def room(module: str) -> str:
     """Return the room of a module of `tailer`; empty for the package itself."""
-    return module.removeprefix("tailer").removeprefix(".").partition(".")[0]
+    parts = module.split(".")[1:]
+    in_format = parts[:1] == ["formats"] and (ROOT / "tailer" / Path(*parts[:2])).is_dir()
+    return ".".join(parts[: 2 if in_format else 1])
 
 
 def layer(module: str) -> int:
@@ -241,7 +245,7 @@ def imported_rooms() -> dict[str, list[str]]:
     found: dict[str, set[str]] = {}
     for module in MODULES:
         names = {room(name) for name in imports(module) if name.startswith("tailer.")}
-        if module.startswith("tailer.") and (ROOT / "tailer" / room(module)).is_dir():
+        if module.startswith("tailer.") and (ROOT / "tailer" / room(module).replace(".", "/")).is_dir():
             found.setdefault(room(module), set()).update(names - {room(module)})
     order = [each for row in LAYERS for each in row.rooms.split()]
     return {each: sorted(found[each], key=order.index) for each in order if each in found}
@@ -250,7 +254,7 @@ def imported_rooms() -> dict[str, list[str]]:
 def test_the_architecture_page_shows_the_layers_and_the_imports() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     layers = "\n".join(f"{number:2} {row.rooms}" for number, row in enumerate(LAYERS))
-    arrows = "\n".join(f"{each:9} -> {' '.join(names)}".rstrip() for each, names in imported_rooms().items())
+    arrows = "\n".join(f"{each:13} -> {' '.join(names)}".rstrip() for each, names in imported_rooms().items())
     assert f"```text\n{layers}\n```" in page, f"the layers are\n{layers}"
     assert f"```text\n{arrows}\n```" in page, f"the imports are\n{arrows}"
 

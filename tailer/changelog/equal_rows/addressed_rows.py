@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 from tailer.changelog.equal_rows.comparable_values import comparable
 from tailer.errors import DataCorrupt
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
-from tailer.read.row_bitmaps import Bitmaps, bitmap_of
+from tailer.files.row_bitmaps import Bitmaps, bitmap_of
 from tailer.variant import InvalidVariant
 
 __all__ = ["LEADING_COLUMNS", "MAX_ROWS", "Wanted", "add_addresses"]

@@ -28,7 +28,7 @@ from tailer.changelog.equal_rows.fingerprints import fingerprint_sql
 from tailer.changelog.equal_rows.stopped import Stopped
 from tailer.changelog.spill.directory import scratch_folder
 from tailer.errors import ScratchUnavailable
-from tailer.read.row_bitmaps import Bitmaps
+from tailer.files.row_bitmaps import Bitmaps
 
 if TYPE_CHECKING:
     import duckdb

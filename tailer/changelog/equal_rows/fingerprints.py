@@ -20,7 +20,7 @@ from pyroaring import BitMap64
 
 from tailer.changelog.equal_rows.addressed_rows import LEADING_COLUMNS, Wanted
 from tailer.events import ChangeBatch
-from tailer.read.row_bitmaps import Bitmaps, bitmap_of
+from tailer.files.row_bitmaps import Bitmaps, bitmap_of
 
 if TYPE_CHECKING:
     import duckdb

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from tailer.events import ChangeType
+from tailer.files.row_bitmaps import Bitmaps
 from tailer.plan import ChangePlan, ChangeTask
 from tailer.read.kept_rows import ReadTask
-from tailer.read.row_bitmaps import Bitmaps
 
 if TYPE_CHECKING:
     from tailer.changelog.equal_rows.row_index import RowIndex

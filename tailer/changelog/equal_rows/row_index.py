@@ -16,9 +16,9 @@ from tailer.changelog.equal_rows.database_index import MEMORY_BYTES, DatabaseInd
 from tailer.changelog.equal_rows.memory_index import FEW_ROWS, MemoryIndex
 from tailer.changelog.equal_rows.stopped import Stopped
 from tailer.events import ChangeBatch, ChangeType
+from tailer.files.row_bitmaps import Bitmaps
 from tailer.plan import ChangeTask
 from tailer.read.kept_rows import ReadTask
-from tailer.read.row_bitmaps import Bitmaps
 
 __all__ = ["RowIndex"]
 

@@ -10,7 +10,7 @@ from typing import Final
 from pyroaring import BitMap64
 
 from tailer.changelog.spill.directory import SpillFolder, translated
-from tailer.delta.deletion_vector import VERSION, encode
+from tailer.files.deletion_vector import VERSION, encode
 from tailer.plan import DeletionVectorRef
 
 __all__ = ["SpilledBitmaps"]

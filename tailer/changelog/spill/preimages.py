@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from tailer.changelog.spill.directory import SpillFolder, translated
 from tailer.events import ChangeBatch
-from tailer.read.row_bitmaps import Bitmaps, positions_of, span
+from tailer.files.row_bitmaps import Bitmaps, positions_of, span
 
 __all__ = ["RUN_BYTES", "SpilledPreimages"]
 

@@ -27,8 +27,8 @@ from tailer.errors import (
     TailerError,
     VersionGone,
 )
-from tailer.lance.history import SUFFIX
-from tailer.lance.version_names import LARGEST
+from tailer.formats.lance.history import SUFFIX
+from tailer.formats.lance.version_names import LARGEST
 from tailer.pipeline.polling import Polling
 from tailer.pipeline.status import PipelineStatus
 from tailer.stores.folders import misplaced

@@ -16,7 +16,7 @@ from pyspark.sql import functions as sql
 
 from tailer.changelog.equal_rows.addressed_rows import MAX_ROWS
 from tailer.changelog.equal_rows.fingerprints import BUCKETS, SUMS
-from tailer.read.row_bitmaps import WORD_BITS
+from tailer.files.row_bitmaps import WORD_BITS
 
 __all__ = [
     "BOTH_SIDES",

@@ -16,10 +16,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from tailer.delta.partition_values import partition_scalar
 from tailer.events import ChangeType
+from tailer.files.partition_values import partition_scalar
+from tailer.files.row_bitmaps import WORD_BITS
 from tailer.plan import ChangeTask, TaskKind, output_schema
-from tailer.read.row_bitmaps import WORD_BITS
 from tailer.schema.columns import physical_name
 from tailer.spark.java import Jvm
 from tailer.spark.native.file_index import indexed

@@ -15,7 +15,7 @@ from pyspark.sql.types import ArrayType, BinaryType, BooleanType, IntegerType, L
 from tailer.changelog.equal_rows.addressed_rows import Wanted
 from tailer.changelog.equal_rows.fingerprints import SUMS, Fingerprints
 from tailer.events import ChangeBatch
-from tailer.read.row_bitmaps import Bitmaps, to_bytes
+from tailer.files.row_bitmaps import Bitmaps, to_bytes
 from tailer.spark.splits import FilesSplit, read_split
 
 __all__ = ["FingerprintSums", "NumberedSplit"]

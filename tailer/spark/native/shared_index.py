@@ -25,12 +25,12 @@ from pyspark.sql import DataFrame, SparkSession
 from tailer.changelog.equal_rows.addressed_rows import Wanted
 from tailer.changelog.equal_rows.fingerprints import Fingerprints
 from tailer.changelog.equal_rows.row_index import RowIndex
-from tailer.delta.deletion_vector import inline, load
 from tailer.events import ChangeType
+from tailer.files.deletion_vector import inline, load
+from tailer.files.row_bitmaps import Bitmaps, bitmap_of_words, from_bytes
 from tailer.plan import ChangeTask, TaskKind
 from tailer.read.data_files import LOCAL, DataFiles
 from tailer.read.kept_rows import ReadTask
-from tailer.read.row_bitmaps import Bitmaps, bitmap_of_words, from_bytes
 from tailer.spark.job_group import SPARK_ERRORS
 from tailer.spark.native import equal_rows
 from tailer.spark.native.executed import executed

@@ -20,7 +20,7 @@ __all__ = ["run"]
 
 _ONE_AT_A_TIME: Final = Lock()
 # By nearly every verb.
-_IMPORTED: Final = ("pyarrow.parquet", "tailer.changelog.carryovers", "tailer.cli.tail", "tailer.delta.table")
+_IMPORTED: Final = ("pyarrow.parquet", "tailer.changelog.carryovers", "tailer.cli.tail", "tailer.formats.delta.table")
 
 
 @cache

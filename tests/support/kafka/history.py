@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tailer.delta.log.listing import commit_name
+from tailer.formats.delta.log.listing import commit_name
 from tests.support.tables.log_files import (
     Action,
     add,

@@ -15,8 +15,8 @@ from sinks.kafka.sink import KafkaSink
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.placement import Writers
-from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline

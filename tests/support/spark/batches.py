@@ -14,9 +14,9 @@ from anyio import to_thread
 
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import Carryovers, PairingRules
-from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, SchemaChange
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.plan import ChangePlan
 from tailer.spark.source.admission import Admission, Budget
 from tailer.spark.source.plan_cache import Place

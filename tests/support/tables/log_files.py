@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from tailer.delta.log.listing import commit_name
+from tailer.formats.delta.log.listing import commit_name
 from tailer.plan import ChangeTask, DeletionVectorRef, TaskKind
 
 __all__ = [

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from tailer.delta.log.listing import commit_name
 from tailer.errors import TailerError
+from tailer.formats.delta.log.listing import commit_name
 from tailer.stores.memory import MemoryStore
 from tailer.stores.port import ObjectMeta, Objects, OpenObject, StoredObject
 from tests.support.tables.log_files import add, metadata, protocol

@@ -13,9 +13,9 @@ from rich.console import Console
 
 from tailer.cli import progress_display
 from tailer.cli.progress_display import Display, FollowedLog, ShownEngine
-from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.events import ChangeBatch
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.plan import ChangePlan, Position
 from tailer.start import Start
 from tailer.stores.local import LocalStore

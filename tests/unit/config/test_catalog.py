@@ -47,7 +47,7 @@ def test_invalid_options_are_named(options: dict[str, Any], where: str) -> None:
 
 
 def test_all_faults_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tailer.delta.catalog.unity", None)
+    monkeypatch.setitem(sys.modules, "tailer.formats.delta.catalog.unity", None)
     found = faults({"uri": "nowhere", "tabel": "orders", "tokenFile": "f"})
     assert [(fault.where, fault.hint) for fault in found] == [
         ("catalog", "Install it: pip install 'lake-tailer[unity]'."),

@@ -19,7 +19,7 @@ from sinks.kafka.clients.settings import ClientSettings
 from tailer.config.options import option_names
 from tailer.config.settings import examine
 from tailer.config.shapes import FileShape, PipelineShape, SparkShape, StoreShape
-from tailer.delta.catalog.options import UnityOptions
+from tailer.formats.delta.catalog.options import UnityOptions
 
 Table = dict[str, Any]
 Place = tuple[str, ...]

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 
 import tailer.engine.local
-from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine, remaining
 from tailer.errors import DataCorrupt, SinkUnavailable
 from tailer.events import ChangeBatch
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.plan import END, SNAPSHOT_TASKS, ChangePlan, ChangeTask, Position, Regime, TaskKind
 from tailer.stores.local import LocalStore
 from tests.support.follow import plans, run_plan, snapshot

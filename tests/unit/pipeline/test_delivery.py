@@ -11,8 +11,8 @@ from anyio import to_thread
 from deltalake import DeltaTable, write_deltalake
 
 from sinks.memory import MemorySink
-from tailer.delta.table import DeltaTableLog
 from tailer.errors import ChangesUnavailable, ConfigError, FileVacuumed, SinkRejected, TailerError
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.delivery import ResumePoint, VersionRange
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy

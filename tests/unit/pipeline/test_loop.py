@@ -15,10 +15,10 @@ from anyio import to_thread
 import tailer.engine.local
 from sinks.memory import MemorySink
 from sinks.testing import FaultySink
-from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError, SinkRejected, TableReplaced, TailerError, VersionAhead, VersionGone
 from tailer.events import ChangeBatch, ControlEvent
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import Policy

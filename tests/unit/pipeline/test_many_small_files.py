@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from sinks.testing import FaultySink
-from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.engine.prefetch import AHEAD_BYTES, prefetched
 from tailer.errors import FileVacuumed, StorageUnavailable
 from tailer.events import ChangeBatch, joined_rows
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.plan import ChangePlan, Position
 from tailer.sink import Progress, Sink, SinkTransaction
 from tailer.stores.local import LocalStore

@@ -6,10 +6,10 @@ import anyio
 import pytest
 
 from sinks.testing.faults import Fault, FaultySink, Kind, Step
-from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.errors import ChangesUnavailable, FileVacuumed
 from tailer.events import Gap
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import OnDataLoss
 from tailer.pipeline.row_delivery import row_pipeline

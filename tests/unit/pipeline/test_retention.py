@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tailer.delta.retention import parse_interval, retention_ms
+from tailer.formats.delta.retention import parse_interval, retention_ms
 from tailer.pipeline.retention import VacuumWatch
 
 HOUR_MS = 3_600_000

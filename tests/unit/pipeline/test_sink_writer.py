@@ -11,11 +11,11 @@ import pytest
 
 from sinks.memory import MemorySink
 from sinks.testing import FaultySink
-from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.engine.prefetch import prefetched
 from tailer.errors import FileVacuumed, SinkRejected
 from tailer.events import ChangeBatch, joined_rows
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.plan import ChangePlan, Position
 from tailer.sink import Demands, Sink, SinkTransaction
 from tailer.stores.local import LocalStore

@@ -10,11 +10,11 @@ import anyio
 import pytest
 from deltalake import DeltaTable
 
-from tailer.delta.checkpoints.checkpoint import read_state
-from tailer.delta.checkpoints.hint import LAST_CHECKPOINT
-from tailer.delta.log.actions import Metadata, Protocol, Txn
-from tailer.delta.log.listing import LogListing, commit_name
 from tailer.errors import LogCorrupt, ObjectAlreadyExists, StorageUnavailable
+from tailer.formats.delta.checkpoints.checkpoint import read_state
+from tailer.formats.delta.checkpoints.hint import LAST_CHECKPOINT
+from tailer.formats.delta.log.actions import Metadata, Protocol, Txn
+from tailer.formats.delta.log.listing import LogListing, commit_name
 from tailer.progress.delta_commit import checkpoint_name, read_commit, write_checkpoint, write_commit
 from tailer.stores.local import LocalStore
 from tailer.stores.memory import MemoryStore

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailer.delta.schema import arrow_schema
 from tailer.errors import LogCorrupt
+from tailer.formats.delta.schema import arrow_schema
 from tailer.plan import ChangeTask, TaskKind, output_schema
 from tailer.read.execute import execute
 from tailer.schema.changes import describe_changes

@@ -17,10 +17,10 @@ from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.placement import Writers
-from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.policy import OnDataLoss, Policy
 from tailer.plan import ChangePlan, Position
 from tailer.shards.assignment import KeyShards, TaskShards, shard_numbers

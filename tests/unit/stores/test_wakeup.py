@@ -15,7 +15,7 @@ from watchfiles import Change
 from watchfiles._rust_notify import WatchfilesRustInternalError
 from watchfiles.main import watch
 
-from tailer.delta.log.listing import COMMIT_FILE
+from tailer.formats.delta.log.listing import COMMIT_FILE
 from tailer.stores.wakeup import ACTIVE_S, LOOK_S, LocalWake, Pace, TimerWake, Wake
 from tests.support.streams import become
 

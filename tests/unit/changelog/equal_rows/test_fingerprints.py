@@ -13,7 +13,7 @@ from pyroaring import BitMap64
 from tailer.changelog.equal_rows.addressed_rows import MAX_ROWS, Wanted
 from tailer.changelog.equal_rows.fingerprints import BUCKETS, Fingerprints
 from tailer.events import METADATA_FIELDS, ChangeBatch, ChangeType
-from tailer.read.row_bitmaps import Bitmaps
+from tailer.files.row_bitmaps import Bitmaps
 
 SALT: Final = "a salt"
 ALL: Final = Wanted(tuple(ChangeType))

@@ -27,7 +27,7 @@ from tailer.changelog.equal_rows.row_index import RowIndex
 from tailer.changelog.equal_rows.stopped import Stopped
 from tailer.errors import FileVacuumed, StorageUnavailable
 from tailer.events import METADATA_FIELDS, ChangeBatch, ChangeType
-from tailer.read.row_bitmaps import Bitmaps, bitmap_of
+from tailer.files.row_bitmaps import Bitmaps, bitmap_of
 from tests.support.seeds import repeats
 
 ALL = tuple(ChangeType)

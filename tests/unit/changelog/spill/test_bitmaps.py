@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
-from tailer.delta.deletion_vector import load
 from tailer.errors import StorageUnavailable
+from tailer.files.deletion_vector import load
 from tailer.plan import DeletionVectorRef
 from tailer.read.execute import execute
 from tests.support.tables.log_files import task

@@ -16,8 +16,8 @@ from tailer.changelog.equal_rows.database_index import DatabaseIndex
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.changelog.spill.directory import scratch_folder
 from tailer.changelog.spill.preimages import SpilledPreimages
-from tailer.delta.checkpoints.sorted_runs import SpillingSort
 from tailer.errors import Retry, ScratchUnavailable
+from tailer.formats.delta.checkpoints.sorted_runs import SpillingSort
 
 PROGRAM = """
 import os, signal, sys

@@ -11,8 +11,8 @@ import pytest
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.settings import load
 from tailer.daemon.fleet import AwaitedTable, is_missing
-from tailer.delta.log.listing import LOG
 from tailer.errors import FileVacuumed, NotATable, StorageUnavailable, TableReplaced, UnsupportedFeature
+from tailer.formats.delta.log.listing import LOG
 from tailer.pipeline.status import PipelineState, PipelineStatus
 from tailer.stores.memory import MemoryStore
 from tailer.stores.port import Objects, ObjectStore

@@ -11,8 +11,8 @@ import pytest
 
 from tailer.changelog.rules import PairingRules
 from tailer.config.tables import open_table
-from tailer.delta.table import DeltaTableLog
 from tailer.errors import ConfigError, FileVacuumed, SchemaChanged, TableReplaced, TailerError, VersionAhead
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.plan import ChangePlan, ChangeTask, Position
 from tailer.spark.source.admission import Admission, Budget
 from tailer.spark.source.plan_cache import Place, View

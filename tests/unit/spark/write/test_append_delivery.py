@@ -12,8 +12,8 @@ from sinks.delta.sink import DeltaSink
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
-from tailer.delta.table import DeltaTableLog
 from tailer.engine.local import LocalEngine
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline

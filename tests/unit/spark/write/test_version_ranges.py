@@ -6,8 +6,8 @@ import anyio
 import pytest
 
 from tailer.changelog.rules import Carryovers, PairingRules
-from tailer.delta.table import DeltaTableLog
 from tailer.errors import LogCorrupt, SchemaChanged
+from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.delivery import VersionRange
 from tailer.pipeline.policy import OnSchemaChange, Policy
 from tailer.read.data_files import LOCAL

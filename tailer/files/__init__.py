@@ -1,0 +1,8 @@
+"""What data files of any format share.
+
+deletion_vector           which rows of a file are meant: bitmaps in a file or in text
+row_bitmaps               row positions as bitmaps and as Arrow arrays
+partition_values, years   partition values as Arrow scalars
+"""
+
+__all__: list[str] = []

@@ -1,0 +1,18 @@
+"""Delta Lake: from the files of a `_delta_log` to change plans.
+
+log/              file names, listings, commit files and their actions, commit timestamps, the port of commits
+checkpoints/      state and live files from checkpoints, in bounded memory; the `_last_checkpoint` hint
+catalog/          commits ratified by a catalog: its port, and Unity Catalog
+features          table features: supported, ignored or refused, and why
+schema            Delta types as Arrow types
+snapshot          the table's state, advanced commit by commit
+history           protocol, metadata and table id at a version
+retention         retention periods from table properties
+commit_plan       a commit file read, and planned by the rules of `changes`
+changes           a commit and the states around it -> ChangePlan (the rules of the change data feed)
+descriptor        descriptors of deletion vectors, made independent of the table
+table             the `TableLog` port for Delta tables
+folders           Delta tables in local folders
+"""
+
+__all__: list[str] = []

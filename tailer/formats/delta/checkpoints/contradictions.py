@@ -1,0 +1,136 @@
+"""Commits that contradict the table's state: they remove a file that is not live, or add one that is.
+
+What such a commit deletes and inserts is delivered as its actions say, as in Spark's feed. But the table's state is
+made by other rules: a remove counts for the logical file that it names, and adding a file again changes nothing
+(PROTOCOL.md, "Action Reconciliation"). So the changes do not turn the state before the commit into the one after it.
+
+A commit that removes one path with several deletion vectors does not count: see `tailer.formats.delta.log.removes`. Nor
+does one that adds a live file without a change of data, as writers do for statistics.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from typing import Final
+
+import pyarrow as pa
+
+from tailer.errors import LogCorrupt, VersionGone
+from tailer.formats.delta.checkpoints.checkpoint import from_sound_checkpoint, listed_before, read_adds
+from tailer.formats.delta.checkpoints.live_files import unique_ids
+from tailer.formats.delta.checkpoints.sorted_runs import SpillingSort
+from tailer.formats.delta.log.actions import AddFile, CdcFile, FileAction, scan_commit
+from tailer.formats.delta.log.commit_log import CommitLog
+from tailer.formats.delta.log.listing import LogPath, LogSegment
+from tailer.formats.delta.log.paths import locate, locate_all
+from tailer.formats.delta.log.removes import file_key
+from tailer.stores.port import ObjectStore, OpenObject, in_thread
+from tailer.table_log import Contradiction
+
+__all__ = ["MOST_COMMITS", "newest_contradictions"]
+
+MOST_COMMITS: Final = 1000
+_BATCH_ROWS: Final = 4096
+_CHECKPOINTED: Final = -1  # in the place of a version
+# `is_add` sorts the adds of a version behind its removes, which are about older files.
+_ENTRIES: Final = pa.schema(
+    {
+        "location": pa.string(),
+        "vector": pa.string(),
+        "version": pa.int64(),
+        "is_add": pa.int64(),
+        "changes_data": pa.bool_(),
+    }
+)
+_BY_FILE: Final = ("location", "vector", "version", "is_add")
+
+Entry = tuple[str, str, int, int, bool]
+
+
+async def newest_contradictions(store: ObjectStore, log: CommitLog) -> tuple[Contradiction, ...]:
+    """Find the versions after the newest checkpoint that contradict the state; none where it is not at hand.
+
+    It is not where there are more than `MOST_COMMITS` of them, or the log has a gap or is damaged.
+    """
+    listing = await log.recent(0)
+    with suppress(VersionGone, LogCorrupt):  # reported when it is read
+        if len(listing.segment(listing.latest).commits) <= MOST_COMMITS:
+            find = partial(_find, store)
+            return await from_sound_checkpoint(log.listing, listing, listing.latest, find)
+    return ()
+
+
+async def _find(store: ObjectStore, segment: LogSegment) -> tuple[Contradiction, ...]:
+    """Find the commits of `segment` that contradict the state before them; of each, one of its files.
+
+    Raises as `live_files` does.
+    """
+    with SpillingSort(_ENTRIES, _BY_FILE) as entries:
+        for path in segment.commits:
+            with listed_before():
+                await store.scan(path.name, partial(_add_commit, entries, segment.table, store.uri, path))
+        await read_adds(store, segment, lambda adds: entries.add(_checkpointed(adds, store.uri)))
+        return await in_thread(_replay, entries)
+
+
+def _add_commit(entries: SpillingSort, table: str, root: str, path: LogPath, opened: OpenObject) -> None:
+    rows: list[Entry] = []
+
+    def flush() -> None:
+        if rows:
+            columns = zip(*rows, strict=True)
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, _ENTRIES, strict=True)]
+            entries.add(pa.record_batch(arrays, schema=_ENTRIES))
+            rows.clear()
+
+    def add(file: FileAction) -> bool:
+        if not isinstance(file, CdcFile):
+            location, vector = file_key(file, locate(file.path, root))
+            rows.append((location, vector, path.version, int(isinstance(file, AddFile)), file.data_change))
+            if len(rows) == _BATCH_ROWS:
+                flush()
+        return False
+
+    try:
+        scan_commit(opened.file, table, path.name, path.version, opened.meta.modified_ms, add)
+        flush()
+    except ValueError as error:
+        raise LogCorrupt(table, path.name, str(error), path.version) from error
+
+
+def _checkpointed(adds: pa.StructArray, root: str) -> pa.RecordBatch:
+    many = len(adds)
+    constants = [pa.repeat(pa.scalar(_CHECKPOINTED, pa.int64()), many), pa.repeat(pa.scalar(1, pa.int64()), many)]
+    keys = [locate_all(adds.field("path"), root), unique_ids(adds.field("deletionVector"))]
+    return pa.record_batch([*keys, *constants, pa.repeat(pa.scalar(False), many)], schema=_ENTRIES)
+
+
+def _replay(entries: SpillingSort) -> tuple[Contradiction, ...]:
+    found: dict[int, Contradiction] = {}
+    for location, rows in groupby(_rows(entries), key=itemgetter(0)):
+        for each in _of_location(location, list(rows)):
+            found.setdefault(each.version, each)
+    return tuple(found[version] for version in sorted(found))
+
+
+def _rows(entries: SpillingSort) -> Iterator[Entry]:
+    for batch in entries:
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def _of_location(location: str, rows: list[Entry]) -> Iterable[Contradiction]:
+    removes = Counter(version for _, _, version, is_add, changes_data in rows if not is_add and changes_data)
+    vector, is_live = "", False
+    for _, named, version, is_add, changes_data in rows:
+        if named != vector:
+            vector, is_live = named, False
+        if not is_add and not is_live and removes[version] < 2:
+            yield Contradiction(
+                version, location, "it removes a file that was not in the table, or was with another deletion vector"
+            )
+        if is_add and is_live and changes_data:
+            yield Contradiction(version, location, "it adds a file that was in the table already")
+        is_live = bool(is_add)

@@ -1,0 +1,130 @@
+"""One commit file, read and planned in one call of a worker thread.
+
+A commit that does not say everything about the files that it removes is planned in a second step, with what the state
+before it says.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import BinaryIO, cast
+
+from tailer.errors import ChangesUnavailable, LogCorrupt, StorageError
+from tailer.formats.delta.changes import plan_changes, reads_data_files
+from tailer.formats.delta.log.actions import CdcFile, Commit, FileAction, RemoveFile, scan_commit
+from tailer.formats.delta.log.commit_file import CommitContent, CommitFile
+from tailer.formats.delta.log.removes import FilesBefore, complete, fill_from_adds, incomplete
+from tailer.formats.delta.snapshot import Snapshot
+from tailer.plan import ChangePlan
+from tailer.stores.port import ObjectMeta, OpenObject
+
+__all__ = ["CommitPlanner", "PlannedCommit"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCommit:
+    """Outcome of reading a commit file. `is_ended`: whether its last line ends with a newline.
+
+    `predecessor`: the file of the commit before it, as it was found afterwards; None: not looked for, or not found.
+    `commit`: set where the state before must say more about the files of `incomplete`, before there is a plan.
+    """
+
+    file: CommitFile
+    is_ended: bool
+    error: LogCorrupt | None
+    state: Snapshot | None = None
+    plan: ChangePlan | None = None
+    predecessor: ObjectMeta | None = None
+    commit: Commit | None = None
+    incomplete: Sequence[RemoveFile] = ()
+
+    @property
+    def outcome(self) -> tuple[Snapshot, ChangePlan]:
+        """State and plan. Raises the error that prevented them."""
+        if self.error is not None:
+            raise self.error
+        assert self.state is not None
+        assert self.plan is not None
+        return self.state, self.plan
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPlanner:
+    """Planner of the commit of `version` of the table at `uri`.
+
+    `before`: the state it applies to; None for the table's first commit. `is_early`: whether that already includes the
+    commit's metadata. `managed`: whether a catalog manages the table. `allowed_roots`: as for
+    `plan_changes`. `stat`: looks for the file of the commit before; None: nobody asks for it.
+    """
+
+    uri: str
+    version: int
+    before: Snapshot | None
+    is_early: bool
+    managed: bool
+    allowed_roots: tuple[str, ...]
+    stat: Callable[[], ObjectMeta] | None = None
+
+    def plan(self, opened: OpenObject) -> PlannedCommit:
+        """Read the commit file to its end, also a damaged one, and plan it.
+
+        Raises `ChangesUnavailable`, `FileOutsideTable`, `UnsupportedFeature`.
+        """
+        content = CommitContent(opened.file)
+        state: Snapshot | None = None
+        plan: ChangePlan | None = None
+        wanted: list[RemoveFile] = []
+        try:
+            commit, state = self._read(content, opened.meta)
+            if self.before is not None and reads_data_files(commit):
+                commit = fill_from_adds(commit, self.before, state)
+                wanted = incomplete(commit, self.before)
+            if not wanted:
+                plan = self._plan(commit, state)
+        except LogCorrupt as error:
+            content.read_all()
+            return PlannedCommit(CommitFile(opened.meta, content.digest), content.is_ended, error)
+        file = CommitFile(opened.meta, content.digest)
+        rest = commit if wanted else None
+        return PlannedCommit(file, content.is_ended, None, state, plan, self._predecessor(), rest, wanted)
+
+    def complete(self, planned: PlannedCommit, files: FilesBefore) -> PlannedCommit:
+        """Plan a commit with what the state before it says of the files that it lacks.
+
+        Raises as `plan` does, and `LogCorrupt`.
+        """
+        assert planned.commit is not None
+        assert planned.state is not None
+        assert self.before is not None
+        plan = self._plan(complete(planned.commit, self.before, files), planned.state)
+        return replace(planned, plan=plan, commit=None, incomplete=())
+
+    def _predecessor(self) -> ObjectMeta | None:
+        if self.stat is not None:
+            with suppress(StorageError):  # asked for again, and reported then
+                return self.stat()
+        return None
+
+    def _read(self, content: CommitContent, meta: ObjectMeta) -> tuple[Commit, Snapshot]:
+        file = cast("BinaryIO", content)
+        commit = scan_commit(file, self.uri, meta.name, self.version, meta.modified_ms, _changes_rows)
+        if self.before is None:
+            info = commit.info
+            dated_ms = info.in_commit_timestamp if info is not None else None
+            times = [commit.modified_ms]
+            state = Snapshot.begin(
+                self.uri, commit.version, commit.protocol, commit.metadata, times, dated_ms, self.managed
+            )
+        else:
+            state = self.before.advance(commit)
+        if self.is_early and commit.removes:
+            reason = "it deletes rows and may change the schema, and the log no longer has the schema before it"
+            raise ChangesUnavailable(self.uri, commit.version, reason)
+        return commit, state
+
+    def _plan(self, commit: Commit, state: Snapshot) -> ChangePlan:
+        return plan_changes(commit, self.before, state, self.uri, self.allowed_roots)
+
+
+def _changes_rows(file: FileAction) -> bool:
+    return isinstance(file, CdcFile) or file.data_change

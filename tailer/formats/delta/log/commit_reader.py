@@ -1,0 +1,143 @@
+"""Commits of a listing, read without their file actions.
+
+Those that are wanted next are read together, and the protocol and metadata that each sets are cached as long as a
+listing shows the same file. Where files do not appear whole, one that has just changed may do so again within the
+resolution of its time, and is not cached.
+"""
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from itertools import takewhile
+from math import inf
+from typing import Final
+
+from tailer.errors import ObjectNotFound, StorageUnavailable, TailerError
+from tailer.formats.delta.log.actions import NOTHING_SET, Commit, StateActions, scan_commit, scan_state
+from tailer.formats.delta.log.listing import LogPath
+from tailer.formats.delta.log.windows import WINDOW_FILES, read_together, window
+from tailer.stores.port import BlockingScans, ObjectMeta, ObjectStore, OpenObject, in_thread
+
+__all__ = ["CommitReader"]
+
+_SETTLED_MS: Final = 2000
+_MOST_AT_ONCE: Final = 512
+_MOST_CACHED: Final = 100_000  # commits, with some 200 bytes each
+
+
+class CommitReader:
+    """The commits of the table in `store`."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        # By the name of the commit; nearly every commit sets nothing.
+        self._nothing: dict[str, ObjectMeta] = {}
+        self._something: dict[str, tuple[ObjectMeta, StateActions]] = {}
+
+    def forget(self) -> None:
+        """Discard everything read so far: the log may have been replaced."""
+        self._nothing.clear()
+        self._something.clear()
+
+    async def commit(self, path: LogPath) -> Commit:
+        """Read the commit at `path`.
+
+        Raises `LogCorrupt`, and `StorageUnavailable` where the file no longer exists.
+        """
+        try:
+            return await self._store.scan(path.name, partial(self._parse, path))
+        except ObjectNotFound as error:
+            raise _removed(error) from error
+
+    def cached_actions(self, path: LogPath) -> StateActions | None:
+        """Return what `state_actions` would without reading; None: it would read."""
+        meta = path.meta
+        if self._nothing.get(meta.name) == meta:
+            return NOTHING_SET
+        cached = self._something.get(meta.name)
+        return cached[1] if cached is not None and cached[0] == meta else None
+
+    async def state_actions(self, paths: Sequence[LogPath], number: int) -> StateActions:
+        """Return protocol and metadata that the commit at `paths[number]` sets. The paths after it are wanted next.
+
+        Raises as `commit` does.
+        """
+        cached = self.cached_actions(paths[number])
+        if cached is not None:
+            return cached
+        settled_ms = self._settled_ms()
+        if paths[number].modified_ms >= settled_ms:
+            return _actions(await self.commit(paths[number]))
+        wanted = self._window(paths, number, settled_ms)
+        found = await self._read_all(wanted)
+        for path, (meta, actions) in zip(wanted, found, strict=False):
+            if meta.modified_ms < settled_ms:
+                self._cache(path.meta if path.meta == meta else meta, actions)
+        return found[0][1]
+
+    def _window(self, paths: Sequence[LogPath], number: int, settled_ms: float) -> list[LogPath]:
+        """Return the commits to read together with `paths[number]`: as many as were read before it, within limits.
+
+        Reading more costs nothing but the read where no requests are made.
+        """
+        most = min(max(WINDOW_FILES, number), _MOST_AT_ONCE) if isinstance(self._store, BlockingScans) else WINDOW_FILES
+        later = takewhile(lambda path: path.meta.modified_ms < settled_ms, paths[number : number + most])
+        return window((path for path in later if self.cached_actions(path) is None), most)
+
+    def _cache(self, meta: ObjectMeta, actions: StateActions) -> None:
+        name = meta.name
+        self._nothing.pop(name, None)
+        self._something.pop(name, None)
+        if len(self._nothing) + len(self._something) < _MOST_CACHED:
+            if actions is NOTHING_SET:
+                self._nothing[name] = meta
+            else:
+                self._something[name] = meta, actions
+
+    def _settled_ms(self) -> float:
+        """Return the time, in milliseconds: a file that was modified before it appears whole."""
+        return inf if self._store.is_atomic else time.time() * 1000 - _SETTLED_MS
+
+    async def _read_all(self, paths: Sequence[LogPath]) -> list[tuple[ObjectMeta, StateActions]]:
+        """Read commits together, up to the first that cannot be read; raise its error if it is the first of all."""
+        store = self._store
+        if not isinstance(store, BlockingScans):
+            return await read_together(paths, self._read_state)
+
+        def scan() -> list[tuple[ObjectMeta, StateActions]]:
+            found: list[tuple[ObjectMeta, StateActions]] = []
+            try:
+                for path in paths:
+                    found.append(store.scan_now(path.meta.name, partial(self._parse_state, path)))  # noqa: PERF401
+            except ObjectNotFound as error:
+                if not found:
+                    raise _removed(error) from error
+            except TailerError:
+                if not found:
+                    raise
+            return found
+
+        return await in_thread(scan)
+
+    async def _read_state(self, path: LogPath) -> tuple[ObjectMeta, StateActions]:
+        try:
+            return await self._store.scan(path.name, partial(self._parse_state, path))
+        except ObjectNotFound as error:
+            raise _removed(error) from error
+
+    def _parse_state(self, path: LogPath, opened: OpenObject) -> tuple[ObjectMeta, StateActions]:
+        return opened.meta, scan_state(opened.file, self._store.uri, path.meta.name, path.version)
+
+    def _parse(self, path: LogPath, opened: OpenObject) -> Commit:
+        meta, table = opened.meta, self._store.uri
+        return scan_commit(opened.file, table, path.name, path.version, meta.modified_ms, lambda _: False)
+
+
+def _removed(error: ObjectNotFound) -> StorageUnavailable:
+    return StorageUnavailable(error.path, "it was removed while the log was being read")
+
+
+def _actions(commit: Commit) -> StateActions:
+    if commit.protocol is None and commit.metadata is None:
+        return NOTHING_SET
+    return commit.protocol, commit.metadata

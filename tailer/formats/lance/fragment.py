@@ -1,0 +1,160 @@
+"""Fragments: the rows of a dataset, as a manifest describes them (Lance format, "Fragments", `protos/table.proto`).
+
+A fragment has data files, each with some of the columns for all of its rows, and at most one deletion file. Rows are
+addressed by their offset in the data files, whether they are deleted or not.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tailer.formats.lance.protobuf import InvalidMessage, Message
+
+__all__ = ["DataFile", "DeletionFile", "DeletionKind", "ExternalFile", "Fragment", "OverlayFile", "parse_fragment"]
+
+
+class DeletionKind(StrEnum):
+    """Encoding of a deletion file; the value is the extension of its name."""
+
+    ARROW = "arrow"
+    BITMAP = "bin"
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file with some of the columns of a fragment.
+
+    `path` is relative to the folder `data` of the dataset, or of base path `base_id`. Negative `field_ids` are
+    tombstones. `column_indices` is empty in files of version 1; `size_bytes` is None where it was not recorded.
+    """
+
+    path: str
+    field_ids: tuple[int, ...]
+    column_indices: tuple[int, ...]
+    major_version: int
+    minor_version: int
+    size_bytes: int | None
+    base_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionFile:
+    """The file with the offsets of a fragment's deleted rows.
+
+    `num_deleted_rows` is None where it was not recorded. Old writers recorded wrong numbers, so count the file.
+    """
+
+    kind: DeletionKind
+    read_version: int
+    id: int
+    num_deleted_rows: int | None
+    base_id: int | None
+
+    def path(self, fragment_id: int) -> str:
+        """Return the path of the file, relative to the dataset or to base path `base_id`."""
+        return f"_deletions/{fragment_id}-{self.read_version}-{self.id}.{self.kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalFile:
+    """A slice of a file; `path` is relative to the dataset."""
+
+    path: str
+    offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OverlayFile:
+    """New values for some rows of some columns, in place of those in the data files.
+
+    `coverage` holds 32-bit Roaring bitmaps of offsets: one for all fields of the file, or one for each of them.
+    """
+
+    file: DataFile
+    coverage: tuple[bytes, ...]
+    is_shared: bool
+    committed_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """One fragment in one version. A later overlay in `overlays` is newer.
+
+    `physical_rows` is None where it was not recorded; old writers recorded wrong numbers. `row_ids` is an encoded
+    sequence of stable row ids (see `row_ids`), `last_updated` and `created` are encoded versions (also there).
+    """
+
+    id: int
+    files: tuple[DataFile, ...]
+    deletion: DeletionFile | None
+    overlays: tuple[OverlayFile, ...]
+    physical_rows: int | None
+    row_ids: bytes | ExternalFile | None
+    last_updated: bytes | ExternalFile | None
+    created: bytes | ExternalFile | None
+
+
+def parse_fragment(data: bytes) -> Fragment:
+    """Read a message `DataFragment`. Raises `InvalidMessage`."""
+    message = Message(data)
+    deletion = message.optional_message(3)
+    return Fragment(
+        id=message.number(1),
+        files=tuple(_data_file(each) for each in message.messages(2)),
+        deletion=None if deletion is None else _deletion_file(deletion),
+        overlays=tuple(_overlay_file(each) for each in message.messages(11)),
+        physical_rows=message.number(4) or None,
+        row_ids=_sequence(message, inline=5, external=6),
+        last_updated=_sequence(message, inline=7, external=8),
+        created=_sequence(message, inline=9, external=10),
+    )
+
+
+def _data_file(message: Message) -> DataFile:
+    path = message.text(1)
+    if not path:
+        raise InvalidMessage("a data file has no path")
+    return DataFile(
+        path=path,
+        field_ids=message.all_signed(2),
+        column_indices=message.all_signed(3),
+        major_version=message.number(4, 32),
+        minor_version=message.number(5, 32),
+        size_bytes=message.number(6) or None,
+        base_id=message.optional_number(7, 32),
+    )
+
+
+def _deletion_file(message: Message) -> DeletionFile:
+    file_type = message.number(1)
+    if file_type > 1:
+        raise InvalidMessage(f"a deletion file has the type {file_type}, known are 0 and 1")
+    return DeletionFile(
+        kind=DeletionKind.BITMAP if file_type else DeletionKind.ARROW,
+        read_version=message.number(2),
+        id=message.number(3),
+        num_deleted_rows=message.number(4) or None,
+        base_id=message.optional_number(7, 32),
+    )
+
+
+def _overlay_file(message: Message) -> OverlayFile:
+    file, is_shared = message.optional_message(1), message.one_of(2, 4) == 2
+    if file is None:
+        raise InvalidMessage("an overlay has no file")
+    sparse = message.optional_message(4)
+    return OverlayFile(
+        file=_data_file(file),
+        coverage=(message.data(2),) if is_shared else () if sparse is None else sparse.all_data(1),
+        is_shared=is_shared,
+        committed_version=message.number(3),
+    )
+
+
+def _sequence(message: Message, inline: int, external: int) -> bytes | ExternalFile | None:
+    if message.one_of(inline, external) is None:
+        return None
+    file = message.optional_message(external)
+    if file is None:
+        return message.data(inline)
+    return ExternalFile(file.text(1), file.number(2), file.number(3))

@@ -1,0 +1,231 @@
+"""The versions of a dataset in a store: listed, read, and found by time. All I/O of the format is here."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from anyio import sleep
+from pyroaring import BitMap
+
+from tailer.errors import (
+    ChangesUnavailable,
+    ConfigError,
+    FileOutsideTable,
+    LogCorrupt,
+    ObjectNotFound,
+    StorageUnavailable,
+    VersionGone,
+)
+from tailer.formats.lance.changes import Deletions, Version, deletion_files
+from tailer.formats.lance.columns import ColumnNames
+from tailer.formats.lance.deletions import read_deletions
+from tailer.formats.lance.features import refuse_unknown, uses_stable_row_ids
+from tailer.formats.lance.fragment import DeletionFile, Fragment
+from tailer.formats.lance.manifest import Manifest, parse_manifest
+from tailer.formats.lance.protobuf import InvalidMessage
+from tailer.formats.lance.schema import arrow_schema
+from tailer.formats.lance.transaction import parse_transaction
+from tailer.formats.lance.version_names import LARGEST, manifests
+from tailer.stores.folders import no_table
+from tailer.stores.location import is_readable, lies_in, parse_location
+from tailer.stores.port import ObjectMeta, ObjectStore, StoredObject, in_thread
+from tailer.stores.uploads import UploadStore
+
+__all__ = ["SUFFIX", "VERSIONS", "Found", "History", "has_manifests", "version_gone"]
+
+VERSIONS: Final = "_versions"
+SUFFIX: Final = ".lance"  # of datasets in stores, by which they are known before they are looked at
+_MANIFEST: Final = ".manifest"
+_LOOKS: Final = 5
+_RENAMING_S: Final = 0.5
+_NOWHERE: Final = Path("/")  # base paths are absolute
+_KEPT_DELETIONS: Final = 256  # bitmaps of the last versions: a fragment that loses rows often loses more
+
+# What a bitmap was read from: the folder of the dataset or of a base path, and the file below it.
+_DeletionPath = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A manifest, and the file it was read from."""
+
+    meta: ObjectMeta
+    manifest: Manifest
+
+
+class History:
+    """The versions of the dataset at the root of `store`. `table_id`: its id in plans from now on.
+
+    `open_store`: opens another root, where base paths lead. `allowed_roots`: those that they may lead to.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        table_id: str,
+        open_store: Callable[[str], ObjectStore],
+        allowed_roots: tuple[str, ...] = (),
+    ) -> None:
+        self._store = store
+        self.table_id = table_id
+        self._open_store = open_store
+        self._allowed_roots = allowed_roots
+        self._padded = True  # whether names of manifests count down from the largest number
+        self._bitmaps: OrderedDict[_DeletionPath, BitMap] = OrderedDict()
+
+    @property
+    def uri(self) -> str:
+        """The dataset's location."""
+        return self._store.uri
+
+    async def listed(self) -> Mapping[int, str]:
+        """Return the name of each version's manifest, in ascending order. Raises `NotATable` where there is none.
+
+        While a writer renames all manifests, there are names of both schemes: that is waited for.
+        """
+        for _ in range(_LOOKS - 1):
+            with suppress(LogCorrupt):
+                return self._note(await self._list())
+            await sleep(_RENAMING_S)
+        return self._note(await self._list())
+
+    async def _list(self) -> Mapping[int, str]:
+        objects = await self._store.list(VERSIONS)
+        return manifests(self.uri, (each.name.rpartition("/")[2] for each in objects))
+
+    def _note(self, found: Mapping[int, str]) -> Mapping[int, str]:
+        """Note the scheme of the names."""
+        if not found:
+            raise no_table(self.uri, VERSIONS, "no manifest in _versions", "a Lance dataset")
+        version, name = next(iter(found.items()))
+        self._padded = name != f"{version}.manifest"
+        return found
+
+    def name(self, version: int) -> str:
+        """Return the name of a version's manifest, in the scheme of the last listing."""
+        return f"{VERSIONS}/{LARGEST - version:020d}.manifest" if self._padded else f"{VERSIONS}/{version}.manifest"
+
+    async def read(self, version: int) -> Found | None:
+        """Read a version's manifest; None where it is missing. Raises `LogCorrupt`, `UnsupportedFeature`."""
+        uri = f"{self.uri}/{self.name(version)}"
+
+        def decode(stored: StoredObject) -> Found:
+            manifest = parse_manifest(stored.data, uri)
+            if manifest.version != version:
+                raise LogCorrupt(self.uri, self.name(version), f"it is of version {manifest.version}", version)
+            refuse_unknown(manifest, self.uri)
+            return Found(stored.meta, manifest)
+
+        try:
+            return await self._store.read(self.name(version), decode)
+        except ObjectNotFound:
+            return None
+
+    async def existing(self, version: int) -> Found:
+        """Read the manifest of a version that a listing showed. Raises `VersionGone` where it is gone since."""
+        found = await self.read(version)
+        if found is None:
+            raise await self.gone(version)
+        return found
+
+    async def gone(self, version: int) -> VersionGone:
+        """Build the error for a missing version, with those that there are."""
+        return version_gone(self.uri, version, await self.listed())
+
+    def version(self, manifest: Manifest, before: Version | None, operation: str | None) -> Version:
+        """Return a version with its schema. `before`: the one that `operation` changed; None: not known."""
+        schema = arrow_schema(manifest, self.uri)
+        if before is None:
+            names = ColumnNames()
+        elif operation == "Overwrite":
+            names = before.names.after_overwrite(arrow_schema(before.manifest, self.uri), schema, manifest.version)
+        else:
+            names = before.names.extended(schema)
+        for base in manifest.base_paths.values():
+            self._root(base.path, manifest.version)
+        stable = uses_stable_row_ids(manifest)
+        fragments = manifest.fragments_by_id(self.uri)
+        return Version(self.uri, self.table_id, manifest, names.schema(schema), names, fragments, stable)
+
+    async def operation(self, manifest: Manifest) -> str | None:
+        """Return the operation that made a version; None where it is not known."""
+        try:
+            if manifest.transaction is not None:
+                return parse_transaction(manifest.transaction).operation
+            if manifest.transaction_file:
+                name = f"_transactions/{manifest.transaction_file}"
+                return await self._store.read(name, lambda stored: parse_transaction(stored.data).operation)
+        except (InvalidMessage, ObjectNotFound):
+            pass
+        return None
+
+    async def deletions(
+        self, before: Version | None, after: Version, operation: str | None
+    ) -> tuple[Deletions, Deletions]:
+        """Read the deletion files that a plan needs: of the version before, and of the one after."""
+        found: tuple[dict[int, BitMap], dict[int, BitMap]] = {}, {}
+        for version, fragment in deletion_files(before, after, operation):
+            assert fragment.deletion is not None, "deletion_files yields no other"
+            bitmap = await self._deleted(version, fragment, fragment.deletion, after.manifest.version)
+            found[version is after][fragment.id] = bitmap
+        return found
+
+    async def _deleted(self, version: Version, fragment: Fragment, file: DeletionFile, planned: int) -> BitMap:
+        manifest, path = version.manifest, file.path(fragment.id)
+        store = self._store
+        if file.base_id is not None:
+            base = manifest.base_paths.get(file.base_id)
+            if base is None:
+                reason = f"{path} is in the base path {file.base_id}, which it does not have"
+                raise LogCorrupt(self.uri, self.name(manifest.version), reason, planned)
+            store = self._open_store(self._root(base.path, planned))
+        key = store.uri, path
+        if key not in self._bitmaps:
+            try:
+                self._bitmaps[key] = await store.read(path, lambda stored: read_deletions(file.kind, stored.data))
+            except InvalidMessage as error:
+                raise LogCorrupt(self.uri, path, str(error), planned) from error
+            except ObjectNotFound as error:
+                raise ChangesUnavailable(self.uri, planned, f"its deletion file {path} is gone") from error
+            while len(self._bitmaps) > _KEPT_DELETIONS:
+                self._bitmaps.popitem(last=False)
+        self._bitmaps.move_to_end(key)
+        return self._bitmaps[key]
+
+    def _root(self, path: str, version: int) -> str:
+        """Return the location of a base path. Raises `FileOutsideTable` where it is not allowed."""
+        try:
+            location = parse_location(path, beside=_NOWHERE, where="base path")
+        except ConfigError as error:
+            raise FileOutsideTable(self.uri, version, path, is_readable(path)) from error
+        if not any(lies_in(location, root) for root in (self.uri, *self._allowed_roots)):
+            raise FileOutsideTable(self.uri, version, location, is_readable(location))
+        return location
+
+
+def version_gone(uri: str, version: int, found: Iterable[int]) -> VersionGone:
+    """Build the error for a missing version of the dataset at `uri`, with the versions that were `found`."""
+    versions = sorted(found)
+    resume = next((each for each in versions if each > version and each - 1 in versions), versions[-1] + 1)
+    return VersionGone(uri, version, versions[0], versions[-1], resume, ("latest", "snapshot"))
+
+
+async def has_manifests(store: ObjectStore, folder: str, *, is_named: bool = False) -> bool:
+    """Return whether the folder of a store holds a Lance dataset; at most one request. Raises `StorageError`.
+
+    `is_named`: whether the format is known to be Lance, so that the folder's name need not say so.
+    """
+    if isinstance(store, UploadStore):
+        return (is_named or folder.endswith(SUFFIX)) and any(
+            name.endswith(_MANIFEST) for name in await store.names_below(f"{folder}/{VERSIONS}".removeprefix("/"))
+        )
+    path = Path(store.uri, folder, VERSIONS)
+    try:
+        return await in_thread(lambda: any(each.name.endswith(_MANIFEST) for each in path.iterdir()))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise StorageUnavailable(str(path), error.strerror or str(error)) from error

@@ -1,0 +1,243 @@
+"""Manifests: one version of a dataset (Lance format, "Dataset Directory", `protos/table.proto`).
+
+A manifest file is, from its start::
+
+    index section         skipped
+    transaction section   u32 length, then the transaction that made the version; in newer files only
+    manifest              u32 length, then the message Manifest
+    footer                i64 offset of the manifest, u16 major version, u16 minor version, "LANC"
+
+All numbers are little-endian. A file of many fragments is large, and its index section may be larger than all the rest:
+read the last `FIRST_READ_BYTES`, ask `first_byte_needed` how much more is needed, and read that.
+"""
+
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from tailer.errors import LogCorrupt
+from tailer.formats.lance.fragment import Fragment, parse_fragment
+from tailer.formats.lance.protobuf import InvalidMessage, Message
+
+__all__ = ["FIRST_READ_BYTES", "BasePath", "Field", "Manifest", "first_byte_needed", "parse_manifest"]
+
+FIRST_READ_BYTES: Final = 64 * 1024
+
+_FOOTER: Final = struct.Struct("<qHH4s")
+_LENGTH: Final = struct.Struct("<I")
+_MAGIC: Final = b"LANC"
+_TRANSACTION_FIELDS: Final = (23, 21)  # today's, and that of older writers
+_SMALL_BYTES: Final = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column or a nested field. `parent_id` is -1 for a column.
+
+    `encoding` and `dictionary` (offset and length) belong to data files of version 1. `key_position`: place in the
+    unenforced primary key, from 1 on; 0 for a place after those, by field id; None if the field is not in the key.
+    """
+
+    id: int
+    parent_id: int
+    name: str
+    logical_type: str
+    nullable: bool
+    metadata: Mapping[str, bytes]
+    extension_name: str
+    encoding: int
+    dictionary: tuple[int, int] | None
+    key_position: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BasePath:
+    """Another place with files of the dataset.
+
+    `is_dataset_root`: whether `path` has the folders `data` and `_deletions`, or holds data files itself.
+    """
+
+    id: int
+    name: str | None
+    is_dataset_root: bool
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One version of a dataset.
+
+    `transaction` holds the transaction if the manifest does, else `transaction_file` names a file in `_transactions`;
+    it is empty if no file was written. `data_format` is the version of the data files ("2.0"), empty in old manifests.
+    `fields` lists each field before the fields nested in it.
+    """
+
+    version: int
+    timestamp_ns: int
+    reader_feature_flags: int
+    writer_feature_flags: int
+    fields: tuple[Field, ...]
+    schema_metadata: Mapping[str, bytes]
+    fragments: tuple[Fragment, ...]
+    max_fragment_id: int | None
+    next_row_id: int
+    transaction_file: str
+    transaction: bytes | None
+    data_format: str
+    config: Mapping[str, str]
+    table_metadata: Mapping[str, str]
+    base_paths: Mapping[int, BasePath]
+    branch: str | None
+    writer: str
+
+    @property
+    def timestamp_ms(self) -> int:
+        """Time of the commit in milliseconds since 1970, rounded down."""
+        return self.timestamp_ns // 1_000_000
+
+    def fragments_by_id(self, table: str) -> dict[int, Fragment]:
+        """Return the fragments by id. Raises `LogCorrupt` if two have the same: their rows have the same addresses."""
+        found: dict[int, Fragment] = {}
+        for each in self.fragments:
+            if each.id in found:
+                raise LogCorrupt(table, "_versions", f"two fragments have the id {each.id}", self.version)
+            found[each.id] = each
+        return found
+
+
+def first_byte_needed(data: bytes, uri: str, start: int) -> int:
+    """Return the first byte of the file that `parse_manifest` needs, given its bytes from `start` to the end.
+
+    Read more and ask again while the answer is less than `start`: twice at most, because the place of the transaction
+    is found in the manifest. Raises `LogCorrupt`.
+    """
+    with _corruption_of(uri):
+        position = _manifest_position(data, start)
+        if position < start:
+            return position
+        offset = _transaction_offset(_manifest_message(data, position - start))
+        return position if offset is None else min(offset, position)
+
+
+def parse_manifest(data: bytes, uri: str, *, start: int = 0) -> Manifest:
+    """Read the manifest file at `uri` from its bytes, or from those from `start` to its end. Raises `LogCorrupt`."""
+    with _corruption_of(uri):
+        position = _manifest_position(data, start)
+        if position < start:
+            raise InvalidMessage(f"the manifest begins at byte {position}, but only those from {start} on were read")
+        message = _manifest_message(data, position - start)
+        offset = _transaction_offset(message)
+        return _manifest(message, None if offset is None else _section(data[: position - start], offset - start))
+
+
+@contextmanager
+def _corruption_of(uri: str) -> Iterator[None]:
+    """Turn what is wrong with a message into the error about the manifest at `uri`."""
+    try:
+        yield
+    except InvalidMessage as error:
+        table, _, name = uri.rpartition("/_versions/")
+        raise LogCorrupt(table or uri, f"_versions/{name}", str(error)) from error
+
+
+def _manifest_position(data: bytes, start: int) -> int:
+    if len(data) < _FOOTER.size:
+        raise InvalidMessage(f"{len(data)} bytes are too short for a manifest")
+    position, major, minor, magic = _FOOTER.unpack_from(data, len(data) - _FOOTER.size)
+    if magic != _MAGIC:
+        raise InvalidMessage(f"it ends with {magic!r}, not {_MAGIC!r}: it is no manifest, or not complete")
+    if major != 0:
+        raise InvalidMessage(f"a manifest file of version {major}.{minor}; only 0.x is known")
+    if not 0 <= position <= start + len(data) - _FOOTER.size - _LENGTH.size:
+        raise InvalidMessage(f"the manifest cannot begin at byte {position}")
+    return int(position)
+
+
+def _manifest_message(data: bytes, at: int) -> Message:
+    found = _section(data, at)
+    if at + _LENGTH.size + len(found) + _FOOTER.size != len(data):
+        raise InvalidMessage(f"the manifest has {len(found)} bytes, but the footer does not follow them")
+    return Message(found)
+
+
+def _section(data: bytes, at: int) -> bytes:
+    """Return the bytes at a place, after their length."""
+    end = at + _LENGTH.size
+    if not 0 <= at <= end <= len(data):
+        raise InvalidMessage(f"a section begins at byte {at} of {len(data)}")
+    (size,) = _LENGTH.unpack_from(data, at)
+    if size > len(data) - end:
+        raise InvalidMessage(f"a section has {size} bytes, {size - len(data) + end} more than there are")
+    return data[end : end + size]
+
+
+def _transaction_offset(message: Message) -> int | None:
+    return next((message.number(each) for each in _TRANSACTION_FIELDS if message.has(each)), None)
+
+
+def _manifest(message: Message, transaction: bytes | None) -> Manifest:
+    version = message.number(3)
+    if version == 0:
+        raise InvalidMessage("it has no version")
+    base_paths = [_base_path(each) for each in message.messages(18)]
+    return Manifest(
+        version=version,
+        timestamp_ns=_timestamp_ns(message.optional_message(7)),
+        reader_feature_flags=message.number(9),
+        writer_feature_flags=message.number(10),
+        fields=tuple(_field(each) for each in message.messages(1)),
+        schema_metadata=message.data_by_key(5),
+        fragments=tuple(_shared_fragment(each) for each in message.all_data(2)),
+        max_fragment_id=message.optional_number(11, 32),
+        next_row_id=message.number(14),
+        transaction_file=message.text(12),
+        transaction=transaction,
+        data_format=_nested_text(message, 15, 2),
+        config=message.text_by_key(16),
+        table_metadata=message.text_by_key(19),
+        base_paths={each.id: each for each in base_paths},
+        branch=message.optional_text(20),
+        writer=_nested_text(message, 13, 2),
+    )
+
+
+def _nested_text(message: Message, field: int, nested: int) -> str:
+    found = message.optional_message(field)
+    return "" if found is None else found.text(nested)
+
+
+def _timestamp_ns(timestamp: Message | None) -> int:
+    """Read a `google.protobuf.Timestamp`: seconds, and nanoseconds that count forward also before 1970."""
+    return 0 if timestamp is None else timestamp.signed(1, 64) * 1_000_000_000 + timestamp.signed(2)
+
+
+def _field(message: Message) -> Field:
+    dictionary = message.optional_message(8)
+    in_key = message.flag(12) or message.number(13, 32) > 0
+    return Field(
+        id=message.signed(3),
+        parent_id=message.signed(4),
+        name=message.text(2),
+        logical_type=message.text(5),
+        nullable=message.flag(6),
+        metadata=message.data_by_key(10),
+        extension_name=message.text(9),
+        encoding=message.number(7),
+        dictionary=None if dictionary is None else (dictionary.signed(1, 64), dictionary.signed(2, 64)),
+        key_position=message.number(13, 32) if in_key else None,
+    )
+
+
+def _base_path(message: Message) -> BasePath:
+    return BasePath(message.number(1, 32), message.optional_text(2), message.flag(3), message.text(4))
+
+
+def _shared_fragment(data: bytes) -> Fragment:
+    """Return the fragment, the same object as in other versions that hold it unchanged, if it is not large."""
+    return _known_fragment(data) if len(data) <= _SMALL_BYTES else parse_fragment(data)
+
+
+_known_fragment: Final = lru_cache(maxsize=2**14)(parse_fragment)

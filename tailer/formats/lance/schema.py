@@ -1,0 +1,154 @@
+"""Fields of a manifest as an Arrow schema (Lance format, "Fields", "Data Types"; `protos/file.proto`).
+
+The types are those of rows as they are read: a blob is `large_binary`, JSON is text, and any other extension type is
+the type that it is stored as. Each field has its id, and the name of its extension type if it has one, as metadata.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from tailer.errors import LogCorrupt, UnsupportedFeature
+from tailer.formats.lance.manifest import Field, Manifest
+
+__all__ = ["EXTENSION", "FIELD_ID", "arrow_schema", "field_id"]
+
+FIELD_ID: Final = b"lance:field_id"
+EXTENSION: Final = b"lance:extension"
+
+_MOST_LEVELS: Final = 64
+_ARROW_EXTENSION: Final = b"ARROW:extension:"
+_BLOB: Final = "lance.blob.v2"
+
+_PLAIN: Final = {
+    "null": pa.null(),
+    "bool": pa.bool_(),
+    "int8": pa.int8(),
+    "uint8": pa.uint8(),
+    "int16": pa.int16(),
+    "uint16": pa.uint16(),
+    "int32": pa.int32(),
+    "uint32": pa.uint32(),
+    "int64": pa.int64(),
+    "uint64": pa.uint64(),
+    "halffloat": pa.float16(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "large_string": pa.large_string(),
+    "binary": pa.binary(),
+    "large_binary": pa.large_binary(),
+    "date32:day": pa.date32(),
+    "date64:ms": pa.date64(),
+    "time32:s": pa.time32("s"),
+    "time32:ms": pa.time32("ms"),
+    "time64:us": pa.time64("us"),
+    "time64:ns": pa.time64("ns"),
+    "blob": pa.large_binary(),
+    "lance.bfloat16": pa.binary(2),
+}
+_PARAMETERS: Final[Sequence[tuple[re.Pattern[str], Callable[..., pa.DataType]]]] = (
+    (re.compile(r"fixed_size_binary:(\d+)"), lambda size: pa.binary(int(size))),
+    (re.compile(r"timestamp:(s|ms|us|ns):-"), pa.timestamp),
+    (re.compile(r"timestamp:(s|ms|us|ns):(.+)"), pa.timestamp),
+    (re.compile(r"duration:(s|ms|us|ns)"), pa.duration),
+    (re.compile(r"decimal:128:(\d+):(-?\d+)"), lambda digits, scale: pa.decimal128(int(digits), int(scale))),
+    (re.compile(r"decimal:256:(\d+):(-?\d+)"), lambda digits, scale: pa.decimal256(int(digits), int(scale))),
+)
+_LISTS: Final = {
+    "list": pa.list_,
+    "list.struct": pa.list_,
+    "large_list": pa.large_list,
+    "large_list.struct": pa.large_list,
+}
+_FIXED_SIZE_LIST: Final = re.compile(r"fixed_size_list:(.+):(\d+)")
+_DICTIONARY: Final = re.compile(r"dict:(.+):(u?int(?:8|16|32|64)):(?:false|true)")
+
+
+def arrow_schema(manifest: Manifest, table: str) -> pa.Schema:
+    """Return the schema of the rows of a version.
+
+    Raises `UnsupportedFeature` for a type that is not known, and `LogCorrupt` if the fields are no tree.
+    """
+    fields = manifest.fields
+    nested: dict[int, list[pa.Field]] = {-1: []} | {each.id: [] for each in fields}
+    _check_tree(manifest, table)
+    for each in reversed(fields):  # each field comes before those nested in it
+        nested[each.parent_id].insert(0, _arrow_field(each, nested[each.id], manifest, table))
+    return pa.schema(nested[-1], {key.encode(): value for key, value in manifest.schema_metadata.items()})
+
+
+def field_id(field: pa.Field) -> int:
+    """Return the id of a field of a schema from `arrow_schema`."""
+    return int(field.metadata[FIELD_ID])
+
+
+def _check_tree(manifest: Manifest, table: str) -> None:
+    levels = {-1: 0}
+    for each in manifest.fields:
+        level = levels.get(each.parent_id)
+        if each.id < 0 or each.id in levels or level is None or level == _MOST_LEVELS:
+            reason = f"field {each.id} ({each.name}) in field {each.parent_id} is not part of a tree"
+            raise LogCorrupt(table, "_versions", reason, manifest.version)
+        levels[each.id] = level + 1
+
+
+def _arrow_field(field: Field, nested: Sequence[pa.Field], manifest: Manifest, table: str) -> pa.Field:
+    try:
+        kind = pa.large_binary() if field.extension_name == _BLOB else _arrow_type(field.logical_type, nested)
+    except (pa.ArrowException, OverflowError, ValueError) as error:
+        name = f"the type {field.logical_type!r} of the field {field.name!r}"
+        raise UnsupportedFeature(table, name, manifest.version, str(error)) from error
+    metadata = {key.encode(): value for key, value in field.metadata.items()}
+    metadata = {key: value for key, value in metadata.items() if not key.startswith(_ARROW_EXTENSION)}
+    metadata |= {FIELD_ID: str(field.id).encode()}
+    if field.extension_name:
+        metadata |= {EXTENSION: field.extension_name.encode()}
+    return pa.field(field.name, kind, field.nullable, metadata)
+
+
+def _arrow_type(logical: str, nested: Sequence[pa.Field]) -> pa.DataType:
+    if logical == "struct":
+        return pa.struct(nested)
+    if logical == "json" and not nested:
+        return pa.string()
+    fixed_size = _FIXED_SIZE_LIST.fullmatch(logical)
+    if not nested and logical not in _LISTS:
+        return _scalar_type(logical)
+    if len(nested) != 1:
+        raise ValueError(f"it has {len(nested)} nested fields, not one")
+    if logical in _LISTS:
+        return _LISTS[logical](nested[0])
+    if fixed_size:
+        return pa.list_(nested[0], int(fixed_size[2]))
+    if logical == "map" and pa.types.is_struct(nested[0].type) and nested[0].type.num_fields == 2:
+        return pa.map_(*nested[0].type)
+    raise ValueError("it cannot have these nested fields")
+
+
+def _scalar_type(logical: str) -> pa.DataType:
+    """Return a type without fields of its own: the elements of its lists have the name `item` and may be null."""
+    sizes: list[int] = []
+    while match := _FIXED_SIZE_LIST.fullmatch(logical):
+        logical, size = match.groups()
+        sizes.append(int(size))
+        if len(sizes) > _MOST_LEVELS:
+            raise ValueError(f"it has more than {_MOST_LEVELS} levels")
+    found = _element_type(logical)
+    for size in reversed(sizes):
+        found = pa.list_(found, size)
+    return found
+
+
+def _element_type(logical: str) -> pa.DataType:
+    if logical in _PLAIN:
+        return _PLAIN[logical]
+    for pattern, build in _PARAMETERS:
+        if match := pattern.fullmatch(logical):
+            return build(*match.groups())
+    match = _DICTIONARY.fullmatch(logical)
+    if match is None or match[1] not in _PLAIN:
+        raise ValueError("lake-tailer does not know it")
+    return pa.dictionary(_PLAIN[match[2]], _PLAIN[match[1]])

@@ -1,0 +1,289 @@
+"""A Lance dataset's versions behind the `TableLog` port (Lance format, "Dataset Directory", "Manifest").
+
+The folder of manifests is listed at the start, when a named start point is resolved, and from time to time while no
+version comes: that shows a gap, and manifests that were renamed. Otherwise the next version is found by requesting its
+manifest, so the cost of a version does not depend on the length of the history.
+
+Manifests appear whole. A manifest does not name its predecessor. So before the next one is used, the last one is
+checked: if it is still the manifest that was read, the dataset is still the same. A dataset has no id. Its location
+stands for it: a dataset that is deleted and made again while nobody follows it is noticed only if it has fewer
+versions. A branch has an id, so a branch that is made again under the same name is always noticed.
+
+A branch is read from its own folder, which is that of a dataset. Its first version changes no row: it has those of the
+version that the branch was made from, whichever branch that is of.
+
+A version's changes need the version before. Where that was cleaned up, the changes are lost.
+"""
+
+import uuid
+from collections.abc import AsyncGenerator, Callable
+from re import compile as pattern
+from typing import Final
+
+import pyarrow as pa
+
+from tailer.errors import (
+    ChangesUnavailable,
+    ConfigError,
+    FileVacuumed,
+    LogError,
+    LogRewritten,
+    ObjectNotFound,
+    TableReplaced,
+    TailerError,
+    VersionAhead,
+    VersionGone,
+)
+from tailer.formats.lance.changes import Version, plan_changes, plan_snapshot
+from tailer.formats.lance.history import VERSIONS, History, version_gone
+from tailer.formats.lance.refs import Branch, folder_of, read_branch, read_tag
+from tailer.plan import ChangePlan, Position
+from tailer.start import Start, StartKind, StartPoint
+from tailer.stores.port import ObjectMeta, ObjectStore, in_thread
+from tailer.stores.wakeup import Wake
+
+__all__ = ["LanceTableLog", "branch_id", "dataset_id"]
+
+PAGE_FRAGMENTS: Final = 1024  # of a snapshot, in one plan
+_MANIFEST: Final = pattern(r"[0-9]+\.manifest")
+_LIST_MISSES: Final = 16
+
+
+def dataset_id(uri: str) -> str:
+    """Return the id of the dataset at `uri`. It is part of progress, so it never changes."""
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"lance:{uri}"))
+
+
+def branch_id(uri: str, identity: str) -> str:
+    """Return the id of the branch at `uri`, as `dataset_id`. `identity`: as in `Branch`."""
+    return dataset_id(f"{uri}@{identity}")
+
+
+class LanceTableLog:
+    """The versions of the Lance dataset, or of the branch of one, at the root of `store`.
+
+    `open_store`: opens another root, where base paths lead. `allowed_roots`: those that they may lead to. `branch`: the
+    name of the branch, as `parse_branch` returns it.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        open_store: Callable[[str], ObjectStore],
+        allowed_roots: tuple[str, ...] = (),
+        branch: str | None = None,
+    ) -> None:
+        self._store = self._dataset = store
+        self._name = branch
+        self._branch: Branch | None = None
+        if branch is not None:
+            self._dataset = open_store(store.uri.removesuffix(f"/{folder_of(branch)}"))
+            allowed_roots = (*allowed_roots, self._dataset.uri)
+        self._history = History(store, dataset_id(store.uri), open_store, allowed_roots)
+        self._next = 1
+        self._state: Version | None = None
+        self._predecessor: ObjectMeta | None = None
+        self._misses = 0
+
+    @property
+    def uri(self) -> str:
+        """The location of the dataset, or of the branch."""
+        return self._store.uri
+
+    @property
+    def retention_ms(self) -> int | None:
+        """See `TableLog.retention_ms`. Versions are kept until a writer cleans them up."""
+        return None
+
+    @property
+    def state_id(self) -> str | None:
+        """See `TableLog.state_id`."""
+        return None if self._state is None else self._state.table_id
+
+    async def table_id(self) -> str:
+        """See `TableLog.table_id`. Raises `NotATable` where there is no version, `ConfigError` without the branch."""
+        await self._read_branch()
+        await self._history.listed()
+        return self._history.table_id
+
+    async def ids(self, since: int) -> tuple[str, ...]:
+        """See `TableLog.ids`."""
+        await self._read_branch()
+        return (self._history.table_id,)
+
+    async def latest(self) -> int:
+        """Return the newest version."""
+        return max(await self._history.listed())
+
+    async def resolve(self, start: Start) -> StartPoint:
+        """See `TableLog.resolve`. The earliest changes are those after the earliest version, or all of version 1."""
+        await self._read_branch()
+        versions = list(await self._history.listed())
+        latest = versions[-1]
+        match start.kind:
+            case StartKind.EARLIEST:
+                return StartPoint(versions[0] + (versions[0] != self._first_version))
+            case StartKind.TAG:
+                return StartPoint(await self._tagged(start, "start") + 1)
+            case StartKind.LATEST:
+                return StartPoint(latest + 1)
+            case StartKind.SNAPSHOT:
+                return StartPoint(latest, snapshot=True)
+            case StartKind.VERSION:
+                if start.value > latest + 1:
+                    raise VersionAhead(self.uri, start.value, latest, is_start=True)
+                return StartPoint(max(start.value, 1))
+        after = await self._first_at_or_after(versions, start.value)
+        if after == len(versions):
+            remedy = "Give an earlier time, or `latest`."
+            raise ConfigError("start", f"{self.uri} has no version after that time", remedy)
+        return StartPoint(versions[after])
+
+    async def resolve_end(self, end: Start) -> int:
+        """See `TableLog.resolve_end`. A time before the earliest version raises `ConfigError`."""
+        if end.kind is StartKind.TAG:
+            return await self._tagged(end, "end")
+        versions = list(await self._history.listed())
+        match end.kind:
+            case StartKind.VERSION:
+                return end.value
+            case StartKind.EARLIEST:
+                return versions[0]
+            case StartKind.TIMESTAMP:
+                after = await self._first_at_or_after(versions, end.value + 1)
+                if after == 0:
+                    raise ConfigError("end", f"{self.uri} has no version before that time", "Give a later time.")
+                return versions[after - 1]
+        return versions[-1]
+
+    async def seek(self, version: int) -> pa.Schema | None:
+        """See `TableLog.seek`."""
+        await self._read_branch()
+        versions = await self._history.listed()
+        latest = max(versions)
+        if version > latest + 1:
+            raise VersionAhead(self.uri, version - 1, latest)
+        if version <= latest and version not in versions:
+            raise version_gone(self.uri, version, versions)
+        self._state, self._predecessor = None, None
+        before = version if self._branch is not None and version == self._first_version else version - 1
+        if before > 0:
+            if before not in versions:
+                reason = f"version {before}, from which it began, was cleaned up"
+                raise ChangesUnavailable(self.uri, version, reason)
+            found = await self._history.existing(before)
+            await self._check_branch(version)
+            self._state = await in_thread(self._history.version, found.manifest, None, None)
+            self._predecessor = found.meta
+        self._next, self._misses = max(version, 1), 0
+        return None if self._state is None else self._state.schema
+
+    async def next_plan(self) -> ChangePlan | None:
+        """See `TableLog.next_plan`."""
+        found = await self._history.read(self._next)
+        if found is None:
+            self._misses += 1
+            if self._misses % _LIST_MISSES == 0:
+                await self._check_gap()
+            return None
+        await self._check_predecessor()
+        before, operation = self._state, await self._history.operation(found.manifest)
+        after = await in_thread(self._history.version, found.manifest, before, operation)
+        deletions = await self._history.deletions(before, after, operation)
+        plan = await in_thread(plan_changes, before, after, operation, *deletions)
+        self._state, self._predecessor = after, found.meta
+        self._next, self._misses = self._next + 1, 0
+        return plan
+
+    async def confirm(self, delivered: Position | None) -> None:
+        """See `TableLog.confirm`. There is nothing to check: a manifest appears whole."""
+
+    async def snapshot_plans(self, version: int) -> AsyncGenerator[ChangePlan, None]:
+        """See `TableLog.snapshot_plans`. Fragments are in the order of their ids."""
+        if self._branch is None:
+            await self._read_branch()
+        await self._history.listed()
+        found = await self._history.existing(version)
+        await self._check_branch(version)
+        state = await in_thread(self._history.version, found.manifest, None, None)
+        fragments = [state.fragments[number] for number in sorted(state.fragments)]
+        for first in range(0, max(len(fragments), 1), PAGE_FRAGMENTS):
+            page = fragments[first : first + PAGE_FRAGMENTS]
+            yield await in_thread(plan_snapshot, state, first, page)
+
+    async def after_loss(self, error: TailerError, version: int) -> int:
+        """See `TableLog.after_loss`."""
+        if isinstance(error, FileVacuumed | ChangesUnavailable | VersionGone):
+            versions = await self._history.listed()
+            later = [each for each in versions if each > version and each - 1 in versions]
+            if later:
+                return later[0]
+            if version >= max(versions):
+                return version + 1
+        raise error
+
+    def make_wake(self) -> Wake:
+        """See `TableLog.make_wake`."""
+        return self._store.make_wake(VERSIONS, _MANIFEST)
+
+    @property
+    def _first_version(self) -> int:
+        return 1 if self._branch is None else self._branch.first_version
+
+    async def _read_branch(self) -> None:
+        """Read the branch anew, if one is followed: it may have been made again."""
+        if self._name is not None:
+            self._branch = await read_branch(self._dataset, self._name)
+            self._history.table_id = branch_id(self.uri, self._branch.identity)
+
+    async def _check_branch(self, version: int) -> None:
+        """Raise if the branch was made again since it was read: then `version` may be one of the new branch."""
+        followed = self._history.table_id
+        await self._read_branch()
+        if self._history.table_id != followed:
+            raise TableReplaced(self.uri, version, followed, self._history.table_id)
+
+    async def _tagged(self, place: Start, where: str) -> int:
+        return (await read_tag(self._dataset, place.tag, self._name, where)).version
+
+    async def _check_predecessor(self) -> None:
+        """Raise unless the manifest before the next one is the file that was read, or was cleaned up."""
+        read = self._predecessor
+        if read is not None:
+            try:
+                if await self._store.stat(read.name) != read and not await self._is_copy(read.name):
+                    raise LogRewritten(self.uri, self._next - 1, read.name)
+            except ObjectNotFound:
+                await self._check_branch(self._next)
+
+    async def _is_copy(self, name: str) -> bool:
+        """Return whether the manifest before the next one has the content that was read, though its file is newer.
+
+        Where an external store commits versions, several clients may copy a manifest to its place.
+        """
+        assert self._state is not None, "there is a manifest before"
+        try:
+            found = await self._history.read(self._state.manifest.version)
+        except LogError:
+            return False
+        return found is not None and found.meta.name == name and found.manifest == self._state.manifest
+
+    async def _check_gap(self) -> None:
+        """Raise if the awaited version is lost, or was delivered and is gone. The names may have changed since."""
+        versions = await self._history.listed()
+        if max(versions) < self._next - 1:
+            raise VersionAhead(self.uri, self._next - 1, max(versions))
+        if self._next < max(versions) and self._next not in versions:
+            raise version_gone(self.uri, self._next, versions)
+
+    async def _first_at_or_after(self, versions: list[int], time_ms: int) -> int:
+        """Return the index of the first version at or after a time, by bisection; the number of versions: none."""
+        low, high = 0, len(versions)
+        while low < high:
+            middle = (low + high) // 2
+            found = await self._history.existing(versions[middle])
+            if found.manifest.timestamp_ms < time_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
