@@ -28,13 +28,14 @@ from click.shell_completion import shell_complete
 from tailer.cli import tailer
 from tailer.cli.streams import OutputRefused, abandon_output, flush_errors, guard_streams
 from tailer.errors import SinkError, TailerError, one_line
+from tailer.formats.loaded import thread_libraries
 
 __all__ = ["main"]
 
 # Arrow's other allocators keep far more of the memory that batches have left.
 ALLOCATOR: Final = ("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
 GRAVITY: Final = (1, 3, 2, 4)
-_WITH_THREADS: Final = frozenset({"obstore", "lance"})
+_WITH_THREADS: Final = frozenset({"obstore"})
 COMPLETE: Final = "_TAILER_COMPLETE"  # set by a shell that asks for completions
 
 
@@ -60,10 +61,10 @@ def main() -> None:
 def _end(code: int) -> NoReturn:
     """End the process.
 
-    Threads of obstore and pylance go on while the interpreter goes away, and sometimes abort the process over that. So
-    the work that is due at the end is done, and the interpreter is left alone.
+    Threads of obstore, and of libraries that read some formats, go on while the interpreter goes away, and sometimes
+    abort the process over that. So the work that is due at the end is done, and the interpreter is left alone.
     """
-    if _WITH_THREADS.isdisjoint(sys.modules):
+    if (_WITH_THREADS | thread_libraries()).isdisjoint(sys.modules):
         sys.exit(code)
     atexit._run_exitfuncs()  # noqa: SLF001 - as multiprocessing does; there is no public name
     os._exit(code)

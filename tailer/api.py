@@ -28,11 +28,12 @@ from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.net_changes import net_changes
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.config.options import faults_of
-from tailer.config.tables import TableFormat, check_choices, open_files, open_table
+from tailer.config.tables import open_files, open_table
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError, SchemaChanged, brief_errors, how_to_install
 from tailer.events import ChangeBatch, ControlEvent, joined_rows
+from tailer.formats.registry import check_choices
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import ChangePlan, Position, output_schema
@@ -71,15 +72,15 @@ def changes(
     table_format: str | None = None,
     branch: str | None = None,
 ) -> "Changes":
-    """Return the changes of a Delta table or a Lance dataset, from `start` to `end`, both included; no I/O yet.
+    """Return the changes of a table, from `start` to `end`, both included; no I/O yet.
 
     Rows have the table's columns, then `_change_type`, `_commit_version` and `_commit_timestamp`, in commit order with
     deletes before inserts. `table`: its folder, or its URI. `start`: also `snapshot`, all rows as inserts
     and then the changes after them. `end`: None follows the table without an end. `columns`: the ones to read; all by
     default. `row_ids`: add `_row_id` and `_row_commit_version`. `carryovers`, `compute_updates`, `key`,
     `skip_unchanged`: as in a pipeline's configuration. `net`: only the net change of each row in that range.
-    `allowed_roots`: folders outside of the table that its files may be in. `table_format`: `delta` or `lance`; None: a
-    folder is looked at, and in a store, names of Lance datasets end with `.lance`. `branch`: of a Lance dataset.
+    `allowed_roots`: folders outside of the table that its files may be in. `table_format`: the name of a format, such
+    as `delta`; None: a folder is looked at, and in a store its name. `branch`: of a table whose format has branches.
 
     Raises `ConfigError` for options that do not go together.
     """
@@ -95,7 +96,7 @@ def changes(
         rules = PairingRules(Carryovers(carryovers), compute_updates, keys, skip_unchanged)
         until = None if end is None else Start.at(end, "end")
         roots = tuple(_location("allowed_roots", root) for root in _names("allowed_roots", allowed_roots))
-        chosen = check_choices(TableFormat.parse(table_format, "table_format"), branch)
+        chosen = check_choices(table_format, branch)
         wanted = Changes(location, Start.at(start), until, policy, rules, net, roots, chosen, branch)
         _check(wanted)
         return wanted
@@ -168,7 +169,7 @@ class Changes:
     rules: PairingRules
     net: bool = False
     allowed_roots: tuple[str, ...] = ()
-    table_format: TableFormat | None = None
+    table_format: str | None = None
     branch: str | None = None
 
     def __iter__(self) -> Generator[pa.RecordBatch, None, None]:

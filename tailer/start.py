@@ -63,7 +63,7 @@ class Start:
         except (ValueError, OverflowError):
             remedy = (
                 "Give earliest, latest, snapshot, a version such as 12, a timestamp such as 2026-03-01T12:00:00Z, or "
-                "tag:NAME for a tag of a Lance dataset."
+                "tag:NAME for a tag, if the table's format has any."
             )
             raise ConfigError(where, f"{text!r} is not a version, a time or a keyword", remedy) from None
         return cls(StartKind.TIMESTAMP, (moment - _EPOCH) // timedelta(milliseconds=1))

@@ -15,8 +15,8 @@ from tailer.daemon.connection import Connection, connect
 from tailer.daemon.fleet import with_found_tables
 from tailer.daemon.standing import Standing
 from tailer.errors import ConfigError
+from tailer.formats.locations import misplaced
 from tailer.start import Start, StartKind
-from tailer.stores.folders import misplaced
 
 __all__ = ["command"]
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from tailer.cli.completion import folders
 from tailer.cli.roots import allow_root, choose_branch, choose_format, locations
-from tailer.config.tables import TableFormat, open_table
+from tailer.config.tables import open_table
 from tailer.errors import VersionAhead, VersionGone
 from tailer.plan import ChangePlan, ChangeTask
 from tailer.stores.location import parse_location
@@ -28,11 +28,11 @@ __all__ = ["command"]
 @choose_branch
 @allow_root
 def command(
-    table: str, version: int, table_format: TableFormat | None, branch: str | None, allowed_roots: tuple[str, ...]
+    table: str, version: int, table_format: str | None, branch: str | None, allowed_roots: tuple[str, ...]
 ) -> None:
     """Print what one version changed, as a plan in JSON.
 
-    TABLE is the folder of a Delta table or of a Lance dataset, or its URI. `ChangePlan.from_json` reads the
+    TABLE is the folder of a table, or its URI. `ChangePlan.from_json` reads the
     JSON; its schemas are in Arrow's serialized form. On a terminal a readable summary follows.
     """
     location, roots = parse_location(table, Path.cwd(), "TABLE"), locations(allowed_roots)

@@ -6,7 +6,6 @@ from typing import Final
 
 import click
 
-from tailer.config.tables import TableFormat
 from tailer.stores.location import parse_location
 
 __all__ = ["allow_root", "choose_branch", "choose_format", "locations"]
@@ -23,12 +22,11 @@ allow_root: Final = click.option(
 
 choose_format: Final = click.option(
     "--table-format",
-    type=click.Choice([each.value for each in TableFormat]),
-    callback=lambda _context, _parameter, value: None if value is None else TableFormat(value),
-    help="The table's format. Default: a folder is looked at; in a store, names of Lance datasets end with .lance.",
+    metavar="NAME",
+    help="The table's format, such as delta. Default: found by looking at a folder; in a store, by the folder's name.",
 )
 
-choose_branch: Final = click.option("--branch", metavar="NAME", help="A branch of a Lance dataset. Default: main.")
+choose_branch: Final = click.option("--branch", metavar="NAME", help="A branch of the table. Default: the main one.")
 
 
 def locations(roots: Iterable[str]) -> tuple[str, ...]:

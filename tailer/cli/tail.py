@@ -18,7 +18,7 @@ from tailer.cli.completion import folders, places
 from tailer.cli.progress_display import Display, FollowedLog, ShownEngine, announcement, early_end
 from tailer.cli.roots import allow_root, choose_branch, choose_format, locations
 from tailer.config.sink_kinds import configure_sink
-from tailer.config.tables import TableFormat, open_files, open_table
+from tailer.config.tables import open_files, open_table
 from tailer.daemon.logs import log_to_stderr
 from tailer.daemon.runs import Drainable, run_all
 from tailer.engine.local import LocalEngine
@@ -74,7 +74,7 @@ class Unrecorded:
     metavar="PLACE",
     shell_complete=places(StartKind.EARLIEST, StartKind.LATEST, StartKind.SNAPSHOT),
     help="Start: earliest, latest (new changes only), snapshot (all rows, then changes), a version, a timestamp, or "
-    "tag:NAME (the changes after a tag of a Lance dataset).",
+    "tag:NAME (the changes after a tag, if the format has tags).",
 )
 @click.option(
     "--to",
@@ -120,13 +120,13 @@ def command(
     key: str | None,
     skip_unchanged: bool,
     net: bool,
-    table_format: TableFormat | None,
+    table_format: str | None,
     branch: str | None,
     allowed_roots: tuple[str, ...],
 ) -> None:
     """Show a table's changes as they are committed.
 
-    TABLE is the folder of a Delta table or of a Lance dataset, or its URI. Without --to the table is followed,
+    TABLE is the folder of a table, or its URI. Without --to the table is followed,
     like `tail -f`, until Ctrl-C. A timestamp such as 2026-03-01T12:00:00Z is UTC if it has no zone. Standard
     error names the first version and, on a terminal, the current step.
     """
@@ -157,7 +157,7 @@ class _Look:
     policy: Policy
     rules: PairingRules
     allowed_roots: tuple[str, ...]
-    table_format: TableFormat | None
+    table_format: str | None
     branch: str | None
 
     def open_table(self) -> TableLog:

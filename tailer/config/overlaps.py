@@ -14,7 +14,8 @@ from tailer.config.file import Key
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.errors import ConfigError
 from tailer.formats.delta.folders import holds_table, table_around
-from tailer.stores.folders import Folder, folder_of_log, foreign_entry
+from tailer.formats.locations import folder_of_log
+from tailer.stores.folders import Folder, foreign_entry
 from tailer.stores.location import is_local, lies_in
 
 __all__ = ["conflict", "folder_faults"]

@@ -17,7 +17,7 @@ from tailer.config.control import ControlSettings
 from tailer.config.options import as_one, faults_by, read_options
 from tailer.config.placement import DEFAULT_SHARDS, EngineKind, SparkSettings, Writers
 from tailer.config.sink_kinds import configure_sink
-from tailer.config.tables import TableFormat, open_table
+from tailer.config.tables import open_table
 from tailer.engine.local import AHEAD_BYTES
 from tailer.errors import ConfigError, how_to_install
 from tailer.formats.delta.catalog.options import UnityOptions, unity_faults
@@ -76,7 +76,7 @@ class PipelineSettings:
     allowed_roots: tuple[str, ...] = ()
     idle_poll_interval_s: float | None = None
     max_polls_per_hour: int | None = None
-    table_format: TableFormat | None = None
+    table_format: str | None = None
     branch: str | None = None
 
     @property

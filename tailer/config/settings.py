@@ -23,12 +23,12 @@
     poll_interval_s = 2.0
 
     [pipelines.orders]            # the name is part of the sink's progress: a renamed pipeline starts over
-    table = "/data/orders"        # the folder of a Delta table or of a Lance dataset, or its URI
-    table_format = "delta"        # or "lance"; default: the folder is looked at, a store's names end with .lance
-    branch = "main"               # of a Lance dataset
+    table = "/data/orders"        # the folder of the table, or its URI
+    table_format = "delta"        # or another format; default: the folder is looked at; in a store, its name
+    branch = "main"               # of a table whose format has branches
     start = "earliest"            # if the sink has no progress: earliest (default; all the log holds),
-                                  # latest, snapshot, a version (12), a time (2026-03-01T12:00:00Z), after a tag of
-                                  # a Lance dataset (tag:NAME)
+                                  # latest, snapshot, a version (12), a time (2026-03-01T12:00:00Z), after a tag
+                                  # (tag:NAME), if the format has tags
     columns = ["id", "amount"]    # default: all
     carryovers = "drop"           # rows that a rewritten file holds unchanged; or "keep": as delete and insert
     compute_updates = false       # turn a delete and an insert of one row into the two images of an update
@@ -97,8 +97,9 @@ from tailer.config.shapes import MISSING, FileShape, KindTable, PipelineShape, S
 from tailer.config.sink_kinds import configure_sink
 from tailer.config.spark import check_writers, spark_settings, writers_of
 from tailer.config.stores import configured_stores
-from tailer.config.tables import TableFormat, check_choices, check_reader
+from tailer.config.tables import check_reader
 from tailer.errors import ConfigError
+from tailer.formats.registry import check_choices
 from tailer.pipeline.policy import Policy
 from tailer.schema.variant_paths import check_paths
 from tailer.sink import AtLeastOnceSink, Sink
@@ -266,7 +267,7 @@ class _Checks:
         for option, reason, remedy in target_faults(options):
             self._problem((*key, *option), reason, remedy)
 
-    def _format(self, key: Key, shape: PipelineShape, read_here: str | None, *, is_managed: bool) -> TableFormat | None:
+    def _format(self, key: Key, shape: PipelineShape, read_here: str | None, *, is_managed: bool) -> str | None:
         try:
             found = check_choices(shape.table_format, shape.branch, is_managed=is_managed)
             if read_here is not None:

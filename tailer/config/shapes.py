@@ -12,14 +12,13 @@ import msgspec
 
 from tailer.changelog.rules import Carryovers
 from tailer.config.placement import DEFAULT_SHARDS, MOST_SHARDS, EngineKind, Writers
-from tailer.config.tables import TableFormat
 from tailer.engine.local import AHEAD_BYTES
 from tailer.pipeline.policy import OnDataLoss, OnSchemaChange
 
 __all__ = ["MISSING", "FileShape", "KindTable", "PipelineShape", "SparkShape", "StoreShape"]
 
 MISSING: Final = {
-    "table": 'Add the folder that contains _delta_log (or _versions), for example table = "/data/orders".',
+    "table": 'Add the folder that contains _delta_log (or another log), for example table = "/data/orders".',
     "sink": "Add a table [pipelines.NAME.sink] with the key kind.",
     "sink.kind": 'Add the kind of the sink, for example kind = "delta".',
     "catalog.kind": 'Add the kind of the catalog: kind = "unity".',
@@ -62,12 +61,12 @@ class PipelineShape(_Shape, frozen=True, kw_only=True, rename={"sink_table": "si
 
     missing: ClassVar = MISSING
 
-    # the folder of a Delta table or a Lance dataset, or its URI: s3://lake/orders; with *: a template (operations.md)
+    # the folder of the table, or its URI: s3://lake/orders; with *: a template of many tables (operations.md)
     table: str
-    # default: a folder is looked at; in a store, names of Lance datasets end with .lance
-    table_format: TableFormat | None = None
-    branch: str | None = None  # a branch of a Lance dataset; default: main
-    # where to begin without progress: earliest, latest, snapshot, a version, a timestamp, or after tag:NAME (lance.md)
+    # the name of the table's format, such as delta; default: a folder is looked at; in a store, its name
+    table_format: str | None = None
+    branch: str | None = None  # a branch of a table whose format has branches; default: the main one
+    # where to begin without progress: earliest, latest, snapshot, a version, a timestamp, or after tag:NAME
     start: str = "earliest"
     allowed_roots: list[str] = []  # folders outside of the table that it may refer to, such as the origin of a clone
     columns: list[str] = []  # the columns to deliver, in this order; empty: all

@@ -33,8 +33,8 @@ class NotATable(LogError):
     remedy: str = ""
     sentence: ClassVar[str] = "{table}: not {expected}: {reason}"
     next_step: ClassVar[str] = (
-        "Check the path, and table_format (--table-format) if it is given: a Delta table's folder contains _delta_log, "
-        "a Lance dataset's _versions. In a store, a dataset whose name does not end with .lance needs the format lance."
+        "Check the path: the folder of a table contains its log, such as _delta_log. Check table_format "
+        "(--table-format), too: in a store it must be given, unless it is delta or the folder's name tells it."
     )
 
     @property

@@ -1,3 +1,9 @@
-"""Table formats, each in a folder of its own: delta/, lance/."""
+"""Table formats, each a folder: delta/, lance/. A format elsewhere is a package with an entry point (`tailer.formats`).
+
+port        what everything else needs to know of a format
+registry    the formats there are, and the one that a location has
+loaded      the formats that this process has imported
+locations   reasons why there is no table at a location
+"""
 
 __all__: list[str] = []

@@ -111,7 +111,7 @@ def check_shard_key(key: Sequence[str], schema: pa.Schema, table: str, version: 
 def shard_numbers(key: list[pa.Array], shards: int) -> pa.Array:
     """Return the shard, from 0 to below `shards`, of each row whose key has these columns; int32.
 
-    The columns are not nested and have types of Delta tables or Lance datasets.
+    The columns are not nested and have types of tables.
     """
     texts = pc.binary_join_element_wise(*map(_text, key), _BETWEEN)
     return pa.array([crc32(text) % shards for text in texts.to_pylist()], pa.int32())

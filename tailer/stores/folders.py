@@ -1,4 +1,4 @@
-"""Local folders: comparison of paths, checks before a folder is used as a destination, and why one is no table.
+"""Local folders: comparison of paths, and checks before a folder is used as a destination.
 
 Paths are compared by the folders they refer to, not by their text. Links are followed, a folder mounted twice counts as
 one folder, and case is ignored where the file system ignores it. A folder that does not exist yet is identified by its
@@ -13,23 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tailer.errors import ConfigError, NotATable, did_you_mean
+from tailer.errors import ConfigError
 
 __all__ = [
     "CHOOSE_ANOTHER",
     "Folder",
     "creation_obstacle",
-    "folder_of_log",
     "foreign_entry",
     "is_lasting",
     "local_folder",
-    "misplaced",
-    "no_table",
 ]
 
 CHOOSE_ANOTHER: Final = "Choose another path, or let this user create folders there."
 
-_LOGS: Final = ("_delta_log", "_versions")
 _HIDDEN: Final = (".", "_")
 # Entries in the root folder of a file system.
 _SYSTEM_ENTRIES: Final = frozenset({"lost+found"})
@@ -137,77 +133,6 @@ def foreign_entry(path: Path) -> str | None:
             return next((name for name in visible if name not in _SYSTEM_ENTRIES), None)
     except FileNotFoundError:
         return None
-
-
-@dataclass(frozen=True)
-class Misplaced:
-    """A location at which no table can come to be: the reason, and what to give in its place."""
-
-    reason: str
-    remedy: str
-
-
-def folder_of_log(location: str) -> str | None:
-    """Return the folder of the table whose log `location` is, by its name; None: it is no log."""
-    above, _, name = location.rpartition("/")
-    return (above or "/") if name in _LOGS else None
-
-
-def misplaced(location: str) -> Misplaced | None:
-    """Return why no table can come to be at `location`; None: one may. Blocking; in a store, by its name alone."""
-    if (table := folder_of_log(location)) is not None:
-        return Misplaced("it is the log of a table", _give(table))
-    if (table := folder_of_log(location.rpartition("/")[0])) is not None:
-        return Misplaced("it is part of the log of a table", _give(table))
-    if not location.startswith("/"):
-        return None
-    folders = [Path(location), *Path(location).parents]
-    around = next(filter(_holds_log, folders[1:]), None)
-    remedy = "Give the folder of a table." if around is None else _give(str(around))
-    there = next(filter(os.path.exists, folders))
-    if not os.path.isdir(there):  # noqa: PTH112 - Path.is_dir may raise
-        subject = "it" if there == folders[0] else str(there)
-        return Misplaced(f"{subject} is a file, not a folder", remedy)
-    if around is None or _holds_log(folders[0]):
-        return None
-    return Misplaced(f"it is a folder in the table {around}", remedy)
-
-
-def _give(table: str) -> str:
-    return f"Give the folder of the table: {table}"
-
-
-def _holds_log(folder: Path) -> bool:
-    return any(os.path.isdir(folder / name) for name in _LOGS)  # noqa: PTH112 - Path.is_dir may raise
-
-
-def no_table(uri: str, log: str, lacks: str, expected: str) -> NotATable:
-    """Build the error for the location of a table whose folder `log` has nothing that is needed.
-
-    `lacks`: what a log without it lacks. `expected`: as in `NotATable`.
-    """
-    if (found := misplaced(uri)) is not None:
-        return NotATable(uri, found.reason, expected, found.remedy)
-    if not uri.startswith("/"):
-        return NotATable(uri, lacks, expected)
-    folder = Path(uri)
-    if not os.path.lexists(folder):
-        return NotATable(uri, "there is no such folder", expected, f"Check the path. {_similar(folder)}".rstrip())
-    other = next((each for each in _LOGS if each != log and (folder / each).is_dir()), None)
-    if other is not None:
-        return NotATable(uri, f"{lacks}, but it has {other}", expected)
-    if not (folder / log).is_dir():
-        remedy = "Check the path: the folder of a Delta table contains _delta_log, that of a Lance dataset _versions."
-        return NotATable(uri, f"it has no {log}", expected, remedy)
-    return NotATable(uri, lacks, expected, "Check the path, and whether the table's writer has made it already.")
-
-
-def _similar(path: Path) -> str:
-    """Return a question with a similar name beside `path`; empty where there is none."""
-    try:
-        return did_you_mean(path.name, [each.name for each in os.scandir(path.parent) if each.is_dir()])
-    except OSError:
-        return ""
 
 
 def _identities(path: Path) -> Iterator[tuple[int, int]]:

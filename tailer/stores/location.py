@@ -52,7 +52,7 @@ _FORMS: Final = {
 _OF_AZURE: Final = frozenset({"adl", "az", "azure", "wasb", "wasbs"})
 # A shared access signature, which belongs into the environment.
 _SIGNATURE: Final = re.compile(r"[?&]sig=", re.IGNORECASE)
-# Lance's name for S3 with a table of versions beside it.
+# S3 with a table of versions beside it, which decides what was committed.
 _EXTERNAL_MANIFESTS: Final = "s3+ddb"
 _KEYS_REMEDY: Final = "Leave them out: keys come from the environment, a profile or the machine."
 

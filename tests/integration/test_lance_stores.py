@@ -9,7 +9,6 @@ import pytest
 
 import tailer
 from tailer.config.pipelines import TablePattern
-from tailer.config.tables import TableFormat
 from tailer.daemon.fleet.discovery import find_tables
 from tailer.errors import NotATable
 from tailer.stores.stores import Stores
@@ -60,7 +59,7 @@ def test_a_dataset_without_the_usual_name(versitygw: S3Server, tmp_path: Path, m
     assert changes_of(tailer.changes(remote.location, table_format="lance")) == changes_of(tailer.changes(history.path))
     pattern = TablePattern.parse(f"{remote.location.rpartition('/')[0]}/*")
     assert pattern is not None
-    found = anyio.run(partial(find_tables, pattern, Stores(), table_format=TableFormat.LANCE))
+    found = anyio.run(partial(find_tables, pattern, Stores(), table_format="lance"))
     assert pattern.match(remote.location) in found.tables
 
 

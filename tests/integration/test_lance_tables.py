@@ -18,7 +18,7 @@ from sinks.delta.sink import DeltaSink
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import TablePattern
-from tailer.config.tables import TableFormat, open_table
+from tailer.config.tables import open_table
 from tailer.daemon.fleet.discovery import find_tables
 from tailer.engine.local import LocalEngine
 from tailer.errors import (
@@ -368,7 +368,7 @@ async def test_a_template_finds_datasets_beside_delta_tables(path: Path) -> None
 async def test_a_template_finds_the_tables_of_its_format(path: Path) -> None:
     write_deltalake(path.parent / "items", numbers(1))
     pattern, stores = TablePattern(str(path.parent), ("*",)), Stores()
-    for name, wanted in (("orders", TableFormat.LANCE), ("items", TableFormat.DELTA)):
+    for name, wanted in (("orders", "lance"), ("items", "delta")):
         assert (await find_tables(pattern, stores, table_format=wanted)).tables == {(name,)}
 
 

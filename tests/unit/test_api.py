@@ -22,7 +22,6 @@ from deltalake import DeltaTable, write_deltalake
 import tailer
 from tailer import api
 from tailer.changelog.rules import Carryovers
-from tailer.config.tables import TableFormat
 from tailer.errors import (
     ConfigError,
     FileVacuumed,
@@ -269,8 +268,8 @@ def test_an_option_of_another_type_is_named() -> None:
 
 
 def test_words_may_be_those_of_an_enumeration() -> None:
-    found = tailer.changes("orders", carryovers=Carryovers.KEEP, table_format=TableFormat.LANCE, columns=iter("ab"))
-    assert (found.rules.carryovers, found.table_format) == (Carryovers.KEEP, TableFormat.LANCE)
+    found = tailer.changes("orders", carryovers=Carryovers.KEEP, table_format="lance", columns=iter("ab"))
+    assert (found.rules.carryovers, found.table_format) == (Carryovers.KEEP, "lance")
     assert found.policy.columns == ("a", "b")
 
 

@@ -12,11 +12,10 @@ same log. Data files may come even later: while nothing was delivered, a table t
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import PurePosixPath
+from dataclasses import dataclass, field
 from typing import Final
 
 from tailer.config.pipelines import PipelineSettings
-from tailer.config.tables import TableFormat, find_format, list_log
 from tailer.errors import (
     ChangesUnavailable,
     DataCorrupt,
@@ -27,11 +26,11 @@ from tailer.errors import (
     TailerError,
     VersionGone,
 )
-from tailer.formats.lance.history import SUFFIX
-from tailer.formats.lance.version_names import LARGEST
+from tailer.formats.locations import misplaced
+from tailer.formats.port import TableFormat
+from tailer.formats.registry import check_choices, default_format, find_format, named_format
 from tailer.pipeline.polling import Polling
 from tailer.pipeline.status import PipelineStatus
-from tailer.stores.folders import misplaced
 from tailer.stores.port import in_thread
 from tailer.stores.wakeup import TimerWake
 
@@ -41,7 +40,6 @@ _log = logging.getLogger(__name__)
 
 _LOOKS_AT_GROWING: Final = 10
 _INCOMPLETE: Final = (NotATable, VersionGone, LogCorrupt, FileVacuumed, ChangesUnavailable, DataCorrupt)
-_NAMES = {TableFormat.DELTA: "a Delta table", TableFormat.LANCE: "a Lance dataset"}
 
 
 async def is_missing(pipeline: PipelineSettings, *, is_first: bool = True) -> bool:
@@ -49,21 +47,33 @@ async def is_missing(pipeline: PipelineSettings, *, is_first: bool = True) -> bo
 
     `is_first`: look also for a table of another format. Raises `StorageError`, and `NotATable` where no table can come.
     """
-    if pipeline.catalog_options is not None:
+    if pipeline.catalog_options is not None or await _format_there(pipeline) is not None:
         return False
-    store, wanted = pipeline.stores.open(pipeline.table), pipeline.table_format
-    if pipeline.branch is not None:
-        wanted = TableFormat.LANCE
-    is_named = pipeline.table.endswith(SUFFIX)
-    if await find_format(store, "", wanted, is_named=is_named) is not None:
-        return False
-    expected = _NAMES[wanted or TableFormat.DELTA]
+    wanted = check_choices(pipeline.table_format, pipeline.branch)
+    expected = (default_format() if wanted is None else named_format(wanted)).title
     if (found := await in_thread(misplaced, pipeline.table)) is not None:
         raise NotATable(pipeline.table, found.reason, expected, found.remedy)
-    other = await find_format(store, "", is_named=True) if is_first else None
+    if not is_first:
+        return True
+    other = await find_format(pipeline.stores.open(pipeline.table), whatever_the_name=True)
     if other is not None:
-        raise NotATable(pipeline.table, f"it is {_NAMES[other]}", expected)
+        remedy = f"Set table_format = {other.name!r} (--table-format), or check the path."
+        raise NotATable(pipeline.table, f"it is {other.title}", expected, remedy)
     return True
+
+
+async def _format_there(pipeline: PipelineSettings) -> TableFormat | None:
+    """Return the format of the table at the location of a pipeline; None: there is no table that it would follow."""
+    wanted = check_choices(pipeline.table_format, pipeline.branch)
+    return await find_format(pipeline.stores.open(pipeline.table), wanted=wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """A log as it was listed: names and sizes of its files, and its first version, if none is missing."""
+
+    files: Mapping[str, int] = field(default_factory=dict)
+    first: int | None = None
 
 
 class AwaitedTable:
@@ -86,7 +96,7 @@ class AwaitedTable:
         self._wake = TimerWake()
         self._polling = Polling.of(pipeline.limits, self._wake)
         self._stops = False
-        self._log: Mapping[str, int] = {}  # as it was listed last
+        self._log = _Log()  # as it was listed last
         self._clock = clock
         self._changed_s = clock()
         self._transactions = status.transactions
@@ -113,7 +123,7 @@ class AwaitedTable:
             text = "%s: %s is not done: there is no table yet; order it again after that"
             _log.warning(text, name, self._status.order)
             self._status.order = None  # nothing is lost: the pipeline begins with its start
-        before: Mapping[str, int] = {}
+        before = _Log()
         grown = 0  # looks in a row at a log that has grown at its end, as one does that is written all the time
         while not self._stops:
             self._status.note_missing_table("" if self._fault is None else f"the table is not whole yet: {self._fault}")
@@ -122,9 +132,8 @@ class AwaitedTable:
                 found = await self._list_log()
             except StorageError:
                 break  # the pipeline meets the same error, names it, and retries
-            first = _first_of_all(found)
-            grown = grown + 1 if first is not None and first == _first_of_all(before) else 0
-            if found and (found == before or grown == _LOOKS_AT_GROWING):
+            grown = grown + 1 if found.first is not None and found.first == before.first else 0
+            if found.files and (found == before or grown == _LOOKS_AT_GROWING):
                 _log.info("%s: the table at %s is there", name, self._pipeline.table)
                 break
             if found != self._log:
@@ -155,17 +164,19 @@ class AwaitedTable:
         self._fault = error
         return True
 
-    async def _list_log(self) -> Mapping[str, int]:
-        """Return the names and sizes of the files of the log; none where there is no table. Raises as `is_missing`."""
-        if await is_missing(self._pipeline, is_first=False):
-            return {}
-        return await list_log(self._pipeline.stores.open(self._pipeline.table))
+    async def _list_log(self) -> _Log:
+        """Return the log as it is now; an empty one where there is no table. Raises as `is_missing`."""
+        there = await _format_there(self._pipeline)
+        if there is None:
+            await is_missing(self._pipeline, is_first=False)
+            return _Log()
+        listed = await self._pipeline.stores.open(self._pipeline.table).list(there.log_folder)
+        files = {each.name: each.size_bytes for each in listed}
+        return _Log(files, _first_of_all(there.versions(files)))
 
 
-def _first_of_all(names: Iterable[str]) -> int | None:
+def _first_of_all(found: Iterable[int]) -> int | None:
     """Return the first version of a log; None where a version between others is missing."""
-    paths = map(PurePosixPath, names)
-    numbers = [int(each.stem) for each in paths if each.suffix in (".json", ".manifest") and each.stem.isdecimal()]
-    versions = [min(each, LARGEST - each) for each in numbers]
+    versions = set(found)
     is_whole = versions and max(versions) - min(versions) + 1 == len(versions)
     return min(versions) if is_whole else None

@@ -1,4 +1,4 @@
-"""Find the tables of a template: folders that fit its pattern and hold a Delta table or a Lance dataset.
+"""Find the tables of a template: folders that fit its pattern and hold a table of any format.
 
 One listing with a delimiter for each folder that the pattern goes through, and one request for each folder at its end,
 unless that is a table which is followed already. Logs are not read.
@@ -12,8 +12,8 @@ from typing import Final
 import anyio
 
 from tailer.config.pipelines import Settings, TablePattern
-from tailer.config.tables import TableFormat, find_format
 from tailer.errors import ConfigError, ObjectNotFound, TailerError
+from tailer.formats.registry import find_format
 from tailer.stores.port import ObjectStore
 from tailer.stores.stores import Stores
 
@@ -43,7 +43,7 @@ async def find_tables(
     pattern: TablePattern,
     stores: Stores,
     followed: Set[Names] = frozenset(),
-    table_format: TableFormat | None = None,
+    table_format: str | None = None,
 ) -> FoundTables:
     """Look for the tables of a pattern. `followed`: tables whose log need not be looked for again.
 
@@ -74,7 +74,7 @@ async def with_found_tables(settings: Settings) -> Settings:
 
 
 class _Search:
-    def __init__(self, pattern: TablePattern, followed: Set[Names], table_format: TableFormat | None) -> None:
+    def __init__(self, pattern: TablePattern, followed: Set[Names], table_format: str | None) -> None:
         self.found: Final = FoundTables()
         self._format = table_format
         self._pattern = pattern

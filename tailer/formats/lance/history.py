@@ -29,15 +29,14 @@ from tailer.formats.lance.protobuf import InvalidMessage
 from tailer.formats.lance.schema import arrow_schema
 from tailer.formats.lance.transaction import parse_transaction
 from tailer.formats.lance.version_names import LARGEST, manifests
-from tailer.stores.folders import no_table
+from tailer.formats.locations import no_table
 from tailer.stores.location import is_readable, lies_in, parse_location
 from tailer.stores.port import ObjectMeta, ObjectStore, StoredObject, in_thread
 from tailer.stores.uploads import UploadStore
 
-__all__ = ["SUFFIX", "VERSIONS", "Found", "History", "has_manifests", "version_gone"]
+__all__ = ["VERSIONS", "Found", "History", "has_manifests", "version_gone"]
 
 VERSIONS: Final = "_versions"
-SUFFIX: Final = ".lance"  # of datasets in stores, by which they are known before they are looked at
 _MANIFEST: Final = ".manifest"
 _LOOKS: Final = 5
 _RENAMING_S: Final = 0.5
@@ -213,15 +212,11 @@ def version_gone(uri: str, version: int, found: Iterable[int]) -> VersionGone:
     return VersionGone(uri, version, versions[0], versions[-1], resume, ("latest", "snapshot"))
 
 
-async def has_manifests(store: ObjectStore, folder: str, *, is_named: bool = False) -> bool:
-    """Return whether the folder of a store holds a Lance dataset; at most one request. Raises `StorageError`.
-
-    `is_named`: whether the format is known to be Lance, so that the folder's name need not say so.
-    """
+async def has_manifests(store: ObjectStore, folder: str) -> bool:
+    """Return whether the folder of a store holds a Lance dataset; one request. Raises `StorageError`."""
     if isinstance(store, UploadStore):
-        return (is_named or folder.endswith(SUFFIX)) and any(
-            name.endswith(_MANIFEST) for name in await store.names_below(f"{folder}/{VERSIONS}".removeprefix("/"))
-        )
+        names = await store.names_below(f"{folder}/{VERSIONS}".removeprefix("/"))
+        return any(name.endswith(_MANIFEST) for name in names)
     path = Path(store.uri, folder, VERSIONS)
     try:
         return await in_thread(lambda: any(each.name.endswith(_MANIFEST) for each in path.iterdir()))

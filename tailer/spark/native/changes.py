@@ -3,8 +3,8 @@
 The data source `tailer` hands rows from Python to Spark. Here the same plan becomes a DataFrame of scans by Spark's own
 Parquet reader (`tailer.spark.native.scans`), which also prunes columns and row groups by what the query asks for. The
 rows are the same: whatever that reader would not read exactly as `tailer.read.execute` does goes through `execute`
-(`tailer.spark.native.native_eligibility`), and so do rows that must be compared, Lance datasets, and tables in stores,
-for which Spark would need jars and keys of its own.
+(`tailer.spark.native.native_eligibility`), and so do rows that must be compared, rows in other files than Parquet, and
+tables in stores, for which Spark would need jars and keys of its own.
 """
 
 import os

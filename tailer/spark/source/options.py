@@ -5,9 +5,9 @@ both ends belong to it):
 
 | option | value |
 |---|---|
-| `path` | the folder with `_delta_log`, or `_versions`: a path or a URI (docs/stores.md); what `load` is given |
-| `tableFormat` | `delta` or `lance`; default: a folder is looked at, in a store names of datasets end with .lance |
-| `branch` | of a Lance dataset; default: main |
+| `path` | the folder with `_delta_log`, or another log: a path or a URI (docs/stores.md); what `load` is given |
+| `tableFormat` | the name of a format, such as `delta`; default: a folder is looked at, in a store its name |
+| `branch` | of a table whose format has branches; default: the main one |
 | `allowedRoots` | folders outside of the table that its files may be in, separated by commas |
 | `startingVersion` | a version, `earliest`, or (streams) `latest`: after the newest one; `tag:NAME`: after that one |
 | `startingTimestamp` | the first version not earlier than it |
@@ -55,9 +55,10 @@ import msgspec
 
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.config.options import faults_of, from_texts, option_names
-from tailer.config.tables import TableFormat, check_choices, open_files, open_table
+from tailer.config.tables import open_files, open_table
 from tailer.errors import ConfigError, did_you_mean
 from tailer.events import METADATA_FIELDS
+from tailer.formats.registry import check_choices
 from tailer.read.data_files import DataFiles
 from tailer.schema.variant_paths import check_paths, split_path
 from tailer.spark.source.admission import Budget
@@ -105,7 +106,7 @@ class _Given(Locations, frozen=True, kw_only=True, rename="camel"):
     row_ids: bool = False
     schema: Literal["typed", "envelope"] = "typed"
     app_id: AppId | None = None
-    table_format: TableFormat | None = None
+    table_format: str | None = None
     branch: str | None = None
 
 
@@ -135,7 +136,7 @@ class SourceOptions:
     app_id: str | None = None
     snapshot: bool | None = None
     stores: Stores = field(default_factory=Stores)
-    table_format: TableFormat | None = None
+    table_format: str | None = None
     branch: str | None = None
     positions: bool = False
 
@@ -196,7 +197,7 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         app_id=given.app_id,
         snapshot=given.snapshot,
         stores=stores_of(given, (path, *roots)),
-        table_format=check_choices(given.table_format, given.branch),
+        table_format=_format(given),
         branch=given.branch,
     )
 
@@ -224,6 +225,14 @@ def _given(options: Mapping[str, str]) -> _Given:
         reason = f"is {texts[fault.where]!r}, but {fault.reason}" if fault.where in _NAMES.values() else fault.reason
         raise ConfigError(fault.where, reason, fault.remedy)
     return msgspec.convert(values, _Given)
+
+
+def _format(given: _Given) -> str | None:
+    try:
+        return check_choices(given.table_format, given.branch)
+    except ConfigError as error:
+        where = "tableFormat" if error.where == "table_format" else error.where
+        raise ConfigError(where, error.reason, error.remedy) from None
 
 
 def _start(given: _Given) -> Start | None:

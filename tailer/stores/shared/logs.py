@@ -32,7 +32,7 @@ T = TypeVar("T")
 KEEP_S: Final = 2.0
 _KEEP_BYTES: Final = 16 * 2**20  # of all tables of the process
 _OBJECT_BYTES: Final = 2**20  # larger ones are not shared
-_NAMED_BY_VERSION: Final = re.compile(r"(_delta_log|_versions)/[0-9]+\.[a-z]+")
+_NAMED_BY_VERSION: Final = re.compile(r"[^/]+/[0-9]+\.[a-z]+")
 
 
 @dataclass(eq=False, slots=True)

@@ -12,7 +12,6 @@ from tailer.config.file import read_file
 from tailer.config.pipelines import Settings
 from tailer.config.placement import EngineKind, SparkSettings, Writers
 from tailer.config.settings import examine, load
-from tailer.config.tables import TableFormat
 from tailer.errors import ConfigError
 from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy
 from tailer.start import Start, StartKind
@@ -361,7 +360,7 @@ def test_a_missing_reader_of_lance_datasets_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, is_fault: bool
 ) -> None:
     """Executors of Spark have libraries of their own."""
-    monkeypatch.setattr("tailer.config.tables.find_spec", lambda name: None if name == "lance" else object())
+    monkeypatch.setattr("tailer.formats.lance.format.find_spec", lambda name: None if name == "lance" else object())
     found = [each.error for each in examine(written(tmp_path, text)).problems]
     assert [each.where.rpartition(": ")[2] for each in found] == ["pipelines.orders.table"] * is_fault
     assert all("pylance is not installed" in each.reason and "lake-tailer[lance]" in each.hint for each in found)
@@ -734,29 +733,30 @@ def test_an_address_is_no_folder(text: str) -> None:
 
 def test_the_format_of_a_table(tmp_path: Path) -> None:
     (made,) = settings(tmp_path, f'{PIPELINE}table_format = "lance"\n').pipelines
-    assert made.table_format is TableFormat.LANCE
+    assert made.table_format == "lance"
     assert settings(tmp_path, PIPELINE).pipelines[0].table_format is None
-    key, reason, _ = one_problem(tmp_path, f'{PIPELINE}table_format = "iceberg"\n')
-    assert (key, reason) == ("pipelines.orders.table_format", "must be 'delta' or 'lance'")
+    key, reason, remedy = one_problem(tmp_path, f'{PIPELINE}table_format = "iceberg"\n')
+    assert (key, reason) == ("pipelines.orders.table_format", "'iceberg' is no format of a table")
+    assert remedy == "Give delta or lance."
     catalog = 'catalog = {kind = "unity", uri = "http://localhost:1", table = "a.b.c"}'
     key, reason, remedy = one_problem(tmp_path, f'{PIPELINE}table_format = "lance"\n{catalog}\n')
     assert key == "pipelines.orders.table_format"
-    assert reason == "names a Lance dataset, but a catalog manages Delta tables alone"
+    assert reason == "names a Lance dataset, which no catalog manages"
     assert remedy == "Leave out one of the two."
 
 
 def test_the_branch_of_a_table(tmp_path: Path) -> None:
     (made,) = settings(tmp_path, f'{PIPELINE}branch = "a/b"\nstart = "tag:t"\n').pipelines
-    assert (made.branch, made.table_format) == ("a/b", TableFormat.LANCE)
+    assert (made.branch, made.table_format) == ("a/b", "lance")
     assert made.start == Start(StartKind.TAG, tag="t")
     key, reason, remedy = one_problem(tmp_path, f'{PIPELINE}branch = "a/../b"\n')
     assert (key, reason) == ("pipelines.orders.branch", "'a/../b' is not the name of a branch")
     assert remedy == "Names have letters, digits, '.', '-' and '_', and '/' between two of them."
     key, reason, _ = one_problem(tmp_path, f'{PIPELINE}branch = "b"\ntable_format = "delta"\n')
-    assert (key, reason) == ("pipelines.orders.branch", "is of a Lance dataset, but table_format is delta")
+    assert (key, reason) == ("pipelines.orders.branch", "is given, but a Delta table has no branches")
     catalog = 'catalog = {kind = "unity", uri = "http://localhost:1", table = "a.b.c"}'
     key, reason, _ = one_problem(tmp_path, f'{PIPELINE}branch = "b"\n{catalog}\n')
     assert (key, reason) == (
         "pipelines.orders.branch",
-        "names a Lance dataset, but a catalog manages Delta tables alone",
+        "names a Lance dataset, which no catalog manages",
     )

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, Self
 
 from tailer.errors import NotATable, VersionAhead, VersionGone
 from tailer.formats.delta.checkpoints.hint import read_last_checkpoint
-from tailer.stores.folders import no_table
+from tailer.formats.locations import no_table
 from tailer.stores.port import MarkedFolders, ObjectMeta, ObjectStore, in_thread
 
 __all__ = [

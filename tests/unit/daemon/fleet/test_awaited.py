@@ -128,7 +128,7 @@ async def test_a_table_of_another_format_is_named(
     await store.put(there, b"")
     with pytest.raises(NotATable, match=reason) as raised:
         await is_missing(stored(tmp_path, store, name, more))
-    assert "needs the format lance" in raised.value.hint
+    assert "Set table_format = " in raised.value.hint
 
 
 @pytest.mark.parametrize(

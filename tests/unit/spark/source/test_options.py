@@ -9,7 +9,6 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.config.options import faults_by, option_names
-from tailer.config.tables import TableFormat
 from tailer.errors import ConfigError
 from tailer.spark.source.admission import Budget
 from tailer.spark.source.options import SourceOptions, _Given, read_options
@@ -382,9 +381,9 @@ def test_columns_are_spelled_as_the_table_spells_them() -> None:
 
 def test_the_format_and_the_branch() -> None:
     found = options(tableFormat="Lance", branch="dev")
-    assert (found.table_format, found.branch) == (TableFormat.LANCE, "dev")
-    assert options(branch="dev").table_format is TableFormat.LANCE
-    with pytest.raises(ConfigError, match="branch: is of a Lance dataset, but table_format is delta"):
+    assert (found.table_format, found.branch) == ("lance", "dev")
+    assert options(branch="dev").table_format == "lance"
+    with pytest.raises(ConfigError, match="branch: is given, but a Delta table has no branches"):
         options(tableFormat="delta", branch="dev")
-    with pytest.raises(ConfigError, match="tableFormat: is 'iceberg', but"):
+    with pytest.raises(ConfigError, match="tableFormat: 'iceberg' is no format of a table"):
         options(tableFormat="iceberg")

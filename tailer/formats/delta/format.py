@@ -1,0 +1,58 @@
+"""Delta Lake as a `TableFormat`."""
+
+from collections.abc import Callable, Iterable
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from tailer.formats.port import TableFormat
+from tailer.stores.port import ObjectStore
+from tailer.table_log import TableLog
+
+__all__ = ["DELTA"]
+
+
+class _Delta:
+    name = "delta"
+    title = "a Delta table"
+    log_folder = "_delta_log"
+    has_catalogs = True
+    has_branches = False
+    thread_libraries = frozenset[str]()
+
+    def may_be_at(self, location: str) -> bool:
+        """See `TableFormat.may_be_at`. A Delta table may have any name."""
+        return True
+
+    async def is_in(self, store: ObjectStore, folder: str) -> bool:
+        """See `TableFormat.is_in`."""
+        from tailer.formats.delta.folders import has_log  # noqa: PLC0415 - not to recognise a table by its name
+
+        return await has_log(store, folder)
+
+    def versions(self, names: Iterable[str]) -> Iterable[int]:
+        """See `TableFormat.versions`."""
+        paths = (path for path in map(PurePosixPath, names) if path.suffix == ".json")
+        return [int(path.stem) for path in paths if path.stem.isdecimal()]
+
+    def root(self, location: str, branch: str | None) -> str:
+        """See `TableFormat.root`."""
+        return location
+
+    def open(
+        self,
+        store: ObjectStore,
+        open_store: Callable[[str], ObjectStore],
+        allowed_roots: tuple[str, ...] = (),
+        branch: str | None = None,
+        catalog: Any = None,
+    ) -> TableLog:
+        """See `TableFormat.open`."""
+        from tailer.formats.delta.table import DeltaTableLog  # noqa: PLC0415 - not to recognise a table
+
+        return DeltaTableLog(store, catalog, allowed_roots)
+
+    def check_reader(self) -> None:
+        """See `TableFormat.check_reader`. Arrow reads Parquet."""
+
+
+DELTA: Final[TableFormat] = _Delta()

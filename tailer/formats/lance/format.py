@@ -1,0 +1,68 @@
+"""Lance as a `TableFormat`."""
+
+from collections.abc import Callable, Iterable
+from importlib.util import find_spec
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from tailer.errors import ConfigError, how_to_install
+from tailer.formats.lance.refs.branches import folder_of, parse_branch
+from tailer.formats.lance.version_names import LARGEST
+from tailer.formats.port import TableFormat
+from tailer.stores.port import ObjectStore
+from tailer.table_log import TableLog
+
+__all__ = ["LANCE"]
+
+_SUFFIX: Final = ".lance"  # of datasets in stores, by which they are known before they are looked at
+
+
+class _Lance:
+    name = "lance"
+    title = "a Lance dataset"
+    log_folder = "_versions"
+    has_catalogs = False
+    has_branches = True
+    thread_libraries = frozenset({"lance"})
+
+    def may_be_at(self, location: str) -> bool:
+        """See `TableFormat.may_be_at`."""
+        return location.endswith(_SUFFIX)
+
+    async def is_in(self, store: ObjectStore, folder: str) -> bool:
+        """See `TableFormat.is_in`."""
+        from tailer.formats.lance.history import has_manifests  # noqa: PLC0415 - not to recognise a table by its name
+
+        return await has_manifests(store, folder)
+
+    def versions(self, names: Iterable[str]) -> Iterable[int]:
+        """See `TableFormat.versions`. A manifest is named by its version, or counts down from the largest number."""
+        paths = (path for path in map(PurePosixPath, names) if path.suffix == ".manifest")
+        numbers = [int(path.stem) for path in paths if path.stem.isdecimal()]
+        return [min(each, LARGEST - each) for each in numbers]
+
+    def root(self, location: str, branch: str | None) -> str:
+        """See `TableFormat.root`."""
+        name = parse_branch(branch, "branch")
+        return location if name is None else f"{location}/{folder_of(name)}"
+
+    def open(
+        self,
+        store: ObjectStore,
+        open_store: Callable[[str], ObjectStore],
+        allowed_roots: tuple[str, ...] = (),
+        branch: str | None = None,
+        catalog: Any = None,
+    ) -> TableLog:
+        """See `TableFormat.open`."""
+        from tailer.formats.lance.table import LanceTableLog  # noqa: PLC0415 - not to recognise a table
+
+        return LanceTableLog(store, open_store, allowed_roots, parse_branch(branch, "branch"))
+
+    def check_reader(self) -> None:
+        """See `TableFormat.check_reader`."""
+        if find_spec("lance") is None:
+            raise ConfigError("table", "is a Lance dataset, and pylance is not installed", how_to_install("lance"))
+
+
+LANCE: Final[TableFormat] = _Lance()

@@ -1,0 +1,15 @@
+"""The formats that this process has imported. Apart from the registry, so that the command line ends without Arrow."""
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tailer.formats.port import TableFormat
+
+__all__ = ["LOADED", "thread_libraries"]
+
+LOADED: Final[dict[str, "TableFormat"]] = {}
+
+
+def thread_libraries() -> set[str]:
+    """Return the libraries of these formats whose threads may abort the process if the interpreter goes away first."""
+    return {library for each in LOADED.values() for library in each.thread_libraries}

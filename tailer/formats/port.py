@@ -1,0 +1,73 @@
+"""The port of a table format: all that the rest of the program knows of one.
+
+A format is an object of this port in a module of its own, which imports nothing that is not needed to recognise a
+table: the rest of the format is imported when a table is opened.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from tailer.stores.port import ObjectStore
+from tailer.table_log import TableLog
+
+__all__ = ["TableFormat"]
+
+
+class TableFormat(Protocol):
+    """A table format."""
+
+    name: str
+    """As `table_format` names it. It is part of tasks that travel between processes."""
+
+    title: str
+    """A table of the format in sentences, with an article: `a Delta table`."""
+
+    log_folder: str
+    """The folder of a table that contains its log: `_delta_log`."""
+
+    has_catalogs: bool
+    """Whether a catalog may manage the commits of a table."""
+
+    has_branches: bool
+    """Whether a table may have branches."""
+
+    thread_libraries: frozenset[str]
+    """The libraries whose threads may abort the process if the interpreter goes away before them."""
+
+    def may_be_at(self, location: str) -> bool:
+        """Return whether a folder in a store may hold a table of the format, as far as its name tells; no I/O."""
+        ...
+
+    async def is_in(self, store: ObjectStore, folder: str) -> bool:
+        """Return whether the folder of a store holds a table of the format; one request. Raises `StorageError`."""
+        ...
+
+    def versions(self, names: Iterable[str]) -> Iterable[int]:
+        """Return the versions of the commits among the `names` of files in a log; a version may occur twice."""
+        ...
+
+    def root(self, location: str, branch: str | None) -> str:
+        """Return the location of a branch of the table at `location`; None: the main one.
+
+        Raises `ConfigError` naming `branch` for text that is not the name of a branch.
+        """
+        ...
+
+    def open(
+        self,
+        store: ObjectStore,
+        open_store: Callable[[str], ObjectStore],
+        allowed_roots: tuple[str, ...] = (),
+        branch: str | None = None,
+        catalog: Any = None,
+    ) -> TableLog:
+        """Open the log at the `root` of a table; no I/O.
+
+        `open_store`: opens another root. `allowed_roots`: where files of the table may be, besides its location.
+        `catalog`: the one that manages the commits, if the format has any.
+        """
+        ...
+
+    def check_reader(self) -> None:
+        """Raise `ConfigError` naming `table` where a library that reads rows is not installed. Imports no library."""
+        ...

@@ -1,0 +1,122 @@
+"""The table formats there are, and the decision which one a location has.
+
+Formats of this package are in `_OWN`, those of other packages are found through the entry-point group `tailer.formats`.
+Entry points are in the metadata of all installed packages, which takes long to read. So that is done only for a name or
+a location that is of none of our own formats. The first format is the default, for locations that do not tell theirs.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from pathlib import Path
+from typing import Final
+
+from tailer.errors import ConfigError, did_you_mean
+from tailer.formats.loaded import LOADED
+from tailer.formats.port import TableFormat
+from tailer.stores.location import is_local
+from tailer.stores.port import ObjectStore
+from tailer.stores.uploads import UploadStore
+
+__all__ = [
+    "check_choices",
+    "default_format",
+    "find_format",
+    "format_names",
+    "format_of",
+    "formats",
+    "named_format",
+]
+
+ENTRY_POINTS: Final = "tailer.formats"
+_OWN: Final = {
+    "delta": "tailer.formats.delta.format:DELTA",
+    "lance": "tailer.formats.lance.format:LANCE",
+}
+
+
+@cache
+def _installed() -> EntryPoints:
+    """Return the entry points of other packages."""
+    return entry_points(group=ENTRY_POINTS)
+
+
+def format_names() -> list[str]:
+    """Return the names of all formats, the default first."""
+    return [*_OWN, *sorted(_installed().names - _OWN.keys())]
+
+
+def formats() -> Iterator[TableFormat]:
+    """Yield all formats, the default first. They are imported one by one."""
+    yield from map(_load, _OWN)
+    yield from map(_load, sorted(_installed().names - _OWN.keys()))
+
+
+def default_format() -> TableFormat:
+    """Return the format of locations that do not tell theirs."""
+    return _load(next(iter(_OWN)))
+
+
+def named_format(name: str, where: str = "table_format") -> TableFormat:
+    """Return the format called `name`. Raises `ConfigError` naming `where`."""
+    if name in _OWN or name in _installed().names:
+        return _load(name)
+    known = format_names()
+    remedy = did_you_mean(name, known) or f"Give {', '.join(known[:-1])} or {known[-1]}."
+    raise ConfigError(where, f"{name!r} is no format of a table", remedy)
+
+
+def format_of(location: str) -> TableFormat:
+    """Return the format of the table at a location, as `parse_location` returns it.
+
+    A folder of this machine is looked at: the first format whose log it has. In a store, the name decides; no I/O.
+    """
+    if not is_local(location):
+        others = (each for each in formats() if each is not default_format())
+        return next((each for each in others if each.may_be_at(location)), default_format())
+    try:
+        return next((each for each in formats() if Path(location, each.log_folder).is_dir()), default_format())
+    except OSError:  # a folder above cannot be entered
+        return default_format()
+
+
+async def find_format(
+    store: ObjectStore, folder: str = "", wanted: str | None = None, *, whatever_the_name: bool = False
+) -> TableFormat | None:
+    """Return the format of the table in the folder of a store; None: there is none.
+
+    `wanted`: the name of the format to look for; None: any that the name of the folder allows, or `whatever_the_name`.
+    One request for each format that is looked for. Raises `StorageError`.
+    """
+    location = f"{store.uri}/{folder}".removesuffix("/")
+    every_name = whatever_the_name or wanted is not None or not isinstance(store, UploadStore)
+    for each in formats() if wanted is None else [named_format(wanted)]:
+        if (every_name or each.may_be_at(location)) and await each.is_in(store, folder):
+            return each
+    return None
+
+
+def check_choices(table_format: str | None, branch: str | None = None, *, is_managed: bool = False) -> str | None:
+    """Return the name of the format that is chosen: a `branch` chooses the first one that has any. None: none.
+
+    `is_managed`: whether a catalog manages the commits. Raises `ConfigError`, naming the option, where there is no such
+    format, or the choices do not go together.
+    """
+    chosen = None if table_format is None else named_format(table_format)
+    if branch is not None:
+        chosen = chosen or next(each for each in formats() if each.has_branches)
+        if not chosen.has_branches:
+            raise ConfigError("branch", f"is given, but {chosen.title} has no branches", "Leave out one of the two.")
+        chosen.root("", branch)
+    if is_managed and chosen is not None and not chosen.has_catalogs:
+        where = "table_format" if branch is None else "branch"
+        raise ConfigError(where, f"names {chosen.title}, which no catalog manages", "Leave out one of the two.")
+    return None if chosen is None else chosen.name
+
+
+def _load(name: str) -> TableFormat:
+    if name not in LOADED:
+        own = _OWN.get(name)
+        entry = next(iter(_installed().select(name=name))) if own is None else EntryPoint(name, own, ENTRY_POINTS)
+        LOADED[name] = entry.load()
+    return LOADED[name]
