@@ -155,7 +155,7 @@ class RowTracking:
 
 @dataclass(frozen=True, slots=True)
 class FragmentRef:
-    """Rows of one fragment of a Lance dataset, as of version `version` of the dataset.
+    """Rows of one fragment of a table that has fragments in place of files, as of version `version` of the table.
 
     `number`: the fragment's id. `rows`: its physical rows, deleted ones included. `chosen`: the offsets of the rows
     meant, as a Roaring bitmap of 32 bits in base64; None: all that are not deleted at that version. `columns`: the
@@ -192,8 +192,9 @@ class ChangeTask:
     `include` (None: all) that are not in `exclude` (None: none); for change files both are None. `tracking`: None for
     change files, whose rows have no ids, and where the table does not track rows. `refinement`: None where rows were
     not compared. `compared`: the columns for comparing rows, if these include columns that are not delivered.
-    `fragment`: where the rows are, if `uri` is a Lance dataset and not a Parquet file. `logged`: the file's path as the
-    log has it, where that is percent-encoded.
+    `logged`: the file's path as the log has it, where that is percent-encoded. `reader`: the name of the format whose
+    own reader reads the rows (`tailer.read.port`); None: `uri` is a Parquet file. `fragment`: where the rows are, for
+    readers of fragments.
     """
 
     table: str
@@ -213,6 +214,7 @@ class ChangeTask:
     compared: pa.Schema | None = None
     fragment: FragmentRef | None = None
     logged: str | None = None
+    reader: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the task as JSON-ready values."""
@@ -234,6 +236,7 @@ class ChangeTask:
             "compared": _schema_to_text(self.compared) if self.compared is not None else None,
             **({} if self.fragment is None else {"fragment": asdict(self.fragment)}),
             **({} if self.logged is None else {"logged": self.logged}),
+            **({} if self.reader is None else {"reader": self.reader}),
         }
 
     @classmethod

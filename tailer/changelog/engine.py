@@ -25,9 +25,9 @@ from tailer.engine.local import LocalEngine, remaining
 from tailer.engine.port import Engine, ReadsTogether
 from tailer.errors import ConfigError, EngineUnavailable
 from tailer.events import ChangeBatch
+from tailer.formats.rows import execute
 from tailer.plan import ChangePlan, Position
 from tailer.read.data_files import LOCAL, DataFiles
-from tailer.read.execute import execute
 from tailer.read.kept_rows import KeptRows
 
 __all__ = ["ChangelogEngine"]

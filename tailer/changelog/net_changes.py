@@ -22,9 +22,9 @@ from tailer.changelog.rules import PairingRules, check_key
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.engine.port import Engine
 from tailer.events import ChangeBatch
+from tailer.formats.rows import execute
 from tailer.plan import ChangePlan, Position
 from tailer.read.data_files import LOCAL, DataFiles
-from tailer.read.execute import execute
 from tailer.read.kept_rows import KeptRows
 from tailer.table_log import TableLog
 

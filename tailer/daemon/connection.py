@@ -16,8 +16,8 @@ from tailer.daemon.fleet import is_missing
 from tailer.daemon.serve import close_sinks, open_sink
 from tailer.daemon.standing import Standing, standing_of
 from tailer.errors import FileVacuumed, TailerError
+from tailer.formats.rows import row_groups
 from tailer.read.data_files import DataFiles
-from tailer.read.execute import row_groups
 from tailer.sink import Sink
 from tailer.stores.location import is_local
 from tailer.stores.port import in_thread

@@ -18,7 +18,7 @@ Small versions of a backlog are read by one call of a thread: to call it takes a
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, closing, nullcontext, suppress
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 import pyarrow as pa
@@ -27,9 +27,9 @@ from anyio.abc import TaskGroup
 
 from tailer.engine.background import background
 from tailer.events import ChangeBatch
+from tailer.formats.rows import execute, needed_files, opens_each_version
 from tailer.plan import ChangePlan, ChangeTask, Position
 from tailer.read.data_files import LOCAL, DataFiles, Files
-from tailer.read.execute import execute, needed_bytes
 
 __all__ = ["AHEAD_BYTES", "LocalEngine", "remaining"]
 
@@ -99,8 +99,8 @@ class LocalEngine:
                 chunk.close()
 
     def takes(self, plan: ChangePlan) -> bool:
-        """See `ReadsTogether.takes`. Fragments are not taken: pylance opens their dataset for each version."""
-        return self.has_room() and all(task.fragment is None for task in plan.tasks[:1])
+        """See `ReadsTogether.takes`."""
+        return self.has_room() and not any(map(opens_each_version, plan.tasks[:1]))
 
     async def read_together(self, plans: Sequence[ChangePlan]) -> Sequence[Sequence[ChangeBatch]]:
         """See `ReadsTogether.read_together`."""
@@ -173,9 +173,7 @@ class _TaskChunk:
     """Consecutive tasks, read by one thread at a time, at most one read ahead of the consumer."""
 
     def __init__(self, tasks: _Tasks, limiter: CapacityLimiter, files: DataFiles, has_room: Callable[[], bool]) -> None:
-        # pylance opens the files of fragments by itself.
-        own = ((task, after_row) for task, after_row in tasks if task.fragment is None)
-        self._files = files.in_turn((task.uri, needed_bytes(task, after_row)) for task, after_row in own)
+        self._files = files.in_turn(chain.from_iterable(needed_files(*each) for each in tasks))
         self._batches = _execute_all(tasks, self._files, limiter.total_tokens > 1)
         self._limiter = limiter
         self._has_room = has_room
@@ -218,7 +216,8 @@ def _read_versions(plans: Sequence[ChangePlan], files: DataFiles) -> list[list[C
     """Read the first `plans`, up to one that cannot be read, or has more than is left of `READ_BYTES`."""
     found: list[list[ChangeBatch]] = []
     size = 0
-    with closing(files.in_turn((task.uri, needed_bytes(task)) for plan in plans for task in plan.tasks)) as in_turn:
+    tasks = chain.from_iterable(plan.tasks for plan in plans)
+    with closing(files.in_turn(chain.from_iterable(map(needed_files, tasks)))) as in_turn:
         for plan in plans:
             batches: list[ChangeBatch] = []
             try:

@@ -21,6 +21,7 @@ from anyio.abc import TaskGroup
 from tailer.engine.port import Engine, ReadsTogether
 from tailer.engine.prefetch import PrefetchedBatches
 from tailer.errors import TailerError
+from tailer.formats.rows import opens_each_version
 from tailer.plan import ChangePlan
 from tailer.table_log import TableLog
 
@@ -154,4 +155,4 @@ def _are_alike(plan: ChangePlan, first: ChangePlan) -> bool:
 
 
 def _is_worth(plan: ChangePlan) -> bool:
-    return plan.size_bytes >= _WORTH_BYTES or any(task.fragment is not None for task in plan.tasks[:1])
+    return plan.size_bytes >= _WORTH_BYTES or any(map(opens_each_version, plan.tasks[:1]))

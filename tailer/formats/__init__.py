@@ -1,6 +1,7 @@
 """Table formats, each a folder: delta/, lance/. A format elsewhere is a package with an entry point (`tailer.formats`).
 
 port        what everything else needs to know of a format
+rows        the rows of any task, by the reader that it names
 registry    the formats there are, and the one that a location has
 loaded      the formats that this process has imported
 locations   reasons why there is no table at a location

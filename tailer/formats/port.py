@@ -7,6 +7,7 @@ table: the rest of the format is imported when a table is opened.
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+from tailer.read.port import RowReader
 from tailer.stores.port import ObjectStore
 from tailer.table_log import TableLog
 
@@ -66,6 +67,10 @@ class TableFormat(Protocol):
         `open_store`: opens another root. `allowed_roots`: where files of the table may be, besides its location.
         `catalog`: the one that manages the commits, if the format has any.
         """
+        ...
+
+    def row_reader(self) -> RowReader:
+        """Return what reads the rows of tasks that name the format (`ChangeTask.reader`). Imports it."""
         ...
 
     def check_reader(self) -> None:

@@ -39,7 +39,6 @@ from tailer.files.row_bitmaps import positions_of, span, words_of
 from tailer.plan import END, ChangeTask, DeletionVectorRef, Refinement, TaskKind
 from tailer.read.batch_sizes import BATCH_BYTES, MAX_ROWS, BatchSizes
 from tailer.read.data_files import LOCAL, Files
-from tailer.read.fragments import count_rows, execute_fragment, rows_in_part
 from tailer.read.layout import layout_of
 from tailer.read.metadata_columns import repeated, stamps
 from tailer.read.parquet.footer import Footer
@@ -49,7 +48,7 @@ from tailer.read.row_group_ranges import RowGroupRanges
 from tailer.schema.columns import refuse_names
 from tailer.stores.folders import is_lasting
 
-__all__ = ["BATCH_BYTES", "execute", "needed_bytes", "open_footer", "row_groups", "selected"]
+__all__ = ["BATCH_BYTES", "check_task", "execute", "needed_bytes", "open_footer", "row_groups", "selected"]
 
 _BUFFER_BYTES: Final = 2**20
 
@@ -73,12 +72,7 @@ def execute(
     `StorageUnavailable` where it cannot be read for now, `ChangesUnavailable` where `files` has no such location or the
     log has a partition value that is none, `UnsupportedFeature` for values in the calendar of old Spark.
     """
-    _check_locations(task, files)
-    refuse_names(task.schema, task.table, task.version)
-    if task.fragment is not None:
-        rows = rows_in_part(task.fragment, task.size_bytes, first_byte, end_byte)
-        yield from execute_fragment(task, task.fragment, _common(rows, range(after_row + 1, through_row + 1)), files)
-        return
+    check_task(task, files)
     needed = needed_bytes(task, after_row, through_row, first_byte, end_byte)
     with _translated(task, task.uri), files.open(task.uri, needed) as opened, _parquet(task, opened.source) as file:
         source = opened.source
@@ -119,15 +113,13 @@ def needed_bytes(
 ) -> int:
     """Return the size of the task's file if `execute` reads all its rows; 0 if it does not, or may not have to."""
     is_all = after_row == -1 and through_row == END and first_byte == 0 and end_byte == END
-    whole = is_all and task.include is None and task.fragment is None and task.kind not in _CDC
+    whole = is_all and task.include is None and task.kind not in _CDC
     return max(task.size_bytes, 0) if whole else 0
 
 
 def row_groups(task: ChangeTask, files: Files = LOCAL) -> list[int]:
     """Return the number of rows of each row group of the task's file. Raises as `execute` does."""
-    _check_locations(task, files)
-    if task.fragment is not None:
-        return [count_rows(task, task.fragment, files)]
+    check_task(task, files)
     with open_footer(task, files) as file:
         return _counts(task, file)
 
@@ -149,11 +141,15 @@ def selected(task: ChangeTask, num_rows: int, files: Files = LOCAL) -> pa.Array 
     return None if task.include is None and task.exclude is None else words_of(selection.kept(0, num_rows), num_rows)
 
 
-def _check_locations(task: ChangeTask, files: Files) -> None:
-    """Raise unless it is known where every file of the task is: a name alone would mean one in our own folder."""
+def check_task(task: ChangeTask, files: Files) -> None:
+    """Raise unless it is known where every file of the task is: a name alone would mean one in our own folder.
+
+    Raises `ChangesUnavailable`, and `UnsupportedFeature` for columns that have a name of ours.
+    """
     for uri in (task.uri, *(vector.uri for vector in (task.include, task.exclude) if vector is not None)):
         if uri is not None and not files.has(uri):
             raise ChangesUnavailable(task.table, task.version, f"{uri} is not a local path")
+    refuse_names(task.schema, task.table, task.version)
 
 
 def _row_groups_in(task: ChangeTask, counts: Sequence[int], part: range) -> Iterator[tuple[int, range]]:

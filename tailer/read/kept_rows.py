@@ -6,7 +6,7 @@ So the rows of such tasks, and of small files, are read with all columns the fir
 memory, as `tailer.read.execute` would yield them.
 
 If the rows take more than `KEPT_BYTES` together, or there is no room for them in the process, all are forgotten, and
-tasks are executed again. Rows of other large files, of change files and of Lance fragments are never kept, nor those of
+tasks are executed again. Rows of other large files, of change files and of no Parquet file are never kept, nor those of
 a table with a column that is named as one of ours: they are found by name.
 """
 
@@ -128,7 +128,7 @@ def _key(task: ChangeTask) -> _Key:
 
 def _is_worth(task: ChangeTask) -> bool:
     """Return whether it pays to keep the task's rows: they are few, or in a small file."""
-    if task.kind not in _IMAGES or task.fragment is not None or task.refinement is not None:
+    if task.kind not in _IMAGES or task.reader is not None or task.refinement is not None:
         return False
     if task.include is not None:
         return task.include.cardinality <= _FEW_ROWS

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final, TypeVar
 
 from tailer.changelog.carryovers import concerns, independent_parts, refine, refine_range
@@ -28,9 +28,9 @@ from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.engine.local import remaining
 from tailer.events import ChangeBatch
+from tailer.formats.rows import execute, needed_files
 from tailer.plan import END, ChangePlan, ChangeTask, Position
 from tailer.read.data_files import LOCAL, DataFiles, Files
-from tailer.read.execute import execute, needed_bytes
 from tailer.read.kept_rows import KeptRows
 
 __all__ = [
@@ -72,9 +72,9 @@ class FileSlice:
         return max(0, min(self.end_byte, self.task.size_bytes) - self.first_byte) + _OPEN_BYTES
 
     @property
-    def needed_bytes(self) -> int:
-        """See `tailer.read.execute.needed_bytes`."""
-        return needed_bytes(self.task, self.after_row, self.through_row, self.first_byte, self.end_byte)
+    def needed_files(self) -> Sequence[tuple[str, int]]:
+        """See `RowReader.needed_files`."""
+        return needed_files(self.task, self.after_row, self.through_row, self.first_byte, self.end_byte)
 
     def rows(self, files: Files = LOCAL) -> Iterator[ChangeBatch]:
         """See `tailer.read.execute.execute`."""
@@ -208,8 +208,7 @@ def _grouped(parts: Sequence[T], sizes: Sequence[int], size_bytes: int) -> Itera
 
 
 def _read(slices: Sequence[FileSlice], files: DataFiles) -> Iterator[ChangeBatch]:
-    own = (part for part in slices if part.task.fragment is None)  # pylance opens the files of fragments by itself
-    with closing(files.in_turn((part.task.uri, part.needed_bytes) for part in own)) as opened:
+    with closing(files.in_turn(chain.from_iterable(part.needed_files for part in slices))) as opened:
         for part in slices:
             yield from part.rows(opened)
 

@@ -32,7 +32,7 @@ NEED_EXTRAS: Final = {
     "urllib3": {"tailer.stores.s3."},
     "obstore": {"tailer.stores.cloud."},
     "deltalake": {"sinks.delta."},
-    "lance": {"tailer.read.fragments."},
+    "lance": {"tailer.formats.lance.rows.fragments."},
     "numpy": {"tailer.variant.batch."},
     "fastavro": {"sinks.encoding.avro."},
     "httpx2": {"sinks.encoding.avro.", "tailer.daemon.client", "tailer.formats.delta.catalog.unity"},

@@ -1,5 +1,6 @@
 """Delta Lake: from the files of a `_delta_log` to change plans.
 
+format            the format as others know it
 log/              file names, listings, commit files and their actions, commit timestamps, the port of commits
 checkpoints/      state and live files from checkpoints, in bounded memory; the `_last_checkpoint` hint
 catalog/          commits ratified by a catalog: its port, and Unity Catalog

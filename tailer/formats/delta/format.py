@@ -5,6 +5,8 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from tailer.formats.port import TableFormat
+from tailer.read.parquet_rows import PARQUET
+from tailer.read.port import RowReader
 from tailer.stores.port import ObjectStore
 from tailer.table_log import TableLog
 
@@ -50,6 +52,10 @@ class _Delta:
         from tailer.formats.delta.table import DeltaTableLog  # noqa: PLC0415 - not to recognise a table
 
         return DeltaTableLog(store, catalog, allowed_roots)
+
+    def row_reader(self) -> RowReader:
+        """See `TableFormat.row_reader`. Tasks of Delta tables name none."""
+        return PARQUET
 
     def check_reader(self) -> None:
         """See `TableFormat.check_reader`. Arrow reads Parquet."""

@@ -1,5 +1,6 @@
 """Lance: from the manifests of a dataset to plans.
 
+format          the format as others know it
 table           the versions behind the `TableLog` port
 history         the versions in a store: listed, read, found by time
 changes         which rows of which fragments changed, from one version to the next
@@ -11,6 +12,7 @@ fragment        data files, deletion file and row ids of one fragment
 transaction     the operation that made a version
 deletions       the deleted offsets of a fragment
 refs/           names of branches and of versions
+rows/           the reader of rows: pylance, one fragment at a time
 row_ids/        the stable ids of a fragment's rows, and the versions of their last updates
 features        reader feature flags, supported and refused
 schema          fields of a manifest as an Arrow schema

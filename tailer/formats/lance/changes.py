@@ -27,6 +27,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from tailer.formats.lance.columns import ColumnNames
+from tailer.formats.lance.format import LANCE
 from tailer.formats.lance.fragment import Fragment
 from tailer.formats.lance.manifest import Manifest
 from tailer.plan import SNAPSHOT_TASKS, ChangePlan, ChangeTask, FragmentRef, Regime, RowTracking, TaskKind
@@ -195,5 +196,6 @@ def _task(
         size_bytes=sum(file.size_bytes or 0 for file in fragment.files),
         schema=at.schema,
         tracking=_ROW_ID if tracked else None,
+        reader=LANCE.name,
         fragment=reference,
     )

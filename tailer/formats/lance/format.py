@@ -9,6 +9,7 @@ from tailer.errors import ConfigError, how_to_install
 from tailer.formats.lance.refs.branches import folder_of, parse_branch
 from tailer.formats.lance.version_names import LARGEST
 from tailer.formats.port import TableFormat
+from tailer.read.port import RowReader
 from tailer.stores.port import ObjectStore
 from tailer.table_log import TableLog
 
@@ -58,6 +59,12 @@ class _Lance:
         from tailer.formats.lance.table import LanceTableLog  # noqa: PLC0415 - not to recognise a table
 
         return LanceTableLog(store, open_store, allowed_roots, parse_branch(branch, "branch"))
+
+    def row_reader(self) -> RowReader:
+        """See `TableFormat.row_reader`."""
+        from tailer.formats.lance.rows.reader import FRAGMENTS  # noqa: PLC0415 - not to recognise a table
+
+        return FRAGMENTS
 
     def check_reader(self) -> None:
         """See `TableFormat.check_reader`."""

@@ -87,7 +87,7 @@ def selects_nothing(task: ChangeTask, files: DataFiles) -> bool:
 
 
 def _task_obstacle(task: ChangeTask, files: DataFiles) -> str | None:
-    if task.fragment is not None or not files.is_local(task.uri):
+    if task.reader is not None or not files.is_local(task.uri):
         return "it is not a local Parquet file"
     if not task.uri.isprintable():
         return "its path has characters that cannot be shown"

@@ -10,6 +10,7 @@ compared is never cut. An error, be it corrupt data or a schema that the reader 
 before it is delivered.
 """
 
+from collections.abc import Hashable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -19,9 +20,9 @@ from tailer.changelog.rules import PairingRules
 from tailer.changelog.task_ids import renumbered
 from tailer.errors import ConfigError, TableReplaced, TailerError, VersionAhead
 from tailer.events import SchemaChange
-from tailer.plan import END, ChangePlan, ChangeTask, Position, TaskKind, output_schema
+from tailer.formats.rows import file_of, row_groups
+from tailer.plan import END, ChangePlan, Position, TaskKind, output_schema
 from tailer.read.data_files import LOCAL, DataFiles
-from tailer.read.execute import row_groups
 from tailer.schema.changes import describe_changes
 from tailer.spark.source.plan_cache import Place, PlanCache, Step, View
 from tailer.spark.splits import FileSlice, NetChangesSplit, Split, diff_splits, file_slices, file_splits
@@ -30,8 +31,6 @@ from tailer.stores.port import in_thread
 from tailer.table_log import TableLog
 
 __all__ = ["Admission", "Budget", "Span", "Work"]
-
-_File = tuple[str, tuple[int, int] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +213,7 @@ class Admission:
         plan = step.plan
         if self._is_whole(step):
             _check_whole(step, after, step.end)
-            files = {_file(task): task for task in plan.tasks}
+            files = {file_of(task): task for task in plan.tasks}
             counted = files.values() if remaining.left_rows is not None else ()
             rows = sum([sum(await in_thread(row_groups, task, self._files)) for task in counted])
             if not remaining.admits(len(files), plan.size_bytes, rows):
@@ -223,7 +222,7 @@ class Admission:
             remaining.take(len(files), plan.size_bytes, rows)
             return step.end
         reached = after
-        seen: set[_File] = set()
+        seen: set[Hashable] = set()
         for part in file_slices(plan, after):
             try:
                 through, rows, size = (part.after_row, 0, 0) if remaining.full else await self._cut(part, remaining)
@@ -233,8 +232,8 @@ class Admission:
                 remaining.closed = True
                 return reached
             if through > part.after_row:
-                remaining.take(int(_file(part.task) not in seen), size, rows)
-                seen.add(_file(part.task))
+                remaining.take(int(file_of(part.task) not in seen), size, rows)
+                seen.add(file_of(part.task))
                 reached = Position(plan.version, part.task.index, through)
             if through < END:
                 remaining.closed = True
@@ -264,12 +263,6 @@ class Admission:
             through = min(through, part.after_row + remaining.left_rows)
         rows = through - part.after_row
         return (END if through == total - 1 else through), rows, size * rows // total
-
-
-def _file(task: ChangeTask) -> _File:
-    """Return what counts as one file: in a Lance dataset, whose tasks all have its location, a fragment."""
-    fragment = task.fragment
-    return task.uri, None if fragment is None else (fragment.version, fragment.number)
 
 
 def _check_whole(step: Step, after: Position, through: Position) -> None:

@@ -124,7 +124,7 @@ async def test_small_versions_are_not_worth_it() -> None:
 
 async def test_small_versions_of_lance_datasets_are() -> None:
     plans = [plan(version, 1000) for version in range(3)]
-    rows = [replace(each.tasks[0], fragment=FragmentRef(each.version, 0, 10)) for each in plans]
+    rows = [replace(each.tasks[0], reader="lance", fragment=FragmentRef(each.version, 0, 10)) for each in plans]
     log = Log(*(replace(each, tasks=(task,)) for each, task in zip(plans, rows, strict=True)))
     async with looking(log, Engine()) as ahead:
         assert await turn(ahead) is None
