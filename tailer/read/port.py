@@ -1,7 +1,7 @@
 """The port of readers of rows: a task of a plan becomes change rows.
 
-Most formats have their rows in Parquet files, which `tailer.read.execute` reads. A format whose rows are elsewhere has a
-reader of its own, and names itself in its tasks (`ChangeTask.reader`).
+Most formats have their rows in Parquet files, which `tailer.read.execute` reads. A format whose rows are elsewhere
+has a reader of its own, and names itself in its tasks (`ChangeTask.reader`).
 """
 
 from collections.abc import Hashable, Iterator, Sequence

@@ -30,6 +30,7 @@ from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.changelog.task_ids import check_reading, has_maps_in_order, renumbered
 from tailer.config.pipelines import PipelineSettings, TablePattern, Template
 from tailer.errors import ConfigError
+from tailer.formats.lance.format import LANCE
 from tailer.formats.lance.table import branch_id, dataset_id
 from tailer.pipeline.delivery import ResumePoint
 from tailer.pipeline.policy import Policy
@@ -40,6 +41,7 @@ from tailer.plan import (
     ChangePlan,
     ChangeTask,
     DeletionVectorRef,
+    FragmentRef,
     Position,
     Refinement,
     Regime,
@@ -609,6 +611,15 @@ def test_plans_as_json() -> None:
     former = {name: value for name, value in PLAN.items() if name != "feed"}
     former["tasks"] = [{name: value for name, value in TASK.items() if name != "compared"}]
     assert ChangePlan.from_json(json.dumps(former)) == replace(plan, feed=False)
+
+
+def test_fragments_in_plans_as_json() -> None:
+    fragment = {"version": 6, "number": 2, "rows": 10, "chosen": "AAA=", "columns": [["a", 4]]}
+    written = TASK | {"fragment": fragment, "reader": "lance"}
+    task = ChangeTask.from_dict(written)
+    assert (task.reader, task.fragment) == (LANCE.name, FragmentRef(6, 2, 10, "AAA=", (("a", 4),)))
+    found = json.loads(json.dumps(task.to_dict()))
+    assert (found["fragment"], found["reader"]) == (fragment, "lance")
 
 
 def test_names_of_kinds() -> None:

@@ -1,0 +1,125 @@
+"""A format that another package brings is followed like our own: by `tail`, into Kafka, and by Spark."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import tailer.spark
+from tests.support.daemon.commands import background, complaints
+from tests.support.daemon.commands import tailer as run
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.topics import read_topic, unique_name
+from tests.support.toy.table import ToyTable, installed
+from tests.support.waiting import until
+
+VERSIONS = 8
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Iterator[Mapping[str, str]]:
+    """Install the package of the format; return the environment of processes that have it."""
+    with installed(tmp_path / "packages") as variables:
+        yield variables
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> ToyTable:
+    """A table that grows and shrinks."""
+    return ToyTable(tmp_path / "table").write_history(VERSIONS)
+
+
+def folded(rows: Iterable[Mapping[str, Any]]) -> list[int]:
+    """Return the ids that are left after all changes. Each must be inserted once, and deleted once at most."""
+    left: Counter[int] = Counter()
+    for row in rows:
+        left[row["id"]] += 1 if row["_change_type"] == "insert" else -1
+        assert left[row["id"]] in (0, 1)
+    return sorted(left.elements())
+
+
+def test_tail(table: ToyTable, environment: Mapping[str, str]) -> None:
+    for options in ((), ("--table-format", "toy")):
+        done = run("tail", table.path, "--from", "earliest", "--to", "latest", *options, **environment)
+        assert (done.returncode, complaints(done.stderr)) == (0, [])
+        assert folded(map(json.loads, done.stdout.splitlines())) == table.history[-1]
+
+
+def test_without_the_package_the_error_names_the_formats(table: ToyTable) -> None:
+    done = run("tail", table.path, "--table-format", "toy")
+    assert done.returncode != 0
+    assert "'toy' is no format of a table" in done.stderr
+    assert "Give delta or lance." in done.stderr
+
+
+# The client library forgets a Unix socket that nobody serves.
+@pytest.mark.filterwarnings(r"ignore:unclosed <socket.socket fd=\d+, family=1:ResourceWarning")
+def test_a_pipeline_into_kafka_across_a_kill(
+    tmp_path: Path, table: ToyTable, environment: Mapping[str, str], kafka: KafkaCluster
+) -> None:
+    topic = unique_name("toy")
+    config = tmp_path / "toy.toml"
+    config.write_text(f"""
+[pipelines.toy]
+table = "table"
+poll_interval_s = 0.1
+[pipelines.toy.sink]
+kind = "kafka"
+bootstrap_servers = "{kafka.bootstrap_servers}"
+topic = "{topic}"
+progress_topic = "{unique_name("progress")}"
+create_topics = true
+key = ["id"]
+""")
+
+    def rows() -> list[Any]:
+        return [json.loads(record.value or "{}") for record in read_topic(kafka.bootstrap_servers, topic)]
+
+    def is_level() -> bool:
+        try:
+            return folded(rows()) == table.history[-1]
+        except KeyError:
+            return False
+
+    with background("run", config, **environment) as daemon:
+        until(is_level)
+        daemon.kill()
+        daemon.communicate()
+    table.commit({"more.parquet": range(1000, 1010)}, {"1.parquet": [0]})
+    with background("run", config, **environment):
+        until(is_level)
+        table.commit({}, {"more.parquet": [9]})
+        until(is_level)
+    found = rows()
+    assert [row["_commit_version"] for row in found] == sorted(row["_commit_version"] for row in found)
+
+
+@pytest.fixture
+def spark_with_package(
+    spark: SparkSession, environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> SparkSession:
+    """Give Spark's processes of Python the package."""
+    monkeypatch.setitem(spark.sparkContext.environment, "PYTHONPATH", environment["PYTHONPATH"])
+    return spark
+
+
+def test_the_spark_source(tmp_path: Path, table: ToyTable, spark_with_package: SparkSession) -> None:
+    spark = spark_with_package
+    tailer.spark.register(spark)
+    found = spark.read.format("tailer").option("startingVersion", "earliest").load(str(table.path)).collect()
+    assert folded(row.asDict() for row in found) == table.history[-1]
+    frame = spark.readStream.format("tailer").option("startingVersion", "earliest").load(str(table.path))
+    query = (
+        frame.writeStream.format("memory")
+        .queryName("toy")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    streamed = spark.sql("SELECT * FROM toy ORDER BY _commit_version, _change_type").collect()
+    assert folded(row.asDict() for row in streamed) == table.history[-1]
