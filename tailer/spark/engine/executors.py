@@ -134,9 +134,7 @@ class Run(Iterator[list[bytes]], Generic[T]):
             try:
                 answers = first.result()
             except SPARK_ERRORS as error:
-                was_closed = self._closed
-                self.close()
-                raise (CancelledError() if was_closed else self._jobs.translate(error)) from error
+                raise self._end(error) from error
             self._running.popleft()
             self._ready.extend(self._by_item(answers, self._given))
         *chunks, (_, kind, data) = self._ready.popleft() or [(0, CHUNK, b"")]
@@ -178,6 +176,12 @@ class Run(Iterator[list[bytes]], Generic[T]):
         by_item = {item: list(group) for item, group in groupby(answers, itemgetter(0))}
         size = min(self._size, len(self._items) - first)
         return (by_item.get(item, []) for item in range(size))
+
+    def _end(self, error: Exception) -> BaseException:
+        """Close the run after an error of Spark. Return what to raise: the run may have been closed before."""
+        was_closed = self._closed
+        self.close()
+        return CancelledError() if was_closed else self._jobs.translate(error)
 
 
 class _Jobs:
