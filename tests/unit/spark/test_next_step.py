@@ -2,9 +2,11 @@
 
 import traceback
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.clientserver import ClientServer
 
 from tailer.errors import ChangesUnavailable, ConfigError, LogCorrupt, TailerError, VersionGone
 from tailer.spark import changes, follow
@@ -49,8 +51,9 @@ def test_the_next_step_comes_once_and_without_frames(error: TailerError, step: s
 def test_an_option_that_cannot_be_is_named_without_frames(
     table: Any, options: dict[str, Any], where: str, is_followed: bool
 ) -> None:
-    """Before the session is used."""
-    session: Any = None
+    """Before the session is used for more than to see what it is."""
+    context = SimpleNamespace(_gateway=object.__new__(ClientServer))
+    session: Any = SimpleNamespace(_jsparkSession=None, version="4.2.0", sparkContext=context, conf={})
     with pytest.raises(ConfigError, match=where) as caught:
         (partial(follow, deliver=lambda _rows, _number: None) if is_followed else changes)(session, table, **options)
     lines = "".join(traceback.format_exception(caught.value))
