@@ -173,9 +173,13 @@ class BucketStore:
     async def _list_pages(self, prefix: str, start_after: str = "") -> AsyncIterator[Page]:
         """List what is directly in a folder; one request for each page."""
         folder, after = self._folder(prefix), self._key(start_after) if start_after else ""
-        token = None
+        token: str | None = None
+
+        async def list_page(client: Client) -> Page:
+            return await client.list_folder(folder, after, token)
+
         while True:
-            page = await self._ask_listing(prefix, lambda client, at=token: client.list_folder(folder, after, at))
+            page = await self._ask_listing(prefix, list_page)
             yield page
             if (token := page.token) is None:
                 return

@@ -150,7 +150,7 @@ class _CloudClient:
     async def put(self, key: str, data: bytes | mmap, attributes: Mapping[str, str], *, if_absent: bool) -> None:
         """See `Client.put`."""
         names = {name.replace("-", "_"): value for name, value in attributes.items()}
-        mode = "create" if if_absent else "overwrite"
+        mode: Final = "create" if if_absent else "overwrite"
         with self._request("put"):
             await obstore.put_async(self._store, key, data, mode=mode, attributes=names, use_multipart=False)
 

@@ -111,7 +111,7 @@ class S3Bucket(Bucket):
 
 
 class _S3Client:
-    """What the clients for the event loop and for threads have in common."""
+    """The common part of the clients for the event loop and for threads."""
 
     def __init__(self, bucket: S3Bucket, lent: LoopClient | ThreadClient) -> None:
         self._bucket = bucket
