@@ -192,9 +192,8 @@ class ChangeTask:
     `include` (None: all) that are not in `exclude` (None: none); for change files both are None. `tracking`: None for
     change files, whose rows have no ids, and where the table does not track rows. `refinement`: None where rows were
     not compared. `compared`: the columns for comparing rows, if these include columns that are not delivered.
-    `logged`: the file's path as the log has it, where that is percent-encoded. `reader`: the name of the format whose
-    own reader reads the rows (`tailer.read.port`); None: `uri` is a Parquet file. `fragment`: where the rows are, for
-    readers of fragments.
+    `logged`: the file's path as the log has it, where that is percent-encoded. `reader`: the format whose reader reads
+    the rows; None: `uri` is a Parquet file. `fragment`: where the rows are, for a reader of fragments.
     """
 
     table: str
@@ -235,8 +234,7 @@ class ChangeTask:
             "refinement": asdict(self.refinement) if self.refinement is not None else None,
             "compared": _schema_to_text(self.compared) if self.compared is not None else None,
             **({} if self.fragment is None else {"fragment": asdict(self.fragment)}),
-            **({} if self.logged is None else {"logged": self.logged}),
-            **({} if self.reader is None else {"reader": self.reader}),
+            **{name: text for name in ("logged", "reader") if (text := getattr(self, name)) is not None},
         }
 
     @classmethod

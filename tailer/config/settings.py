@@ -27,8 +27,7 @@
     table_format = "delta"        # or another format; default: the folder is looked at; in a store, its name
     branch = "main"               # of a table whose format has branches
     start = "earliest"            # if the sink has no progress: earliest (default; all the log holds),
-                                  # latest, snapshot, a version (12), a time (2026-03-01T12:00:00Z), after a tag
-                                  # (tag:NAME), if the format has tags
+                                  # latest, snapshot, a version (12), a time (2026-03-01T12:00:00Z), a tag (tag:NAME)
     columns = ["id", "amount"]    # default: all
     carryovers = "drop"           # rows that a rewritten file holds unchanged; or "keep": as delete and insert
     compute_updates = false       # turn a delete and an insert of one row into the two images of an update

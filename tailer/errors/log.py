@@ -33,8 +33,8 @@ class NotATable(LogError):
     remedy: str = ""
     sentence: ClassVar[str] = "{table}: not {expected}: {reason}"
     next_step: ClassVar[str] = (
-        "Check the path: the folder of a table contains its log, such as _delta_log. Check table_format "
-        "(--table-format), too: in a store it must be given, unless it is delta or the folder's name tells it."
+        "Check the path, and table_format (--table-format): the folder of a table contains its log, such as "
+        "_delta_log, and in a store the format must be given, unless it is delta or the folder's name tells it."
     )
 
     @property

@@ -1,4 +1,4 @@
-"""What data files of any format share.
+"""Words of data files that any format shares.
 
 deletion_vector           which rows of a file are meant: bitmaps in a file or in text
 row_bitmaps               row positions as bitmaps and as Arrow arrays

@@ -1,4 +1,4 @@
-"""Table formats, each a folder: delta/, lance/. A format elsewhere is a package with an entry point (`tailer.formats`).
+"""Table formats, each a folder, or a package elsewhere with an entry point (`tailer.formats`).
 
 port        what everything else needs to know of a format
 rows        the rows of any task, by the reader that it names

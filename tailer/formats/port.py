@@ -27,10 +27,10 @@ class TableFormat(Protocol):
     """The folder of a table that contains its log: `_delta_log`."""
 
     has_catalogs: bool
-    """Whether a catalog may manage the commits of a table."""
+    """True if a catalog may manage the commits of a table."""
 
     has_branches: bool
-    """Whether a table may have branches."""
+    """True if a table may have branches."""
 
     thread_libraries: frozenset[str]
     """The libraries whose threads may abort the process if the interpreter goes away before them."""

@@ -15,7 +15,7 @@ from tailer.errors import ConfigError, did_you_mean
 from tailer.formats.loaded import LOADED
 from tailer.formats.port import TableFormat
 from tailer.stores.location import is_local
-from tailer.stores.port import ObjectStore
+from tailer.stores.port import ObjectStore, in_thread
 from tailer.stores.uploads import UploadStore
 
 __all__ = [
@@ -90,7 +90,7 @@ async def find_format(
     """
     location = f"{store.uri}/{folder}".removesuffix("/")
     every_name = whatever_the_name or wanted is not None or not isinstance(store, UploadStore)
-    for each in formats() if wanted is None else [named_format(wanted)]:
+    for each in await in_thread(list, formats()) if wanted is None else [named_format(wanted)]:
         if (every_name or each.may_be_at(location)) and await each.is_in(store, folder):
             return each
     return None

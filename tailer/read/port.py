@@ -18,7 +18,7 @@ class RowReader(Protocol):
     """A reader of rows. Synchronous; runs on threads, in other processes and on Spark's executors."""
 
     opens_each_version: bool
-    """Whether reading a version has a fixed cost, however small it is.
+    """True if reading a version has a fixed cost, however small it is.
 
     If so, reading the next version begins early, and small versions are not read together.
     """

@@ -22,6 +22,8 @@ from tailer.stores.local import LocalStore
 from tailer.table_log import TableLog
 from tests.support.toy.table import SCHEMA, ToyTable, installed
 
+pytestmark = pytest.mark.anyio
+
 Rows = Counter[tuple[object, ...]]
 DELETES: Final = ("delete", "update_preimage")
 

@@ -145,7 +145,12 @@ def test_wrong_names_are_told_with_the_next_step(path: Path) -> None:
         (path, {"branch": "dev", "start": "tag:clean"}, "'clean' is a tag of the branch main", "branch = 'main'"),
         (path, {"branch": "no"}, "branch: .* has no 'no' among its branches", "Its branches: dev."),
         (path, {"branch": "../x"}, "branch: '../x' is not the name of a branch", "Names have letters"),
-        (path, {"branch": "dev", "table_format": "delta"}, "branch: is of a Lance dataset", "Leave out one"),
+        (
+            path,
+            {"branch": "dev", "table_format": "delta"},
+            "branch: is given, but a Delta table has no branches",
+            "Leave out one",
+        ),
         (delta, {"branch": "dev"}, "branch: .* has no 'dev' among its branches", "Its branches: none."),
         (delta, {"start": "tag:x"}, "start: .* is a Delta table, which has no tags", "Give a version"),
         (delta, {"end": "tag:x"}, "end: .* is a Delta table, which has no tags", "Give a version"),

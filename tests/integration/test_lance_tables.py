@@ -33,12 +33,12 @@ from tailer.errors import (
     VersionAhead,
 )
 from tailer.events import Gap
+from tailer.formats.lance.rows import fragments
 from tailer.formats.lance.table import dataset_id
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import OnDataLoss, Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import ChangePlan
-from tailer.read import fragments
 from tailer.start import Start
 from tailer.stores.stores import Stores
 from tailer.stores.wakeup import TimerWake

@@ -21,10 +21,10 @@ VERSIONS = 8
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> Iterator[Mapping[str, str]]:
-    """Install the package of the format; return the environment of processes that have it."""
-    with installed(tmp_path / "packages") as variables:
-        yield variables
+def python_path(tmp_path: Path) -> Iterator[str]:
+    """Install the package of the format; return the `PYTHONPATH` of processes that have it."""
+    with installed(tmp_path / "packages") as path:
+        yield path
 
 
 @pytest.fixture
@@ -42,9 +42,9 @@ def folded(rows: Iterable[Mapping[str, Any]]) -> list[int]:
     return sorted(left.elements())
 
 
-def test_tail(table: ToyTable, environment: Mapping[str, str]) -> None:
+def test_tail(table: ToyTable, python_path: str) -> None:
     for options in ((), ("--table-format", "toy")):
-        done = run("tail", table.path, "--from", "earliest", "--to", "latest", *options, **environment)
+        done = run("tail", table.path, "--from", "earliest", "--to", "latest", *options, PYTHONPATH=python_path)
         assert (done.returncode, complaints(done.stderr)) == (0, [])
         assert folded(map(json.loads, done.stdout.splitlines())) == table.history[-1]
 
@@ -59,7 +59,7 @@ def test_without_the_package_the_error_names_the_formats(table: ToyTable) -> Non
 # The client library forgets a Unix socket that nobody serves.
 @pytest.mark.filterwarnings(r"ignore:unclosed <socket.socket fd=\d+, family=1:ResourceWarning")
 def test_a_pipeline_into_kafka_across_a_kill(
-    tmp_path: Path, table: ToyTable, environment: Mapping[str, str], kafka: KafkaCluster
+    tmp_path: Path, table: ToyTable, python_path: str, kafka: KafkaCluster
 ) -> None:
     topic = unique_name("toy")
     config = tmp_path / "toy.toml"
@@ -85,12 +85,12 @@ key = ["id"]
         except KeyError:
             return False
 
-    with background("run", config, **environment) as daemon:
+    with background("run", config, PYTHONPATH=python_path) as daemon:
         until(is_level)
         daemon.kill()
         daemon.communicate()
     table.commit({"more.parquet": range(1000, 1010)}, {"1.parquet": [0]})
-    with background("run", config, **environment):
+    with background("run", config, PYTHONPATH=python_path):
         until(is_level)
         table.commit({}, {"more.parquet": [9]})
         until(is_level)
@@ -99,11 +99,9 @@ key = ["id"]
 
 
 @pytest.fixture
-def spark_with_package(
-    spark: SparkSession, environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
-) -> SparkSession:
+def spark_with_package(spark: SparkSession, python_path: str, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
     """Give Spark's processes of Python the package."""
-    monkeypatch.setitem(spark.sparkContext.environment, "PYTHONPATH", environment["PYTHONPATH"])
+    monkeypatch.setitem(spark.sparkContext.environment, "PYTHONPATH", python_path)
     return spark
 
 

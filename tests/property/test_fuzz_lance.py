@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from pyroaring import BitMap, BitMap64
 
 from tailer.errors import TailerError
-from tailer.formats.lance.deletions import read_deletions
 from tailer.formats.lance.features import refuse_unknown
 from tailer.formats.lance.fragment import DeletionKind
 from tailer.formats.lance.manifest import first_byte_needed, parse_manifest
 from tailer.formats.lance.protobuf import InvalidMessage
 from tailer.formats.lance.row_ids import parse_row_ids, parse_row_versions
+from tailer.formats.lance.rows.deletions import read_deletions
 from tailer.formats.lance.schema import arrow_schema
 from tailer.formats.lance.transaction import parse_transaction
 from tests.support.seeds import repeats

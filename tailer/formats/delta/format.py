@@ -5,7 +5,6 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from tailer.formats.port import TableFormat
-from tailer.read.parquet_rows import PARQUET
 from tailer.read.port import RowReader
 from tailer.stores.port import ObjectStore
 from tailer.table_log import TableLog
@@ -55,6 +54,8 @@ class _Delta:
 
     def row_reader(self) -> RowReader:
         """See `TableFormat.row_reader`. Tasks of Delta tables name none."""
+        from tailer.read.parquet_rows import PARQUET  # noqa: PLC0415 - not to recognise a table
+
         return PARQUET
 
     def check_reader(self) -> None:

@@ -10,9 +10,8 @@ protobuf        the wire format of all metadata
 manifest        one version: schema, fragments, feature flags, transaction
 fragment        data files, deletion file and row ids of one fragment
 transaction     the operation that made a version
-deletions       the deleted offsets of a fragment
 refs/           names of branches and of versions
-rows/           the reader of rows: pylance, one fragment at a time
+rows/           the deleted offsets of a fragment; the reader of rows: pylance, one fragment at a time
 row_ids/        the stable ids of a fragment's rows, and the versions of their last updates
 features        reader feature flags, supported and refused
 schema          fields of a manifest as an Arrow schema

@@ -21,11 +21,11 @@ from tailer.errors import (
 )
 from tailer.formats.lance.changes import Deletions, Version, deletion_files
 from tailer.formats.lance.columns import ColumnNames
-from tailer.formats.lance.deletions import read_deletions
 from tailer.formats.lance.features import refuse_unknown, uses_stable_row_ids
 from tailer.formats.lance.fragment import DeletionFile, Fragment
 from tailer.formats.lance.manifest import Manifest, parse_manifest
 from tailer.formats.lance.protobuf import InvalidMessage
+from tailer.formats.lance.rows.deletions import read_deletions
 from tailer.formats.lance.schema import arrow_schema
 from tailer.formats.lance.transaction import parse_transaction
 from tailer.formats.lance.version_names import LARGEST, manifests

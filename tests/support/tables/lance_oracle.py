@@ -13,11 +13,11 @@ import lance
 import pyarrow as pa
 from pyroaring import BitMap
 
-from tailer.formats.lance.deletions import read_deletions
 from tailer.formats.lance.features import refuse_unknown, uses_stable_row_ids
 from tailer.formats.lance.fragment import DataFile, DeletionFile, ExternalFile, Fragment
 from tailer.formats.lance.manifest import Manifest, parse_manifest
 from tailer.formats.lance.row_ids import parse_row_ids, parse_row_versions
+from tailer.formats.lance.rows.deletions import read_deletions
 from tailer.formats.lance.schema import EXTENSION, FIELD_ID, arrow_schema, field_id
 from tailer.formats.lance.transaction import OPERATIONS, parse_transaction
 from tailer.formats.lance.version_names import manifests

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailer.formats import registry
+from tailer.formats.loaded import LOADED
 from tests.support.toy.format import LOG
 
 __all__ = ["SCHEMA", "ToyTable", "installed"]
@@ -66,19 +67,19 @@ class ToyTable:
 
 
 @contextmanager
-def installed(folder: Path) -> Iterator[Mapping[str, str]]:
-    """Install the format as a package would be, here and, with the yielded environment, in other processes."""
+def installed(folder: Path) -> Iterator[str]:
+    """Install the format as a package would be, here and, with the yielded `PYTHONPATH`, in other processes."""
     package = folder / "toy-1.0.dist-info"
     package.mkdir(parents=True)
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
     (package / "entry_points.txt").write_text(f"[{registry.ENTRY_POINTS}]\ntoy = tests.support.toy.format:TOY\n")
-    paths = [str(folder), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    path = os.pathsep.join([str(folder), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
-        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
+        patch.setenv("PYTHONPATH", path)
         registry._installed.cache_clear()
         try:
-            yield {"PYTHONPATH": os.pathsep.join(paths)}
+            yield path
         finally:
-            registry.LOADED.pop("toy", None)
+            LOADED.pop("toy", None)
             registry._installed.cache_clear()

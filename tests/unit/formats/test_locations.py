@@ -37,4 +37,4 @@ def test_in_a_store_only_names_are_looked_at() -> None:
         no_table(uri, "_delta_log", "no commit", "a Delta table") for uri in ("s3://b/t/_delta_log", "s3://b/t")
     )
     assert log.hint == "Give the folder of the table: s3://b/t"
-    assert (other.reason, "in a store it must be given" in other.hint) == ("no commit", True)
+    assert (other.reason, "in a store the format must be given" in other.hint) == ("no commit", True)

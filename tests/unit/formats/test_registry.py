@@ -66,6 +66,7 @@ def test_names() -> None:
         check_choices("other", "b")
 
 
+@pytest.mark.anyio
 async def test_a_folder_without_a_table(tmp_path: Path) -> None:
     assert format_of(str(tmp_path)) is DELTA
     assert await find_format(LocalStore(tmp_path)) is None

@@ -1,3 +1,8 @@
-"""Rows of fragments, read by pylance: `reader` is the `RowReader`, `fragments` scans one fragment."""
+"""Rows of a fragment.
+
+deletions   the deleted offsets, from a file of the dataset
+fragments   the rows, read by pylance
+reader      the `RowReader` of the format
+"""
 
 __all__: list[str] = []

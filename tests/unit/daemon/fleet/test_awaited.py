@@ -50,8 +50,9 @@ def configured(folder: Path, table: str, more: str = "") -> PipelineSettings:
     return found
 
 
-def stored(folder: Path, store: ObjectStore, name: str = "t", more: str = "") -> PipelineSettings:
+def stored(folder: Path, store: MemoryStore, name: str = "t", more: str = "") -> PipelineSettings:
     """Return the settings of a pipeline whose table is `store`."""
+    store.uri = f"s3://lake/{name}"
 
     class OneStore(Stores):
         def open(self, location: str) -> ObjectStore:

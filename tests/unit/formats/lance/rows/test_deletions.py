@@ -1,12 +1,12 @@
-"""Tests for `tailer.formats.lance.deletions`."""
+"""Tests for `tailer.formats.lance.rows.deletions`."""
 
 import pyarrow as pa
 import pytest
 from pyroaring import BitMap
 
-from tailer.formats.lance.deletions import read_deletions
 from tailer.formats.lance.fragment import DeletionKind
 from tailer.formats.lance.protobuf import InvalidMessage
+from tailer.formats.lance.rows.deletions import read_deletions
 
 OFFSETS = [7, 0, 4_294_967_295, 3]
 
