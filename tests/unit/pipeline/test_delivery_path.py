@@ -1,0 +1,25 @@
+"""How much of the code one more version runs through on its way to Kafka: limits, to be lowered with each cut.
+
+`tests/support/delivery_path.py` says what is counted, and prints it.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.delivery_path import Kind, execute
+
+INSERTED = [(each, "insert") for each in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "modules", "functions", "changes"),
+    [("append", 63, 276, INSERTED), ("update", 88, 562, [(0, "delete"), (3, "insert")])],
+)
+def test_one_more_version_runs_few_modules_and_functions(
+    tmp_path: Path, kind: Kind, modules: int, functions: int, changes: list[tuple[int, str]]
+) -> None:
+    found = execute(kind, tmp_path)
+    assert [(row["id"], row["_change_type"]) for row in found.messages] == changes
+    assert len(found.modules) <= modules, found.modules
+    assert len(found.functions) <= functions, found.functions
