@@ -25,6 +25,7 @@ unchanged row of its rewritten files appears as a delete and an insert. `tailer.
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
+from operator import attrgetter
 from typing import Final, TypeVar
 
 from tailer.errors import ChangesUnavailable, FileOutsideTable, LogCorrupt
@@ -74,10 +75,10 @@ def plan_changes(
         if dropped is not None:
             reason = f"it drops column {dropped}, which its change files may still have"
             raise ChangesUnavailable(state.table, state.version, reason)
-        files = _unique(commit.cdcs, state, "cdc", _path).values()
+        files = _unique(commit.cdcs, state, "cdc", attrgetter("path")).values()
         deletes = [new.cdc(file, TaskKind.CDC_DELETES) for file in files]
         return _plan(commit, state, Regime.CDC, deletes + [new.cdc(file, TaskKind.CDC_OTHERS) for file in files])
-    adds = _unique([add for add in commit.adds if add.data_change], state, "add", _path)
+    adds = _unique([add for add in commit.adds if add.data_change], state, "add", attrgetter("path"))
     removes = _unique([remove for remove in commit.removes if remove.data_change], state, "remove", file_key).values()
     if not reads_data_files(commit) or not (adds or removes):
         return _plan(commit, state, Regime.NONE, [])
@@ -114,10 +115,6 @@ def reads_data_files(commit: Commit) -> bool:
         return True
     metrics = info.operation_metrics
     return any(metrics.get(name) != "0" for name in _MERGE_METRICS)
-
-
-def _path(file: AddFile | CdcFile) -> str:
-    return file.path
 
 
 def _unique(files: Sequence[File], state: Snapshot, action: str, key: Callable[[File], Key]) -> dict[Key, File]:

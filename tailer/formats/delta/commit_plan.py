@@ -2,23 +2,81 @@
 
 A commit that does not say everything about the files that it removes is planned in a second step, with what the state
 before it says.
+
+Commit files do not change, and most writers create them atomically. With a writer that does not, the first lines alone
+are a valid commit too. Only the file's growth reveals that it was incomplete: `CommitFile` is the identity of the file
+that was read.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import BinaryIO, cast
+from hashlib import blake2b
+from typing import BinaryIO, Final, cast
 
 from tailer.errors import ChangesUnavailable, LogCorrupt, StorageError
 from tailer.formats.delta.changes import plan_changes, reads_data_files
 from tailer.formats.delta.log.actions import CdcFile, Commit, FileAction, RemoveFile, scan_commit
-from tailer.formats.delta.log.commit_file import CommitContent, CommitFile
 from tailer.formats.delta.log.removes import FilesBefore, complete, fill_from_adds, incomplete
 from tailer.formats.delta.snapshot import Snapshot
 from tailer.plan import ChangePlan
-from tailer.stores.port import ObjectMeta, OpenObject
+from tailer.stores.port import ObjectMeta, ObjectStore, OpenObject
 
-__all__ = ["CommitPlanner", "PlannedCommit"]
+__all__ = ["CommitFile", "CommitPlanner", "PlannedCommit", "read_whole"]
+
+_CHUNK_BYTES: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFile:
+    """Identity of a commit file: its time and length, and the digest of its content where that was read."""
+
+    meta: ObjectMeta
+    digest: bytes | None
+
+    async def is_still(self, store: ObjectStore) -> bool:
+        """Return whether the file in the store is this one. Raises `ObjectNotFound`, `StorageUnavailable`."""
+        found = await store.stat(self.meta.name)
+        if found == self.meta:
+            return True
+        if self.digest is None:
+            return False
+        file, _ = await store.scan(self.meta.name, read_whole)
+        return file.digest == self.digest
+
+
+class CommitContent:
+    """Digesting reader of a commit file. `is_ended`: whether the last line read ends with a newline."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._digest = blake2b(digest_size=16)
+        self.is_ended = False
+
+    def read(self, size: int = -1) -> bytes:
+        """Read the next bytes."""
+        data = self._file.read(size)
+        if data:
+            self._digest.update(data)
+            self.is_ended = data.endswith(b"\n")
+        return data
+
+    def read_all(self) -> None:
+        """Read the rest of the file."""
+        while self.read(_CHUNK_BYTES):
+            pass
+
+    @property
+    def digest(self) -> bytes:
+        """Digest of the bytes read so far."""
+        return self._digest.digest()
+
+
+def read_whole(opened: OpenObject) -> tuple[CommitFile, bool]:
+    """Read an open commit file; return its identity and whether its last line ends with a newline."""
+    content = CommitContent(opened.file)
+    content.read_all()
+    return CommitFile(opened.meta, content.digest), content.is_ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +134,7 @@ class CommitPlanner:
         wanted: list[RemoveFile] = []
         try:
             commit, state = self._read(content, opened.meta)
-            if self.before is not None and reads_data_files(commit):
+            if commit.removes and self.before is not None and reads_data_files(commit):
                 commit = fill_from_adds(commit, self.before, state)
                 wanted = incomplete(commit, self.before)
             if not wanted:

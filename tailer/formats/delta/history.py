@@ -19,9 +19,8 @@ from tailer.formats.delta.checkpoints.checkpoint import from_sound_checkpoint, r
 from tailer.formats.delta.checkpoints.files_before import find_files
 from tailer.formats.delta.log.actions import NOTHING_SET, Commit, Metadata, Protocol, RemoveFile, StateActions
 from tailer.formats.delta.log.clock import CommitClock
-from tailer.formats.delta.log.commit_log import CommitLog
 from tailer.formats.delta.log.commit_reader import CommitReader
-from tailer.formats.delta.log.listing import LogListing, LogPath, LogSegment, commit_name
+from tailer.formats.delta.log.listing import CommitLog, LogListing, LogPath, LogSegment, commit_name
 from tailer.formats.delta.log.removes import FilesBefore
 from tailer.formats.delta.log.version_checksum import read_checksum
 from tailer.formats.delta.snapshot import CLOCK_WINDOW, Snapshot

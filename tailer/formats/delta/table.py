@@ -41,11 +41,9 @@ from tailer.formats.delta.changes import plan_snapshot
 from tailer.formats.delta.checkpoints.checkpoint import from_sound_checkpoint
 from tailer.formats.delta.checkpoints.contradictions import newest_contradictions
 from tailer.formats.delta.checkpoints.live_files import live_files
-from tailer.formats.delta.commit_plan import CommitPlanner, PlannedCommit
+from tailer.formats.delta.commit_plan import CommitFile, CommitPlanner, PlannedCommit, read_whole
 from tailer.formats.delta.history import TableHistory, has_commit
-from tailer.formats.delta.log.commit_file import CommitFile, read_whole
-from tailer.formats.delta.log.commit_log import CommitLog, PublishedLog
-from tailer.formats.delta.log.listing import COMMIT_FILE, LOG, LogListing, commit_name
+from tailer.formats.delta.log.listing import COMMIT_FILE, LOG, CommitLog, LogListing, PublishedLog, commit_name
 from tailer.formats.delta.log.prefetch import CommitPrefetch
 from tailer.formats.delta.log.quiet import QuietLog
 from tailer.formats.delta.snapshot import CLOCK_WINDOW, Snapshot
@@ -72,6 +70,7 @@ class DeltaTableLog:
     def __init__(
         self, store: ObjectStore, catalog: CommitCatalog | None = None, allowed_roots: tuple[str, ...] = ()
     ) -> None:
+        self.uri: Final = store.uri
         self._store = store
         self._managed = catalog is not None
         self._is_atomic = self._managed or store.is_atomic
@@ -88,11 +87,6 @@ class DeltaTableLog:
         self._newest: CommitFile | None = None  # the last file read, for `confirm`
         self._snapshot: int | None = None  # version of the last snapshot
         self._known = -1  # newest version in a listing
-
-    @property
-    def uri(self) -> str:
-        """The table's location."""
-        return self._store.uri
 
     @property
     def retention_ms(self) -> int | None:
@@ -177,12 +171,15 @@ class DeltaTableLog:
             found = await self._commits.read(self._next, planner.plan)
             if found is None:
                 is_listed = self._next <= self._known or self._commits.listed(self._next) is not None
-                if is_listed or await self._quiet.is_suspicious(self._next, self._predecessor):
+                before = None if self._predecessor is None else self._predecessor.meta
+                if is_listed or await self._quiet.is_suspicious(self._next, before):
                     await self._check_gap()
                 return None
             if await self._is_whole(found):
                 break
-        state, plan = (await _completed(self._history, planner, found)).outcome
+        if found.incomplete:
+            found = await _complete(self._history, planner, found)
+        state, plan = found.outcome
         await self._check_predecessor(found.file, found.predecessor)
         self._state, self._predecessor, self._newest, self._state_is_early = state, found.file, found.file, False
         self._next += 1
@@ -312,10 +309,8 @@ class DeltaTableLog:
                 raise TableReplaced(self.uri, self._next, self._state.metadata.id, next(iter(found), "unknown"))
 
 
-async def _completed(history: TableHistory, planner: CommitPlanner, found: PlannedCommit) -> PlannedCommit:
+async def _complete(history: TableHistory, planner: CommitPlanner, found: PlannedCommit) -> PlannedCommit:
     """Plan a commit that needs to know more about the files that it removes. Raises as `CommitPlanner.complete`."""
-    if not found.incomplete:
-        return found
     return await in_thread(planner.complete, found, await history.files_before(planner.version, found.incomplete))
 
 
@@ -338,8 +333,8 @@ async def _first_readable(
             planner = make_planner(version, *await history.state_before(listing, version))
             try:
                 found = await log.read(version, planner.plan)
-                if found is not None:
-                    await _completed(history, planner, found)
+                if found is not None and found.incomplete:
+                    await _complete(history, planner, found)
             except ChangesUnavailable:
                 return version + 1
     return version

@@ -1,7 +1,7 @@
-"""Commits ratified by the table's catalog (PROTOCOL.md, "Catalog-managed tables").
+"""Commits of a table that a catalog manages (PROTOCOL.md, "Catalog-managed tables").
 
-`RatifiedLog` is the `CommitLog` of a table with a catalog. It asks the `CommitCatalog` before it looks into the log
-folder, because the catalog ratifies commits before they are published, if ever:
+`RatifiedLog` is the `CommitLog` of such a table. It asks a `CommitCatalog` first, because the catalog ratifies commits
+before they are published, if ever:
   1. the catalog is asked before the folder is listed: a commit that it no longer names is then published and listed;
   2. the commit that the catalog names for a version is the valid one, even if that version is also published;
   3. versions after the catalog's latest version do not exist, even if the folder has files for them;

@@ -23,8 +23,7 @@ from tailer.formats.delta.checkpoints.checkpoint import from_sound_checkpoint, l
 from tailer.formats.delta.checkpoints.live_files import unique_ids
 from tailer.formats.delta.checkpoints.sorted_runs import SpillingSort
 from tailer.formats.delta.log.actions import AddFile, CdcFile, FileAction, scan_commit
-from tailer.formats.delta.log.commit_log import CommitLog
-from tailer.formats.delta.log.listing import LogPath, LogSegment
+from tailer.formats.delta.log.listing import CommitLog, LogPath, LogSegment
 from tailer.formats.delta.log.paths import locate, locate_all
 from tailer.formats.delta.log.removes import file_key
 from tailer.stores.port import ObjectStore, OpenObject, in_thread

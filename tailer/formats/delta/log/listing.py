@@ -12,6 +12,8 @@ replace the commits they cover.
 
 A log may be long: `list_recent` lists it from slightly before the checkpoint that `_last_checkpoint` names. Such a
 listing covers the end of the log and refuses questions about earlier versions.
+
+`CommitLog` lists a table's commits and reads the commit of a version. `PublishedLog` does so with the log folder alone.
 """
 
 import re
@@ -21,25 +23,29 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import groupby, pairwise
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Protocol, Self, TypeVar
 
-from tailer.errors import NotATable, VersionAhead, VersionGone
+from tailer.errors import NotATable, ObjectNotFound, VersionAhead, VersionGone
 from tailer.formats.delta.checkpoints.hint import read_last_checkpoint
 from tailer.formats.locations import no_table
-from tailer.stores.port import MarkedFolders, ObjectMeta, ObjectStore, in_thread
+from tailer.stores.port import MarkedFolders, ObjectMeta, ObjectStore, OpenObject, in_thread
 
 __all__ = [
     "COMMIT_FILE",
     "LOG",
+    "CommitLog",
     "LastListing",
     "LogFileKind",
     "LogListing",
     "LogPath",
     "LogSegment",
+    "PublishedLog",
     "commit_name",
     "list_log",
     "list_recent",
 ]
+
+T = TypeVar("T")
 
 LOG: Final = "_delta_log"
 REUSE_S: Final = 10.0
@@ -318,3 +324,53 @@ def _whole_checkpoints(paths: Sequence[LogPath]) -> tuple[tuple[LogPath, ...], .
 
 def _part_order(path: LogPath) -> tuple[int, int, int]:
     return path.version, path.parts, path.part
+
+
+class CommitLog(Protocol):
+    """The commits of one table."""
+
+    async def listing(self) -> LogListing:
+        """List all commits and checkpoints. Raises `NotATable`, `VersionGone`, `StorageUnavailable`, catalog errors."""
+        ...
+
+    async def recent(self, clock_window: int, version: int | None = None) -> LogListing:
+        """List as far back as `list_recent` does with these arguments. Raises as `listing`."""
+        ...
+
+    def forget_listing(self) -> None:
+        """Free the memory of the last listing, which makes one of the same objects quick."""
+        ...
+
+    async def read(self, version: int, decode: Callable[[OpenObject], T]) -> T | None:
+        """Open the commit of `version` and decode it in a worker thread; None while it does not exist.
+
+        Raises `VersionGone` where it exists but its file does not, `StorageUnavailable`, and what the catalog raises.
+        """
+        ...
+
+
+class PublishedLog:
+    """The commits of a table without a catalog: those in its log."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._last = LastListing()
+
+    async def listing(self) -> LogListing:
+        """See `CommitLog.listing`."""
+        return await list_log(self._store, self._last)
+
+    def forget_listing(self) -> None:
+        """See `CommitLog.forget_listing`."""
+        self._last.forget()
+
+    async def recent(self, clock_window: int, version: int | None = None) -> LogListing:
+        """See `CommitLog.recent`."""
+        return await list_recent(self._store, clock_window, version, self._last)
+
+    async def read(self, version: int, decode: Callable[[OpenObject], T]) -> T | None:
+        """See `CommitLog.read`. Only a listing shows whether a missing file is lost."""
+        try:
+            return await self._store.scan(commit_name(version), decode)
+        except ObjectNotFound:
+            return None

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from typing import Final
 
 from tailer.errors import ObjectNotFound
-from tailer.formats.delta.log.commit_file import CommitFile
 from tailer.formats.delta.log.listing import LOG, LogFileKind, LogPath, commit_name
-from tailer.stores.port import ObjectStore
+from tailer.stores.port import ObjectMeta, ObjectStore
 
 __all__ = ["CHECK_S", "GAP_CHECK_MISSES", "GONE_CHECK_MISSES", "QuietLog"]
 
@@ -35,7 +34,7 @@ class QuietLog:
         self._misses = 0
         self._checked_s = self._clock()
 
-    async def is_suspicious(self, version: int, predecessor: CommitFile | None) -> bool:
+    async def is_suspicious(self, version: int, predecessor: ObjectMeta | None) -> bool:
         """Return whether the whole log should be checked, now that `version` was looked for in vain.
 
         `predecessor`: the commit before it, as far as it is known.
@@ -49,11 +48,11 @@ class QuietLog:
         self._checked_s = self._clock()
         return self._managed or not await self._ends_before(version)
 
-    async def _is_gone(self, predecessor: CommitFile | None) -> bool:
+    async def _is_gone(self, predecessor: ObjectMeta | None) -> bool:
         if predecessor is None or self._managed:
             return False
         try:
-            await self._store.stat(predecessor.meta.name)
+            await self._store.stat(predecessor.name)
         except ObjectNotFound:
             return True
         return False

@@ -28,8 +28,8 @@ from tailer.errors import (
     VersionAhead,
     VersionGone,
 )
+from tailer.formats.delta.commit_plan import read_whole
 from tailer.formats.delta.log.actions import CHUNK_BYTES
-from tailer.formats.delta.log.commit_file import read_whole
 from tailer.formats.delta.log.listing import LOG, commit_name
 from tailer.formats.delta.log.quiet import GAP_CHECK_MISSES, GONE_CHECK_MISSES
 from tailer.formats.delta.table import DeltaTableLog

@@ -6,8 +6,7 @@ import pytest
 
 from tailer.errors import NotATable, ObjectNotFound, StorageUnavailable, VersionGone
 from tailer.formats.delta.catalog.port import CommitCatalog, RatifiedCommits, RatifiedLog, StagedCommit, merge
-from tailer.formats.delta.log.commit_log import PublishedLog
-from tailer.formats.delta.log.listing import LogListing, commit_name
+from tailer.formats.delta.log.listing import LogListing, PublishedLog, commit_name
 from tailer.stores.memory import MemoryStore
 from tailer.stores.port import ObjectMeta, OpenObject, StoredObject
 
