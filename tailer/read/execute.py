@@ -40,10 +40,9 @@ from tailer.plan import END, ChangeTask, DeletionVectorRef, Refinement, TaskKind
 from tailer.read.batch_sizes import BATCH_BYTES, MAX_ROWS, BatchSizes
 from tailer.read.data_files import LOCAL, Files
 from tailer.read.layout import layout_of
-from tailer.read.metadata_columns import repeated, stamps
 from tailer.read.parquet.footer import Footer
 from tailer.read.parquet.int96 import open_as_binary
-from tailer.read.projection import Projection
+from tailer.read.projection import Projection, repeated, stamps
 from tailer.read.row_group_ranges import RowGroupRanges
 from tailer.schema.columns import refuse_names
 from tailer.stores.folders import is_lasting

@@ -7,19 +7,24 @@ of the table; any other type stops the task (invariant 5).
 Variants are shredded in each file as its writer liked, and put together again here. CHARs are padded.
 
 Row ids come from the file, or from the log where the file has none (PROTOCOL.md, "Row Tracking").
+
+Metadata columns whose value is one for many rows are made once, and shared by all batches.
 """
 
+import struct
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.errors import DataCorrupt
-from tailer.events import CHANGE_TYPE, ROW_ID, VARIANT, has_variant, is_variant
+from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ROW_ID, VARIANT, ChangeType, has_variant, is_variant
 from tailer.files.partition_values import partition_scalar
 from tailer.plan import ROW_TRACKING, ChangeTask, RowTracking, TaskKind, output_schema
+from tailer.read.batch_sizes import MAX_ROWS
 from tailer.read.legacy_datetimes import OldCalendar
 from tailer.read.parquet.int96 import decoder
 from tailer.schema.char_types import char_lengths, padding
@@ -28,7 +33,9 @@ from tailer.schema.variant_paths import path_of, source_of
 from tailer.variant import InvalidVariant, at_path, unshred
 from tailer.variant.nested import Change, Changes, changed
 
-__all__ = ["Projection"]
+__all__ = ["Projection", "repeated", "stamps"]
+
+_TIMESTAMP: Final = METADATA_FIELDS[-1].type
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,3 +344,21 @@ _CASTS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType],
     (_is_bytes, _is_text),
     (_is_bytes, _is_bytes),
 )
+
+
+@lru_cache(maxsize=16)
+def stamps(version: int, timestamp_ms: int, count: int) -> tuple[pa.Array, pa.Array]:
+    """Return the columns of the commit's version and timestamp for `count` rows."""
+    return _repeated_int64(version, pa.int64(), count), _repeated_int64(timestamp_ms * 1000, _TIMESTAMP, count)
+
+
+@cache
+def repeated(kind: ChangeType) -> pa.Array:
+    """Return one change type for `MAX_ROWS` rows."""
+    # Given plain text, Arrow looks for `dateutil`, which costs more than opening a small file.
+    return pa.repeat(pa.scalar(kind.value, pa.string()), MAX_ROWS)
+
+
+def _repeated_int64(value: int, kind: pa.DataType, count: int) -> pa.Array:
+    # Twelve times as fast as `pa.repeat`, which appends one value after the other.
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(struct.pack("=q", value) * count)])

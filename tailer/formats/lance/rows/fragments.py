@@ -31,8 +31,7 @@ from tailer.files.row_bitmaps import positions_of, span
 from tailer.plan import ROW_TRACKING, ChangeTask, DeletionVectorRef, FragmentRef, TaskKind
 from tailer.read.batch_sizes import BATCH_BYTES, MAX_ROWS
 from tailer.read.data_files import Files
-from tailer.read.metadata_columns import repeated, stamps
-from tailer.read.projection import Projection
+from tailer.read.projection import Projection, repeated, stamps
 from tailer.variant.nested import Change, changed, changes_where
 
 if TYPE_CHECKING:
