@@ -16,7 +16,7 @@ A sink keeps change rows, each with its change type. A copy of the table, by ups
 Writing a sink
 --------------
 
-A class with the methods of `tailer.sink.Sink` and a classmethod `configure(name, options)`, named by an entry point of
+A class that inherits `tailer.sink.Sink`, and a classmethod `configure(name, options)`, named by an entry point of
 the group `tailer.sinks`; the entry's name is the `kind` users write. Import nothing of ours but the ports
 (`tailer.sink`, `tailer.events`, `tailer.plan`, `tailer.errors`) and, if you like, `tailer.stores.folders`, `sinks`,
 `sinks.encoding` and `sinks.encoding.typed`. `name` is the pipeline's. The option `path` and options that end in `_file`
@@ -72,10 +72,10 @@ transactions must be small, or must not stay open, `demands` gives the limits, a
 no other process has: no operation of one may fence, hide or wait for another's app_id. Spark's executors then write a
 pipeline's shards.
 
-A sink that is also a `tailer.sink.Heartbeat` is called whenever there is nothing to deliver. One that is also a
-`tailer.sink.FirstStart` is asked before a pipeline begins without progress in it. A transaction, or an
-`AtLeastOnceSink`, that is also a `tailer.sink.WritesTogether` is given the rows of many small files, or of small
-versions, in one step.
+Methods with a default need not be overridden. `beat` is called whenever there is nothing to deliver, and
+`check_first_start` before a pipeline begins without progress in the sink. `write_all` of a transaction, or of an
+`AtLeastOnceSink`, is given the rows of many small files in one step; if `writes_together` is True, also those of
+several small versions.
 
 A sink whose option `path` may be in an object store is a `tailer.sink.StoreWriter`: before anything else it is given
 the stores of the configuration, and opens its location through them. Without that, only paths of this machine arrive.

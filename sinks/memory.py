@@ -17,7 +17,7 @@ from anyio.lowlevel import checkpoint
 
 from tailer.errors import SinkFenced, SinkRejected
 from tailer.events import ChangeBatch, ControlEvent, SchemaChange
-from tailer.sink import Demands, Progress, pipeline_of
+from tailer.sink import Progress, Sink, SinkTransaction, pipeline_of
 
 __all__ = ["MemoryDestination", "MemoryProgressStore", "MemorySink"]
 
@@ -58,13 +58,11 @@ class MemoryDestination:
         return True
 
 
-class MemorySink:
+class MemorySink(Sink):
     """A `Sink` that writes to a `MemoryDestination`, its own if none is given."""
 
     splits_versions: Final = True
     splits_snapshots: Final = True
-    demands: Final = Demands()
-    distributes: Final = False
 
     def __init__(self, name: str, destination: MemoryDestination | None = None) -> None:
         self.name = name
@@ -106,7 +104,7 @@ class MemorySink:
         """Do nothing: no resources are held."""
 
 
-class _MemoryTransaction:
+class _MemoryTransaction(SinkTransaction):
     """Batches and events in a list until `commit`."""
 
     def __init__(self, sink: MemorySink, token: object, schema: pa.Schema) -> None:

@@ -32,6 +32,7 @@ from sinks.encoding.flat import AT_ONCE, FlatEncoder, encoded_ahead, slices
 from sinks.encoding.terminal import TerminalView
 from tailer.errors import SinkRejected
 from tailer.events import ChangeBatch, ControlEvent, joined_rows
+from tailer.sink import AtLeastOnceSink
 
 __all__ = ["StdoutSink"]
 
@@ -49,12 +50,14 @@ class _Options(msgspec.Struct, frozen=True):
     format: Format = "auto"  # auto: a table on a terminal, else JSON Lines
 
 
-class StdoutSink:
+class StdoutSink(AtLeastOnceSink):
     """An `AtLeastOnceSink` that writes to `stream`, standard output by default.
 
     `form`: "jsonl", one line per change (`sinks.encoding.flat`); "table" (`sinks.encoding.terminal`); "auto", a table
     if the stream is a terminal.
     """
+
+    writes_together = True
 
     def __init__(self, name: str, form: Format = "auto", stream: TextIO | None = None) -> None:
         self.name = name
@@ -77,7 +80,7 @@ class StdoutSink:
         await self.write_all([batch])
 
     async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
-        """Print rows as `write` does. See `WritesTogether.write_all`."""
+        """Print rows as `write` does. See `AtLeastOnceSink.write_all`."""
         if sum(map(len, batches)) > FEW_ROWS or sum(batch.size_bytes for batch in batches) > PIECE_BYTES:
             await to_thread.run_sync(self._print, batches)
             return

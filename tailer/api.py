@@ -38,7 +38,7 @@ from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import ChangePlan, Position, output_schema
 from tailer.schema.variant_paths import check_paths
-from tailer.sink import Demands, Progress, SinkTransaction
+from tailer.sink import Progress, Sink, SinkTransaction
 from tailer.start import Place, Start, StartKind, check_order
 from tailer.stores.location import parse_location, path_text
 from tailer.stores.wakeup import TimerWake
@@ -309,14 +309,12 @@ def _metadata_last(schemas: Sequence[pa.Schema], batches: Sequence[pa.RecordBatc
     return [*map(pa.schema, own), metadata]
 
 
-class _BatchSink:
+class _BatchSink(Sink):
     """A `Sink` that hands batches to a reader. Its progress is the last row handed over, so a retry repeats none."""
 
-    name: Final = _NAME
+    name = _NAME
     splits_versions: Final = True
     splits_snapshots: Final = True
-    demands: Final = Demands()
-    distributes: Final = False
 
     def __init__(self, send: _Send, schemas: list[pa.Schema]) -> None:
         self._send = send
@@ -345,7 +343,9 @@ class _BatchSink:
         """See `Sink.aclose`."""
 
 
-class _BatchTransaction:
+class _BatchTransaction(SinkTransaction):
+    writes_together = True
+
     def __init__(self, send: _Send, app_id: str, progress: dict[str, Progress]) -> None:
         self._send = send
         self._app_id = app_id

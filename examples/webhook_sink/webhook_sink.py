@@ -19,9 +19,10 @@ from sinks.encoding.events import event_line
 from sinks.encoding.flat import FlatEncoder, slices
 from tailer.errors import ConfigError, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, ControlEvent
+from tailer.sink import AtLeastOnceSink
 
 
-class WebhookSink:
+class WebhookSink(AtLeastOnceSink):
     """Sends rows when they come, and events (a change of the columns, a gap) in their place between them."""
 
     def __init__(self, name: str, url: str) -> None:

@@ -46,13 +46,13 @@ from sinks.encoding.typed import Misfit, conform, gap_row
 from tailer.errors import SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, ControlEvent, Gap, joined_rows
 from tailer.plan import Position
-from tailer.sink import Append, Demands, Progress
+from tailer.sink import Append, Appendable, Progress, SinkTransaction
 from tailer.stores.stores import Stores
 
 __all__ = ["DeltaSink"]
 
 
-class DeltaSink:
+class DeltaSink(Appendable):
     """A `Sink` that appends to the Delta table at `path`.
 
     `partition_by`: columns to partition a new table by; None leaves a new table unpartitioned and takes any table.
@@ -61,10 +61,9 @@ class DeltaSink:
 
     splits_versions: Final = False
     splits_snapshots: Final = True
-    demands: Final = Demands()
-    distributes: Final = False
 
     def __init__(self, name: str, path: str, partition_by: Sequence[str] | None = None, *, adopt: bool = False) -> None:
+        self.name = name
         self._table = TargetTable(name, path, partition_by, adopt=adopt)
         self._expected: dict[str, Position | None] = {}
         self._instance = str(uuid.uuid4())
@@ -81,11 +80,6 @@ class DeltaSink:
     def use_stores(self, stores: Stores) -> None:
         """See `tailer.sink.StoreWriter.use_stores`."""
         self._table.folder.use_stores(stores)
-
-    @property
-    def name(self) -> str:
-        """The name of the sink in messages."""
-        return self._table.name
 
     async def progress(self, app_id: str) -> Progress | None:
         """Read the progress of `app_id` from the table's `txn` actions. None: there are none, or no table.
@@ -151,8 +145,10 @@ class DeltaSink:
         """Do nothing: no resources are held between transactions."""
 
 
-class _DeltaTransaction:
+class _DeltaTransaction(SinkTransaction):
     """Rows in a spool until `commit` appends them to the table as it was when the transaction began."""
+
+    writes_together = True
 
     def __init__(
         self,
@@ -175,7 +171,7 @@ class _DeltaTransaction:
         await self.write_all([batch])
 
     async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
-        """See `WritesTogether.write_all`. Raises as `write` does."""
+        """See `SinkTransaction.write_all`. Raises as `write` does."""
         rows = joined_rows(batches)
         if not rows.schema.equals(self._schema):
             remedy = "This is a defect of the pipeline: every batch must have the schema that was announced last."

@@ -32,7 +32,6 @@ from sinks.encoding.values import (
     is_list,
     is_plain_string,
     is_string,
-    is_temporal,
     string_text,
     timestamp_text,
 )
@@ -369,7 +368,10 @@ _COMPARABLE: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
     pa.types.is_integer,
     pa.types.is_string,
     pa.types.is_boolean,
-    is_temporal,
+    pa.types.is_date,
+    pa.types.is_timestamp,
+    pa.types.is_time,
+    pa.types.is_duration,
 )
 _WRITERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Writer], ...]] = (
     (pa.types.is_null, _nothing),

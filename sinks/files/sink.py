@@ -32,7 +32,7 @@ from sinks.files.port import StreamFolder, StreamFolders
 from tailer.errors import SinkFenced, SinkRejected
 from tailer.events import ChangeBatch, ControlEvent, Gap, joined_rows
 from tailer.plan import Position
-from tailer.sink import Demands, Progress
+from tailer.sink import Progress, Sink, SinkTransaction
 from tailer.stores.location import is_local, parse_location
 from tailer.stores.stores import Stores
 
@@ -48,7 +48,7 @@ class _Options(msgspec.Struct, frozen=True):
     adopt: bool = False  # begin in a folder that holds other files
 
 
-class FilesSink:
+class FilesSink(Sink):
     """A `Sink` that writes to folders `<target>/<pipeline>/<table id>`.
 
     `target`: a path of this machine, a location in a store, or the folders. An instance locks the directories it has
@@ -58,8 +58,6 @@ class FilesSink:
 
     splits_versions: Final = False
     splits_snapshots: Final = True
-    demands: Final = Demands()
-    distributes: Final = False
 
     def __init__(
         self,
@@ -180,8 +178,10 @@ class FilesSink:
         self._seen[app_id] = end
 
 
-class _FilesTransaction:
+class _FilesTransaction(SinkTransaction):
     """Rows on their way into one file."""
+
+    writes_together = True
 
     def __init__(
         self,

@@ -15,21 +15,21 @@ from sinks.kafka.records import heartbeat
 from sinks.kafka.stream import Stream
 from sinks.kafka.transaction import KafkaTransaction
 from tailer.errors import SinkError, SinkRejected
-from tailer.sink import Demands, Progress, pipeline_of
+from tailer.sink import Demands, Progress, Sink, pipeline_of
 
 __all__ = ["KafkaSink"]
 
 OWNER_S: Final = 5.0  # between two looks of an idle instance at whether it still is the writer
 
 
-class KafkaSink:
+class KafkaSink(Sink):
     """A `Sink` that writes to topics of a Kafka cluster. Raises `ConfigError` for a client that is not installed."""
 
     splits_snapshots: Final = True
     distributes: Final = True
 
     def __init__(self, name: str, options: Options) -> None:
-        self.name: Final = name
+        self.name = name
         self._options = options
         self._link = Link(name, options)
         self._streams: dict[str, Stream] = {}
@@ -71,7 +71,7 @@ class KafkaSink:
         return any(place is not None for place in places)
 
     async def check_first_start(self, pipeline: str, table_ids: Sequence[str]) -> None:
-        """See `tailer.sink.FirstStart`, and `sinks.kafka.first_start`."""
+        """See `Sink.check_first_start`, and `sinks.kafka.first_start`."""
         await to_thread.run_sync(check_first_start, self._link, pipeline, table_ids)
 
     async def reset(self, progress: Progress) -> None:

@@ -48,8 +48,7 @@ def joined(encoder: Encoder, batches: Sequence[ChangeBatch]) -> Iterator[tuple[C
     Batches are joined where that makes the same messages, one for each row: in flat rows, with a key if all are inserts
     and none is held back. A joined batch has the version of its first one.
     """
-    flat = _joining(encoder)
-    if len(batches) < 2 or flat is None:
+    if len(batches) < 2 or (flat := _joining(encoder)) is None:
         yield from ((batch, (batch,)) for batch in batches)
         return
     start = 0

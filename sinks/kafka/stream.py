@@ -35,7 +35,8 @@ class Stream:
     """The stream `app_id`.
 
     `encoding`: the encoder of the previous transaction, which may hold back rows that were not delivered with it, and
-    its schema. `late_from`: the start of the last transaction that was open for too long, if any.
+    its schema. `late_from`: the start of the last transaction that was open for too long, if any. `seen`: the progress
+    that the progress topic had when it was last read, or that was committed since.
     """
 
     def __init__(self, link: Link, app_id: str) -> None:
@@ -43,20 +44,15 @@ class Stream:
         self.link: Final = link
         self.encoding: tuple[pa.Schema, Encoder] | None = None
         self.late_from: tuple[Position | None] | None = None
+        self.seen: Entry | None = None
         self._topic = TopicState(0, {})
         self._producer: Producer | None = None
-        self._seen: Entry | None = None
         self._asked = False
         self._owners: frozenset[str | None] | None = None  # instances that progress may name; None: any
         self._former: str | None = None  # the instance that progress named before our claim
         self._writer: tuple[int, int] | None = None
         self._held_s = -math.inf
         self._has_moved = False
-
-    @property
-    def seen(self) -> Entry | None:
-        """The progress seen last in the progress topic."""
-        return self._seen
 
     @property
     def producer(self) -> Producer:
@@ -77,7 +73,7 @@ class Stream:
         """
         # The pipeline continues after the answer: rows that were held back come again.
         self.encoding = None
-        read = self.link.progress_of(self.app_id) or _nothing_yet(self.link, self._seen)
+        read = self.link.progress_of(self.app_id) or _nothing_yet(self.link, self.seen)
         found = read.entries.get(self.app_id)
         self._check_claim(read)
         if self.app_id in read.open:
@@ -86,9 +82,9 @@ class Stream:
             if is_layout(self.app_id) and not _is_in_transaction(self.link, self.app_id):
                 # Shards begin by it, and nothing compares it when they are taken over.
                 raise _undecided(self.link, self.app_id)
-        elif self._producer is not None and _position(found) != _position(self._seen):
+        elif self._producer is not None and _position(found) != _position(self.seen):
             raise _former(self.link, self.app_id)
-        self._seen, self._asked, self._has_moved = found, True, False
+        self.seen, self._asked, self._has_moved = found, True, False
         return _position(found)
 
     def take_over(self) -> None:
@@ -125,11 +121,11 @@ class Stream:
         Call it after the last row of a transaction: earlier messages may have been spread over all partitions. Raises
         `SinkUnavailable` if a topic is gone.
         """
-        assert self._seen is not None, "taken over"
+        assert self.seen is not None, "taken over"
         now = self.link.look_at_topics()
-        if self._seen.position is None and now.topic_id != self._topic.topic_id:
+        if self.seen.position is None and now.topic_id != self._topic.topic_id:
             raise SinkUnavailable(self.link.name, f"the topic {self.link.options.topic} was just created again")
-        _check_place(self.link, self.app_id, self._seen, now)
+        _check_place(self.link, self.app_id, self.seen, now)
 
     def reset(self, position: Position) -> None:
         """Take the stream over and set it to `position`, in the topic as it is now. Raises `SinkError`."""
@@ -141,10 +137,6 @@ class Stream:
         """Make progress at `position`, of a stream that was taken over."""
         topic, instance = self.link.options.topic, self.link.instance
         return Entry(position, instance, topic, self._topic.partitions, key, count or Count(), self._topic.topic_id)
-
-    def committed(self, entry: Entry) -> None:
-        """Note the progress that we have committed to the progress topic."""
-        self._seen = entry
 
     def failed(self, error: SinkError) -> SinkError:
         """Discard the producer after `error`. Return the error to raise in its place."""
@@ -186,7 +178,7 @@ class Stream:
     def _take_over(self, reset_to: Position | None = None) -> None:
         """Claim the stream; `reset_to`: set it to that progress, whatever it was, in the topic as it is now."""
         self._topic = self.link.check_topics(self._delivered() if reset_to is None else None)
-        asked, seen = self._asked, self._seen
+        asked, seen = self._asked, self.seen
         producer = self.link.producer(self.app_id)
         try:
             found = self._claim(producer, self._claimable(reset_to), reset_to)
@@ -219,8 +211,8 @@ class Stream:
 
     def _delivered(self) -> Position | None:
         """Return the last position of rows in the topic by the progress topic; of a layout, those of its shards."""
-        if self._seen is not None and not is_layout(self.app_id):
-            return _first_position(self.link, [self._seen])
+        if self.seen is not None and not is_layout(self.app_id):
+            return _first_position(self.link, [self.seen])
         entries = (self.link.progress() or ProgressTopic()).entries
         own = entries.get(self.app_id) or self._predecessor(entries)
         return _first_position(self.link, _shards_of(self.app_id, entries) if is_layout(self.app_id) else [own])
@@ -244,7 +236,7 @@ class Stream:
         except SinkFenced as error:
             self._note_rival()
             raise _gave_up(self.link, error) from error
-        self._seen, self._asked, self._owners = entry, True, frozenset([self.link.instance])
+        self.seen, self._asked, self._owners = entry, True, frozenset([self.link.instance])
         return found
 
     def _note_rival(self) -> None:
@@ -258,7 +250,7 @@ class Stream:
         if not self._claimed:
             named = None if found is None else found.instance
             # An instance that progress named already at our last look came before us: our next claim ends it.
-            is_later = self._seen is None or named != self._seen.instance
+            is_later = self.seen is None or named != self.seen.instance
             is_theirs = is_later and owner is not None and owner.writer == read.writers.get(self.app_id)
             self._owners = frozenset() if is_theirs else frozenset([self.link.instance, named])
         self._check_claim(read)
@@ -269,7 +261,7 @@ class Stream:
         Raises `SinkRejected` if progress is gone: taking that for a new stream would deliver everything again. What was
         committed last may not be visible yet if a transaction is open.
         """
-        found, had = read.entries.get(self.app_id), self._seen
+        found, had = read.entries.get(self.app_id), self.seen
         if self.app_id in read.open:
             if self._claimed and found is not None and found.instance not in (self.link.instance, self._former):
                 raise _taken(self.link, self.app_id, found)
@@ -349,7 +341,7 @@ def _check_place(link: Link, app_id: str, found: Entry, now: TopicState) -> None
     if found.topic != topic:
         reason = f"{app_id} was delivered to the topic {found.topic}, not {topic}"
         raise SinkRejected(link.name, reason, f"Set topic back, give the pipeline another name, or {remedy}.")
-    if found.position is not None and not is_layout(app_id):
+    if found.topic_id != now.topic_id and found.position is not None and not is_layout(app_id):
         check_id(link.name, topic, found.position, found.topic_id, now.topic_id)
     if found.partitions != partitions and link.options.key:
         reason = (

@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from functools import partial
 from typing import Final, TypeVarTuple
 
 import pyarrow as pa
@@ -29,7 +28,7 @@ from sinks.kafka.stream import Stream
 from tailer.errors import SinkError, SinkRejected, SinkUnavailable
 from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID, ChangeBatch, ControlEvent, Gap
 from tailer.plan import END, Position
-from tailer.sink import Progress
+from tailer.sink import Progress, SinkTransaction
 
 __all__ = ["KafkaTransaction"]
 
@@ -39,8 +38,10 @@ _ADDED: Final = frozenset([field.name for field in METADATA_FIELDS] + [ROW_ID, R
 Ts = TypeVarTuple("Ts")
 
 
-class KafkaTransaction:
+class KafkaTransaction(SinkTransaction):
     """A transaction of `stream`, which was taken over, first with rows of `schema`."""
+
+    writes_together = True
 
     def __init__(self, stream: Stream, schema: pa.Schema) -> None:
         self._stream = stream
@@ -117,7 +118,7 @@ class KafkaTransaction:
 
     def _write(self, encoder: Encoder, batch: ChangeBatch) -> None:
         self._flush_other_task(encoder, batch)
-        with closing(encoded_ahead(partial(_encoded, encoder), _pieces(batch))) as encoded:
+        with closing(encoded_ahead(lambda piece: (piece, encoder.encode(piece, _now_ms())), _pieces(batch))) as encoded:
             for piece, messages in encoded:
                 self._send_rows(piece, messages)
                 self._last = piece
@@ -183,7 +184,7 @@ class KafkaTransaction:
         self._stream.producer.start_flush()
         self._stream.check_topics()  # while messages are under way, and before waiting for them
         self._stream.producer.commit()
-        self._stream.committed(entry)
+        self._stream.seen = entry
         self.committed = True
 
     def _reached(self, position: Position) -> Position:
@@ -283,10 +284,6 @@ class KafkaTransaction:
             producer.begin()
             self._begun, self._begun_s = True, time.monotonic()
         return producer
-
-
-def _encoded(encoder: Encoder, piece: ChangeBatch) -> tuple[ChangeBatch, Messages]:
-    return piece, encoder.encode(piece, _now_ms())
 
 
 def _pieces(batch: ChangeBatch) -> Iterator[ChangeBatch]:

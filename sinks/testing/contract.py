@@ -16,7 +16,7 @@ from sinks.testing.suite import APP, OTHER, SCHEMA, Item, attempt, deliver, up_t
 from tailer.errors import CommitUnknown, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch
 from tailer.plan import Position
-from tailer.sink import Progress, Sink, write_together
+from tailer.sink import Progress, Sink
 
 __all__ = ["SinkTests"]
 
@@ -113,10 +113,10 @@ class SinkTests(AnnouncementTests, ProgressTests, SnapshotTests):
         second = [numbered(2, rows=1, first_row=7), numbered(2, rows=2, first_row=9), numbered(3, task=3), numbered(6)]
         async with self.opened() as sink:
             async with sink.begin(APP, SCHEMA) as transaction:
-                await write_together(transaction, first[:2])
+                await transaction.write_all(first[:2])
                 await transaction.write(first[2])
-                await write_together(transaction, first[3:])
-                await write_together(transaction, second)
+                await transaction.write_all(first[3:])
+                await transaction.write_all(second)
                 await transaction.commit(up_to(APP, 6))
             await deliver(sink, numbered(7))
         await self.assert_progress(up_to(APP, 7))

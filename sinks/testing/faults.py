@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tailer.errors import CommitUnknown, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, ControlEvent
-from tailer.sink import Progress, Sink, SinkTransaction, SinkWrapper
+from tailer.sink import Progress, Sink, SinkTransaction, SinkWrapper, TransactionWrapper
 
 __all__ = ["Fault", "FaultySink", "Kind", "Step", "every_fault"]
 
@@ -142,10 +142,10 @@ class FaultySink(SinkWrapper):
                 self._crash()
 
 
-class _FaultyTransaction:
+class _FaultyTransaction(TransactionWrapper):
     def __init__(self, sink: FaultySink, transaction: SinkTransaction) -> None:
+        super().__init__(transaction)
         self._sink = sink
-        self._transaction = transaction
 
     async def write(self, batch: ChangeBatch) -> None:
         async with self._sink.step(Step.WRITE):

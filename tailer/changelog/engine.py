@@ -7,7 +7,7 @@ persisted: resuming in the middle of a version compares it again, by the same ru
 
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
-from contextlib import ExitStack, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, asynccontextmanager
 from functools import partial
 from typing import Final
 
@@ -22,7 +22,7 @@ from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.changelog.task_ids import check_reading, renumbered
 from tailer.engine.local import LocalEngine, remaining
-from tailer.engine.port import Engine, ReadsTogether
+from tailer.engine.port import Engine
 from tailer.errors import ConfigError, EngineUnavailable
 from tailer.events import ChangeBatch
 from tailer.formats.rows import execute
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 _REMEDY: Final = "set key to the columns that identify a row, or remove compute_updates"
 
 
-class ChangelogEngine:
+class ChangelogEngine(Engine):
     """Runs plans on `engine` by `rules`, for one pipeline.
 
     `report` is called for each version that was compared. `files`: opens what the tasks compared name. `shared`: other
@@ -65,8 +65,9 @@ class ChangelogEngine:
         """See `Engine.key`."""
         return self._rules.key if self._rules.compute_updates and self._rules.null_keys else ()
 
-    @asynccontextmanager
-    async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
+    def run(
+        self, plan: ChangePlan, after: Position | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[ChangeBatch]]:
         """See `Engine.run`. Also raises what `tailer.changelog.carryovers.refine` raises.
 
         Raises `ConfigError` where a version with rows lacks a key column, whether or not it must be compared. Raises
@@ -75,14 +76,19 @@ class ChangelogEngine:
         if plan.tasks and self._rules.compute_updates:
             check_key(plan, self._rules)
         self._warn(plan)
-        compared = concerns(plan, self._rules)
-        if compared:
+        if concerns(plan, self._rules):
             plan = renumbered(plan, self._rules, after)
-        check_reading(plan, after)
-        if not compared:
-            async with self._engine.run(plan, after) as batches:
-                yield batches
-            return
+            check_reading(plan, after)
+            return self._run_compared(plan, after)
+        if after is not None:
+            check_reading(plan, after)
+        return self._engine.run(plan, after)
+
+    @asynccontextmanager
+    async def _run_compared(
+        self, plan: ChangePlan, after: Position | None
+    ) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
+        """Compare the version, then give its rows after `after`."""
         async with _spill_files() as (bitmaps, preimages):
             kept = KeptRows([plan], partial(execute, files=self._files, use_threads=True), *self._room)
             plan = await self._refined(plan, bitmaps, preimages, kept)
@@ -94,8 +100,8 @@ class ChangelogEngine:
                     yield joined
 
     def takes(self, plan: ChangePlan) -> bool:
-        """See `ReadsTogether.takes`. Not if `run` compares the plan, or refuses it."""
-        if not isinstance(self._engine, ReadsTogether) or concerns(plan, self._rules) or not self._engine.takes(plan):
+        """See `Engine.takes`. Not if `run` compares the plan, or refuses it."""
+        if concerns(plan, self._rules) or not self._engine.takes(plan):
             return False
         try:
             if plan.tasks and self._rules.compute_updates:
@@ -105,8 +111,7 @@ class ChangelogEngine:
         return True
 
     async def read_together(self, plans: Sequence[ChangePlan]) -> Sequence[Sequence[ChangeBatch]]:
-        """See `ReadsTogether.read_together`."""
-        assert isinstance(self._engine, ReadsTogether), "it takes no plan"
+        """See `Engine.read_together`."""
         for plan in plans:
             self._warn(plan)
         return await self._engine.read_together(plans)

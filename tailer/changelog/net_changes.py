@@ -31,7 +31,7 @@ from tailer.table_log import TableLog
 __all__ = ["NetChanges", "net_changes"]
 
 
-class NetChanges:
+class NetChanges(Engine):
     """An engine that runs the net-change plan of each version, from `plans`."""
 
     def __init__(self, engine: Engine, plans: Sequence[ChangePlan]) -> None:

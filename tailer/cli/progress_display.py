@@ -19,7 +19,7 @@ from rich.filesize import decimal
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from tailer.engine.background import background
-from tailer.engine.port import Engine, ReadsTogether
+from tailer.engine.port import Engine
 from tailer.errors import TailerError
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position
@@ -176,7 +176,7 @@ class FollowedLog:
         return self._table.make_wake()
 
 
-class ShownEngine:
+class ShownEngine(Engine):
     """Runs plans on `engine`; `compares`: whether it compares the rows of a plan before it yields the first one."""
 
     def __init__(self, engine: Engine, display: Display, compares: Callable[[ChangePlan], bool]) -> None:
@@ -200,12 +200,11 @@ class ShownEngine:
                 yield passed
 
     def takes(self, plan: ChangePlan) -> bool:
-        """See `ReadsTogether.takes`."""
-        return isinstance(self._engine, ReadsTogether) and self._engine.takes(plan)
+        """See `Engine.takes`."""
+        return self._engine.takes(plan)
 
     async def read_together(self, plans: Sequence[ChangePlan]) -> Sequence[Sequence[ChangeBatch]]:
-        """See `ReadsTogether.read_together`."""
-        assert isinstance(self._engine, ReadsTogether), "it takes no plan"
+        """See `Engine.read_together`."""
         self._display.busy(f"reading versions {plans[0].version} to {plans[-1].version}")
         found = await self._engine.read_together(plans)
         self._display.rows_come()

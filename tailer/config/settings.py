@@ -328,7 +328,7 @@ class _Checks:
             return None, None if refused else options
         if refused:
             return None, None
-        if isinstance(sink, AtLeastOnceSink) and not isinstance(sink, Sink) and stateless:
+        if isinstance(sink, AtLeastOnceSink) and stateless:
             reason = f"a {shape.kind} sink cannot keep its progress, and there is no state_table"
             self._problem(key, reason, 'Add state_table = "state" at the top of the file.')
         return sink, options

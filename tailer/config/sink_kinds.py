@@ -51,6 +51,9 @@ def configure_sink(
         reason = f"{str(path).partition('://')[0]}:// is not a local path, and a {kind} sink writes to no other"
         raise ConfigError(f"{name}.path", reason, "Give a folder of this machine.")
     sink: Sink | AtLeastOnceSink = factory.configure(name, options)
+    if not isinstance(sink, Sink | AtLeastOnceSink):
+        reason = f"{type(sink).__name__} inherits neither tailer.sink.Sink nor tailer.sink.AtLeastOnceSink"
+        raise ConfigError(name, reason, "Use a version of the sink that is made for this one of lake-tailer.")
     if isinstance(sink, StoreWriter):
         try:
             sink.use_stores(stores or Stores())

@@ -34,7 +34,7 @@ SPARK_BYTES: Final = 256 * 2**20  # of files: a version from which on executors 
 Report = Callable[[ChangePlan, ChangelogCounts], None]
 
 
-class SizedEngine:
+class SizedEngine(Engine):
     """An engine that runs plans of fewer than `from_bytes` bytes on `small`, and all others on `large`."""
 
     def __init__(self, small: Engine, large: Engine, from_bytes: int = SPARK_BYTES) -> None:

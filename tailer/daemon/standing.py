@@ -7,9 +7,9 @@ from tailer.daemon.fleet import is_missing, with_found_tables
 from tailer.daemon.serve import close_sinks, open_layout, open_sink
 from tailer.errors import TailerError
 from tailer.plan import Position
-from tailer.progress.lookup import app_id_of, find_progress
+from tailer.progress.lookup import find_progress
 from tailer.shards.resharding import stream_names
-from tailer.sink import Progress, Sink
+from tailer.sink import Progress, Sink, app_id_of
 from tailer.table_log import TableLog
 
 __all__ = ["Standing", "standing_of", "survey"]

@@ -26,6 +26,7 @@ from anyio import CapacityLimiter, Event, to_thread
 from anyio.abc import TaskGroup
 
 from tailer.engine.background import background
+from tailer.engine.port import Engine
 from tailer.events import ChangeBatch
 from tailer.formats.rows import execute, needed_files, opens_each_version
 from tailer.plan import ChangePlan, ChangeTask, Position
@@ -60,15 +61,13 @@ def remaining(plan: ChangePlan, after: Position | None) -> _Tasks:
     return [(task, after.row if task.index == after.task else -1) for task in open_tasks]
 
 
-class LocalEngine:
+class LocalEngine(Engine):
     """Runs tasks on worker threads: decoding Parquet releases the interpreter lock, so threads run in parallel.
 
     `threads`: number of threads; None: one for each processor, up to `MAX_THREADS`, and for files of stores at least
     `_STORE_THREADS`. `files`: opens what tasks name. `ahead_bytes`: of Arrow memory of the process, up to
     which is read ahead; None: any, as where the caller may hold all rows.
     """
-
-    key: Final = ()
 
     def __init__(self, threads: int | None = None, files: DataFiles = LOCAL, ahead_bytes: int | None = None) -> None:
         self._files = files
@@ -86,7 +85,7 @@ class LocalEngine:
         chunks = [_TaskChunk(chunk, limiter, self._files, self.has_room) for chunk in _split(tasks)]
         # For few or tiny files, reading ahead costs more than it gains: threads wait for the interpreter lock. In a
         # store, they wait for the answer.
-        small = _are_few(tasks) or (are_local and _are_tiny(tasks))
+        small = _cost_bytes(tasks) < CHUNK_BYTES or (are_local and _are_tiny(tasks))
         ahead = threads // 2 + 1 if are_local else threads + 1
         try:
             async with (
@@ -99,11 +98,11 @@ class LocalEngine:
                 chunk.close()
 
     def takes(self, plan: ChangePlan) -> bool:
-        """See `ReadsTogether.takes`."""
+        """See `Engine.takes`."""
         return self.has_room() and not any(map(opens_each_version, plan.tasks[:1]))
 
     async def read_together(self, plans: Sequence[ChangePlan]) -> Sequence[Sequence[ChangeBatch]]:
-        """See `ReadsTogether.read_together`."""
+        """See `Engine.read_together`."""
         are_local = all(self._files.is_local(task.uri) for plan in plans for task in plan.tasks)
         return await to_thread.run_sync(_read_versions, plans, self._files, limiter=self._limiter(are_local))
 
@@ -142,11 +141,6 @@ class LocalEngine:
 
 def _cost_bytes(tasks: _Tasks) -> int:
     return sum(max(task.size_bytes, _OPEN_BYTES) for task, _ in tasks)
-
-
-def _are_few(tasks: _Tasks) -> bool:
-    """Return whether the files are a single chunk."""
-    return _cost_bytes(tasks) < CHUNK_BYTES
 
 
 def _are_tiny(tasks: _Tasks) -> bool:

@@ -9,23 +9,33 @@ error of the next version, in planning or reading, is raised where that version 
 Only a backlog is looked at. A pipeline that waits for each version would ask for one that does not exist yet, which
 costs a request and delays the rows that are there. Of versions that arrive together, the last ones wait for one such
 request.
+
+Rows of any version are read in the background (`PrefetchedBatches`): a cancelled step of an engine's iterator cannot be
+resumed, and waiting for the next batch must be able to time out.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
+from anyio import CancelScope, Event, lowlevel, move_on_after
 from anyio.abc import TaskGroup
 
-from tailer.engine.port import Engine, ReadsTogether
-from tailer.engine.prefetch import PrefetchedBatches
+from tailer.engine.background import background
+from tailer.engine.port import Engine
 from tailer.errors import TailerError
+from tailer.events import ChangeBatch
 from tailer.formats.rows import opens_each_version
-from tailer.plan import ChangePlan
+from tailer.plan import ChangePlan, Position
 from tailer.table_log import TableLog
 
-__all__ = ["LookAhead"]
+__all__ = ["AHEAD_BYTES", "LookAhead", "PrefetchedBatches", "patiently"]
+
+T = TypeVar("T")
+
+AHEAD_BYTES: Final = 2**18
+_AHEAD_BATCHES: Final = 64
 
 _WORTH_BYTES: Final = 256 * 2**10  # of files: less is read in no time
 # Of versions that are delivered together. Each takes a while to open, and nothing is delivered meanwhile.
@@ -33,6 +43,60 @@ _MOST_BYTES: Final = 2**20  # of files
 _MOST_FILES: Final = 128
 _MOST_VERSIONS: Final = 128
 _MOST_S: Final = 0.05  # of planning
+
+
+class PrefetchedBatches:
+    """Batches of `plan` after `after`, in order, read by `engine` in the background, in `group`.
+
+    The engine is ahead of the consumer by at most one batch, or by several small ones, which the consumer gets
+    together: to switch tasks for each row of many small files would cost more than to read it, and so would to encode
+    and write it alone. An error of the engine is raised after all batches before it.
+    """
+
+    def __init__(self, group: TaskGroup, engine: Engine, plan: ChangePlan, after: Position | None = None) -> None:
+        self._items: list[ChangeBatch] = []
+        self._bytes = 0
+        self._ended = False
+        self._error: Exception | None = None
+        self._changed = Event()
+        self._scope = CancelScope()
+        group.start_soon(self._drive, engine, plan, after)
+
+    async def take(self) -> list[ChangeBatch]:
+        """Return all batches that are there, at least one; none at the end. May be cancelled and called again."""
+        await lowlevel.checkpoint_if_cancelled()
+        while not self._items and not self._ended:
+            await self._changed.wait()
+        found, self._items, self._bytes = self._items, [], 0
+        if not found and self._error is not None:
+            raise self._error
+        self._notify()
+        return found
+
+    async def _drive(self, engine: Engine, plan: ChangePlan, after: Position | None) -> None:
+        with self._scope:
+            try:
+                async with engine.run(plan, after) as batches:
+                    async for batch in batches:
+                        self._items.append(batch)
+                        self._bytes += batch.size_bytes
+                        if len(self._items) == 1:
+                            self._notify()
+                        while self._bytes >= AHEAD_BYTES or len(self._items) >= _AHEAD_BATCHES:
+                            await self._changed.wait()
+            except Exception as error:  # noqa: BLE001 - raised by `take`
+                self._error = error
+            self._ended = True
+            self._notify()
+
+    def stop(self) -> None:
+        """Read no more."""
+        self._scope.cancel()
+
+    def _notify(self) -> None:
+        """Wake whichever side is waiting."""
+        self._changed.set()
+        self._changed = Event()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +114,7 @@ _NOTHING: Final = _Planned()
 class LookAhead:
     """The plans of `table`, each shaped by `shape`, and the rows of the next one, read by `engine` in `group`.
 
-    Call `begin` after each `TableLog.seek`, then `next_plans` and, for a single plan, `take` in turn.
+    Call `begin` after each `TableLog.seek`, then `next_plans` and, for a single plan, `read` in turn.
     """
 
     def __init__(
@@ -109,7 +173,7 @@ class LookAhead:
 
     def _is_small(self, plan: ChangePlan) -> bool:
         """Return whether the engine reads the plan together with others."""
-        if _is_worth(plan) or not isinstance(self._engine, ReadsTogether):
+        if _is_worth(plan):
             return False
         try:
             return self._engine.takes(self._shape(plan))
@@ -119,16 +183,20 @@ class LookAhead:
     def _is_last(self, plan: ChangePlan) -> bool:
         return self._last is not None and plan.version >= self._last
 
-    async def take(self, plan: ChangePlan) -> tuple[ChangePlan, PrefetchedBatches | None]:
-        """Return `plan` shaped, and its rows if they are being read already. In a backlog, begin with the next one.
+    async def read(self, plan: ChangePlan, after: Position | None) -> tuple[ChangePlan, PrefetchedBatches]:
+        """Return `plan` shaped, and begin to read its rows after `after`; in a backlog, also those of the next one.
 
         `plan`: the single one that `next_plans` returned. Raises as `shape`.
         """
-        shaped, rows = self._due.begun or (self._shape(plan), None)
+        shaped, rows = self._due.begun or self._begin_to_read(plan, after)
         if self._is_backlog and _is_worth(plan) and not self._is_last(plan) and self._next == _NOTHING:
             self._next = await self._look()
         self._is_backlog = True  # until the table has no next plan
         return shaped, rows
+
+    def _begin_to_read(self, plan: ChangePlan, after: Position | None = None) -> tuple[ChangePlan, PrefetchedBatches]:
+        shaped = self._shape(plan)
+        return shaped, PrefetchedBatches(self._group, self._engine, shaped, after)
 
     async def _look(self) -> _Planned:
         """Plan the next version, and begin to read it."""
@@ -139,9 +207,7 @@ class LookAhead:
                 return _NOTHING
             if self._is_small(plan):
                 return _Planned(plan)
-            begun = self._shape(plan), PrefetchedBatches()
-            self._group.start_soon(begun[1].drive, self._engine, begun[0], None)
-            return _Planned(plan, begun)
+            return _Planned(plan, self._begin_to_read(plan))
         except Exception as error:  # noqa: BLE001 - raised where the version is due
             return _Planned(error=error) if plan is None else _Planned(plan)
 
@@ -156,3 +222,28 @@ def _are_alike(plan: ChangePlan, first: ChangePlan) -> bool:
 
 def _is_worth(plan: ChangePlan) -> bool:
     return plan.size_bytes >= _WORTH_BYTES or any(map(opens_each_version, plan.tasks[:1]))
+
+
+async def patiently(work: Callable[[], Awaitable[T]], quiet_s: float, on_quiet: Callable[[], Awaitable[None]]) -> T:
+    """Return the result of `work`. If that takes longer than `quiet_s`, call `on_quiet` meanwhile."""
+    results: list[T] = []
+    errors: list[Exception] = []
+
+    async def run() -> None:
+        try:
+            results.append(await work())
+        except Exception as error:  # noqa: BLE001 - raised below, unchanged
+            errors.append(error)
+        done.set()
+
+    done = Event()
+    async with background() as group:
+        group.start_soon(run)
+        with move_on_after(quiet_s):
+            await done.wait()
+        if not done.is_set():
+            await on_quiet()
+        await done.wait()
+    for error in errors:
+        raise error
+    return results[0]

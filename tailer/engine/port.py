@@ -4,24 +4,25 @@ An engine yields the batches of a plan in task order and, within a task, in row 
 concurrently. The error of a failed task is raised at its place in that order, after all earlier rows.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol, runtime_checkable
 
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position
 
-__all__ = ["Engine", "ReadsTogether"]
+__all__ = ["Engine"]
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """Runs change plans."""
 
     @property
     def key(self) -> tuple[str, ...]:
         """The columns by which it pairs rows into updates, with equal nulls; empty where it does not."""
-        ...
+        return ()
 
+    @abstractmethod
     def run(
         self, plan: ChangePlan, after: Position | None = None
     ) -> AbstractAsyncContextManager[AsyncIterator[ChangeBatch]]:
@@ -29,20 +30,14 @@ class Engine(Protocol):
 
         Iterating raises what `tailer.read.execute.execute` raises. Leaving the block stops running tasks.
         """
-        ...
-
-
-@runtime_checkable
-class ReadsTogether(Protocol):
-    """The optional side of an `Engine` that reads several small versions in one go."""
 
     def takes(self, plan: ChangePlan) -> bool:
         """Return whether it reads `plan` together with others: its rows are those of its tasks, not compared."""
-        ...
+        return False
 
     async def read_together(self, plans: Sequence[ChangePlan]) -> Sequence[Sequence[ChangeBatch]]:
         """Return all batches of each of the first `plans`, of which there is at least one, and which it `takes`.
 
         Those left have too many rows, or the first of them cannot be read: `run` gives the rows and raises the error.
         """
-        ...
+        return ()

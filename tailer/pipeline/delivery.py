@@ -10,7 +10,7 @@ The loop (`tailer.pipeline.loop`) decides what comes next; a `Delivery` brings i
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Final, Protocol, Self, runtime_checkable
+from typing import Final, Protocol, Self
 
 import pyarrow as pa
 
@@ -110,6 +110,11 @@ class Session(Protocol):
         """The stream to keep alive while nothing is due; None: none yet."""
         ...
 
+    @property
+    def gaps(self) -> "AnnouncesGaps | None":
+        """The side that can leave out lost versions; None: they stop the pipeline."""
+        ...
+
     async def record_start(self, plan: ChangePlan) -> None:
         """Commit that the version of `plan`, which has no rows, is delivered."""
         ...
@@ -154,9 +159,8 @@ class Delivery(Protocol):
         ...
 
 
-@runtime_checkable
 class AnnouncesGaps(Protocol):
-    """The optional side of a `Session` that can leave out lost versions. Without it they stop the pipeline."""
+    """The side of a `Session` that can leave out lost versions (`Session.gaps`)."""
 
     async def skip(self, gap: Gap, schema: pa.Schema) -> None:
         """Announce `gap`, after which rows have `schema`."""

@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.engine.prefetch import AHEAD_BYTES
+from tailer.engine.look_ahead import AHEAD_BYTES
 from tailer.events import CHANGE_TYPE, ChangeBatch, ChangeType
 from tailer.sink import Demands
 
@@ -76,12 +76,11 @@ class TransactionSize:
 
     def add(self, batches: Sequence[ChangeBatch]) -> None:
         """Add the rows of `batches`."""
-        self.rows += sum(map(len, batches))
-        self.size_bytes += sum(batch.size_bytes for batch in batches)
-
-    def count_kinds(self, batches: Sequence[ChangeBatch]) -> None:
-        """Count the rows of each change type."""
-        self.kinds.update(_kinds_of(batches))
+        for batch in batches:
+            self.rows += len(batch)
+            self.size_bytes += batch.size_bytes
+            kinds = _counts(batch.rows.column(CHANGE_TYPE)) if batch.kind is None else {batch.kind.value: len(batch)}
+            self.kinds.update(kinds)
 
     def leading(self, versions: Sequence[tuple[object, Sequence[ChangeBatch]]]) -> int:
         """Return how many of the versions, each with its rows, come before one that makes it due; at least 1.
@@ -98,14 +97,6 @@ class TransactionSize:
             if count >= most or rows >= limits.max_rows or size_bytes >= most_bytes:
                 return max(count, 1)
         return len(versions)
-
-
-def _kinds_of(batches: Sequence[ChangeBatch]) -> Tally[str]:
-    """Count the rows of each change type."""
-    found: Tally[str] = Tally()
-    for batch in batches:
-        found.update(_counts(batch.rows.column(CHANGE_TYPE)) if batch.kind is None else {batch.kind.value: len(batch)})
-    return found
 
 
 def _counts(types: pa.Array) -> dict[str, int]:

@@ -19,14 +19,13 @@ import pyarrow as pa
 
 from tailer.errors import ChangeError, ChangesUnavailable, ConfigError, LogError, TableReplaced, TailerError
 from tailer.pipeline.data_loss import DataLoss
-from tailer.pipeline.delivery import AnnouncesGaps, Delivery, ResumePoint, Session, VersionRange
+from tailer.pipeline.delivery import Delivery, ResumePoint, Session, VersionRange
 from tailer.pipeline.policy import OnSchemaChange, Policy
 from tailer.pipeline.polling import Polling
 from tailer.pipeline.retention import VacuumWatch
 from tailer.pipeline.retry import Retries
 from tailer.plan import ChangePlan, Regime
 from tailer.progress.lookup import check_new
-from tailer.sink import Heartbeat
 from tailer.start import EARLIER, Start, StartKind
 from tailer.stores.wakeup import Wake
 from tailer.table_log import TableLog
@@ -176,7 +175,7 @@ class Pipeline:
         if table_id is not None:
             await self._check_lineage(session.table_id, table_id, point.version)
         # A delivery that announces nothing needs the columns before only to refuse a change of them.
-        must_know_columns = isinstance(session, AnnouncesGaps) or self._policy.on_schema_change is OnSchemaChange.FAIL
+        must_know_columns = session.gaps is not None or self._policy.on_schema_change is OnSchemaChange.FAIL
         if must_know_columns and point.knows_columns and columns is None and point.version > 0:
             reason = "it may change the schema, and the log no longer has the schema before it"
             raise ChangesUnavailable(self._table.uri, point.version, reason)
@@ -219,18 +218,16 @@ class Pipeline:
         self._retries.status.note_step()
 
     async def _beat(self, session: Session) -> float | None:
-        """Send a heartbeat if the sink has them and one is due. Return the seconds until the next one."""
-        if isinstance(session.sink, Heartbeat) and session.app_id is not None:
-            return await session.sink.beat(session.app_id)
-        return None
+        """Send a heartbeat if one is due. Return the seconds until the next one."""
+        return None if session.app_id is None else await session.sink.beat(session.app_id)
 
     async def _look_back(self, versions: VersionRange) -> None:
         """Report the length and age of the backlog from time to time, while there is one."""
-        watch, kept_ms = self._vacuum_watch, self._table.retention_ms
+        watch = self._vacuum_watch
         if watch is None or time.monotonic() - self._looked_back < _LOOK_BACK_S:
             return
         self._looked_back = time.monotonic()
-        latest = await self._table.latest()
+        latest, kept_ms = await self._table.latest(), self._table.retention_ms
         self._retries.status.note_table(latest, kept_ms)
         if kept_ms is not None and versions.oldest_ms is not None:
             watch.report(latest - versions.first + 1, versions.oldest_ms, kept_ms)

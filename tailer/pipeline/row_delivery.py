@@ -9,31 +9,33 @@ versions before the refused one are committed.
 """
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
+from anyio.abc import TaskGroup
 
 from tailer.engine.background import background
-from tailer.engine.look_ahead import LookAhead
+from tailer.engine.look_ahead import LookAhead, PrefetchedBatches
 from tailer.engine.port import Engine
-from tailer.errors import ChangeError, ConfigError, LogError, SinkRejected, StorageError, TailerError
+from tailer.errors import ChangeError, ConfigError, LogError, SchemaChanged, SinkRejected, StorageError, TailerError
 from tailer.events import Gap
-from tailer.pipeline.delivery import ResumePoint, VersionRange
+from tailer.pipeline.delivery import AnnouncesGaps, ResumePoint, VersionRange
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
-from tailer.pipeline.policy import Policy
+from tailer.pipeline.policy import OnSchemaChange, Policy, RowIdReport
 from tailer.pipeline.polling import Polling
 from tailer.pipeline.retention import VacuumWatch
 from tailer.pipeline.retry import Retries
 from tailer.pipeline.sink_writer import SinkWriter
 from tailer.pipeline.status import PipelineStatus
-from tailer.pipeline.version_writer import VersionWriter
-from tailer.plan import ChangePlan, Position
-from tailer.progress.lookup import app_id_of, find_progress
-from tailer.sink import Sink
+from tailer.plan import TASKS, ChangePlan, Position
+from tailer.progress.lookup import find_progress
+from tailer.schema.changes import describe_changes
+from tailer.sink import Sink, app_id_of
 from tailer.start import Start
 from tailer.stores.wakeup import Wake
 from tailer.table_log import TableLog
@@ -88,21 +90,19 @@ class RowDelivery:
         self.sink: Final = sink
         self.engine: Final = engine
         self.policy: Final = policy
-        notes = retries.is_stopping, retries.status.note_step
-        self.versions: Final = VersionWriter(name, table, engine, policy, sink.splits_snapshots, *notes)
+        self.retries: Final = retries
+        self.row_ids: Final = RowIdReport(name) if policy.row_ids else None
         self._limits = limits.within(sink.demands)
-        self._retries = retries
 
     @asynccontextmanager
     async def session(self, table_id: str) -> AsyncIterator["RowSession"]:
         """See `Delivery.session`."""
         progress = await find_progress(self.name, self.table, table_id, self.sink)
         resume = None if progress is None else ResumePoint.following(progress.position)
-        self._retries.status.note_resume(None if progress is None else progress.position)
-        made = self.table.confirm, self._retries.note_commit
+        self.retries.status.note_resume(None if progress is None else progress.position)
+        made = self.table.confirm, self.retries.note_commit
         async with background() as group, SinkWriter(self.name, self.sink, progress, self._limits, *made) as writer:
-            ahead = LookAhead(self.table, self.engine, self.policy.shape, group)
-            yield RowSession(self, writer, resume, ahead)
+            yield RowSession(self, writer, resume, group)
 
     def narrow(self) -> bool:
         """Give each version a transaction of its own from now on. Return False if that is so already."""
@@ -115,17 +115,21 @@ class RowDelivery:
 class RowSession:
     """A session of `delivery`. It delivers one version at a time, or small ones together.
 
-    `writer` joins them into transactions.
+    `writer` joins them into transactions. Rows are read in `group`.
     """
 
-    def __init__(self, delivery: RowDelivery, writer: SinkWriter, resume: ResumePoint | None, ahead: LookAhead) -> None:
+    def __init__(self, delivery: RowDelivery, writer: SinkWriter, resume: ResumePoint | None, group: TaskGroup) -> None:
         self.sink = delivery.sink
         self.resume = resume
         self._delivery = delivery
-        self._versions = delivery.versions
+        self._engine = delivery.engine
         self._shape = delivery.policy.shape
+        self._row_ids = delivery.row_ids
+        self._is_stopping = delivery.retries.is_stopping
+        self._note_step = delivery.retries.status.note_step  # for all batches: one version may take long
         self._writer = writer
-        self._ahead = ahead
+        self._group = group
+        self._ahead = LookAhead(delivery.table, delivery.engine, self._shape, group)
 
     @property
     def table_id(self) -> str | None:
@@ -137,6 +141,11 @@ class RowSession:
         """See `Session.app_id`."""
         return None if self.table_id is None else app_id_of(self._delivery.name, self.table_id)
 
+    @property
+    def gaps(self) -> AnnouncesGaps:
+        """See `Session.gaps`."""
+        return self
+
     async def record_start(self, plan: ChangePlan) -> None:
         """See `Session.record_start`."""
         await self._writer.close_version(plan)
@@ -144,7 +153,8 @@ class RowSession:
 
     async def snapshot(self, version: int, after: Position | None) -> bool:
         """See `Session.snapshot`."""
-        return await self._versions.snapshot(self._writer, version, after)
+        async with aclosing(self._delivery.table.snapshot_plans(version)) as pages:
+            return await self._deliver_pages(self._shape(await anext(pages)), pages, after)
 
     def begin(self, version: int, schema: pa.Schema | None, last: int | None) -> None:
         """See `Session.begin`."""
@@ -160,10 +170,10 @@ class RowSession:
     async def deliver(self, versions: VersionRange, after: Position | None) -> None:
         """See `Session.deliver`."""
         if len(versions.plans) > 1:
-            await self._versions.together(self._writer, [self._shape(plan) for plan in versions.plans])
-            return
-        plan, ahead = await self._ahead.take(versions.plans[0])
-        await self._versions.version(self._writer, plan, after, ahead)
+            await self._deliver_together([self._shape(plan) for plan in versions.plans])
+        else:
+            plan, rows = await self._ahead.read(versions.plans[0], after)
+            await self._deliver_version(plan, rows, after)
 
     async def commit(self) -> None:
         """See `Session.commit`."""
@@ -189,6 +199,74 @@ class RowSession:
     async def resnapshot(self, gap: Gap, page: ChangePlan, rest: AsyncIterator[ChangePlan]) -> None:
         """See `AnnouncesGaps.resnapshot`."""
         plan = self._shape(page)
-        self._versions.check_schema(self._writer.schema, plan)
+        self._check_schema(plan)
         await self._writer.skip(gap, plan.schema, at_once=False)
-        await self._versions.pages(self._writer, page, rest, None)
+        await self._deliver_pages(plan, rest, None)
+
+    async def _deliver_version(self, plan: ChangePlan, rows: PrefetchedBatches, after: Position | None) -> None:
+        """Deliver `rows`, those after `after` of the version of `plan`, and close the version."""
+        if after is not None and after.version == plan.version:
+            begun = [task for task in plan.tasks if task.index <= after.task % TASKS]
+            if any(task.schema is plan.schema for task in begun):
+                self._writer.schema = plan.schema  # announced with rows that were delivered already
+        self._check_schema(plan)
+        await self._deliver_rows(plan, rows)
+        await self._writer.close_version(plan)
+
+    async def _deliver_together(self, plans: Sequence[ChangePlan]) -> None:
+        """Deliver and close versions that the engine reads together (`LookAhead.next_plans`).
+
+        May end after any of them once the pipeline is stopping.
+        """
+        self._check_schema(plans[0])
+        read = await self._writer.patiently(partial(self._engine.read_together, plans))
+        self._note_step()
+        if self._row_ids is not None:
+            for plan in plans[: len(read)]:
+                self._row_ids.note(plan)
+        done = 0
+        while done < len(plans) and not self._is_stopping():
+            if done < len(read):
+                done += await self._writer.write_versions(list(zip(plans[done:], read[done:], strict=False)))
+            else:
+                await self._deliver_version(plans[done], self._read(plans[done]), None)
+                done += 1
+            self._note_step()
+
+    async def _deliver_pages(self, plan: ChangePlan, rest: AsyncIterator[ChangePlan], after: Position | None) -> bool:
+        """Deliver the rows after `after` of a snapshot: its page `plan`, then the `rest`. Return False if stopped."""
+        while await self._deliver_rows(plan, self._read(plan, after), may_stop=self.sink.splits_snapshots):
+            more = await anext(rest, None)
+            if more is None:
+                await self._writer.close_version(plan)
+                return True
+            plan = self._shape(more)
+        return False
+
+    async def _deliver_rows(self, plan: ChangePlan, rows: PrefetchedBatches, *, may_stop: bool = False) -> bool:
+        """Deliver `rows` of `plan`. Return False if stopped before the end (`may_stop`)."""
+        if self._row_ids is not None:
+            self._row_ids.note(plan)
+        try:
+            while batches := await self._writer.next_batches(rows):
+                self._note_step()
+                if may_stop and self._is_stopping():
+                    return False
+                await self._writer.write(batches, plan)
+        finally:
+            rows.stop()
+        return True
+
+    def _read(self, plan: ChangePlan, after: Position | None = None) -> PrefetchedBatches:
+        """Begin to read the rows of `plan`, which is shaped, after `after`."""
+        return PrefetchedBatches(self._group, self._engine, plan, after)
+
+    def _check_schema(self, plan: ChangePlan) -> None:
+        """Raise `SchemaChanged` if `plan` has other columns than were delivered last and the policy forbids that."""
+        if self._delivery.policy.on_schema_change is OnSchemaChange.FAIL:
+            before = self._writer.schema
+            schemas = {id(schema): schema for schema in (*(task.schema for task in plan.tasks), plan.schema)}
+            for schema in schemas.values():
+                before = schema if before is None else before
+                if changes := describe_changes(before, schema):
+                    raise SchemaChanged(plan.table, plan.version, "; ".join(changes))

@@ -10,32 +10,27 @@ at this version or later was written by another instance.
 """
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import TypeVar
 
 import anyio
 import pyarrow as pa
 
-from tailer.engine.port import Engine
-from tailer.engine.prefetch import AHEAD_BYTES, PrefetchedBatches, patiently, prefetched
+from tailer.engine.look_ahead import AHEAD_BYTES, PrefetchedBatches, patiently
 from tailer.errors import CommitUnknown, SinkFenced, SinkRejected
 from tailer.events import ChangeBatch, Gap, SchemaChange
 from tailer.pipeline.limits import Limits, TransactionSize
 from tailer.pipeline.status import Committed
 from tailer.plan import TASKS, ChangePlan, Position, output_schema
-from tailer.progress.lookup import app_id_of
-from tailer.progress.recorded import Recorded
 from tailer.schema.changes import describe_changes
-from tailer.sink import Progress, Sink, SinkTransaction, WritesTogether, write_together
+from tailer.sink import Progress, Sink, SinkTransaction, app_id_of
 
 __all__ = ["SinkWriter"]
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-_MANY_TASKS: Final = 16  # for fewer, to look for batches that come together costs more than it gains
 
 
 class SinkWriter:
@@ -75,38 +70,12 @@ class SinkWriter:
     async def __aexit__(self, *error: object) -> None:
         await self._stack.__aexit__(*error)  # type: ignore[arg-type]
 
-    @asynccontextmanager
-    async def batches(
-        self, engine: Engine, plan: ChangePlan, after: Position | None, ahead: PrefetchedBatches | None = None
-    ) -> AsyncIterator[AsyncIterator[Sequence[ChangeBatch]]]:
-        """Run `plan` on `engine` from `after` on. Batches that are there at the same time come together.
-
-        If rows are slow to come, the open transaction is committed. `ahead`: the batches, if the plan runs already.
-        """
-        if ahead is not None:
-            try:
-                async with aclosing(self._patiently(ahead)) as patient:
-                    yield patient
-            finally:
-                ahead.stop()
-        elif self._limits.max_quiet_s is None and len(plan.tasks) < _MANY_TASKS:
-            async with engine.run(plan, after) as batches, aclosing(_one_by_one(batches)) as single:
-                yield single
-        else:
-            async with prefetched(engine, plan, after) as arrivals, aclosing(self._patiently(arrivals)) as patient:
-                yield patient
-
-    async def _patiently(self, arrivals: PrefetchedBatches) -> AsyncGenerator[Sequence[ChangeBatch], None]:
-        found: Sequence[ChangeBatch] = ()
-        while True:
-            with anyio.move_on_after(self._limits.max_quiet_s) as waiting:
-                found = await arrivals.take()
-            if waiting.cancelled_caught:
-                await self._commit_if_possible()
-                found = await arrivals.take()
-            if not found:
-                return
-            yield found
+    async def next_batches(self, rows: PrefetchedBatches) -> Sequence[ChangeBatch]:
+        """Return the next batches that are there, none at the end. If they are slow, commit the open transaction."""
+        with anyio.move_on_after(self._limits.max_quiet_s):
+            return await rows.take()
+        await self._commit_if_possible()
+        return await rows.take()
 
     async def patiently(self, work: Callable[[], Awaitable[T]]) -> T:
         """Return the result of `work`, on which rows depend. If it takes long, the open transaction is committed."""
@@ -128,8 +97,7 @@ class SinkWriter:
             transaction = await self._turn_to(schema, plan)
             count = self._fitting(batches, schema, plan)
             self._position = None  # while the sink may have a part of the rows, nothing can be committed
-            await write_together(transaction, batches[:count])
-            self._held.count_kinds(batches[:count])
+            await transaction.write_all(batches[:count])
             self._position = _end_of(batches[count - 1])
             if self._held.is_due and self.may_commit:
                 await self.commit()
@@ -143,7 +111,7 @@ class SinkWriter:
         """
         plan = versions[0][0]
         transaction = await self._turn_to(plan.schema, plan)
-        one_by_one = plan.version <= self._refused_up_to or not isinstance(transaction, WritesTogether)
+        one_by_one = plan.version <= self._refused_up_to or not transaction.writes_together
         count = 1 if one_by_one else self._held.leading(versions)
         batches = [batch for _, own in versions[:count] for batch in own]
         if count == 1:
@@ -154,9 +122,9 @@ class SinkWriter:
         self._held.versions += count  # if one is refused, the others are aborted with it
         try:
             if batches:
-                await write_together(transaction, batches)
+                await transaction.write_all(batches)
         except SinkRejected as error:
-            if not isinstance(self._sink, Recorded):
+            if self._sink.aborts:
                 raise
             # Nothing is aborted there: record what was delivered, and deliver what comes before the refused version.
             self._held.versions -= count
@@ -165,7 +133,6 @@ class SinkWriter:
             await self.commit()
             return await self.write_versions(versions[:1])
         self._held.add(batches)
-        self._held.count_kinds(batches)
         await self._reached(versions[count - 1][0].version)
         return count
 
@@ -236,7 +203,7 @@ class SinkWriter:
     @property
     def holds_versions(self) -> bool:
         """Return whether the open transaction holds whole versions, which would be aborted with it."""
-        return self._transaction is not None and self._held.versions > 0 and not isinstance(self._sink, Recorded)
+        return self._transaction is not None and self._held.versions > 0 and self._sink.aborts
 
     @property
     def may_commit(self) -> bool:
@@ -288,11 +255,6 @@ class SinkWriter:
         if self._sink.distributes or found is not None:
             await self._sink.reset(Progress(app_id, Position.end(version - 1)))
         _log.info("%s: version %d replaces the table; continuing as %s", self._name, version, app_id)
-
-
-async def _one_by_one(batches: AsyncIterator[ChangeBatch]) -> AsyncGenerator[Sequence[ChangeBatch], None]:
-    async for batch in batches:
-        yield (batch,)
 
 
 def _schema_of(batch: ChangeBatch, plan: ChangePlan) -> pa.Schema:

@@ -183,9 +183,7 @@ class PipelineStatus:
     @property
     def state(self) -> PipelineState:
         """The state at this moment."""
-        return self._state(self._clock())
-
-    def _state(self, now_s: float) -> PipelineState:
+        now_s = self._clock()
         if self._hold is not _Hold.RUNNING:
             return PipelineState.PAUSED if self._hold is _Hold.PAUSED else PipelineState.STOPPED
         if self._failing:

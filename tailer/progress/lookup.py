@@ -9,15 +9,10 @@ never continued unasked.
 
 from tailer.errors import SinkFenced, TableReplaced
 from tailer.plan import Position
-from tailer.sink import FirstStart, Progress, Sink
+from tailer.sink import Progress, Sink, app_id_of
 from tailer.table_log import TableLog
 
-__all__ = ["app_id_of", "check_new", "find_progress", "set_position", "set_progress"]
-
-
-def app_id_of(pipeline: str, table_id: str) -> str:
-    """Return the app id under which a sink keeps the progress of `pipeline` in the table `table_id`."""
-    return f"{pipeline}/{table_id}"
+__all__ = ["check_new", "find_progress", "set_position", "set_progress"]
 
 
 async def find_progress(pipeline: str, table: TableLog, table_id: str, sink: Sink) -> Progress | None:
@@ -37,14 +32,13 @@ async def find_progress(pipeline: str, table: TableLog, table_id: str, sink: Sin
 async def check_new(pipeline: str, table: TableLog, table_id: str, sink: Sink) -> None:
     """Raise `TableReplaced` if `sink` has no progress in `table`, but has some of the pipeline in another table.
 
-    Raises `SinkFenced` if it now has progress in this one, and what a `FirstStart` raises.
+    Raises `SinkFenced` if it now has progress in this one, and what `Sink.check_first_start` raises.
     """
     if await sink.has_delivered(pipeline):
         if await find_progress(pipeline, table, table_id, sink) is not None:
             raise SinkFenced(sink.name, f"another instance has delivered for {pipeline} meanwhile")
         raise TableReplaced(table.uri, 0, "another one", table_id)
-    if isinstance(sink, FirstStart):
-        await sink.check_first_start(pipeline, list(dict.fromkeys([table_id, *await table.ids(-1)])))
+    await sink.check_first_start(pipeline, list(dict.fromkeys([table_id, *await table.ids(-1)])))
 
 
 async def set_progress(pipeline: str, table: TableLog, sink: Sink, version: int) -> None:

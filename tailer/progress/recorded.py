@@ -9,33 +9,26 @@ import pyarrow as pa
 from tailer.events import ChangeBatch, ControlEvent
 from tailer.sink import (
     AtLeastOnceSink,
-    Demands,
     Progress,
     ProgressStore,
+    Sink,
     SinkTransaction,
-    WritesTogether,
-    write_together,
 )
 
 __all__ = ["Recorded"]
 
 
-class Recorded:
+class Recorded(Sink):
     """An `AtLeastOnceSink` whose progress is kept in a `ProgressStore`: rows are flushed, then progress is recorded."""
 
     splits_versions: Final = True
     splits_snapshots: Final = True
-    demands: Final = Demands()
-    distributes: Final = False
+    aborts: Final = False
 
     def __init__(self, sink: AtLeastOnceSink, store: ProgressStore) -> None:
+        self.name = sink.name
         self._sink = sink
         self._store = store
-
-    @property
-    def name(self) -> str:
-        """The name of the wrapped sink."""
-        return self._sink.name
 
     async def progress(self, app_id: str) -> Progress | None:
         """Return the progress in the store."""
@@ -53,8 +46,7 @@ class Recorded:
     @asynccontextmanager
     async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:
         """Begin a transaction in name only: rows are handed over at once."""
-        together = isinstance(self._sink, WritesTogether)
-        yield (_TogetherTransaction if together else _RecordedTransaction)(self._sink, self._store)
+        yield _RecordedTransaction(self._sink, self._store)
 
     async def aclose(self) -> None:
         """Close sink and store."""
@@ -64,13 +56,17 @@ class Recorded:
             await self._store.aclose()
 
 
-class _RecordedTransaction:
+class _RecordedTransaction(SinkTransaction):
     def __init__(self, sink: AtLeastOnceSink, store: ProgressStore) -> None:
+        self.writes_together = sink.writes_together
         self._sink = sink
         self._store = store
 
     async def write(self, batch: ChangeBatch) -> None:
         await self._sink.write(batch)
+
+    async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
+        await self._sink.write_all(batches)
 
     async def announce(self, event: ControlEvent) -> None:
         await self._sink.announce(event)
@@ -78,8 +74,3 @@ class _RecordedTransaction:
     async def commit(self, progress: Progress) -> None:
         await self._sink.flush()
         await self._store.record(progress)
-
-
-class _TogetherTransaction(_RecordedTransaction):
-    async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
-        await write_together(self._sink, batches)

@@ -33,7 +33,7 @@ _NOTHING: Final = pa.scalar(b"", pa.binary())
 _BETWEEN: Final = pa.scalar(b"\x1f", pa.binary())
 
 
-class TaskShards:
+class TaskShards(Engine):
     """An engine that runs on `engine` the tasks of `shard`, out of `shards`, by their numbers in the plan."""
 
     def __init__(self, engine: Engine, shard: int, shards: int) -> None:
@@ -55,7 +55,7 @@ class TaskShards:
             yield batches
 
 
-class KeyShards:
+class KeyShards(Engine):
     """An engine that runs plans on `engine` and leaves out rows whose key is not of `shard`, out of `shards`.
 
     The key is `Engine.key`, which must not be empty.

@@ -28,9 +28,17 @@ from anyio import CancelScope
 from tailer.errors import ConfigError, SinkFenced, SinkRejected, TailerError
 from tailer.events import METADATA_FIELDS
 from tailer.plan import Position
-from tailer.progress.lookup import app_id_of, check_new, find_progress, set_position
+from tailer.progress.lookup import check_new, find_progress, set_position
 from tailer.shards.division import UNDIVIDED, Division
-from tailer.sink import LAYOUT, FirstStart, Heartbeat, Progress, Sink, SinkTransaction, SinkWrapper, shard_name
+from tailer.sink import (
+    LAYOUT,
+    Progress,
+    Sink,
+    SinkTransaction,
+    SinkWrapper,
+    app_id_of,
+    shard_name,
+)
 from tailer.start import Start
 from tailer.table_log import TableLog
 
@@ -248,11 +256,6 @@ class LayoutSink(SinkWrapper):
         self._division = division
         self._checked: set[str] = set()
 
-    async def check_first_start(self, pipeline: str, table_ids: Sequence[str]) -> None:
-        """See `FirstStart.check_first_start`."""
-        if isinstance(self._sink, FirstStart):
-            await self._sink.check_first_start(pipeline, table_ids)
-
     @asynccontextmanager
     async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:
         """See `Sink.begin`."""
@@ -274,7 +277,7 @@ class LayoutSink(SinkWrapper):
 class UndividedSink(LayoutSink):
     """`sink` for an undivided pipeline that may have been divided before: its shards are merged first.
 
-    It is a `Heartbeat` if `sink` is one. `layout`: over the same sink.
+    `layout`: over the same sink.
     """
 
     def __init__(self, sink: Sink, pipeline: str, layout: Layout, start: Start) -> None:
@@ -289,7 +292,3 @@ class UndividedSink(LayoutSink):
             await self._layout.settle(UNDIVIDED, self._start)
             self._settled = True
         return await super().progress(app_id)
-
-    async def beat(self, app_id: str) -> float | None:
-        """See `Heartbeat.beat`."""
-        return await self._sink.beat(app_id) if isinstance(self._sink, Heartbeat) else None

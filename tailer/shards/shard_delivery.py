@@ -149,6 +149,7 @@ class ShardSession:
     """A session of `delivery`: all shards of `layout`, in `sink`, continue from their `places`."""
 
     table_id: Final = None
+    gaps: Final = None
 
     def __init__(self, delivery: ShardDelivery, sink: Sink, layout: Layout, places: Sequence[Position]) -> None:
         low = min(places)

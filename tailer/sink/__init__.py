@@ -19,6 +19,7 @@ class with a classmethod `configure(name, options)` that validates without any I
 from tailer.sink.app_id import (
     LAYOUT,
     LAYOUT_SHARDS,
+    app_id_of,
     is_layout,
     pipeline_of,
     shard_name,
@@ -30,8 +31,6 @@ from tailer.sink.append import Append, Appendable
 from tailer.sink.ports import (
     AtLeastOnceSink,
     Demands,
-    FirstStart,
-    Heartbeat,
     Progress,
     ProgressStore,
     Sink,
@@ -39,8 +38,7 @@ from tailer.sink.ports import (
     SinkTransaction,
     StoreWriter,
 )
-from tailer.sink.together import WritesTogether, write_together
-from tailer.sink.wrapper import SinkWrapper
+from tailer.sink.wrapper import SinkWrapper, TransactionWrapper
 
 __all__ = [
     "LAYOUT",
@@ -49,8 +47,6 @@ __all__ = [
     "Appendable",
     "AtLeastOnceSink",
     "Demands",
-    "FirstStart",
-    "Heartbeat",
     "Progress",
     "ProgressStore",
     "Sink",
@@ -58,12 +54,12 @@ __all__ = [
     "SinkTransaction",
     "SinkWrapper",
     "StoreWriter",
-    "WritesTogether",
+    "TransactionWrapper",
+    "app_id_of",
     "is_layout",
     "pipeline_of",
     "shard_name",
     "shard_of",
     "shards_in",
     "table_of",
-    "write_together",
 ]

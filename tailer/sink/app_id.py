@@ -9,6 +9,7 @@ from typing import Final
 __all__ = [
     "LAYOUT",
     "LAYOUT_SHARDS",
+    "app_id_of",
     "is_layout",
     "pipeline_of",
     "shard_name",
@@ -20,6 +21,11 @@ __all__ = [
 
 LAYOUT: Final = "/shards/layout"
 LAYOUT_SHARDS: Final = 2**16  # more than a pipeline may have; the rest of a layout's version is the division's rules
+
+
+def app_id_of(pipeline: str, table_id: str) -> str:
+    """Return the app id under which a sink keeps the progress of `pipeline` in the table `table_id`."""
+    return f"{pipeline}/{table_id}"
 
 
 def pipeline_of(app_id: str) -> str:

@@ -1,12 +1,13 @@
 """The port of a Delta table to which a cluster's own writer may also append."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from tailer.plan import Position
+from tailer.sink.ports import Sink
 
 __all__ = ["Append", "Appendable"]
 
@@ -33,24 +34,23 @@ class Append:
     version: int
 
 
-@runtime_checkable
-class Appendable(Protocol):
-    """The optional side of a `Sink` that is a Delta table to which a cluster's own writer may append.
+class Appendable(Sink):
+    """A `Sink` that is a Delta table to which a cluster's own writer may append.
 
     Such a commit has a `txn` action of the app_id, as the sink's own commits do. `SinkTransaction.commit` and such an
     append exclude each other: of two that start from the same progress only one takes place.
     """
 
+    @abstractmethod
     async def appending(self, app_id: str, schemas: Sequence[pa.Schema]) -> Append:
         """Prepare an append of rows of `schemas`, on top of the progress that was read last, or else the current one.
 
         Raises as entering `Sink.begin` does, and as `SinkTransaction.announce` does for all schemas but the first.
         """
-        ...
 
+    @abstractmethod
     async def confirm(self, append: Append, position: Position) -> bool:
         """Return whether the append took place, up to `position`. Raises `SinkFenced` if something else did.
 
         False means that nothing was committed. Raises `CommitUnknown` if the table cannot be read.
         """
-        ...

@@ -1,5 +1,10 @@
-"""The ports of a destination: a sink, its transactions, and the progress store of sinks without transactions."""
+"""The ports of a destination: a sink, its transactions, and the progress store of sinks without transactions.
 
+`Sink`, `SinkTransaction` and `AtLeastOnceSink` are classes to inherit: what a destination need not have, such as a
+heartbeat, is a method with a default.
+"""
+
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -14,8 +19,6 @@ from tailer.stores.stores import Stores
 __all__ = [
     "AtLeastOnceSink",
     "Demands",
-    "FirstStart",
-    "Heartbeat",
     "Progress",
     "ProgressStore",
     "Sink",
@@ -53,55 +56,64 @@ class Demands:
     max_quiet_s: float | None = None
 
 
-class SinkTransaction(Protocol):
-    """Rows on their way into a sink, invisible until `commit`."""
+class SinkTransaction(ABC):
+    """Rows on their way into a sink, invisible until `commit`.
 
+    `writes_together`: whether `write_all` takes batches in one step, also those of several versions.
+    """
+
+    writes_together: bool = False
+
+    @abstractmethod
     async def write(self, batch: ChangeBatch) -> None:
         """Take rows. Batches come in position order, with the schema given to `begin` or announced since.
 
         Raises `SinkUnavailable` or `SinkRejected`; the transaction is lost then.
         """
-        ...
 
+    async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
+        """Take batches, at least one, as `write` takes one after the other. Raises and is cancelled as `write`.
+
+        They follow each other and have one schema. Their tasks may differ, and their versions if `writes_together`.
+        """
+        for batch in batches:
+            await self.write(batch)
+
+    @abstractmethod
     async def announce(self, event: ControlEvent) -> None:
         """Take an event, at its place between the rows. After a `SchemaChange` rows have its schema `after`.
 
         Raises as `write` does: `SinkRejected` if the destination cannot hold rows of the new schema.
         """
-        ...
 
+    @abstractmethod
     async def commit(self, progress: Progress) -> None:
         """Make the rows and the progress visible together. May be called once, also without any row.
 
         Raises `CommitUnknown` if the outcome is unknown, `SinkFenced` if another instance has committed for this app_id
         since `begin`.
         """
-        ...
 
 
-@runtime_checkable
-class Sink(Protocol):
-    """A destination of changes, and the only authority on which of them it has."""
+class Sink(ABC):
+    """A destination of changes, and the only authority on which of them it has. `name`: in messages."""
 
-    @property
-    def name(self) -> str:
-        """The name of the sink in messages."""
-        ...
+    name: str
 
     @property
+    @abstractmethod
     def splits_versions(self) -> bool:
         """Return whether `commit` takes a position inside a version; False: only the end of one."""
-        ...
 
     @property
+    @abstractmethod
     def splits_snapshots(self) -> bool:
         """Return whether `commit` takes a position inside a snapshot, which may be as large as a whole table."""
-        ...
 
     @property
     def demands(self) -> Demands:
         """The demands on the pipeline."""
-        ...
+        return Demands()
 
     @property
     def distributes(self) -> bool:
@@ -109,84 +121,83 @@ class Sink(Protocol):
 
         Entering `begin` then takes the app_id over: its earlier writer is refused from then on, for good.
         """
-        ...
+        return False
 
+    @property
+    def aborts(self) -> bool:
+        """Return whether rows that are not committed are taken back; False: they stay."""
+        return True
+
+    @abstractmethod
     async def progress(self, app_id: str) -> Progress | None:
         """Read the progress committed last for `app_id` from the destination. None: no progress."""
-        ...
 
+    @abstractmethod
     async def has_delivered(self, pipeline: str) -> bool:
         """Return whether `pipeline` (`pipeline_of`) has progress in any table.
 
         This identifies a table that has replaced another one.
         """
-        ...
 
-    async def reset(self, progress: Progress) -> None:
-        """Set progress without rows, forward or back. For operators only. Existing rows stay."""
-        ...
-
-    def begin(self, app_id: str, schema: pa.Schema) -> AbstractAsyncContextManager[SinkTransaction]:
-        """Open a transaction, first for rows of `schema` (`tailer.plan.output_schema`). One at a time per app_id."""
-        ...
-
-    async def aclose(self) -> None:
-        """Release connections and locks."""
-        ...
-
-
-@runtime_checkable
-class Heartbeat(Protocol):
-    """The optional side of a `Sink` that has something to do when there are no changes.
-
-    It informs its readers, or notices that another instance has taken over.
-    """
-
-    async def beat(self, app_id: str) -> float | None:
-        """Send a heartbeat if one is due. Return the seconds until the next call; None: none before the next change.
-
-        Called between transactions, while the pipeline is caught up. Raises as a transaction does.
-        """
-        ...
-
-
-@runtime_checkable
-class FirstStart(Protocol):
-    """The optional side of a `Sink` that distinguishes a first start from lost progress."""
-
-    async def check_first_start(self, pipeline: str, table_ids: Sequence[str]) -> None:
-        """Check a pipeline that is about to begin without progress in the sink.
+    async def check_first_start(self, pipeline: str, table_ids: Sequence[str]) -> None:  # noqa: B027 - a default
+        """Check a pipeline that is about to begin without progress in the sink: lost progress is no first start.
 
         `table_ids`: all ids that its table has had. Raises `SinkRejected` if the destination seems to have its rows
         already.
         """
-        ...
+
+    @abstractmethod
+    async def reset(self, progress: Progress) -> None:
+        """Set progress without rows, forward or back. For operators only. Existing rows stay."""
+
+    @abstractmethod
+    def begin(self, app_id: str, schema: pa.Schema) -> AbstractAsyncContextManager[SinkTransaction]:
+        """Open a transaction, first for rows of `schema` (`tailer.plan.output_schema`). One at a time per app_id."""
+
+    async def beat(self, app_id: str) -> float | None:
+        """Send a heartbeat if one is due. Return the seconds until the next call; None: none before the next change.
+
+        A sink informs its readers so, or notices that another instance has taken over. Called between transactions,
+        while the pipeline is caught up. Raises as a transaction does.
+        """
+        return None
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Release connections and locks."""
 
 
-@runtime_checkable
-class AtLeastOnceSink(Protocol):
-    """A destination without transactions: rows may be repeated after a failure, but are never lost."""
+class AtLeastOnceSink(ABC):
+    """A destination without transactions: rows may be repeated after a failure, but are never lost.
 
-    @property
-    def name(self) -> str:
-        """The name of the sink in messages."""
-        ...
+    `name`: in messages. `writes_together`: whether `write_all` takes batches in one step, also those of several
+    versions. After `SinkRejected` it gets these again, one version at a time: it takes none of them, or rows come
+    twice.
+    """
 
+    name: str
+    writes_together: bool = False
+
+    @abstractmethod
     async def write(self, batch: ChangeBatch) -> None:
         """Hand rows over."""
-        ...
 
+    async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
+        """See `SinkTransaction.write_all`."""
+        for batch in batches:
+            await self.write(batch)
+
+    @abstractmethod
     async def announce(self, event: ControlEvent) -> None:
         """Hand over an event, at its place between the rows."""
-        ...
 
+    @abstractmethod
     async def flush(self) -> None:
         """Return when everything written was handed to the destination."""
-        ...
 
+    @abstractmethod
     async def aclose(self) -> None:
         """Release connections."""
-        ...
 
 
 class ProgressStore(Protocol):

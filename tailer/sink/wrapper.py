@@ -1,27 +1,22 @@
-"""A sink around another one: passes everything on, for subclasses that change one part of a sink."""
+"""Wrappers that pass everything on, for subclasses that change one part of a sink or of its transactions."""
 
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 
 import pyarrow as pa
 
+from tailer.events import ChangeBatch, ControlEvent
 from tailer.sink.ports import Demands, Progress, Sink, SinkTransaction
 
-__all__ = ["SinkWrapper"]
+__all__ = ["SinkWrapper", "TransactionWrapper"]
 
 
-class SinkWrapper:
-    """A `Sink` that passes every call on to `sink`.
-
-    It has none of the optional sides that `sink` may have, such as `Heartbeat`.
-    """
+class SinkWrapper(Sink):
+    """A `Sink` that passes every call on to `sink`."""
 
     def __init__(self, sink: Sink) -> None:
+        self.name = sink.name
         self._sink = sink
-
-    @property
-    def name(self) -> str:
-        """See `Sink.name`."""
-        return self._sink.name
 
     @property
     def splits_versions(self) -> bool:
@@ -43,6 +38,11 @@ class SinkWrapper:
         """See `Sink.distributes`."""
         return self._sink.distributes
 
+    @property
+    def aborts(self) -> bool:
+        """See `Sink.aborts`."""
+        return self._sink.aborts
+
     async def progress(self, app_id: str) -> Progress | None:
         """See `Sink.progress`."""
         return await self._sink.progress(app_id)
@@ -50,6 +50,10 @@ class SinkWrapper:
     async def has_delivered(self, pipeline: str) -> bool:
         """See `Sink.has_delivered`."""
         return await self._sink.has_delivered(pipeline)
+
+    async def check_first_start(self, pipeline: str, table_ids: Sequence[str]) -> None:
+        """See `Sink.check_first_start`."""
+        await self._sink.check_first_start(pipeline, table_ids)
 
     async def reset(self, progress: Progress) -> None:
         """See `Sink.reset`."""
@@ -59,6 +63,29 @@ class SinkWrapper:
         """See `Sink.begin`."""
         return self._sink.begin(app_id, schema)
 
+    async def beat(self, app_id: str) -> float | None:
+        """See `Sink.beat`."""
+        return await self._sink.beat(app_id)
+
     async def aclose(self) -> None:
         """See `Sink.aclose`."""
         await self._sink.aclose()
+
+
+class TransactionWrapper(SinkTransaction):
+    """A `SinkTransaction` that passes everything on to `transaction`, one batch at a time."""
+
+    def __init__(self, transaction: SinkTransaction) -> None:
+        self._transaction = transaction
+
+    async def write(self, batch: ChangeBatch) -> None:
+        """See `SinkTransaction.write`."""
+        await self._transaction.write(batch)
+
+    async def announce(self, event: ControlEvent) -> None:
+        """See `SinkTransaction.announce`."""
+        await self._transaction.announce(event)
+
+    async def commit(self, progress: Progress) -> None:
+        """See `SinkTransaction.commit`."""
+        await self._transaction.commit(progress)

@@ -19,6 +19,7 @@ from sinks.testing import SinkTests, flat_rows
 from tailer.events import METADATA_FIELDS, ChangeBatch, ControlEvent
 from tailer.progress.recorded import Recorded
 from tailer.progress.state_table import StateTable
+from tailer.sink import AtLeastOnceSink
 from tailer.stores.local import LocalStore
 from tailer.stores.stores import Stores
 from tests.support.cloud.servers import CloudServer
@@ -120,7 +121,7 @@ def _columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, names=names)
 
 
-class ListSink:
+class ListSink(AtLeastOnceSink):
     """Rows in a list that outlives the instances: the simplest `AtLeastOnceSink`."""
 
     name = "list"

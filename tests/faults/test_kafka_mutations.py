@@ -163,7 +163,7 @@ def test_progress_read_before_the_other_one_is_fenced(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, mistaken: bool
 ) -> None:
     if mistaken:
-        monkeypatch.setattr(Stream, "_claimable", lambda self, *_: self._seen)
+        monkeypatch.setattr(Stream, "_claimable", lambda self, *_: self.seen)
 
     def connect_late(connect: Callable[[str], Producer], app_id: str) -> Producer:
         scene.deliver(scene.sink())  # another instance

@@ -37,7 +37,7 @@ from tailer.pipeline.loop import Pipeline
 from tailer.plan import ChangeTask, Position
 from tailer.progress.recorded import Recorded
 from tailer.read.execute import execute
-from tailer.sink import Demands, Progress, Sink, SinkTransaction
+from tailer.sink import Progress, Sink, SinkTransaction
 from tailer.stores.local import LocalStore
 from tailer.stores.port import StoredObject
 from tests.support.streams import APP, Destination, Growing, Lines, WholeVersions, become, deliver_to_files, pipeline
@@ -312,14 +312,12 @@ class TestFaultsOfTheSource:
         assert eager.position == Position(3, 1, 19)
 
 
-class Eager:
+class Eager(Sink, SinkTransaction):
     """A sink that stores rows at the moment of the commit, without ever suspending."""
 
     name = "eager"
     splits_versions = True
     splits_snapshots = True
-    demands = Demands()
-    distributes = False
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, int]] = []

@@ -33,7 +33,7 @@ from tailer.events import Gap, SchemaChange
 from tailer.formats.delta.log.listing import commit_name
 from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy
 from tailer.plan import Position
-from tailer.sink import Progress, Sink
+from tailer.sink import Progress, Sink, SinkTransaction
 from tests.support.streams import APP, Destination, Growing, WholeVersions, become, pipeline
 
 pytestmark = pytest.mark.anyio
@@ -230,7 +230,7 @@ class Refusing(FaultySink):
         return _RefusingTransaction(super().begin(app_id, schema))
 
 
-class _RefusingTransaction:
+class _RefusingTransaction(SinkTransaction):
     def __init__(self, wrapped: Any) -> None:
         self._wrapped = wrapped
 

@@ -16,8 +16,7 @@ from sinks.testing.rows import numbered
 from sinks.testing.suite import SCHEMA
 from tailer.errors import SinkRejected, SinkUnavailable
 from tailer.plan import Position
-from tailer.progress.lookup import app_id_of
-from tailer.sink import Progress, SinkTransaction, shard_name
+from tailer.sink import Progress, SinkTransaction, app_id_of, shard_name
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.drivers import messages_of, producing
 from tests.support.kafka.pipeline import TABLE_ID, Pipe

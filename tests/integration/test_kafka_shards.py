@@ -17,12 +17,11 @@ from pyspark.sql import SparkSession
 from tailer.errors import ConfigError, SinkFenced, TableReplaced
 from tailer.pipeline.loop import Pipeline
 from tailer.plan import Position
-from tailer.progress.lookup import app_id_of
 from tailer.shards.division import Division
 from tailer.shards.resharding import NO_COLUMNS, LayoutSink, layout_id
 from tailer.shards.shard_delivery import sharded_pipeline
 from tailer.shards.worker import ShardWork
-from tailer.sink import Progress, Sink, shard_name
+from tailer.sink import Progress, Sink, app_id_of, shard_name
 from tailer.spark.engine.executors import Executors
 from tailer.start import Start, StartKind
 from tailer.stores.wakeup import TimerWake

@@ -24,9 +24,8 @@ from tailer.changelog.rules import PairingRules
 from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError
 from tailer.plan import TASKS, Position
-from tailer.progress.lookup import app_id_of
 from tailer.shards.resharding import NO_COLUMNS
-from tailer.sink import Progress, Sink, shard_name
+from tailer.sink import Progress, Sink, app_id_of, shard_name
 from tailer.spark.native import comparing
 from tailer.spark.source.admission import Span, Work
 from tailer.spark.write import kafka_shards

@@ -241,7 +241,7 @@ def _profiled(profile: Callable[[FrameType, str, object], None]) -> Iterator[Non
         yield
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
 
 
 def main(kind: Kind) -> None:

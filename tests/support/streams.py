@@ -23,7 +23,7 @@ from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import Position
-from tailer.sink import Progress, Sink
+from tailer.sink import AtLeastOnceSink, Progress, Sink
 from tailer.start import Start
 from tailer.stores.local import LocalStore
 from tailer.stores.port import ObjectStore
@@ -112,7 +112,7 @@ class Destination(MemoryDestination):
         return [position.version for position, _ in self.transactions]
 
 
-class Lines:
+class Lines(AtLeastOnceSink):
     """A destination that keeps everything at once."""
 
     name = "lines"

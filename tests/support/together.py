@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from sinks.testing import FaultySink
 from tailer.events import ChangeBatch
-from tailer.sink import SinkTransaction
+from tailer.sink import SinkTransaction, TransactionWrapper
 from tests.support.streams import Destination
 
 __all__ = ["Together", "TogetherWhole"]
@@ -34,11 +34,12 @@ class TogetherWhole(Together):
         return False
 
 
-class TogetherTransaction:
+class TogetherTransaction(TransactionWrapper):
+    writes_together = True
+
     def __init__(self, transaction: SinkTransaction, taken: list[list[ChangeBatch]]) -> None:
-        self._transaction = transaction
+        super().__init__(transaction)
         self._taken = taken
-        self.announce, self.commit = transaction.announce, transaction.commit
 
     async def write(self, batch: ChangeBatch) -> None:
         await self.write_all([batch])

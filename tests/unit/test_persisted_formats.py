@@ -48,12 +48,11 @@ from tailer.plan import (
     RowTracking,
     TaskKind,
 )
-from tailer.progress.lookup import app_id_of
 from tailer.progress.state_table import StateTable
 from tailer.shards.assignment import shard_numbers
 from tailer.shards.division import Division
 from tailer.shards.resharding import layout_id, stream_names
-from tailer.sink import Demands, Progress, is_layout, pipeline_of, shard_name, shard_of, shards_in, table_of
+from tailer.sink import Demands, Progress, app_id_of, is_layout, pipeline_of, shard_name, shard_of, shards_in, table_of
 from tailer.spark.source.envelope import ENVELOPE, EnvelopeRows
 from tailer.spark.source.offsets import StreamPlace, offset_of, place_of
 from tailer.spark.source.plan_cache import Place

@@ -15,6 +15,7 @@ import pyarrow as pa
 from anyio import CancelScope, to_thread
 
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
+from tailer.engine.port import Engine
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, DeletionVectorRef, Position, Refinement
 from tailer.read.data_files import LOCAL, DataFiles
@@ -39,7 +40,7 @@ class _Item:
     found: tuple[_FramedBitmaps, ...]
 
 
-class SparkEngine:
+class SparkEngine(Engine):
     """An engine that runs plans on `executors`, which open files with `files`.
 
     `executors` is called in a worker thread, because Spark may have to start first.

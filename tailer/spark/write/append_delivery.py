@@ -17,7 +17,7 @@ version: the versions before it are delivered first.
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
-from typing import Final, Protocol
+from typing import Final
 
 import anyio
 import pyarrow as pa
@@ -48,8 +48,8 @@ from tailer.pipeline.retry import Retries
 from tailer.pipeline.row_delivery import RowDelivery
 from tailer.pipeline.status import Committed, PipelineStatus
 from tailer.plan import ChangePlan, Position, output_schema
-from tailer.progress.lookup import app_id_of, find_progress
-from tailer.sink import Append, Appendable, Progress, Sink
+from tailer.progress.lookup import find_progress
+from tailer.sink import Append, Appendable, Progress, Sink, app_id_of
 from tailer.spark.job_group import run_stoppable
 from tailer.spark.write.appends import RangeAppend
 from tailer.spark.write.delta_session import check_delta
@@ -61,10 +61,6 @@ from tailer.table_log import TableLog
 __all__ = ["AppendDelivery", "AppendSession", "append_pipeline"]
 
 _log = logging.getLogger(__name__)
-
-
-class AppendableSink(Sink, Appendable, Protocol):
-    """A sink that is also `Appendable`."""
 
 
 def append_pipeline(
@@ -108,7 +104,7 @@ class AppendDelivery:
         self,
         settings: PipelineSettings,
         table: TableLog,
-        sink: AppendableSink,
+        sink: Appendable,
         session: Callable[[], SparkSession],
         rows: RowDelivery,
         limits: Limits,
@@ -159,6 +155,7 @@ class AppendSession:
         self._ranges: VersionRanges | None = None
         self._under_way: VersionRange | None = None
         self.sink = delivery.sink
+        self.gaps = None
         self.resume = None if progress is None else ResumePoint.following(progress.position)
         self.table_id = None if progress is None else progress.app_id.removeprefix(f"{self._name}/")
 

@@ -24,11 +24,10 @@ from tailer.errors import ConfigError, SinkFenced, SinkRejected, TailerError
 from tailer.events import CHANGE_TYPE, COMMIT_VERSION, ChangeBatch, ChangeType
 from tailer.pipeline.limits import Limits, TransactionSize
 from tailer.plan import TASKS, Position, output_schema
-from tailer.progress.lookup import app_id_of
 from tailer.shards.division import Division
 from tailer.shards.resharding import LayoutSink, place_of
 from tailer.shards.worker import PATIENCE_S, ShardReport, is_finished, make_sink
-from tailer.sink import Progress, Sink, SinkTransaction, shard_name
+from tailer.sink import Progress, Sink, SinkTransaction, app_id_of, shard_name
 from tailer.spark.engine.worker import our_task
 from tailer.spark.release import SameRelease
 from tailer.spark.source.views import POSITIONS
@@ -159,7 +158,6 @@ class _Transactions:
         transaction = await self._open()
         await transaction.write(batch)
         self._held.add([batch])
-        self._held.count_kinds([batch])
         if self._held.is_due:
             await self.commit(Position(batch.version, batch.task, batch.last_row))
 

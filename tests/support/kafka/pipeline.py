@@ -20,11 +20,10 @@ from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
-from tailer.progress.lookup import app_id_of
 from tailer.shards.resharding import Layout, UndividedSink
 from tailer.shards.shard_delivery import sharded_pipeline
 from tailer.shards.worker import make_sink
-from tailer.sink import Sink
+from tailer.sink import Sink, app_id_of
 from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ from tailer.changelog.rules import PairingRules
 from tailer.config.placement import EngineKind, SparkSettings
 from tailer.daemon.engines import SizedEngine, open_engines
 from tailer.engine.local import LocalEngine
+from tailer.engine.port import Engine
 from tailer.errors import ConfigError
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position, Regime
@@ -21,11 +23,12 @@ from tailer.stores.stores import Stores
 from tests.support.tables.log_files import task
 
 
-class Noting:
+class Noting(Engine):
     """An engine that records the versions it runs."""
 
+    key: Final = ("id",)
+
     def __init__(self) -> None:
-        self.key = ("id",)
         self.ran: list[int] = []
 
     @asynccontextmanager

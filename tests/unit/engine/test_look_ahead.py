@@ -12,8 +12,8 @@ import pytest
 
 import tailer.engine.look_ahead
 from tailer.engine.background import background
-from tailer.engine.look_ahead import LookAhead
-from tailer.engine.prefetch import PrefetchedBatches
+from tailer.engine.look_ahead import LookAhead, PrefetchedBatches
+from tailer.engine.port import Engine
 from tailer.errors import FileVacuumed, LogCorrupt
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, ChangeTask, FragmentRef, Position, Regime, TaskKind
@@ -46,10 +46,8 @@ class Log:
         return found
 
 
-class Engine:
+class OneRowEngine(Engine):
     """An engine that yields one row for each version, and knows which versions it runs."""
-
-    key: Final = ()
 
     def __init__(self) -> None:
         self.began: list[int] = []
@@ -78,24 +76,23 @@ async def looking(log: Log, engine: Engine, last: int | None = None) -> AsyncIte
         yield ahead
 
 
-async def turn(ahead: LookAhead) -> PrefetchedBatches | None:
-    """Take the next version; return its rows, if they are being read."""
+async def turn(ahead: LookAhead) -> PrefetchedBatches:
+    """Begin to read the next version; return its rows."""
     (found,) = await ahead.next_plans()
-    shaped, rows = await ahead.take(found)
+    shaped, rows = await ahead.read(found, None)
     assert shaped == found
     return rows
 
 
 async def test_it_begins_with_the_next_version_of_a_backlog() -> None:
-    log, engine = Log(*map(plan, range(4))), Engine()
+    log, engine = Log(*map(plan, range(4))), OneRowEngine()
     async with looking(log, engine) as ahead:
-        assert await turn(ahead) is None
+        (await turn(ahead)).stop()
         assert log.asked == 1, "a single version may be all there is"
-        assert await turn(ahead) is None
+        (await turn(ahead)).stop()
         assert log.asked == 3
-        await become(lambda: engine.began == [2])
+        await become(lambda: engine.began == [0, 1, 2])
         rows = await turn(ahead)
-        assert rows is not None
         assert [batch.version for batch in await rows.take()] == [2]
         rows.stop()
         await become(lambda: engine.running == [3])
@@ -103,22 +100,22 @@ async def test_it_begins_with_the_next_version_of_a_backlog() -> None:
 
 
 async def test_after_a_wait_one_version_is_asked_for() -> None:
-    log, engine = Log(plan(0), plan(1)), Engine()
+    log, engine = Log(plan(0), plan(1)), OneRowEngine()
     async with looking(log, engine) as ahead:
         await turn(ahead)
         await turn(ahead)
         assert await ahead.next_plans() == ()
         asked = log.asked
         log.plans = [plan(2), plan(3)]
-        assert await turn(ahead) is None
+        await turn(ahead)
         assert log.asked == asked + 1
 
 
 async def test_small_versions_are_not_worth_it() -> None:
-    log, engine = Log(*(plan(version, 1000) for version in range(4))), Engine()
+    log, engine = Log(*(plan(version, 1000) for version in range(4))), OneRowEngine()
     async with looking(log, engine) as ahead:
         for asked in range(1, 5):
-            assert await turn(ahead) is None
+            await turn(ahead)
             assert log.asked == asked
 
 
@@ -126,14 +123,15 @@ async def test_small_versions_of_lance_datasets_are() -> None:
     plans = [plan(version, 1000) for version in range(3)]
     rows = [replace(each.tasks[0], reader="lance", fragment=FragmentRef(each.version, 0, 10)) for each in plans]
     log = Log(*(replace(each, tasks=(task,)) for each, task in zip(plans, rows, strict=True)))
-    async with looking(log, Engine()) as ahead:
-        assert await turn(ahead) is None
-        assert await turn(ahead) is None
-        assert await turn(ahead) is not None
+    engine = OneRowEngine()
+    async with looking(log, engine) as ahead:
+        await turn(ahead)
+        await turn(ahead)
+        await become(lambda: engine.began == [0, 1, 2])
 
 
 async def test_nothing_is_planned_after_the_last_version() -> None:
-    log, engine = Log(*map(plan, range(4))), Engine()
+    log, engine = Log(*map(plan, range(4))), OneRowEngine()
     async with looking(log, engine, last=2) as ahead:
         for _ in range(3):
             await turn(ahead)
@@ -143,28 +141,28 @@ async def test_nothing_is_planned_after_the_last_version() -> None:
 
 async def test_an_error_waits_for_its_turn() -> None:
     lost = LogCorrupt("t", "00000000000000000002.json", "not JSON", 2)
-    log, engine = Log(plan(0), plan(1), lost), Engine()
+    log, engine = Log(plan(0), plan(1), lost), OneRowEngine()
     async with looking(log, engine) as ahead:
         await turn(ahead)
-        assert await turn(ahead) is None
+        await turn(ahead)
         with pytest.raises(LogCorrupt) as found:
             await ahead.next_plans()
         assert found.value is lost
 
 
 async def test_a_seek_forgets_what_is_ahead() -> None:
-    log, engine = Log(*map(plan, range(4))), Engine()
+    log, engine = Log(*map(plan, range(4))), OneRowEngine()
     async with looking(log, engine) as ahead:
-        await turn(ahead)
-        await turn(ahead)
+        for _ in range(2):
+            (await turn(ahead)).stop()
         await become(lambda: engine.running == [2])
         ahead.begin(None)
         await become(lambda: engine.running == [])
         log.plans = [plan(7)]
-        assert await turn(ahead) is None
+        assert [batch.version for batch in await (await turn(ahead)).take()] == [7]
 
 
-class TakingEngine(Engine):
+class TakingEngine(OneRowEngine):
     """An engine that takes plans together."""
 
     def takes(self, _: ChangePlan) -> bool:
@@ -178,7 +176,7 @@ async def versions(ahead: LookAhead) -> list[int]:
     """Take the next plans as a delivery does; return their versions."""
     found = await ahead.next_plans()
     if len(found) == 1:
-        await ahead.take(found[0])
+        (await ahead.read(found[0], None))[1].stop()
     return [each.version for each in found]
 
 

@@ -25,7 +25,7 @@ from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.pipeline.status import PipelineStatus
 from tailer.plan import Position
-from tailer.sink import Progress, SinkTransaction
+from tailer.sink import Progress, SinkTransaction, TransactionWrapper
 from tailer.start import Start
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake, Wake
@@ -303,7 +303,7 @@ class Gate(FaultySink):
             await self.opened.wait()
 
 
-class _Gated:
+class _Gated(SinkTransaction):
     def __init__(self, gate: Gate, wrapped: Any) -> None:
         self._gate, self._wrapped = gate, wrapped
 
@@ -519,22 +519,21 @@ class TestRefusals:
         assert there.delivered(APP) == []
 
 
-class Refusing:
+class Refusing(TransactionWrapper):
     """A transaction that is refused when it is committed with the row 50."""
 
     def __init__(self, inner: SinkTransaction) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._refused = False
-        self.announce = inner.announce
 
     async def write(self, batch: ChangeBatch) -> None:
         self._refused |= 50 in batch.rows["id"].to_pylist()
-        await self._inner.write(batch)
+        await self._transaction.write(batch)
 
     async def commit(self, progress: Progress) -> None:
         if self._refused:
             raise SinkRejected("memory", "row 50", "Change it.")
-        await self._inner.commit(progress)
+        await self._transaction.commit(progress)
 
 
 class RefusesAtCommit(MemorySink):

@@ -12,13 +12,15 @@ import pyarrow as pa
 import pytest
 
 from sinks.testing import FaultySink
+from tailer.engine.background import background
 from tailer.engine.local import LocalEngine
-from tailer.engine.prefetch import AHEAD_BYTES, prefetched
+from tailer.engine.look_ahead import AHEAD_BYTES, PrefetchedBatches
+from tailer.engine.port import Engine
 from tailer.errors import FileVacuumed, StorageUnavailable
 from tailer.events import ChangeBatch, joined_rows
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.plan import ChangePlan, Position
-from tailer.sink import Progress, Sink, SinkTransaction
+from tailer.sink import Progress, Sink, SinkTransaction, TransactionWrapper
 from tailer.stores.local import LocalStore
 from tests.support.streams import APP, Destination, Growing, pipeline
 from tests.support.together import Together, TogetherWhole
@@ -28,10 +30,8 @@ pytestmark = pytest.mark.anyio
 FILES: Final = 100
 
 
-class Engine:
+class Ready(Engine):
     """An engine that has all `batches` at once."""
-
-    key: Final = ()
 
     def __init__(self, batches: Sequence[ChangeBatch]) -> None:
         self.batches = batches
@@ -146,11 +146,10 @@ class BreakingSink(FaultySink):
             yield BreakingTransaction(transaction, self)
 
 
-class BreakingTransaction:
+class BreakingTransaction(TransactionWrapper):
     def __init__(self, transaction: SinkTransaction, sink: BreakingSink) -> None:
-        self._transaction = transaction
+        super().__init__(transaction)
         self._sink = sink
-        self.announce, self.commit = transaction.announce, transaction.commit
 
     async def write(self, batch: ChangeBatch) -> None:
         await self._transaction.write(batch)
@@ -190,9 +189,10 @@ async def test_what_comes_together_is_bounded(tmp_path: Path, rows: int, most: i
     plan = await last_plan(table)
     index = pa.array(range(rows), pa.int64())
     batch = ChangeBatch(plan.table_id, plan.version, 0, pa.record_batch({"id": index, "again": index}), index)
-    engine = Engine([batch] * 1000)
+    engine = Ready([batch] * 1000)
     taken = 0
-    async with prefetched(engine, plan, None) as arrivals:
+    async with background() as group:
+        arrivals = PrefetchedBatches(group, engine, plan)
         while found := await arrivals.take():
             taken += len(found)
             await anyio.lowlevel.checkpoint()
@@ -227,7 +227,8 @@ async def test_large_batches_are_written_one_by_one(tmp_path: Path) -> None:
 
 async def test_batches_can_be_taken_after_a_cancellation(tmp_path: Path) -> None:
     table = many(tmp_path)
-    async with prefetched(LocalEngine(), await last_plan(table), None) as arrivals:
+    async with background() as group:
+        arrivals = PrefetchedBatches(group, LocalEngine(), await last_plan(table))
         with anyio.move_on_after(0) as scope:
             await arrivals.take()
         assert scope.cancelled_caught

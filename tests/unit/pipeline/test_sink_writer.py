@@ -11,13 +11,15 @@ import pytest
 
 from sinks.memory import MemorySink
 from sinks.testing import FaultySink
+from tailer.engine.background import background
 from tailer.engine.local import LocalEngine
-from tailer.engine.prefetch import prefetched
+from tailer.engine.look_ahead import PrefetchedBatches
+from tailer.engine.port import Engine
 from tailer.errors import FileVacuumed, SinkRejected
 from tailer.events import ChangeBatch, joined_rows
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.plan import ChangePlan, Position
-from tailer.sink import Demands, Sink, SinkTransaction
+from tailer.sink import Demands, Sink, SinkTransaction, TransactionWrapper
 from tailer.stores.local import LocalStore
 from tests.support.streams import Destination, Growing, pipeline
 
@@ -27,13 +29,11 @@ pytestmark = pytest.mark.anyio
 class Impatient(MemorySink):
     """A sink with a very short limit for idle transactions."""
 
-    demands: Final = Demands(max_quiet_s=0.05)  # type: ignore[misc]
+    demands: Final = Demands(max_quiet_s=0.05)
 
 
-class Slow:
+class Slow(Engine):
     """An engine that yields only `batches` batches of `version` until it is released."""
-
-    key: Final = ()
 
     def __init__(self, version: int, batches: int) -> None:
         self.may = anyio.Event()
@@ -83,7 +83,8 @@ async def test_an_error_comes_at_its_place(tmp_path: Path) -> None:
     plans = [plan for _ in range(table.version + 1) if (plan := await log.next_plan()) is not None]
     (table.path / f"{table.version}-1.parquet").unlink()
     seen = []
-    async with prefetched(LocalEngine(), plans[-1], None) as arrivals:
+    async with background() as group:
+        arrivals = PrefetchedBatches(group, LocalEngine(), plans[-1])
         with pytest.raises(FileVacuumed):  # noqa: PT012 - raised behind the first batch
             while batches := await arrivals.take():
                 seen += joined_rows(batches).column("id").to_pylist()
@@ -103,11 +104,10 @@ class Picky(FaultySink):
             yield PickyTransaction(transaction, self._version)
 
 
-class PickyTransaction:
+class PickyTransaction(TransactionWrapper):
     def __init__(self, transaction: SinkTransaction, version: int) -> None:
-        self._transaction = transaction
+        super().__init__(transaction)
         self._version = version
-        self.announce, self.commit = transaction.announce, transaction.commit
 
     async def write(self, batch: ChangeBatch) -> None:
         if batch.version == self._version:

@@ -28,7 +28,7 @@ from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy
 from tailer.plan import ChangePlan, ChangeTask, Position
 from tailer.progress.recorded import Recorded
 from tailer.read.execute import execute
-from tailer.sink import Demands, Progress, Sink
+from tailer.sink import Demands, Progress, Sink, SinkTransaction, TransactionWrapper
 from tests.support import streams
 from tests.support.seeds import seeds
 from tests.support.streams import APP, Destination, Growing, become, pipeline
@@ -41,12 +41,15 @@ VERSIONS: Final = 60
 REPLACED: Final = "p/22222222-2222-3333-4444-555555555555"
 
 
-class Alone:
+class Alone(Engine):
     """An engine that takes one version at a time."""
 
     def __init__(self, inside: Engine) -> None:
-        self.key = inside.key
         self._inside = inside
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self._inside.key
 
     def run(
         self, plan: ChangePlan, after: Position | None = None
@@ -293,13 +296,15 @@ class Failing(Together):
             yield FailingTransaction(transaction, self)
 
 
-class FailingTransaction:
-    def __init__(self, inside: Any, sink: Failing) -> None:
-        self._inside, self._sink = inside, sink
-        self.write, self.announce, self.commit = inside.write, inside.announce, inside.commit
+class FailingTransaction(TransactionWrapper):
+    writes_together = True
+
+    def __init__(self, inside: SinkTransaction, sink: Failing) -> None:
+        super().__init__(inside)
+        self._sink = sink
 
     async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
-        await self._inside.write_all(batches)
+        await self._transaction.write_all(batches)
         if len(batches) > 1 and not self._sink.failed:
             self._sink.failed = True
             raise SinkUnavailable("memory", "it failed")
@@ -308,7 +313,7 @@ class FailingTransaction:
 class Impatient(MemorySink):
     """A sink with a very short limit for idle transactions."""
 
-    demands: Final = Demands(max_quiet_s=0.05)  # type: ignore[misc]
+    demands: Final = Demands(max_quiet_s=0.05)
 
 
 class Slow(LocalEngine):
@@ -344,10 +349,12 @@ class Refusing(Together):
             yield RefusingTransaction(transaction, self.refused)
 
 
-class RefusingTransaction:
-    def __init__(self, inside: Any, refused: int) -> None:
-        self._inside, self._refused = inside, refused
-        self.announce, self.commit = inside.announce, inside.commit
+class RefusingTransaction(TransactionWrapper):
+    writes_together = True
+
+    def __init__(self, inside: SinkTransaction, refused: int) -> None:
+        super().__init__(inside)
+        self._refused = refused
 
     async def write(self, batch: ChangeBatch) -> None:
         await self.write_all([batch])
@@ -355,7 +362,7 @@ class RefusingTransaction:
     async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
         if any(batch.version == self._refused for batch in batches):
             raise SinkRejected("memory", "it does not fit")
-        await self._inside.write_all(batches)
+        await self._transaction.write_all(batches)
 
 
 @pytest.mark.parametrize("limits", [{}, {"max_versions": 8}], ids=str)
@@ -417,6 +424,8 @@ class StoppingLines(streams.Lines):
 
 class Strict(streams.Lines):
     """A destination that takes all batches of a step or none."""
+
+    writes_together = True
 
     def __init__(self, refused: int) -> None:
         super().__init__()

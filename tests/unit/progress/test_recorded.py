@@ -23,7 +23,7 @@ APP = "orders/one"
 SCHEMA = numbered(0).rows.schema
 
 
-class Diary:
+class Diary(AtLeastOnceSink):
     """A destination without transactions, and a progress store, that record their calls."""
 
     def __init__(self, fails_at: str = "") -> None:

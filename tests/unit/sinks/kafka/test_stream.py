@@ -162,7 +162,7 @@ def test_a_former_leader_does_not_take_a_stream_back() -> None:
     stream.take_over()
     link.former = brokers.topic
     brokers.record(APP, entry := stream.entry(Position.end(3)), brokers.epochs[APP])
-    stream.committed(entry)
+    stream.seen = entry
     with pytest.raises(SinkUnavailable, match="former progress"):
         stream.look()
     link.former = None

@@ -12,7 +12,7 @@ from sinks.memory import MemoryDestination, MemorySink
 from sinks.testing import SinkTests, flat_rows
 from tailer.events import ChangeBatch, ControlEvent, Gap
 from tailer.plan import Position
-from tailer.sink import Progress, Sink, SinkTransaction
+from tailer.sink import Progress, Sink, SinkTransaction, TransactionWrapper
 
 pytestmark = pytest.mark.anyio
 
@@ -29,22 +29,13 @@ class Changed(MemorySink):
         raise AssertionError
 
 
-class Transaction:
+class Transaction(TransactionWrapper):
     """A transaction that passes everything on."""
 
     def __init__(self, transaction: SinkTransaction, sink: MemorySink, app_id: str) -> None:
-        self.transaction = transaction
+        super().__init__(transaction)
         self.sink = sink
         self.app_id = app_id
-
-    async def write(self, batch: ChangeBatch) -> None:
-        await self.transaction.write(batch)
-
-    async def announce(self, event: ControlEvent) -> None:
-        await self.transaction.announce(event)
-
-    async def commit(self, progress: Progress) -> None:
-        await self.transaction.commit(progress)
 
 
 class EarlyRows(Changed):
@@ -64,7 +55,7 @@ class LateProgress(Changed):
     class Late(Transaction):
         async def commit(self, progress: Progress) -> None:
             before = self.sink.destination.progress.get(self.app_id)
-            await self.transaction.commit(progress)
+            await self._transaction.commit(progress)
             if before is None:
                 del self.sink.destination.progress[self.app_id]
 
@@ -82,7 +73,7 @@ class RoundedNumbers(Changed):
                 column = batch.rows.column(index).cast(pa.float64()).cast(batch.rows.schema.field(index).type)
                 rows = batch.rows.set_column(index, batch.rows.schema.field(index), column)
                 batch = ChangeBatch(batch.table_id, batch.version, batch.task, rows, batch.row_index)
-            await self.transaction.write(batch)
+            await self._transaction.write(batch)
 
     def change(self, transaction: SinkTransaction, app_id: str) -> Any:
         return self.Rounded(transaction, self, app_id)
@@ -93,7 +84,7 @@ class NewestFirst(Changed):
 
     class Reversed(Transaction):
         async def commit(self, progress: Progress) -> None:
-            await self.transaction.commit(progress)
+            await self._transaction.commit(progress)
             self.sink.destination.log.get(self.app_id, []).reverse()
 
     def change(self, transaction: SinkTransaction, app_id: str) -> Any:
@@ -116,7 +107,7 @@ class LateEvents(Changed):
 
     class Late(Transaction):
         async def commit(self, progress: Progress) -> None:
-            await self.transaction.commit(progress)
+            await self._transaction.commit(progress)
             log = self.sink.destination.log.get(self.app_id, [])
             log.sort(key=lambda item: not isinstance(item, ChangeBatch))
 
@@ -130,7 +121,7 @@ class SilentGaps(Changed):
     class Silent(Transaction):
         async def announce(self, event: ControlEvent) -> None:
             if not isinstance(event, Gap):
-                await self.transaction.announce(event)
+                await self._transaction.announce(event)
 
     def change(self, transaction: SinkTransaction, app_id: str) -> Any:
         return self.Silent(transaction, self, app_id)
@@ -146,7 +137,7 @@ class NarrowedNumbers(Changed):
                 column = batch.rows.column(index).cast(pa.int32(), safe=False).cast(pa.int64())
                 rows = batch.rows.set_column(index, batch.rows.schema.field(index), column)
                 batch = ChangeBatch(batch.table_id, batch.version, batch.task, rows, batch.row_index)
-            await self.transaction.write(batch)
+            await self._transaction.write(batch)
 
     def change(self, transaction: SinkTransaction, app_id: str) -> Any:
         return self.Narrowed(transaction, self, app_id)
@@ -157,7 +148,7 @@ class WholeVersionsOnly(Changed):
 
     class Whole(Transaction):
         async def commit(self, progress: Progress) -> None:
-            await self.transaction.commit(Progress(progress.app_id, Position.end(progress.position.version)))
+            await self._transaction.commit(Progress(progress.app_id, Position.end(progress.position.version)))
 
     def change(self, transaction: SinkTransaction, app_id: str) -> Any:
         return self.Whole(transaction, self, app_id)
