@@ -185,6 +185,21 @@ def test_the_extra_with_the_client_is_the_one_of_the_sinks_package(
     assert raised.value.hint == "Install it: pip install 'loft[pigeon]'."
 
 
+class Pigeon:
+    """A class that has inherited no port."""
+
+    @classmethod
+    def configure(cls, name: str, options: Mapping[str, Any]) -> "Pigeon":
+        return cls()
+
+
+def test_a_class_that_inherits_no_port_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("pigeon", f"{__name__}:Pigeon", "tailer.sinks")
+    monkeypatch.setattr(kinds, "_installed", lambda: EntryPoints([point]))
+    with pytest.raises(ConfigError, match="Pigeon inherits neither"):
+        configure_sink("post", "pigeon", {})
+
+
 def test_a_bad_option_is_the_sinks_own_to_name() -> None:
     options: Mapping[str, Any] = {"path": "out", "colour": "red"}
     with pytest.raises(ConfigError, match=r"archive\.colour"):
