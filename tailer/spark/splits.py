@@ -14,14 +14,14 @@ are found by each machine itself.
 - `NetChangesSplit`: a range of versions, for the net changes of their rows; compared likewise.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, pairwise
 from typing import Final, TypeVar
 
-from tailer.changelog.carryovers import concerns, independent_parts, refine, refine_range
+from tailer.changelog.carryovers import ChangelogCounts, concerns, independent_parts, refine, refine_range
 from tailer.changelog.equal_rows.row_index_pool import borrowed_index
 from tailer.changelog.rules import PairingRules, check_key
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
@@ -108,10 +108,11 @@ class NetChangesSplit:
 
 
 Split = FilesSplit | DiffSplit | NetChangesSplit
+Note = Callable[[ChangePlan, ChangelogCounts], None]
 
 
-def read_split(split: Split) -> Iterator[ChangeBatch]:
-    """Yield the rows of a split.
+def read_split(split: Split, note: Note | None = None) -> Iterator[ChangeBatch]:
+    """Yield the rows of a split. `note`: called with the result of comparing the rows of a version.
 
     Raises what `tailer.read.execute.execute` and `tailer.changelog.carryovers.refine` raise.
     """
@@ -119,7 +120,7 @@ def read_split(split: Split) -> Iterator[ChangeBatch]:
         case FilesSplit():
             yield from _read(split.slices, split.files)
         case DiffSplit():
-            yield from _compared(split)
+            yield from _compared(split, note)
         case NetChangesSplit():
             yield from _net(split)
 
@@ -213,11 +214,13 @@ def _read(slices: Sequence[FileSlice], files: DataFiles) -> Iterator[ChangeBatch
             yield from part.rows(opened)
 
 
-def _compared(split: DiffSplit) -> Iterator[ChangeBatch]:
+def _compared(split: DiffSplit, note: Note | None) -> Iterator[ChangeBatch]:
     with SpilledBitmaps() as bitmaps, SpilledPreimages() as preimages:
         kept = KeptRows([split.plan], partial(execute, files=split.files))
         with borrowed_index() as row_index:
-            plan, _ = refine(split.plan, split.rules, row_index, bitmaps, preimages, kept)
+            plan, counts = refine(split.plan, split.rules, row_index, bitmaps, preimages, kept)
+        if note is not None:
+            note(plan, counts)
         in_memory = (batch for task in plan.tasks for batch in kept.read(task))
         for batch in in_memory if kept.has_all(plan) else _read(file_slices(plan), split.files):
             yield from preimages.joined(batch)

@@ -27,17 +27,7 @@ from pyspark.sql import SparkSession
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.tables import open_files
 from tailer.engine.port import Engine
-from tailer.errors import (
-    ChangeError,
-    CommitUnknown,
-    ConfigError,
-    EngineUnavailable,
-    LogError,
-    SinkFenced,
-    SinkRejected,
-    SinkUnavailable,
-    TailerError,
-)
+from tailer.errors import CommitUnknown, ConfigError, EngineUnavailable, SinkFenced, SinkUnavailable, TailerError
 from tailer.pipeline.delivery import ResumePoint, VersionRange
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
@@ -53,7 +43,7 @@ from tailer.sink import Append, Appendable, Progress, Sink, app_id_of
 from tailer.spark.job_group import run_stoppable
 from tailer.spark.write.appends import RangeAppend
 from tailer.spark.write.delta_session import check_delta
-from tailer.spark.write.version_ranges import RANGE_VERSIONS, VersionRanges, schemas_of, splits_of
+from tailer.spark.write.version_ranges import RANGE_VERSIONS, VersionRanges, fewer_versions, schemas_of, splits_of
 from tailer.start import Start
 from tailer.stores.wakeup import Wake
 from tailer.table_log import TableLog
@@ -143,6 +133,8 @@ class AppendDelivery:
 class AppendSession:
     """A session of `delivery` in `spark`, after `progress`; the table is now `latest_id`."""
 
+    announces_columns: Final = False
+
     def __init__(
         self, delivery: AppendDelivery, spark: SparkSession, latest_id: str, progress: Progress | None
     ) -> None:
@@ -196,13 +188,7 @@ class AppendSession:
 
     def narrow(self, error: TailerError) -> bool:
         """See `Session.narrow`: the next range ends before the version that failed."""
-        versions, at = self._under_way, getattr(error, "version", None)
-        if versions is None or not isinstance(error, SinkRejected | LogError | ChangeError | ConfigError):
-            return False
-        if at is None:
-            fewer = (versions.last - versions.first + 1) // 2
-        else:
-            fewer = at - versions.first if versions.first < at <= versions.last else 0
+        fewer = fewer_versions(self._under_way, error)
         if fewer == 0 or self._delivery.retries.is_stopping():
             return False
         _log.warning("%s: %s; continuing with fewer versions at once", self._name, error)

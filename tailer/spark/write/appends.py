@@ -7,11 +7,10 @@ whether this append is still due (`tailer.sink.Append.check`). By then the write
 commit can come in between.
 
 Spark's commit protocol handles lost executors and tasks that run again or twice at once. An error that an executor
-raises is raised again on the driver. Spark passes on nothing but text, so the error is in it between two random marks.
+raises is raised again on the driver (`tailer.spark.write.executor_errors`).
 """
 
 import pickle
-import re
 import secrets
 import zlib
 from base64 import b64decode, b64encode
@@ -26,14 +25,15 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tailer.errors import ConfigError, EngineUnavailable, SinkFenced, SinkRejected, SinkUnavailable, TailerError
+from tailer.errors import EngineUnavailable, SinkFenced, SinkRejected, SinkUnavailable, TailerError
 from tailer.sink import Append
 from tailer.spark.job_group import SPARK_ERRORS, JobGroup
 from tailer.spark.native.comparing import shared
-from tailer.spark.release import SameRelease, stale_release
+from tailer.spark.release import SameRelease
 from tailer.spark.session import engine_name, first_sentence
 from tailer.spark.source.spark_types import spark_column, spark_schema
 from tailer.spark.splits import DiffSplit, NetChangesSplit, Split, file_splits, read_split
+from tailer.spark.write.executor_errors import MarkedError, raised_on_executor
 
 __all__ = ["AppendSource", "RangeAppend"]
 
@@ -100,18 +100,10 @@ class RangeAppend:
         return [split] if found is None else file_splits(found.slices, files=split.files)
 
     def _named(self, error: Exception) -> TailerError:
-        text = str(error)
-        found = re.search(f"{self._mark}:([A-Za-z0-9+/=]+):{self._mark}", text)
+        found = raised_on_executor(error, self._mark)
         if found is not None:
-            ours: TailerError = pickle.loads(b64decode(found[1]))
-            return ours
-        if (stale := stale_release(text)) is not None:
-            return stale
-        if "ModuleNotFoundError: No module named" in text:
-            missing = text.partition("ModuleNotFoundError: No module named")[2].split("'")[1]
-            remedy = "Let PYSPARK_PYTHON name a Python with lake-tailer on all machines: see tailer.spark.session."
-            return ConfigError("spark", f"Spark's Python does not have the module {missing!r}", remedy)
-        reason = first_sentence(error)
+            return found
+        text, reason = str(error), first_sentence(error)
         if "ConcurrentTransactionException" in text or "DELTA_CONCURRENT_TRANSACTION" in text:
             return SinkFenced(self._sink, f"another instance committed for {self._append.app_id} at the same time")
         if "ConcurrentModificationException" in text or "DELTA_CONCURRENT" in text or "ChangedException" in text:
@@ -170,13 +162,6 @@ class AppendReader(DataSourceReader):
                     yield _as_spark(append.conform(batch.rows), wanted)
         except TailerError as error:
             raise MarkedError(self._work.mark, error) from error
-
-
-class MarkedError(RuntimeError):
-    """An error on its way to the driver, as text."""
-
-    def __init__(self, mark: str, error: TailerError) -> None:
-        super().__init__(f"{error}\n{mark}:{b64encode(pickle.dumps(error)).decode()}:{mark}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,16 @@ import pyarrow as pa
 
 from tailer.changelog.carryovers import concerns
 from tailer.changelog.rules import PairingRules
-from tailer.errors import SchemaChanged, TailerError
+from tailer.errors import ChangeError, ConfigError, LogError, SchemaChanged, SinkRejected, TailerError
 from tailer.pipeline.delivery import VersionRange
 from tailer.pipeline.policy import OnSchemaChange, Policy
-from tailer.plan import ChangePlan, output_schema
+from tailer.plan import ChangePlan, Position, output_schema
 from tailer.read.data_files import DataFiles
 from tailer.schema.changes import describe_changes
 from tailer.spark.splits import FileSlice, Split, diff_splits, file_slices, file_splits
 from tailer.table_log import TableLog
 
-__all__ = ["RANGE_VERSIONS", "VersionRanges", "schemas_of", "splits_of"]
+__all__ = ["RANGE_VERSIONS", "VersionRanges", "fewer_versions", "schemas_of", "splits_of"]
 
 RANGE_BYTES: Final = 4 * 2**30  # of files: the work that is repeated after a failure
 RANGE_VERSIONS: Final = 1000
@@ -30,7 +30,8 @@ RANGE_VERSIONS: Final = 1000
 class VersionRanges:
     """A divider of the versions of `table`, from its current one on, into ranges; `until`: the last version, if any.
 
-    `schema`: the wanted columns before the first version; None: unknown, or of no matter.
+    `schema`: the wanted columns before the first version; None: unknown, or of no matter. `range_bytes`: of files, at
+    which a range ends.
     """
 
     def __init__(
@@ -39,11 +40,13 @@ class VersionRanges:
         policy: Policy,
         schema: pa.Schema | None,
         until: int | None = None,
+        range_bytes: int = RANGE_BYTES,
     ) -> None:
         self._table = table
         self._policy = policy
         self._schema = schema
         self._until = until
+        self._range_bytes = range_bytes
         self._ahead: ChangePlan | None = None
         self._failed: TailerError | None = None
 
@@ -54,7 +57,7 @@ class VersionRanges:
         """
         plans: list[ChangePlan] = []
         size = 0
-        while len(plans) < most_versions and size < RANGE_BYTES:
+        while len(plans) < most_versions and size < self._range_bytes:
             plan = await self._plan(is_first=not plans)
             if plan is None or (self._until is not None and plan.version > self._until):
                 break
@@ -93,6 +96,19 @@ class VersionRanges:
         return ()
 
 
+def fewer_versions(version_range: VersionRange | None, error: TailerError) -> int:
+    """Return how many versions of a range that failed come before the one that cannot be delivered, as far as known.
+
+    0: none, or fewer versions would fail, too.
+    """
+    if version_range is None or not isinstance(error, SinkRejected | LogError | ChangeError | ConfigError):
+        return 0
+    first, last, at = version_range.first, version_range.last, getattr(error, "version", None)
+    if at is None:
+        return (last - first + 1) // 2
+    return at - first if first < at <= last else 0
+
+
 def schemas_of(version_range: VersionRange) -> list[pa.Schema]:
     """Return the schemas of its rows (`tailer.plan.output_schema`), each once, the last version's at the end."""
     found: dict[int, pa.Schema] = {}
@@ -105,8 +121,13 @@ def schemas_of(version_range: VersionRange) -> list[pa.Schema]:
     return distinct
 
 
-def splits_of(version_range: VersionRange, rules: PairingRules, files: DataFiles) -> list[Split]:
-    """Return the splits of the range, read with `files`. Raises `ConfigError` if rows lack the key of `rules`."""
+def splits_of(
+    version_range: VersionRange, rules: PairingRules, files: DataFiles, after: Position | None = None
+) -> list[Split]:
+    """Return the splits of the rows after `after`, read with `files`; those that are compared have all their rows.
+
+    Raises `ConfigError` if rows lack the key of `rules`.
+    """
     found: list[Split] = []
     rows: list[FileSlice] = []
     for plan in version_range.plans:
@@ -115,7 +136,7 @@ def splits_of(version_range: VersionRange, rules: PairingRules, files: DataFiles
             found += work
             rows += alone
         else:
-            rows += file_slices(plan)
+            rows += file_slices(plan, after)
     return [*found, *file_splits(rows, files=files)]
 
 
