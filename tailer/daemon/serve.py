@@ -30,7 +30,6 @@ from tailer.pipeline.status import PipelineStatus
 from tailer.progress.recorded import Recorded
 from tailer.progress.state_table import StateTable
 from tailer.shards.resharding import Layout, UndividedSink
-from tailer.shards.shard_delivery import sharded_pipeline
 from tailer.shards.worker import make_sink
 from tailer.sink import Sink
 from tailer.stores.shared import SharedLogs
@@ -271,11 +270,11 @@ def _pipeline(
     table = settings.open_table(logs)
     wake = table.make_wake()
     if sink.distributes and settings.write is Writers.EXECUTORS:
-        from tailer.spark.write.shared_versions import SharedVersions  # noqa: PLC0415 - PySpark is an extra
+        from tailer.spark.write.exchange import ShardExchange  # noqa: PLC0415 - PySpark is an extra
+        from tailer.spark.write.shard_delivery import sharded_pipeline  # noqa: PLC0415
 
         assert engines.spark is not None, "checked by tailer.config.settings"
-        whole = SharedVersions(settings, engines.spark.session, open_files(settings.stores))
-        return sharded_pipeline(settings, table, engines.spark.executors, wake, status=status, whole=whole)
+        return sharded_pipeline(settings, table, ShardExchange(engines.spark.session), wake, status=status)
     if sink.distributes:
         sink = UndividedSink(sink, settings.name, open_layout(settings, sink), settings.start)
     engine = engines.for_pipeline(settings.pairing, ChangelogReport(settings.name).note)

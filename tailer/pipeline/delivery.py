@@ -4,7 +4,7 @@ The loop (`tailer.pipeline.loop`) decides what comes next; a `Delivery` brings i
 
 - `tailer.pipeline.row_delivery`: the driver runs the plan of each version, and writes its rows to the sink;
 - `tailer.spark.write.append_delivery`: a range of versions is one append of Spark's Delta writer;
-- `tailer.shards.shard_delivery`: executors deliver a range, each a shard of the rows.
+- `tailer.spark.write.shard_delivery`: executors read a range, exchange its rows, and deliver each shard of them.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -67,7 +67,7 @@ class VersionRange:
     """The versions `first` to `last`, which are delivered together.
 
     `oldest_ms`: when the first one was committed; None: not known. `size_bytes`: of their files. `plans`: of each
-    version, or the pages of one snapshot; empty where the writers plan for themselves.
+    version, or the pages of one snapshot.
     """
 
     first: int
@@ -103,6 +103,11 @@ class Session(Protocol):
     @property
     def table_id(self) -> str | None:
         """The table's id under which progress was committed last; None: none yet, or the writers check it."""
+        ...
+
+    @property
+    def announces_columns(self) -> bool:
+        """True if the sink hears of changes of columns, for which those before the first version must be known."""
         ...
 
     @property

@@ -175,7 +175,7 @@ class Pipeline:
         if table_id is not None:
             await self._check_lineage(session.table_id, table_id, point.version)
         # A delivery that announces nothing needs the columns before only to refuse a change of them.
-        must_know_columns = session.gaps is not None or self._policy.on_schema_change is OnSchemaChange.FAIL
+        must_know_columns = session.announces_columns or self._policy.on_schema_change is OnSchemaChange.FAIL
         if must_know_columns and point.knows_columns and columns is None and point.version > 0:
             reason = "it may change the schema, and the log no longer has the schema before it"
             raise ChangesUnavailable(self._table.uri, point.version, reason)

@@ -68,6 +68,10 @@ class Retries:
         self._succeeded = self._has_committed = True
         self.status.note_commit(done)
 
+    def note_progress(self) -> None:
+        """Note that the current session has delivered something, though it may fail afterwards."""
+        self._succeeded = self._has_committed = True
+
     def note_caught_up(self, version: int, has_progress: bool = True) -> None:
         """Note that the current session found nothing due after `version`; see `PipelineStatus.note_caught_up`."""
         self._succeeded = True

@@ -118,6 +118,8 @@ class RowSession:
     `writer` joins them into transactions. Rows are read in `group`.
     """
 
+    announces_columns: Final = True
+
     def __init__(self, delivery: RowDelivery, writer: SinkWriter, resume: ResumePoint | None, group: TaskGroup) -> None:
         self.sink = delivery.sink
         self.resume = resume

@@ -12,7 +12,7 @@ at this version or later was written by another instance.
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import anyio
 import pyarrow as pa
@@ -64,7 +64,7 @@ class SinkWriter:
         self._refused_up_to = -1  # the last version of a step that a sink without transactions refused
         self.schema: pa.Schema | None = None
 
-    async def __aenter__(self) -> "SinkWriter":
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -88,7 +88,7 @@ class SinkWriter:
             await self.commit()
 
     async def write(self, batches: Sequence[ChangeBatch], plan: ChangePlan) -> None:
-        """Write consecutive batches of `plan`.
+        """Write consecutive batches of `plan`, which may lack its tasks where all rows have its columns.
 
         Commit after each one at which the transaction is due, if the sink can store the position.
         """
@@ -258,7 +258,7 @@ class SinkWriter:
 
 
 def _schema_of(batch: ChangeBatch, plan: ChangePlan) -> pa.Schema:
-    return plan.tasks[(batch.task - plan.tasks[0].index) % TASKS].schema
+    return plan.tasks[(batch.task - plan.tasks[0].index) % TASKS].schema if plan.tasks else plan.schema
 
 
 def _end_of(batch: ChangeBatch) -> Position:

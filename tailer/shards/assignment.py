@@ -1,98 +1,30 @@
 """Assignment of rows to the shards of a pipeline.
 
-A shard is a pipeline of its own over the same versions, whose engine leaves out the rows of all other shards. If the
-sink identifies rows by a key, all rows of a key belong to one shard, in order: `KeyShards`. Otherwise a shard gets
-whole tasks: `TaskShards`. It then reads nothing of the other tasks, unless rows have to be compared.
+A shard is a stream of its own over the same versions, without the rows of all other shards. If the sink identifies rows
+by a key, all rows of a key belong to one shard, in order (`shard_numbers`). Otherwise a shard has whole tasks: those
+whose number, modulo `TASKS` and then modulo the number of shards, is its own.
 
 The assignment is the same in every process and with every library version, for as long as a pipeline keeps its number
 of shards. It is the CRC-32 of a text that is built here from numbers as Arrow stores them. A number has the same text
 in every width of its type, so a key column may be widened.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Final
 from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from anyio import to_thread
 
-from tailer.engine.port import Engine
 from tailer.errors import ConfigError, did_you_mean
-from tailer.events import ChangeBatch
-from tailer.plan import TASKS, ChangePlan, Position
 
-__all__ = ["KeyShards", "TaskShards", "check_shard_key", "shard_numbers"]
+__all__ = ["check_shard_key", "shard_numbers"]
 
 _NAN: Final = pa.scalar(0x7FF8000000000000, pa.int64())
 _NO_VALUE: Final = pa.scalar(b"n", pa.binary())
 _VALUE: Final = pa.scalar(b"v", pa.binary())
 _NOTHING: Final = pa.scalar(b"", pa.binary())
 _BETWEEN: Final = pa.scalar(b"\x1f", pa.binary())
-
-
-class TaskShards(Engine):
-    """An engine that runs on `engine` the tasks of `shard`, out of `shards`, by their numbers in the plan."""
-
-    def __init__(self, engine: Engine, shard: int, shards: int) -> None:
-        self._engine = engine
-        self._shard = shard
-        self._shards = shards
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """See `Engine.key`."""
-        return self._engine.key
-
-    @asynccontextmanager
-    async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
-        """See `Engine.run`."""
-        # Other pairing rules renumber the tasks; modulo `TASKS` their numbers stay the same.
-        mine = tuple(task for task in plan.tasks if task.index % TASKS % self._shards == self._shard)
-        async with self._engine.run(replace(plan, tasks=mine), after) as batches:
-            yield batches
-
-
-class KeyShards(Engine):
-    """An engine that runs plans on `engine` and leaves out rows whose key is not of `shard`, out of `shards`.
-
-    The key is `Engine.key`, which must not be empty.
-    """
-
-    def __init__(self, engine: Engine, shard: int, shards: int) -> None:
-        self._engine = engine
-        self._shard = pa.scalar(shard, pa.int32())
-        self._shards = shards
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """See `Engine.key`."""
-        return self._engine.key
-
-    @asynccontextmanager
-    async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
-        """See `Engine.run`. Raises `ConfigError` if a key column is missing or nested."""
-        schemas = [task.schema for task in plan.tasks] + ([] if plan.is_bare else [plan.schema])
-        for schema in {id(each): each for each in schemas}.values():
-            check_shard_key(self.key, schema, plan.table, plan.version)
-        async with self._engine.run(plan, after) as batches, aclosing(self._some(batches)) as some:
-            yield some
-
-    async def _some(self, batches: AsyncIterator[ChangeBatch]) -> AsyncGenerator[ChangeBatch, None]:
-        async for batch in batches:
-            mine = await to_thread.run_sync(self._mine, batch)
-            if len(mine):
-                yield mine
-
-    def _mine(self, batch: ChangeBatch) -> ChangeBatch:
-        columns = [batch.rows.column(name) for name in self.key]
-        mine = pc.equal(shard_numbers(columns, self._shards), self._shard)
-        if mine.true_count == len(batch):
-            return batch
-        rows, row_index = batch.rows.filter(mine), batch.row_index.filter(mine)
-        return ChangeBatch(batch.table_id, batch.version, batch.task, rows, row_index)
 
 
 def check_shard_key(key: Sequence[str], schema: pa.Schema, table: str, version: int) -> None:

@@ -42,7 +42,7 @@ from tailer.sink import (
 from tailer.start import Start
 from tailer.table_log import TableLog
 
-__all__ = ["NO_COLUMNS", "Layout", "LayoutSink", "UndividedSink", "layout_id", "place_of", "stream_names"]
+__all__ = ["NO_COLUMNS", "Layout", "LayoutSink", "UndividedSink", "layout_id", "progress_of", "stream_names"]
 
 NO_COLUMNS: Final = pa.schema(METADATA_FIELDS)
 
@@ -57,8 +57,8 @@ def stream_names(pipeline: str, shards: int) -> list[str]:
     return [shard_name(pipeline, shard, shards) for shard in range(shards)] or [pipeline]
 
 
-async def place_of(stream: str, table: TableLog, sink: Sink) -> Position:
-    """Return the position of a stream of the current layout.
+async def progress_of(stream: str, table: TableLog, sink: Sink) -> Progress:
+    """Return the progress of a stream of the current layout.
 
     Raises `TableReplaced` if that was in another table, `SinkRejected` if the sink no longer has it.
     """
@@ -68,7 +68,7 @@ async def place_of(stream: str, table: TableLog, sink: Sink) -> Position:
         await check_new(stream, table, table_id, sink)
         remedy = "Set its position: `tailer progress reset CONFIG --to VERSION`."
         raise SinkRejected(sink.name, f"the progress of {stream} is gone", remedy)
-    return found.position
+    return found
 
 
 class Layout:
@@ -144,9 +144,9 @@ class Layout:
             await self._put(sink, Division(shards), Position.end(version))
 
     async def places(self, shards: int) -> list[Position]:
-        """Return the positions of the shards of the current layout. Raises as `place_of` does."""
+        """Return the positions of the shards of the current layout. Raises as `progress_of` does."""
         async with self._other_sink() as sink:
-            return [await place_of(stream, self._table, sink) for stream in stream_names(self._pipeline, shards)]
+            return await self._positions(sink, shards)
 
     async def _check_new(self) -> None:
         """Raise as `check_new` does, before anything is claimed: a claim counts as a beginning."""
@@ -173,9 +173,13 @@ class Layout:
     async def _places(self, sink: Sink, had: Division) -> list[Position]:
         """Return the positions of the streams of a layout that have one."""
         if had.shards:
-            return [await place_of(stream, self._table, sink) for stream in stream_names(self._pipeline, had.shards)]
+            return await self._positions(sink, had.shards)
         found = await find_progress(self._pipeline, self._table, await self._table.table_id(), sink)
         return [] if found is None else [found.position]
+
+    async def _positions(self, sink: Sink, shards: int) -> list[Position]:
+        streams = stream_names(self._pipeline, shards)
+        return [(await progress_of(stream, self._table, sink)).position for stream in streams]
 
     async def _next(
         self, places: Sequence[Position], had: Division, wanted: Division, start: Start | Position

@@ -1,75 +1,88 @@
-"""Delivery of one shard by an executor, with the same exactly-once machinery as any pipeline.
+"""Delivery of the rows of one shard by an executor, exactly once.
 
-A shard is a `Pipeline` with its own name and a last version, whose engine leaves out the rows of other shards
-(`tailer.shards.assignment`). Attempts at one shard may run one after the other or at the same time, on any machine.
-Each begins with the progress of the shard in the sink, and the later attempt fences the earlier one.
+The rows come in the order of their positions. The sink has the position of the shard (invariant 2), so rows up to it
+are left out, whether a task runs again, a range of versions does, or a query begins anew without its checkpoint.
+Changes of columns, transactions, and what happens when the table is replaced are those of any pipeline (`SinkWriter`).
 
-A fenced attempt polls the shard's progress. While it advances, another attempt is live and this one waits. It takes
-over again only after the shard has stood still for `ShardWork.patience_s`, doubled each time. So one of two attempts
-gets as much time as its longest transaction needs, and no task fails because another one does its work.
+Attempts at one shard may run one after the other or at the same time, on any machine. The later one fences the earlier
+one, which then polls the shard's progress. While that advances, another attempt is live and this one waits. If the
+shard stands still for `patience_s`, this one raises `SinkFenced`, and Spark runs the task again, with more patience. So
+one of two attempts gets as much time as its longest transaction needs.
 """
 
 import logging
-import pickle
 import random
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Final
 
 import anyio
+import pyarrow as pa
+from anyio import to_thread
 
 from tailer.changelog.carryovers import ChangelogCounts
-from tailer.changelog.engine import ChangelogEngine
 from tailer.config.pipelines import PipelineSettings
-from tailer.config.tables import open_files
-from tailer.engine.local import LocalEngine
-from tailer.engine.port import Engine
-from tailer.errors import ConfigError, Retry, SinkFenced, TailerError
-from tailer.pipeline.row_delivery import row_pipeline
-from tailer.pipeline.status import PipelineStatus
-from tailer.plan import ChangePlan, Position
+from tailer.errors import ConfigError, Retry, SinkFenced, SinkUnavailable, TailerError
+from tailer.events import ChangeBatch
+from tailer.pipeline.sink_writer import SinkWriter
+from tailer.pipeline.status import Committed
+from tailer.plan import TASKS, ChangePlan, Position, Regime
 from tailer.progress.lookup import find_progress
-from tailer.shards.assignment import KeyShards, TaskShards
 from tailer.shards.division import Division
-from tailer.shards.resharding import LayoutSink, place_of
-from tailer.sink import Sink, shard_name
-from tailer.start import Start, StartKind
-from tailer.stores.wakeup import TimerWake
+from tailer.shards.resharding import LayoutSink, progress_of
+from tailer.sink import Progress, Sink, shard_name
 
-__all__ = ["ShardReport", "ShardWork", "deliver_shard", "is_finished", "make_sink"]
+__all__ = ["PATIENCE_S", "ShardReport", "ShardWork", "deliver_rows", "make_sink", "report_of"]
 
 _log = logging.getLogger(__name__)
 
 PATIENCE_S: Final = 15.0
 LOOK_S: Final = 1.0
+# Batches that are written in one step.
+_BATCHES: Final = 64
+_BATCH_BYTES: Final = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class ShardWork:
-    """The work of one shard: all versions up to and including `until`.
+    """The work of all shards: the rows after `begin` and up to `through`, of the table with the id `table_id`.
 
-    Its options may hold secrets and are never shown. `patience_s`: how long the shard must stand still until a fenced
-    attempt takes it over again.
+    `settings`: of the pipeline; its options may hold secrets and are never shown. `plans`: of the versions, in their
+    order, without tasks where all rows have the columns of the version; empty if all rows have `columns`, as in
+    `tailer.plan.ChangeTask.schema`. `before`: the columns that the sink knows of at `begin`; None: none.
     """
 
     settings: PipelineSettings
-    shard: int
-    until: int
-    patience_s: float = PATIENCE_S
+    table_id: str
+    columns: pa.Schema
+    begin: Position
+    through: Position
+    plans: tuple[ChangePlan, ...] = ()
+    before: pa.Schema | None = None
 
-    @property
-    def name(self) -> str:
-        """The name of the shard as a pipeline."""
-        return shard_name(self.settings.name, self.shard, self.settings.shards)
+    def plan(self, version: int) -> ChangePlan:
+        """Return a plan of a version whose rows have `columns`, without tasks."""
+        return ChangePlan(self.settings.table, self.table_id, version, 0, None, Regime.NONE, self.columns, ())
+
+    def schema_at(self, place: Position) -> pa.Schema | None:
+        """Return the columns that a shard at `place` knows of."""
+        schema = self.before
+        for plan in self.plans:
+            if plan.version == place.version and place.is_inside and plan.tasks:
+                return plan.tasks[(place.task - plan.tasks[0].index) % TASKS].schema
+            if place.version > plan.version or (place.version == plan.version and not place.opens_version):
+                schema = plan.schema
+        return schema
 
 
 @dataclass(slots=True)
 class ShardReport:
     """The outcome of a shard.
 
-    `error`: the error that stopped it; None: delivered. `compared`: the results for each version that this attempt
-    compared (`tailer.changelog.report`). `rows`: the rows it committed, by change type.
+    `error`: the error that stopped it; None: delivered. `compared`: the results for each version whose comparison this
+    shard was told of (`tailer.changelog.report`). `rows`: the rows it committed, by change type.
     """
 
     shard: int
@@ -82,18 +95,14 @@ class ShardReport:
         self.compared.append((replace(plan, tasks=()), counts))
 
 
-def deliver_shard(work: ShardWork) -> Iterator[bytes]:
-    """Deliver the shard and yield one pickled `ShardReport`.
+class _ShardWriter(SinkWriter):
+    """A `SinkWriter` whose rows may end inside a version."""
 
-    The report also carries errors of our own, because a retry of the task would not help.
-    """
-    report = ShardReport(work.shard)
-    try:
-        anyio.run(_deliver, work, report)
-    except TailerError as error:
-        _log.warning("%s: %s", work.name, error)
-        report.error = error
-    yield pickle.dumps(report)
+    async def commit_at(self, position: Position, plan: ChangePlan) -> None:
+        """Commit that everything up to `position`, inside the version of `plan`, is written, rows or none."""
+        await self._open(plan.table_id, plan.version, plan.schema if self.schema is None else self.schema)
+        self._position = position
+        await self.commit()
 
 
 def make_sink(settings: PipelineSettings) -> Sink:
@@ -110,48 +119,93 @@ def make_sink(settings: PipelineSettings) -> Sink:
     return sink
 
 
-async def _deliver(work: ShardWork, report: ShardReport) -> None:
-    patience_s = work.patience_s
-    while True:
-        try:
-            await _attempt(work, report)
-        except SinkFenced as error:
-            _log.info("%s: %s; waiting for it", work.name, error)
-        else:
-            return
-        # Random, so that two attempts do not take over in step.
-        end = Position.end(work.until)
-        if await is_finished(work.settings, work.name, end, patience_s * random.uniform(1, 2)):
-            return
-        _log.info("%s: no progress; taking over again", work.name)
-        patience_s *= 2
+def report_of(
+    work: ShardWork, report: ShardReport, changes: Iterator[ChangeBatch], patience_s: float = PATIENCE_S
+) -> ShardReport:
+    """Deliver the rows of a shard, and return `report` with what was done.
 
-
-async def _attempt(work: ShardWork, report: ShardReport) -> None:
-    settings = work.settings
-    table, sink, status = settings.open_table(), make_sink(settings), PipelineStatus(work.name)
+    An error of ours is part of it: running the task again would not help, but for `SinkFenced`, which is raised.
+    """
     try:
-        await place_of(work.name, table, sink)
-        pipeline = row_pipeline(
-            work.name,
-            table,
-            LayoutSink(sink, settings.name, Division.of(settings, sink)),
-            _engine(work, sink, report),
-            TimerWake(),
-            settings.start,
-            Start(StartKind.VERSION, work.until),
-            settings.policy,
-            settings.limits,
-            status=status,
-        )
-        await pipeline.run()
+        anyio.run(deliver_rows, work, report, changes, patience_s)
+    except SinkFenced:
+        raise
+    except TailerError as error:
+        report.error = error
+    return report
+
+
+async def deliver_rows(
+    work: ShardWork, report: ShardReport, changes: Iterator[ChangeBatch], patience_s: float = PATIENCE_S
+) -> None:
+    """Deliver the rows of a shard, `changes` in their order; add them to `report`.
+
+    Raises `SinkFenced` if another writer took it over and stands still for `patience_s`.
+    """
+    settings = work.settings
+    name = shard_name(settings.name, report.shard, settings.shards)
+    table, sink = settings.open_table(), make_sink(settings)
+    try:
+        found = await progress_of(name, table, sink)
+        if found.position >= work.through:
+            return
+        _check_unmoved(name, found.position, work.begin, sink)
+        layout = LayoutSink(sink, settings.name, Division.of(settings, sink))
+        try:
+            await _write(work, report, name, layout, found, changes)
+        except SinkFenced as fenced:
+            _log.info("%s: %s; waiting for it", name, fenced)
+            try:
+                # Random, so that two attempts do not take over in step.
+                finished = await _is_finished(settings, name, work.through, patience_s * random.uniform(1, 2))
+            except SinkFenced as error:
+                # It is no shard of the pipeline any more.
+                report.error = error
+                return
+            if not finished:
+                raise fenced from None
     finally:
-        report.rows += status.rows
         with anyio.CancelScope(shield=True):
             await sink.aclose()
 
 
-async def is_finished(settings: PipelineSettings, name: str, end: Position, patience_s: float) -> bool:
+async def _write(
+    work: ShardWork, report: ShardReport, name: str, sink: Sink, found: Progress, changes: Iterator[ChangeBatch]
+) -> None:
+    """Write and commit the rows after the progress `found`, up to the end of `work`."""
+
+    async def confirm(_: Position | None) -> None:
+        """Commit in any case: the driver has confirmed the plans."""
+
+    def committed(done: Committed) -> None:
+        report.rows.update(done.rows)
+
+    place, limits = found.position, work.settings.limits.within(sink.demands)
+    left = deque(plan for plan in work.plans if Position.end(plan.version) > place)
+    async with _ShardWriter(name, sink, found, limits, confirm, committed) as writer:
+        writer.schema = work.schema_at(place)
+        rows = _after(place, changes)
+        while some := await to_thread.run_sync(_some, rows):
+            for version, batches in groupby(some, lambda batch: batch.version):
+                while left and left[0].version < version:
+                    await writer.close_version(left.popleft())
+                assert not left or left[0].version == version, "there is a plan of each version"
+                await writer.write(list(batches), left[0] if left else work.plan(version))
+        while left and Position.end(left[0].version) <= work.through:
+            await writer.close_version(left.popleft())
+        if work.plans and not left:
+            await writer.commit()
+        else:
+            await writer.commit_at(work.through, left[0] if left else work.plan(work.through.version))
+
+
+def _check_unmoved(name: str, place: Position, begin: Position, sink: Sink) -> None:
+    """Raise `SinkUnavailable` if a shard at `place` would miss rows that come after `begin`."""
+    if place < begin or (place.in_snapshot and not (begin.in_snapshot and begin.version == place.version)):
+        raise SinkUnavailable(sink.name, f"{name} was set to {place} while rows after {begin} were read")
+
+
+async def _is_finished(settings: PipelineSettings, name: str, end: Position, patience_s: float) -> bool:
     """Wait while the shard `name` advances. Return whether it has reached `end`.
 
     `patience_s`: how long it must stand still. Raises `SinkFenced` if it is no longer a shard of the pipeline.
@@ -180,10 +234,31 @@ async def is_finished(settings: PipelineSettings, name: str, end: Position, pati
     return False
 
 
-def _engine(work: ShardWork, sink: Sink, report: ShardReport) -> Engine:
-    settings = work.settings
-    files = open_files(settings.stores)
-    local, note = LocalEngine(threads=1, files=files), report.note
-    if sink.demands.key:
-        return KeyShards(ChangelogEngine(local, settings.pairing, note, files), work.shard, settings.shards)
-    return ChangelogEngine(TaskShards(local, work.shard, settings.shards), settings.pairing, note, files)
+def _some(rows: Iterator[ChangeBatch]) -> Sequence[ChangeBatch]:
+    """Return the next batches, to be written in one step; none at the end."""
+    found: list[ChangeBatch] = []
+    size_bytes = 0
+    while len(found) < _BATCHES and size_bytes < _BATCH_BYTES and (batch := next(rows, None)) is not None:
+        found.append(batch)
+        size_bytes += batch.size_bytes
+    return found
+
+
+def _after(place: Position, batches: Iterator[ChangeBatch]) -> Iterator[ChangeBatch]:
+    """Yield the rows after `place`. Raises `ConfigError` if that is inside of a version that was read in another way.
+
+    By other rules, other rows come before a place (`tailer.changelog.task_ids`).
+    """
+    for batch in batches:
+        if batch.version == place.version and place.is_inside and batch.task // TASKS != place.task // TASKS:
+            reason = f"a part of version {batch.version} was delivered with other rules or columns"
+            remedy = (
+                "Restore columns, carryovers, computeUpdates, key and rowIds until the query is past that version. If "
+                "the table has other columns since, give the query once a new checkpoint folder, a start up to that "
+                f"version, and end = {batch.version}; or let the daemon deliver the rest."
+            )
+            raise ConfigError("carryovers", reason, remedy)
+        task, reached = (batch.version, batch.task), (place.version, place.task)
+        rest = batch.after(place.row) if task == reached else batch
+        if task >= reached and len(rest):
+            yield rest

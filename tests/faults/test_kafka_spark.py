@@ -80,7 +80,7 @@ def finish(lanes: Lanes, program: Sequence[str] = TAILER) -> None:
         daemon.await_running()
         lanes.await_caught_up(daemon)
         assert daemon.terminate() == 0, daemon.said
-        assert ("all executors compare version" in daemon.said) == (program == SHARING)
+        assert ("all executors compared version" in daemon.said) == (program == SHARING)
     lanes.check()
 
 

@@ -4,9 +4,9 @@ import json
 import pickle
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import pyarrow as pa
@@ -19,26 +19,23 @@ from tailer.pipeline.loop import Pipeline
 from tailer.plan import Position
 from tailer.shards.division import Division
 from tailer.shards.resharding import NO_COLUMNS, LayoutSink, layout_id
-from tailer.shards.shard_delivery import sharded_pipeline
 from tailer.shards.worker import ShardWork
 from tailer.sink import Progress, Sink, app_id_of, shard_name
-from tailer.spark.engine.executors import Executors
-from tailer.start import Start, StartKind
-from tailer.stores.wakeup import TimerWake
+from tailer.spark.write.exchange import ShardExchange
+from tailer.stores.s3 import S3Options
+from tailer.stores.stores import Stores
 from tests.support.daemon.commands import tailer
+from tests.support.follow import plans
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.history import TABLE_ID, History
 from tests.support.kafka.sharded_delivery import ShardedDelivery
 from tests.support.kafka.shards import together
 from tests.support.kafka.topics import unique_name
 from tests.support.oracle.rows import delta_rs_snapshot
+from tests.support.s3.link import S3Link
 from tests.support.s3.server import S3Server
 from tests.support.s3.tables import RemoteTable
 from tests.support.tables.log_files import add, metadata, parquet, protocol, schema_string, write_commit
-
-T = TypeVar("T")
-
-PATIENCE_S = 1.0
 
 
 @pytest.fixture
@@ -57,25 +54,32 @@ def test_all_shards_together_deliver_the_table(kafka: KafkaCluster, history: His
     assert place.figures(3).all_zero, place.figures(3)
 
 
-@pytest.mark.nightly
-def test_executors_deliver_a_table_in_s3(
-    spark: SparkSession, kafka: KafkaCluster, versitygw: S3Server, history: History, monkeypatch: pytest.MonkeyPatch
+def test_executors_read_each_file_once(
+    spark: SparkSession, kafka: KafkaCluster, versitygw: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their keys are in their environment, and in no work that they are given."""
+    """The number of shards does not matter. Their keys are in their environment, and in no work that they are given."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_EC2_METADATA_DISABLED"):
         monkeypatch.setenv(name, versitygw.environment[name])
         monkeypatch.setitem(spark.sparkContext.environment, name, versitygw.environment[name])
-    bucket, until = versitygw.new_bucket(), Start(StartKind.VERSION, history.last)
-    place = ShardedDelivery(kafka, history, remote=RemoteTable.copied(history.path, versitygw, bucket))
-    place.deliver(3)
+    history = History(tmp_path / "table", seed=7, length=20, large=900, large_every=8)
     history.publish(history.length)
-    RemoteTable.copied(history.path, versitygw, bucket)
-    with closing(Executors(spark)) as executors:
-        anyio.run(sharded_pipeline(place.settings(3), place.table(), lambda: executors, TimerWake(), until=until).run)
-    assert set(place.places(3)) == {Position.end(history.last)}
-    assert place.figures(3).all_zero, place.figures(3)
-    work = pickle.dumps(ShardWork(place.settings(3), 0, history.last))
-    assert versitygw.endpoint.encode() in work
+    with S3Link(versitygw) as link:
+        copied = RemoteTable.copied(history.path, versitygw, bucket := versitygw.new_bucket())
+        stores = Stores(((f"s3://{bucket}", S3Options(endpoint=link.endpoint)),))
+        place = ShardedDelivery(kafka, history, remote=replace(copied, stores=stores))
+        place.exchange = ShardExchange(lambda: spark)
+        place.deliver(4)
+        gets = [Path(each.path) for each in link.requests if each.method == "GET"]
+    assert place.places(4) == [Position.end(history.last)] * 4
+    assert place.figures(4).all_zero, place.figures(4)
+    read = Counter(path.name for path in gets if path.suffix == ".parquet")
+    # A change file is read for its deletes, and then for its other rows; a data file for each version that uses it.
+    uses = Counter(Path(task.uri).name for plan in plans(history.path) for task in plan.tasks)
+    assert len(read) > history.length / 2
+    assert not read - uses
+    nothing, end = Position.opening(0), Position.end(history.last)
+    work = pickle.dumps(ShardWork(place.settings(3), TABLE_ID, pa.schema([]), nothing, end))
+    assert link.endpoint.encode() in work
     assert versitygw.secret.encode() not in work
     assert versitygw.key.encode() not in work
 

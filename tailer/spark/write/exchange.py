@@ -2,37 +2,178 @@
 
 Each file is read once, whatever the number of shards, and all executors share the comparison of a large version. Spark
 brings the rows of a shard to one task, in the order of their positions, which writes them
-(`tailer.spark.write.shard_rows`). Micro-batches of a query come this way (`tailer.spark.write.kafka_shards`), and large
-versions of the daemon (`tailer.spark.write.shared_versions`).
+(`tailer.spark.write.shard_rows`). Micro-batches of a query come this way (`tailer.spark.write.kafka_shards`), as rows
+that Spark may have read by itself, and ranges of versions of the daemon (`ShardExchange`), packed where they are read.
 """
 
+import logging
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial, reduce
+from secrets import token_hex
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
-from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
-from tailer.errors import ConfigError
+from tailer.changelog.carryovers import ChangelogCounts
+from tailer.errors import ConfigError, EngineUnavailable, SinkFenced, SinkUnavailable, TailerError
 from tailer.events import CHANGE_TYPE, COMMIT_VERSION, ChangeType, has_variant, type_text
-from tailer.plan import TASKS
+from tailer.plan import TASKS, ChangePlan
 from tailer.schema.exact_types import exact_type
 from tailer.shards.assignment import shard_numbers
-from tailer.shards.worker import ShardReport
+from tailer.shards.packed_rows import PARTS, lone_rows, note_part, parts_of
+from tailer.shards.worker import ShardReport, ShardWork
+from tailer.spark.engine.worker import our_task
+from tailer.spark.job_group import SPARK_ERRORS, JobGroup, run_stoppable
+from tailer.spark.native.comparing import at_postimages, shared
 from tailer.spark.release import SameRelease
+from tailer.spark.session import engine_name, first_sentence
 from tailer.spark.source.spark_types import spark_schema
 from tailer.spark.source.views import POSITIONS
+from tailer.spark.splits import DiffSplit, Split, file_splits, read_split
 from tailer.spark.write.arrow_map import map_in_arrow
-from tailer.spark.write.shard_rows import SHARD, ShardRows, report_of
+from tailer.spark.write.executor_errors import MarkedError, raised_on_executor
+from tailer.spark.write.shard_rows import SHARD, PackedForm, ShardRows
 
-__all__ = ["check_columns", "deliver_exchanged", "exchanged"]
+__all__ = ["ShardExchange", "check_columns", "deliver_exchanged", "exchanged"]
 
+_log = logging.getLogger(__name__)
+
+_DESCRIPTION: Final = "lake-tailer: deliver versions by shards"
+_WITHOUT_ROWS: Final = 8  # shards without rows that the driver delivers at the same time
 _REPORT: Final = StructType([StructField("report", BinaryType())])
 _TASK, _ROW = POSITIONS.names
+_SPARK_TYPES: Final = {pa.int32(): IntegerType(), pa.int64(): LongType(), pa.binary(): BinaryType()}
+_PARTS: Final = StructType([StructField(field.name, _SPARK_TYPES[field.type]) for field in PARTS])
+
+
+class ShardExchange:
+    """An exchange between the executors of a session. `session`: called in a worker thread."""
+
+    def __init__(self, session: Callable[[], SparkSession]) -> None:
+        self._session = session
+
+    async def deliver(self, splits: Sequence[Split], work: ShardWork, key: Sequence[str]) -> list[ShardReport]:
+        """Deliver the rows of `splits`, which are those of `work`, in its shards. Return a report of each shard.
+
+        `key`: the columns by which rows belong to shards; empty: their tasks. Raises what reading the rows raises, and
+        `EngineUnavailable` for Spark's errors. What was delivered until then is in the shards' progress.
+        """
+        job = _Job(self._session, splits, work, key)
+        return await run_stoppable(job.run, job.stop)
+
+
+class _Job:
+    """The delivery of a range of versions; see `ShardExchange.deliver`."""
+
+    def __init__(
+        self, session: Callable[[], SparkSession], splits: Sequence[Split], work: ShardWork, key: Sequence[str]
+    ) -> None:
+        self._open_session = session
+        self._splits = splits
+        self._work = work
+        self._key = tuple(key)
+        self._mark = token_hex(16)
+        self._counts: list[tuple[ChangePlan, ChangelogCounts]] = []
+        self._lone: dict[int, pa.Schema] = {}
+        self._group: JobGroup | None = None
+
+    def run(self) -> list[ShardReport]:
+        """Deliver the rows; blocks until all shards have them."""
+        if not self._splits:
+            return _with_others(self._shard_rows(), [])
+        session = self._open_session()
+        self._group = JobGroup(session, f"lake-tailer-{self._mark}", _DESCRIPTION)
+        try:
+            with self._group, ExitStack() as kept:
+                rows = _in_shards(self._parts(session, kept), self._work.settings.shards)
+                reports = deliver_exchanged(rows, self._shard_rows())
+        except SPARK_ERRORS as error:
+            raise self._named(session, error) from error
+        for plan, counts in self._counts:
+            reports[0].note(plan, counts)
+        return reports
+
+    def stop(self) -> None:
+        """Make `run` end soon. Callable from any thread, any number of times."""
+        if self._group is not None:
+            self._group.stop()
+
+    def _shard_rows(self) -> ShardRows:
+        form = PackedForm(self._work.table_id, tuple(self._lone.items()))
+        return ShardRows(SameRelease(), self._work, form)
+
+    def _parts(self, session: SparkSession, kept: ExitStack) -> DataFrame:
+        """Return the parts of all rows. Has executors share the comparisons that are worth it, here and now."""
+        splits: list[Split] = []
+        preimages: list[DataFrame] = []
+        for split in self._splits:
+            found = shared(session, split, kept) if _may_share(split) else None
+            if found is None or not isinstance(split, DiffSplit):
+                splits.append(split)
+                continue
+            _log.info("%s: all executors compared version %d", self._work.settings.name, split.plan.version)
+            self._counts.append((split.plan, found.counts))
+            splits += file_splits(found.slices, files=split.files)
+            if found.places is not None:
+                self._lone[split.plan.version] = split.plan.schema
+                lone = self._read(session, file_splits(found.preimages, files=split.files), is_lone=True)
+                preimages.append(self._with_shard(at_postimages(lone, found.places)))
+        return reduce(DataFrame.union, preimages, self._read(session, splits))
+
+    def _read(self, session: SparkSession, splits: Sequence[Split], *, is_lone: bool = False) -> DataFrame:
+        """Return the parts of splits, with a task for each split."""
+        shards, count = self._work.settings.shards, len(splits)
+        packed = tuple(map(pickle.dumps, splits))
+        read = _ReadParts(SameRelease(), packed, self._key, shards, self._mark, is_lone)
+        return map_in_arrow(session.range(0, count, 1, count), read, _PARTS)
+
+    def _with_shard(self, lone: DataFrame) -> DataFrame:
+        """Return lone rows at their places with their shards: those of their tasks, if there is no key."""
+        own = sql.expr(f"CAST(_task % {TASKS} % {self._work.settings.shards} AS INT)")
+        return lone.withColumn(SHARD, sql.coalesce(sql.col(SHARD), own))
+
+    def _named(self, session: SparkSession, error: Exception) -> TailerError:
+        found = raised_on_executor(error, self._mark)
+        return EngineUnavailable(engine_name(session), first_sentence(error)) if found is None else found
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadParts:
+    """A function for `map_in_arrow` over the numbers of pickled splits, which yields the parts of their rows.
+
+    `is_lone`: each row is a part. `mark`: see `MarkedError`.
+    """
+
+    same: SameRelease
+    splits: tuple[bytes, ...]
+    key: tuple[str, ...]
+    shards: int
+    mark: str
+    is_lone: bool
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Read the splits of this task."""
+        with our_task():
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield from self._parts(pickle.loads(self.splits[number]))
+
+    def _parts(self, split: Split) -> Iterator[pa.RecordBatch]:
+        notes: list[pa.RecordBatch] = []
+        try:
+            for rows in read_split(split, lambda plan, counts: notes.append(note_part(plan, counts))):
+                packed = lone_rows if self.is_lone else parts_of
+                yield packed(rows, self.key, self.shards)
+        except TailerError as error:
+            raise MarkedError(self.mark, error) from error
+        yield from notes
 
 
 def exchanged(rows: DataFrame, key: Sequence[str], shards: int) -> DataFrame:
@@ -50,19 +191,33 @@ def exchanged(rows: DataFrame, key: Sequence[str], shards: int) -> DataFrame:
     return numbered.repartitionById(shards, SHARD).sortWithinPartitions(COMMIT_VERSION, _TASK, _ROW, is_postimage)
 
 
-def deliver_exchanged(rows: DataFrame, work: ShardRows) -> list[ShardReport]:
-    """Deliver rows that are `exchanged`. Return a report of each shard; blocks."""
-    found = map_in_arrow(rows, work, _REPORT).collect()
-    reports: list[ShardReport] = [pickle.loads(row["report"]) for row in found]
-    # Spark may leave out a partition without rows. A notebook has an event loop of its own in this thread.
-    missing = set(range(work.settings.shards)) - {report.shard for report in reports}
-    with ThreadPoolExecutor(1, "tailer-shards") as thread:
-        reports += [thread.submit(report_of, work, shard, iter(())).result() for shard in sorted(missing)]
-    return reports
+def deliver_exchanged(rows: DataFrame, delivered: ShardRows) -> list[ShardReport]:
+    """Deliver rows that are exchanged. Return a report of each shard, in their order; blocks."""
+    found = map_in_arrow(rows, delivered, _REPORT).collect()
+    # Spark may leave out a partition without rows.
+    return _with_others(delivered, [pickle.loads(row["report"]) for row in found])
+
+
+def _with_others(delivered: ShardRows, reports: Sequence[ShardReport]) -> list[ShardReport]:
+    """Deliver the shards of which `reports` has none, for they have no rows. Return all reports."""
+    # A notebook has an event loop of its own in this thread.
+    missing = sorted(set(range(delivered.work.settings.shards)) - {report.shard for report in reports})
+    with ThreadPoolExecutor(_WITHOUT_ROWS, "tailer-shards") as threads:
+        others = list(threads.map(partial(_without_rows, delivered), missing))
+    return sorted([*reports, *others], key=lambda report: report.shard)
+
+
+def _without_rows(delivered: ShardRows, shard: int) -> ShardReport:
+    """Deliver a shard without rows."""
+    try:
+        return delivered.report(shard, iter(()))
+    except SinkFenced as fenced:
+        # By another attempt at it, for the pipeline itself is not fenced.
+        return ShardReport(shard, SinkUnavailable(fenced.sink, fenced.reason))
 
 
 def check_columns(columns: pa.Schema) -> None:
-    """Raise `ConfigError` for a column that would not come out of Spark's exchange as it went in."""
+    """Raise `ConfigError` for a column that Spark would not read as it is, or that it would take for another one."""
     remedy = 'Name the other columns in the option columns, or run the daemon: write = "executors".'
     spark_schema(columns)
     names = [name.lower() for name in columns.names]
@@ -74,6 +229,26 @@ def check_columns(columns: pa.Schema) -> None:
         if has_variant(field.type) or not exact_type(field.type).equals(field.type):
             reason = f"column {field.name} is {type_text(field.type)}, which is another type in Spark"
             raise ConfigError("columns", reason, remedy)
+
+
+def _in_shards(parts: DataFrame, shards: int) -> DataFrame:
+    """Return parts with a partition for each shard, in the order of their places."""
+    return parts.repartitionById(shards, SHARD).sortWithinPartitions("_version", _TASK, _ROW, "_kind")
+
+
+def _may_share(split: Split) -> bool:
+    """Return whether rows of a split that are read apart can be put together again: they have the same columns."""
+    if not isinstance(split, DiffSplit):
+        return False
+    columns = split.plan.schema
+    same = all(task.schema.equals(columns, check_metadata=True) for task in split.plan.tasks)
+    # A message has no dictionary, which may be as large as all its rows.
+    return same and not any(_has_dictionary(field.type) for field in columns)
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    inner = (kind.field(at).type for at in range(kind.num_fields))
+    return bool(pa.types.is_dictionary(kind)) or any(map(_has_dictionary, inner))
 
 
 @dataclass(frozen=True, slots=True)

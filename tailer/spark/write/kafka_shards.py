@@ -26,13 +26,13 @@ from tenacity import Retrying, retry_if_exception, wait_random_exponential
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.placement import DEFAULT_SHARDS, MOST_SHARDS, Writers
-from tailer.errors import ConfigError, Retry, TailerError
+from tailer.errors import ConfigError, Retry, SinkRejected, TailerError
 from tailer.pipeline.policy import Policy
 from tailer.plan import Position
 from tailer.shards.assignment import check_shard_key
 from tailer.shards.division import Division
 from tailer.shards.resharding import Layout, stream_names
-from tailer.shards.worker import make_sink
+from tailer.shards.worker import ShardWork, make_sink
 from tailer.sink import Sink
 from tailer.spark.release import SameRelease
 from tailer.spark.source.admission import Work
@@ -40,7 +40,7 @@ from tailer.spark.source.options import SourceOptions
 from tailer.spark.source.views import TypedView
 from tailer.spark.write.exchange import check_columns, deliver_exchanged, exchanged
 from tailer.spark.write.patience import Patience
-from tailer.spark.write.shard_rows import ShardRows, check_place
+from tailer.spark.write.shard_rows import ShardRows, SparkForm
 from tailer.start import Start, StartKind
 
 __all__ = ["KafkaShards"]
@@ -88,14 +88,14 @@ class KafkaShards:
         return replace(chosen, rules=rules, positions=True)
 
     def deliver(
-        self, rows: DataFrame, chosen: SourceOptions, view: TypedView, work: Work, is_stopped: Callable[[], bool]
+        self, rows: DataFrame, chosen: SourceOptions, view: TypedView, batch: Work, is_stopped: Callable[[], bool]
     ) -> None:
         """Deliver a micro-batch; blocks until all shards are at its end.
 
         Temporary errors are retried until no shard has advanced for ten minutes, or until `is_stopped`. Raises what the
         sink and the table raise, and `ConfigError` if another table has replaced this one.
         """
-        span = work.span
+        span = batch.span
         assert span is not None, "the driver plans"
         settings = self._settings(chosen.spelled_as(view.columns.names))
         key = make_sink(settings).demands.key
@@ -109,8 +109,8 @@ class KafkaShards:
         check_columns(view.columns)
         check_shard_key(key, view.columns, chosen.path, span.through.version)
         (table_id,) = span.table_ids
-        task = ShardRows(settings, view.columns, table_id, span.after, span.through, SameRelease())
-        patience = Patience(self.name, settings.limits.retry_for_s, is_stopped, partial(_places, task))
+        work = ShardWork(settings, table_id, view.columns, span.after, span.through, before=view.columns)
+        patience = Patience(self.name, settings.limits.retry_for_s, is_stopped, partial(_places, work))
         retrying = Retrying(
             retry=retry_if_exception(_may_pass),
             wait=wait_random_exponential(multiplier=0.5, max=30.0),
@@ -119,14 +119,15 @@ class KafkaShards:
             sleep=patience.sleep,
             reraise=True,
         )
-        retrying(self._attempt, exchanged(rows, key, self.shards), task, span.start, patience)
+        retrying(self._attempt, exchanged(rows, key, self.shards), work, span.start, patience)
 
-    def _attempt(self, ordered: DataFrame, task: ShardRows, start: Position, patience: Patience) -> None:
+    def _attempt(self, ordered: DataFrame, work: ShardWork, start: Position, patience: Patience) -> None:
         """Run the job of a micro-batch. The sink knows which of its rows were delivered by an earlier attempt."""
         # Spark calls from a thread of its own, but a notebook has an event loop in it.
         with ThreadPoolExecutor(1, "tailer-shards") as thread:
-            patience.note(thread.submit(anyio.run, partial(_settle, task, start)).result())
-        errors = [report.error for report in deliver_exchanged(ordered, task) if report.error is not None]
+            patience.note(thread.submit(anyio.run, partial(_settle, work, start)).result())
+        delivered = ShardRows(SameRelease(), work, SparkForm(work.table_id, work.columns))
+        errors = [report.error for report in deliver_exchanged(ordered, delivered) if report.error is not None]
         if errors:
             # A lasting error matters more to a person.
             raise min(errors, key=_may_pass)
@@ -150,28 +151,44 @@ class KafkaShards:
         )
 
 
-async def _settle(task: ShardRows, start: Position) -> list[Position]:
+async def _settle(work: ShardWork, start: Position) -> list[Position]:
     """Put the division into shards in force. Return where they are, after that was checked: no row is written yet.
 
-    If nothing was delivered yet, they are set to `start`, that of the stream. Raises as `check_place` does, for a shard
-    in a snapshot or else for the one that is least advanced.
+    If nothing was delivered yet, they are set to `start`, that of the stream. Raises as `_check_place` does, for a
+    shard in a snapshot or else for the one that is least advanced.
     """
     opening = Position.opening(start.version + 1) if start.closes_version else start
-    async with _layout(task.settings) as (layout, sink):
-        await layout.settle(Division.of(task.settings, sink), opening)
-        places = await layout.places(task.settings.shards)
-        streams = zip(stream_names(task.settings.name, task.settings.shards), places, strict=True)
+    async with _layout(work.settings) as (layout, sink):
+        await layout.settle(Division.of(work.settings, sink), opening)
+        places = await layout.places(work.settings.shards)
+        streams = zip(stream_names(work.settings.name, work.settings.shards), places, strict=True)
         for name, place in sorted(streams, key=lambda stream: (not stream[1].in_snapshot, stream[1])):
-            check_place(name, place, task.begin, sink)
+            _check_place(name, place, work.begin, sink)
         return places
 
 
-def _places(task: ShardRows) -> list[Position]:
+def _check_place(name: str, place: Position, begin: Position, sink: Sink) -> None:
+    """Raise `SinkRejected` if a stream at `place` would miss rows of a query that continues after `begin`."""
+    if place.in_snapshot and not (begin.in_snapshot and begin.version == place.version):
+        reason = f"{name} was delivered up to {place}, and this query does not read that snapshot"
+        remedy = (
+            "Start the query again with the checkpoint folder that it had. Or let the daemon deliver the rest, with "
+            'the same name and sink, write = "executors" and as many shards.'
+        )
+        raise SinkRejected(sink.name, reason, remedy)
+    if place < begin:
+        reason = f"{name} was delivered up to {place}, and this query continues after {begin}"
+        start = place.version + place.closes_version
+        remedy = f"Give the query a new checkpoint folder and start = {start}: what was delivered is left out."
+        raise SinkRejected(sink.name, reason, remedy)
+
+
+def _places(work: ShardWork) -> list[Position]:
     """Return where the shards are."""
 
     async def look() -> list[Position]:
-        async with _layout(task.settings) as (layout, _):
-            return await layout.places(task.settings.shards)
+        async with _layout(work.settings) as (layout, _):
+            return await layout.places(work.settings.shards)
 
     with ThreadPoolExecutor(1, "tailer-shards") as thread:
         return thread.submit(anyio.run, look).result()

@@ -21,13 +21,13 @@ from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.shards.resharding import Layout, UndividedSink
-from tailer.shards.shard_delivery import sharded_pipeline
 from tailer.shards.worker import make_sink
 from tailer.sink import Sink, app_id_of
+from tailer.spark.write.shard_delivery import sharded_pipeline
 from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
-from tests.support.kafka.shards import ThreadRunner
+from tests.support.kafka.shards import LocalExchange
 from tests.support.kafka.topics import admin, create_topic, read_topic, unique_name
 from tests.support.tables.log_files import add, metadata, parquet, protocol, schema_string, write_commit
 from tests.support.waiting import until
@@ -92,7 +92,7 @@ class Pipe:
         settings = self._settings(shards, start, options)
         if shards:
             end = Start(StartKind.VERSION, self.versions - 1)
-            sharded = sharded_pipeline(settings, self._table(), ThreadRunner, TimerWake(), until=end)
+            sharded = sharded_pipeline(settings, self._table(), LocalExchange(), TimerWake(), until=end)
             anyio.run(sharded.run)
         else:
             self.with_sink(lambda sink: self.deliver_by(sink, start), **options)

@@ -1,7 +1,7 @@
 """A pipeline over a table into Kafka topics of its own, delivered by several shards."""
 
-import pickle
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -14,15 +14,19 @@ from tailer.config.pipelines import PipelineSettings
 from tailer.config.placement import Writers
 from tailer.config.tables import open_table
 from tailer.engine.local import LocalEngine
+from tailer.errors import TailerError
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import Policy
+from tailer.pipeline.polling import Polling
+from tailer.pipeline.retry import Retries
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import Position
 from tailer.shards.division import Division
-from tailer.shards.resharding import Layout, UndividedSink
-from tailer.shards.shard_delivery import WholeVersions, sharded_pipeline
-from tailer.shards.worker import ShardReport, ShardWork, deliver_shard, make_sink
-from tailer.sink import Sink
+from tailer.shards.resharding import Layout, UndividedSink, progress_of
+from tailer.shards.worker import ShardReport, make_sink
+from tailer.sink import Sink, shard_name
+from tailer.spark.write.exchange import ShardExchange
+from tailer.spark.write.shard_delivery import ShardDelivery, ShardSession, sharded_pipeline
 from tailer.start import Start, StartKind
 from tailer.stores.stores import Stores
 from tailer.stores.wakeup import TimerWake
@@ -31,15 +35,13 @@ from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.figures import Figures
 from tests.support.kafka.history import History
 from tests.support.kafka.lanes import Form, Lane
-from tests.support.kafka.shards import ThreadRunner, by_key, together
+from tests.support.kafka.shards import LocalExchange, by_key, together
 from tests.support.kafka.topics import Follower, Record, read_topic
 from tests.support.s3.tables import RemoteTable
 
 __all__ = ["ShardedDelivery"]
 
 T = TypeVar("T")
-
-PATIENCE_S = 1.0
 
 
 class ShardedDelivery:
@@ -63,7 +65,7 @@ class ShardedDelivery:
         self.servers = kafka.bootstrap_servers
         self.rules: PairingRules | None = None  # None: those that go with the key
         self.policy = Policy()
-        self.whole: Callable[[PipelineSettings], WholeVersions | None] = lambda _: None
+        self.exchange: ShardExchange = LocalExchange()
         self.lane = Lane("confluent-kafka", form, options=options)
         self.lane.create(self.servers)
         self.options = self.lane.sink_options(self.servers, f"{self.lane.topic}-progress") | {"create_topics": True}
@@ -94,30 +96,40 @@ class ShardedDelivery:
 
     def pipeline(self, shards: int, until: int | None = None, start: str = "earliest") -> Pipeline:
         end = None if until is None else Start(StartKind.VERSION, until)
-        settings = self.settings(shards, start)
-        whole = self.whole(settings)
-        return sharded_pipeline(settings, self.table(), ThreadRunner, TimerWake(), until=end, whole=whole)
+        return sharded_pipeline(self.settings(shards, start), self.table(), self.exchange, TimerWake(), until=end)
 
     def deliver(self, shards: int, until: int | None = None, start: str = "earliest") -> None:
         """Deliver all shards up to the newest version, or up to that version."""
         anyio.run(self.pipeline(shards, self.last if until is None else until, start).run)
 
-    def deliver_undivided(self) -> None:
-        """Deliver up to the newest version in one process, as the daemon does."""
-        settings = self.settings(1)
+    def deliver_undivided(self, last: int | None = None, start: str = "earliest") -> None:
+        """Deliver up to the newest version, or up to `last`, in one process, as the daemon does."""
+        settings = self.settings(1, start)
 
         async def deliver(sink: Sink) -> None:
             whole = UndividedSink(sink, settings.name, self.layout(sink), settings.start)
             engine = ChangelogEngine(LocalEngine(), settings.pairing)
-            until = Start.parse(str(self.last))
-            await row_pipeline(settings.name, self.table(), whole, engine, TimerWake(), settings.start, until).run()
+            until = Start(StartKind.VERSION, self.last if last is None else last)
+            wake, policy = TimerWake(), settings.policy
+            await row_pipeline(settings.name, self.table(), whole, engine, wake, settings.start, until, policy).run()
 
         self.with_sink(deliver)
 
     def attempt(self, shard: int, shards: int, until: int) -> ShardReport:
-        """Deliver one shard, as an executor does."""
-        (data,) = deliver_shard(ShardWork(self.settings(shards), shard, until, PATIENCE_S))
-        report: ShardReport = pickle.loads(data)
+        """Deliver one shard up to a version, whatever the others have."""
+        settings, report = self.settings(shards), ShardReport(shard)
+        table, retries = self.table(), Retries(settings.name, settings.limits.retry_for_s)
+        delivery = _OneShard(settings, table, LocalExchange(shard), retries)
+        delivery.name = shard_name(settings.name, shard, shards)
+        end, wake = Start(StartKind.VERSION, until), TimerWake()
+        polling = Polling.of(settings.limits, wake)
+        pipeline = Pipeline(
+            settings.name, table, delivery, wake, settings.start, end, settings.policy, polling, retries
+        )
+        try:
+            anyio.run(pipeline.run)
+        except TailerError as error:
+            report.error = error
         return report
 
     def settle(self, shards: int, start: str = "earliest") -> None:
@@ -168,3 +180,20 @@ class ShardedDelivery:
         assert isinstance(self.history, History)
         figures = self.lane.figures(self.history, by_key(self.read("rows")))
         return figures.missing, figures.doubled, figures.disordered, figures.unfolded
+
+
+class _OneShard(ShardDelivery):
+    """A delivery of the shard with that `name` alone, into whatever division there is."""
+
+    name = ""
+
+    @asynccontextmanager
+    async def session(self, table_id: str) -> AsyncIterator[ShardSession]:
+        """See `ShardDelivery.session`."""
+        sink = make_sink(self.settings)
+        try:
+            layout = Layout(self.settings.name, self.table, sink, lambda: make_sink(self.settings))
+            found = await progress_of(self.name, self.table, sink)
+            yield ShardSession(self, sink, layout, [found.position])
+        finally:
+            await sink.aclose()

@@ -1,38 +1,70 @@
-"""Shards without Spark: a runner in this process, and their combined END records."""
+"""Shards without Spark: an exchange in this process, and their combined END records."""
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from anyio import to_thread
+from pyspark.sql import SparkSession
+
+from tailer.errors import SinkFenced
+from tailer.shards.packed_rows import PARTS, note_part, parts_of
+from tailer.shards.worker import ShardReport, ShardWork
+from tailer.spark.release import SameRelease
+from tailer.spark.splits import Split, read_split
+from tailer.spark.write.exchange import ShardExchange
+from tailer.spark.write.shard_rows import PackedForm, ShardRows
 from tests.support.kafka.topics import Record
 
-__all__ = ["ThreadRunner", "by_key", "together"]
+__all__ = ["LocalExchange", "by_key", "together"]
+
+PATIENCE_S: Final = 1.0
+ATTEMPTS: Final = 4
 
 
-class ThreadRunner:
-    """A runner with a thread for each item."""
+class LocalExchange(ShardExchange):
+    """An exchange in this process: a thread for each shard. `only`: deliver this shard alone; None: all shards."""
 
-    def run(self, work: Callable[[Any], Iterator[bytes]], items: Sequence[Any]) -> "_Results":
-        """See `tailer.shards.shard_delivery.Runner`."""
-        threads = ThreadPoolExecutor(len(items))
-        return _Results(threads, [threads.submit(lambda item: list(work(item)), item) for item in items])
+    def __init__(self, only: int | None = None) -> None:
+        super().__init__(_no_session)
+        self._only = only
+
+    async def deliver(self, splits: Sequence[Split], work: ShardWork, key: Sequence[str]) -> list[ShardReport]:
+        """See `ShardExchange.deliver`."""
+        return await to_thread.run_sync(self._deliver, splits, work, key)
+
+    def _deliver(self, splits: Sequence[Split], work: ShardWork, key: Sequence[str]) -> list[ShardReport]:
+        shards, notes = work.settings.shards, []
+        read = (
+            batch for split in splits for batch in read_split(split, lambda *found: notes.append(note_part(*found)))
+        )
+        parts = [PARTS.empty_table(), *(pa.Table.from_batches([parts_of(batch, key, shards)]) for batch in read)]
+        ordered = pa.concat_tables([*parts, *(pa.Table.from_batches([note]) for note in notes)]).sort_by(
+            [(name, "ascending") for name in ("_version", "_task", "_row", "_kind")]
+        )
+        some = range(shards) if self._only is None else [self._only]
+        delivered = ShardRows(SameRelease(), work, PackedForm(work.table_id))
+        with ThreadPoolExecutor(shards) as threads:
+            return list(threads.map(lambda shard: _delivered(delivered, ordered, shard), some))
 
 
-class _Results(Iterator[list[bytes]]):
-    def __init__(self, threads: ThreadPoolExecutor, running: list[Future[list[bytes]]]) -> None:
-        self._threads = threads
-        self._running = running
+def _delivered(delivered: ShardRows, parts: pa.Table, shard: int) -> ShardReport:
+    """Deliver a shard; a task that was fenced runs again, as in Spark."""
+    own = parts.filter(pc.equal(parts["_shard"], shard)).to_batches()
+    for attempt in range(ATTEMPTS - 1):
+        with suppress(SinkFenced):
+            return delivered.report(shard, iter(own), PATIENCE_S * 2**attempt)
+    return delivered.report(shard, iter(own), PATIENCE_S)
 
-    def __next__(self) -> list[bytes]:
-        if not self._running:
-            raise StopIteration
-        return self._running.pop(0).result()
 
-    def close(self) -> None:
-        self._threads.shutdown()
+def _no_session() -> SparkSession:
+    raise AssertionError("no session is needed")
 
 
 def by_key(records: Sequence[Record]) -> list[Record]:

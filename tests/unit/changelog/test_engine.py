@@ -5,7 +5,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from tailer.errors import ConfigError, FileVacuumed, StorageUnavailable
 from tailer.events import CHANGE_TYPE, ChangeBatch
 from tailer.plan import TASKS, ChangePlan, ChangeTask, Position, Regime, TaskKind
 from tailer.read.execute import execute
-from tailer.shards.assignment import TaskShards
 from tests.support.streams import become
 from tests.support.tables.log_files import parquet
 
@@ -81,13 +79,6 @@ async def run(engine: ChangelogEngine, plan: ChangePlan, after: Position | None 
             rows = zip(*(column.to_pylist() for column in columns), strict=True)
             seen += [(kind, batch.task, row, key) for kind, row, key in rows]
     return seen
-
-
-async def test_an_engine_that_runs_some_tasks_only(plan: ChangePlan) -> None:
-    """Each shard compares the version, and delivers the rows of its own tasks."""
-    whole = await run(ChangelogEngine(LocalEngine(1), BY_KEY), plan)
-    shards = [await run(ChangelogEngine(TaskShards(LocalEngine(1), shard, 3), BY_KEY), plan) for shard in range(3)]
-    assert sorted(chain(*shards)) == sorted(whole)
 
 
 async def test_without_room_nothing_is_kept(plan: ChangePlan) -> None:

@@ -36,6 +36,7 @@ class Scripted:
         self.resume = resume
         self.table_id: str | None = None
         self.app_id: str | None = None
+        self.announces_columns = False
         self.calls: list[str] = []
         self.together = 3
         self._table = table

@@ -2,7 +2,7 @@
 
 import pickle
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 from zlib import crc32
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from sinks.memory import MemorySink
@@ -20,18 +21,20 @@ from tailer.config.placement import Writers
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError
+from tailer.events import ChangeBatch
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.policy import OnDataLoss, Policy
 from tailer.plan import ChangePlan, Position
-from tailer.shards.assignment import KeyShards, TaskShards, shard_numbers
-from tailer.shards.shard_delivery import sharded_pipeline
+from tailer.shards.assignment import check_shard_key, shard_numbers
+from tailer.shards.packed_rows import PARTS, parts_of, unpacked
 from tailer.shards.worker import ShardWork, make_sink
 from tailer.sink import shard_name, shard_of
+from tailer.spark.write.shard_delivery import sharded_pipeline
 from tailer.start import Start
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
 from tests.support.kafka.history import History
-from tests.support.tables.log_files import add, metadata, parquet, protocol, schema_string, write_commit
+from tests.support.kafka.shards import LocalExchange
 
 KEYED = PairingRules(compute_updates=True, key=("id",), null_keys=True)
 Row = tuple[Any, ...]  # task, row, and the row's values
@@ -108,40 +111,42 @@ async def plans(history: History) -> list[ChangePlan]:
     return pages
 
 
-async def rows_of(engine: Engine, plan: ChangePlan, after: Position | None = None) -> list[Row]:
-    found: list[Row] = []
-    async with engine.run(plan, after) as batches:
-        async for batch in batches:
-            rows = (tuple(row.values()) for row in batch.rows.to_pylist())
-            found += [(batch.task, index, *row) for index, row in zip(batch.row_index.to_pylist(), rows, strict=True)]
+async def rows_of(engine: Engine, plan: ChangePlan) -> list[Row]:
+    async with engine.run(plan) as batches:
+        return [row async for batch in batches for row in rows_in(batch)]
+
+
+def rows_in(batch: ChangeBatch) -> list[Row]:
+    rows = (tuple(row.values()) for row in batch.rows.to_pylist())
+    return [(batch.task, index, *row) for index, row in zip(batch.row_index.to_pylist(), rows, strict=True)]
+
+
+async def rows_in_shards(plan: ChangePlan, rules: PairingRules, key: Sequence[str], shards: int) -> list[list[Row]]:
+    """Return the rows of each shard, as executors bring them there."""
+    async with ChangelogEngine(LocalEngine(), rules).run(plan) as batches:
+        parts = [parts_of(batch, key, shards) async for batch in batches]
+    places = [(name, "ascending") for name in ("_version", "_task", "_row")]
+    ordered = pa.Table.from_batches(parts, PARTS).sort_by(places)
+    found = []
+    for shard in range(shards):
+        own = ordered.filter(pc.equal(ordered["_shard"], shard)).to_batches()
+        changes = unpacked(iter(own), shard, plan.table_id, {}, lambda *_: None)
+        found.append([row for batch in changes for row in rows_in(batch)])
     return found
 
 
-def by_key(shard: int, shards: int) -> Engine:
-    return KeyShards(ChangelogEngine(LocalEngine(), KEYED), shard, shards)
-
-
-def by_task(shard: int, shards: int) -> Engine:
-    return ChangelogEngine(TaskShards(LocalEngine(), shard, shards), PairingRules())
-
-
-def by_task_of_compared(shard: int, shards: int) -> Engine:
-    return ChangelogEngine(TaskShards(LocalEngine(), shard, shards), KEYED)
+WAYS = [(("id",), KEYED), ((), PairingRules()), ((), KEYED)]
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(
-    ("division", "rules"), [(by_key, KEYED), (by_task, PairingRules()), (by_task_of_compared, KEYED)]
-)
+@pytest.mark.parametrize(("key", "rules"), WAYS)
 async def test_every_row_is_in_one_shard_in_its_order(
-    history: History, division: Callable[[int, int], Engine], rules: PairingRules
+    history: History, key: Sequence[str], rules: PairingRules
 ) -> None:
-    whole = ChangelogEngine(LocalEngine(), rules)
-    engines = [division(shard, 3) for shard in range(3)]
     used = set()
     for plan in await plans(history):
-        wanted = await rows_of(whole, plan)
-        found = [await rows_of(engine, plan) for engine in engines]
+        wanted = await rows_of(ChangelogEngine(LocalEngine(), rules), plan)
+        found = await rows_in_shards(plan, rules, key, 3)
         # Sorted means position order, except for the images of an update, which share a position.
         assert sorted(row for shard in found for row in shard) == sorted(wanted)
         for number, shard in enumerate(found):
@@ -155,43 +160,20 @@ async def test_every_row_is_in_one_shard_in_its_order(
 async def test_a_key_has_one_shard_for_all_versions(history: History) -> None:
     shards: dict[int, set[int]] = defaultdict(set)
     for plan in await plans(history):
-        for number in range(2):
-            for row in await rows_of(by_key(number, 2), plan):
+        for number, rows in enumerate(await rows_in_shards(plan, KEYED, ("id",), 2)):
+            for row in rows:
                 shards[row[2]].add(number)
     assert len(shards) > 300
     assert {len(numbers) for numbers in shards.values()} == {1}
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("division", [by_key, by_task, by_task_of_compared])
-async def test_a_shard_continues_after_any_of_its_rows(
-    history: History, division: Callable[[int, int], Engine]
-) -> None:
-    largest = max(await plans(history), key=lambda plan: len(plan.tasks))
-    whole = await rows_of(division(1, 2), largest)
-    for index in range(0, len(whole), 7):
-        place = Position(largest.version, *whole[index][:2])
-        assert await rows_of(division(1, 2), largest, place) == [row for row in whole if row[:2] > whole[index][:2]]
-
-
-@pytest.mark.anyio
-async def test_keys_that_rows_cannot_be_divided_by(tmp_path: Path) -> None:
-    nested = {"type": "array", "elementType": "long", "containsNull": True}
-    table = pa.table({"a": [1], "id": pa.array([[1]])})
-    size = parquet(tmp_path / "one.parquet", table).stat().st_size
-    actions = [protocol(), metadata(schema_string(a="long", id=nested)), add("one.parquet", size=size)]
-    write_commit(tmp_path, 0, *actions)
-    log = DeltaTableLog(LocalStore(tmp_path))
-    await log.seek(0)
-    plan = await log.next_plan()
-    assert plan is not None
+def test_keys_that_rows_cannot_be_divided_by() -> None:
+    columns = pa.schema([("a", pa.int64()), ("id", pa.list_(pa.int64()))])
     with pytest.raises(ConfigError, match="assigned to shards by 'id'"):
-        await rows_of(by_key(0, 2), plan)
-    absent = KeyShards(
-        ChangelogEngine(LocalEngine(), PairingRules(compute_updates=True, key=("b",), null_keys=True)), 0, 2
-    )
+        check_shard_key(("a", "id"), columns, "t", 0)
     with pytest.raises(ConfigError, match="no column 'b' at version 0"):
-        await rows_of(absent, plan)
+        check_shard_key(("b",), columns, "t", 0)
+    check_shard_key(("a",), columns, "t", 0)
 
 
 def settings(tmp_path: Path, kind: str, options: dict[str, Any], policy: Policy) -> PipelineSettings:
@@ -205,10 +187,10 @@ KAFKA = {"bootstrap_servers": "127.0.0.1:1", "client": LOGIN}
 
 
 def test_work_for_executors_does_not_show_secrets(tmp_path: Path) -> None:
-    work = ShardWork(settings(tmp_path, "kafka", KAFKA, Policy()), 1, 20)
+    nothing, end = Position.opening(0), Position.end(20)
+    work = ShardWork(settings(tmp_path, "kafka", KAFKA, Policy()), "t", pa.schema([]), nothing, end)
     assert "hush" not in f"{work!r} {work}"
     assert pickle.loads(pickle.dumps(work)) == work
-    assert work.name == "p/1-of-4"
 
 
 def test_pipelines_that_cannot_be_sharded_are_refused(tmp_path: Path) -> None:
@@ -218,5 +200,5 @@ def test_pipelines_that_cannot_be_sharded_are_refused(tmp_path: Path) -> None:
     assert "kafka" in raised.value.hint
     losing = settings(tmp_path, "kafka", KAFKA, Policy(on_data_loss=OnDataLoss.RESNAPSHOT))
     with pytest.raises(ConfigError, match="on_data_loss"):
-        sharded_pipeline(losing, DeltaTableLog(LocalStore(tmp_path)), lambda: pytest.fail("not asked"), TimerWake())
+        sharded_pipeline(losing, DeltaTableLog(LocalStore(tmp_path)), LocalExchange(), TimerWake())
     assert not MemorySink("memory").distributes

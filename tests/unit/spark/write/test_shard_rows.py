@@ -9,8 +9,9 @@ import pytest
 from tailer.errors import ConfigError
 from tailer.events import METADATA_FIELDS, ChangeBatch
 from tailer.plan import SNAPSHOT_TASKS, TASKS, Position
-from tailer.spark.write import shard_rows
-from tailer.spark.write.shard_rows import SHARD
+from tailer.shards import worker
+from tailer.shards.worker import ShardReport
+from tailer.spark.write.shard_rows import SHARD, SparkForm
 
 COLUMNS: Final = pa.schema([("id", pa.int64())])
 PAIR: Final = ("update_preimage", "update_postimage")
@@ -44,8 +45,7 @@ def batches(size: int, rows: list[tuple[int, int, int, str]] = ROWS) -> Iterator
 
 def found(size: int, place: Position) -> list[ChangeBatch]:
     """Return the batches after a place."""
-    work = shard_rows.ShardRows(None, COLUMNS, "t", place, place, None)  # type: ignore[arg-type]
-    return list(shard_rows._after(place, shard_rows._changes(shard_rows._of_shard(2, batches(size)), work)))
+    return list(worker._after(place, SparkForm("t", COLUMNS).changes(ShardReport(2), batches(size))))
 
 
 def ids(some: list[ChangeBatch]) -> list[int]:
@@ -92,4 +92,4 @@ def test_a_place_by_other_rules_is_refused(task: int) -> None:
 
 def test_rows_of_another_shard_are_refused() -> None:
     with pytest.raises(AssertionError, match="the rows of its shard"):
-        list(shard_rows._of_shard(1, batches(3)))
+        list(SparkForm("t", COLUMNS).changes(ShardReport(1), batches(3)))

@@ -1,14 +1,15 @@
-"""Versions of the daemon into Kafka that all executors compare together (`tailer.spark.write.shared_versions`).
+"""Ranges of versions of the daemon into Kafka, read once and brought to their shards by Spark's exchange.
 
-Messages are those of shards that compare by themselves, and these go on wherever a shared version ended.
+Messages are those of one process. Wherever a range ended early, the next one goes on.
 """
 
 import json
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -26,18 +27,16 @@ from pyspark.sql import DataFrame, SparkSession
 from tailer.changelog.carryovers import concerns
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import Carryovers, PairingRules
-from tailer.config.pipelines import PipelineSettings
 from tailer.engine.local import LocalEngine
-from tailer.errors import DataCorrupt, EngineUnavailable, SinkFenced
+from tailer.errors import DataCorrupt, EngineUnavailable, FileVacuumed, SinkFenced
 from tailer.pipeline.policy import Policy
-from tailer.plan import ChangePlan, Position
-from tailer.read.data_files import LOCAL
-from tailer.shards.worker import ShardReport
+from tailer.plan import END, Position
+from tailer.shards.worker import ShardReport, ShardWork
 from tailer.spark.native import comparing
-from tailer.spark.write import shared_versions
-from tailer.spark.write.exchange import deliver_exchanged
+from tailer.spark.splits import DiffSplit, Split
+from tailer.spark.write import exchange
+from tailer.spark.write.exchange import ShardExchange, deliver_exchanged
 from tailer.spark.write.shard_rows import ShardRows
-from tailer.spark.write.shared_versions import SharedVersions
 from tests.support.follow import follow, plans
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.history import History
@@ -54,57 +53,60 @@ SHARDS = 3
 ENDS_S = 60.0
 
 
-@dataclass
-class Notes:
-    """Versions that `Noted` delivered, with the reports of their shards.
+class Noted(ShardExchange):
+    """An exchange through Spark that notes the last versions of its ranges, and the reports of their shards.
 
-    `fails_at`: a version behind which the driver fails, once. `began`: set when the next one begins.
+    `fails_at`: a version behind whose range the driver fails, once. `before`: called before each range.
     """
 
-    versions: list[int] = field(default_factory=list)
-    reports: list[ShardReport] = field(default_factory=list)
-    fails_at: int | None = None
-    began: anyio.Event | None = None
+    def __init__(self, spark: SparkSession) -> None:
+        super().__init__(lambda: spark)
+        self.lasts: list[int] = []
+        self.reports: list[ShardReport] = []
+        self.fails_at: int | None = None
+        self.before: Callable[[], Awaitable[None]] | None = None
 
-
-class Noted(SharedVersions):
-    """See `Notes`."""
-
-    def __init__(self, notes: Notes, settings: PipelineSettings, session: Callable[[], SparkSession]) -> None:
-        super().__init__(settings, session, LOCAL)
-        self._notes = notes
-
-    async def deliver(self, plan: ChangePlan) -> list[ShardReport] | None:
-        if self._notes.began is not None:
-            self._notes.began.set()
-        found = await super().deliver(plan)
-        self._notes.versions.append(plan.version)
-        self._notes.reports += found or []
-        if self._notes.fails_at == plan.version:
-            self._notes.fails_at = None
+    async def deliver(self, splits: Sequence[Split], work: ShardWork, key: Sequence[str]) -> list[ShardReport]:
+        if self.before is not None:
+            await self.before()
+        found = await super().deliver(splits, work, key)
+        self.lasts.append(work.through.version)
+        self.reports += found
+        if self.fails_at is not None and work.through.version >= self.fails_at:
+            self.fails_at = None
             raise EngineUnavailable("Spark", "the driver fails")
         return found
 
 
-@pytest.fixture
-def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
-    """Executors share all comparisons. A table of any size is worth it."""
-    monkeypatch.setattr(comparing, "SHARED_BYTES", 0)
-    return Notes()
+@pytest.fixture(params=[0, comparing.SHARED_BYTES], ids=["all compare", "one compares"])
+def versions(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[int]:
+    """Return a list of the versions that all executors compare: all there are to compare, or none."""
+    monkeypatch.setattr(comparing, "SHARED_BYTES", request.param)
+    found: list[int] = []
+    made = comparing.compared
+
+    def compared(spark: SparkSession, split: DiffSplit, kept: ExitStack | None = None) -> comparing.Compared:
+        found.append(split.plan.version)
+        return made(spark, split, kept)
+
+    monkeypatch.setattr(comparing, "compared", compared)
+    return found
 
 
 @pytest.fixture(params=FORMS)
-def place(
-    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes, request: pytest.FixtureRequest
-) -> ShardedDelivery:
+def place(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, request: pytest.FixtureRequest) -> ShardedDelivery:
     history = History(tmp_path / "table", seed=6, length=22, large=900, large_every=9)
-    return sharing(spark, ShardedDelivery(kafka, history, request.param), notes)
-
-
-def sharing(spark: SparkSession, place: ShardedDelivery, notes: Notes) -> ShardedDelivery:
-    """Have executors share the comparisons of a delivery."""
-    place.whole = lambda settings: Noted(notes, settings, lambda: spark)
+    place = ShardedDelivery(kafka, history, request.param)
+    place.exchange = Noted(spark)
     return place
+
+
+ALL_COMPARE: Final = pytest.mark.parametrize("versions", [0], indirect=True, ids=["all compare"])
+
+
+def notes(place: ShardedDelivery) -> Noted:
+    assert isinstance(place.exchange, Noted)
+    return place.exchange
 
 
 def published(place: ShardedDelivery, commits: int) -> None:
@@ -128,92 +130,96 @@ def compared(place: ShardedDelivery) -> list[int]:
 
 
 @pytest.mark.sampled(2)
-def test_every_change_once_in_order(place: ShardedDelivery, notes: Notes) -> None:
+def test_every_change_once_in_order(place: ShardedDelivery, versions: list[int]) -> None:
     for commits in (11, 10):
         published(place, commits)
         place.deliver(SHARDS)
     check(place)
-    assert notes.versions == compared(place)
-    assert len(notes.versions) >= (9 if place.lane.form == "keyed" else 1)
+    assert notes(place).lasts == [11, 21]
+    assert versions == ([] if comparing.SHARED_BYTES else compared(place))
     engine = ChangelogEngine(LocalEngine(), place.settings(SHARDS).pairing)
     expected = Counter(
         kind
         for found in follow(place.table_path, engine=engine)
-        if found.plan.version in notes.versions
         for batch in found.batches
         for kind in batch.rows.column("_change_type").to_pylist()
     )
-    assert sum((report.rows for report in notes.reports), Counter()) == expected
+    reports = notes(place).reports
+    assert sum((report.rows for report in reports), Counter()) == expected
+    assert sorted(plan.version for report in reports for plan, _ in report.compared) == compared(place)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("place", ["keyed"], indirect=True)
-def test_the_driver_fails_behind_a_version(place: ShardedDelivery, notes: Notes) -> None:
+def test_the_driver_fails_behind_a_range(place: ShardedDelivery) -> None:
     """It was delivered, and is not delivered again."""
     published(place, 21)
-    notes.fails_at = compared(place)[2]
+    notes(place).fails_at = 21
     place.deliver(SHARDS)
     check(place)
 
 
+@ALL_COMPARE
 @pytest.mark.parametrize("place", ["keyed"], indirect=True)
-def test_shards_that_are_at_different_places(place: ShardedDelivery, notes: Notes) -> None:
-    """As after a failure: one has the version, the others do not."""
+def test_shards_that_are_at_different_places(place: ShardedDelivery, versions: list[int]) -> None:
+    """As after a failure: one has a version, the others do not."""
     published(place, 21)
-    versions = compared(place)
-    place.deliver(SHARDS, until=versions[3] - 1)
-    assert place.attempt(1, SHARDS, versions[3]).error is None
+    found = compared(place)
+    place.deliver(SHARDS, until=found[3] - 1)
+    assert place.attempt(1, SHARDS, found[3]).error is None
     place.deliver(SHARDS)
     check(place)
-    assert versions[3] in notes.versions
+    assert found[3] in versions
 
 
+@ALL_COMPARE
 @pytest.mark.parametrize("place", ["keyed"], indirect=True)
-@pytest.mark.parametrize(
-    "error",
-    [OSError("the job fails"), EngineUnavailable("Spark", "the driver fails")],
-    ids=["each by itself", "together again"],
-)
-@pytest.mark.sampled(2)
 def test_a_version_delivered_in_part(
-    place: ShardedDelivery, notes: Notes, monkeypatch: pytest.MonkeyPatch, error: Exception
+    place: ShardedDelivery, versions: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All shards are inside of it when the job ends."""
     published(place, 21)
     engine = ChangelogEngine(LocalEngine(), place.settings(SHARDS).pairing)
     found = max(
         (each for each in follow(place.table_path, engine=engine) if each.plan.version in compared(place)),
-        key=lambda each: len(each.positions),
+        key=lambda each: len({at.task for at in each.positions}),
     )
-    inside, made = found.positions[len(found.positions) // 2], deliver_exchanged
+    tasks = sorted({at.task for at in found.positions})
+    assert len(tasks) > 1
+    inside, made = Position(found.plan.version, tasks[len(tasks) // 2 - 1], END), deliver_exchanged
     begun: list[Position] = []
 
-    def half(rows: DataFrame, work: ShardRows) -> list[ShardReport]:
-        if begun or work.through.version != inside.version:
-            return made(rows, work)
-        some = rows.where(f"_task < {inside.task} OR (_task = {inside.task} AND _row <= {inside.row})")
-        assert not any(report.error for report in made(some, replace(work, through=inside)))
+    def half(rows: DataFrame, delivered: ShardRows) -> list[ShardReport]:
+        if begun:
+            return made(rows, delivered)
+        some = rows.where(f"_version < {inside.version} OR (_version = {inside.version} AND _task <= {inside.task})")
+        work = replace(delivered.work, through=inside)
+        assert not any(report.error for report in made(some, replace(delivered, work=work)))
         begun.extend(place.places(SHARDS))
-        raise error
+        raise OSError("the job fails")
 
-    monkeypatch.setattr(shared_versions, "deliver_exchanged", half)
+    monkeypatch.setattr(exchange, "deliver_exchanged", half)
     place.deliver(SHARDS)
     check(place)
-    assert all(at.is_inside and at.version == inside.version for at in begun)
-    assert notes.versions == compared(place)
+    assert begun == [inside] * SHARDS
+    assert set(versions) == set(compared(place))
 
 
+@ALL_COMPARE
 @pytest.mark.parametrize("place", ["keyed"], indirect=True)
-def test_executors_that_cannot_compare(place: ShardedDelivery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each shard compares by itself then."""
+def test_executors_that_cannot_compare(
+    place: ShardedDelivery, versions: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them compares each version then."""
 
     def broken(*_: object) -> None:
         raise OSError("no disk")
 
-    monkeypatch.setattr(shared_versions, "compared", broken)
+    monkeypatch.setattr(comparing, "compared", broken)
     published(place, 21)
     place.deliver(SHARDS)
     check(place)
+    assert versions == []
 
 
 def rewritten(table: Path, version: int, rows: Sequence[dict[str, int]], schema: pa.Schema) -> None:
@@ -223,108 +229,107 @@ def rewritten(table: Path, version: int, rows: Sequence[dict[str, int]], schema:
     write_commit(table, version, *changed, remove(f"{version - 1}.parquet"), add(f"{version}.parquet", size=size))
 
 
-@pytest.mark.nightly
+@ALL_COMPARE
 def test_changes_of_columns_are_announced(
-    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, versions: list[int]
 ) -> None:
-    """Shards compare such versions by themselves, also where the daemon begins with one."""
+    """A range ends before each, and executors compare also such a version."""
     schema, path = pa.schema([("id", pa.int64())]), tmp_path / "table"
     rows = [{"id": key} for key in range(6)]
     first = add("0.parquet", size=parquet(path / "0.parquet", pa.Table.from_pylist(rows, schema)).stat().st_size)
     write_commit(path, 0, protocol(), metadata(schema_string(id="long")), first)
-    place = sharing(spark, ShardedDelivery(kafka, path, schema_topic=unique_name("schema")), notes)
-    place.deliver(SHARDS)
+    place = ShardedDelivery(kafka, path, schema_topic=unique_name("schema"))
+    place.exchange = Noted(spark)
     for version in range(1, 6):
         if version % 2 == 0:
             schema = schema.append(pa.field(f"n{version}", pa.int64()))
         rows = [row | dict.fromkeys(schema.names[1:], version) for row in rows[1:]]
         rewritten(path, version, rows, schema)
-        if version != 4:
-            place.deliver(SHARDS)
+    place.deliver(SHARDS)
+    assert notes(place).lasts == [1, 3, 5]
     messages = [json.loads(record.value or b"") for record in place.read("schema")]
     assert sorted((each["_commit_version"], each["shard"]) for each in messages) == [
         (version, shard) for version in (2, 4) for shard in range(SHARDS)
     ]
-    assert notes.versions == [1, 3, 5]
+    # Rows of versions that change the columns have other columns before and after.
+    assert versions == [1, 3, 5]
     found = [json.loads(record.value or b"null") for record in place.read("rows")]
     deleted = Counter(each["source"]["commit_version"] for each in found if each and each["op"] == "d")
     assert deleted == Counter(range(1, 6))
 
 
+@ALL_COMPARE
+@pytest.mark.usefixtures("versions")
 @pytest.mark.parametrize("place", ["keyed"], indirect=True)
-@pytest.mark.nightly
-def test_a_version_begun_by_other_rules(place: ShardedDelivery) -> None:
-    """The shards refuse it, with their own words."""
-    published(place, 21)
-    plan = next(plan for plan in plans(place.table_path) if plan.version == compared(place)[-1])
-    whole = SharedVersions(place.settings(SHARDS), lambda: pytest.fail("no session is needed"), LOCAL)
-    assert not whole.takes(plan, [Position(plan.version, plan.tasks[0].index, 0)])
-
-
-@pytest.mark.parametrize("place", ["keyed"], indirect=True)
-def test_cancelled_in_the_middle(spark: SparkSession, place: ShardedDelivery, notes: Notes) -> None:
+def test_cancelled_in_the_middle(spark: SparkSession, place: ShardedDelivery) -> None:
     """Its jobs end with it. The next instance delivers the rest."""
     published(place, 21)
 
     async def cancelled(after_s: float) -> None:
-        notes.began = anyio.Event()
+        began = anyio.Event()
+
+        async def begin() -> None:
+            began.set()
+
+        notes(place).before = begin
         with fail_after(ENDS_S):
             async with create_task_group() as group:
                 group.start_soon(place.pipeline(SHARDS, place.last).run)
-                await notes.began.wait()
+                await began.wait()
                 await anyio.sleep(after_s)
                 group.cancel_scope.cancel()
-        notes.began = None
 
     for after_s in (0.0, 0.5, 1.2):
         anyio.run(cancelled, after_s)
         assert not spark.sparkContext.statusTracker().getActiveJobsIds()
+    notes(place).before = None
     place.deliver(SHARDS)
     check(place)
 
 
-@pytest.mark.nightly
-def test_whole_versions_in_one_transaction(
-    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes
-) -> None:
-    """Shards deliver these by themselves."""
+def test_whole_versions_in_one_transaction(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path) -> None:
     history = History(tmp_path / "table", seed=6, length=12)
     history.publish(11)
-    place = sharing(spark, ShardedDelivery(kafka, history, boundary="version"), notes)
+    place = ShardedDelivery(kafka, history, boundary="version")
+    place.exchange = Noted(spark)
     place.deliver(SHARDS)
     check(place)
-    assert notes.versions == []
 
 
 BY_KEY: Final = PairingRules(compute_updates=True, key=("k",), skip_unchanged=True)
 
 
 # The first without row tracking, the second with it.
+@ALL_COMPARE
 @pytest.mark.parametrize("name", ["08", "11"])
 @pytest.mark.nightly
-def test_recorded_histories(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes, name: str) -> None:
-    """Messages are those of shards that compare by themselves. With row ids, where rows are tracked."""
+def test_recorded_histories(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, versions: list[int], name: str
+) -> None:
+    """With row ids, where rows are tracked."""
     recorded = read(HISTORIES / f"{name}.tar.xz", tmp_path)
     path, first = recorded.path, recorded.first
     tracked = any(task.tracking for plan in plans(path, first) for task in plan.tasks)
     rules, policy = PairingRules(compute_updates=tracked), Policy(row_ids=tracked)
-    check_messages(spark, kafka, notes, path, rules, policy, first)
-    assert len(notes.versions) > 1
+    check_messages(spark, kafka, path, rules, policy, first)
+    assert len(versions) > 1
 
 
+@pytest.mark.usefixtures("versions")
 @pytest.mark.parametrize("seed", seeds(1))
 @pytest.mark.nightly
 def test_columns_that_change_while_files_are_rewritten(
-    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes, seed: int
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, seed: int
 ) -> None:
     path = Reshaped(tmp_path, random.Random(seed)).run(20).path
-    check_messages(spark, kafka, notes, path, PairingRules())
+    check_messages(spark, kafka, path, PairingRules())
 
 
+@ALL_COMPARE
 @pytest.mark.nightly
-def test_updates_by_a_key(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes) -> None:
-    check_messages(spark, kafka, notes, Rewriting(tmp_path, 1).table.path, BY_KEY)
-    assert len(notes.versions) > 5
+def test_updates_by_a_key(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, versions: list[int]) -> None:
+    check_messages(spark, kafka, Rewriting(tmp_path, 1).table.path, BY_KEY)
+    assert len(versions) > 5
 
 
 LACKING: Final = {
@@ -336,24 +341,35 @@ LACKING: Final = {
 KEPT: Final = PairingRules(Carryovers.KEEP, compute_updates=True, key=("id",))
 
 
+@ALL_COMPARE
 @pytest.mark.parametrize("kind", LACKING)
 @pytest.mark.nightly
 def test_types_that_spark_lacks(
-    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes, kind: str
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, versions: list[int], kind: str
 ) -> None:
-    """Each shard compares by itself."""
     written_and_updated(tmp_path, x=LACKING[kind])
-    check_messages(spark, kafka, notes, tmp_path, KEPT, first=2)
-    assert notes.versions == []
+    check_messages(spark, kafka, tmp_path, KEPT, first=2)
+    assert versions == [2]
 
 
+@ALL_COMPARE
 @pytest.mark.nightly
-def test_names_that_spark_does_not_tell_apart(
-    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes
+def test_a_dictionary_is_compared_by_one_executor(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, versions: list[int]
 ) -> None:
-    written_and_updated(tmp_path, ID=pa.array([5, 6]))
-    check_messages(spark, kafka, notes, tmp_path, KEPT, first=2)
-    assert notes.versions == []
+    written_and_updated(tmp_path, x=pa.array(["a", "b"]).dictionary_encode())
+    check_messages(spark, kafka, tmp_path, KEPT, first=2)
+    assert versions == []
+
+
+@ALL_COMPARE
+def test_names_that_spark_does_not_tell_apart(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, versions: list[int]
+) -> None:
+    """And the names of our own columns in the exchange."""
+    written_and_updated(tmp_path, ID=pa.array([5, 6]), _shard=pa.array([7, 8]), _Row=pa.array([1, 2]))
+    check_messages(spark, kafka, tmp_path, KEPT, first=2)
+    assert versions == [2]
 
 
 def written_and_updated(path: Path, **column: pa.Array) -> None:
@@ -374,10 +390,11 @@ VALUES: Final = pa.schema(
 )
 
 
+@ALL_COMPARE
 @pytest.mark.parametrize("key", [("r", "f"), ("t", "n")])
 @pytest.mark.nightly
 def test_values_that_two_machines_may_see_differently(
-    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes, key: tuple[str, ...]
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, versions: list[int], key: tuple[str, ...]
 ) -> None:
     """As keys and as values: zeros, NaN, old times, and times that a zone leaves out."""
     chance = random.Random(7)
@@ -396,24 +413,25 @@ def test_values_that_two_machines_may_see_differently(
     had = str(spark.conf.get(ZONE))
     spark.conf.set(ZONE, "America/New_York")
     try:
-        check_messages(spark, kafka, notes, tmp_path, PairingRules(compute_updates=True, key=key, null_keys=True))
+        check_messages(spark, kafka, tmp_path, PairingRules(compute_updates=True, key=key, null_keys=True))
     finally:
         spark.conf.set(ZONE, had)
-    assert notes.versions == [1, 2]
+    assert versions == [1, 2]
 
 
-def test_a_damaged_file(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, notes: Notes) -> None:
-    """Only the key is compared. The shards that read the rows afterwards name the file."""
+@pytest.mark.usefixtures("versions")
+def test_a_damaged_file(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path) -> None:
+    """The error names the file. The versions before it are delivered."""
     for part in range(2):
         rows = {"id": range(1000), "x": [f"{part} {random.Random(at).random()}" for at in range(1000)]}
         write_deltalake(tmp_path, pa.table(rows), mode="overwrite")
     (name,) = (Path(file).name for file in DeltaTable(tmp_path).file_uris())
     damage(tmp_path / name, column=1)
-    place = sharing(spark, ShardedDelivery(kafka, tmp_path, "flat"), notes)
-    place.rules = KEPT
+    place = ShardedDelivery(kafka, tmp_path, "flat")
+    place.exchange, place.rules = Noted(spark), KEPT
     with pytest.raises(DataCorrupt, match=name[:20]):
         place.deliver(SHARDS)
-    assert notes.versions == [1]
+    assert place.places(SHARDS) == [Position.end(0)] * SHARDS
 
 
 def damage(file: Path, column: int) -> None:
@@ -425,25 +443,34 @@ def damage(file: Path, column: int) -> None:
     file.write_bytes(bytes(data))
 
 
-def test_another_instance_divides_the_pipeline(
-    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notes: Notes
-) -> None:
+def test_a_missing_file(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path) -> None:
+    for part in range(3):
+        write_deltalake(tmp_path, pa.table({"id": [part]}), mode="append")
+    files = {pq.read_table(file)["id"][0].as_py(): Path(file) for file in DeltaTable(tmp_path).file_uris()}
+    files[1].unlink()
+    place = ShardedDelivery(kafka, tmp_path, "flat")
+    place.exchange = Noted(spark)
+    with pytest.raises(FileVacuumed, match=files[1].name[:20]):
+        place.deliver(SHARDS)
+    assert place.places(SHARDS) == [Position.end(0)] * SHARDS
+
+
+def test_another_instance_divides_the_pipeline(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path) -> None:
     """The earlier instance ends, and does not take the pipeline back."""
     write_deltalake(tmp_path, pa.table({"id": range(100), "x": [0] * 100}))
-    place = sharing(spark, ShardedDelivery(kafka, tmp_path), notes)
+    place = ShardedDelivery(kafka, tmp_path)
+    place.exchange = noted = Noted(spark)
     place.deliver(SHARDS)
     write_deltalake(tmp_path, pa.table({"id": range(100), "x": [*[0] * 99, 1]}), mode="overwrite")
-    made = SharedVersions.deliver
 
-    async def late(whole: SharedVersions, plan: ChangePlan) -> list[ShardReport] | None:
+    async def divided() -> None:
+        noted.before = None
         await to_thread.run_sync(place.settle, 2)
-        return await made(whole, plan)
 
-    monkeypatch.setattr(SharedVersions, "deliver", late)
-    with pytest.raises(SinkFenced, match="delivered in 2 shards"):
+    noted.before = divided
+    with pytest.raises(SinkFenced):
         place.deliver(SHARDS)
     assert place.places(2) == [Position.end(0)] * 2
-    monkeypatch.setattr(SharedVersions, "deliver", made)
     place.deliver(2)
     assert place.places(2) == [Position.end(1)] * 2
 
@@ -451,26 +478,25 @@ def test_another_instance_divides_the_pipeline(
 def check_messages(
     spark: SparkSession,
     kafka: KafkaCluster,
-    notes: Notes,
     path: Path,
     rules: PairingRules,
     policy: Policy | None = None,
     first: int = 0,
 ) -> None:
-    """Deliver the table in both ways, and compare the messages."""
+    """Deliver the table by executors and by one process, and compare the messages."""
     found = []
     is_lance = (path / "_versions").exists()
     last = lance.dataset(path).version if is_lance else plans(path, first)[-1].version
-    for shares in (True, False):
+    for by_executors in (True, False):
         place = ShardedDelivery(kafka, path, "flat")
         place.rules, place.policy = rules, policy or Policy()
-        (sharing(spark, place, notes) if shares else place).deliver(SHARDS, last, str(first))
-        ends = [json.loads(record.value or b"") for record in place.read("ends")]
-        found.append(
-            Counter((record.key, record.value, record.headers) for record in place.read("rows"))
-            + Counter((each["id"], each["shard"], each["event_count"]) for each in ends)
-        )
-    shared, apart = found
-    assert not list((apart - shared).items())[:3], "missing"
-    assert not list((shared - apart).items())[:3], "doubled or wrong"
-    assert shared
+        if by_executors:
+            place.exchange = Noted(spark)
+            place.deliver(SHARDS, last, str(first))
+        else:
+            place.deliver_undivided(last, str(first))
+        found.append(Counter((record.key, record.value, record.headers) for record in place.read("rows")))
+    executed, alone = found
+    assert not list((alone - executed).items())[:3], "missing"
+    assert not list((executed - alone).items())[:3], "doubled or wrong"
+    assert executed
