@@ -78,7 +78,7 @@ def oversized(messages: Messages, limit: int) -> pa.Array | None:
 
 def dead_letters(batch: ChangeBatch, messages: Messages, topic: str, limit: int) -> Messages:
     """Make the dead letters of oversized messages about rows of `batch`: the rows' positions, and the reason."""
-    keys = [None] * len(messages) if messages.keys is None else messages.keys.to_pylist()
+    keys = [None] * len(messages.values) if messages.keys is None else messages.keys.to_pylist()
     letters = []
     for key, value, row in zip(keys, messages.values.to_pylist(), messages.row_index.to_pylist(), strict=True):
         size = len(value or b"") + len(key or b"")

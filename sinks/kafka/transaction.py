@@ -274,7 +274,7 @@ class KafkaTransaction(SinkTransaction):
             self._send(self._options.end_topic, records, partition=0)
 
     def _send(self, topic: str, messages: Messages, partition: int | None = None) -> None:
-        if len(messages):
+        if len(messages.values):
             self._opened().send(topic, messages, partition)
 
     def _opened(self) -> Producer:

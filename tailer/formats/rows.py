@@ -8,8 +8,8 @@ from collections.abc import Hashable, Iterator, Sequence
 from tailer.events import ChangeBatch
 from tailer.formats.registry import named_format
 from tailer.plan import END, ChangeTask
+from tailer.read import execute as parquet
 from tailer.read.data_files import LOCAL, Files
-from tailer.read.parquet_rows import PARQUET
 from tailer.read.port import RowReader
 
 __all__ = ["execute", "file_of", "needed_files", "opens_each_version", "row_groups"]
@@ -53,4 +53,4 @@ def opens_each_version(task: ChangeTask) -> bool:
 
 
 def _reader_of(task: ChangeTask) -> RowReader:
-    return PARQUET if task.reader is None else named_format(task.reader).row_reader()
+    return parquet if task.reader is None else named_format(task.reader).row_reader()

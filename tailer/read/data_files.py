@@ -18,11 +18,14 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
+from tailer.errors import ChangesUnavailable
+from tailer.plan import ChangeTask
+from tailer.schema.columns import refuse_names
 from tailer.stores.pieces import Limits
 from tailer.stores.ranges import ObjectRanges
 from tailer.stores.read_ahead import LIMITS, ReadAhead, open_ahead
 
-__all__ = ["LOCAL", "DataFile", "DataFiles", "Files", "FilesInTurn"]
+__all__ = ["LOCAL", "DataFile", "DataFiles", "Files", "FilesInTurn", "check_task"]
 
 _OPEN_AHEAD: Final = 16
 
@@ -209,3 +212,14 @@ class _Handle:
     def close(self) -> None:
         self.closed = True
         self.read_ahead.close()
+
+
+def check_task(task: ChangeTask, files: Files) -> None:
+    """Raise unless it is known where every file of the task is: a name alone would mean one in our own folder.
+
+    Raises `ChangesUnavailable`, and `UnsupportedFeature` for columns that have a name of ours.
+    """
+    for uri in (task.uri, *(vector.uri for vector in (task.include, task.exclude) if vector is not None)):
+        if uri is not None and not files.has(uri):
+            raise ChangesUnavailable(task.table, task.version, f"{uri} is not a local path")
+    refuse_names(task.schema, task.table, task.version)

@@ -25,7 +25,6 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from tailer.errors import (
-    ChangesUnavailable,
     DataCorrupt,
     FileVacuumed,
     ObjectNotFound,
@@ -37,17 +36,18 @@ from tailer.events import CHANGE_TYPE, ChangeBatch, ChangeType
 from tailer.files import deletion_vector
 from tailer.files.row_bitmaps import positions_of, span, words_of
 from tailer.plan import END, ChangeTask, DeletionVectorRef, Refinement, TaskKind
-from tailer.read.batch_sizes import BATCH_BYTES, MAX_ROWS, BatchSizes
-from tailer.read.data_files import LOCAL, Files
+from tailer.read.batch_sizes import MAX_ROWS, BatchSizes
+from tailer.read.data_files import LOCAL, Files, check_task
 from tailer.read.layout import layout_of
 from tailer.read.parquet.footer import Footer
 from tailer.read.parquet.int96 import open_as_binary
 from tailer.read.projection import Projection, repeated, stamps
 from tailer.read.row_group_ranges import RowGroupRanges
-from tailer.schema.columns import refuse_names
 from tailer.stores.folders import is_lasting
 
-__all__ = ["BATCH_BYTES", "check_task", "execute", "needed_bytes", "open_footer", "row_groups", "selected"]
+__all__ = ["execute", "file_of", "needed_files", "open_footer", "opens_each_version", "row_groups", "selected"]
+
+opens_each_version = False  # as a `tailer.read.port.RowReader`, which this module is
 
 _BUFFER_BYTES: Final = 2**20
 
@@ -72,8 +72,8 @@ def execute(
     log has a partition value that is none, `UnsupportedFeature` for values in the calendar of old Spark.
     """
     check_task(task, files)
-    needed = needed_bytes(task, after_row, through_row, first_byte, end_byte)
-    with _translated(task, task.uri), files.open(task.uri, needed) as opened, _parquet(task, opened.source) as file:
+    ((uri, needed),) = needed_files(task, after_row, through_row, first_byte, end_byte)
+    with _translated(task, uri), files.open(uri, needed) as opened, _parquet(task, opened.source) as file:
         source = opened.source
         counts = _counts(task, file)
         selection = _Selection(task, file.metadata.num_rows, files)
@@ -107,13 +107,18 @@ def execute(
                     yield from _chosen(task, batch, first, selection, projection, stamped, wanted)
 
 
-def needed_bytes(
+def needed_files(
     task: ChangeTask, after_row: int = -1, through_row: int = END, first_byte: int = 0, end_byte: int = END
-) -> int:
-    """Return the size of the task's file if `execute` reads all its rows; 0 if it does not, or may not have to."""
+) -> tuple[tuple[str, int]]:
+    """Return the task's file with its size if `execute` reads all its rows, 0 if it does not, or may not have to."""
     is_all = after_row == -1 and through_row == END and first_byte == 0 and end_byte == END
     whole = is_all and task.include is None and task.kind not in _CDC
-    return max(task.size_bytes, 0) if whole else 0
+    return ((task.uri, max(task.size_bytes, 0) if whole else 0),)
+
+
+def file_of(task: ChangeTask) -> str:
+    """Return what counts as one file of the table."""
+    return task.uri
 
 
 def row_groups(task: ChangeTask, files: Files = LOCAL) -> list[int]:
@@ -138,17 +143,6 @@ def selected(task: ChangeTask, num_rows: int, files: Files = LOCAL) -> pa.Array 
     """
     selection = _Selection(task, num_rows, files)
     return None if task.include is None and task.exclude is None else words_of(selection.kept(0, num_rows), num_rows)
-
-
-def check_task(task: ChangeTask, files: Files) -> None:
-    """Raise unless it is known where every file of the task is: a name alone would mean one in our own folder.
-
-    Raises `ChangesUnavailable`, and `UnsupportedFeature` for columns that have a name of ours.
-    """
-    for uri in (task.uri, *(vector.uri for vector in (task.include, task.exclude) if vector is not None)):
-        if uri is not None and not files.has(uri):
-            raise ChangesUnavailable(task.table, task.version, f"{uri} is not a local path")
-    refuse_names(task.schema, task.table, task.version)
 
 
 def _row_groups_in(task: ChangeTask, counts: Sequence[int], part: range) -> Iterator[tuple[int, range]]:

@@ -17,11 +17,13 @@ __all__ = ["RowReader"]
 class RowReader(Protocol):
     """A reader of rows. Synchronous; runs on threads, in other processes and on Spark's executors."""
 
-    opens_each_version: bool
-    """True if reading a version has a fixed cost, however small it is.
+    @property
+    def opens_each_version(self) -> bool:
+        """Return whether reading a version has a fixed cost, however small it is.
 
-    If so, reading the next version begins early, and small versions are not read together.
-    """
+        If so, reading the next version begins early, and small versions are not read together.
+        """
+        ...
 
     def execute(
         self,

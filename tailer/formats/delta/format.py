@@ -54,9 +54,9 @@ class _Delta:
 
     def row_reader(self) -> RowReader:
         """See `TableFormat.row_reader`. Tasks of Delta tables name none."""
-        from tailer.read.parquet_rows import PARQUET  # noqa: PLC0415 - not to recognise a table
+        from tailer.read import execute  # noqa: PLC0415 - not to recognise a table
 
-        return PARQUET
+        return execute
 
     def check_reader(self) -> None:
         """See `TableFormat.check_reader`. Arrow reads Parquet."""

@@ -20,7 +20,7 @@ from tailer.files.deletion_vector import inline
 from tailer.formats.locations import no_table
 from tailer.formats.port import TableFormat
 from tailer.plan import SNAPSHOT_TASKS, ChangePlan, ChangeTask, DeletionVectorRef, Position, Regime, TaskKind
-from tailer.read.parquet_rows import PARQUET
+from tailer.read import execute
 from tailer.read.port import RowReader
 from tailer.start import Start, StartKind, StartPoint
 from tailer.stores.port import ObjectStore, StoredObject
@@ -241,7 +241,7 @@ class _Toy:
         return ToyLog(store)
 
     def row_reader(self) -> RowReader:
-        return PARQUET
+        return execute
 
     def check_reader(self) -> None:
         """Arrow reads Parquet."""

@@ -28,7 +28,7 @@ from tailer.errors import (
 from tailer.events import CHANGE_TYPE, ChangeBatch
 from tailer.plan import ChangePlan, ChangeTask, DeletionVectorRef, Regime, TaskKind
 from tailer.read.data_files import LOCAL, DataFiles
-from tailer.read.execute import execute, needed_bytes, row_groups
+from tailer.read.execute import execute, needed_files, row_groups
 from tailer.stores.pieces import Limits
 from tailer.stores.read_ahead import _THREADS
 from tests.support.ranges import PREFIX, StoredObjects, long_footer
@@ -112,11 +112,11 @@ def test_a_file_of_which_all_is_read_takes_one_request(narrow: Path, known: floa
 def test_of_a_file_that_is_not_read_as_a_whole_parts_are_fetched(narrow: Path) -> None:
     size, schema = narrow.stat().st_size, pa.schema([("a", pa.int64())])
     job = replace(stored(narrow, schema), size_bytes=size)
-    assert needed_bytes(job) == size
+    assert needed_files(job) == ((job.uri, size),)
     few = replace(job, include=DeletionVectorRef(None, "", 0, 1, 1))
-    parts = [needed_bytes(job, 5), needed_bytes(job, through_row=5), needed_bytes(job, first_byte=9, end_byte=99)]
-    kinds = [needed_bytes(replace(job, kind=kind)) for kind in (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)]
-    assert {needed_bytes(few), *parts, *kinds} == {0}
+    parts = [needed_files(job, 5), needed_files(job, through_row=5), needed_files(job, first_byte=9, end_byte=99)]
+    kinds = [needed_files(replace(job, kind=kind)) for kind in (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)]
+    assert {needed_files(few), *parts, *kinds} == {((job.uri, 0),)}
     for some in (lambda files: execute(job, 99_990, files=files), lambda files: iter([row_groups(job, files)])):
         objects = StoredObjects()
         assert list(some(DataFiles(objects)))

@@ -16,7 +16,8 @@ from deltalake import DeltaTable, write_deltalake
 from tailer.errors import ChangesUnavailable, DataCorrupt, FileVacuumed, StorageRefused, StorageUnavailable, TailerError
 from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, ChangeBatch
 from tailer.plan import ChangeTask, DeletionVectorRef, Refinement, TaskKind, output_schema
-from tailer.read.execute import BATCH_BYTES, execute, row_groups
+from tailer.read.batch_sizes import BATCH_BYTES
+from tailer.read.execute import execute, row_groups
 from tailer.schema.char_types import with_chars
 from tests.support.follow import follow
 from tests.support.tables.log_files import marked, parquet, task, vector_data

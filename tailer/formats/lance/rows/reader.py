@@ -7,8 +7,7 @@ from tailer.errors import DataCorrupt
 from tailer.events import ChangeBatch
 from tailer.formats.lance.rows.fragments import count_rows, execute_fragment, rows_in_part
 from tailer.plan import ChangeTask, FragmentRef
-from tailer.read.data_files import Files
-from tailer.read.execute import check_task
+from tailer.read.data_files import Files, check_task
 from tailer.read.port import RowReader
 
 __all__ = ["FRAGMENTS"]

@@ -44,9 +44,13 @@ class Shared(MemorySink):
 
     def __init__(self, destination: MemoryDestination, demands: Demands, splits: bool, refused: object) -> None:
         super().__init__("memory", destination)
-        self.demands = demands  # type: ignore[misc]
+        self._demands = demands
         self.splits_versions = splits  # type: ignore[misc]
         self._refused = refused
+
+    @property
+    def demands(self) -> Demands:
+        return self._demands
 
     def commit(self, token: object, items: list[Any], progress: Progress) -> None:
         for item in items:
