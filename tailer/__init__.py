@@ -19,7 +19,7 @@ no rows and always gives the same tasks. Every engine runs the same function, `e
 
 `docs/architecture.md` describes the folders, the layers, the invariants that comments cite by number, and the words.
 
-To read changes from Python, call `tailer.changes`; to write a sink, read `sinks` and `sinks.testing`.
+To read changes from Python, call `tailer.changes`; to write a sink, read `sinks` and `tailer_sinks.testing`.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -16,15 +16,15 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_typ
 
 import msgspec
 
-from sinks import stdout
-from sinks.delta import options as delta
-from sinks.files import sink as files
-from sinks.kafka import options as kafka
-from sinks.kafka.clients.settings import ClientSettings
 from tailer import errors
 from tailer.config.shapes import FileShape, PipelineShape, SparkShape, StoreShape
 from tailer.errors import Retry, TailerError
 from tailer.formats.delta.catalog.options import UnityOptions
+from tailer_sinks import stdout
+from tailer_sinks.delta import options as delta
+from tailer_sinks.files import sink as files
+from tailer_sinks.kafka import options as kafka
+from tailer_sinks.kafka.clients.settings import ClientSettings
 
 NAMES: Final = re.compile(r"\{(\w+)\}")
 DOCS: Final = Path(__file__).resolve().parents[1] / "docs"

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from webhook_sink import WebhookSink
 
-from sinks.memory import MemoryProgressStore
-from sinks.testing import SinkTests
 from tailer.progress.recorded import Recorded
 from tailer.sink import Progress
+from tailer_sinks.memory import MemoryProgressStore
+from tailer_sinks.testing import SinkTests
 
 
 class TestWebhookSink(SinkTests):

@@ -15,11 +15,11 @@ from urllib.error import HTTPError
 
 from anyio import to_thread
 
-from sinks.encoding.events import event_line
-from sinks.encoding.flat import FlatEncoder, slices
 from tailer.errors import ConfigError, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, ControlEvent
 from tailer.sink import AtLeastOnceSink
+from tailer_sinks.encoding.events import event_line
+from tailer_sinks.encoding.flat import FlatEncoder, slices
 
 
 class WebhookSink(AtLeastOnceSink):

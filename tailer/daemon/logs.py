@@ -94,7 +94,7 @@ def _log_to(handler: logging.Handler, level: int, form: LogFormat) -> None:
     formatter.converter = time.gmtime
     handler.setFormatter(_Json() if form is LogFormat.JSON else formatter)
     logging.basicConfig(level=max(level, logging.WARNING), handlers=[handler], force=True)
-    for ours in ("tailer", "sinks"):
+    for ours in ("tailer", "tailer_sinks"):
         logging.getLogger(ours).setLevel(level)
 
 

@@ -100,7 +100,7 @@ def widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
     """Return whether a column may widen from `narrow` to `wide` without rewriting files (PROTOCOL.md, "Type Widening").
 
     Every value of `narrow` is then a value of `wide`. Nested types widen in their fields, not as a whole. A target may
-    accept more: see `sinks.encoding.typed.fits`.
+    accept more: see `tailer_sinks.encoding.typed.fits`.
     """
     if pa.types.is_signed_integer(narrow):
         if pa.types.is_decimal(wide):

@@ -12,7 +12,6 @@ from typing import Any
 
 import anyio
 
-from sinks.kafka.sink import KafkaSink
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.daemon.serve import close_sinks
@@ -21,6 +20,7 @@ from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.start import Start
 from tailer.stores.local import LocalStore
+from tailer_sinks.kafka.sink import KafkaSink
 
 __all__ = ["deliver"]
 

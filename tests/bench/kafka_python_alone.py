@@ -10,7 +10,7 @@ import time
 
 from kafka import KafkaProducer
 
-from sinks.kafka.options import read
+from tailer_sinks.kafka.options import read
 
 __all__ = ["send"]
 

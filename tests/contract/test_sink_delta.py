@@ -13,15 +13,15 @@ from anyio import to_thread
 from deltalake import DeltaTable
 from pyarrow import parquet
 
-from sinks.delta.sink import DeltaSink
-from sinks.encoding import event_values
-from sinks.testing import SinkTests, flat_rows
 from tailer.events import METADATA_FIELDS, ChangeBatch, ControlEvent
 from tailer.progress.recorded import Recorded
 from tailer.progress.state_table import StateTable
 from tailer.sink import AtLeastOnceSink
 from tailer.stores.local import LocalStore
 from tailer.stores.stores import Stores
+from tailer_sinks.delta.sink import DeltaSink
+from tailer_sinks.encoding import event_values
+from tailer_sinks.testing import SinkTests, flat_rows
 from tests.support.cloud.servers import CloudServer
 from tests.support.cloud.tables import download as download_from_cloud
 from tests.support.s3.server import S3Server, close_thread_clients, download

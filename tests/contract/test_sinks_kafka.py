@@ -9,12 +9,12 @@ import pytest
 from anyio import to_thread
 from kafka import KafkaConsumer, TopicPartition
 
-from sinks.kafka.link import Link
-from sinks.kafka.options import read
-from sinks.kafka.progress import Entry
-from sinks.kafka.sink import KafkaSink
-from sinks.kafka.stream import Stream
-from sinks.testing import SinkTests
+from tailer_sinks.kafka.link import Link
+from tailer_sinks.kafka.options import read
+from tailer_sinks.kafka.progress import Entry
+from tailer_sinks.kafka.sink import KafkaSink
+from tailer_sinks.kafka.stream import Stream
+from tailer_sinks.testing import SinkTests
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.topics import end_offsets, unique_name
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from anyio import to_thread
 
-from sinks.encoding import event_values
-from sinks.memory import MemoryDestination, MemorySink
-from sinks.testing import SinkTests, flat_rows
 from tailer.events import ChangeBatch, ControlEvent
+from tailer_sinks.encoding import event_values
+from tailer_sinks.memory import MemoryDestination, MemorySink
+from tailer_sinks.testing import SinkTests, flat_rows
 
 
 class TestMemorySink(SinkTests):

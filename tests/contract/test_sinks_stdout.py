@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from anyio import to_thread
 
-from sinks.memory import MemoryProgressStore
-from sinks.stdout import StdoutSink
-from sinks.testing import SinkTests
 from tailer.progress.recorded import Recorded
 from tailer.sink import Progress
+from tailer_sinks.memory import MemoryProgressStore
+from tailer_sinks.stdout import StdoutSink
+from tailer_sinks.testing import SinkTests
 
 
 @pytest.mark.sampled(7)

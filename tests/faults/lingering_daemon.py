@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sinks.kafka.clients import confluent_producer, python_producer
 from tailer.__main__ import main
+from tailer_sinks.kafka.clients import confluent_producer, python_producer
 
 LINGER_S = 1.0
 LINGERS = "lingering before a commit"

@@ -16,12 +16,12 @@ import anyio
 import pytest
 from deltalake import DeltaTable
 
-from sinks.delta.sink import DeltaSink
-from sinks.testing.rows import numbered
-from sinks.testing.suite import APP, deliver
 from tailer.errors import CommitUnknown, SinkError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.stores.cloud import AzureOptions
 from tailer.stores.stores import Stores
+from tailer_sinks.delta.sink import DeltaSink
+from tailer_sinks.testing.rows import numbered
+from tailer_sinks.testing.suite import APP, deliver
 from tests.support.cloud.servers import CloudServer, forget_clients
 from tests.support.cloud.tables import download
 from tests.support.s3.link import Fault, Request

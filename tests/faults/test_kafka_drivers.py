@@ -12,10 +12,10 @@ from typing import Final
 import pytest
 from kafka import TopicPartition
 
-from sinks.kafka.clients import confluent_producer, python_producer
-from sinks.kafka.clients.port import Producer, ProducerFactory, ProducerSettings
-from sinks.kafka.clients.python_cluster import Cluster
 from tailer.errors import CommitUnknown, SinkError, SinkFenced, SinkRejected, SinkUnavailable
+from tailer_sinks.kafka.clients import confluent_producer, python_producer
+from tailer_sinks.kafka.clients.port import Producer, ProducerFactory, ProducerSettings
+from tailer_sinks.kafka.clients.python_cluster import Cluster
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.drivers import DRIVERS, SINK, connection_to, messages_of, producing
 from tests.support.kafka.proxy import END_TXN, Proxy

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sinks.kafka.sink import OWNER_S
+from tailer_sinks.kafka.sink import OWNER_S
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.history import History
 from tests.support.kafka.lanes import CLIENTS, Daemon, Lane, Lanes

@@ -21,17 +21,6 @@ from kafka import KafkaProducer, TopicPartition
 from kafka.admin import OffsetSpec
 from kafka.protocol.consumer import IsolationLevel
 
-from sinks.encoding.messages import Messages
-from sinks.kafka import link
-from sinks.kafka.clients import python_cluster, python_producer, python_records
-from sinks.kafka.clients.port import Producer
-from sinks.kafka.clients.python_producer import PythonProducer
-from sinks.kafka.clients.python_records import Record, batches
-from sinks.kafka.link import Link
-from sinks.kafka.options import settings_of
-from sinks.kafka.progress import Entry, encode
-from sinks.kafka.sink import KafkaSink
-from sinks.kafka.stream import Stream
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.engine.local import LocalEngine
@@ -43,6 +32,17 @@ from tailer.plan import Position
 from tailer.start import Start
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
+from tailer_sinks.encoding.messages import Messages
+from tailer_sinks.kafka import link
+from tailer_sinks.kafka.clients import python_cluster, python_producer, python_records
+from tailer_sinks.kafka.clients.port import Producer
+from tailer_sinks.kafka.clients.python_producer import PythonProducer
+from tailer_sinks.kafka.clients.python_records import Record, batches
+from tailer_sinks.kafka.link import Link
+from tailer_sinks.kafka.options import settings_of
+from tailer_sinks.kafka.progress import Entry, encode
+from tailer_sinks.kafka.sink import KafkaSink
+from tailer_sinks.kafka.stream import Stream
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.figures import Figures
 from tests.support.kafka.history import History

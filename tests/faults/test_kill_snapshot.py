@@ -15,10 +15,10 @@ from typing import Any, Final
 import anyio
 import pytest
 
-from sinks.delta.sink import DeltaSink
-from sinks.files.sink import FilesSink
 from tailer.plan import SNAPSHOT_TASKS, Position
 from tailer.sink import Sink
+from tailer_sinks.delta.sink import DeltaSink
+from tailer_sinks.files.sink import FilesSink
 from tests.support.daemon.process import Daemon, DeltaDestination, Destination, FilesDestination
 from tests.support.streams import Growing
 from tests.support.waiting import until

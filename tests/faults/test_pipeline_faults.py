@@ -19,10 +19,6 @@ from tenacity import wait_fixed, wait_none
 
 import tailer.engine.local
 import tailer.pipeline.retry
-from sinks.files.sink import FilesSink
-from sinks.memory import MemoryProgressStore
-from sinks.testing import Fault, FaultySink, Kind, Step
-from sinks.testing.faults import every_fault
 from tailer.errors import (
     CommitUnknown,
     FileVacuumed,
@@ -40,6 +36,10 @@ from tailer.read.execute import execute
 from tailer.sink import Progress, Sink, SinkTransaction
 from tailer.stores.local import LocalStore
 from tailer.stores.port import StoredObject
+from tailer_sinks.files.sink import FilesSink
+from tailer_sinks.memory import MemoryProgressStore
+from tailer_sinks.testing import Fault, FaultySink, Kind, Step
+from tailer_sinks.testing.faults import every_fault
 from tests.support.streams import APP, Destination, Growing, Lines, WholeVersions, become, deliver_to_files, pipeline
 
 pytestmark = pytest.mark.anyio

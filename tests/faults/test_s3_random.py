@@ -14,8 +14,6 @@ import tailer.pipeline.retry
 import tailer.stores.bucket.requests
 import tailer.stores.s3.sessions
 import tests.support.histories.long_history
-from sinks.delta.sink import DeltaSink
-from sinks.files.sink import FilesSink
 from tailer.config.tables import open_files, open_table
 from tailer.engine.local import LocalEngine
 from tailer.pipeline.limits import Limits
@@ -26,6 +24,8 @@ from tailer.start import Start
 from tailer.stores.s3 import S3Options
 from tailer.stores.stores import Stores
 from tailer.stores.traffic import FAULTS, REQUESTS
+from tailer_sinks.delta.sink import DeltaSink
+from tailer_sinks.files.sink import FilesSink
 from tests.support.daemon.process import DeltaDestination, Destination, FilesDestination
 from tests.support.histories.long_history import Change, LongHistory
 from tests.support.histories.s3_history import S3History

@@ -12,13 +12,13 @@ import anyio
 import pytest
 from deltalake import DeltaTable
 
-from sinks.delta.sink import DeltaSink
-from sinks.files.sink import FilesSink
-from sinks.testing.rows import numbered
-from sinks.testing.suite import APP, SCHEMA, deliver, up_to
 from tailer.errors import CommitUnknown, SinkError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.stores.s3 import S3Options, uploads
 from tailer.stores.stores import Stores
+from tailer_sinks.delta.sink import DeltaSink
+from tailer_sinks.files.sink import FilesSink
+from tailer_sinks.testing.rows import numbered
+from tailer_sinks.testing.suite import APP, SCHEMA, deliver, up_to
 from tests.support.s3.link import Fault, Request, S3Link
 from tests.support.s3.server import S3Server, close_thread_clients, download
 

@@ -12,7 +12,6 @@ import anyio
 import pyarrow as pa
 import pytest
 
-from sinks.testing import FaultySink
 from tailer.errors import (
     ChangesUnavailable,
     DataCorrupt,
@@ -34,6 +33,7 @@ from tailer.formats.delta.log.listing import commit_name
 from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy
 from tailer.plan import Position
 from tailer.sink import Progress, Sink, SinkTransaction
+from tailer_sinks.testing import FaultySink
 from tests.support.streams import APP, Destination, Growing, WholeVersions, become, pipeline
 
 pytestmark = pytest.mark.anyio

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from sinks.encoding.debezium.messages import DebeziumEncoder, Source
-from sinks.encoding.messages import Messages
 from tailer.events import ChangeBatch
 from tailer.plan import SNAPSHOT_TASKS
+from tailer_sinks.encoding.debezium.messages import DebeziumEncoder, Source
+from tailer_sinks.encoding.messages import Messages
 from tests.support.tables.change_rows import DELETE, INSERT, POST, PRE, changes
 
 SOURCE = Source("1.2.3", "lake", "sales", "orders", "s3://bucket/orders", db="main")

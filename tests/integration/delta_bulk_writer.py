@@ -10,10 +10,10 @@ from pathlib import Path
 import anyio
 import pyarrow as pa
 
-from sinks.delta.sink import DeltaSink
 from tailer.events import ChangeBatch
 from tailer.plan import Position, output_schema
 from tailer.sink import Progress
+from tailer_sinks.delta.sink import DeltaSink
 
 __all__ = ["deliver"]
 

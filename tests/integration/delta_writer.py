@@ -11,11 +11,11 @@ import time
 import anyio
 import pyarrow as pa
 
-from sinks.delta.sink import DeltaSink
 from tailer.errors import SinkFenced, SinkUnavailable
 from tailer.events import ChangeBatch, SchemaChange
 from tailer.plan import Position, output_schema
 from tailer.sink import Progress
+from tailer_sinks.delta.sink import DeltaSink
 
 __all__ = ["SCHEMA", "batch", "expected_rows"]
 

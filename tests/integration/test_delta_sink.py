@@ -16,12 +16,12 @@ from anyio import to_thread
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from sinks.delta import table as delta_table
-from sinks.delta.sink import DeltaSink
-from sinks.delta.spool import Spool
 from tailer.errors import CommitUnknown, ConfigError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.plan import Position
 from tailer.sink import Progress
+from tailer_sinks.delta import table as delta_table
+from tailer_sinks.delta.sink import DeltaSink
+from tailer_sinks.delta.spool import Spool
 from tests.integration.delta_writer import SCHEMA, batch, expected_rows
 from tests.support.seeds import repeats
 

@@ -13,11 +13,11 @@ from anyio import to_thread
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from sinks.delta.sink import DeltaSink
 from tailer.errors import SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, Gap, SchemaChange
 from tailer.plan import Position, output_schema
 from tailer.sink import Progress
+from tailer_sinks.delta.sink import DeltaSink
 
 APP = "pipeline/3f2a"
 

@@ -14,11 +14,11 @@ from anyio import to_thread
 from deltalake import DeltaTable, Schema
 from pyspark.sql import SparkSession
 
-from sinks.delta.sink import DeltaSink
 from tailer.errors import SinkRejected, SinkUnavailable
 from tailer.events import METADATA_FIELDS, ChangeBatch
 from tailer.plan import Position, output_schema
 from tailer.sink import Progress
+from tailer_sinks.delta.sink import DeltaSink
 
 APP = "pipeline/3f2a"
 PLAIN = pa.schema([("id", pa.int64()), ("a", pa.string())])

@@ -14,16 +14,16 @@ from anyio import to_thread
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql import SparkSession
 
-from sinks.delta import table as delta_table
-from sinks.delta.sink import DeltaSink
-from sinks.testing.announcements import gap
-from sinks.testing.rows import numbered
-from sinks.testing.snapshots import inside, part
-from sinks.testing.suite import APP, OTHER, SCHEMA, deliver, up_to
 from tailer.errors import SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch
 from tailer.plan import END, SNAPSHOT_TASKS, Position
 from tailer.sink import Progress
+from tailer_sinks.delta import table as delta_table
+from tailer_sinks.delta.sink import DeltaSink
+from tailer_sinks.testing.announcements import gap
+from tailer_sinks.testing.rows import numbered
+from tailer_sinks.testing.snapshots import inside, part
+from tailer_sinks.testing.suite import APP, OTHER, SCHEMA, deliver, up_to
 
 pytestmark = pytest.mark.anyio
 
@@ -252,9 +252,9 @@ def forget_before_checkpoint(target: Path) -> int:
 WRITER = """
 import sys
 import anyio
-from sinks.delta.sink import DeltaSink
-from sinks.testing.snapshots import inside, part
-from sinks.testing.suite import APP, deliver, up_to
+from tailer_sinks.delta.sink import DeltaSink
+from tailer_sinks.testing.snapshots import inside, part
+from tailer_sinks.testing.suite import APP, deliver, up_to
 from tailer.errors import SinkFenced, SinkUnavailable
 
 async def main():

@@ -14,11 +14,11 @@ from deltalake import DeltaTable, QueryBuilder
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from sinks.delta.sink import DeltaSink
 from tailer.errors import SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch
 from tailer.plan import Position, output_schema
 from tailer.sink import Progress
+from tailer_sinks.delta.sink import DeltaSink
 
 APP = "pipeline/3f2a"
 EXACT = pa.decimal128(20, 2)

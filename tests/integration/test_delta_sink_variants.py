@@ -12,12 +12,12 @@ from anyio import to_thread
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from sinks.delta.sink import DeltaSink
-from sinks.delta.table import TargetTable
 from tailer.errors import SinkRejected
 from tailer.events import VARIANT, ChangeBatch, Gap, SchemaChange
 from tailer.plan import Position, output_schema
 from tailer.sink import Progress
+from tailer_sinks.delta.sink import DeltaSink
+from tailer_sinks.delta.table import TargetTable
 from tests.support.oracle.recorded import CASES_DATA, read
 from tests.support.spark.executor_writes import Delivering
 from tests.support.variant.encoder import Layout, Scalar, encode, metadata, names_in

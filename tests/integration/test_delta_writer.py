@@ -16,8 +16,6 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from sinks.delta.sink import DeltaSink
-from sinks.memory import MemorySink
 from tailer.changelog.rules import PairingRules
 from tailer.engine.local import LocalEngine
 from tailer.errors import (
@@ -36,6 +34,8 @@ from tailer.spark.native import comparing
 from tailer.spark.write.append_delivery import append_pipeline
 from tailer.start import Start, StartKind
 from tailer.stores.wakeup import TimerWake
+from tailer_sinks.delta.sink import DeltaSink
+from tailer_sinks.memory import MemorySink
 from tests.support.histories.long_history import LongHistory
 from tests.support.spark.executor_writes import Delivering, Interrupted, rows_of
 from tests.support.tables.handwritten import HandwrittenTable

@@ -31,23 +31,23 @@ NEED_EXTRAS: Final = {
     "botocore": {"tailer.stores.s3."},
     "urllib3": {"tailer.stores.s3."},
     "obstore": {"tailer.stores.cloud."},
-    "deltalake": {"sinks.delta."},
+    "deltalake": {"tailer_sinks.delta."},
     "lance": {"tailer.formats.lance.rows.fragments."},
     "numpy": {"tailer.variant.batch."},
-    "fastavro": {"sinks.encoding.avro."},
-    "httpx2": {"sinks.encoding.avro.", "tailer.daemon.client", "tailer.formats.delta.catalog.unity"},
-    "kafka": {"sinks.kafka."},
-    "confluent_kafka": {"sinks.kafka.clients.confluent_producer", "sinks.kafka.clients.librdkafka."},
+    "fastavro": {"tailer_sinks.encoding.avro."},
+    "httpx2": {"tailer_sinks.encoding.avro.", "tailer.daemon.client", "tailer.formats.delta.catalog.unity"},
+    "kafka": {"tailer_sinks.kafka."},
+    "confluent_kafka": {"tailer_sinks.kafka.clients.confluent_producer", "tailer_sinks.kafka.clients.librdkafka."},
     "prometheus_client": {"tailer.daemon.computed_metrics", "tailer.daemon.monitor"},
     "starlette": {"tailer.daemon.control", "tailer.daemon.http_server", "tailer.daemon.page."},
     "py4j": {"tailer.spark."},
     "pyspark": {"tailer.spark."},
-    "pytest": {"sinks.testing."},
+    "pytest": {"tailer_sinks.testing."},
 }
 IMPORT_ALL: Final = """
-import importlib, json, pkgutil, sinks, tailer
+import importlib, json, pkgutil, tailer, tailer_sinks
 missing = {}
-for package in (tailer, sinks):
+for package in (tailer, tailer_sinks):
     for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}.", onerror=lambda name: None):
         if each.name != "tailer.__main__":
             try:
@@ -175,8 +175,8 @@ def with_delta(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Install
 
 def test_the_wheel_has_the_code_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.partition("/")[0] for name in names} == {"tailer", "sinks", f"lake_tailer-{VERSION}.dist-info"}
-    assert {"tailer/py.typed", "sinks/py.typed"} <= set(names)
+    assert {name.partition("/")[0] for name in names} == {"tailer", "tailer_sinks", f"lake_tailer-{VERSION}.dist-info"}
+    assert {"tailer/py.typed", "tailer_sinks/py.typed"} <= set(names)
     assert f"lake_tailer-{VERSION}.dist-info/licenses/LICENSE" in names
     assert not [name for name in names if "test_" in name or "__pycache__" in name]
 

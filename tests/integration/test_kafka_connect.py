@@ -20,8 +20,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from kafka import KafkaProducer
 
-from sinks.encoding.debezium.messages import DebeziumEncoder, Source
 from tailer.errors import SinkRejected
+from tailer_sinks.encoding.debezium.messages import DebeziumEncoder, Source
 from tests.support.daemon.commands import background
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.topics import Follower, Record, create_topic, read_topic, unique_name

@@ -14,11 +14,11 @@ from kafka import TopicPartition
 from kafka.partitioner import murmur2
 from kafka.record import util
 
-from sinks.kafka.clients import python_cluster, python_connection
-from sinks.kafka.clients.port import ProducerFactory, ProducerSettings
-from sinks.kafka.clients.python_cluster import Cluster, Owner, ReadResult
-from sinks.kafka.clients.python_producer import PythonProducer
 from tailer.errors import SinkRejected, SinkUnavailable
+from tailer_sinks.kafka.clients import python_cluster, python_connection
+from tailer_sinks.kafka.clients.port import ProducerFactory, ProducerSettings
+from tailer_sinks.kafka.clients.python_cluster import Cluster, Owner, ReadResult
+from tailer_sinks.kafka.clients.python_producer import PythonProducer
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.drivers import DRIVERS, connection_to, every_driver, messages_of, producing
 from tests.support.kafka.topics import Record, admin, create_topic, end_offsets, read_topic, unique_name

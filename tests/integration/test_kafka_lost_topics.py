@@ -8,15 +8,15 @@ from pathlib import Path
 import anyio
 import pytest
 
-from sinks.kafka.clients.port import ProducerSettings
-from sinks.kafka.clients.python_producer import PythonProducer
-from sinks.kafka.sink import KafkaSink
-from sinks.kafka.stream import Stream
-from sinks.testing.rows import numbered
-from sinks.testing.suite import SCHEMA
 from tailer.errors import SinkRejected, SinkUnavailable
 from tailer.plan import Position
 from tailer.sink import Progress, SinkTransaction, app_id_of, shard_name
+from tailer_sinks.kafka.clients.port import ProducerSettings
+from tailer_sinks.kafka.clients.python_producer import PythonProducer
+from tailer_sinks.kafka.sink import KafkaSink
+from tailer_sinks.kafka.stream import Stream
+from tailer_sinks.testing.rows import numbered
+from tailer_sinks.testing.suite import SCHEMA
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.drivers import messages_of, producing
 from tests.support.kafka.pipeline import TABLE_ID, Pipe

@@ -7,10 +7,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from sinks.kafka.sink import KafkaSink
-from sinks.testing.rows import numbered
-from sinks.testing.suite import APP, deliver, up_to
 from tailer.errors import SinkUnavailable
+from tailer_sinks.kafka.sink import KafkaSink
+from tailer_sinks.testing.rows import numbered
+from tailer_sinks.testing.suite import APP, deliver, up_to
 from tests.support.daemon.commands import Orders
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.lanes import CLIENTS, Daemon

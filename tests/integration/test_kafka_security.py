@@ -11,15 +11,15 @@ import anyio
 import pytest
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 
-from sinks.kafka.clients import confluent_producer, python_connection
-from sinks.kafka.clients.port import Connection, OAuth, ProducerFactory, ProducerSettings, Sasl, Tls
-from sinks.kafka.clients.python_cluster import Cluster
-from sinks.kafka.clients.python_producer import PythonProducer
-from sinks.kafka.clients.security import Tokens
-from sinks.kafka.sink import KafkaSink
-from sinks.testing.rows import numbered
-from sinks.testing.suite import APP, deliver, up_to
 from tailer.errors import SinkError, SinkRejected, SinkUnavailable
+from tailer_sinks.kafka.clients import confluent_producer, python_connection
+from tailer_sinks.kafka.clients.port import Connection, OAuth, ProducerFactory, ProducerSettings, Sasl, Tls
+from tailer_sinks.kafka.clients.python_cluster import Cluster
+from tailer_sinks.kafka.clients.python_producer import PythonProducer
+from tailer_sinks.kafka.clients.security import Tokens
+from tailer_sinks.kafka.sink import KafkaSink
+from tailer_sinks.testing.rows import numbered
+from tailer_sinks.testing.suite import APP, deliver, up_to
 from tests.support.kafka.drivers import SINK, every_driver, messages_of
 from tests.support.kafka.secure import PASSWORD, USER, SecureKafka
 from tests.support.kafka.topics import admin, create_topic, read_topic, unique_name
@@ -93,7 +93,7 @@ def test_a_way_in(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A transaction is committed and read; the clients do not log secrets, even with debug logging."""
-    for logger in (None, "kafka", "sinks.kafka.clients.confluent_producer.librdkafka"):
+    for logger in (None, "kafka", "tailer_sinks.kafka.clients.confluent_producer.librdkafka"):
         caplog.set_level(logging.DEBUG, logger)
     topic = create_topic(secure_kafka.cluster.bootstrap_servers)
     connection = way(secure_kafka)

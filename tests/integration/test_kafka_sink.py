@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 from anyio import to_thread
 
-from sinks.kafka.sink import OWNER_S, KafkaSink
-from sinks.kafka.stream import Stream
-from sinks.testing import change_batch
-from sinks.testing.rows import numbered
-from sinks.testing.suite import APP, SCHEMA, deliver, up_to
 from tailer.errors import CommitUnknown, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import CHANGE_TYPE, ChangeBatch, Gap, SchemaChange
 from tailer.plan import Position
 from tailer.sink import Progress
+from tailer_sinks.kafka.sink import OWNER_S, KafkaSink
+from tailer_sinks.kafka.stream import Stream
+from tailer_sinks.testing import change_batch
+from tailer_sinks.testing.rows import numbered
+from tailer_sinks.testing.suite import APP, SCHEMA, deliver, up_to
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.topics import Record, admin, create_topic, end_offsets, read_topic, unique_name
 from tests.support.servers.schema_registry import serving_registry

@@ -21,15 +21,6 @@ from deltalake import DeltaTable
 from pyarrow import parquet
 
 import tailer
-from sinks.delta.sink import DeltaSink
-from sinks.encoding.arrow_messages import ArrowMessages
-from sinks.encoding.avro.messages import FlatAvroEncoder
-from sinks.encoding.cloudevents import CloudEventsEncoder
-from sinks.encoding.debezium.messages import DebeziumEncoder, Source
-from sinks.encoding.flat_messages import FlatMessages
-from sinks.encoding.messages import Encoder, Messages
-from sinks.files.sink import FilesSink
-from sinks.kafka.small_batches import joined
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.tables import open_table
@@ -40,6 +31,15 @@ from tailer.read.batch_sizes import BATCH_BYTES
 from tailer.sink import Sink
 from tailer.start import Start
 from tailer.stores.wakeup import TimerWake
+from tailer_sinks.delta.sink import DeltaSink
+from tailer_sinks.encoding.arrow_messages import ArrowMessages
+from tailer_sinks.encoding.avro.messages import FlatAvroEncoder
+from tailer_sinks.encoding.cloudevents import CloudEventsEncoder
+from tailer_sinks.encoding.debezium.messages import DebeziumEncoder, Source
+from tailer_sinks.encoding.flat_messages import FlatMessages
+from tailer_sinks.encoding.messages import Encoder, Messages
+from tailer_sinks.files.sink import FilesSink
+from tailer_sinks.kafka.small_batches import joined
 from tests.support.daemon.commands import tailer as command
 from tests.support.tables.lance_histories import changes_of, rows_of
 

@@ -14,7 +14,6 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import tailer
-from sinks.delta.sink import DeltaSink
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import TablePattern
@@ -42,6 +41,7 @@ from tailer.plan import ChangePlan
 from tailer.start import Start
 from tailer.stores.stores import Stores
 from tailer.stores.wakeup import TimerWake
+from tailer_sinks.delta.sink import DeltaSink
 from tests.support.daemon.commands import tailer as command
 from tests.support.seeds import seeds
 from tests.support.streams import Destination, become

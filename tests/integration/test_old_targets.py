@@ -21,8 +21,6 @@ from kafka import KafkaProducer
 from pyspark.sql import DataFrame, SparkSession
 
 import tailer.spark
-from sinks.kafka.progress import decode
-from sinks.stdout import StdoutSink
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.sink_kinds import configure_sink
@@ -38,6 +36,8 @@ from tailer.sink import Sink
 from tailer.start import Start
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
+from tailer_sinks.kafka.progress import decode
+from tailer_sinks.stdout import StdoutSink
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.topics import create_topic, read_topic, unique_name
 from tests.support.oracle.rows import COME, GONE, METADATA, Rows, delta_rs_snapshot, rows_of

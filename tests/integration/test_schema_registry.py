@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from fastavro import schemaless_reader
 
-from sinks.encoding.avro.messages import DebeziumAvroEncoder, FlatAvroEncoder
-from sinks.encoding.avro.registry import RegistryAccess, SchemaRegistry
-from sinks.encoding.debezium.messages import Source
-from sinks.encoding.messages import Encoder
-from sinks.testing import change_batch
-from sinks.testing.rows import DELTA_TYPES
 from tailer.errors import SinkRejected
+from tailer_sinks.encoding.avro.messages import DebeziumAvroEncoder, FlatAvroEncoder
+from tailer_sinks.encoding.avro.registry import RegistryAccess, SchemaRegistry
+from tailer_sinks.encoding.debezium.messages import Source
+from tailer_sinks.encoding.messages import Encoder
+from tailer_sinks.testing import change_batch
+from tailer_sinks.testing.rows import DELTA_TYPES
 from tests.jars.where import jars_dir
 from tests.support.servers.schema_registry import serving_apicurio
 

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from sinks.delta import table as delta_table
-from sinks.delta.sink import DeltaSink
-from sinks.files.sink import FilesSink
-from sinks.testing.rows import numbered
-from sinks.testing.suite import APP, OTHER, SCHEMA, deliver, up_to
 from tailer.errors import Retry, SinkError, SinkFenced, SinkRejected, SinkUnavailable, StorageRefused
 from tailer.sink import Sink
 from tailer.stores.local import LocalStore
+from tailer_sinks.delta import table as delta_table
+from tailer_sinks.delta.sink import DeltaSink
+from tailer_sinks.files.sink import FilesSink
+from tailer_sinks.testing.rows import numbered
+from tailer_sinks.testing.suite import APP, OTHER, SCHEMA, deliver, up_to
 
 pytestmark = pytest.mark.anyio
 

@@ -12,13 +12,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from sinks.testing.rows import flat_rows
 from tailer.errors import SchemaChanged
 from tailer.events import METADATA_FIELDS
 from tailer.plan import ChangePlan
 from tailer.read.execute import execute
 from tailer.spark.source.envelope import ENVELOPE, EnvelopeRows
 from tailer.spark.source.typed import TypedRows, typed_schema
+from tailer_sinks.testing.rows import flat_rows
 from tests.support.follow import plans
 from tests.support.oracle.rows import assert_same, rows_of
 from tests.support.spark.table import write_all_types

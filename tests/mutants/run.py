@@ -31,7 +31,7 @@ __all__ = ["IN_CI", "MUTANTS", "ROOT", "Mutant"]
 ROOT: Final = Path(__file__).resolve().parents[2]
 IN_CI: Final = tuple(word for tier in TIERS for word in ("--tier", tier))
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) ([^\[\s]+)(.* Timeout .*)?", re.MULTILINE)
-_CAME_FROM: Final = "import sinks, tailer; print(tailer.__file__, sinks.__file__)"
+_CAME_FROM: Final = "import tailer, tailer_sinks; print(tailer.__file__, tailer_sinks.__file__)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,8 @@ class Copy:
         self._folder = folder
         # Before what is installed, which is the working tree. Golden tables are found beside that.
         golden = os.environ.get("LAKE_TAILER_GOLDEN", str(ROOT.parent / "shared" / "golden"))
-        self._environ = os.environ | {"PYTHONPATH": str(folder), "LAKE_TAILER_GOLDEN": golden}
+        path = os.pathsep.join((str(folder), str(folder / "sinks")))
+        self._environ = os.environ | {"PYTHONPATH": path, "LAKE_TAILER_GOLDEN": golden}
         found = self._run("-c", _CAME_FROM).stdout.split()
         if not all(Path(path).is_relative_to(folder) for path in found):
             raise SystemExit(f"not the copy in {folder} is imported, but {' and '.join(found)}")

@@ -17,7 +17,6 @@ import pytest
 from anyio import to_thread
 from deltalake import DeltaTable, Schema, write_deltalake
 
-from sinks.delta.sink import DeltaSink
 from tailer.config.settings import load
 from tailer.daemon.serve import open_sink
 from tailer.engine.local import LocalEngine
@@ -28,6 +27,7 @@ from tailer.plan import Position
 from tailer.sink import Progress, Sink
 from tailer.start import Start, StartKind
 from tailer.stores.wakeup import TimerWake
+from tailer_sinks.delta.sink import DeltaSink
 
 VERSIONS: Final = 3
 ROWS: Final = pa.table({"id": [1, 2]})

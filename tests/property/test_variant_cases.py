@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow.parquet as pq
 import pytest
 
-from sinks.encoding import FlatEncoder
+from tailer_sinks.encoding import FlatEncoder
 from tests.support.follow import snapshot
 from tests.support.spark.table import Table, kinds
 

@@ -27,13 +27,6 @@ from unittest.mock import patch
 
 import anyio
 
-from sinks.encoding.messages import Messages
-from sinks.kafka import link
-from sinks.kafka.clients.port import Connection, Producer, ProducerSettings
-from sinks.kafka.clients.python_cluster import Owner, ReadResult
-from sinks.kafka.clients.python_records import Record
-from sinks.kafka.sink import KafkaSink
-from sinks.kafka.topics import TopicState
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.tables import open_files, open_table
@@ -45,6 +38,13 @@ from tailer.pipeline.row_delivery import row_pipeline
 from tailer.pipeline.status import PipelineStatus
 from tailer.start import Start
 from tailer.stores.wakeup import TimerWake, Wake
+from tailer_sinks.encoding.messages import Messages
+from tailer_sinks.kafka import link
+from tailer_sinks.kafka.clients.port import Connection, Producer, ProducerSettings
+from tailer_sinks.kafka.clients.python_cluster import Owner, ReadResult
+from tailer_sinks.kafka.clients.python_records import Record
+from tailer_sinks.kafka.sink import KafkaSink
+from tailer_sinks.kafka.topics import TopicState
 from tests.support.tables.handwritten import HandwrittenTable
 
 __all__ = ["Executed", "Kind", "execute"]

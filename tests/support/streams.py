@@ -11,9 +11,6 @@ from typing import Any, Final
 
 import anyio
 
-from sinks.files.sink import FilesSink
-from sinks.memory import MemoryDestination, MemorySink
-from sinks.testing import Fault, FaultySink
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.events import ChangeBatch, ControlEvent
@@ -28,6 +25,9 @@ from tailer.start import Start
 from tailer.stores.local import LocalStore
 from tailer.stores.port import ObjectStore
 from tailer.stores.wakeup import TimerWake, Wake
+from tailer_sinks.files.sink import FilesSink
+from tailer_sinks.memory import MemoryDestination, MemorySink
+from tailer_sinks.testing import Fault, FaultySink
 from tests.support.tables.handwritten import HandwrittenTable
 
 __all__ = ["APP", "Destination", "Growing", "Lines", "WholeVersions", "become", "deliver_to_files", "pipeline"]

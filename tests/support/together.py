@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 
 import pyarrow as pa
 
-from sinks.testing import FaultySink
 from tailer.events import ChangeBatch
 from tailer.sink import SinkTransaction, TransactionWrapper
+from tailer_sinks.testing import FaultySink
 from tests.support.streams import Destination
 
 __all__ = ["Together", "TogetherWhole"]

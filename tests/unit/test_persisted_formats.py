@@ -14,18 +14,6 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 
-from sinks.delta.sink import DeltaSink
-from sinks.encoding.cloudevents import CloudEventsEncoder
-from sinks.encoding.debezium.messages import DebeziumEncoder
-from sinks.files.sink import FilesSink
-from sinks.kafka import link as kafka_link
-from sinks.kafka.encoders import key_form, source_of
-from sinks.kafka.link import Link
-from sinks.kafka.options import read
-from sinks.kafka.progress import Count, Entry, decode, encode
-from sinks.testing.rows import change_batch, numbered
-from sinks.testing.snapshots import inside, part
-from sinks.testing.suite import APP, SCHEMA, deliver, up_to
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.changelog.task_ids import check_reading, has_maps_in_order, renumbered
 from tailer.config.pipelines import PipelineSettings, TablePattern, Template
@@ -58,6 +46,18 @@ from tailer.spark.source.offsets import StreamPlace, offset_of, place_of
 from tailer.spark.source.plan_cache import Place
 from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
+from tailer_sinks.delta.sink import DeltaSink
+from tailer_sinks.encoding.cloudevents import CloudEventsEncoder
+from tailer_sinks.encoding.debezium.messages import DebeziumEncoder
+from tailer_sinks.files.sink import FilesSink
+from tailer_sinks.kafka import link as kafka_link
+from tailer_sinks.kafka.encoders import key_form, source_of
+from tailer_sinks.kafka.link import Link
+from tailer_sinks.kafka.options import read
+from tailer_sinks.kafka.progress import Count, Entry, decode, encode
+from tailer_sinks.testing.rows import change_batch, numbered
+from tailer_sinks.testing.snapshots import inside, part
+from tailer_sinks.testing.suite import APP, SCHEMA, deliver, up_to
 
 # App ids.
 

@@ -78,39 +78,40 @@ LAYERS: Final = (
 
 PORTS: Final = "tailer.errors tailer.events tailer.plan tailer.sink"
 # For sinks that write folders, here and in stores.
-FOLDERS: Final = "tailer.formats.delta.folders tailer.stores.* sinks.stores"
+FOLDERS: Final = "tailer.formats.delta.folders tailer.stores.* tailer_sinks.stores"
 
 # Sinks import the ports and nothing above them, like a third party's. The first row that matches a module is its row.
 VARIANTS: Final = "tailer.variant tailer.variant.nested tailer.variant.text"
+OWN: Final = "tailer_sinks"
 SINKS: Final = (
-    ("sinks", "tailer.config.options", ""),
-    ("sinks.stores", PORTS, ""),
-    ("sinks.encoding.terminal", "sinks.encoding.* tailer.errors tailer.events", "pyarrow rich"),
-    ("sinks.encoding.avro.registry", "tailer.errors", "httpx2 msgspec"),
+    (f"{OWN}", "tailer.config.options", ""),
+    (f"{OWN}.stores", PORTS, ""),
+    (f"{OWN}.encoding.terminal", f"{OWN}.encoding.* tailer.errors tailer.events", "pyarrow rich"),
+    (f"{OWN}.encoding.avro.registry", "tailer.errors", "httpx2 msgspec"),
     (
-        "sinks.encoding sinks.encoding.*",
-        f"sinks.encoding.* tailer.errors tailer.events tailer.plan {VARIANTS}",
+        f"{OWN}.encoding {OWN}.encoding.*",
+        f"{OWN}.encoding.* tailer.errors tailer.events tailer.plan {VARIANTS}",
         "fastavro pyarrow",
     ),
-    ("sinks.delta.table", f"sinks.encoding.typed sinks.delta.* {FOLDERS} {PORTS}", "deltalake pyarrow"),
-    ("sinks.delta.variants", f"{PORTS} tailer.variant.nested", "deltalake pyarrow"),
-    ("sinks.delta.folder sinks.delta.txns", f"sinks.delta.* {FOLDERS} {PORTS}", "deltalake"),
+    (f"{OWN}.delta.table", f"{OWN}.encoding.typed {OWN}.delta.* {FOLDERS} {PORTS}", "deltalake pyarrow"),
+    (f"{OWN}.delta.variants", f"{PORTS} tailer.variant.nested", "deltalake pyarrow"),
+    (f"{OWN}.delta.folder {OWN}.delta.txns", f"{OWN}.delta.* {FOLDERS} {PORTS}", "deltalake"),
     (
-        "sinks.delta sinks.delta.*",
-        f"sinks sinks.encoding.typed sinks.delta.* tailer.schema.exact_types {FOLDERS} {PORTS}",
+        f"{OWN}.delta {OWN}.delta.*",
+        f"{OWN} {OWN}.encoding.typed {OWN}.delta.* tailer.schema.exact_types {FOLDERS} {PORTS}",
         "anyio msgspec pyarrow",
     ),
-    ("sinks.files sinks.files.*", f"sinks sinks.files.* sinks.encoding.* {FOLDERS} {PORTS}", "anyio msgspec pyarrow"),
+    (f"{OWN}.files {OWN}.files.*", f"{OWN} {OWN}.files.* {OWN}.encoding.* {FOLDERS} {PORTS}", "anyio msgspec pyarrow"),
     (
-        "sinks.kafka.clients.confluent_producer sinks.kafka.clients.librdkafka sinks.kafka.clients.librdkafka.*",
-        f"sinks.kafka.* sinks.encoding.* {PORTS}",
+        f"{OWN}.kafka.clients.confluent_producer {OWN}.kafka.clients.librdkafka {OWN}.kafka.clients.librdkafka.*",
+        f"{OWN}.kafka.* {OWN}.encoding.* {PORTS}",
         "confluent_kafka pyarrow",
     ),
-    ("sinks.kafka.clients.python_*", f"sinks.kafka.* sinks.encoding.* {PORTS}", "kafka pyarrow"),
-    ("sinks.kafka sinks.kafka.*", f"sinks sinks.kafka.* sinks.encoding.* {PORTS}", "anyio msgspec pyarrow"),
-    ("sinks.memory", f"sinks {PORTS}", "anyio msgspec pyarrow"),
-    ("sinks.stdout", f"sinks sinks.encoding.* {PORTS}", "anyio msgspec rich"),
-    ("sinks.testing sinks.testing.*", f"sinks.testing.* sinks.encoding.* {PORTS}", "anyio pyarrow pytest"),
+    (f"{OWN}.kafka.clients.python_*", f"{OWN}.kafka.* {OWN}.encoding.* {PORTS}", "kafka pyarrow"),
+    (f"{OWN}.kafka {OWN}.kafka.*", f"{OWN} {OWN}.kafka.* {OWN}.encoding.* {PORTS}", "anyio msgspec pyarrow"),
+    (f"{OWN}.memory", f"{OWN} {PORTS}", "anyio msgspec pyarrow"),
+    (f"{OWN}.stdout", f"{OWN} {OWN}.encoding.* {PORTS}", "anyio msgspec rich"),
+    (f"{OWN}.testing {OWN}.testing.*", f"{OWN}.testing.* {OWN}.encoding.* {PORTS}", "anyio pyarrow pytest"),
 )
 
 # The demonstration knows of the package what a program that starts the daemon needs.
@@ -131,6 +132,7 @@ Rule = Callable[[str], Iterator[str]]
 def module_name(path: Path) -> str:
     """Return the dotted name of a source file."""
     parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts[1:] if parts[0] == "sinks" else parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -218,7 +220,7 @@ def test_imports_respect_the_layers() -> None:
             package = name.partition(".")[0]
             if any(name == bad or name.startswith(f"{bad}.") for bad in FORBIDDEN):
                 allowed = False
-            elif outside and package in ("tailer", "sinks", "examples"):
+            elif outside and package in ("tailer", "tailer_sinks", "examples"):
                 allowed = matches(name, ours)
             elif package == "tailer":
                 allowed = name == "tailer" or room(name) == room(module) or layer(name) < layer(module)
@@ -234,9 +236,9 @@ def test_tailer_imports_no_sink() -> None:
     assert not [
         name
         for module in MODULES
-        if module.startswith("tailer")
+        if module.partition(".")[0] == "tailer"
         for name in imports(module)
-        if name.partition(".")[0] == "sinks"
+        if name.partition(".")[0] == "tailer_sinks"
     ]
 
 

@@ -11,10 +11,10 @@ from typing import Final
 import pyarrow as pa
 import pytest
 
-from sinks.encoding.messages import BYTES, Messages
-from sinks.kafka.clients.confluent_producer import ConfluentProducer
-from sinks.kafka.clients.port import Connection, Producer, ProducerFactory, ProducerSettings
-from sinks.kafka.clients.python_producer import PythonProducer
+from tailer_sinks.encoding.messages import BYTES, Messages
+from tailer_sinks.kafka.clients.confluent_producer import ConfluentProducer
+from tailer_sinks.kafka.clients.port import Connection, Producer, ProducerFactory, ProducerSettings
+from tailer_sinks.kafka.clients.python_producer import PythonProducer
 
 __all__ = ["DRIVERS", "SINK", "connection_to", "every_driver", "messages_of", "producing"]
 

@@ -10,8 +10,6 @@ import pyarrow as pa
 from kafka import TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from sinks.kafka.progress import Entry, decode
-from sinks.kafka.sink import KafkaSink
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.placement import Writers
@@ -27,6 +25,8 @@ from tailer.spark.write.shard_delivery import sharded_pipeline
 from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
+from tailer_sinks.kafka.progress import Entry, decode
+from tailer_sinks.kafka.sink import KafkaSink
 from tests.support.kafka.shards import LocalExchange
 from tests.support.kafka.topics import admin, create_topic, read_topic, unique_name
 from tests.support.tables.log_files import add, metadata, parquet, protocol, schema_string, write_commit

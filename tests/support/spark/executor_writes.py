@@ -14,7 +14,6 @@ from anyio import to_thread
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from sinks.delta.sink import DeltaSink
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
@@ -30,6 +29,7 @@ from tailer.spark.write.version_ranges import RANGE_VERSIONS
 from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
+from tailer_sinks.delta.sink import DeltaSink
 from tests.support.follow import follow
 from tests.support.histories.long_history import LongHistory
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
-from sinks.testing.rows import DELTA_TYPES
+from tailer_sinks.testing.rows import DELTA_TYPES
 from tests.support.follow import Followed
 from tests.support.histories.random_history import latest_version
 from tests.support.histories.schema_evolution import Answer

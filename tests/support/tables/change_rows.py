@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from sinks.testing import change_batch
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch
 from tailer.plan import SNAPSHOT_TASKS
+from tailer_sinks.testing import change_batch
 
 INSERT, DELETE, PRE, POST = "insert", "delete", "update_preimage", "update_postimage"
 

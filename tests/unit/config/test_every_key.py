@@ -11,15 +11,15 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from sinks import stdout
-from sinks.delta import options as delta
-from sinks.files import sink as files
-from sinks.kafka import options as kafka
-from sinks.kafka.clients.settings import ClientSettings
 from tailer.config.options import option_names
 from tailer.config.settings import examine
 from tailer.config.shapes import FileShape, PipelineShape, SparkShape, StoreShape
 from tailer.formats.delta.catalog.options import UnityOptions
+from tailer_sinks import stdout
+from tailer_sinks.delta import options as delta
+from tailer_sinks.files import sink as files
+from tailer_sinks.kafka import options as kafka
+from tailer_sinks.kafka.clients.settings import ClientSettings
 
 Table = dict[str, Any]
 Place = tuple[str, ...]

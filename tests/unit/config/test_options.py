@@ -2,7 +2,7 @@
 
 import tomllib
 
-from sinks import flattened
+from tailer_sinks import flattened
 
 
 def test_names_with_and_without_quotes_are_the_same() -> None:

@@ -10,7 +10,6 @@ import pytest
 from anyio import to_thread
 from deltalake import DeltaTable, write_deltalake
 
-from sinks.memory import MemorySink
 from tailer.errors import ChangesUnavailable, ConfigError, FileVacuumed, SinkRejected, TailerError
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.delivery import ResumePoint, VersionRange
@@ -22,6 +21,7 @@ from tailer.plan import SNAPSHOT_TASKS, ChangePlan, Position
 from tailer.start import Start
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
+from tailer_sinks.memory import MemorySink
 from tests.support.streams import Growing
 
 pytestmark = pytest.mark.anyio

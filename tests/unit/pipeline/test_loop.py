@@ -13,8 +13,6 @@ import pytest
 from anyio import to_thread
 
 import tailer.engine.local
-from sinks.memory import MemorySink
-from sinks.testing import FaultySink
 from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError, SinkRejected, TableReplaced, TailerError, VersionAhead, VersionGone
 from tailer.events import ChangeBatch, ControlEvent
@@ -29,6 +27,8 @@ from tailer.sink import Progress, SinkTransaction, TransactionWrapper
 from tailer.start import Start
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake, Wake
+from tailer_sinks.memory import MemorySink
+from tailer_sinks.testing import FaultySink
 from tests.support.streams import APP, Destination, Growing, WholeVersions, become, pipeline
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,6 @@ import anyio.lowlevel
 import pyarrow as pa
 import pytest
 
-from sinks.testing import FaultySink
 from tailer.engine.background import background
 from tailer.engine.local import LocalEngine
 from tailer.engine.look_ahead import AHEAD_BYTES, PrefetchedBatches
@@ -22,6 +21,7 @@ from tailer.formats.delta.table import DeltaTableLog
 from tailer.plan import ChangePlan, Position
 from tailer.sink import Progress, Sink, SinkTransaction, TransactionWrapper
 from tailer.stores.local import LocalStore
+from tailer_sinks.testing import FaultySink
 from tests.support.streams import APP, Destination, Growing, pipeline
 from tests.support.together import Together, TogetherWhole
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import anyio
 import pytest
 
-from sinks.testing.faults import Fault, FaultySink, Kind, Step
 from tailer.engine.local import LocalEngine
 from tailer.errors import ChangesUnavailable, FileVacuumed
 from tailer.events import Gap
@@ -19,6 +18,7 @@ from tailer.sink import Progress, Sink
 from tailer.start import Start
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
+from tailer_sinks.testing.faults import Fault, FaultySink, Kind, Step
 from tests.support.streams import APP, Destination, Growing
 
 pytestmark = pytest.mark.anyio

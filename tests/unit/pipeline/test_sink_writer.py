@@ -9,8 +9,6 @@ import anyio
 import pyarrow as pa
 import pytest
 
-from sinks.memory import MemorySink
-from sinks.testing import FaultySink
 from tailer.engine.background import background
 from tailer.engine.local import LocalEngine
 from tailer.engine.look_ahead import PrefetchedBatches
@@ -21,6 +19,8 @@ from tailer.formats.delta.table import DeltaTableLog
 from tailer.plan import ChangePlan, Position
 from tailer.sink import Demands, Sink, SinkTransaction, TransactionWrapper
 from tailer.stores.local import LocalStore
+from tailer_sinks.memory import MemorySink
+from tailer_sinks.testing import FaultySink
 from tests.support.streams import Destination, Growing, pipeline
 
 pytestmark = pytest.mark.anyio

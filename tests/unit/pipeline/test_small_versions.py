@@ -17,7 +17,6 @@ import pytest
 
 import tailer.engine.local
 import tailer.engine.look_ahead
-from sinks.memory import MemoryProgressStore, MemorySink
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.engine.local import LocalEngine
@@ -29,6 +28,7 @@ from tailer.plan import ChangePlan, ChangeTask, Position
 from tailer.progress.recorded import Recorded
 from tailer.read.execute import execute
 from tailer.sink import Demands, Progress, Sink, SinkTransaction, TransactionWrapper
+from tailer_sinks.memory import MemoryProgressStore, MemorySink
 from tests.support import streams
 from tests.support.seeds import seeds
 from tests.support.streams import APP, Destination, Growing, become, pipeline

@@ -7,10 +7,6 @@ from typing import Any
 
 import pytest
 
-from sinks.files.sink import FilesSink
-from sinks.memory import MemoryProgressStore, MemorySink
-from sinks.stdout import StdoutSink
-from sinks.testing.rows import numbered
 from tailer.config import sink_kinds as kinds
 from tailer.config.sink_kinds import configure_sink, sink_kinds
 from tailer.errors import ConfigError, SinkFenced, SinkUnavailable
@@ -18,6 +14,10 @@ from tailer.events import ChangeBatch, ControlEvent
 from tailer.plan import Position
 from tailer.progress.recorded import Recorded
 from tailer.sink import AtLeastOnceSink, Progress, Sink
+from tailer_sinks.files.sink import FilesSink
+from tailer_sinks.memory import MemoryProgressStore, MemorySink
+from tailer_sinks.stdout import StdoutSink
+from tailer_sinks.testing.rows import numbered
 
 APP = "orders/one"
 SCHEMA = numbered(0).rows.schema

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from sinks.memory import MemorySink
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
@@ -33,6 +32,7 @@ from tailer.spark.write.shard_delivery import sharded_pipeline
 from tailer.start import Start
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
+from tailer_sinks.memory import MemorySink
 from tests.support.kafka.history import History
 from tests.support.kafka.shards import LocalExchange
 

@@ -8,8 +8,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
-from sinks.delta.folder import TargetFolder
 from tailer.errors import SinkRejected
+from tailer_sinks.delta.folder import TargetFolder
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def missing(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
             raise error
         return DeltaTable(*arguments, **options)
 
-    monkeypatch.setattr("sinks.delta.folder.DeltaTable", opened)
+    monkeypatch.setattr("tailer_sinks.delta.folder.DeltaTable", opened)
 
 
 def test_a_table_that_is_created_while_it_is_opened(table: str, monkeypatch: pytest.MonkeyPatch) -> None:

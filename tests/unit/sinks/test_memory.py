@@ -2,10 +2,10 @@
 
 import pytest
 
-from sinks.memory import MemorySink
-from sinks.testing.announcements import change, gap, wider
-from sinks.testing.rows import numbered
-from sinks.testing.suite import APP, SCHEMA, Item, deliver
+from tailer_sinks.memory import MemorySink
+from tailer_sinks.testing.announcements import change, gap, wider
+from tailer_sinks.testing.rows import numbered
+from tailer_sinks.testing.suite import APP, SCHEMA, Item, deliver
 
 pytestmark = pytest.mark.anyio
 

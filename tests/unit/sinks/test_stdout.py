@@ -19,13 +19,13 @@ import anyio
 import pyarrow as pa
 import pytest
 
-from sinks.encoding import row_texts
-from sinks.stdout import StdoutSink
-from sinks.testing import change_batch
-from sinks.testing.announcements import change, gap, wider
-from sinks.testing.rows import numbered
 from tailer.errors import SinkRejected
 from tailer.events import ChangeBatch
+from tailer_sinks.encoding import row_texts
+from tailer_sinks.stdout import StdoutSink
+from tailer_sinks.testing import change_batch
+from tailer_sinks.testing.announcements import change, gap, wider
+from tailer_sinks.testing.rows import numbered
 
 pytestmark = pytest.mark.anyio
 
@@ -121,7 +121,7 @@ async def test_an_output_that_failed_gets_nothing_more() -> None:
     pipe = Pipe()
     sink = StdoutSink("stdout", "jsonl", pipe.writer)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sinks.stdout.os.write", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "broken")))
+        patch.setattr("tailer_sinks.stdout.os.write", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "broken")))
         with pytest.raises(SinkRejected, match="standard output: broken"):
             await sink.write(numbered(1))
     with pytest.raises(SinkRejected, match="standard output: broken"):
@@ -160,7 +160,7 @@ async def test_few_rows_need_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(*_: object) -> None:
         pytest.fail("a thread was asked for")
 
-    monkeypatch.setattr("sinks.stdout.to_thread.run_sync", refuse)
+    monkeypatch.setattr("tailer_sinks.stdout.to_thread.run_sync", refuse)
     pipe = Pipe()
     sink = StdoutSink("stdout", "jsonl", pipe.writer)
     for version in range(50):
@@ -252,8 +252,8 @@ async def test_a_stream_in_memory() -> None:
 def test_head_ends_us(form: str) -> None:
     program = (
         "import sys, anyio\n"
-        "from sinks.stdout import StdoutSink\n"
-        "from sinks.testing.rows import numbered\n"
+        "from tailer_sinks.stdout import StdoutSink\n"
+        "from tailer_sinks.testing.rows import numbered\n"
         "from tailer.errors import SinkRejected\n"
         "async def main():\n"
         "    sink = StdoutSink('stdout', sys.argv[1])\n"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sinks.encoding.flat import AT_ONCE, encoded_ahead
+from tailer_sinks.encoding.flat import AT_ONCE, encoded_ahead
 
 
 @pytest.mark.parametrize("at_once", [1, AT_ONCE, 7])

@@ -15,8 +15,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sinks.encoding import FlatEncoder, row_texts
-from sinks.encoding.values import value_text
+from tailer_sinks.encoding import FlatEncoder, row_texts
+from tailer_sinks.encoding.values import value_text
 from tests.support.seeds import repeats
 
 NAMES = st.text(min_size=0, max_size=6)

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sinks.encoding import FlatEncoder, row_texts
-from sinks.encoding.arrow_messages import ArrowMessages
-from sinks.encoding.cloudevents import CloudEventsEncoder, ContentMode
-from sinks.encoding.columns import DecimalForm
-from sinks.encoding.debezium.messages import DebeziumEncoder, Source
-from sinks.encoding.flat_messages import FlatMessages
-from sinks.encoding.messages import Encoder, Messages
 from tailer.errors import SinkRejected
 from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, METADATA_FIELDS, ChangeBatch
+from tailer_sinks.encoding import FlatEncoder, row_texts
+from tailer_sinks.encoding.arrow_messages import ArrowMessages
+from tailer_sinks.encoding.cloudevents import CloudEventsEncoder, ContentMode
+from tailer_sinks.encoding.columns import DecimalForm
+from tailer_sinks.encoding.debezium.messages import DebeziumEncoder, Source
+from tailer_sinks.encoding.flat_messages import FlatMessages
+from tailer_sinks.encoding.messages import Encoder, Messages
 from tests.support.seeds import repeats
 from tests.support.tables.change_rows import (
     DELETE,

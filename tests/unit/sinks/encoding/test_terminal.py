@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from sinks.encoding.terminal import TerminalView
-from sinks.testing import change_batch
 from tailer.errors import SinkRejected
 from tailer.events import CHANGE_TYPE, ChangeBatch, Gap, SchemaChange
+from tailer_sinks.encoding.terminal import TerminalView
+from tailer_sinks.testing import change_batch
 
 MOMENT = "2026-03-01T12:00:00.00000"
 

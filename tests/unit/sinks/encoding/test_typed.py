@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinks.encoding.typed import GAP, Misfit, conform, fits, gap_row, unite
 from tailer.events import METADATA_FIELDS, Gap
+from tailer_sinks.encoding.typed import GAP, Misfit, conform, fits, gap_row, unite
 
 NTZ = pa.timestamp("us")
 

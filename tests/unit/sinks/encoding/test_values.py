@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sinks.encoding import FlatEncoder, event_line, event_values, row_texts, slices
-from sinks.encoding.values import NoText, value_text
-from sinks.testing import DELTA_TYPES
 from tailer.errors import SinkRejected
 from tailer.events import VARIANT, Gap, SchemaChange
+from tailer_sinks.encoding import FlatEncoder, event_line, event_values, row_texts, slices
+from tailer_sinks.encoding.values import NoText, value_text
+from tailer_sinks.testing import DELTA_TYPES
 
 DAY = 86_400_000_000
 

@@ -14,18 +14,18 @@ import pytest
 from fastavro import schemaless_reader
 from pyarrow import parquet
 
-from sinks.encoding.avro.registry import SchemaRegistry
-from sinks.encoding.variants import form_schema, in_form
-from sinks.files.formats import HiddenFile, JsonLines, Parquet
-from sinks.files.sink import FilesSink
-from sinks.kafka.encoders import encoder_for
-from sinks.kafka.link import Link
-from sinks.kafka.options import read
-from sinks.testing import change_batch
 from tailer.errors import ConfigError, SinkRejected
 from tailer.events import VARIANT, ChangeBatch, Gap, SchemaChange
 from tailer.plan import output_schema
 from tailer.variant import Variant, json_texts
+from tailer_sinks.encoding.avro.registry import SchemaRegistry
+from tailer_sinks.encoding.variants import form_schema, in_form
+from tailer_sinks.files.formats import HiddenFile, JsonLines, Parquet
+from tailer_sinks.files.sink import FilesSink
+from tailer_sinks.kafka.encoders import encoder_for
+from tailer_sinks.kafka.link import Link
+from tailer_sinks.kafka.options import read
+from tailer_sinks.testing import change_batch
 from tests.support.variant.encoder import Layout, Scalar
 from tests.support.variant.shredder import Shredding, shred
 

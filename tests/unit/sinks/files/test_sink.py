@@ -19,19 +19,19 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from sinks.files.formats import JsonLines
-from sinks.files.in_store import StoreFolders
-from sinks.files.names import directory_name
-from sinks.files.sink import FilesSink, Format
-from sinks.testing import change_batch
-from sinks.testing.announcements import change, gap, wider
-from sinks.testing.rows import numbered
-from sinks.testing.suite import SCHEMA, Item, deliver, up_to
 from tailer.errors import SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch
 from tailer.plan import Position
 from tailer.sink import Progress
 from tailer.stores.memory import MemoryStore
+from tailer_sinks.files.formats import JsonLines
+from tailer_sinks.files.in_store import StoreFolders
+from tailer_sinks.files.names import directory_name
+from tailer_sinks.files.sink import FilesSink, Format
+from tailer_sinks.testing import change_batch
+from tailer_sinks.testing.announcements import change, gap, wider
+from tailer_sinks.testing.rows import numbered
+from tailer_sinks.testing.suite import SCHEMA, Item, deliver, up_to
 from tests.support.seeds import repeats
 from tests.support.waiting import until
 
@@ -505,10 +505,10 @@ WRITER = """
 import sys
 import anyio
 from pathlib import Path
-from sinks.files.sink import FilesSink
-from sinks.testing.announcements import change, wider
-from sinks.testing.rows import numbered
-from sinks.testing.suite import deliver
+from tailer_sinks.files.sink import FilesSink
+from tailer_sinks.testing.announcements import change, wider
+from tailer_sinks.testing.rows import numbered
+from tailer_sinks.testing.suite import deliver
 
 async def main():
     sink = FilesSink("files", Path(sys.argv[1]), sys.argv[2])

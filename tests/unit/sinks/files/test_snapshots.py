@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from sinks.files.sink import FilesSink, Format
-from sinks.testing.announcements import gap
-from sinks.testing.rows import numbered
-from sinks.testing.snapshots import inside, part
-from sinks.testing.suite import SCHEMA, deliver, up_to
 from tailer.errors import SinkFenced, SinkRejected
 from tailer.plan import SNAPSHOT_TASKS, Position
 from tailer.sink import Progress
+from tailer_sinks.files.sink import FilesSink, Format
+from tailer_sinks.testing.announcements import gap
+from tailer_sinks.testing.rows import numbered
+from tailer_sinks.testing.snapshots import inside, part
+from tailer_sinks.testing.suite import SCHEMA, deliver, up_to
 
 APP = "pipeline/table-id"
 

@@ -9,18 +9,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sinks.encoding.arrow_messages import ArrowMessages
-from sinks.encoding.cloudevents import CloudEventsEncoder
-from sinks.encoding.debezium.messages import DebeziumEncoder
-from sinks.encoding.flat_messages import FlatMessages
-from sinks.encoding.messages import Encoder
-from sinks.kafka.encoders import encoder_for, key_form, source_of
-from sinks.kafka.link import Link
-from sinks.kafka.options import read, registry_secrets
-from sinks.testing.rows import change_batch, numbered
 from tailer.errors import SinkRejected
 from tailer.events import VARIANT
 from tailer.plan import output_schema
+from tailer_sinks.encoding.arrow_messages import ArrowMessages
+from tailer_sinks.encoding.cloudevents import CloudEventsEncoder
+from tailer_sinks.encoding.debezium.messages import DebeziumEncoder
+from tailer_sinks.encoding.flat_messages import FlatMessages
+from tailer_sinks.encoding.messages import Encoder
+from tailer_sinks.kafka.encoders import encoder_for, key_form, source_of
+from tailer_sinks.kafka.link import Link
+from tailer_sinks.kafka.options import read, registry_secrets
+from tailer_sinks.testing.rows import change_batch, numbered
 from tests.support.tables.change_rows import changes
 
 SCHEMA = numbered(0).rows.schema

@@ -11,20 +11,20 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
-from sinks.kafka.clients.port import OAuth, Sasl, Tls
-from sinks.kafka.clients.python_connection import arguments_of
-from sinks.kafka.clients.python_producer import PythonProducer
-from sinks.kafka.clients.settings import (
+from tailer.errors import ConfigError, SinkRejected
+from tailer_sinks.kafka.clients.port import OAuth, Sasl, Tls
+from tailer_sinks.kafka.clients.python_connection import arguments_of
+from tailer_sinks.kafka.clients.python_producer import PythonProducer
+from tailer_sinks.kafka.clients.settings import (
     CONFLUENT_ONLY,
     OF_PRODUCERS,
     PYTHON_NAMES,
     ClientSettings,
     reconnect_waits,
 )
-from sinks.kafka.link import producer_factory
-from sinks.kafka.options import Options, connection_of, read, settings_of
-from sinks.kafka.sink import KafkaSink
-from tailer.errors import ConfigError, SinkRejected
+from tailer_sinks.kafka.link import producer_factory
+from tailer_sinks.kafka.options import Options, connection_of, read, settings_of
+from tailer_sinks.kafka.sink import KafkaSink
 
 SERVERS = {"bootstrap_servers": "one:9092, two:9092"}
 USER = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "ada"}
@@ -172,7 +172,7 @@ def test_packages_that_are_not_installed_are_named(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], missing: str, option: str, extra: str
 ) -> None:
     assert faults(given) == []
-    monkeypatch.setattr("sinks.kafka.options.find_spec", lambda name: None if name == missing else object())
+    monkeypatch.setattr("tailer_sinks.kafka.options.find_spec", lambda name: None if name == missing else object())
     (fault,) = faults(given)
     assert (fault.where, extra in fault.hint) == (f"orders.{option}", True)
     assert faults({}) == []
@@ -333,7 +333,7 @@ def test_the_waits_before_connecting_again_fit_together(given: dict[str, int], w
 
 
 def test_a_setting_that_only_an_unusable_library_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sinks.kafka.clients.confluent_producer", None)
+    monkeypatch.setitem(sys.modules, "tailer_sinks.kafka.clients.confluent_producer", None)
     assert producer_factory("orders", of()) is PythonProducer
     with pytest.raises(ConfigError, match=r"orders\.client\.batch\.num\.messages: .* cannot be loaded"):
         producer_factory("orders", of(client={"batch.num.messages": 9}))

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from sinks.kafka.first_start import LastEnds
-from sinks.kafka.options import Options, read
-from sinks.kafka.progress import Count, Entry, decode, encode
-from sinks.kafka.records import end_records
-from sinks.kafka.topics import TopicState, check, check_id, check_present
 from tailer.errors import SinkRejected
 from tailer.plan import SNAPSHOT_TASKS, Position
+from tailer_sinks.kafka.first_start import LastEnds
+from tailer_sinks.kafka.options import Options, read
+from tailer_sinks.kafka.progress import Count, Entry, decode, encode
+from tailer_sinks.kafka.records import end_records
+from tailer_sinks.kafka.topics import TopicState, check, check_id, check_present
 
 APP = "orders/5f0c"
 

@@ -8,9 +8,9 @@ import pytest
 from kafka.admin import TransactionState
 from kafka.errors import BrokerResponseError, NotCoordinatorError
 
-from sinks.kafka.clients import python_cluster
-from sinks.kafka.clients.port import Connection
-from sinks.kafka.clients.python_cluster import Cluster, Owner
+from tailer_sinks.kafka.clients import python_cluster
+from tailer_sinks.kafka.clients.port import Connection
+from tailer_sinks.kafka.clients.python_cluster import Cluster, Owner
 
 
 class Admin:

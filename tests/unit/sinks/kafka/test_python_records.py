@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from sinks.kafka.clients.python_cluster import _Read
+from tailer_sinks.kafka.clients.python_cluster import _Read
 from tests.support.seeds import seeds
 
 

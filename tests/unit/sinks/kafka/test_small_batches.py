@@ -10,17 +10,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sinks.encoding.flat_messages import FlatMessages
-from sinks.encoding.messages import Messages
-from sinks.kafka import small_batches
-from sinks.kafka.link import Link
-from sinks.kafka.options import read
-from sinks.kafka.progress import Count
-from sinks.kafka.small_batches import WaitingBatches, joined
-from sinks.kafka.stream import Stream
-from sinks.kafka.transaction import KafkaTransaction
 from tailer.errors import SinkRejected
 from tailer.events import METADATA_FIELDS, ChangeBatch, SchemaChange
+from tailer_sinks.encoding.flat_messages import FlatMessages
+from tailer_sinks.encoding.messages import Messages
+from tailer_sinks.kafka import small_batches
+from tailer_sinks.kafka.link import Link
+from tailer_sinks.kafka.options import read
+from tailer_sinks.kafka.progress import Count
+from tailer_sinks.kafka.small_batches import WaitingBatches, joined
+from tailer_sinks.kafka.stream import Stream
+from tailer_sinks.kafka.transaction import KafkaTransaction
 from tests.support.seeds import repeats
 from tests.support.tables.change_rows import DELETE, INSERT, POST, PRE, changes, people
 

@@ -6,19 +6,19 @@ from itertools import count
 
 import pytest
 
-import sinks.kafka.link as link_module
-from sinks.encoding.messages import Messages
-from sinks.kafka.clients.port import Producer
-from sinks.kafka.clients.python_cluster import Owner
-from sinks.kafka.first_start import check_first_start
-from sinks.kafka.link import Link
-from sinks.kafka.options import read
-from sinks.kafka.progress import Entry, ProgressTopic
-from sinks.kafka.stream import Stream
-from sinks.kafka.topics import TopicState
+import tailer_sinks.kafka.link as link_module
 from tailer.errors import SinkFenced, SinkUnavailable
 from tailer.plan import Position
 from tailer.sink import LAYOUT
+from tailer_sinks.encoding.messages import Messages
+from tailer_sinks.kafka.clients.port import Producer
+from tailer_sinks.kafka.clients.python_cluster import Owner
+from tailer_sinks.kafka.first_start import check_first_start
+from tailer_sinks.kafka.link import Link
+from tailer_sinks.kafka.options import read
+from tailer_sinks.kafka.progress import Entry, ProgressTopic
+from tailer_sinks.kafka.stream import Stream
+from tailer_sinks.kafka.topics import TopicState
 
 APP = "orders/5f0c"
 

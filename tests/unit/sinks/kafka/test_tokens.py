@@ -6,9 +6,9 @@ from threading import Thread
 
 import pytest
 
-from sinks.kafka.clients.port import OAuth
-from sinks.kafka.clients.security import Tokens
 from tailer.errors import SinkRejected
+from tailer_sinks.kafka.clients.port import OAuth
+from tailer_sinks.kafka.clients.security import Tokens
 
 
 class Redirecting(HTTPServer):

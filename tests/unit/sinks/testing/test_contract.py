@@ -7,12 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sinks.encoding import event_values
-from sinks.memory import MemoryDestination, MemorySink
-from sinks.testing import SinkTests, flat_rows
 from tailer.events import ChangeBatch, ControlEvent, Gap
 from tailer.plan import Position
 from tailer.sink import Progress, Sink, SinkTransaction, TransactionWrapper
+from tailer_sinks.encoding import event_values
+from tailer_sinks.memory import MemoryDestination, MemorySink
+from tailer_sinks.testing import SinkTests, flat_rows
 
 pytestmark = pytest.mark.anyio
 

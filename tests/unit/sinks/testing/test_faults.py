@@ -6,13 +6,13 @@ import sys
 import anyio
 import pytest
 
-from sinks.memory import MemoryDestination, MemorySink
-from sinks.testing import Fault, FaultySink, Kind, Step, change_batch
-from sinks.testing.announcements import change, wider
-from sinks.testing.rows import numbered
-from sinks.testing.suite import APP, SCHEMA, Item, deliver, up_to
 from tailer.errors import CommitUnknown, SinkError, SinkRejected, SinkUnavailable
 from tailer.sink import Sink
+from tailer_sinks.memory import MemoryDestination, MemorySink
+from tailer_sinks.testing import Fault, FaultySink, Kind, Step, change_batch
+from tailer_sinks.testing.announcements import change, wider
+from tailer_sinks.testing.rows import numbered
+from tailer_sinks.testing.suite import APP, SCHEMA, Item, deliver, up_to
 
 pytestmark = pytest.mark.anyio
 
@@ -90,10 +90,10 @@ async def test_slow_is_slow_and_nothing_else() -> None:
 def test_a_crash_is_the_end_of_the_process() -> None:
     program = (
         "import anyio\n"
-        "from sinks.memory import MemorySink\n"
-        "from sinks.testing import Fault, FaultySink, Kind, Step\n"
-        "from sinks.testing.suite import deliver\n"
-        "from sinks.testing.rows import numbered\n"
+        "from tailer_sinks.memory import MemorySink\n"
+        "from tailer_sinks.testing import Fault, FaultySink, Kind, Step\n"
+        "from tailer_sinks.testing.suite import deliver\n"
+        "from tailer_sinks.testing.rows import numbered\n"
         "sink = FaultySink(MemorySink('memory'), Fault(Step.COMMIT, Kind.CRASH))\n"
         "anyio.run(deliver, sink, numbered(1))\n"
     )

@@ -14,7 +14,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, IntegerType, LongType, MapType, StringType, StructField, StructType
 
 import tailer.spark.source.encodings
-from sinks.testing.rows import DELTA_TYPES, MOMENT_MS, change_batch, flat_rows
 from tailer.errors import ConfigError, SchemaChanged, UnsupportedFeature
 from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID, ChangeBatch, SchemaChange
 from tailer.plan import ChangePlan, Regime, TaskKind, add_row_ids, output_schema
@@ -24,6 +23,7 @@ from tailer.spark.source.encodings import row_encoding
 from tailer.spark.source.envelope import ENVELOPE, EnvelopeRows
 from tailer.spark.source.typed import ReadSchemaLeft, TypedRows, typed_schema
 from tailer.spark.source.views import EnvelopeView, TypedView
+from tailer_sinks.testing.rows import DELTA_TYPES, MOMENT_MS, change_batch, flat_rows
 from tests.support.tables.log_files import parquet, task
 
 LONG, INT, TEXT = pa.int64(), pa.int32(), pa.string()

@@ -8,7 +8,6 @@ import pytest
 from deltalake import DeltaTable
 
 import tailer.spark.write.append_delivery as module
-from sinks.delta.sink import DeltaSink
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
@@ -21,6 +20,7 @@ from tailer.sink import Progress
 from tailer.start import Start
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
+from tailer_sinks.delta.sink import DeltaSink
 from tests.support.tables.handwritten import HandwrittenTable
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 from anyio import to_thread
 
-from sinks.memory import MemoryDestination, MemorySink
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.report import ChangelogReport
 from tailer.changelog.rules import Carryovers, PairingRules
@@ -26,6 +25,7 @@ from tailer.sink import Demands, Progress, shard_name
 from tailer.spark.write import shard_delivery
 from tailer.start import Start, StartKind
 from tailer.stores.wakeup import TimerWake
+from tailer_sinks.memory import MemoryDestination, MemorySink
 from tests.support.follow import follow, snapshot
 from tests.support.kafka.history import TABLE_ID, History
 from tests.support.kafka.shards import LocalExchange

@@ -9,7 +9,6 @@ import anyio
 import pytest
 
 import tailer.formats.delta.table
-from sinks.memory import MemorySink
 from tailer.errors import CommitIncomplete, LogCorrupt, LogRewritten, TailerError
 from tailer.formats.delta.log.listing import commit_name
 from tailer.formats.delta.table import DeltaTableLog
@@ -17,6 +16,7 @@ from tailer.pipeline.loop import Pipeline
 from tailer.plan import Position
 from tailer.stores.local import LocalStore
 from tailer.stores.port import ObjectMeta, OpenObject
+from tailer_sinks.memory import MemorySink
 from tests.support.streams import Destination, Growing, become, pipeline
 
 pytestmark = pytest.mark.anyio

@@ -14,18 +14,18 @@ from fastavro import schemaless_reader, schemaless_writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sinks.encoding.avro.columns import joined, writer_for
-from sinks.encoding.avro.messages import DebeziumAvroEncoder, FlatAvroEncoder
-from sinks.encoding.avro.schema import avro_name, full_name, record_schema
-from sinks.encoding.columns import NoText
-from sinks.encoding.debezium.messages import NEW_KEY, OLD_KEY, DebeziumEncoder, Source
-from sinks.encoding.flat_messages import FlatMessages
-from sinks.encoding.messages import Encoder, Messages
-from sinks.testing import change_batch
-from sinks.testing.rows import DELTA_TYPES
 from tailer.errors import SinkRejected
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, VARIANT, ChangeBatch
 from tailer.plan import SNAPSHOT_TASKS
+from tailer_sinks.encoding.avro.columns import joined, writer_for
+from tailer_sinks.encoding.avro.messages import DebeziumAvroEncoder, FlatAvroEncoder
+from tailer_sinks.encoding.avro.schema import avro_name, full_name, record_schema
+from tailer_sinks.encoding.columns import NoText
+from tailer_sinks.encoding.debezium.messages import NEW_KEY, OLD_KEY, DebeziumEncoder, Source
+from tailer_sinks.encoding.flat_messages import FlatMessages
+from tailer_sinks.encoding.messages import Encoder, Messages
+from tailer_sinks.testing import change_batch
+from tailer_sinks.testing.rows import DELTA_TYPES
 from tests.support.seeds import repeats
 
 KINDS = ["insert", "delete", "update_preimage", "update_postimage"]

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sinks.encoding.avro.messages import DebeziumAvroEncoder, FlatAvroEncoder
-from sinks.encoding.avro.registry import RegistryAccess, SchemaRegistry, check_address, differences
-from sinks.encoding.debezium.messages import Source
 from tailer.errors import ConfigError, SinkRejected, SinkUnavailable
 from tailer.plan import output_schema
+from tailer_sinks.encoding.avro.messages import DebeziumAvroEncoder, FlatAvroEncoder
+from tailer_sinks.encoding.avro.registry import RegistryAccess, SchemaRegistry, check_address, differences
+from tailer_sinks.encoding.debezium.messages import Source
 from tests.support.kafka.secure import Certificates, make_certificates
 from tests.support.servers.ports import free_ports
 from tests.support.servers.schema_registry import RegistryServer, serving_registry

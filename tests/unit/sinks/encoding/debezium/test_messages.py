@@ -13,14 +13,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from sinks.encoding.columns import DecimalForm
-from sinks.encoding.debezium.messages import NEW_KEY, OLD_KEY, DebeziumEncoder, Source
-from sinks.encoding.debezium.schema import envelope_schema, key_schema, not_finite
-from sinks.encoding.messages import Messages
-from sinks.encoding.values import row_texts
 from tailer.errors import SinkRejected
 from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, METADATA_FIELDS, VARIANT, ChangeBatch
 from tailer.plan import SNAPSHOT_TASKS
+from tailer_sinks.encoding.columns import DecimalForm
+from tailer_sinks.encoding.debezium.messages import NEW_KEY, OLD_KEY, DebeziumEncoder, Source
+from tailer_sinks.encoding.debezium.schema import envelope_schema, key_schema, not_finite
+from tailer_sinks.encoding.messages import Messages
+from tailer_sinks.encoding.values import row_texts
 from tests.support.seeds import repeats
 from tests.support.tables.change_rows import DELETE, INSERT, POST, PRE, Row, changes, histories, people, updates
 

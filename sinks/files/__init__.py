@@ -1,5 +1,0 @@
-"""The `files` sink: change rows as JSON Lines or Parquet files, exactly once, in one directory per stream."""
-
-from sinks.files.sink import FilesSink
-
-__all__ = ["FilesSink"]

@@ -1,0 +1,119 @@
+"""The folder of a target table: delta-rs opens and creates tables in it, on this machine or in an object store."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, NoReturn
+
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import DeltaError, DeltaProtocolError, SchemaMismatchError, TableNotFoundError
+
+from tailer.errors import SinkError, SinkRejected, SinkUnavailable
+from tailer.formats.delta.folders import holds_table
+from tailer.stores.folders import CHOOSE_ANOTHER, creation_obstacle
+from tailer.stores.stores import Stores
+from tailer_sinks.delta.in_store import StoreTarget
+from tailer_sinks.delta.target import first_line, folder_refusal, is_permanent
+
+__all__ = ["NOTE", "Login", "TargetFolder"]
+
+# The key under which other writers keep user metadata of a commit.
+NOTE: Final = "userMetadata"
+
+# What delta-rs needs for a store, with keys in it; None for a path of this machine.
+Login = Mapping[str, str] | None
+
+
+class TargetFolder:
+    """The folder `path`; `name`: the sink's name in errors. Blocking: for worker threads of anyio.
+
+    Methods raise `SinkUnavailable` and `SinkRejected`.
+    """
+
+    def __init__(self, name: str, path: str) -> None:
+        self._name = name
+        self._path = path
+        self._store: StoreTarget | None = None
+
+    def use_stores(self, stores: Stores) -> None:
+        """Take the stores that the folder may be in; no I/O. Raises `ConfigError`."""
+        self._store = StoreTarget(self._name, self._path, stores) if "://" in self._path else None
+
+    def login(self) -> Login:
+        """Return keys that are valid now."""
+        if self._store is None:
+            self.use_stores(Stores())
+        return None if self._store is None else self._store.login()
+
+    def open(self, login: Login) -> DeltaTable | None:
+        """Open the table at its newest version. None: there is none."""
+        if self._store is not None and not self._store.holds_table():
+            return None
+        if os.path.isfile(self._path):  # noqa: PTH113 - Path.is_file raises where a folder above cannot be entered
+            self.reject(f"{self._path} is a file, not a folder", "Give the folder of a Delta table, or a new one.")
+        try:
+            with suppress(TableNotFoundError):
+                return DeltaTable(self._path, storage_options=_plain(login))
+            if self._store is None and not holds_table(Path(self._path)):
+                return None
+            # It was created in between, or its log is broken.
+            return DeltaTable(self._path, storage_options=_plain(login))
+        except TableNotFoundError as error:
+            self.reject(f"{self._path}: {first_line(error)}", "Restore the table's log, or choose another path.")
+        except Exception as error:
+            raise self.failure(error) from error
+
+    def at(self, version: int, login: Login) -> DeltaTable:
+        """Open the table at a version. Raises delta-rs' errors."""
+        return DeltaTable(self._path, version, storage_options=_plain(login))
+
+    def create(self, schema: Schema, partition_by: list[str], login: Login) -> DeltaTable:
+        """Create the table. Raises delta-rs' errors, also where it exists."""
+        options = _plain(login)
+        return DeltaTable.create(self._path, schema, mode="error", partition_by=partition_by, storage_options=options)
+
+    def commit_ids(self, table: DeltaTable, after: int) -> set[str]:
+        """Return the ids in the commits after version `after`. Raises delta-rs' errors, too."""
+        last = table.version()
+        if self._store is not None:
+            return self._store.commit_ids(after, last)
+        commits = table.history(last - after) if last > after else []
+        return {str(each.get(key)) for each in commits for key in ("txnId", NOTE)}
+
+    def check_free(self, adopt: bool) -> None:
+        """Refuse to create a table in a folder with foreign files."""
+        try:
+            store = self._store
+            refusal = folder_refusal(self._path, adopt) if store is None else store.refusal(adopt)
+        except OSError as error:
+            raise self.failure(error) from error
+        if refusal is not None:
+            self.reject(*refusal)
+
+    def reject(self, reason: str, remedy: str) -> NoReturn:
+        """Raise `SinkRejected`."""
+        raise SinkRejected(self._name, reason, remedy)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Make our errors from those of delta-rs. An open table still reads its log, such as for each `txn`."""
+        try:
+            yield
+        except (DeltaError, OSError) as error:
+            raise self.failure(error) from error
+
+    def failure(self, error: Exception) -> SinkError:
+        """Make our error from one of delta-rs or of the system."""
+        reason = first_line(error)
+        if self._store is None and (obstacle := creation_obstacle(Path(self._path))):
+            return SinkRejected(self._name, f"{self._path}: {obstacle}", CHOOSE_ANOTHER)
+        if self._store is not None and (remedy := self._store.denial_remedy(error)):
+            return SinkRejected(self._name, f"{self._path}: access is denied: {reason}", remedy)
+        if isinstance(error, SchemaMismatchError | DeltaProtocolError) or is_permanent(error):
+            return SinkRejected(self._name, f"{self._path}: {reason}", "Change the target table, or choose a new path.")
+        return SinkUnavailable(self._name, f"{self._path}: {reason}")
+
+
+def _plain(login: Login) -> dict[str, str] | None:
+    return None if login is None else dict(login)

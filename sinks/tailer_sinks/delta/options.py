@@ -1,0 +1,34 @@
+"""The options of a `delta` sink, checked before any I/O and without its client."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from tailer.errors import ConfigError
+from tailer_sinks import read_options
+
+__all__ = ["Options", "read"]
+
+
+class Options(msgspec.Struct, frozen=True):
+    """The options in the configuration."""
+
+    path: str  # the folder of the target table, also in a store
+    partition_by: list[str] | None = None  # the columns that a new table is partitioned by
+    adopt: bool = False  # write to a table, or into a folder, that is not ours
+
+
+def read(name: str, options: Mapping[str, Any]) -> Options:
+    """Read the options of the sink called `name`; no I/O.
+
+    Raises `ConfigError` naming the option; several as an `ExceptionGroup`.
+    """
+    return read_options(name, options, Options, _check)
+
+
+def _check(name: str, options: Options) -> Iterator[ConfigError]:
+    if not options.path:
+        yield ConfigError(f"{name}.path", "is empty", "Set path to the target table's folder.")
+    if options.partition_by == []:
+        yield ConfigError(f"{name}.partition_by", "is empty", "Leave it out, or name columns of the table.")

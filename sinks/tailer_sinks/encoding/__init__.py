@@ -1,0 +1,26 @@
+"""Rows for destinations: text, messages, and `typed` for destinations with column types.
+
+Text:
+
+- `flat`: JSON Lines, one object per change row, for programs. `FlatEncoder` is the usual entry.
+- `events`: the lines between them, for events.
+- `columns`: the encoding of whole columns at once, at about a microsecond per row.
+- `values`: the same, one value at a time: the reference, which documents the rules.
+- `terminal`: a table for people.
+
+Messages, for brokers:
+
+- `messages`: defines messages and encoders.
+
+- `flat_messages`: flat JSON, with or without keys.
+- `debezium`: Debezium's envelope, in JSON; `cloudevents`: CloudEvents, likewise.
+- `arrow_messages`: Arrow IPC, many rows each.
+- `avro`: flat rows and Debezium's envelope as Avro; `avro.schema` and `avro.columns` are its parts.
+- `debezium.images`, `debezium.operations`: which images of updates belong together, and which messages rows become.
+"""
+
+from tailer_sinks.encoding.events import event_line, event_values
+from tailer_sinks.encoding.flat import FlatEncoder, slices
+from tailer_sinks.encoding.values import row_texts
+
+__all__ = ["FlatEncoder", "event_line", "event_values", "row_texts", "slices"]

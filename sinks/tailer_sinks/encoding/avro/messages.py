@@ -1,0 +1,282 @@
+"""Change rows as Avro messages, flat or in Debezium's envelope, framed for Confluent's clients.
+
+A message is a zero byte, the four bytes of its schema's id in a registry, highest first, and the record in Avro's
+binary encoding; keys likewise. The subjects are `<topic>-key` and `<topic>-value`. `tailer_sinks.encoding.avro.schema`
+gives the types, `tailer_sinks.encoding.avro.columns` the encoding of whole columns. The choice of messages, and the
+handling of updates' images, is the same as for JSON: `tailer_sinks.encoding.flat_messages` and
+`tailer_sinks.encoding.debezium.images`.
+
+Debezium's records are those of its own Avro messages: `<topic>.Key`, `<topic>.Value` and `<topic>.Envelope`, with the
+source block and the names that Kafka Connect gives records. Rows have logical types, not Debezium's own
+(`io.debezium.time.*`). A header that names another key has the same bytes as that key in a message.
+"""
+
+import io
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from fastavro import parse_schema, schemaless_writer
+
+from tailer.errors import SinkRejected
+from tailer.events import METADATA_FIELDS, ChangeBatch
+from tailer_sinks.encoding.avro.columns import Part, joined, writer_for
+from tailer_sinks.encoding.avro.schema import full_name, record_schema
+from tailer_sinks.encoding.columns import TEXT, NoText
+from tailer_sinks.encoding.debezium.images import (
+    REMEDY,
+    Images,
+    PairedRows,
+    PairingEncoder,
+    commit_moment,
+    in_snapshot,
+    structs,
+)
+from tailer_sinks.encoding.debezium.messages import TRACKING
+from tailer_sinks.encoding.debezium.operations import NEW_KEY, OLD_KEY, has_deletes, plan
+from tailer_sinks.encoding.debezium.schema import Snapshot, Source, envelope_schema, source_texts
+from tailer_sinks.encoding.flat import FlatEncoder
+from tailer_sinks.encoding.flat_messages import FlatMessages
+from tailer_sinks.encoding.messages import BYTES, Messages
+
+__all__ = ["DebeziumAvroEncoder", "FlatAvroEncoder", "Register"]
+
+Register = Callable[[str, str], int]
+"""From a subject and a schema, as JSON, to the schema's id, as `SchemaRegistry.schema_id` gives it."""
+Json = dict[str, Any]
+
+NULL, SOME = b"\x00", b"\x02"
+NO_IMAGE: Final = pa.scalar(NULL, BYTES)
+
+
+class _Records:
+    """An encoder of columns of one schema as framed records. Raises `NoText` for a column without an Avro form."""
+
+    def __init__(self, schema: Json, fields: Iterable[pa.Field], subject: str, register: Register) -> None:
+        self._write = writer_for(pa.struct(fields), nullable=False)
+        self.frame = _frame(schema, subject, register)
+
+    def parts(self, columns: pa.Array) -> list[Part]:
+        """Return the parts of structs' records, without their frames. Raises `NoText`."""
+        return self._write(columns)
+
+    def framed(self, columns: pa.Array) -> pa.Array:
+        """Return whole messages of structs. Raises `NoText`."""
+        return joined([self.frame, *self._write(columns)], len(columns))
+
+
+class _FlatRows(FlatEncoder):
+    """The encoder of `FlatMessages`' values: Avro instead of JSON."""
+
+    def __init__(self, sink: str, schema: pa.Schema, records: _Records) -> None:
+        super().__init__(sink, schema)
+        self._records = records
+
+    def rows(self, rows: pa.RecordBatch) -> pa.Array:
+        """Encode one framed record per row. Raises `SinkRejected`."""
+        if not rows.schema.equals(self.schema):
+            raise SinkRejected(self._sink, f"rows of another schema than was announced: {rows.schema.names}")
+        try:
+            return self._records.framed(rows.to_struct_array())
+        except NoText as error:
+            raise SinkRejected(self._sink, str(error), REMEDY) from error
+
+
+class FlatAvroEncoder(FlatMessages):
+    """An encoder of batches of one schema as records of the table's and the metadata columns, `<topic>.Value`.
+
+    `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). `topic`: of the messages;
+    subjects and records are named after it. `register`: called here once for values, and for keys if there is a `key`,
+    so this blocks and raises as it does. `tombstones`: whether one follows a delete, if there is a key.
+
+    Raises `SinkRejected` for a column without an Avro form, and for a missing column of the key.
+    """
+
+    def __init__(
+        self,
+        sink: str,
+        schema: pa.Schema,
+        topic: str,
+        register: Register,
+        key: Sequence[str] = (),
+        tombstones: bool = True,
+    ) -> None:
+        self._key = list(key)
+        try:
+            value = record_schema(full_name(topic, "Value"), schema)
+            super().__init__(sink, schema, key, tombstones)
+            self._records = _key_records(schema, key, topic, topic, register) if key else None
+            self._flat = _FlatRows(sink, schema, _Records(value, schema, f"{topic}-value", register))
+        except NoText as error:
+            raise SinkRejected(sink, str(error), REMEDY) from error
+
+    def _written(self, paired: PairedRows) -> Messages:
+        """Return the same messages, with keys in Avro."""
+        if self._records is None:
+            return super()._written(paired)
+        keys = self._records.framed(structs(paired.batch.rows, self._key))
+        return super()._written(replace(paired, keys=keys))
+
+
+class DebeziumAvroEncoder(PairingEncoder):
+    """An encoder of batches of one schema. Holds back images at the end of a batch until the next one.
+
+    `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). If the table's columns
+    end with those of row tracking, these go to the source block and are not part of rows. `source`: records are named
+    after it. `topic`: of the messages; subjects are named after it. `register`: called here once for values, and for
+    keys if there is a `key`, so this blocks and raises as it does. `tombstones`: whether one follows a delete, if there
+    is a key.
+
+    Raises `SinkRejected` for a column without an Avro form, and for a missing column of the key.
+    """
+
+    def __init__(
+        self,
+        sink: str,
+        schema: pa.Schema,
+        source: Source,
+        topic: str,
+        register: Register,
+        key: Sequence[str] = (),
+        tombstones: bool = True,
+    ) -> None:
+        self._sink = sink
+        self._source = source
+        self._tombstones = tombstones and bool(key)
+        self._key = list(key)
+        metadata = {field.name for field in METADATA_FIELDS}
+        columns = [field for field in schema if field.name not in metadata]
+        self._tracked = [(field.name, field.type) for field in columns[-2:]] == TRACKING
+        columns = columns[:-2] if self._tracked else columns
+        self._columns = [field.name for field in columns]
+        try:
+            envelope = _envelope(source, columns)
+            self._images = Images(sink, schema, key, "string")
+            self._fields: list[Json] = next(f["type"]["fields"] for f in envelope["fields"] if f["name"] == "source")
+            self._keys = _key_records(schema, key, source.topic, topic, register) if key else None
+            self._rows = _Records(envelope, columns, f"{topic}-value", register)
+        except NoText as error:
+            raise SinkRejected(sink, str(error), REMEDY) from error
+
+    def _written(self, now_ms: int, paired: PairedRows) -> Messages:
+        batch = paired.batch
+        created = "r" if in_snapshot(batch) else "c"
+        rows = self._rows.parts(structs(batch.rows, self._columns))
+        keys = None if self._keys is None else self._keys.framed(structs(batch.rows, self._key))
+        tracking = [batch.rows.column(name) for name, _ in TRACKING] if self._tracked else []
+        if paired.second is None and not has_deletes(paired.kinds):
+            images: list[Part] = [NULL, SOME, *rows]
+            values = self._values(batch, images, SOME + created.encode(), batch.row_index, tracking, now_ms)
+            return Messages(keys, values, batch.row_index)
+        made = plan(paired.kinds, paired.second, paired.keys, self._tombstones, created)
+        whole = joined([SOME, *rows], len(batch))
+        images = [pc.fill_null(whole.take(index), NO_IMAGE) for index in (made.before, made.after)]
+        row_index = batch.row_index.take(made.position)
+        operation = joined([SOME, pc.cast(made.operation, BYTES)], len(made.operation))
+        tracking = [column.take(made.row) for column in tracking]
+        values = self._values(batch, images, operation, row_index, tracking, now_ms)
+        if keys is None:
+            return Messages(None, values, row_index)
+        named = ((NEW_KEY, made.new_key), (OLD_KEY, made.old_key))
+        headers = tuple((name, keys.take(index)) for name, index in named if index.null_count < len(index))
+        return Messages(keys.take(made.key), values, row_index, headers)
+
+    def _values(
+        self,
+        batch: ChangeBatch,
+        images: list[Part],
+        operation: Part,
+        row_index: pa.Array,
+        tracking: list[pa.Array],
+        now_ms: int,
+    ) -> pa.Array:
+        """Encode the values of messages, null where the operation is null."""
+        source = self._source_parts(batch, row_index, tracking)
+        moments = [_scalar("long", now) for now in (now_ms, now_ms * 1000, now_ms * 1_000_000)]
+        now = b"".join(SOME + moment for moment in moments)
+        return joined([self._rows.frame, *images, *source, NULL, operation, now], len(row_index))
+
+    def _source_parts(self, batch: ChangeBatch, row_index: pa.Array, tracking: list[pa.Array]) -> list[Part]:
+        """Encode the source block; values that are the same for all rows are those of the JSON envelope."""
+        place = batch.table_id, batch.version, batch.task
+        snapshot = Snapshot.TRUE if in_snapshot(batch) else Snapshot.FALSE
+        texts = source_texts(self._source, snapshot, place, commit_moment(self._sink, batch))
+        same: Json = json.loads("{}0{}0{}null}}".format(*texts))
+        before, after = same.pop("sequence").rsplit("0", 1)
+        numbers = pc.cast(pc.cast(row_index, TEXT), BYTES)
+        sequence = joined([before.encode(), numbers, after.encode()], len(numbers))
+        by_name: dict[str, pa.Array] = {"sequence": sequence, "row_index": row_index}
+        if tracking:
+            by_name |= {name.removeprefix("_"): column for (name, _), column in zip(TRACKING, tracking, strict=True)}
+        parts: list[Part] = []
+        for field in self._fields:
+            name, kind = field["name"], field["type"]
+            if name in by_name:
+                parts += writer_for(by_name[name].type, nullable=isinstance(kind, list))(by_name[name])
+            else:
+                parts.append(_scalar(kind, same.get(name)))
+        return parts
+
+
+def _key_records(schema: pa.Schema, key: Sequence[str], prefix: str, topic: str, register: Register) -> _Records:
+    """Make the encoder of keys; records are named after `prefix`."""
+    # Always optional: a key whose bytes change, with the schema's id, goes to another partition.
+    fields = [schema.field(name).with_nullable(True) for name in key]
+    name = full_name(prefix, "Key")
+    return _Records(record_schema(name, fields, **{"connect.name": name}), fields, f"{topic}-key", register)
+
+
+def _frame(schema: Json, subject: str, register: Register) -> bytes:
+    """Return the bytes before every record of this schema."""
+    parse_schema(schema)
+    number = register(subject, json.dumps(schema, ensure_ascii=False, separators=(",", ":")))
+    return b"\x00" + number.to_bytes(4, "big")
+
+
+def _scalar(kind: Any, value: Any) -> bytes:
+    """Encode one value of a plain type, or of a union of such. Path bytes that are not text are escaped."""
+    buffer = io.BytesIO()
+    if isinstance(value, str):
+        value = value.encode(errors="backslashreplace").decode()
+    schemaless_writer(buffer, kind, value)
+    return buffer.getvalue()
+
+
+def _envelope(source: Source, columns: Sequence[pa.Field]) -> Json:
+    """Build the schema of values: Debezium's as Kafka Connect's Avro converter writes it, with our rows."""
+    connect = json.loads(envelope_schema(source.topic, source.connector, []))
+    envelope = _avro(connect)
+    value = full_name(source.topic, "Value")
+    row = record_schema(value, columns, **{"connect.name": value})
+    before, after, *others = envelope["fields"]
+    return envelope | {"fields": [before | {"type": ["null", row]}, after | {"type": ["null", value]}, *others]}
+
+
+def _avro(connect: Json) -> Json:
+    """Convert the Kafka Connect schema of a struct or a plain type to Avro."""
+    name = connect.get("name", "")
+    named = {f"connect.{key}": connect[key] for key in ("version", "parameters", "default") if key in connect}
+    if connect["type"] != "struct":
+        kind = {"int64": "long"}.get(connect["type"], connect["type"])
+        return {"type": kind, **named, **({"connect.name": name} if name else {})}
+    name = full_name(name)
+    namespace, _, last = name.rpartition(".")
+    fields = [_avro_field(field) for field in connect["fields"]]
+    return {"type": "record", "name": last, "namespace": namespace, "fields": fields, **named, "connect.name": name}
+
+
+def _avro_field(connect: Json) -> Json:
+    """Convert a struct's field. An optional field is a union that begins with its default's type."""
+    kind: Any = _avro(connect)
+    if list(kind) == ["type"]:
+        kind = kind["type"]
+    name = connect["field"]
+    if "default" in connect:
+        union = [kind, "null"] if connect["optional"] else kind
+        return {"name": name, "type": union, "default": connect["default"]}
+    return (
+        {"name": name, "type": ["null", kind], "default": None} if connect["optional"] else {"name": name, "type": kind}
+    )

@@ -1,0 +1,264 @@
+"""Batches with the images of their updates paired: shared by all encoders that combine images.
+
+The two images of an update may be the last row of one batch and the first of the next. So `Images` holds back up to two
+images at the end of a batch, visible in `pending`, until the next batch of the task or `flush` decides about them. The
+result is the same for every division of a task's rows into batches.
+
+`PairingEncoder` is the common part of the encoders that hold back images. `drafted` turns rows into the common parts of
+messages, for any envelope: `before` and `after`, keys, positions.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.errors import SinkRejected
+from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, METADATA_FIELDS, ChangeBatch, has_variant
+from tailer.plan import SNAPSHOT_TASKS
+from tailer_sinks.encoding.columns import NULL, TEXT, DecimalForm, NoText, Texts, whole, writer_for
+from tailer_sinks.encoding.debezium.operations import UNRELATED, decided, has_deletes, has_images, kinds_of, pairs, plan
+from tailer_sinks.encoding.messages import BYTES, Messages
+
+__all__ = [
+    "REMEDY",
+    "Draft",
+    "Images",
+    "PairedRows",
+    "PairingEncoder",
+    "commit_moment",
+    "drafted",
+    "in_snapshot",
+    "refuse_variants",
+    "structs",
+]
+
+REMEDY: Final = "Leave the column out, or use a sink that keeps types: delta, or files with format parquet."
+NO_MESSAGES: Final = Messages(None, pa.array([], BYTES), pa.array([], pa.int64()))
+
+
+@dataclass(frozen=True, slots=True)
+class PairedRows:
+    """Rows whose images are paired: `kinds` as in `kinds_of`, `second` as in `Pairs`, JSON texts as `keys`.
+
+    `second` is None if there are no images, `keys` if there is no key.
+    """
+
+    batch: ChangeBatch
+    kinds: pa.Array
+    second: pa.Array | None
+    keys: pa.Array | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """Rows to encode; `earlier`: the relation of the first row and the one before it."""
+
+    batch: ChangeBatch
+    earlier: pa.Scalar = UNRELATED
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Table id, version and task of the rows."""
+        return self.batch.table_id, self.batch.version, self.batch.task
+
+    def followed_by(self, batch: ChangeBatch) -> "_Given":
+        """Append the rows of `batch`, which is of the same task."""
+        schema = batch.rows.schema
+        held = pa.RecordBatch.from_arrays(self.batch.rows.columns, schema=schema)
+        rows = pa.concat_batches([held, batch.rows])
+        row_index = pa.concat_arrays([self.batch.row_index, batch.row_index])
+        return _Given(ChangeBatch(*self.place, rows, row_index), self.earlier)
+
+
+def refuse_variants(sink: str, schema: pa.Schema, key: Sequence[str]) -> None:
+    """Raise `SinkRejected` if a column of the key contains Variants."""
+    if variants := [name for name in key if name in schema.names and has_variant(schema.field(name).type)]:
+        reason = f"column {', '.join(variants)} of the key has Variants, and equal ones can have different texts"
+        raise SinkRejected(sink, reason, "Choose key columns of other types.")
+
+
+class Images:
+    """Pairs the images of updates among rows of one schema, except those that depend on the next batch.
+
+    `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). `key`: the columns of the
+    messages' keys. `decimal`: the form of decimals in these. Raises `SinkRejected` for a column of the key that is
+    missing, has Variants, or has a type without a JSON form.
+    """
+
+    def __init__(self, sink: str, schema: pa.Schema, key: Sequence[str], decimal: DecimalForm) -> None:
+        self._sink = sink
+        self._schema = schema
+        self._key = list(key)
+        self._held: _Given | None = None
+        metadata = {field.name for field in METADATA_FIELDS}
+        missing = [name for name in key if name in metadata or name not in schema.names]
+        if missing:
+            reason = f"the rows have no column {', '.join(missing)}, which is part of the key"
+            raise SinkRejected(sink, reason, "Choose key columns that the table has, and a new topic.")
+        refuse_variants(sink, schema, key)
+        try:
+            self._write_key = writer_for(pa.struct([schema.field(name) for name in key]), decimal)
+        except NoText as error:
+            raise SinkRejected(sink, str(error), REMEDY) from error
+
+    @property
+    def pending(self) -> ChangeBatch | None:
+        """The rows that are held back, at most two."""
+        return self._held.batch if self._held else None
+
+    def encode(self, batch: ChangeBatch, write: Callable[[PairedRows], Messages]) -> Messages:
+        """Encode the held back rows, and those of `batch` that need not be held back, with `write`.
+
+        Raises `SinkRejected`, also for a change type that is not one of Delta's, and `ValueError` if rows of another
+        task are held back; nothing has changed then.
+        """
+        if not batch.rows.schema.equals(self._schema):
+            raise SinkRejected(self._sink, f"rows of another schema than was announced: {batch.rows.schema.names}")
+        if len(batch) == 0:
+            return NO_MESSAGES
+        given = _Given(batch)
+        if self._held and self._held.place != given.place:
+            raise ValueError(f"rows of {self._held.place} are held back, but rows of {given.place} follow")
+        messages, self._held = self._encoded(self._held.followed_by(batch) if self._held else given, write, last=False)
+        return messages
+
+    def flush(self, write: Callable[[PairedRows], Messages]) -> Messages | None:
+        """Encode the rows that are held back with `write`. None: there are none."""
+        if self._held is None:
+            return None
+        messages, self._held = self._encoded(self._held, write, last=True)
+        return messages
+
+    def _encoded(
+        self, given: _Given, write: Callable[[PairedRows], Messages], last: bool
+    ) -> tuple[Messages, _Given | None]:
+        """Return the messages of rows, and the rows to hold back unless these are the last ones."""
+        try:
+            paired, held = self._paired(given, last)
+            return NO_MESSAGES if paired is None else write(paired), held
+        except NoText as error:
+            raise SinkRejected(self._sink, str(error), REMEDY) from error
+
+    def _paired(self, given: _Given, last: bool) -> tuple[PairedRows | None, _Given | None]:
+        batch = given.batch
+        kinds = kinds_of(batch.rows.column(CHANGE_TYPE))
+        if kinds.null_count:
+            other = batch.rows.column(CHANGE_TYPE).filter(kinds.is_null())[0].as_py()
+            reason = f"the format has no operation for rows of change type {other}"
+            raise SinkRejected(self._sink, reason, 'Set envelope = "flat" without a key: it passes such rows on.')
+        keys = whole(self._write_key(structs(batch.rows, self._key))) if self._key else None
+        if not has_images(kinds):
+            return PairedRows(batch, kinds, None, keys), None
+        found = pairs(kinds, batch.row_index, keys, given.earlier)
+        count = len(batch) if last else decided(kinds, found)
+        relation = found.relations[count - 1] if 0 < count < len(batch) else given.earlier
+        rest = batch.slice(count, len(batch) - count)
+        held = _Given(rest, relation) if len(rest) else None
+        if count == 0:
+            return None, held
+        keys = keys if keys is None else keys.slice(0, count)
+        return PairedRows(batch.slice(0, count), kinds.slice(0, count), found.second.slice(0, count), keys), held
+
+
+class PairingEncoder(ABC):
+    """An encoder of batches of one schema. Holds back images at the end of a batch until the next one.
+
+    `_images` pairs the images, and `_written` makes messages of rows that are paired.
+    """
+
+    _images: Images
+
+    @abstractmethod
+    def _written(self, now_ms: int, paired: PairedRows) -> Messages:
+        """Return the messages of rows. `now_ms`: when they are made."""
+
+    @property
+    def pending(self) -> ChangeBatch | None:
+        """The rows that are held back, at most two: progress must stay before the first of them."""
+        return self._images.pending
+
+    def encode(self, batch: ChangeBatch, now_ms: int) -> Messages:
+        """Encode `batch`, except rows at its end that depend on the next batch.
+
+        Messages of held back rows come first. `now_ms`: when the messages are made. Raises `SinkRejected`, also for a
+        change type that is not one of Delta's; the encoder is then unchanged.
+        """
+        return self._images.encode(batch, partial(self._written, now_ms))
+
+    def flush(self, now_ms: int) -> Messages | None:
+        """Encode the rows that are held back. None: there are none.
+
+        Call it at the end of a task, and before the encoder is discarded.
+        """
+        return self._images.flush(partial(self._written, now_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The common parts of messages.
+
+    `images`: the parts of `"before":...,"after":...`, to be joined row by row. `operation`: null for a tombstone; a
+    scalar if it is the same for all messages. `row_index`: int64, of each message; `number`: the same as text. `keys`:
+    JSON texts. `new_key`, `old_key`: JSON texts, null for messages without a second key; None if no message has one.
+    `rows`: the row of each message; None if each row has one message.
+    """
+
+    images: list[pa.Array | str]
+    operation: pa.Array | pa.Scalar
+    row_index: pa.Array
+    number: pa.Array
+    keys: pa.Array | None
+    new_key: pa.Array | None = None
+    old_key: pa.Array | None = None
+    rows: pa.Array | None = None
+
+    def of_rows(self, column: pa.Array) -> pa.Array:
+        """Return the column's value for each message."""
+        return column if self.rows is None else column.take(self.rows)
+
+
+def drafted(paired: PairedRows, texts: Texts, tombstones: bool) -> Draft:
+    """Draft the messages of rows whose columns are `texts`; tombstones only if there are keys."""
+    keys, row_index = paired.keys, paired.batch.row_index
+    created = "r" if in_snapshot(paired.batch) else "c"
+    if paired.second is None and not has_deletes(paired.kinds):
+        images = [f'"before":null,"after":{texts.before}', texts.middle, texts.after]
+        return Draft(images, pa.scalar(created, TEXT), row_index, pc.cast(row_index, TEXT), keys)
+    made = plan(paired.kinds, paired.second, keys, tombstones and keys is not None, created)
+    rows = whole(texts)
+    before, after = (pc.fill_null(rows.take(index), NULL) for index in (made.before, made.after))
+    images = ['"before":', before, ',"after":', after]
+    row_index = row_index.take(made.position)
+    number = pc.cast(row_index, TEXT)
+    if keys is None:
+        return Draft(images, made.operation, row_index, number, None, rows=made.row)
+    moves = made.new_key.null_count < len(made.new_key)
+    new_key, old_key = (keys.take(index) if moves else None for index in (made.new_key, made.old_key))
+    return Draft(images, made.operation, row_index, number, keys.take(made.key), new_key, old_key, made.row)
+
+
+def in_snapshot(batch: ChangeBatch) -> bool:
+    """Return whether the rows are those of a snapshot."""
+    return batch.task >= SNAPSHOT_TASKS
+
+
+def commit_moment(sink: str, batch: ChangeBatch) -> int:
+    """Return the commit's timestamp, in microseconds since 1970.
+
+    Raises `SinkRejected` if the rows do not share one timestamp.
+    """
+    moments = pc.min_max(pc.cast(batch.rows.column(COMMIT_TIMESTAMP), pa.int64())).as_py()
+    moment = moments["min"]
+    if moment is None or moment != moments["max"]:
+        raise SinkRejected(sink, f"the rows of version {batch.version} do not share one commit timestamp")
+    return int(moment)
+
+
+def structs(rows: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
+    """Combine these columns into one of structs."""
+    return rows.select(names).to_struct_array()

@@ -1,0 +1,143 @@
+"""Change rows as Debezium's messages, in JSON, for readers of Debezium's topics.
+
+`DebeziumEncoder` is made once per schema and does not depend on brokers: batches go in, keys and values come out as
+Arrow arrays, one message each. `tailer_sinks.encoding.debezium.operations` gives the messages for rows, and pairs
+images; `tailer_sinks.encoding.debezium.images` does so across batches; `tailer_sinks.encoding.debezium.schema` adds the
+rest of a message. A reader must not skip a message because its position is equal to the previous one: if the key
+changed, several messages can have one position.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.errors import SinkRejected
+from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID, ChangeBatch
+from tailer_sinks.encoding.columns import NULL, TEXT, DecimalForm, NoText, Texts, whole, writer_for
+from tailer_sinks.encoding.debezium.images import (
+    REMEDY,
+    Draft,
+    Images,
+    PairedRows,
+    PairingEncoder,
+    commit_moment,
+    drafted,
+    in_snapshot,
+    structs,
+)
+from tailer_sinks.encoding.debezium.operations import NEW_KEY, OLD_KEY
+from tailer_sinks.encoding.debezium.schema import (
+    Snapshot,
+    Source,
+    envelope_schema,
+    json_text,
+    key_schema,
+    not_finite,
+    source_texts,
+)
+from tailer_sinks.encoding.messages import BYTES, Messages
+
+__all__ = ["NEW_KEY", "OLD_KEY", "TRACKING", "DebeziumEncoder", "Snapshot", "Source"]
+
+EMPTY: Final = pa.scalar("", TEXT)
+TRACKING: Final = [(ROW_ID, pa.int64()), (ROW_COMMIT_VERSION, pa.int64())]
+
+
+class DebeziumEncoder(PairingEncoder):
+    """An encoder of batches of one schema. Holds back images at the end of a batch until the next one.
+
+    `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). If the table's columns
+    end with those of row tracking, these go to the source block and are not part of rows. `key`: the columns of the
+    messages' keys. `embed_schemas`: each key and value carries its schema. `tombstones`: whether one follows a delete,
+    if there is a key. `decimal`: the JSON form of decimals (`tailer_sinks.encoding.columns.writer_for`). Rows of a
+    snapshot are recognised by their task.
+
+    Raises `SinkRejected` for a column whose type has no JSON form, or no schema if it is to be embedded, for a missing
+    column of the key, and for decimals as numbers with embedded schemas, in which they are strings.
+    """
+
+    def __init__(
+        self,
+        sink: str,
+        schema: pa.Schema,
+        source: Source,
+        key: Sequence[str] = (),
+        embed_schemas: bool = False,
+        tombstones: bool = True,
+        decimal: DecimalForm = "string",
+    ) -> None:
+        if embed_schemas and decimal == "number":
+            reason = "decimals are strings in messages that carry their schemas, and cannot be numbers"
+            raise SinkRejected(sink, reason, "Leave out one of the two options.")
+        self.schema = schema
+        self._sink = sink
+        self._source = source
+        self._tombstones = tombstones
+        self._images = Images(sink, schema, key, decimal)
+        metadata = {field.name for field in METADATA_FIELDS}
+        columns = [field for field in schema if field.name not in metadata]
+        self._tracked = [(field.name, field.type) for field in columns[-2:]] == TRACKING
+        columns = columns[:-2] if self._tracked else columns
+        self._columns = [field.name for field in columns]
+        self._embedded = embed_schemas
+        self._value_ends = self._key_ends = ("", "")
+        try:
+            self._write_row = writer_for(pa.struct(columns), decimal)
+            if embed_schemas:
+                self._key_ends = _ends(key_schema(source.topic, [schema.field(name) for name in key]))
+                self._value_ends = _ends(envelope_schema(source.topic, source.connector, columns))
+        except NoText as error:
+            raise SinkRejected(sink, str(error), REMEDY) from error
+
+    def _written(self, now_ms: int, paired: PairedRows) -> Messages:
+        batch = paired.batch
+        if self._embedded:
+            self._check_finite(batch.rows)
+        draft = drafted(paired, self._write_row(structs(batch.rows, self._columns)), self._tombstones)
+        tracking = [_numbers(draft.of_rows(batch.rows.column(name))) for name, _ in TRACKING] if self._tracked else []
+        named = ((NEW_KEY, draft.new_key), (OLD_KEY, draft.old_key))
+        headers = tuple((name, self._keys(keys)) for name, keys in named if keys is not None)
+        keys = None if draft.keys is None else self._keys(draft.keys)
+        return Messages(keys, self._values(batch, draft, tracking, now_ms), draft.row_index, headers)
+
+    def _check_finite(self, rows: pa.RecordBatch) -> None:
+        for name in self._columns:
+            if not_finite(rows.column(name)):
+                reason = (
+                    f"column {name} holds NaN or an infinity, which Kafka Connect reads as 0 from JSON with schemas"
+                )
+                raise SinkRejected(self._sink, reason, 'Use encoding = "avro", or leave the column or the schemas out.')
+
+    def _keys(self, keys: pa.Array) -> pa.Array:
+        """Return the keys in their form in messages."""
+        return pc.cast(whole(Texts(keys, *self._key_ends)), BYTES)
+
+    def _values(self, batch: ChangeBatch, draft: Draft, tracking: list[pa.Array], now_ms: int) -> pa.Array:
+        """Return the values of messages, null where the operation is null."""
+        place = batch.table_id, batch.version, batch.task
+        snapshot = Snapshot.TRUE if in_snapshot(batch) else Snapshot.FALSE
+        source, between, ending = source_texts(self._source, snapshot, place, commit_moment(self._sink, batch))
+        now = json_text({"ts_ms": now_ms, "ts_us": now_ms * 1000, "ts_ns": now_ms * 1_000_000})
+        start, end = self._value_ends
+        row_id, row_version = tracking or (NULL, NULL)
+        first, *images = draft.images
+        parts = [
+            *(f"{start}{{{first}", *images, f',"source":{source}', draft.number, between, draft.number),
+            *(ending, row_id, ',"row_commit_version":', row_version),
+            *('},"transaction":null,"op":"', draft.operation, f'",{now[1:]}{end}'),
+        ]
+        merged: list[pa.Array | pa.Scalar] = [
+            pa.scalar(part, TEXT) if isinstance(part, str) else part for part in parts
+        ]
+        return pc.cast(pc.binary_join_element_wise(*merged, EMPTY), BYTES)
+
+
+def _ends(schema: str) -> tuple[str, str]:
+    """Return the text before and after a payload that carries this schema."""
+    return f'{{"schema":{schema},"payload":', "}"
+
+
+def _numbers(column: pa.Array) -> pa.Array:
+    return pc.fill_null(pc.cast(column, TEXT), NULL)

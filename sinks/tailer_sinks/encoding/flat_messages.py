@@ -1,0 +1,124 @@
+"""Change rows as messages whose values are flat JSON: the table's columns, then `_change_type` and the other metadata.
+
+Without a key each row is one message. With a key, a reader that keeps the last message of each key has the table. A
+delete is followed by a tombstone (the same key, no value). The images of an update come together, the preimage first.
+If they have different keys, `_change_type` is `delete` for the preimage and `insert` for the postimage. The same holds
+for a single image, whose key was removed or added. `tailer_sinks.encoding.debezium.operations` pairs images.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.events import CHANGE_TYPE, ChangeBatch
+from tailer_sinks.encoding.columns import DecimalForm
+from tailer_sinks.encoding.debezium.images import Images, PairedRows
+from tailer_sinks.encoding.debezium.operations import (
+    DELETE,
+    INSERT,
+    KINDS,
+    PREIMAGE,
+    has_deletes,
+    moved,
+    old_images,
+    repeated,
+)
+from tailer_sinks.encoding.flat import FlatEncoder
+from tailer_sinks.encoding.messages import BYTES, Messages
+
+__all__ = ["FlatMessages"]
+
+ZERO: Final = pa.scalar(0, pa.int64())
+ONE: Final = pa.scalar(1, pa.int64())
+TWO: Final = pa.scalar(2, pa.int64())
+NO_ROW: Final = pa.scalar(None, pa.int64())
+NO: Final = pa.array([False])
+
+
+class FlatMessages:
+    """An encoder of batches of one schema. With a key it holds back images until the next batch.
+
+    `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). `key`: the columns of the
+    messages' keys, which are JSON objects. `tombstones`: whether one follows a delete, if there is a key. `decimal`:
+    the JSON form of decimals (`tailer_sinks.encoding.columns.writer_for`). Raises `SinkRejected` for a column whose
+    type has no JSON form, and for a missing column of the key.
+    """
+
+    def __init__(
+        self,
+        sink: str,
+        schema: pa.Schema,
+        key: Sequence[str] = (),
+        tombstones: bool = True,
+        decimal: DecimalForm = "string",
+    ) -> None:
+        self.schema = schema
+        self.keyed = bool(key)
+        self._flat = FlatEncoder(sink, schema, decimal)
+        self._images = Images(sink, schema, key, decimal) if key else None
+        self._tombstones = tombstones
+        self._change_type = schema.get_field_index(CHANGE_TYPE)
+
+    @property
+    def pending(self) -> ChangeBatch | None:
+        """The rows that are held back, at most two: progress must stay before the first of them."""
+        return self._images.pending if self._images else None
+
+    def encode(self, batch: ChangeBatch, now_ms: int) -> Messages:
+        """Encode `batch`; with a key except rows at its end that depend on the next batch.
+
+        Messages of held back rows come first. `now_ms` is not used. Raises `SinkRejected`, with a key also for a change
+        type that is not one of Delta's; the encoder is then unchanged.
+        """
+        if self._images is None:
+            return Messages(None, self._flat.rows(batch.rows), batch.row_index)
+        return self._images.encode(batch, self._written)
+
+    def flush(self, now_ms: int) -> Messages | None:
+        """Encode the rows that are held back. None: there are none.
+
+        Call it at the end of a task, and before the encoder is discarded.
+        """
+        return self._images.flush(self._written) if self._images else None
+
+    def _written(self, paired: PairedRows) -> Messages:
+        """Encode rows that have keys."""
+        rows, kinds = paired.batch.rows, paired.kinds
+        keys, row_index, order = pc.cast(paired.keys, BYTES), paired.batch.row_index, None
+        if paired.second is not None:
+            kinds, order = _kinds_by_key(kinds, paired.second, paired.keys)
+            field = rows.schema.field(self._change_type)
+            rows = rows.set_column(self._change_type, field, pc.cast(KINDS.take(kinds), field.type))
+        values = self._flat.rows(rows)
+        if order is not None:
+            values, keys, kinds = values.take(order), keys.take(order), kinds.take(order)
+        if not self._tombstones or not has_deletes(kinds):
+            return Messages(keys, values, row_index)
+        numbers, slots = repeated(pc.if_else(pc.equal(kinds, DELETE), TWO, ONE))
+        values = values.take(pc.if_else(pc.equal(slots, ZERO), numbers, NO_ROW))
+        return Messages(keys.take(numbers), values, row_index.take(numbers))
+
+
+def _kinds_by_key(kinds: pa.Array, second: pa.Array, keys: pa.Array) -> tuple[pa.Array, pa.Array | None]:
+    """Return the kinds of the rows for a reader of keys, and the order with preimages first; None: they are in order.
+
+    `second`: as in `Pairs`.
+    """
+    moves = moved(second, keys)
+    one_key = pc.and_not(second, moves)
+    was = old_images(kinds)
+    updates = pc.or_(one_key, _first_of(one_key))
+    kinds_then = pc.if_else(updates, kinds, pc.if_else(was, DELETE, INSERT))
+    swapped = pc.and_(second, pc.equal(kinds, PREIMAGE))
+    if not pc.any(swapped).as_py():
+        return kinds_then, None
+    numbers = pa.arange(0, len(kinds))
+    order = pc.if_else(swapped, pc.subtract(numbers, ONE), numbers)
+    return kinds_then, pc.if_else(_first_of(swapped), pc.add(numbers, ONE), order)
+
+
+def _first_of(second: pa.Array) -> pa.Array:
+    """Return which rows come just before those."""
+    return pa.concat_arrays([second.slice(1), NO])

@@ -1,0 +1,240 @@
+"""Change rows as a table for people: signs and colours for what happened, columns that fit the terminal.
+
+    version 12 · 2026-03-01T12:00:00.000000Z ──────────────────
+       id  name    amount
+    +   4  Emily     1.50
+    ~-  2  Bob       9.99        how it was
+    ~+  2  Robert    9.99        how it is
+       1 inserted, 1 updated
+
+Events have a line of their own, `version 13: column extra int32 was added`, after which the heading is repeated.
+
+It streams: columns are as wide as the widest value so far, so a wider one widens what follows and the names are
+repeated. Only here are values cut, with an ellipsis. Where columns cannot even be narrowed enough, rows are written as
+`name=value` over as many lines as they need. Values are JSON's, strings without their quotes where nothing is lost by
+it; what does not print, such as a terminal's control characters, is escaped.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.rule import Rule
+from rich.text import Text
+
+from tailer.errors import SinkRejected
+from tailer.events import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    ChangeType,
+    ControlEvent,
+    Gap,
+    SchemaChange,
+)
+from tailer_sinks.encoding.columns import NoText, whole, writer_for
+
+__all__ = ["TerminalView"]
+
+SIGNS: Final = {
+    ChangeType.INSERT: ("+ ", "green"),
+    ChangeType.DELETE: ("- ", "red"),
+    ChangeType.UPDATE_PREIMAGE: ("~-", "dim yellow"),
+    ChangeType.UPDATE_POSTIMAGE: ("~+", "yellow"),
+}
+COUNTED: Final = {
+    ChangeType.INSERT: "inserted",
+    ChangeType.DELETE: "deleted",
+    ChangeType.UPDATE_POSTIMAGE: "updated",
+}
+METADATA: Final = frozenset((CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP))
+MARGIN: Final = 3  # for the sign
+LONGEST: Final = 120
+NARROWEST: Final = 8
+ROWS_AT_ONCE: Final = 256
+GAP: Final = "  "
+ELLIPSIS: Final = "…"
+
+
+class TerminalView:
+    """A renderer of the rows of one stream for `console`, which gives the width and the colours."""
+
+    def __init__(self, sink: str, console: Console) -> None:
+        self._sink = sink
+        self._console = console
+        self._version: int | None = None
+        self._counts: Counter[str] = Counter()
+        self._counts_shown = True
+        self._schema: pa.Schema | None = None
+        self._widths: list[int] = []
+        self._names_due = True
+
+    def rows(self, version: int, rows: pa.RecordBatch) -> Iterator[str]:
+        """Render change rows of a version as text, some hundred rows at a time.
+
+        Raises `SinkRejected` for a value without a text.
+        """
+        if len(rows) and version != self._version:
+            yield self._heading(version, rows)
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            some = rows.slice(start, ROWS_AT_ONCE)
+            changes = some.column(CHANGE_TYPE).to_pylist()
+            self._counts.update(changes)
+            self._counts_shown = False
+            yield self._render(self._table(some.drop_columns(list(METADATA)), changes))
+
+    def check(self, rows: pa.RecordBatch) -> None:
+        """Raise `SinkRejected` for a value without a text."""
+        for name, column in zip(rows.schema.names, rows.columns, strict=True):
+            self._cells(name, column)
+
+    def event(self, event: ControlEvent) -> str:
+        """Render an event as a line. The heading with the columns' names is repeated after it."""
+        before = "" if isinstance(event, SchemaChange) and event.version == self._version else self.counts()
+        if isinstance(event, Gap):
+            self._version = None  # the next batch repeats its version's heading
+        self._schema, self._names_due = None, True
+        return before + self._render(Text(f"{' ' * MARGIN}{_printable(_sentence(event))}\n", "dim"))
+
+    def counts(self) -> str:
+        """Render the counts of the version as a line, unless they were rendered already."""
+        if self._counts_shown:
+            return ""
+        self._counts_shown = True
+        known = [f"{self._counts[kind]} {word}" for kind, word in COUNTED.items() if self._counts[kind]]
+        others = [f"{count} {_printable(kind)}" for kind, count in self._counts.items() if kind not in SIGNS]
+        return self._render(Text(f"{' ' * MARGIN}{', '.join(known + others)}\n", "dim")) if known or others else ""
+
+    def _heading(self, version: int, rows: pa.RecordBatch) -> str:
+        before = self.counts()
+        (moment,) = self._cells(COMMIT_TIMESTAMP, rows.column(COMMIT_TIMESTAMP).slice(0, 1))
+        title = Text(f"version {version} · {moment}", "bold cyan")
+        self._version = version
+        self._counts.clear()
+        return before + self._render(Rule(title, align="left", style="cyan"))
+
+    def _render(self, content: Text | Rule) -> str:
+        with self._console.capture() as captured:
+            self._console.print(content, end="", soft_wrap=isinstance(content, Text))
+        return captured.get()
+
+    def _table(self, rows: pa.RecordBatch, changes: Sequence[str]) -> Text:
+        names = [_printable(name) for name in rows.schema.names]
+        columns = [self._cells(name, column) for name, column in zip(rows.schema.names, rows.columns, strict=True)]
+        self._widen(rows.schema, names, columns)
+        widths = _fitted(self._widths, self._console.width - MARGIN)
+        text = Text()
+        if widths is None:
+            for change, *cells in zip(changes, *columns, strict=True):
+                sign, style = _sign(change)
+                text.append(_record(sign, names, cells, self._console.width), style)
+            return text
+        right = [_is_number(kind) for kind in rows.schema.types]
+        if self._names_due:
+            text.append(_line("", names, widths, right), "bold")
+            self._names_due = False
+        for change, *cells in zip(changes, *columns, strict=True):
+            sign, style = _sign(change)
+            text.append(_line(sign, cells, widths, right), style)
+        return text
+
+    def _cells(self, name: str, column: pa.Array) -> list[str]:
+        try:
+            texts = whole(writer_for(column.type)(column))
+        except NoText as error:
+            raise SinkRejected(self._sink, str(error.below(name)), "Leave the column out.") from error
+        return [_shown(text) for text in pc.utf8_slice_codeunits(texts, 0, LONGEST + 1).to_pylist()]
+
+    def _widen(self, schema: pa.Schema, names: Sequence[str], columns: Sequence[Sequence[str]]) -> None:
+        """Widen columns to fit their values; start over if the columns are different."""
+        if self._schema is None or not self._schema.equals(schema):
+            self._schema = schema
+            self._widths = [0] * len(names)
+        widths = [
+            max(width, _width(name), *map(_width, cells))
+            for width, name, cells in zip(self._widths, names, columns, strict=True)
+        ]
+        self._names_due = self._names_due or widths != self._widths
+        self._widths = widths
+
+
+def _sentence(event: ControlEvent) -> str:
+    """Describe `event`."""
+    if isinstance(event, Gap):
+        follows = "all rows of the table follow" if event.snapshot else f"version {event.version + 1} follows"
+        return f"changes of versions {event.first_version} to {event.version} are lost: {event.reason}; {follows}"
+    return f"version {event.version}: {'; '.join(event.changes)}"
+
+
+def _sign(change: str) -> tuple[str, str]:
+    """Return the sign of a change type and its style; one that Delta does not define is its own sign."""
+    return SIGNS[ChangeType(change)] if change in SIGNS else (f"{_printable(change)} ", "magenta")
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _shown(text: str) -> str:
+    """Format a JSON text for display: cut if long; a string without quotes unless empty, padded or like a null."""
+    cut = len(text) > LONGEST
+    if cut:
+        text = text[:LONGEST]
+    inner = text[1:] if cut else text[1:-1]
+    if text.startswith('"') and inner not in ("", "null") and inner == inner.strip():
+        text = inner
+    return _printable(text) + (ELLIPSIS if cut else "")
+
+
+def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
+
+
+def _fitted(widths: Sequence[int], available: int) -> list[int] | None:
+    """Narrow the widest of the widths until all fit into `available`. None: they would be too narrow."""
+    for widest in range(max(available, NARROWEST), NARROWEST - 1, -1):
+        fitted = [min(width, widest) for width in widths]
+        if sum(fitted) + len(GAP) * (len(fitted) - 1) <= available:
+            return fitted
+    return None
+
+
+def _width(text: str) -> int:
+    """Return how many cells of a terminal the text takes."""
+    return len(text) if text.isascii() else cell_len(text)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if _width(text) <= width else set_cell_size(text, width - 1) + ELLIPSIS
+
+
+def _line(sign: str, cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    padded = []
+    for cell, width, to_the_right in zip(cells, widths, right, strict=True):
+        text = _cut(cell, width)
+        space = " " * (width - _width(text))
+        padded.append(space + text if to_the_right else text + space)
+    return f"{sign:<{MARGIN}}{GAP.join(padded)}".rstrip() + "\n"
+
+
+def _record(sign: str, names: Sequence[str], cells: Sequence[str], width: int) -> str:
+    """Render a row as `name=value`, wrapped."""
+    lines = [f"{sign:<{MARGIN}}"]
+    room = width - MARGIN
+    used = 0
+    for name, cell in zip(names, cells, strict=True):
+        piece = _cut(f"{name}={cell}", room)
+        if used and used + len(GAP) + _width(piece) > room:
+            lines.append(" " * MARGIN)
+            used = 0
+        lines[-1] += GAP + piece if used else piece
+        used += _width(piece) + (len(GAP) if used else 0)
+    return "".join(f"{line.rstrip()}\n" for line in lines)

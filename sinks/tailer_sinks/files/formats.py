@@ -1,0 +1,302 @@
+"""The content of a file of the `files` sink, written while the file is hidden. Blocking: for worker threads.
+
+Lines of JSON may differ from each other, so rows of any schema follow each other there, with a line between them that
+describes the change (`tailer_sinks.encoding.events`). A Parquet file has a single schema. So when rows of another
+schema come, another file is begun with the columns of both (`tailer_sinks.encoding.typed.unite`), and the rows written
+so far are copied there, some thousand at a time. Only transactions with a schema change between their rows pay for
+this. Events have no place in Parquet, except that a gap is a row with the change type `gap`.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from os import fsync
+from pathlib import Path
+from typing import IO, Final, Protocol, Self
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from tailer.errors import SinkRejected
+from tailer.events import ControlEvent, Gap
+from tailer_sinks.encoding.events import event_line
+from tailer_sinks.encoding.flat import AT_ONCE, FlatEncoder, encoded_ahead, slices
+from tailer_sinks.encoding.typed import Misfit, conform, gap_row, unite
+from tailer_sinks.encoding.variants import VariantForm, form_schema, in_form
+
+__all__ = ["Draft", "HiddenFile", "JsonLines", "Parquet"]
+
+WRITE_BUFFER_BYTES: Final = 1 << 20
+ROW_GROUP_ROWS: Final = 128 << 10
+ROW_GROUP_BYTES: Final = 32 << 20
+COPIED_ROWS: Final = 16 << 10
+_LINES_MAY_DIFFER: Final = (
+    'Set format = "jsonl" for this pipeline: lines may differ, the rows of a Parquet file may not.'
+)
+
+
+class Draft(Protocol):
+    """A hidden file. `schema`: the schema of the next rows."""
+
+    schema: pa.Schema
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of its name."""
+        ...
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Append rows of `schema`, now or later. Raises `SinkRejected` if the format has no place for them."""
+        ...
+
+    def announce(self, event: ControlEvent) -> None:
+        """Append an event, if the format has a form for it. Raises as `write`."""
+        ...
+
+    def finish(self) -> Path:
+        """Complete and sync the file. Return its path."""
+        ...
+
+    def remove(self) -> None:
+        """Remove the hidden names and release everything, whether the file is complete or not."""
+        ...
+
+
+class HiddenFile:
+    """A file that no reader looks for: `content`, to be written, which this process can open again at `path`."""
+
+    def __init__(self, path: Path, content: IO[bytes]) -> None:
+        self.path = path
+        self.content = content
+
+    @classmethod
+    def named(cls, path: Path) -> Self:
+        """Create a file at `path`, which may get another name later."""
+        return cls(path, path.open("xb", buffering=WRITE_BUFFER_BYTES))
+
+    @classmethod
+    def temporary(cls) -> Self:
+        """Create a file in TMPDIR, without a name where the system allows that: it does not survive the process."""
+        content = tempfile.TemporaryFile(buffering=WRITE_BUFFER_BYTES, prefix="lake-tailer-")  # noqa: SIM115 - removed
+        path = Path(f"/proc/self/fd/{content.fileno()}")
+        if path.exists():
+            return cls(path, content)
+        content.close()
+        named = tempfile.NamedTemporaryFile(buffering=WRITE_BUFFER_BYTES, prefix="lake-tailer-", delete=False)  # noqa: SIM115
+        return cls(Path(named.name), named)
+
+    def sync(self) -> None:
+        """Make the content durable."""
+        self.content.flush()
+        fsync(self.content.fileno())
+
+    def remove(self) -> None:
+        """Remove the name, and close the file."""
+        with suppress(OSError):
+            self.path.unlink(missing_ok=True)
+        with suppress(OSError):  # the disk is too full for the last bytes
+            self.content.close()
+
+
+class JsonLines:
+    """A file with a line for each row and event.
+
+    `new_file`: makes hidden files. `variant`: the form of Variants; None: their JSON values.
+    """
+
+    suffix: Final = "jsonl"
+
+    def __init__(
+        self, sink: str, new_file: Callable[[], HiddenFile], schema: pa.Schema, variant: VariantForm | None = None
+    ) -> None:
+        self.schema = schema
+        self._variant = variant
+        self._sink = sink
+        self._new_file = new_file
+        self._file: HiddenFile | None = None
+        self._encoder: FlatEncoder | None = None
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """See `Draft.write`."""
+        file = self._open()
+        if self._encoder is None:
+            self._encoder = FlatEncoder(self._sink, form_schema(self.schema, self._variant))
+        for lines in encoded_ahead(partial(self._lines, self._encoder), slices(rows), AT_ONCE):
+            file.content.write(lines)
+
+    def _lines(self, encoder: FlatEncoder, rows: pa.RecordBatch) -> pa.Buffer:
+        return encoder.lines(in_form(self._sink, rows, self._variant))
+
+    def announce(self, event: ControlEvent) -> None:
+        """See `Draft.announce`."""
+        if not isinstance(event, Gap):
+            self._encoder = FlatEncoder(self._sink, form_schema(event.after, self._variant))
+            self.schema = event.after
+        self._open().content.write(event_line(event))
+
+    def finish(self) -> Path:
+        """See `Draft.finish`."""
+        file = self._open()
+        file.sync()
+        return file.path
+
+    def remove(self) -> None:
+        """See `Draft.remove`."""
+        if self._file is not None:
+            self._file.remove()
+
+    def _open(self) -> HiddenFile:
+        if self._file is None:
+            self._file = self._new_file()
+        return self._file
+
+
+class Parquet:
+    """A file with rows in row groups, under one schema.
+
+    `new_file`: makes hidden files. `variant`: the form of Variants; None: the struct in which they come.
+    """
+
+    suffix: Final = "parquet"
+
+    def __init__(
+        self, sink: str, new_file: Callable[[], HiddenFile], schema: pa.Schema, variant: VariantForm | None = None
+    ) -> None:
+        self.schema = schema
+        self._variant = variant
+        self._sink = sink
+        self._new_file = new_file
+        self._parts: list[_Part] = []  # the last one is the file; there are several only while rows are copied
+        self._fitting: pa.Schema | None = None  # schemas of rows that fit there
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """See `Draft.write`."""
+        if len(rows) == 0:
+            return
+        rows = in_form(self._sink, rows, self._variant)
+        try:
+            self._part_for(rows.schema).write(rows)
+        except Misfit as misfit:
+            reason = f"versions that share a file differ too much: {misfit}"
+            raise SinkRejected(self._sink, reason, _LINES_MAY_DIFFER) from misfit
+
+    def announce(self, event: ControlEvent) -> None:
+        """See `Draft.announce`. Whether two schemas can be united is checked when rows of the second come."""
+        if isinstance(event, Gap):
+            self.write(gap_row(event, self.schema))
+        else:
+            self.schema = event.after
+
+    def finish(self) -> Path:
+        """See `Draft.finish`."""
+        part = self._parts[-1] if self._parts else self._begin(form_schema(self.schema, self._variant))
+        part.close()
+        return part.path
+
+    def remove(self) -> None:
+        """See `Draft.remove`."""
+        for part in self._parts:
+            part.remove()
+
+    def _part_for(self, schema: pa.Schema) -> "_Part":
+        if not self._parts:
+            self._begin(unite(pa.schema([]), schema))
+        elif schema is not self._fitting and not schema.equals(self._fitting):
+            united = unite(self._parts[-1].schema, schema)
+            if not united.equals(self._parts[-1].schema):
+                self._move(self._parts[-1], self._begin(united))
+        self._fitting = schema
+        return self._parts[-1]
+
+    def _move(self, part: "_Part", other: "_Part") -> None:
+        part.close()
+        for rows in part.read():
+            other.write(rows)
+        part.remove()
+        self._parts.remove(part)
+
+    def _begin(self, schema: pa.Schema) -> "_Part":
+        part = _Part(self._sink, self._new_file(), schema)
+        self._parts.append(part)
+        part.open()
+        return part
+
+
+class _Part:
+    """A Parquet file. Batches are merged to row groups of a size that reads well."""
+
+    def __init__(self, sink: str, file: HiddenFile, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._sink = sink
+        self._file = file
+        self._batches: list[pa.RecordBatch] = []
+        self._held_rows = self._held_bytes = 0
+        self._writer: parquet.ParquetWriter | None = None
+
+    @property
+    def path(self) -> Path:
+        """The path of the file."""
+        return self._file.path
+
+    def open(self) -> None:
+        """Create the file. Raises `SinkRejected` for a type without a form."""
+        with self._named(pa.Table.from_batches([], self.schema)):
+            self._writer = parquet.ParquetWriter(self._file.content, self.schema, compression="zstd")
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Append rows that fit into `schema`. Raises `Misfit` for a value that does not."""
+        self._batches.append(conform(rows, self.schema))
+        self._held_rows += len(rows)
+        self._held_bytes += rows.nbytes
+        if self._held_rows >= ROW_GROUP_ROWS or self._held_bytes >= ROW_GROUP_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the buffered rows as a row group. Raises `SinkRejected` for values without a form."""
+        if self._batches and self._writer is not None:
+            table = pa.Table.from_batches(self._batches, self.schema)
+            with self._named(table):
+                self._writer.write_table(table, max(1, len(table)))
+            self._batches.clear()
+            self._held_rows = self._held_bytes = 0
+
+    def close(self) -> None:
+        """Complete and sync the file."""
+        self.flush()
+        if self._writer is not None:
+            self._writer.close()
+        self._file.sync()
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield all rows of the completed file."""
+        with parquet.ParquetFile(self.path) as written:
+            yield from written.iter_batches(COPIED_ROWS)
+
+    def remove(self) -> None:
+        """Release everything."""
+        self._batches.clear()
+        if self._writer is not None:
+            with suppress(OSError):
+                self._writer.close()  # otherwise the library does so on garbage collection
+            self._writer.is_open = False
+        self._file.remove()
+
+    @contextmanager
+    def _named(self, rows: pa.Table) -> Iterator[None]:
+        try:
+            yield
+        except pa.ArrowNotImplementedError as error:
+            raise SinkRejected(self._sink, f"no Parquet form: {error}", "Leave the column out.") from error
+        except pa.ArrowInvalid as error:
+            reason = f"no Parquet form for values of {', '.join(_refused_columns(rows))}: {error}"
+            raise SinkRejected(self._sink, reason, _LINES_MAY_DIFFER) from error
+
+
+def _refused_columns(rows: pa.Table) -> Iterator[str]:
+    """Yield the columns that cannot be written: for nested columns the library names only the field."""
+    for name in rows.schema.names:
+        try:
+            parquet.write_table(rows.select([name]), pa.BufferOutputStream())
+        except pa.ArrowInvalid:
+            yield name

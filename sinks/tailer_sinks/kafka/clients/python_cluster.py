@@ -1,0 +1,272 @@
+"""Topic administration and reading of progress, with kafka-python whichever client produces.
+
+The end of a topic is that for `read_uncommitted`, and open transactions before it are passed over, see
+`tailer_sinks.kafka.clients.python_records`: the end for `read_committed` comes before the oldest open transaction of
+any producer, and would make a part look like the whole.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, TransactionState
+from kafka.errors import (
+    BrokerResponseError,
+    CoordinatorNotAvailableError,
+    NotCoordinatorError,
+    TopicAlreadyExistsError,
+    for_code,
+)
+from kafka.protocol.consumer import IsolationLevel, OffsetSpec
+
+from tailer.errors import SinkError, SinkRejected, SinkUnavailable
+from tailer_sinks.kafka.clients.answers import UNKNOWN_TOPIC, error_of
+from tailer_sinks.kafka.clients.port import Connection
+from tailer_sinks.kafka.clients.python_connection import CLIENT_ERRORS, connected, error_for
+from tailer_sinks.kafka.clients.python_records import Record, Transactions, batches
+from tailer_sinks.kafka.topics import TopicState
+
+__all__ = ["Cluster", "Owner", "ReadResult"]
+
+_REQUEST_MS: Final = 20_000
+_VISIBLE_MS: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """The newest committed record of each key, with the value None for a tombstone.
+
+    `open_keys`: the keys that have records in open transactions.
+    """
+
+    records: Mapping[bytes | None, Record]
+    open_keys: frozenset[bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The producer of a transactional id: its id and its epoch in `writer`.
+
+    `in_transaction`: whether it has a transaction that is neither committed nor aborted. When it has one, all markers
+    of those before it are written. They are written soon after a commit was acknowledged.
+    """
+
+    writer: tuple[int, int]
+    in_transaction: bool
+
+
+@dataclass(slots=True)
+class _Read:
+    """The records of a topic read up to `position`, valid for its id and the leader's epoch.
+
+    While these are the same, no record before the end can have been lost: a topic that was created again has another
+    id, and committed records are lost only with a leader that lacked them.
+    """
+
+    topic_id: str | None
+    epoch: int | None
+    position: int
+    transactions: Transactions = field(default_factory=Transactions)
+    newest: dict[bytes | None, Record] = field(default_factory=dict)
+
+    def take(self, batch: Any) -> None:
+        """Take the next batch."""
+        for record in self.transactions.take(batch):
+            known = self.newest.get(record.key)
+            # Commits come in another order than records.
+            if known is None or known.offset < record.offset:
+                self.newest[record.key] = record
+        self.position = batch.next_offset
+
+
+class Cluster:
+    """The topics of a cluster. Methods block, one thread calls them at a time, and each may raise `SinkError`.
+
+    Connects on first use, and again after an error.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection: Final = connection
+        self._name: Final = connection.name
+        self._admin: Any = None
+        self._reads: dict[str, _Read] = {}
+        self._told: dict[str, tuple[str | None, int]] = {}  # by topic: its id, and the last offset told to a producer
+
+    def describe(self, topics: Sequence[str], with_configs: bool = True) -> dict[str, TopicState]:
+        """Describe those of `topics` that exist; their settings only `with_configs`."""
+        with self._connected() as admin:
+            found = {topic: each for topic, each in self._described(admin, topics).items() if each is not None}
+            if not found or not with_configs:
+                return {topic: TopicState(len(each["partitions"]), {}, _id(each)) for topic, each in found.items()}
+            wanted = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in found]
+            configs = admin.describe_configs(wanted, config_filter="all").get("topic", {})
+            return {
+                topic: TopicState(
+                    len(described["partitions"]),
+                    {
+                        key: about["value"]
+                        for key, about in configs.get(topic, {}).items()
+                        if about["value"] is not None
+                    },
+                    _id(described),
+                )
+                for topic, described in found.items()
+            }
+
+    def partitions(self, topic: str) -> int:
+        """Return the number of partitions of a topic. Raises `SinkRejected` if there is no such topic."""
+        with self._connected() as admin:
+            return len(self._present(admin, topic)["partitions"])
+
+    def create(self, topic: str, partitions: int, replication_factor: int, configs: Mapping[str, str]) -> None:
+        """Create a topic unless it exists. Returns when every partition has a leader.
+
+        `replication_factor` -1: the cluster's default.
+        """
+        wanted = {"num_partitions": partitions, "replication_factor": replication_factor, "configs": dict(configs)}
+        with self._connected(topic) as admin:
+            described = admin.create_topics({topic: wanted}, raise_errors=False)["topics"][0]
+            code, text = described["error_code"], described.get("error_message")
+            if code not in {0, TopicAlreadyExistsError.errno}:
+                raise error_of(self._name, code, f"{for_code(code).__name__}: {text}", topic)
+            admin.wait_for_topics([topic], timeout_ms=_VISIBLE_MS)
+
+    def read(self, topic: str, before: int | None = None) -> ReadResult | None:
+        """Read partition 0 of a topic up to its current end, or up to the offset `before`. None: no such topic.
+
+        `before`: an offset that a producer was told. A broker that does not know yet that another one leads has nothing
+        that was stored since: from here on, no read ends before that offset.
+
+        A transaction that was just committed may still be open: `owner` says more.
+        """
+        partition = TopicPartition(topic, 0)
+        with self._connected(topic) as admin:
+            described = self._described(admin, [topic])[topic]
+            if described is None:
+                return None
+            last, topic_id = _end(admin, partition), _id(described)
+            end = last.offset if before is None else before
+            told_id, told = self._told.get(topic, (None, 0))
+            if before is not None:
+                self._told[topic] = (topic_id, before)
+            elif topic_id is not None and topic_id == told_id and end <= told:
+                reason = f"a broker gave a former end of {topic}: it may not know yet that another one leads"
+                raise SinkUnavailable(self._name, reason)
+            # An error in the middle leaves no partial result.
+            read = self._reads.pop(topic, None)
+            valid = read is not None and (read.topic_id, read.epoch) == (topic_id, last.leader_epoch)
+            if read is None or not valid or _unsure(read) or read.position > end:
+                read = _Read(topic_id, last.leader_epoch, _start(admin, partition))
+            for batch in batches(admin, partition, read.position, end):
+                read.take(batch)
+            self._reads[topic] = read
+            return ReadResult(dict(read.newest), read.transactions.open_keys)
+
+    def owner(self, transactional_id: str) -> Owner | None:
+        """Return the producer that took a transactional id over last.
+
+        None: brokers do not say. They are older than 3.0, have forgotten the id, or its coordinator is moving.
+        """
+        for is_last in (False, True):
+            with self._connected() as admin:
+                try:
+                    found = admin.describe_transactions([transactional_id])[transactional_id]
+                except (NotCoordinatorError, CoordinatorNotAvailableError):
+                    pass
+                except BrokerResponseError:
+                    break
+                else:
+                    writer = found.producer_id, found.producer_epoch
+                    return Owner(writer, found.state == TransactionState.ONGOING)
+            if not is_last:
+                self.close()  # the client remembers coordinators, but not that one has moved
+        return None
+
+    def had_messages(self, topic: str) -> bool:
+        """Return whether a topic has messages, or had some that were deleted since; False without such a topic.
+
+        Messages of aborted and open transactions also count.
+        """
+        with self._connected(topic) as admin:
+            described = self._described(admin, [topic])[topic]
+            if described is None:
+                return False
+            partitions = [TopicPartition(topic, each["partition_index"]) for each in described["partitions"]]
+            return any(end.offset > 0 for end in _ends(admin, partitions).values())
+
+    def scan(self, topic: str, take: Callable[[bytes], None]) -> None:
+        """Pass the value of every committed message in partition 0 of a topic, if it exists, to `take`."""
+        partition, transactions = TopicPartition(topic, 0), Transactions()
+        with self._connected(topic) as admin:
+            if self._described(admin, [topic])[topic] is None:
+                return
+            for batch in batches(admin, partition, _start(admin, partition), _end(admin, partition).offset):
+                for record in transactions.take(batch):
+                    if record.value is not None:
+                        take(record.value)
+
+    def close(self) -> None:
+        """Close the connection. Never raises."""
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            with suppress(*CLIENT_ERRORS):
+                admin.close()
+
+    def _described(self, admin: Any, topics: Sequence[str]) -> dict[str, Any]:
+        """Describe topics as the brokers do; None for those that do not exist."""
+        described = {topic["name"]: topic for topic in admin.describe_topics(list(topics))}
+        for name, topic in described.items():
+            if topic["error_code"] not in {0, UNKNOWN_TOPIC}:
+                raise error_of(self._name, topic["error_code"], for_code(topic["error_code"]).__name__, name)
+        return {name: topic if topic["error_code"] == 0 else None for name, topic in described.items()}
+
+    def _present(self, admin: Any, topic: str) -> Any:
+        described = self._described(admin, [topic])[topic]
+        if described is None:
+            raise error_of(self._name, UNKNOWN_TOPIC, "asked for its partitions", topic)
+        return described
+
+    @contextmanager
+    def _connected(self, topic: str | None = None) -> Iterator[Any]:
+        if self._admin is None:
+            self._admin = connected(KafkaAdminClient, self._connection, request_timeout_ms=_REQUEST_MS)
+        try:
+            yield self._admin
+        except SinkRejected:
+            raise
+        except SinkError:
+            self.close()
+            raise
+        except CLIENT_ERRORS as error:
+            self.close()
+            raise error_for(self._name, error, topic) from error
+
+
+def _start(admin: Any, partition: TopicPartition) -> int:
+    """Return the offset of the first record of a partition."""
+    return int(admin.list_partition_offsets({partition: OffsetSpec.EARLIEST})[partition].offset)
+
+
+def _end(admin: Any, partition: TopicPartition) -> Any:
+    """Return the end of a partition for `read_uncommitted`, and the epoch of the leader that gives it."""
+    return _ends(admin, [partition])[partition]
+
+
+def _ends(admin: Any, partitions: Sequence[TopicPartition]) -> Any:
+    """Return the same for several partitions."""
+    asked = dict.fromkeys(partitions, OffsetSpec.LATEST)
+    return admin.list_partition_offsets(asked, IsolationLevel.READ_UNCOMMITTED)
+
+
+def _id(described: Any) -> str | None:
+    """Return the id of a described topic; None if brokers are too old for ids."""
+    topic_id = described.get("topic_id")
+    return None if topic_id is None or UUID(str(topic_id)).int == 0 else str(topic_id)
+
+
+def _unsure(read: _Read) -> bool:
+    """Return whether brokers are too old to detect that a topic was created again."""
+    return read.topic_id is None or read.epoch is None

@@ -1,0 +1,113 @@
+"""The choice of the encoder for rows, by the options of the sink."""
+
+from importlib.metadata import version as version_of
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tailer.errors import SinkRejected, how_to_install
+from tailer_sinks.encoding.arrow_messages import ArrowMessages
+from tailer_sinks.encoding.cloudevents import CloudEventsEncoder
+from tailer_sinks.encoding.debezium.images import refuse_variants
+from tailer_sinks.encoding.debezium.messages import DebeziumEncoder, Source
+from tailer_sinks.encoding.flat_messages import FlatMessages
+from tailer_sinks.encoding.messages import Encoder
+from tailer_sinks.encoding.variants import VariantForm, VariantsIn, form_schema
+from tailer_sinks.kafka.link import Link
+from tailer_sinks.kafka.options import Options, registry_secrets
+
+if TYPE_CHECKING:
+    from tailer_sinks.encoding.avro.registry import SchemaRegistry
+
+__all__ = ["encoder_for", "key_form", "source_of"]
+
+
+def encoder_for(link: Link, schema: pa.Schema) -> Encoder:
+    """Return the encoder for rows of `schema`. Raises `SinkRejected` if they cannot be encoded."""
+    form = _variant_form(link.options)
+    if form is None:
+        return _encoder(link, schema)
+    refuse_variants(link.name, schema, link.options.key)
+    return VariantsIn(link.name, form, schema, _encoder(link, form_schema(schema, form)))
+
+
+def _variant_form(options: Options) -> VariantForm | None:
+    """Return the form of Variants if it is not the one that the encoding gives them by itself."""
+    own = "encoded" if options.encoding != "json" else None if options.embed_schemas else "json"
+    return None if options.variant == own else options.variant
+
+
+def _encoder(link: Link, schema: pa.Schema) -> Encoder:
+    options, name = link.options, link.name
+    key, tombstones, decimal = options.key, options.with_tombstones, options.decimal
+    if options.encoding == "arrow":
+        return ArrowMessages(name, schema, options.max_record_bytes * 9 // 10)
+    if options.encoding == "avro":
+        return _avro(link, schema)
+    if options.envelope == "debezium":
+        source = source_of(name, options.topic)
+        return DebeziumEncoder(name, schema, source, key, options.embed_schemas, tombstones, decimal)
+    if options.envelope == "cloudevents":
+        return CloudEventsEncoder(name, schema, name, key, tombstones, options.cloudevents_mode, decimal)
+    return FlatMessages(name, schema, key, tombstones, decimal)
+
+
+def key_form(options: Options, schema: pa.Schema) -> str | None:
+    """Describe the form of keys for rows of `schema`; None without a key.
+
+    If it changes, equal keys get other bytes, and so another partition, and compaction takes them for other keys.
+    """
+    if not options.key:
+        return None
+    typed = options.encoding == "avro" or options.embed_schemas
+    columns = ", ".join(f"{name} {_key_type(schema.field(name).type, typed)}" for name in options.key)
+    return f"{options.encoding}{' with schemas' * options.embed_schemas}, decimals as {options.decimal}: {columns}"
+
+
+def _key_type(kind: pa.DataType, typed: bool) -> str:
+    """Describe the type as far as it shows in a key; `typed`: whether a key carries its schema."""
+    if pa.types.is_dictionary(kind):
+        return _key_type(kind.value_type, typed)
+    return "integer" if pa.types.is_integer(kind) and not typed else str(kind)
+
+
+def _avro(link: Link, schema: pa.Schema) -> Encoder:
+    try:
+        # Its dependencies are an extra.
+        from tailer_sinks.encoding.avro.messages import DebeziumAvroEncoder, FlatAvroEncoder  # noqa: PLC0415
+    except ImportError as error:
+        raise SinkRejected(link.name, f"Avro messages cannot be made: {error}", how_to_install("avro")) from error
+    options, name = link.options, link.name
+    if link.registry is None:
+        link.registry = _registry(name, options)
+    register, key, tombstones = link.registry.schema_id, options.key, options.with_tombstones
+    if options.envelope == "debezium":
+        source = source_of(name, options.topic)
+        return DebeziumAvroEncoder(name, schema, source, options.topic, register, key, tombstones)
+    return FlatAvroEncoder(name, schema, options.topic, register, key, tombstones)
+
+
+def _registry(name: str, options: Options) -> "SchemaRegistry":
+    from tailer_sinks.encoding.avro.registry import RegistryAccess, SchemaRegistry  # noqa: PLC0415 - its client is an extra
+
+    password, token = registry_secrets(name, options)
+    access = RegistryAccess(
+        options.registries,
+        options.registry_username,
+        password,
+        token,
+        options.registry_tls_ca_file,
+        options.registry_tls_certificate_file,
+        options.registry_tls_key_file,
+    )
+    return SchemaRegistry(name, access, options.registry_register)
+
+
+def source_of(name: str, topic: str) -> Source:
+    """Return the source in Debezium's messages; topics are named `<prefix>.<schema>.<table>`.
+
+    In a name with fewer parts the last is the table, and the pipeline's `name` is the prefix if there is none.
+    """
+    *before, table = topic.split(".")
+    prefix = before[0] if before else name
+    return Source(version_of("lake-tailer"), prefix, ".".join(before[1:]) or None, table)

@@ -1,0 +1,217 @@
+"""The parts shared by all streams of a sink: the instance's name, the cluster's topics, and the producer factory.
+
+Everything here blocks and is called from worker threads.
+"""
+
+import time
+from collections.abc import Callable
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+import pyarrow as pa
+
+from tailer.errors import ConfigError, SinkFenced, SinkUnavailable, how_to_install
+from tailer.plan import Position
+from tailer.sink import pipeline_of
+from tailer_sinks.encoding.messages import BYTES, Messages
+from tailer_sinks.kafka.clients.port import Connection, Producer, ProducerFactory
+from tailer_sinks.kafka.clients.python_cluster import Cluster, Owner
+from tailer_sinks.kafka.clients.python_producer import PythonProducer
+from tailer_sinks.kafka.clients.settings import CONFLUENT_ONLY
+from tailer_sinks.kafka.options import Options, connection_of, settings_of
+from tailer_sinks.kafka.progress import Entry, ProgressTopic, app_id_in, decode, encode
+from tailer_sinks.kafka.topics import TopicState, check, check_present, wanted
+
+if TYPE_CHECKING:
+    from tailer_sinks.encoding.avro.registry import SchemaRegistry
+
+__all__ = ["Link", "producer_factory"]
+
+KNOWN_S: Final = 5.0
+_VISIBLE_S: Final = 5.0
+
+
+class Link:
+    """The cluster of one sink, seen by one instance.
+
+    `instance`: a name that no other instance has. `registry`: of schemas, kept for its cache; None if not in use.
+    """
+
+    def __init__(self, name: str, options: Options) -> None:
+        self.name: Final = name
+        self.options: Final = options
+        self.instance: Final = uuid4().hex
+        self.registry: SchemaRegistry | None = None
+        self._factory = producer_factory(name, options)
+        self._lock = Lock()
+        self._checked = False
+        self._cluster: Cluster | None = None
+        self._connection: Connection | None = None
+
+    def progress(self, before: int | None = None) -> ProgressTopic | None:
+        """Read the progress of every stream from the progress topic. None: the topic is to be created.
+
+        `before`: an offset that a producer was told, to read every record before it, whichever broker answers.
+
+        Raises `SinkError`, also for wrong topics, so that a new pipeline fails before there is something to deliver.
+        """
+        topic = self.options.progress_topic
+        with self._lock:
+            if not self._checked:
+                self._await_topics()
+                check_present(self.name, self._connected(), self.options)
+                self._checked = True
+            found = self._connected().read(topic, before)
+        if found is None and not self.options.create_topics:
+            raise SinkUnavailable(self.name, f"the topic {topic} is gone, or is not known yet")
+        if found is None:
+            return None
+        return ProgressTopic(
+            decode(self.name, topic, {key: record.value for key, record in found.records.items()}),
+            frozenset(map(app_id_in, found.open_keys)),
+            {app_id_in(key): record.writer for key, record in found.records.items()},
+        )
+
+    def progress_of(self, app_id: str) -> ProgressTopic | None:
+        """Read the progress as `progress` does, with all of the stream's that was committed before the call.
+
+        A commit is visible some milliseconds after it was acknowledged. If it does not become so in `_VISIBLE_S`, or a
+        later transaction has progress, the stream is among those that are `open`.
+        """
+        deadline, read = time.monotonic() + _VISIBLE_S, self.progress()
+        while read is not None and app_id in read.open and time.monotonic() < deadline:
+            owner = self.owner(app_id)
+            if owner is not None and owner.in_transaction:
+                return self.progress()
+            time.sleep(_VISIBLE_S / 200)
+            read = self.progress()
+        return read
+
+    def decided_progress(self, pipeline: str) -> ProgressTopic | None:
+        """Read the progress as `progress` does, with that of `pipeline` decided.
+
+        Of its streams, those that a killed instance left with an open transaction are taken over, which ends it.
+        """
+        found = self.progress()
+        undecided = [] if found is None else [each for each in found.open if pipeline_of(each) == pipeline]
+        for app_id in undecided:
+            now = self.progress_of(app_id)
+            if now is not None and app_id in now.open:
+                self.producer(app_id).close()
+        return self.progress() if undecided else found
+
+    def owner(self, app_id: str) -> Owner | None:
+        """Return the producer that took `app_id` over last; None: unknown. Raises `SinkError`."""
+        with self._lock:
+            return self._connected().owner(app_id)
+
+    def check_topics(self, delivered: Position | None = None) -> TopicState:
+        """See `tailer_sinks.kafka.topics.check`."""
+        with self._lock:
+            self._await_topics(delivered is not None)
+            return check(self.name, self._connected(), self.options, delivered)
+
+    def look_at_topics(self) -> TopicState:
+        """Describe the topic for rows as it is now, without its settings.
+
+        Raises `SinkError` if the progress topic is missing. A producer would wait for a deleted topic until the
+        delivery times out.
+        """
+        topics = [self.options.topic, self.options.progress_topic]
+        with self._lock:
+            try:
+                states = self._connected().describe(topics, with_configs=False)
+            except SinkUnavailable:
+                # The connection may have been cut since its last use: try a new one.
+                states = self._connected().describe(topics, with_configs=False)
+        for topic in topics:
+            if topic not in states:
+                raise SinkUnavailable(self.name, f"the topic {topic} is gone, or is not known yet")
+        return states[self.options.topic]
+
+    def partitions(self) -> int:
+        """Return the current number of partitions of the topic. Raises `SinkError`."""
+        with self._lock:
+            return self._connected().partitions(self.options.topic)
+
+    def had_messages(self, topic: str) -> bool:
+        """Return whether a topic has or ever had messages; False without such a topic. Raises `SinkError`."""
+        with self._lock:
+            return self._connected().had_messages(topic)
+
+    def scan(self, topic: str, take: Callable[[bytes], None]) -> None:
+        """Pass the value of every committed message in partition 0 of a topic, if it exists, to `take`.
+
+        Raises `SinkError`.
+        """
+        with self._lock:
+            self._connected().scan(topic, take)
+
+    def producer(self, app_id: str) -> Producer:
+        """Make a producer that has taken `app_id` over: what was open is ended, its former writer is fenced.
+
+        Raises `SinkError`.
+        """
+        if self._connection is None:
+            self._connection = connection_of(self.name, self.options)
+        try:
+            return self._factory(self._connection, settings_of(self.options), app_id)
+        except SinkFenced as error:
+            # Another instance does the same now: the progress topic shows which one was last.
+            raise SinkUnavailable(self.name, error.reason) from error
+
+    def record_progress(self, producer: Producer, app_id: str, entry: Entry) -> None:
+        """Send the progress record of the stream as part of the producer's transaction."""
+        columns = (pa.array([value], BYTES) for value in (app_id.encode(), encode(entry)))
+        keys, values = columns
+        producer.send(self.options.progress_topic, Messages(keys, values, pa.array([0], pa.int64())), partition=0)
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            if self._cluster is not None:
+                self._cluster.close()
+                self._cluster = None
+
+    def _await_topics(self, has_rows: bool = False) -> None:
+        """Wait a moment for required topics: a broker that has just started knows none.
+
+        `has_rows`: whether the topic for rows is required, though we may create topics.
+        """
+        names = [topic.name for topic in wanted(self.options)]
+        if self.options.create_topics:
+            names = [self.options.topic] if has_rows else []
+        deadline = time.monotonic() + KNOWN_S
+        while names and len(self._connected().describe(names, with_configs=False)) < len(names):
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(KNOWN_S / 10)
+
+    def _connected(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = Cluster(connection_of(self.name, self.options))
+        return self._cluster
+
+
+def producer_factory(name: str, options: Options) -> ProducerFactory:
+    """Return the chosen client, or else the fastest that is installed. Raises `ConfigError`."""
+    if options.library == "kafka-python":
+        return PythonProducer
+    try:
+        from tailer_sinks.kafka.clients.confluent_producer import ConfluentProducer  # noqa: PLC0415 - its client is an extra
+    except ImportError as error:
+        if options.library == "auto":
+            _check_without_confluent(name, options, error)
+            return PythonProducer
+        remedy = how_to_install("kafka-fast")
+        raise ConfigError(f"{name}.library", f"confluent-kafka cannot be loaded: {error}", remedy) from error
+    return ConfluentProducer
+
+
+def _check_without_confluent(name: str, options: Options, error: ImportError) -> None:
+    """Raise `ConfigError` for a setting that kafka-python lacks: the options accept it if confluent-kafka is found."""
+    for setting in sorted(CONFLUENT_ONLY & settings_of(options).settings.keys()):
+        reason = f"is a setting that only confluent-kafka has, which cannot be loaded: {error}"
+        remedy = "Leave it out, or install confluent-kafka again."
+        raise ConfigError(f"{name}.client.{setting}", reason, remedy) from error

@@ -1,0 +1,129 @@
+"""The compacted progress topic: one record per app_id, written in the transaction of its rows.
+
+A record's key is the app_id, its value JSON::
+
+    {"format": 2,                                   of this record; none: 1, which has no topic_id
+     "version": 7, "task": 0, "row": 99,            only the version where it is closed; none of them before any
+     "instance": "5c1e...",                         the process that wrote it; the next one claims the stream with it
+     "topic": "orders", "partitions": 6,            where the rows are
+     "topic_id": "226281ba-0a32-...",               another one once the topic was deleted and created again
+     "key": "json: id integer",                     what keys are made of; none without a key, or before the first row
+     "events": 120000, "dead_letters": 1}           of the version that is under way: messages so far
+
+Compaction keeps the last record of each key for ever, so the topic is as small as the number of streams.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from tailer.errors import SinkRejected
+from tailer.plan import END, Position
+
+__all__ = ["Count", "Entry", "ProgressTopic", "app_id_in", "decode", "encode"]
+
+FORMAT: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """The number of messages about rows of a version, and of its rows that have only a dead letter."""
+
+    events: int = 0
+    dead_letters: int = 0
+
+    def plus(self, events: int, dead_letters: int) -> "Count":
+        """Return this count plus these numbers."""
+        return Count(self.events + events, self.dead_letters + dead_letters)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The progress of a stream in the progress topic. `position`: None if claimed, but nothing was delivered yet.
+
+    `key`: as `tailer_sinks.kafka.encoders.key_form` describes it. `count`: of the version that contains `position`.
+    `topic_id`: None in records of format 1, and if brokers are too old for ids.
+    """
+
+    position: Position | None
+    instance: str
+    topic: str
+    partitions: int
+    key: str | None = None
+    count: Count = Count()
+    topic_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressTopic:
+    """The content of the progress topic, by app_id.
+
+    `entries`: as committed last. `open`: the streams that have a record in an open transaction. `writers`: the id and
+    the epoch of the producer of each entry.
+    """
+
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    open: frozenset[str] = frozenset()
+    writers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    instance: str
+    topic: str
+    partitions: int
+    key: str | None = None
+    version: int | None = None
+    task: int = END
+    row: int = END
+    events: int = 0
+    dead_letters: int = 0
+    topic_id: str | None = None
+    format: int = 1
+
+
+def encode(entry: Entry) -> bytes:
+    """Encode the value of a record."""
+    at, count = entry.position, entry.count
+    place: dict[str, Any] = {} if at is None else {"version": at.version, "task": at.task, "row": at.row}
+    of_part = at is not None and not at.closes_version
+    counted: dict[str, Any] = {"events": count.events, "dead_letters": count.dead_letters} if of_part else {}
+    record = _Record(
+        entry.instance,
+        entry.topic,
+        entry.partitions,
+        entry.key,
+        topic_id=entry.topic_id,
+        format=FORMAT,
+        **place,
+        **counted,
+    )
+    return msgspec.json.encode(record)
+
+
+def decode(name: str, topic: str, records: Mapping[bytes | None, bytes | None]) -> dict[str, Entry]:
+    """Decode the newest record of each app_id. A deleted record (a tombstone) counts as none.
+
+    Raises `SinkRejected` for a foreign record; `name`: the sink's name in it.
+    """
+    return {app_id_in(key): _entry(name, topic, key, value) for key, value in records.items() if value is not None}
+
+
+def app_id_in(key: bytes | None) -> str:
+    """Return the app_id that is the key of a record."""
+    return (key or b"").decode(errors="replace")
+
+
+def _entry(name: str, topic: str, key: bytes | None, value: bytes) -> Entry:
+    try:
+        record = msgspec.json.decode(value, type=_Record)
+    except msgspec.DecodeError as error:
+        reason = f"the progress topic {topic} has a record of {key!r} that is not progress: {error}"
+        raise SinkRejected(name, reason, "Give a topic of its own as progress_topic.") from None
+    if record.format > FORMAT:
+        reason = f"the progress topic {topic} has a record of {key!r} in format {record.format}"
+        raise SinkRejected(name, reason, "Use the version of lake-tailer that wrote it, or a newer one.")
+    position = None if record.version is None else Position(record.version, record.task, record.row)
+    count = Count(record.events, record.dead_letters)
+    return Entry(position, record.instance, record.topic, record.partitions, record.key, count, record.topic_id)

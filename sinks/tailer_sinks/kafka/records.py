@@ -1,0 +1,105 @@
+"""Messages that are not about one row, and dead letters."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.events import CHANGE_TYPE, ChangeBatch, ControlEvent
+from tailer.sink import shard_of
+from tailer_sinks.encoding.events import event_values
+from tailer_sinks.encoding.messages import BYTES, Messages
+from tailer_sinks.kafka.progress import Count
+
+__all__ = ["dead_letters", "end_records", "event_record", "heartbeat", "oversized", "single"]
+
+_NO_BYTES: Final = pa.scalar(0, pa.int64())
+
+
+def single(value: bytes, key: bytes | None = None) -> Messages:
+    """Make one message that is about no row."""
+    keys = None if key is None else pa.array([key], BYTES)
+    return Messages(keys, pa.array([value], BYTES), pa.array([0], pa.int64()))
+
+
+def event_record(event: ControlEvent, app_id: str, keyed: bool) -> Messages:
+    """Make the message of a schema change or a gap; `keyed`: among messages with keys, so it needs one.
+
+    Each shard of a pipeline sends it at its own place between its rows, with the number of the shard.
+    """
+    values = event_values(event) | _shard(app_id)
+    return single(_text(values), _text({CHANGE_TYPE: values[CHANGE_TYPE]}) if keyed else None)
+
+
+def end_records(topic: str, app_id: str, counts: Mapping[int, Count], now_ms: int) -> Messages:
+    """Make Debezium's END records: versions are complete, each with its number of messages (without tombstones).
+
+    For a shard: its part is complete. A version is complete with the records of all shards, and its counts are their
+    sums.
+    """
+    table_id, shard = app_id.rpartition("/")[2], _shard(app_id)
+    values = [
+        {
+            "status": "END",
+            "id": f"{table_id}:{version}",
+            "ts_ms": now_ms,
+            "event_count": count.events,
+            "data_collections": [{"data_collection": topic, "event_count": count.events}],
+            "commit_version": version,
+            "dead_letters": count.dead_letters,
+        }
+        | shard
+        for version, count in counts.items()
+    ]
+    keys = pa.array([table_id.encode()] * len(values), BYTES)
+    return Messages(keys, pa.array(map(_text, values), BYTES), pa.array([0] * len(values), pa.int64()))
+
+
+def heartbeat(name: str, now_ms: int) -> Messages:
+    """Make Debezium's heartbeat: this pipeline is alive and has nothing to deliver."""
+    return single(_text({"ts_ms": now_ms}), _text({"serverName": name}))
+
+
+def oversized(messages: Messages, limit: int) -> pa.Array | None:
+    """Return which of the messages are larger than `limit` bytes, headers included; None: none is."""
+    sizes = pc.cast(pc.fill_null(pc.binary_length(messages.values), _NO_BYTES), pa.int64())
+    columns = [column for _, column in messages.headers]
+    if messages.keys is not None:
+        columns.append(messages.keys)
+    for column in columns:
+        sizes = pc.add(sizes, pc.fill_null(pc.binary_length(column), _NO_BYTES))
+    names = sum(len(name) for name, _ in messages.headers)
+    if len(sizes) == 0 or pc.max(sizes).as_py() + names <= limit:
+        return None
+    return pc.greater(sizes, pa.scalar(limit - names, pa.int64()))
+
+
+def dead_letters(batch: ChangeBatch, messages: Messages, topic: str, limit: int) -> Messages:
+    """Make the dead letters of oversized messages about rows of `batch`: the rows' positions, and the reason."""
+    keys = [None] * len(messages.values) if messages.keys is None else messages.keys.to_pylist()
+    letters = []
+    for key, value, row in zip(keys, messages.values.to_pylist(), messages.row_index.to_pylist(), strict=True):
+        size = len(value or b"") + len(key or b"")
+        letter = {
+            "topic": topic,
+            "table_id": batch.table_id,
+            "commit_version": batch.version,
+            "task": batch.task,
+            "row": row,
+            "size_bytes": size,
+            "reason": f"the message has {size} bytes, and max_record_bytes is {limit}",
+        }
+        letters.append(_text(letter))
+    small = [key if key is not None and len(key) <= limit // 2 else None for key in keys]
+    return Messages(pa.array(small, BYTES), pa.array(letters, BYTES), messages.row_index)
+
+
+def _shard(app_id: str) -> dict[str, int]:
+    shard = shard_of(app_id)
+    return {} if shard is None else {"shard": shard[0], "shards": shard[1]}
+
+
+def _text(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace")

@@ -1,0 +1,138 @@
+"""The `kafka` sink for the pipeline; the package's docstring explains how it works."""
+
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, Self
+
+import pyarrow as pa
+from anyio import CancelScope, to_thread
+
+from tailer.errors import SinkError, SinkRejected
+from tailer.sink import Demands, Progress, Sink, pipeline_of
+from tailer_sinks.kafka.first_start import check_first_start
+from tailer_sinks.kafka.link import Link
+from tailer_sinks.kafka.options import Options, read
+from tailer_sinks.kafka.records import heartbeat
+from tailer_sinks.kafka.stream import Stream
+from tailer_sinks.kafka.transaction import KafkaTransaction
+
+__all__ = ["KafkaSink"]
+
+OWNER_S: Final = 5.0  # between two looks of an idle instance at whether it still is the writer
+
+
+class KafkaSink(Sink):
+    """A `Sink` that writes to topics of a Kafka cluster. Raises `ConfigError` for a client that is not installed."""
+
+    splits_snapshots: Final = True
+    distributes: Final = True
+
+    def __init__(self, name: str, options: Options) -> None:
+        self.name = name
+        self._options = options
+        self._link = Link(name, options)
+        self._streams: dict[str, Stream] = {}
+        self._last_beat_s = -options.heartbeat_s
+
+    @classmethod
+    def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
+        """Read the options, see `tailer_sinks.kafka.options`; no I/O. Raises `ConfigError`."""
+        return cls(name, read(name, options))
+
+    @property
+    def splits_versions(self) -> bool:
+        """Return whether a transaction may end inside a version."""
+        return self._options.boundary == "chunk"
+
+    @property
+    def demands(self) -> Demands:
+        """Transactions within the limits of brokers and readers, and updates paired by the messages' key."""
+        options = self._options
+        # Leaves enough time to send the messages in flight, and to commit.
+        quiet_s = options.transaction_timeout_s / 6
+        return Demands(tuple(options.key), options.transaction_rows, options.transaction_bytes, quiet_s)
+
+    async def progress(self, app_id: str) -> Progress | None:
+        """Read the progress topic, without taking the stream over.
+
+        Raises `SinkFenced` if another instance took over a stream that this one has written, `SinkUnavailable`,
+        `SinkRejected`.
+        """
+        position = await to_thread.run_sync(self._stream(app_id).look)
+        return None if position is None else Progress(app_id, position)
+
+    async def has_delivered(self, pipeline: str) -> bool:
+        """Return whether the progress topic has a position in any table of the pipeline. Raises as `progress` does."""
+        found = await to_thread.run_sync(self._link.decided_progress, pipeline)
+        if found is None:
+            return False
+        places = (entry.position for app_id, entry in found.entries.items() if pipeline_of(app_id) == pipeline)
+        return any(place is not None for place in places)
+
+    async def check_first_start(self, pipeline: str, table_ids: Sequence[str]) -> None:
+        """See `Sink.check_first_start`, and `tailer_sinks.kafka.first_start`."""
+        await to_thread.run_sync(check_first_start, self._link, pipeline, table_ids)
+
+    async def reset(self, progress: Progress) -> None:
+        """Set progress in a transaction of its own, taking the stream over.
+
+        It may go backwards: rows that are then delivered again have the same positions as before. The topic, its id and
+        its number of partitions are recorded as they are now.
+        """
+        if not (progress.position.closes_version or progress.position.opens_version):
+            raise SinkRejected(self.name, f"{progress.position} is in the middle of a version", "Name a whole version.")
+        await to_thread.run_sync(self._stream(progress.app_id).reset, progress.position)
+
+    @asynccontextmanager
+    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[KafkaTransaction]:
+        """Begin a transaction on top of the progress that was read last, or else the current one.
+
+        Entering takes the stream over, the first time: raises as `Stream.take_over` does.
+        """
+        stream = self._stream(app_id)
+        if not stream.is_taken_over:
+            await to_thread.run_sync(stream.take_over)
+        transaction = KafkaTransaction(stream, schema)
+        try:
+            yield transaction
+        finally:
+            if not transaction.committed:
+                with CancelScope(shield=True):
+                    await to_thread.run_sync(stream.abort)
+
+    async def beat(self, app_id: str) -> float | None:
+        """Take the stream over, or notice that another instance has; send a heartbeat if one is due.
+
+        So of two instances without changes to deliver, the one that came first ends. Raises as `begin` does.
+        """
+        stream = self._stream(app_id)
+        await to_thread.run_sync(stream.hold)
+        topic, now_s = self._options.heartbeat_topic, time.monotonic()
+        if topic is None:
+            return OWNER_S
+        if (rest_s := self._last_beat_s + self._options.heartbeat_s - now_s) <= 0:
+            await to_thread.run_sync(self._beat, stream, topic)
+            self._last_beat_s, rest_s = now_s, self._options.heartbeat_s
+        return min(rest_s, OWNER_S)
+
+    async def aclose(self) -> None:
+        """Close producers and connections."""
+        with CancelScope(shield=True):
+            await to_thread.run_sync(self._close)
+
+    def _stream(self, app_id: str) -> Stream:
+        return self._streams.setdefault(app_id, Stream(self._link, app_id))
+
+    def _beat(self, stream: Stream, topic: str) -> None:
+        try:
+            stream.producer.begin()
+            stream.producer.send(topic, heartbeat(self.name, int(time.time() * 1000)), partition=0)
+            stream.producer.commit()
+        except SinkError as error:
+            raise stream.failed(error) from error
+
+    def _close(self) -> None:
+        for stream in self._streams.values():
+            stream.discard()
+        self._link.close()

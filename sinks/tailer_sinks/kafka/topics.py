@@ -1,0 +1,185 @@
+"""The topics of a sink: created on request, with settings that keep their records, and checked before any use."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from tailer.errors import SinkRejected, SinkUnavailable
+from tailer.plan import Position
+from tailer_sinks.kafka.options import Options
+
+__all__ = ["Admin", "Topic", "TopicState", "check", "check_id", "check_present", "recreated", "wanted"]
+
+_log = logging.getLogger(__name__)
+
+_BATCH_OVERHEAD: Final = 1024
+_SMALL_SEGMENT: Final = 8 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """The state of a topic: its number of partitions, its settings, and its id (None: brokers are too old for ids)."""
+
+    partitions: int
+    configs: Mapping[str, str]
+    topic_id: str | None = None
+
+
+class Admin(Protocol):
+    """The port of topic administration. Methods block, and raise `SinkError`."""
+
+    def describe(self, topics: list[str]) -> Mapping[str, TopicState]:
+        """Describe those of `topics` that exist."""
+        ...
+
+    def create(self, topic: str, partitions: int, replication_factor: int, configs: Mapping[str, str]) -> None:
+        """Create a topic unless it exists. `replication_factor` -1: the cluster's default."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """The requirements on a topic. `option`: the option with its name. `compacted` None: either.
+
+    `partitions` None: any number. `record_bytes`: the largest message that it must accept.
+    """
+
+    name: str
+    option: str
+    partitions: int | None = None
+    compacted: bool | None = None
+    record_bytes: int = 0
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+def wanted(options: Options) -> list[Topic]:
+    """List the topics that a sink with `options` writes, the one for rows first."""
+    # A compacted topic takes no message without a key.
+    compacted = None if options.key else False
+    topics = [
+        Topic(options.topic, "topic", compacted=compacted, record_bytes=options.max_record_bytes),
+        # It is read from beginning to end at every start: small segments are compacted early.
+        Topic(
+            options.progress_topic,
+            "progress_topic",
+            partitions=1,
+            compacted=True,
+            configs={"segment.bytes": str(_SMALL_SEGMENT), "min.cleanable.dirty.ratio": "0.1"},
+        ),
+    ]
+    others = {
+        "end_topic": options.end_topic,
+        "schema_topic": options.schema_topic,
+        "dead_letter_topic": options.dead_letter_topic,
+    }
+    topics += [Topic(name, option, compacted=False) for option, name in others.items() if name is not None]
+    if options.heartbeat_topic is not None:
+        topics.append(Topic(options.heartbeat_topic, "heartbeat_topic"))
+    return topics
+
+
+def check_present(name: str, admin: Admin, options: Options) -> None:
+    """Check existing topics, and that all exist which will not be created. Raises as `check` does."""
+    topics = wanted(options)
+    _refuse(name, topics, admin.describe([topic.name for topic in topics]), options)
+
+
+def check(name: str, admin: Admin, options: Options, delivered: Position | None = None) -> TopicState:
+    """Return the topic for rows. Creates missing topics if configured, but never one to which rows were delivered.
+
+    `delivered`: the last delivered position, None for none. Raises `SinkRejected` naming all topics that are missing or
+    unsuitable, `SinkUnavailable` for one that not all brokers know yet, and what `admin` raises. `name`: the sink's
+    name in errors.
+    """
+    topics = wanted(options)
+    states = dict(admin.describe([topic.name for topic in topics]))
+    absent = [topic for topic in topics if topic.name not in states]
+    if delivered is not None and options.topic not in states:
+        raise recreated(name, options.topic, delivered)
+    _refuse(name, topics, states, options)
+    for topic in absent:
+        _create(admin, topic, options)
+        _log.info("%s: created the topic %s (%s)", name, topic.name, topic.option)
+    if absent:
+        states |= admin.describe([topic.name for topic in absent])
+    for topic in absent:
+        if topic.name not in states:
+            # Other brokers may learn of it later than the one that created it.
+            raise SinkUnavailable(name, f"the topic {topic.name} was created, and not all brokers know it yet")
+    _refuse(name, absent, states, options)
+    return states[options.topic]
+
+
+def check_id(name: str, topic: str, delivered: Position, known_id: str | None, topic_id: str | None) -> None:
+    """Raise `SinkRejected` if `topic` has `topic_id` now and had `known_id` when rows up to `delivered` were sent.
+
+    None is an unknown id: of a record without one, or of a broker without ids.
+    """
+    if None not in (known_id, topic_id) and known_id != topic_id:
+        raise recreated(name, topic, delivered, f"has another id now ({topic_id}, not {known_id})")
+
+
+def recreated(name: str, topic: str, delivered: Position, what: str = "is not there any more") -> SinkRejected:
+    """Make the error for a topic that was deleted after rows up to `delivered` were sent to it."""
+    last = delivered.version if delivered.closes_version else delivered.version - 1
+    reason = f"the topic {topic} was deleted: rows up to version {last} were delivered to it, and it {what}"
+    remedy = (
+        "Choose the content of a new topic: `tailer progress reset CONFIG --to VERSION` delivers the versions after "
+        f"VERSION (-1: all versions); with {last} it continues without the deleted rows."
+    )
+    return SinkRejected(name, reason, remedy)
+
+
+def _refuse(name: str, topics: list[Topic], states: Mapping[str, TopicState], options: Options) -> None:
+    """Raise `SinkRejected` naming all of `topics` that are unsuitable, or missing and must not be created."""
+    absent = [topic for topic in topics if topic.name not in states]
+    faults = [_missing(absent)] if absent and not options.create_topics else []
+    faults += [fault for topic in topics if topic.name in states for fault in _faults(topic, states[topic.name])]
+    if faults:
+        reasons, remedies = zip(*faults, strict=True)
+        raise SinkRejected(name, "; ".join(reasons), " ".join(remedies))
+
+
+def _missing(topics: list[Topic]) -> tuple[str, str]:
+    """Return the reason and the next step for topics that are missing and must not be created."""
+    them = "it" if len(topics) == 1 else "them"
+    compacted = next((topic.name for topic in topics if topic.option == "progress_topic"), None)
+    settings = "" if compacted is None else f", {compacted} with one partition and cleanup.policy=compact"
+    listed = ", and no topic ".join(f"{topic.name} ({topic.option})" for topic in topics)
+    return f"there is no topic {listed}", f"Create {them}{settings}, or set create_topics = true."
+
+
+def _create(admin: Admin, topic: Topic, options: Options) -> None:
+    configs = dict(topic.configs)
+    if topic.compacted:
+        configs["cleanup.policy"] = "compact"
+    if options.replication_factor is not None and options.replication_factor > 2:
+        configs["min.insync.replicas"] = "2"
+    if topic.record_bytes > 1_000_000:
+        configs["max.message.bytes"] = str(topic.record_bytes + _BATCH_OVERHEAD)
+    partitions = options.partitions if topic.option == "topic" else 1
+    replicas = -1 if options.replication_factor is None else options.replication_factor
+    admin.create(topic.name, partitions, replicas, configs)
+
+
+def _faults(topic: Topic, state: TopicState) -> Iterator[tuple[str, str]]:
+    """Yield the reason and the next step of each thing that makes a topic unsuitable."""
+    policies = [policy.strip() for policy in state.configs.get("cleanup.policy", "delete").split(",")]
+    where = f"the topic {topic.name} ({topic.option})"
+    if topic.partitions is not None and state.partitions != topic.partitions:
+        reason = f"{where} has {state.partitions} partitions, and must have {topic.partitions}"
+        yield reason, "Give another topic: partitions cannot be taken away."
+    if topic.compacted and policies != ["compact"]:
+        # Deletion by age would drop the progress of idle streams.
+        reason = f"{where} has cleanup.policy={','.join(policies)}, and would forget progress"
+        yield reason, f"Set cleanup.policy=compact for {topic.name}."
+    if topic.compacted is False and "compact" in policies:
+        why = "only messages with a key can be kept there"
+        remedy = f"Set cleanup.policy=delete for {topic.name}" + (", or give key." if topic.option == "topic" else ".")
+        yield f"{where} is compacted: {why}", remedy
+    needed = topic.record_bytes + _BATCH_OVERHEAD
+    largest = int(state.configs.get("max.message.bytes", needed))
+    if largest < needed:
+        reason = f"{where} takes messages of {largest} bytes, less than max_record_bytes ({topic.record_bytes})"
+        yield reason, f"Raise max.message.bytes of {topic.name}, or lower max_record_bytes."

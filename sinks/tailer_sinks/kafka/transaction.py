@@ -1,0 +1,298 @@
+"""Rows on their way into one Kafka transaction.
+
+A version may be spread over several transactions, so the counts for its END record are part of progress: the instance
+that continues in the middle of a version continues to count.
+
+An encoder may hold back the last rows of a batch until the next one. If a transaction ends there, progress ends before
+them: they are in the next transaction, and are read again after a crash.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from typing import Final, TypeVarTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from anyio import to_thread
+
+from tailer.errors import SinkError, SinkRejected, SinkUnavailable
+from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID, ChangeBatch, ControlEvent, Gap
+from tailer.plan import END, Position
+from tailer.sink import Progress, SinkTransaction
+from tailer_sinks.encoding.flat import encoded_ahead, slices
+from tailer_sinks.encoding.messages import Encoder, Messages
+from tailer_sinks.kafka.clients.port import Producer
+from tailer_sinks.kafka.encoders import encoder_for, key_form
+from tailer_sinks.kafka.progress import Count
+from tailer_sinks.kafka.records import dead_letters, end_records, event_record, oversized
+from tailer_sinks.kafka.small_batches import WaitingBatches, joined
+from tailer_sinks.kafka.stream import Stream
+
+__all__ = ["KafkaTransaction"]
+
+_log = logging.getLogger(__name__)
+_ADDED: Final = frozenset([field.name for field in METADATA_FIELDS] + [ROW_ID, ROW_COMMIT_VERSION])
+
+Ts = TypeVarTuple("Ts")
+
+
+class KafkaTransaction(SinkTransaction):
+    """A transaction of `stream`, which was taken over, first with rows of `schema`."""
+
+    writes_together = True
+
+    def __init__(self, stream: Stream, schema: pa.Schema) -> None:
+        self._stream = stream
+        self._options = stream.link.options
+        self._name: Final = stream.link.name
+        self._schema = schema
+        # Made with the first row: there may be no more rows of `schema`.
+        self._encoder: Encoder | None = None
+        if stream.encoding is not None and stream.encoding[0].equals(schema):
+            self._encoder = stream.encoding[1]
+        self._begun, self._begun_s = False, 0.0
+        self._waiting = WaitingBatches()
+        self._last: ChangeBatch | None = None
+        self._counts: dict[int, Count] = {}
+        seen = stream.seen
+        self._key = None if seen is None else seen.key
+        self._after = at = None if seen is None else seen.position
+        # The first version that is to have an END record; None: the first one that has rows.
+        self._open_version = None if at is None else at.version + at.closes_version
+        if seen is not None and at is not None and not at.closes_version:
+            self._counts[at.version] = seen.count
+        self.committed = False
+
+    async def write(self, batch: ChangeBatch) -> None:
+        await self.write_all([batch])
+
+    async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
+        # The first rows open the transaction at once: from then on brokers limit its time. Rows of another schema than
+        # was announced are refused at once.
+        announced = all(batch.rows.schema.equals(self._schema) for batch in batches)
+        if self._waiting.add(batches) or not (self._begun and announced):
+            await to_thread.run_sync(self._guarded, self._write_waiting)
+
+    async def announce(self, event: ControlEvent) -> None:
+        await to_thread.run_sync(self._guarded, self._announce, event)
+
+    async def commit(self, progress: Progress) -> None:
+        await to_thread.run_sync(self._guarded, self._commit, progress)
+
+    def _guarded(self, step: Callable[[*Ts], None], *arguments: *Ts) -> None:
+        try:
+            step(*arguments)
+        except SinkError as error:
+            raise self._translated(self._stream.failed(error)) from error
+
+    def _translated(self, error: SinkError) -> SinkError:
+        """Return the error to raise: `error`, or the one that caused it.
+
+        With `boundary = "version"` the same version takes as long the next time, so the second failure at one position
+        is final.
+        """
+        open_s, timeout_s = time.monotonic() - self._begun_s, self._options.transaction_timeout_s
+        if not (self._begun and open_s > timeout_s and isinstance(error, SinkUnavailable)):
+            return error
+        remedy = 'raise transaction_timeout_s, or set boundary = "chunk"'
+        open_too_long = f"the transaction was open for {open_s:.0f} s, and brokers give it up after {timeout_s:g}"
+        if self._options.boundary == "version":
+            again = self._stream.late_from == (self._after,)
+            self._stream.late_from = (self._after,)
+            if again:
+                reason = f"{open_too_long}, for the second time from the same place on: {error.reason}"
+                return SinkRejected(self._name, reason, f"The version is too long for it: {remedy}.")
+        return SinkUnavailable(self._name, f"{open_too_long} (where versions take that long, {remedy}): {error.reason}")
+
+    def _write_waiting(self) -> None:
+        batches = self._waiting.take()
+        if not batches:
+            return
+        encoder = self._encoder or self._encoder_for(self._schema)
+        for batch, parts in joined(encoder, batches):
+            if len(parts) == 1 or not self._write_joined(encoder, batch, parts):
+                for part in parts:
+                    self._write(encoder, part)
+
+    def _write(self, encoder: Encoder, batch: ChangeBatch) -> None:
+        self._flush_other_task(encoder, batch)
+        with closing(encoded_ahead(lambda piece: (piece, encoder.encode(piece, _now_ms())), _pieces(batch))) as encoded:
+            for piece, messages in encoded:
+                self._send_rows(piece, messages)
+                self._last = piece
+
+    def _write_joined(self, encoder: Encoder, batch: ChangeBatch, parts: Sequence[ChangeBatch]) -> bool:
+        """Write batches that were joined, which have a message for each row.
+
+        Return False if they must be written one by one: a message is too large, a row cannot be encoded, or rows before
+        them are held back.
+        """
+        self._flush_other_task(encoder, batch)
+        if encoder.pending is not None:
+            return False
+        try:
+            messages = encoder.encode(batch, _now_ms())
+        except SinkRejected:
+            return False
+        if oversized(messages, self._options.max_record_bytes) is not None:
+            return False
+        self._send(self._options.topic, messages)
+        for part in parts:
+            self._counts[part.version] = self._counts.get(part.version, Count()).plus(len(part), 0)
+        self._last = parts[-1]
+        return True
+
+    def _flush_other_task(self, encoder: Encoder, batch: ChangeBatch) -> None:
+        """Send the rows that are held back unless `batch` goes on with their task."""
+        last = self._last or encoder.pending
+        if last is not None and (last.version, last.task) != (batch.version, batch.task):
+            self._flush()
+
+    def _announce(self, event: ControlEvent) -> None:
+        self._write_waiting()
+        self._flush()
+        if isinstance(event, Gap):
+            self._counts.clear()
+            self._open_version = event.version if event.snapshot else event.version + 1
+        elif _ADDED.issuperset(event.after.names):
+            self._schema, self._encoder = event.after, None  # the table has no columns, so no rows that need a key
+        else:
+            self._encoder_for(event.after)
+        options, keyed, app_id = self._options, bool(self._options.key), self._stream.app_id
+        if options.schema_topic is not None:
+            self._send(options.schema_topic, event_record(event, app_id, keyed=False), partition=0)
+        elif (options.envelope, options.encoding) == ("flat", "json"):
+            for partition in range(self._stream.link.partitions()):
+                self._send(options.topic, event_record(event, app_id, keyed), partition)
+        elif isinstance(event, Gap):
+            reason = f"changes up to version {event.version} are lost, and there is no topic to report that to readers"
+            raise SinkRejected(self._name, reason, "Give the sink a schema_topic.")
+
+    def _commit(self, progress: Progress) -> None:
+        position = progress.position
+        whole = position.closes_version or position.in_snapshot
+        if not whole and self._options.boundary == "version":
+            reason = f"{position} is inside of a version, and boundary is version"
+            raise SinkRejected(self._name, reason)
+        self._write_waiting()
+        position = self._reached(position)
+        self._end_versions(position)
+        entry = self._stream.entry(position, self._key, self._counts.get(position.version))
+        self._stream.link.record_progress(self._opened(), self._stream.app_id, entry)
+        self._stream.producer.start_flush()
+        self._stream.check_topics()  # while messages are under way, and before waiting for them
+        self._stream.producer.commit()
+        self._stream.seen = entry
+        self.committed = True
+
+    def _reached(self, position: Position) -> Position:
+        """Return the position up to which rows have messages."""
+        held = None if self._encoder is None else self._encoder.pending
+        if held is None:
+            return position
+        inside = position.row < END
+        if inside and (held.version, held.task) == (position.version, position.task):
+            return Position(position.version, position.task, held.row_index[0].as_py() - 1)
+        self._flush()
+        return position
+
+    def _encoder_for(self, schema: pa.Schema) -> Encoder:
+        """Return the encoder for rows of `schema`, from here on."""
+        self._check_key(schema)
+        encoder = encoder_for(self._stream.link, schema)
+        self._schema, self._encoder, self._stream.encoding = schema, encoder, (schema, encoder)
+        return encoder
+
+    def _check_key(self, schema: pa.Schema) -> None:
+        """Raise if keys get other bytes than those of existing messages."""
+        if not all(name in schema.names for name in self._options.key):
+            return  # the encoder says so
+        key = key_form(self._options, schema)
+        if self._key not in {None, key}:
+            reason = (
+                f"message keys would be {key}, and those in {self._options.topic} are {self._key}: "
+                "keys would move to other partitions, and the order of a key's messages would be lost"
+            )
+            remedy = (
+                "Deliver to a new topic, by another pipeline; or continue nevertheless, after the delivered rows: "
+                "`tailer progress reset CONFIG --to VERSION`."
+            )
+            raise SinkRejected(self._name, reason, remedy)
+        self._key = key
+
+    def _flush(self) -> None:
+        """Send the rows that the encoder holds back: no later row belongs to them."""
+        self._last = None
+        if self._encoder is None or (held := self._encoder.pending) is None:
+            return
+        messages = self._encoder.flush(_now_ms())
+        if messages is not None:
+            self._send_rows(held, messages)
+
+    def _send_rows(self, batch: ChangeBatch, messages: Messages) -> None:
+        """Send messages about rows of the batch's task."""
+        letters = 0
+        limit, topic = self._options.max_record_bytes, self._options.topic
+        too_large = oversized(messages, limit)
+        if too_large is not None:
+            # A tombstone whose key is too large goes with its delete.
+            large = messages.filter(pc.and_(too_large, messages.values.is_valid()))
+            messages = messages.filter(pc.invert(too_large))
+            letters = len(large)
+            if letters:
+                self._send_letters(dead_letters(batch, large, topic, limit), batch)
+        self._send(topic, messages)
+        events = len(messages) - messages.values.null_count
+        self._counts[batch.version] = self._counts.get(batch.version, Count()).plus(events, letters)
+
+    def _send_letters(self, letters: Messages, batch: ChangeBatch) -> None:
+        topic = self._options.dead_letter_topic
+        place = f"version {batch.version}, task {batch.task}, row {letters.row_index[0].as_py()}"
+        if topic is None:
+            reason = f"a row ({place}) makes a message of more than {self._options.max_record_bytes} bytes"
+            remedy = (
+                "Raise max_record_bytes, and max.message.bytes of the topic; leave the column out with columns; or "
+                'set large_records = "dead_letter" and a dead_letter_topic.'
+            )
+            raise SinkRejected(self._name, reason, remedy)
+        _log.warning("%s: %d rows are too large, from %s on; see %s", self._name, len(letters), place, topic)
+        self._send(topic, letters, partition=0)
+
+    def _end_versions(self, position: Position) -> None:
+        """Send an END record for each version that is complete with this transaction."""
+        if self._options.end_topic is None:
+            return
+        done = position.version + position.closes_version
+        first = self._open_version
+        if first is None:
+            first = min(self._counts, default=position.version)
+        if first < done:
+            counts = {version: self._counts.get(version, Count()) for version in range(first, done)}
+            records = end_records(self._options.topic, self._stream.app_id, counts, _now_ms())
+            self._send(self._options.end_topic, records, partition=0)
+
+    def _send(self, topic: str, messages: Messages, partition: int | None = None) -> None:
+        if len(messages.values):
+            self._opened().send(topic, messages, partition)
+
+    def _opened(self) -> Producer:
+        """Return the producer, in a transaction."""
+        producer = self._stream.producer
+        if not self._begun:
+            producer.begin()
+            self._begun, self._begun_s = True, time.monotonic()
+        return producer
+
+
+def _pieces(batch: ChangeBatch) -> Iterator[ChangeBatch]:
+    """Cut the batch to slices whose messages fit into memory."""
+    start = 0
+    for rows in slices(batch.rows):
+        yield batch.slice(start, len(rows))
+        start += len(rows)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
