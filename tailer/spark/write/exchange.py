@@ -241,14 +241,7 @@ def _may_share(split: Split) -> bool:
     if not isinstance(split, DiffSplit):
         return False
     columns = split.plan.schema
-    same = all(task.schema.equals(columns, check_metadata=True) for task in split.plan.tasks)
-    # A message has no dictionary, which may be as large as all its rows.
-    return same and not any(_has_dictionary(field.type) for field in columns)
-
-
-def _has_dictionary(kind: pa.DataType) -> bool:
-    inner = (kind.field(at).type for at in range(kind.num_fields))
-    return bool(pa.types.is_dictionary(kind)) or any(map(_has_dictionary, inner))
+    return all(task.schema.equals(columns, check_metadata=True) for task in split.plan.tasks)
 
 
 @dataclass(frozen=True, slots=True)
