@@ -14,18 +14,13 @@ from pyspark.sql.types import StructType
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
-from tailer.errors import ConfigError
-
 __all__ = ["map_in_arrow"]
 
 ArrowMap = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def map_in_arrow(rows: DataFrame, function: ArrowMap, schema: StructType) -> DataFrame:
-    """Return what `function` makes of each partition, rows of `schema`. Raises `ConfigError` for Spark Connect."""
-    if not hasattr(rows, "_jdf"):
-        reason = "is Spark Connect, through which executors cannot write to Kafka"
-        raise ConfigError("spark.remote", reason, 'Set a master in its place, or write = "driver".')
+    """Return what `function` makes of each partition, rows of `schema`."""
     made = UserDefinedFunction(function, returnType=schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
     columns = (sql.col(f"`{name.replace('`', '``')}`") for name in rows.columns)
     column: Any = made(*columns)
