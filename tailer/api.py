@@ -1,9 +1,8 @@
 """The Python API: a table's changes as Arrow record batches, over the pipeline that `tailer tail` runs.
 
 The pipeline runs in an event loop on a thread of its own, so the same object serves synchronous and asynchronous code
-and works where another event loop already runs. It is ahead of its reader by what a sink gets in one step: one batch,
-or small ones together (invariant 7). It stops when the reader stops iterating. Nothing is remembered: each iteration
-reads the range again.
+and works where another event loop already runs. At most one sink write is buffered ahead of the reader (invariant 7).
+The pipeline stops when the reader stops iterating. Nothing is remembered: each iteration reads the range again.
 """
 
 import atexit

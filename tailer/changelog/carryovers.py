@@ -101,8 +101,8 @@ def refine(
 ) -> tuple[ChangePlan, ChangelogCounts]:
     """Refine the plan to the rows that are changes by `rules`, without paired preimages, which go to `preimages`.
 
-    If `preimages` is None, the plan begins with more tasks, for the paired preimages: whoever reads it has no use for
-    the order of rows. Partners stay in `row_index`. The new plan refers to `bitmaps` and is valid as long as they are.
+    With `preimages` None, preimages become leading tasks; use this only where row order does not matter. Partners stay
+    in `row_index`. The new plan refers to `bitmaps` and is valid as long as they are.
     `plan` must have the key columns (`check_key`). `rows`: gives those of its tasks.
 
     Raises what `rows` raises, and `StorageUnavailable` where the disk is full.

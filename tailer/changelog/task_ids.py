@@ -1,7 +1,7 @@
 """Task numbers that say by which rules, and in which columns, a version is compared.
 
-The rules (`tailer.changelog.carryovers`) and the columns decide which rows come before a position. So each combination
-of them, a reading, has `tailer.plan.TASKS` task numbers of its own, and finishes only the versions that it began.
+Positions depend on the comparison rules (`tailer.changelog.carryovers`) and on the columns. So each combination of
+them, a reading, has its own range of `tailer.plan.TASKS` task numbers, and finishes only the versions that it began.
 
 The numbers are in positions and event ids, so they are a persisted format. A task's number is its index in the plan
 plus `reading * TASKS`. The reading is made of CRC-32 of a text, and says in which format the text is:

@@ -1,10 +1,10 @@
 """Look-ahead over a backlog: the next version is planned, and its rows are read, while the current one is delivered.
 
 A version often has one file, which one thread decodes, while another could read the next version's. So while a version
-is delivered, an engine begins to run the plan of the one after it: it is ahead by the reads that it has in flight for
-any plan. Small versions are not worth it: these are planned up to the first larger one, to be read and delivered
-together, unless the reader of rows must open the table for each. Nothing else changes: an
-error of the next version, in planning or reading, is raised where that version is due, after all rows before it.
+is delivered, an engine begins to run the plan of the one after it. Look-ahead is bounded by the engine's own in-flight
+reads. Small versions are not worth it: these are planned up to the first larger one, to be read and delivered together,
+unless the reader of rows must open the table for each. An error of the next version, in planning or reading, is raised
+where that version is due, after all rows before it.
 
 Only a backlog is looked at. A pipeline that waits for each version would ask for one that does not exist yet, which
 costs a request and delays the rows that are there. Of versions that arrive together, the last ones wait for one such

@@ -78,7 +78,7 @@ class DataLoss:
         return self._status.order or self._policy.on_data_loss
 
     def obey(self, version: int) -> bool:
-        """Let the snapshot that an operator ordered, if any, stand in for `version`, which is due. Return whether."""
+        """If an operator ordered a snapshot, put it in place of `version`, which is due, and return True."""
         if self._status.order is not OnDataLoss.RESNAPSHOT or self._undeliverable is not None:
             return False
         error = ChangesUnavailable(self._table.uri, version, "an operator ordered a snapshot in place of its changes")

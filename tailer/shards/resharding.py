@@ -219,7 +219,7 @@ class Layout:
 
 
 def _are_level(places: Sequence[Position]) -> bool:
-    """Return whether nothing was delivered, or all up to the end of one version."""
+    """Return whether all streams stand at the same version."""
     if all(place.opens_version for place in places):
         return True
     level = max(places)

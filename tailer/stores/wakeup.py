@@ -186,7 +186,7 @@ class _FolderWatch:
             thread.start()
 
     def end(self) -> None:
-        """Return when the threads have ended. One that a dead network file system holds is left behind."""
+        """Return when the threads have ended. A thread blocked in a dead network mount is abandoned."""
         self._over.set()
         self._changed.set()
         for thread in self._threads:

@@ -27,7 +27,7 @@ def place(position: Position) -> str:
 
 
 def beginning(after: Position) -> str:
-    """Format the beginning of a file with everything after a position: its first version, or the row before it."""
+    """Format the start position in a file name: the first version of the file, or the row before its first one."""
     return place(Position.end(after.version + 1) if after.closes_version else after)
 
 

@@ -54,7 +54,7 @@ class ReloadWatch:
         self._wake.ring()
 
     async def wait(self, timeout_s: float, now: Settings) -> Settings | None:
-        """Wait for a new configuration in place of `now`; None after `timeout_s` seconds, or for no reason."""
+        """Wait for a new configuration in place of `now`. Return None on timeout or on a spurious wake-up."""
         if not self._is_asked:
             await self._wake.wait(max(min(timeout_s, _LOOK_S), 0.0))
         is_asked, self._is_asked = self._is_asked, False
@@ -68,7 +68,7 @@ class ReloadWatch:
         return await self._load()
 
     async def _has_changed(self) -> bool:
-        """Return whether the file has new content, which no longer changes. A file that is missing is no change."""
+        """Return whether the file changed and has settled. A missing file is no change."""
         found = await to_thread.run_sync(digest_of, self._path)
         if found in (b"", self._digest):
             return False
