@@ -88,14 +88,17 @@ def test_killed_again_and_again(
     history: LongHistory, destination: Destination, config: Path, started: list[Daemon], kills: int
 ) -> None:
     moments = random.Random(history.seed)
-    reached = []
-    for _ in range(kills):
-        history.publish(moments.randrange(8))  # published while no daemon runs
+    reached: list[int] = []
+    for number in range(kills):
+        history.publish(1 + moments.randrange(4))  # published while no daemon runs
         started.append(Daemon(config))
         started[-1].wait_until_running()
+        if number % 2:
+            started[-1].wait_until_reached(destination, reached[-1] + 1)
         killed_at = time.monotonic() + moments.uniform(0.0, 1.5)
         while time.monotonic() < killed_at:
-            history.publish(moments.randrange(5))
+            if history.published < history.length * (number + 1) // (kills + 1):  # something is left for the next one
+                history.publish(moments.randrange(5))
             time.sleep(moments.uniform(0.0, 0.15))
         started[-1].kill()
         reached.append(destination.reached())
@@ -106,7 +109,6 @@ def test_killed_again_and_again(
     assert started[-1].terminate() == 0, started[-1].said
     check(history, destination, history.last)
     print(f"killed at versions {reached}")
-    assert len(set(reached)) > kills // 3, f"the daemon hardly got anywhere between kills: {reached}"
 
 
 @pytest.mark.sampled(2)

@@ -155,6 +155,20 @@ def test_moments_of_96_bits_on_every_level(tmp_path: Path, place: str) -> None:
     assert found.cast(numbers).to_pylist() == pa.array([None, *map(nest, values), None], numbers).to_pylist()
 
 
+def test_moments_of_96_bits_in_required_fields_of_structs_that_are_null(tmp_path: Path) -> None:
+    def around(kind: pa.DataType) -> pa.DataType:
+        inner = pa.struct([pa.field("t", kind, nullable=False), pa.field("d", pa.int32(), nullable=False)])
+        return pa.list_(pa.map_(pa.int32(), pa.list_(pa.struct([pa.field("n", inner, nullable=False)]))))
+
+    def nested(values: list[Any]) -> list[Any]:
+        return [[[(1, [{"n": {"t": value, "d": 7}}, None]), (2, None)], None, []] for value in values]
+
+    values = [0, -1, DAY_US, 1_700_000_000_000_000, -62_135_596_800_000_000]
+    raw = pa.array([None, *nested(list(map(as_spark_writes, values)))], around(RAW))
+    found = read(int96(tmp_path / "f", pa.table({"a": raw}), row_group_size=4), around(ZONED))
+    assert found.to_pylist() == pa.array([None, *nested(values)], around(ZONED)).to_pylist()
+
+
 def test_parts_of_a_microsecond_are_cut_off_as_spark_does(tmp_path: Path) -> None:
     raw = [struct.pack("<qi", nanos, EPOCH_DAY) for nanos in (999, 1000, 1999, -999, -1000, -1999)]
     found = read(int96(tmp_path / "f", pa.table({"a": pa.array(raw, RAW)})), ZONED)

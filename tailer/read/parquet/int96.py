@@ -74,7 +74,13 @@ def decoder(kind: pa.DataType) -> Change:
     It raises `ArrowInvalid` for a value that is no timestamp.
     """
     changes = changes_where(kind, pa.types.is_timestamp, _timestamps)
-    return lambda values: changed(values, changes).view(kind)
+
+    def decode(values: pa.Array) -> pa.Array:
+        found = changed(values, changes)
+        # Arrow views nothing where a required field lies in a struct that is null.
+        return found if found.type.equals(kind) else found.view(kind)
+
+    return decode
 
 
 def _timestamps(values: pa.Array) -> pa.Array:
