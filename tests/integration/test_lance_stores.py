@@ -55,7 +55,7 @@ def test_a_dataset_without_the_usual_name(versitygw: S3Server, tmp_path: Path, m
     remote = RemoteTable.copied(history.path, versitygw, bucket)
     with pytest.raises(NotATable) as error:
         list(tailer.changes(remote.location))
-    assert "needs the format lance" in error.value.hint
+    assert "in a store the format must be given" in error.value.hint
     assert changes_of(tailer.changes(remote.location, table_format="lance")) == changes_of(tailer.changes(history.path))
     pattern = TablePattern.parse(f"{remote.location.rpartition('/')[0]}/*")
     assert pattern is not None
