@@ -13,6 +13,7 @@ import pytest
 from tailer.spark.write.delta_session import with_delta
 from tests.faults.follow_writer import append_all
 from tests.support.histories.long_history import LongHistory
+from tests.support.seeds import repeats
 from tests.support.spark.cluster import Driver, StandaloneCluster
 from tests.support.spark.executor_writes import check_delivered
 from tests.support.spark.session import delta_jars
@@ -20,8 +21,8 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.spark
 
-KILLS: Final = 2
-COMMITS: Final = 36
+KILLS: Final = repeats(1)
+COMMITS: Final = 20 + 6 * KILLS
 PATIENCE_S: Final = 600
 
 

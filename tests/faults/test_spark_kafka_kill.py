@@ -29,13 +29,14 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 KILLS: Final = repeats(1)
+COMMITS: Final = 10 + 2 * KILLS
 PATIENCE_S: Final = 600
 
 
 def history_in(folder: Path, seed: int) -> History:
     """Write a history, all of it published."""
-    history = History(folder / "table", seed=seed, length=20, large=2_000, large_every=6)
-    history.publish(19)
+    history = History(folder / "table", seed=seed, length=COMMITS, large=2_000, large_every=6)
+    history.publish(COMMITS - 1)
     return history
 
 
