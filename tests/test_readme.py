@@ -42,7 +42,7 @@ from deltalake import DeltaTable, write_deltalake
 ROOT: Final = Path(__file__).resolve().parents[1]
 PROSE: Final = ("mermaid", "sql", "text")
 IDLE_S: Final = 5
-SOME_S: Final = 0.05
+SOME_S: Final = 0.25  # an idle daemon takes some 3 % of a core
 END_S: Final = 300
 
 FENCE: Final = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
