@@ -28,6 +28,7 @@ defines what the pipeline does next; only the pipeline retries::
     │   ├── SchemaChanged           the table's schema changed, which the pipeline forbids
     │   ├── TableReplaced           another table is now at this location
     │   └── DataCorrupt             a file contradicts itself or the log
+    ├── ExpressionFailed            an expression of SQL fails for a row                  exit 3
     ├── EngineUnavailable           Spark did not answer, or failed; it may later    TIMED   exit 4
     └── SinkError                                                                             exit 4
         ├── SinkUnavailable         the destination did not answer; read its progress  ASK
@@ -49,7 +50,7 @@ from tailer.errors.change import (
 )
 from tailer.errors.extras import how_to_install, missing_client
 from tailer.errors.frames import brief_errors
-from tailer.errors.general import ConfigError, EngineUnavailable, Retry, TailerError, one_line
+from tailer.errors.general import ConfigError, EngineUnavailable, ExpressionFailed, Retry, TailerError, one_line
 from tailer.errors.log import (
     LogCorrupt,
     LogError,
@@ -81,6 +82,7 @@ __all__ = [
     "ConfigError",
     "DataCorrupt",
     "EngineUnavailable",
+    "ExpressionFailed",
     "FileOutsideTable",
     "FileVacuumed",
     "LogCorrupt",

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, ClassVar
 
-__all__ = ["ConfigError", "EngineUnavailable", "Retry", "TailerError", "one_line"]
+__all__ = ["ConfigError", "EngineUnavailable", "ExpressionFailed", "Retry", "TailerError", "one_line"]
 
 
 class Retry(Enum):
@@ -79,3 +79,16 @@ class EngineUnavailable(TailerError):
     exit_code: ClassVar[int] = 4
     sentence: ClassVar[str] = "{engine}: {reason}"
     next_step: ClassVar[str] = "{remedy}"
+
+
+@dataclass(eq=False)
+class ExpressionFailed(TailerError):
+    """An expression of SQL fails for a row, as it does in Spark: a number overflows, or is divided by zero."""
+
+    expression: str
+    reason: str
+    sentence: ClassVar[str] = "{expression}: it fails for a row: {reason}"
+    next_step: ClassVar[str] = (
+        "Write the expression so that it has a value for every row, such as CASE WHEN b <> 0 THEN a / b END. No row "
+        "was delivered without it."
+    )

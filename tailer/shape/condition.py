@@ -1,0 +1,110 @@
+"""A SQL condition over the columns of a table: which rows fulfil it, and where no row can."""
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.errors import ExpressionFailed
+from tailer.shape.evaluate import Evaluator, compiled
+from tailer.shape.ranges import ColumnRange, may_be_true
+from tailer.shape.rows import BatchRows
+from tailer.shape.tree import Expression, columns_of, from_json, to_json
+from tailer.shape.types import value_type
+
+__all__ = ["Condition", "parse_condition"]
+
+_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A SQL condition, checked against the columns of a table.
+
+    `text`: as the user wrote it. `fields`: the columns that it reads, as the table's schema has them. `expression`: of
+    boolean type.
+    """
+
+    text: str
+    fields: pa.Schema
+    expression: Expression
+    _evaluate: Evaluator = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_evaluate", compiled(self.expression))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Condition, (self.text, self.fields, self.expression)
+
+    def mask(self, rows: pa.RecordBatch) -> pa.BooleanArray:
+        """Return which rows fulfil the condition; null does not.
+
+        `rows` has at least the columns of `fields`, by name and in the table's types. Raises `ExpressionFailed` if the
+        condition fails for a row, such as by a division by zero.
+        """
+        if not rows.num_rows:
+            return pa.array([], pa.bool_())
+        try:
+            found = self._evaluate(BatchRows(rows))
+        except pa.ArrowInvalid as error:
+            raise ExpressionFailed(self.text, str(error)) from error
+        if isinstance(found, pa.Scalar):
+            return pa.repeat(pa.scalar(found.as_py() is True), rows.num_rows)
+        return pc.fill_null(found, False) if found.null_count else found
+
+    def may_hold(self, ranges: Mapping[tuple[str, ...], ColumnRange]) -> bool:
+        """Return False only where no row with values in these ranges fulfils the condition.
+
+        The keys are paths of names; of a column whose path is missing nothing is known. As in Spark, rows for which
+        the condition would fail can be among those that are ruled out.
+        """
+        return may_be_true(self.expression, ranges)
+
+    def to_text(self) -> str:
+        """Return the condition as JSON."""
+        fields = base64.b64encode(self.fields.serialize().to_pybytes()).decode()
+        found = {"format": _FORMAT, "text": self.text, "fields": fields, "expression": to_json(self.expression)}
+        return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+
+    @staticmethod
+    def from_text(text: str) -> "Condition":
+        """Return the condition that `to_text` wrote. Raises `ValueError` for a format of another release."""
+        found = json.loads(text)
+        if found["format"] != _FORMAT:
+            raise ValueError(f"a condition of format {found['format']}; this release reads {_FORMAT}")
+        fields = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["fields"])))
+        return Condition(found["text"], fields, from_json(found["expression"], _types(fields)))
+
+
+def parse_condition(text: str, schema: pa.Schema, *, option: str = "where") -> Condition:
+    """Return the condition of a text over the columns of a table.
+
+    Raises `ConfigError` for text that is no condition over these columns, or that uses what is not supported.
+    """
+    # sqlglot takes 0.3 s to import, and only this needs it
+    from tailer.shape.parse.bind import Binder  # noqa: PLC0415
+    from tailer.shape.parse.source import Source, parse  # noqa: PLC0415
+
+    source = Source(option, text)
+    found = Binder(source, schema).boolean(parse(source))
+    read = {column.path[0] for column in columns_of(found)}
+    return Condition(text, pa.schema([each for each in schema if each.name in read]), found)
+
+
+def _types(fields: pa.Schema) -> dict[tuple[str, ...], pa.DataType]:
+    """Return the type of every column and of every field of a struct, by its path."""
+    found: dict[tuple[str, ...], pa.DataType] = {}
+
+    def add(path: tuple[str, ...], kind: pa.DataType) -> None:
+        found[path] = value_type(kind)
+        if pa.types.is_struct(kind):
+            for each in kind:
+                add((*path, each.name), each.type)
+
+    for each in fields:
+        add((each.name,), each.type)
+    return found

@@ -1,0 +1,158 @@
+"""Evaluation: an expression becomes a function from rows to values, once; literals are prepared then.
+
+Arguments that Spark evaluates for some rows only (the right side of AND where the left one is not false, a branch of
+CASE) and that can fail are evaluated for these rows only, so `a <> 0 AND 10 / a > 1` does not divide by zero.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.shape.kernels.comparisons import is_in
+from tailer.shape.kernels.functions import FUNCTIONS
+from tailer.shape.kernels.patterns import parse_pattern
+from tailer.shape.rows import Rows, Values, spread
+from tailer.shape.tree import Call, Column, Expression, Literal
+
+__all__ = ["Evaluator", "can_fail", "compiled"]
+
+Evaluator = Callable[[Rows], Values]
+
+
+def compiled(expression: Expression) -> Evaluator:
+    """Return what evaluates an expression. It raises `pa.ArrowInvalid` for a row for which the expression fails."""
+    if isinstance(expression, Column):
+        path = expression.path
+        return lambda rows: rows.column(path)
+    if isinstance(expression, Literal):
+        scalar = expression.scalar
+        return lambda _: scalar
+    if special := _SPECIAL.get(expression.function):
+        return special(expression)
+    run = FUNCTIONS[expression.function].run
+    kind = expression.kind
+    arguments = [compiled(each) for each in expression.arguments]
+    if len(arguments) == 1:
+        (only,) = arguments
+        return lambda rows: run(kind, only(rows))
+    if len(arguments) == 2:
+        first, second = arguments
+        return lambda rows: run(kind, first(rows), second(rows))
+    return lambda rows: run(kind, *[each(rows) for each in arguments])
+
+
+def can_fail(expression: Expression) -> bool:
+    """Return whether there can be rows for which the expression fails."""
+    if not isinstance(expression, Call):
+        return False
+    function = FUNCTIONS.get(expression.function)
+    return (function is not None and function.can_fail(expression)) or any(map(can_fail, expression.arguments))
+
+
+def _where(expression: Expression) -> Callable[[Rows, Callable[[], Values]], Values]:
+    """Return what evaluates an expression for the rows of a mask; other rows may be null."""
+    evaluate = compiled(expression)
+    if not can_fail(expression):
+        return lambda rows, _: evaluate(rows)
+    null = pa.scalar(None, expression.kind)
+
+    def run(rows: Rows, needed: Callable[[], Values]) -> Values:
+        mask = needed()
+        if isinstance(mask, pa.Scalar):
+            return evaluate(rows) if mask.as_py() else null
+        if mask.true_count == len(mask):
+            return evaluate(rows)
+        return spread(evaluate(rows.filter(mask)), mask) if mask.true_count else null
+
+    return run
+
+
+def _and(call: Call) -> Evaluator:
+    left, right = compiled(call.arguments[0]), _where(call.arguments[1])
+
+    def run(rows: Rows) -> Values:
+        first = left(rows)
+        return pc.and_kleene(first, right(rows, lambda: pc.coalesce(first, _TRUE)))
+
+    return run
+
+
+def _or(call: Call) -> Evaluator:
+    left, right = compiled(call.arguments[0]), _where(call.arguments[1])
+
+    def run(rows: Rows) -> Values:
+        first = left(rows)
+        return pc.or_kleene(first, right(rows, lambda: pc.invert(pc.coalesce(first, _FALSE))))
+
+    return run
+
+
+def _coalesce(call: Call) -> Evaluator:
+    first, *others = call.arguments
+    begin, rest = compiled(first), [_where(each) for each in others]
+
+    def run(rows: Rows) -> Values:
+        found = begin(rows)
+        for each in rest:
+            found = _choose(pc.is_valid(found), found, each(rows, partial(pc.is_null, found)))
+        return found
+
+    return run
+
+
+def _case(call: Call) -> Evaluator:
+    """CASE: arguments are a condition and a value for each branch, and the value of ELSE."""
+    conditions = [_where(each) for each in call.arguments[:-1:2]]
+    values = [_where(each) for each in (*call.arguments[1:-1:2], call.arguments[-1])]
+
+    def run(rows: Rows) -> Values:
+        left: Values = _TRUE
+        chosen: list[tuple[Values, Values]] = []
+        for condition, value in zip(conditions, values, strict=False):
+            holds = pc.and_(left, pc.coalesce(condition(rows, partial(_same, left)), _FALSE))
+            chosen.append((holds, value(rows, partial(_same, holds))))
+            left = pc.and_(left, pc.invert(holds))
+        found = values[-1](rows, partial(_same, left))
+        for holds, value in reversed(chosen):
+            found = _choose(holds, value, found)
+        return found
+
+    return run
+
+
+def _same(mask: Values) -> Values:
+    return mask
+
+
+def _choose(condition: Values, first: Values, second: Values) -> Values:
+    if isinstance(condition, pa.Scalar):
+        return first if condition.as_py() else second
+    return pc.if_else(condition, first, second)
+
+
+def _in(call: Call) -> Evaluator:
+    value = compiled(call.arguments[0])
+    listed = [each.scalar for each in call.arguments[1:] if isinstance(each, Literal)]
+    return lambda rows: is_in(value(rows), listed)
+
+
+def _like(call: Call) -> Evaluator:
+    value, pattern, escape = call.arguments
+    texts = [each.value for each in (pattern, escape) if isinstance(each, Literal)]
+    match = parse_pattern(str(texts[0]), str(texts[1])).match
+    evaluate = compiled(value)
+    return lambda rows: match(evaluate(rows))
+
+
+_TRUE = pa.scalar(True)
+_FALSE = pa.scalar(False)
+_SPECIAL: dict[str, Callable[[Call], Evaluator]] = {
+    "and": _and,
+    "or": _or,
+    "coalesce": _coalesce,
+    "case": _case,
+    "in": _in,
+    "like": _like,
+}

@@ -1,0 +1,95 @@
+"""Literals of SQL as Spark reads them: numbers, texts with escapes, dates and timestamps."""
+
+import math
+import re
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Final
+
+import pyarrow as pa
+
+from tailer.shape.tree import Literal
+from tailer.shape.types import DATE, MAX_DIGITS, TIMESTAMP, TIMESTAMP_NTZ
+
+__all__ = ["literal_of", "moment", "number", "text_of"]
+
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2})|(.))", re.DOTALL)
+_CHARACTERS: Final = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": r"\%", "_": r"\_"}
+_DATE: Final = r"(\d{4})-(\d{2})-(\d{2})"
+_TIME: Final = r"(\d{2}):(\d{2}):(\d{2})(?:\.(\d{1,6}))?"
+_ZONE: Final = r"(Z|[+-]\d{2}:\d{2})?"
+_MOMENT: Final = re.compile(rf"{_DATE}(?:[ T]{_TIME}{_ZONE})?", re.ASCII)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def number(text: str) -> Literal:
+    """Return a number without a suffix. Raises `ValueError` for one that no type has."""
+    if "e" in text.lower():
+        found = float(text)
+        if math.isinf(found):
+            raise ValueError(f"{text} is beyond the largest double")
+        return Literal(found, pa.float64())
+    if "." not in text:
+        value = int(text)
+        for kind, bits in ((pa.int32(), 31), (pa.int64(), 63)):
+            if -(1 << bits) <= value < 1 << bits:
+                return Literal(value, kind)
+    exact = Decimal(text)
+    _, digits, exponent = exact.as_tuple()
+    scale = -int(exponent)
+    precision = max(len(digits), scale)
+    if precision > MAX_DIGITS:
+        raise ValueError(f"{text} has more than {MAX_DIGITS} digits")
+    return Literal(exact, pa.decimal128(precision, scale))
+
+
+def text_of(raw: str) -> str:
+    """Return the text that a literal in quotes means."""
+    return _ESCAPE.sub(_unescaped, raw[1:-1])
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    short, long, octal, plain = found.groups()
+    if plain is not None:
+        return _CHARACTERS.get(plain, plain)
+    return chr(int(octal, 8)) if octal else chr(int(short or long, 16))
+
+
+def moment(text: str, kind: pa.DataType) -> Literal:
+    """Return the date or timestamp that a text names. Raises `ValueError`; Spark reads more forms, we one of each."""
+    found = _MOMENT.fullmatch(text)
+    if found is None or (kind == DATE and found[4]) or (kind == TIMESTAMP_NTZ and found[8]):
+        form = "2024-12-31" if kind == DATE else "2024-12-31 23:59:59.999999"
+        raise ValueError(f"write it as {form}")
+    day = date(int(found[1]), int(found[2]), int(found[3]))
+    days = (day - _EPOCH.date()).days
+    if kind == DATE:
+        return Literal(days, kind)
+    hour, minute, second = (int(found[place] or 0) for place in (4, 5, 6))
+    if hour > 23 or minute > 59 or second > 59:
+        raise ValueError("there is no such time of day")
+    since = timedelta(days=days, hours=hour, minutes=minute, seconds=second, microseconds=_micros(found[7]))
+    return Literal((since - _offset(found[8])) // timedelta(microseconds=1), kind)
+
+
+def _micros(fraction: str | None) -> int:
+    return int((fraction or "0").ljust(6, "0"))
+
+
+def _offset(zone: str | None) -> timedelta:
+    if zone in (None, "Z"):
+        return timedelta()
+    hours, minutes = int(zone[1:3]), int(zone[4:6])
+    if hours > 18 or minutes > 59 or (hours == 18 and minutes):
+        raise ValueError("there is no such offset of a time zone")
+    return timedelta(hours=hours, minutes=minutes) * (-1 if zone[0] == "-" else 1)
+
+
+def literal_of(scalar: pa.Scalar) -> Literal:
+    """Return a value of Arrow as a literal."""
+    kind = scalar.type
+    if not scalar.is_valid:
+        return Literal(None, kind)
+    if kind in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
+        return Literal(scalar.value, kind)
+    return Literal(scalar.as_py(), kind)

@@ -1,0 +1,92 @@
+"""SQL text becomes the tree of sqlglot, with the names of functions as they are written, and positions for errors.
+
+sqlglot takes 0.3 s to import, so this module and those that use it are imported when an expression is parsed.
+"""
+
+from typing import Any, ClassVar
+
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import SqlglotError
+from sqlglot.parsers.spark import SparkParser
+
+from tailer.errors import ConfigError
+
+__all__ = ["Source", "parse"]
+
+
+class _Parser(SparkParser):
+    """Spark's grammar, with every function as it is written: sqlglot would give several functions one name."""
+
+    FUNCTIONS: ClassVar[dict[str, Any]] = {}
+    NO_PAREN_FUNCTIONS: ClassVar[dict[Any, Any]] = {}
+    FUNCTION_PARSERS: ClassVar = {
+        name: parser for name, parser in SparkParser.FUNCTION_PARSERS.items() if name in ("CAST", "TRY_CAST", "TRIM")
+    }
+    NO_PAREN_FUNCTION_PARSERS: ClassVar = {
+        name: parser for name, parser in SparkParser.NO_PAREN_FUNCTION_PARSERS.items() if name == "CASE"
+    }
+
+
+class _Dialect(Spark):
+    Parser = _Parser
+
+
+class Source:
+    """The text of an expression, for errors that point into it. `option`: the option that has it."""
+
+    def __init__(self, option: str, text: str) -> None:
+        self.option = option
+        self.text = text
+
+    def span(self, node: exp.Expr) -> tuple[int, int] | None:
+        """Return the first character of a node, and the one after its last; None: unknown."""
+        places = [each.meta for each in node.walk() if "start" in each.meta]
+        if not places:
+            return None
+        begin, end = min(each["start"] for each in places), max(each["end"] for each in places) + 1
+        missing = self.text.count("(", begin, end) - self.text.count(")", begin, end)
+        for _ in range(missing):  # sqlglot has no place for what closes a list
+            closing = self.text.find(")", end) + 1
+            end = closing or end
+        return begin, end
+
+    def of(self, node: exp.Expr) -> str:
+        """Return a node as it is written, or nearly so."""
+        span = self.span(node)
+        return self.text[slice(*span)] if span else node.sql("spark")
+
+    def error(self, node: exp.Expr, reason: str, remedy: str = "") -> ConfigError:
+        """Return an error that points at a node."""
+        return self.error_at(self.span(node), reason, remedy)
+
+    def error_at(self, span: tuple[int, int] | None, reason: str, remedy: str = "") -> ConfigError:
+        """Return an error that points at the characters of a span."""
+        if span is None:
+            return ConfigError(self.option, f"{reason}\n  {self.text}", remedy)
+        begin, end = span
+        before = self.text[:begin]
+        line = self.text.splitlines()[before.count("\n")] if self.text.strip() else ""
+        column = len(before) - before.rfind("\n") - 1
+        caret = " " * column + "^" * max(1, min(end - begin, len(line) - column))
+        return ConfigError(self.option, f"{reason} (at character {begin + 1})\n  {line}\n  {caret}", remedy)
+
+
+def parse(source: Source) -> exp.Expr:
+    """Return the tree of an expression. Raises `ConfigError`."""
+    dialect = _Dialect()
+    try:
+        found = dialect.parser().parse(dialect.tokenize(source.text), source.text)
+    except SqlglotError as error:
+        reason, remedy = "this is no SQL expression", "Write a condition of SQL, such as country = 'DE'."
+        places = getattr(error, "errors", [])
+        span = None
+        if places and places[0].get("line"):
+            lines = source.text.splitlines(keepends=True)
+            at = sum(map(len, lines[: places[0]["line"] - 1])) + places[0]["col"]
+            length = len(places[0].get("highlight") or " ")
+            span = (max(0, at - length), at)
+        raise source.error_at(span, reason, remedy) from None
+    if len(found) != 1 or found[0] is None:
+        raise source.error_at(None, "this is not one SQL expression", "Write one condition, such as country = 'DE'.")
+    return found[0]

@@ -1,0 +1,254 @@
+"""Decide from the ranges of columns where a condition cannot hold, so that files and row groups need not be read.
+
+Every part of a condition has a set of possible outcomes: true, false, null. What is not understood has all of them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Flag
+from typing import Final
+
+import pyarrow as pa
+
+from tailer.shape.evaluate import compiled
+from tailer.shape.kernels import comparisons
+from tailer.shape.kernels.patterns import parse_pattern
+from tailer.shape.rows import KnownRow, Values
+from tailer.shape.tree import Call, Column, Expression, Literal, columns_of
+from tailer.shape.types import DATE, TIMESTAMP, TIMESTAMP_NTZ, is_number
+
+__all__ = ["ColumnRange", "may_be_true"]
+
+_NAN: Final = float("nan")
+_TIMES: Final = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRange:
+    """A range of a column's values in a file or row group.
+
+    `low`, `high`: inclusive bounds of the values that are not null, in the column's type; None: unknown. Texts are
+    compared byte by byte, and bounds of floating-point columns leave NaN out. `may_have_values` False: all rows are
+    null. Of a struct's field, a row is null also where the struct is.
+    """
+
+    low: pa.Scalar | None
+    high: pa.Scalar | None
+    may_be_null: bool = True
+    may_have_values: bool = True
+
+
+Ranges = Mapping[tuple[str, ...], ColumnRange]
+
+
+class _Outcomes(Flag):
+    """Possible outcomes of a condition."""
+
+    NONE = 0
+    TRUE = 1
+    FALSE = 2
+    NULL = 4
+    ANY = 7
+
+
+_UNKNOWN: Final = ColumnRange(None, None)
+
+
+def may_be_true(condition: Expression, ranges: Ranges) -> bool:
+    """Return False only if a condition is true for no row with values in the ranges."""
+    return bool(_outcomes(condition, ranges) & _Outcomes.TRUE)
+
+
+def _outcomes(found: Expression, ranges: Ranges) -> _Outcomes:
+    if (known := _known(found, ranges)) is not None:
+        return known
+    if not isinstance(found, Call):
+        return _Outcomes.ANY
+    match found.function, found.arguments:
+        case "and", (left, right):
+            return _conjunction(_outcomes(left, ranges), _outcomes(right, ranges))
+        case "or", (left, right):
+            return _swapped(_conjunction(_swapped(_outcomes(left, ranges)), _swapped(_outcomes(right, ranges))))
+        case "not", (value,):
+            return _swapped(_outcomes(value, ranges))
+        case "is null", (value,):
+            return _is_null(value, ranges)
+        case "<=>", (left, right):
+            return _null_safe(left, right, ranges)
+        case _:
+            return _predicate(found, ranges)
+
+
+def _predicate(found: Call, ranges: Ranges) -> _Outcomes:
+    match found.function, found.arguments:
+        case (("=" | "<" | "<=" | ">" | ">="), (left, right)):
+            return _compared(found.function, _range(left, ranges), _range(right, ranges))
+        case "in", (value, *listed):
+            return _in([_compared("=", _range(value, ranges), _range(each, ranges)) for each in listed])
+        case "like", (value, Literal(value=str(pattern)), Literal(value=str(escape))):
+            return _begins(_range(value, ranges), parse_pattern(pattern, escape).prefix)
+        case "startswith", (value, Literal(value=str(prefix))):
+            return _begins(_range(value, ranges), prefix)
+        case _:
+            return _Outcomes.ANY
+
+
+def _known(found: Expression, ranges: Ranges) -> _Outcomes | None:
+    """Return the only outcome of a condition over columns that have one value each; None: they have not."""
+    values: dict[tuple[str, ...], pa.Scalar] = {}
+    for column in columns_of(found):
+        value = _only_value(column, ranges)
+        if value is None:
+            return None
+        values[column.path] = value
+    try:
+        answer = compiled(found)(KnownRow(values))
+    except pa.ArrowInvalid:
+        return _Outcomes.ANY  # reading the rows raises the error
+    return _outcome(answer)
+
+
+def _only_value(column: Column, ranges: Ranges) -> pa.Scalar | None:
+    found = ranges.get(column.path, _UNKNOWN)
+    if not found.may_have_values:
+        return pa.scalar(None, column.kind)
+    if found.may_be_null or found.low is None or found.high is None or pa.types.is_floating(column.kind):
+        return None
+    return found.low.cast(column.kind) if found.low.equals(found.high) else None
+
+
+def _outcome(answer: Values) -> _Outcomes:
+    value = answer.as_py() if isinstance(answer, pa.Scalar) else answer[0].as_py()
+    return _Outcomes.NULL if value is None else _Outcomes.TRUE if value else _Outcomes.FALSE
+
+
+def _conjunction(left: _Outcomes, right: _Outcomes) -> _Outcomes:
+    found = (left | right) & _Outcomes.FALSE
+    if _Outcomes.TRUE in left and _Outcomes.TRUE in right:
+        found |= _Outcomes.TRUE
+    if (_Outcomes.NULL in left and right & ~_Outcomes.FALSE) or (_Outcomes.NULL in right and left & ~_Outcomes.FALSE):
+        found |= _Outcomes.NULL
+    return found
+
+
+def _swapped(found: _Outcomes) -> _Outcomes:
+    """Return the outcomes of NOT."""
+    answer = found & _Outcomes.NULL
+    if _Outcomes.TRUE in found:
+        answer |= _Outcomes.FALSE
+    return answer | _Outcomes.TRUE if _Outcomes.FALSE in found else answer
+
+
+def _is_null(value: Expression, ranges: Ranges) -> _Outcomes:
+    found = ranges.get(value.path, _UNKNOWN) if isinstance(value, Column) else _range(value, ranges)
+    answer = _Outcomes.TRUE if found.may_be_null else _Outcomes.NONE
+    return answer | _Outcomes.FALSE if found.may_have_values else answer | _Outcomes.TRUE
+
+
+def _null_safe(left: Expression, right: Expression, ranges: Ranges) -> _Outcomes:
+    """Return the outcomes of `left <=> right`; `<=> true` is IS TRUE, whose left side is a condition."""
+    if isinstance(right, Literal) and isinstance(right.value, bool):
+        wanted = _Outcomes.TRUE if right.value else _Outcomes.FALSE
+        found = _outcomes(left, ranges)
+        answer = _Outcomes.TRUE if found & wanted else _Outcomes.NONE
+        return answer | _Outcomes.FALSE if found & ~wanted else answer
+    first, second = _range(left, ranges), _range(right, ranges)
+    found = _compared("=", first, second)
+    answer = found & ~_Outcomes.NULL
+    if (first.may_be_null or not first.may_have_values) and (second.may_be_null or not second.may_have_values):
+        answer |= _Outcomes.TRUE
+    return answer | _Outcomes.FALSE if _Outcomes.NULL in found else answer
+
+
+def _range(found: Expression, ranges: Ranges) -> ColumnRange:
+    """Return the range of an expression, in its own type. NaN is the greatest floating-point number."""
+    if isinstance(found, Literal):
+        if found.value is None:
+            return ColumnRange(None, None, may_have_values=False)
+        return ColumnRange(found.scalar, found.scalar, may_be_null=False)
+    if isinstance(found, Column):
+        return _column_range(found, ranges.get(found.path, _UNKNOWN))
+    if found.function == "cast" and _keeps_order(found.arguments[0].kind, found.kind):
+        inner = _range(found.arguments[0], ranges)
+        low, high = (_cast(found, bound) for bound in (inner.low, inner.high))
+        return ColumnRange(low, high, inner.may_be_null, inner.may_have_values)
+    return _UNKNOWN
+
+
+def _column_range(column: Column, found: ColumnRange) -> ColumnRange:
+    low, high = (None if bound is None else bound.cast(column.kind) for bound in (found.low, found.high))
+    if pa.types.is_floating(column.kind):
+        high = pa.scalar(_NAN, column.kind)
+        low = None if low is None or low.as_py() != low.as_py() else low
+    return ColumnRange(low, high, found.may_be_null, found.may_have_values)
+
+
+def _keeps_order(source: pa.DataType, target: pa.DataType) -> bool:
+    return (is_number(source) and is_number(target)) or (source in _TIMES and target in _TIMES)
+
+
+def _cast(call: Call, bound: pa.Scalar | None) -> pa.Scalar | None:
+    if bound is None:
+        return None
+    bare = Call("cast", (Column((), bound.type),), call.kind)
+    try:
+        return compiled(bare)(KnownRow({(): bound}))[0]
+    except pa.ArrowInvalid:
+        return None
+
+
+def _compared(operator: str, left: ColumnRange, right: ColumnRange) -> _Outcomes:
+    found = _Outcomes.NULL
+    if not (left.may_be_null or right.may_be_null) and left.may_have_values and right.may_have_values:
+        found = _Outcomes.NONE
+    if not (left.may_have_values and right.may_have_values):
+        return found
+    match operator:
+        case "=":
+            apart = _below(left.high, right.low) or _below(right.high, left.low)
+            holds, fails = not apart, not _one_value(left, right)
+        case "<":
+            holds, fails = not _not_above(right.high, left.low), not _below(left.high, right.low)
+        case "<=":
+            holds, fails = not _below(right.high, left.low), not _not_above(left.high, right.low)
+        case ">":
+            return _compared("<", right, left)
+        case _:
+            return _compared("<=", right, left)
+    found |= _Outcomes.TRUE if holds else _Outcomes.NONE
+    return found | _Outcomes.FALSE if fails else found
+
+
+def _below(first: pa.Scalar | None, second: pa.Scalar | None) -> bool:
+    """Return whether `first < second`; False if one is unknown."""
+    return first is not None and second is not None and bool(comparisons.less(first, second).as_py())
+
+
+def _not_above(first: pa.Scalar | None, second: pa.Scalar | None) -> bool:
+    """Return whether `first <= second`; False if one is unknown."""
+    return first is not None and second is not None and bool(comparisons.less_or_equal(first, second).as_py())
+
+
+def _one_value(left: ColumnRange, right: ColumnRange) -> bool:
+    """Return whether both ranges have only one value, the same."""
+    return _not_above(left.high, right.low) and _not_above(right.high, left.low)
+
+
+def _in(each: list[_Outcomes]) -> _Outcomes:
+    """Return the outcomes of IN, an OR of comparisons."""
+    found = _Outcomes.FALSE
+    for one in each:
+        found = _swapped(_conjunction(_swapped(found), _swapped(one)))
+    return found
+
+
+def _begins(values: ColumnRange, prefix: str) -> _Outcomes:
+    """Return the outcomes of LIKE with a pattern that begins with `prefix`, or of `startswith`."""
+    found = _Outcomes.FALSE | _Outcomes.TRUE | (_Outcomes.NULL if values.may_be_null else _Outcomes.NONE)
+    if not values.may_have_values:
+        return _Outcomes.NULL
+    start = prefix.encode()
+    low, high = (None if bound is None else bound.as_py().encode() for bound in (values.low, values.high))
+    beyond = low is not None and low[: len(start)] > start
+    before = high is not None and high < start
+    return found & ~_Outcomes.TRUE if beyond or before else found

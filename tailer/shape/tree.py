@@ -1,0 +1,108 @@
+"""The typed tree of an expression: columns, literals and calls. It can be pickled, and written as JSON.
+
+Every implicit cast of Spark is a call of its own in the tree, so that a function gets arguments of the types it takes.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tailer.shape.types import kind_from_text, kind_text
+
+__all__ = ["Call", "Column", "Expression", "Literal", "columns_of", "from_json", "to_json"]
+
+# Dates are days since 1970, timestamps are microseconds since 1970.
+Value = bool | int | float | str | bytes | Decimal | None
+
+_TIMES: Final = (pa.types.is_date32, pa.types.is_timestamp)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the table, or a field of a struct: `path` has the names from the column on."""
+
+    path: tuple[str, ...]
+    kind: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A constant of a type. `value` None: null."""
+
+    value: Value
+    kind: pa.DataType
+
+    @property
+    def scalar(self) -> pa.Scalar:
+        """The constant in Arrow."""
+        if self.value is not None and any(check(self.kind) for check in _TIMES):
+            bits = pa.int32() if pa.types.is_date32(self.kind) else pa.int64()
+            return pa.array([self.value], bits).view(self.kind)[0]
+        return pa.scalar(self.value, self.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function or an operator, named in lower case. `kind`: the type of its result."""
+
+    function: str
+    arguments: "tuple[Expression, ...]"
+    kind: pa.DataType
+
+
+Expression = Column | Literal | Call
+
+
+def columns_of(expression: Expression) -> Iterator[Column]:
+    """Yield the columns in an expression, each as often as it is there."""
+    if isinstance(expression, Column):
+        yield expression
+    elif isinstance(expression, Call):
+        for argument in expression.arguments:
+            yield from columns_of(argument)
+
+
+def to_json(expression: Expression) -> list[Any]:
+    """Return an expression as JSON. The types of columns are left out: the table's schema has them."""
+    if isinstance(expression, Column):
+        return ["column", *expression.path]
+    if isinstance(expression, Literal):
+        return ["literal", kind_text(expression.kind), _value_to_json(expression.value)]
+    return ["call", expression.function, kind_text(expression.kind), *map(to_json, expression.arguments)]
+
+
+def from_json(found: list[Any], columns: Mapping[tuple[str, ...], pa.DataType]) -> Expression:
+    """Return the expression that `to_json` wrote. `columns`: the types of columns by path."""
+    node, *rest = found
+    if node == "column":
+        path = tuple(rest)
+        return Column(path, columns[path])
+    if node == "literal":
+        kind = kind_from_text(rest[0])
+        return Literal(_value_from_json(rest[1], kind), kind)
+    function, kind, *arguments = rest
+    return Call(function, tuple(from_json(each, columns) for each in arguments), kind_from_text(kind))
+
+
+def _value_to_json(value: Value) -> bool | int | str | None:
+    if isinstance(value, float):
+        return value.hex()
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value) if isinstance(value, Decimal) else value
+
+
+def _value_from_json(value: Any, kind: pa.DataType) -> Value:
+    if value is None:
+        return None
+    if pa.types.is_floating(kind):
+        return float.fromhex(value)
+    if pa.types.is_binary(kind):
+        return bytes.fromhex(value)
+    if pa.types.is_decimal(kind):
+        return Decimal(value)
+    found: Value = value
+    return found
