@@ -36,7 +36,6 @@ from tailer.formats.registry import check_choices
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import ChangePlan, Position, output_schema
-from tailer.schema.variant_paths import check_paths
 from tailer.sink import Progress, Sink, SinkTransaction
 from tailer.start import Place, Start, StartKind, check_order
 from tailer.stores.location import parse_location, path_text
@@ -61,6 +60,8 @@ def changes(
     start: Place = "earliest",
     end: Place | None = "latest",
     columns: Iterable[str] = (),
+    where: str | None = None,
+    select: str | None = None,
     row_ids: bool = False,
     carryovers: str = "drop",
     compute_updates: bool = False,
@@ -76,8 +77,10 @@ def changes(
     Rows have the table's columns, then `_change_type`, `_commit_version` and `_commit_timestamp`, in commit order with
     deletes before inserts. `table`: its folder, or its URI. `start`: also `snapshot`, all rows as inserts
     and then the changes after them. `end`: None follows the table without an end. `columns`: the ones to read; all by
-    default. `row_ids`: add `_row_id` and `_row_commit_version`. `carryovers`, `compute_updates`, `key`,
-    `skip_unchanged`: as in a pipeline's configuration. `net`: only the net change of each row in that range.
+    default. `where`: a condition in SQL that rows must fulfil; an update that enters or leaves these rows is an insert
+    or a delete. `select`: in place of `columns`, a list of SQL expressions. `row_ids`: add `_row_id` and
+    `_row_commit_version`. `carryovers`, `compute_updates`, `key`, `skip_unchanged`: as in a pipeline's configuration.
+    `net`: only the net change of each row in that range.
     `allowed_roots`: folders outside of the table that its files may be in. `table_format`: the name of a format, such
     as `delta`; None: a folder is looked at, and in a store its name. `branch`: of a table whose format has branches.
 
@@ -87,11 +90,13 @@ def changes(
         location = _location("table", table)
         names, keys = _names("columns", columns), _names("key", key)
         flags = {"row_ids": row_ids, "compute_updates": compute_updates, "skip_unchanged": skip_unchanged, "net": net}
-        texts = {"carryovers": carryovers, "table_format": table_format, "branch": branch}
+        texts = {"carryovers": carryovers, "where": where, "select": select}
+        texts |= {"table_format": table_format, "branch": branch}
         for fault in faults_of({"columns": names, "key": keys, **flags, **texts}, _Types):
             raise fault
-        policy = Policy(names, row_ids)
-        check_paths("columns", policy.columns)
+        policy = Policy(names, row_ids, where=where, select=select)
+        for fault in policy.faults():
+            raise fault
         rules = PairingRules(Carryovers(carryovers), compute_updates, keys, skip_unchanged)
         until = None if end is None else Start.at(end, "end")
         roots = tuple(_location("allowed_roots", root) for root in _names("allowed_roots", allowed_roots))
@@ -111,6 +116,8 @@ class _Types(msgspec.Struct):
     skip_unchanged: bool
     net: bool
     carryovers: Carryovers
+    where: str | None
+    select: str | None
     table_format: str | None
     branch: str | None
 

@@ -9,9 +9,11 @@ plus `reading * TASKS`. The reading is made of CRC-32 of a text, and says in whi
     1 to 2**28              format 1: a Python `repr`, spelled out in `_old_text`. Read, no longer given to new versions
     2**28 + 1 to 2**29      format 2: JSON of the columns, and of those rules that are not `_USUAL`
     2**29 + 1 to 1.5*2**29  format 3: the same text, of a version with a map among its columns
+    above                   format 4: a condition alone (`tailer.read.shaping`), of a version that is not compared
 
-In formats 1 and 2, the order of a map's entries counts: maps with the same entries in another order differ. A version
-with maps that was begun in one of these formats is finished by the same rule (`has_maps_in_order`).
+In formats 2 and 3, the text has `where` and `select`, too, if they are given. In formats 1 and 2, the order of a map's
+entries counts: maps with the same entries in another order differ. A version with maps that was begun in one of
+these formats is finished by the same rule (`has_maps_in_order`).
 
 `paired` is among the rules where row ids alone pair rows (`ChangePlan.paired`). A new rule must get an entry in
 `_USUAL`: the value with which versions were read before there was such a rule. Numbers of pipelines without it then
@@ -57,7 +59,7 @@ def renumbered(plan: ChangePlan, rules: PairingRules, after: Position | None = N
         former = {_reading(plan, rules, in_order=True)}
         former |= set() if _changes_columns(plan) else {_old_reading(plan, rules)}
         reading = after.task // TASKS if after.task // TASKS in former else reading
-    tasks = tuple(replace(task, index=task.index + reading * TASKS) for task in plan.tasks)
+    tasks = tuple(replace(task, index=task.index % TASKS + reading * TASKS) for task in plan.tasks)
     return replace(plan, tasks=tasks)
 
 
@@ -66,19 +68,23 @@ def check_reading(plan: ChangePlan, after: Position | None) -> None:
 
     Other rules deliver other rows before a position, so going on from there would lose or double rows.
     """
-    inside = after is not None and _is_inside(plan, after)
-    if after is None or not inside or not plan.tasks or after.task // TASKS == plan.tasks[0].index // TASKS:
+    if after is None or not _is_inside(plan, after):
+        return
+    # A condition may have left no file, but then nothing before the position fulfilled it either.
+    if plan.skipped is None and not plan.tasks:
+        return
+    if plan.tasks and after.task // TASKS == plan.tasks[0].index // TASKS:
         return
     reason = f"version {plan.version} was delivered in part, with other choices of what to deliver or how"
     remedy = (
-        "Set columns, row_ids, carryovers, compute_updates, key and skip_unchanged as they were, let the pipeline get "
-        "past that version, stop it with SIGTERM, then change them."
+        "Set where, select, columns, row_ids, carryovers, compute_updates, key and skip_unchanged as they were, let "
+        "the pipeline get past that version, stop it with SIGTERM, then change them."
     )
     raise ConfigError("pipeline", reason, remedy)
 
 
 def _is_inside(plan: ChangePlan, after: Position | None) -> bool:
-    return after is not None and after.version == plan.version and not after.closes_version
+    return after is not None and after.version == plan.version and after.is_inside
 
 
 def has_maps_in_order(plan: ChangePlan) -> bool:
@@ -119,7 +125,10 @@ def unusual(rules: PairingRules) -> dict[str, Any]:
 def _reading(plan: ChangePlan, rules: PairingRules, in_order: bool) -> int:
     """Return the reading of format 2 or, for maps that are not compared `in_order`, of format 3."""
     chosen = unusual(rules) | ({"paired": True} if plan.paired else {})
-    text = {"columns": plan.schema.names, "rules": chosen}
+    text: dict[str, Any] = {"columns": plan.schema.names, "rules": chosen}
+    for name, shape in (("where", plan.tasks[0].where), ("select", plan.tasks[0].select)) if plan.tasks else ():
+        if shape is not None:
+            text[name] = shape.text
     canonical = json.dumps(text, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
     return (1 if in_order else 2) * _READINGS + 1 + crc32(canonical.encode("ascii")) % _READINGS
 

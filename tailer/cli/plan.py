@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -14,7 +15,9 @@ from tailer.cli.completion import folders
 from tailer.cli.roots import allow_root, choose_branch, choose_format, locations
 from tailer.config.tables import open_table
 from tailer.errors import VersionAhead, VersionGone
-from tailer.plan import ChangePlan, ChangeTask
+from tailer.plan import TASKS, ChangePlan, ChangeTask
+from tailer.read.shaping import with_condition
+from tailer.shape.condition import check_condition
 from tailer.stores.location import parse_location
 from tailer.table_log import TableLog
 
@@ -24,24 +27,34 @@ __all__ = ["command"]
 @click.command("plan")
 @click.argument("table", shell_complete=folders)
 @click.argument("version", type=click.IntRange(min=0))
+@click.option("--where", metavar="SQL", help="Plan only the rows that fulfil a condition, such as \"country = 'DE'\".")
 @choose_format
 @choose_branch
 @allow_root
 def command(
-    table: str, version: int, table_format: str | None, branch: str | None, allowed_roots: tuple[str, ...]
+    table: str,
+    version: int,
+    where: str | None,
+    table_format: str | None,
+    branch: str | None,
+    allowed_roots: tuple[str, ...],
 ) -> None:
     """Print what one version changed, as a plan in JSON.
 
     TABLE is the folder of a table, or its URI. `ChangePlan.from_json` reads the
-    JSON; its schemas are in Arrow's serialized form. On a terminal a readable summary follows.
+    JSON; its schemas are in Arrow's serialized form. On a terminal a readable summary follows,
+    which also names the files that a condition skips.
     """
+    check_condition(where, "--where")
     location, roots = parse_location(table, Path.cwd(), "TABLE"), locations(allowed_roots)
     log = open_table(location, allowed_roots=roots, table_format=table_format, branch=branch)
-    plan = anyio.run(_plan, log, version)
+    whole = anyio.run(_plan, log, version)
+    plan = whole if where is None else with_condition(whole, where)
     terminal = sys.stdout.isatty()
     click.echo(json.dumps(json.loads(plan.to_json()), indent=2 if terminal else None))
     if terminal:
-        _summarise(plan)
+        read = {task.index % TASKS for task in plan.tasks}
+        _summarise(plan, [task for task in whole.tasks if task.index not in read])
 
 
 async def _plan(log: TableLog, version: int) -> ChangePlan:
@@ -55,7 +68,7 @@ async def _plan(log: TableLog, version: int) -> ChangePlan:
     return plan
 
 
-def _summarise(plan: ChangePlan) -> None:
+def _summarise(plan: ChangePlan, skipped: Sequence[ChangeTask]) -> None:
     operation = plan.operation or "unnamed operation"
     feed = "on" if plan.feed else "off"
     source = f"{plan.regime.value} (change feed {feed})"
@@ -64,10 +77,11 @@ def _summarise(plan: ChangePlan) -> None:
     tasks = Table(title=title, caption=caption, box=box.SIMPLE)
     for column in ("task", "kind", "rows", "bytes", "partition", "file"):
         tasks.add_column(column, overflow="fold")
-    for task in plan.tasks:
+    for task in sorted([*plan.tasks, *skipped], key=lambda task: task.index % TASKS):
         partition = ", ".join(f"{name}={value}" for name, value in task.partition_values)
-        size = f"{task.size_bytes:,}"
-        tasks.add_row(str(task.index), task.kind.value, _rows(task), size, partition, Path(task.uri).name)
+        rows = "skipped" if task in skipped else _rows(task)
+        number, size = str(task.index % TASKS), f"{task.size_bytes:,}"
+        tasks.add_row(number, task.kind.value, rows, size, partition, Path(task.uri).name)
     Console(stderr=True).print(tasks)
 
 

@@ -28,7 +28,6 @@ from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.progress.recorded import Recorded
-from tailer.schema.variant_paths import check_paths
 from tailer.sink import AtLeastOnceSink, Progress
 from tailer.start import EARLIER, Start, StartKind, StartPoint, check_order
 from tailer.stores.location import parse_location
@@ -39,7 +38,15 @@ __all__ = ["command"]
 # Ctrl-C ends it at once, but after the line that is being written, if possible.
 DRAIN_S: Final = 0.5
 # How users of `tail` write what a pipeline calls by another name.
-_OPTIONS: Final = {"start": "--from", "end": "--to", "branch": "--branch", "columns": "--columns", "key": "--key"}
+_OPTIONS: Final = {
+    "start": "--from",
+    "end": "--to",
+    "branch": "--branch",
+    "columns": "--columns",
+    "key": "--key",
+    "where": "--where",
+    "select": "--select",
+}
 
 
 class Unrecorded:
@@ -91,6 +98,8 @@ class Unrecorded:
     help="Output format. Default: table on a terminal, otherwise JSON Lines.",
 )
 @click.option("--columns", metavar="A,B", help="Show only these columns of the table, in this order.")
+@click.option("--where", metavar="SQL", help="Show only the rows that fulfil a condition, such as \"country = 'DE'\".")
+@click.option("--select", metavar="SQL", help='Show these columns, such as "id, upper(country) AS country".')
 @click.option("--row-ids", is_flag=True, help="Add _row_id and _row_commit_version, if the table tracks rows.")
 @click.option(
     "--carryovers",
@@ -114,6 +123,8 @@ def command(
     end: str | None,
     form: str | None,
     columns: str | None,
+    where: str | None,
+    select: str | None,
     row_ids: bool,
     carryovers: str,
     compute_updates: bool,
@@ -130,8 +141,9 @@ def command(
     like `tail -f`, until Ctrl-C. A timestamp such as 2026-03-01T12:00:00Z is UTC if it has no zone. Standard
     error names the first version and, on a terminal, the current step.
     """
-    policy = Policy(_names("--columns", columns), row_ids)
-    check_paths("--columns", policy.columns)
+    policy = Policy(_names("--columns", columns), row_ids, where=where, select=select)
+    for fault in policy.faults():
+        raise ConfigError(_OPTIONS[fault.where], fault.reason, fault.remedy)
     rules = PairingRules(Carryovers(carryovers), compute_updates, _names("--key", key), skip_unchanged)
     _check_key(rules, policy)
     location, roots = parse_location(table, Path.cwd(), "TABLE"), locations(allowed_roots)

@@ -100,7 +100,6 @@ from tailer.config.tables import check_reader
 from tailer.errors import ConfigError
 from tailer.formats.registry import check_choices
 from tailer.pipeline.policy import Policy
-from tailer.schema.variant_paths import check_paths
 from tailer.sink import AtLeastOnceSink, Sink
 from tailer.start import Start
 from tailer.stores.folders import local_folder
@@ -208,9 +207,10 @@ class _Checks:
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
             remedy = "Use letters, digits, '_', '.' and '-': the name is part of the sink's progress."
             self._problem(key, "is not a valid name of a pipeline", remedy)
-        if len(set(shape.columns)) < len(shape.columns):
-            self._problem((*key, "columns"), "names a column twice", "Name each column once.")
-        self._attempt((*key, "columns"), partial(check_paths, ".".join((*key, "columns")), shape.columns))
+        reactions = shape.on_schema_change, shape.on_data_loss
+        policy = Policy(tuple(shape.columns), shape.row_ids, *reactions, shape.where, shape.select)
+        for fault in policy.faults():
+            self._problem((*key, fault.where), fault.reason, fault.remedy)
         if "columns" in read.given and not shape.columns:
             self._problem((*key, "columns"), "is empty", "Leave it out to deliver all columns.")
         table = None if "table" in unsound else self._attempt((*key, "table"), self._location(shape.table))
@@ -235,7 +235,6 @@ class _Checks:
         table_format = self._format(key, shape, read_here, is_managed=catalog is not None)
         if table is None or options is None:
             return None
-        policy = Policy(tuple(shape.columns), shape.row_ids, shape.on_schema_change, shape.on_data_loss)
         settings = PipelineSettings(
             name,
             table,

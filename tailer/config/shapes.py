@@ -70,6 +70,8 @@ class PipelineShape(_Shape, frozen=True, kw_only=True, rename={"sink_table": "si
     start: str = "earliest"
     allowed_roots: list[str] = []  # folders outside of the table that it may refer to, such as the origin of a clone
     columns: list[str] = []  # the columns to deliver, in this order; empty: all
+    where: str | None = None  # the rows to deliver: a condition in SQL (shape.md); default: all
+    select: str | None = None  # the columns to deliver, as SQL expressions (shape.md), in place of columns
     row_ids: bool = False  # add _row_id and _row_commit_version, where the table tracks rows
     carryovers: Carryovers = Carryovers.DROP  # what to do with rows that a rewritten file holds unchanged
     compute_updates: bool = False  # turn a delete and an insert of one row into the two images of an update

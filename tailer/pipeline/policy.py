@@ -1,18 +1,25 @@
-"""Policies of a pipeline: which columns to deliver, and how to react to schema changes and data loss."""
+"""Policies of a pipeline: which rows and columns to deliver, and how to react to schema changes and data loss."""
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
 
+from tailer.errors import ConfigError
 from tailer.events import ROW_COMMIT_VERSION, ROW_ID
+from tailer.metrics import Counter
 from tailer.plan import ChangePlan, Regime, add_row_ids, select_columns
+from tailer.read.shaping import selected_schema, with_condition, with_select
 from tailer.schema.columns import refuse_names
-from tailer.schema.variant_paths import with_paths
+from tailer.schema.variant_paths import check_paths, with_paths
+from tailer.shape.condition import check_condition
+from tailer.shape.select import check_select
 
-__all__ = ["OnDataLoss", "OnSchemaChange", "Policy", "RowIdReport"]
+__all__ = ["OnDataLoss", "OnSchemaChange", "PlanReport", "Policy"]
 
 _UNTRACKED: Final = "the table does not track rows there (it does with delta.enableRowTracking = true)"
 
@@ -39,17 +46,39 @@ class Policy:
     """The choices of a pipeline.
 
     `columns`: the columns to deliver, and paths into them (`tailer.schema.variant_paths`); empty: all. `row_ids`:
-    whether to add the columns of row tracking.
+    whether to add the columns of row tracking. `where`: the condition that rows must fulfil, in SQL; None: all rows.
+    `select`: the columns to deliver, as a list of SQL expressions, in place of `columns`.
     """
 
     columns: tuple[str, ...] = ()
     row_ids: bool = False
     on_schema_change: OnSchemaChange = OnSchemaChange.EVOLVE
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
+    where: str | None = None
+    select: str | None = None
+
+    def faults(self) -> Iterator[ConfigError]:
+        """Yield what is wrong with these options, whatever the columns of the table are."""
+        if len(set(self.columns)) < len(self.columns):
+            yield ConfigError("columns", "names a column twice", "Name each column once.")
+        if self.columns and self.select is not None:
+            yield ConfigError("columns", "goes without select, which names columns, too", "Leave one of them out.")
+        checks = (
+            partial(check_paths, "columns", self.columns),
+            partial(check_condition, self.where),
+            partial(check_select, self.select),
+        )
+        for check in checks:
+            try:
+                check()
+            except ConfigError as error:
+                yield error
 
     def shape(self, plan: ChangePlan) -> ChangePlan:
-        """Return the plan restricted to the chosen columns. Raises `ConfigError`, `UnsupportedFeature`."""
+        """Return the plan restricted to the chosen rows and columns. Raises `ConfigError`, `UnsupportedFeature`."""
         plan.check_change_files()
+        plan = plan if self.where is None else with_condition(plan, self.where)
+        plan = plan if self.select is None else with_select(plan, self.select)
         plan = plan.select(self.columns) if self.columns else plan
         plan.check_reserved()
         return plan.with_row_ids() if self.row_ids else plan
@@ -58,22 +87,40 @@ class Policy:
         """Return the schema that `shape` gives to a plan of `table` with `schema`. Raises `UnsupportedFeature`."""
         if schema is None:
             return None
+        if self.select is not None and (schema := selected_schema(schema, self.select)) is None:
+            return None
         schema = select_columns(with_paths(schema, self.columns), self.columns) if self.columns else schema
         refuse_names(schema, table, version)
         return add_row_ids(schema) if self.row_ids else schema
 
 
-class RowIdReport:
-    """Warnings of the pipeline `name` about versions without row ids, one for each reason: nulls are announced."""
+_SKIPPED: Final = (
+    Counter("lake_tailer_files_skipped", "Files not read because none of their rows can fulfil the condition."),
+    Counter("lake_tailer_bytes_skipped", "Bytes of the files that were not read for that."),
+)
 
-    def __init__(self, name: str) -> None:
+
+class PlanReport:
+    """What is noted of the plans that the pipeline `name` delivers.
+
+    The files that they skip are counted. With `row_ids`, versions without these cause warnings, one for each reason:
+    nulls are announced.
+    """
+
+    def __init__(self, name: str, row_ids: bool) -> None:
         self._name = name
+        self._row_ids = row_ids
         self._given: set[str] = set()
 
     def note(self, plan: ChangePlan) -> None:
-        """Check `plan`, which is about to be delivered with row ids."""
-        if all(task.tracking is not None for task in plan.tasks):
-            return
+        """Note `plan`, which is about to be delivered."""
+        if plan.skipped is not None:
+            for counter, number in zip(_SKIPPED, (plan.skipped.files, plan.skipped.size_bytes), strict=True):
+                counter.add(self._name, number)
+        if self._row_ids and not all(task.tracking is not None for task in plan.tasks):
+            self._warn(plan)
+
+    def _warn(self, plan: ChangePlan) -> None:
         reason = "the rows of change files have none" if plan.regime is Regime.CDC else _UNTRACKED
         if reason not in self._given:
             self._given.add(reason)

@@ -26,7 +26,7 @@ from tailer.events import Gap
 from tailer.pipeline.delivery import AnnouncesGaps, ResumePoint, VersionRange
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
-from tailer.pipeline.policy import OnSchemaChange, Policy, RowIdReport
+from tailer.pipeline.policy import OnSchemaChange, PlanReport, Policy
 from tailer.pipeline.polling import Polling
 from tailer.pipeline.retention import VacuumWatch
 from tailer.pipeline.retry import Retries
@@ -91,7 +91,7 @@ class RowDelivery:
         self.engine: Final = engine
         self.policy: Final = policy
         self.retries: Final = retries
-        self.row_ids: Final = RowIdReport(name) if policy.row_ids else None
+        self.report: Final = PlanReport(name, policy.row_ids)
         self._limits = limits.within(sink.demands)
 
     @asynccontextmanager
@@ -126,7 +126,7 @@ class RowSession:
         self._delivery = delivery
         self._engine = delivery.engine
         self._shape = delivery.policy.shape
-        self._row_ids = delivery.row_ids
+        self._report = delivery.report
         self._is_stopping = delivery.retries.is_stopping
         self._note_step = delivery.retries.status.note_step  # for all batches: one version may take long
         self._writer = writer
@@ -208,7 +208,7 @@ class RowSession:
     async def _deliver_version(self, plan: ChangePlan, rows: PrefetchedBatches, after: Position | None) -> None:
         """Deliver `rows`, those after `after` of the version of `plan`, and close the version."""
         if after is not None and after.version == plan.version:
-            begun = [task for task in plan.tasks if task.index <= after.task % TASKS]
+            begun = [task for task in plan.tasks if task.index % TASKS <= after.task % TASKS]
             if any(task.schema is plan.schema for task in begun):
                 self._writer.schema = plan.schema  # announced with rows that were delivered already
         self._check_schema(plan)
@@ -223,9 +223,8 @@ class RowSession:
         self._check_schema(plans[0])
         read = await self._writer.patiently(partial(self._engine.read_together, plans))
         self._note_step()
-        if self._row_ids is not None:
-            for plan in plans[: len(read)]:
-                self._row_ids.note(plan)
+        for plan in plans[: len(read)]:
+            self._report.note(plan)
         done = 0
         while done < len(plans) and not self._is_stopping():
             if done < len(read):
@@ -247,8 +246,7 @@ class RowSession:
 
     async def _deliver_rows(self, plan: ChangePlan, rows: PrefetchedBatches, *, may_stop: bool = False) -> bool:
         """Deliver `rows` of `plan`. Return False if stopped before the end (`may_stop`)."""
-        if self._row_ids is not None:
-            self._row_ids.note(plan)
+        self._report.note(plan)
         try:
             while batches := await self._writer.next_batches(rows):
                 self._note_step()

@@ -22,7 +22,7 @@ from tailer.errors import CommitUnknown, SinkFenced, SinkRejected
 from tailer.events import ChangeBatch, Gap, SchemaChange
 from tailer.pipeline.limits import Limits, TransactionSize
 from tailer.pipeline.status import Committed
-from tailer.plan import TASKS, ChangePlan, Position, output_schema
+from tailer.plan import ChangePlan, Position, output_schema
 from tailer.schema.changes import describe_changes
 from tailer.sink import Progress, Sink, SinkTransaction, app_id_of
 
@@ -93,7 +93,7 @@ class SinkWriter:
         Commit after each one at which the transaction is due, if the sink can store the position.
         """
         while batches:
-            schema = _schema_of(batches[0], plan)
+            schema = plan.schema_of(batches[0].task)
             transaction = await self._turn_to(schema, plan)
             count = self._fitting(batches, schema, plan)
             self._position = None  # while the sink may have a part of the rows, nothing can be committed
@@ -144,7 +144,7 @@ class SinkWriter:
             total += size
             if count > 0:
                 ends = self._held.is_due and self._stores(_end_of(batches[count - 1]))
-                if ends or total > AHEAD_BYTES or _schema_of(batch, plan) is not schema:
+                if ends or total > AHEAD_BYTES or plan.schema_of(batch.task) is not schema:
                     return count
             self._held.add([batch])
         return len(batches)
@@ -255,10 +255,6 @@ class SinkWriter:
         if self._sink.distributes or found is not None:
             await self._sink.reset(Progress(app_id, Position.end(version - 1)))
         _log.info("%s: version %d replaces the table; continuing as %s", self._name, version, app_id)
-
-
-def _schema_of(batch: ChangeBatch, plan: ChangePlan) -> pa.Schema:
-    return plan.tasks[(batch.task - plan.tasks[0].index) % TASKS].schema if plan.tasks else plan.schema
 
 
 def _end_of(batch: ChangeBatch) -> Position:

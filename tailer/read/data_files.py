@@ -10,22 +10,32 @@ times with Arrow's whole row groups, and 6 times with a megabyte at a time by Ar
 (`tests/bench/test_ranges.py`, two processors shared with the server).
 """
 
+import os
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import pyarrow as pa
 
-from tailer.errors import ChangesUnavailable
+from tailer.errors import (
+    ChangesUnavailable,
+    DataCorrupt,
+    FileVacuumed,
+    ObjectNotFound,
+    StorageRefused,
+    StorageUnavailable,
+)
 from tailer.plan import ChangeTask
 from tailer.schema.columns import refuse_names
+from tailer.stores.folders import is_lasting
 from tailer.stores.pieces import Limits
 from tailer.stores.ranges import ObjectRanges
 from tailer.stores.read_ahead import LIMITS, ReadAhead, open_ahead
 
-__all__ = ["LOCAL", "DataFile", "DataFiles", "Files", "FilesInTurn", "check_task"]
+__all__ = ["LOCAL", "DataFile", "DataFiles", "Files", "FilesInTurn", "check_task", "translated"]
 
 _OPEN_AHEAD: Final = 16
 
@@ -223,3 +233,19 @@ def check_task(task: ChangeTask, files: Files) -> None:
         if uri is not None and not files.has(uri):
             raise ChangesUnavailable(task.table, task.version, f"{uri} is not a local path")
     refuse_names(task.schema, task.table, task.version)
+
+
+@contextmanager
+def translated(task: ChangeTask, path: str) -> Iterator[None]:
+    """Translate errors of reading `path` into ours."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError, ObjectNotFound):
+        raise FileVacuumed(task.table, task.version, path, (task.logged or "") * (path == task.uri)) from None
+    except (pa.ArrowException, UnicodeError) as error:
+        raise DataCorrupt(task.table, task.version, path, str(error)) from error
+    except OSError as error:
+        # Arrow reports broken Parquet pages as an OSError without an errno; the system's own errors have one.
+        if error.errno is None:
+            raise DataCorrupt(task.table, task.version, path, str(error)) from error
+        raise (StorageRefused if is_lasting(error) else StorageUnavailable)(path, os.strerror(error.errno)) from error

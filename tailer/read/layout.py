@@ -5,7 +5,7 @@ it, so each thread keeps its last layout, and uses it again for a file with the 
 """
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from tailer.plan import ChangeTask, TaskKind
 from tailer.read.batch_sizes import ValueSizes
-from tailer.read.legacy_datetimes import OldCalendar
 from tailer.read.parquet.int96 import int96_paths
+from tailer.read.parquet.legacy_datetimes import OldCalendar
 from tailer.read.parquet.uuids import with_uuids
 from tailer.read.projection import Projection
 
@@ -28,10 +28,21 @@ _last: Final = threading.local()
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The layout of a file for a task. `sizes`: of the columns that `projection` reads."""
+    """The layout of a file for a task: `projection` reads the task's columns.
+
+    `condition`: reads the columns of the task's condition, whose sizes are `first`; None: no condition. `sizes`: of all
+    columns.
+    """
 
     projection: Projection
+    condition: Projection | None
     sizes: ValueSizes
+    first: ValueSizes | None
+
+    @property
+    def has_int96(self) -> bool:
+        """Return whether some column has timestamps of 96 bits."""
+        return bool(self.projection.decoders or (self.condition is not None and self.condition.decoders))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +60,7 @@ class _Kept:
         # Most tasks share one schema object. Schemas that are only equal may differ in field ids.
         return (
             task.schema is self.task.schema
+            and task.where is self.task.where
             and (task.kind in _CDC) is (self.task.kind in _CDC)
             and task.partition_values == self.task.partition_values
             and task.tracking == self.task.tracking
@@ -64,8 +76,14 @@ def layout_of(task: ChangeTask, file: pq.ParquetFile) -> Layout:
     if kept is not None and kept.fits(task, file):
         return kept.layout
     calendar, arrow = OldCalendar.of(file, task), file.schema_arrow
-    projection = Projection(task, arrow, calendar, int96_paths(file.schema), with_uuids(arrow, file.schema))
-    layout = Layout(projection, ValueSizes(file.schema, projection.columns, projection.padded))
+    known = arrow, calendar, int96_paths(file.schema), with_uuids(arrow, file.schema)
+    projection, condition, first = Projection(task, *known), None, None
+    columns, padded = list(projection.columns), dict(projection.padded)
+    if task.where is not None:
+        condition = Projection(replace(task, schema=task.where.fields), *known)
+        first = ValueSizes(file.schema, condition.columns, condition.padded)
+        columns, padded = list(dict.fromkeys([*condition.columns, *columns])), padded | condition.padded
+    layout = Layout(projection, condition, ValueSizes(file.schema, columns, padded), first)
     # A calendar names its file, so it is not kept. Nor is a large footer.
     if calendar is None and file.metadata.serialized_size <= _FOOTER_BYTES:
         _last.kept = _Kept(layout, task, arrow, file.schema, file.metadata.metadata)

@@ -25,8 +25,8 @@ from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ROW_ID, VARIANT, ChangeT
 from tailer.files.partition_values import partition_scalar
 from tailer.plan import ROW_TRACKING, ChangeTask, RowTracking, TaskKind, output_schema
 from tailer.read.batch_sizes import MAX_ROWS
-from tailer.read.legacy_datetimes import OldCalendar
 from tailer.read.parquet.int96 import decoder
+from tailer.read.parquet.legacy_datetimes import OldCalendar
 from tailer.schema.char_types import char_lengths, padding
 from tailer.schema.columns import FIELD_ID, physical_name, widens
 from tailer.schema.variant_paths import path_of, source_of

@@ -1,6 +1,7 @@
 """Expressions of SQL over the columns of a table, with Spark's meaning, evaluated by Arrow.
 
-`condition` is the entrance: text becomes a checked `Condition`. `ranges` says where a condition cannot hold.
+`condition` says which rows leave, `select` which columns, and what they look like. `ranges` says where a condition
+cannot hold.
 """
 
 from typing import Final

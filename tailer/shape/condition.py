@@ -13,10 +13,9 @@ from tailer.errors import ExpressionFailed
 from tailer.shape.evaluate import Evaluator, compiled
 from tailer.shape.ranges import ColumnRange, may_be_true
 from tailer.shape.rows import BatchRows
-from tailer.shape.tree import Expression, columns_of, from_json, to_json
-from tailer.shape.types import value_type
+from tailer.shape.tree import Expression, column_types, columns_of, from_json, to_json
 
-__all__ = ["Condition", "parse_condition"]
+__all__ = ["Condition", "check_condition", "parse_condition"]
 
 _FORMAT: Final = 1
 
@@ -77,7 +76,7 @@ class Condition:
         if found["format"] != _FORMAT:
             raise ValueError(f"a condition of format {found['format']}; this release reads {_FORMAT}")
         fields = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["fields"])))
-        return Condition(found["text"], fields, from_json(found["expression"], _types(fields)))
+        return Condition(found["text"], fields, from_json(found["expression"], column_types(fields)))
 
 
 def parse_condition(text: str, schema: pa.Schema, *, option: str = "where") -> Condition:
@@ -95,16 +94,9 @@ def parse_condition(text: str, schema: pa.Schema, *, option: str = "where") -> C
     return Condition(text, pa.schema([each for each in schema if each.name in read]), found)
 
 
-def _types(fields: pa.Schema) -> dict[tuple[str, ...], pa.DataType]:
-    """Return the type of every column and of every field of a struct, by its path."""
-    found: dict[tuple[str, ...], pa.DataType] = {}
+def check_condition(text: str | None, option: str = "where") -> None:
+    """Raise `ConfigError` where a text is no SQL expression, whatever the columns of the table are."""
+    if text is not None:
+        from tailer.shape.parse.source import Source, parse  # noqa: PLC0415
 
-    def add(path: tuple[str, ...], kind: pa.DataType) -> None:
-        found[path] = value_type(kind)
-        if pa.types.is_struct(kind):
-            for each in kind:
-                add((*path, each.name), each.type)
-
-    for each in fields:
-        add((each.name,), each.type)
-    return found
+        parse(Source(option, text))

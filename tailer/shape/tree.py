@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tailer.shape.types import kind_from_text, kind_text
+from tailer.shape.types import kind_from_text, kind_text, value_type
 
-__all__ = ["Call", "Column", "Expression", "Literal", "columns_of", "from_json", "to_json"]
+__all__ = ["Call", "Column", "Expression", "Literal", "column_types", "columns_of", "from_json", "to_json"]
 
 # Dates are days since 1970, timestamps are microseconds since 1970.
 Value = bool | int | float | str | bytes | Decimal | None
@@ -105,4 +105,19 @@ def _value_from_json(value: Any, kind: pa.DataType) -> Value:
     if pa.types.is_decimal(kind):
         return Decimal(value)
     found: Value = value
+    return found
+
+
+def column_types(fields: pa.Schema) -> dict[tuple[str, ...], pa.DataType]:
+    """Return the type of every column and of every field of a struct, by its path."""
+    found: dict[tuple[str, ...], pa.DataType] = {}
+
+    def add(path: tuple[str, ...], kind: pa.DataType) -> None:
+        found[path] = value_type(kind)
+        if pa.types.is_struct(kind):
+            for each in kind:
+                add((*path, each.name), each.type)
+
+    for each in fields:
+        add((each.name,), each.type)
     return found

@@ -71,7 +71,7 @@ class ShardWork:
         schema = self.before
         for plan in self.plans:
             if plan.version == place.version and place.is_inside and plan.tasks:
-                return plan.tasks[(place.task - plan.tasks[0].index) % TASKS].schema
+                return plan.schema_of(place.task)
             if place.version > plan.version or (place.version == plan.version and not place.opens_version):
                 schema = plan.schema
         return schema

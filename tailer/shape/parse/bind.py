@@ -218,6 +218,10 @@ class Binder:
         found = self.call("like", [self.converted(node.this, value, STRING), pattern, escape], BOOLEAN)
         return self.call("not", [found], BOOLEAN) if node.args.get("negate") else found
 
+    def whole_column(self, node: exp.Column) -> pa.Field:
+        """Return the column of the table that a name means, of any type."""
+        return self._field(node.this, [], list(self._schema))
+
     def column(self, node: exp.Column | exp.Dot) -> Expression:
         """Bind a column, or a field of a struct."""
         parts = [part for part in node.parts if isinstance(part, exp.Identifier)]

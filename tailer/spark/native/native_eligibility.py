@@ -27,7 +27,7 @@ from tailer.events import CHANGE_TYPE, has_variant
 from tailer.plan import ROW_TRACKING, ChangeTask, TaskKind
 from tailer.read.data_files import DataFiles
 from tailer.read.execute import open_footer, selected
-from tailer.read.legacy_datetimes import OldCalendar
+from tailer.read.parquet.legacy_datetimes import OldCalendar
 from tailer.schema.char_types import char_lengths
 from tailer.schema.columns import FIELD_ID, is_absent, physical_name, widens
 
@@ -95,6 +95,10 @@ def _task_obstacle(task: ChangeTask, files: DataFiles) -> str | None:
         return "Spark takes files with such a name for hidden ones"
     if task.refinement is not None:
         return "its rows were compared"
+    if task.where is not None:
+        return "its rows must fulfil a condition"
+    if task.select is not None:
+        return "some of its columns are computed"
     if any(has_variant(field.type) for field in task.schema):
         return "it has a Variant"
     if any(map(char_lengths, _stored_columns(task))):

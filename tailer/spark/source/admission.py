@@ -17,7 +17,7 @@ from itertools import accumulate
 
 from tailer.changelog.carryovers import concerns
 from tailer.changelog.rules import PairingRules
-from tailer.changelog.task_ids import renumbered
+from tailer.changelog.task_ids import check_reading, renumbered
 from tailer.errors import ConfigError, TableReplaced, TailerError, VersionAhead
 from tailer.events import SchemaChange
 from tailer.formats.rows import file_of, row_groups
@@ -178,6 +178,8 @@ class Admission:
     ) -> None:
         """Add the part of a step between two places to the list it belongs to."""
         found += self._announced(step, after)
+        for place in (after, through):
+            check_reading(step.plan, place)
         if self._is_whole(step):
             _check_whole(step, after, through)
         if self._net and not step.in_snapshot:

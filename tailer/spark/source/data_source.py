@@ -114,7 +114,9 @@ class TailerSource(DataSource):
         with with_next_step():
             found, chosen = self._found(), self._chosen
             if chosen.envelope:
-                return EnvelopeView(found.columns, chosen.columns, row_ids=chosen.row_ids, since=found.end)
+                return EnvelopeView(
+                    found.columns, chosen.columns, row_ids=chosen.row_ids, since=found.end, where=chosen.where
+                )
             view = TypedView(
                 found.columns,
                 chosen.columns,
@@ -122,6 +124,7 @@ class TailerSource(DataSource):
                 since=found.end,
                 follows=follows,
                 positions=chosen.positions,
+                where=chosen.where,
             )
             refuse_names(view.columns, chosen.path, found.end)
             return view

@@ -35,6 +35,7 @@ What the rows are:
 | option | value |
 |---|---|
 | `columns` | names separated by commas, in backticks if they contain commas; default: all |
+| `where` | a condition in SQL that rows must fulfil, as in a pipeline; columns by their present names |
 | `carryovers` | `drop` (default) or `keep`: rows that a rewritten file holds unchanged |
 | `computeUpdates` | `true`: make a delete and an insert of one row the two images of an update |
 | `netChanges` | `true`: only the net change of each row, over a batch or a micro-batch |
@@ -61,6 +62,7 @@ from tailer.events import METADATA_FIELDS
 from tailer.formats.registry import check_choices
 from tailer.read.data_files import DataFiles
 from tailer.schema.variant_paths import check_paths, split_path
+from tailer.shape.condition import check_condition
 from tailer.spark.source.admission import Budget
 from tailer.spark.source.locations import Locations, location_of, roots_of, stores_of
 from tailer.start import Start, StartKind
@@ -99,6 +101,7 @@ class _Given(Locations, frozen=True, kw_only=True, rename="camel"):
     max_bytes_per_trigger: str | None = None
     max_rows_per_trigger: Count | None = None
     columns: str | None = None
+    where: str | None = None
     carryovers: Carryovers = Carryovers.DROP
     compute_updates: bool = False
     net_changes: bool = False
@@ -139,6 +142,7 @@ class SourceOptions:
     table_format: str | None = None
     branch: str | None = None
     positions: bool = False
+    where: str | None = None
 
     def open_table(self) -> TableLog:
         """Open the log of the table. Raises as `tailer.config.tables.open_table`."""
@@ -182,6 +186,7 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
     _check_range(start, end)
     columns = () if given.columns is None else _columns("columns", given.columns)
     check_paths("columns", columns)
+    check_condition(given.where)
     path, roots = location_of(given.path, "path"), roots_of(given.allowed_roots)
     return SourceOptions(
         path=path,
@@ -199,6 +204,7 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         stores=stores_of(given, (path, *roots)),
         table_format=_format(given),
         branch=given.branch,
+        where=given.where,
     )
 
 

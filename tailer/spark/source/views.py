@@ -16,6 +16,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from tailer.errors import ConfigError
 from tailer.events import ChangeBatch, SchemaChange
 from tailer.plan import ChangePlan, add_row_ids, select_columns
+from tailer.read.shaping import with_condition
 from tailer.schema.columns import physical_name
 from tailer.schema.identity import is_mapped
 from tailer.schema.variant_paths import with_paths, with_same_paths
@@ -54,7 +55,8 @@ class TypedView:
     """Rows with the columns of `table`, a schema of the table.
 
     `since`: the version with that schema. `follows`: whether the view ends at the first later version that changes it.
-    `positions`: whether rows have their place in the version, too (`POSITIONS`).
+    `positions`: whether rows have their place in the version, too (`POSITIONS`). `where`: the condition that rows must
+    fulfil; its names are those in `table`.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class TypedView:
         since: int,
         follows: bool = False,
         positions: bool = False,
+        where: str | None = None,
     ) -> None:
         self.positions: Final = positions
         self._chosen = bool(columns)
@@ -73,6 +76,8 @@ class TypedView:
         self._since = since
         self._follows = follows
         self._first: int | None = None  # the first version with rows
+        self._where = where
+        self._table = table
         table = with_paths(table, columns)
         self._read = select_columns(table, tuple(columns) or tuple(table.names))
         self._shown = _with_ids(self._read, row_ids)
@@ -92,6 +97,8 @@ class TypedView:
         """See `tailer.spark.source.plan_cache.View.plan`. Raises `SchemaChanged`."""
         own = self._own
         self._check_removal(plan, before)
+        plan.check_change_files()
+        plan = plan if self._where is None else with_condition(plan, self._where, self._table)
         plan, before = plan.with_schemas(self._with_paths), None if before is None else self._with_paths(before)
         later = self._follows and plan.version > self._since
         if later:
@@ -102,7 +109,6 @@ class TypedView:
         if self._chosen and plan.tasks and not plan.is_bare and read.isdisjoint(there):
             reason = f"it has none of the columns {', '.join(self._read.names)}, as they are now"
             raise ReadSchemaLeft(plan.table, plan.version, reason)
-        plan.check_change_files()
         plan = own.restate(plan)
         plan.check_reserved()
         return plan.with_row_ids() if self._row_ids else plan
@@ -141,11 +147,21 @@ class EnvelopeView:
 
     `table`: the table's columns when the query was written. `columns` are names of that time: they stay chosen whatever
     their names at a version, and rows lack a column that their version lacks. `since`: the version of that time.
+    `where`: as in `TypedView`.
     """
 
     spark_schema = ENVELOPE
 
-    def __init__(self, table: pa.Schema, columns: Sequence[str], *, row_ids: bool = False, since: int) -> None:
+    def __init__(
+        self,
+        table: pa.Schema,
+        columns: Sequence[str],
+        *,
+        row_ids: bool = False,
+        since: int,
+        where: str | None = None,
+    ) -> None:
+        self._where = where
         self._table = table = with_paths(table, columns)
         self._chosen = tuple((physical_name(table.field(column)), column) for column in columns)
         self._row_ids = row_ids
@@ -153,13 +169,14 @@ class EnvelopeView:
 
     def plan(self, plan: ChangePlan, before: pa.Schema | None) -> ChangePlan:
         """See `plan_cache.View.plan`. Raises `ConfigError` if the chosen columns are no longer the same."""
+        plan.check_change_files()
+        plan = plan if self._where is None else with_condition(plan, self._where, self._table)
         plan = plan.with_schemas(self._with_paths)
         schemas = {id(schema): schema for schema in (plan.schema, *(task.schema for task in plan.tasks))}
         for schema in schemas.values():
             self._check_chosen(plan, schema)
         made = {key: self._columns(schema) for key, schema in schemas.items()}
         tasks = tuple(replace(task, schema=made[id(task.schema)]) for task in plan.tasks)
-        plan.check_change_files()
         plan = replace(plan, schema=made[id(plan.schema)], tasks=tasks)
         plan.check_reserved()
         return plan.with_row_ids() if self._row_ids else plan

@@ -31,7 +31,7 @@ from tailer.errors import CommitUnknown, ConfigError, EngineUnavailable, SinkFen
 from tailer.pipeline.delivery import ResumePoint, VersionRange
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
-from tailer.pipeline.policy import OnDataLoss, RowIdReport
+from tailer.pipeline.policy import OnDataLoss, PlanReport
 from tailer.pipeline.polling import Polling
 from tailer.pipeline.retention import VacuumWatch
 from tailer.pipeline.retry import Retries
@@ -107,7 +107,7 @@ class AppendDelivery:
         self.rows: Final = rows
         self.limits: Final = limits
         self.retries: Final = retries
-        self.row_ids: Final = RowIdReport(settings.name) if settings.policy.row_ids else None
+        self.report: Final = PlanReport(settings.name, settings.policy.row_ids)
         self.most_versions = range_versions
         self._open_session = session
         self._checked: SparkSession | None = None
@@ -221,9 +221,8 @@ class AppendSession:
         app_id = app_id_of(self._name, last.table_id)
         if self.table_id not in (None, last.table_id):
             await self._turn_to(app_id, versions.first)
-        if self._delivery.row_ids is not None:
-            for plan in versions.plans:
-                self._delivery.row_ids.note(plan)
+        for plan in versions.plans:
+            self._delivery.report.note(plan)
         if any(plan.tasks for plan in versions.plans):
             append = await self.sink.appending(app_id, schemas_of(versions))
             settings = self._delivery.settings

@@ -137,7 +137,7 @@ class KafkaShards:
             self.name,
             chosen.path,
             Start(StartKind.EARLIEST),
-            Policy(columns=chosen.columns, row_ids=chosen.row_ids),
+            Policy(columns=chosen.columns, row_ids=chosen.row_ids, where=chosen.where),
             chosen.rules,
             _POLL_S,
             "kafka",

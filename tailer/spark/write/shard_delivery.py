@@ -33,7 +33,7 @@ from tailer.errors import ConfigError, Retry, TailerError
 from tailer.pipeline.delivery import ResumePoint, VersionRange
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
-from tailer.pipeline.policy import OnDataLoss, RowIdReport
+from tailer.pipeline.policy import OnDataLoss, PlanReport
 from tailer.pipeline.polling import Polling
 from tailer.pipeline.retention import VacuumWatch
 from tailer.pipeline.retry import Retries
@@ -92,7 +92,7 @@ class ShardDelivery:
         self.exchange: Final = exchange
         self.retries: Final = retries
         self.report: Final = ChangelogReport(settings.name)
-        self.row_ids: Final = RowIdReport(settings.name) if settings.policy.row_ids else None
+        self.plan_report: Final = PlanReport(settings.name, settings.policy.row_ids)
         self.most_versions = RANGE_VERSIONS
 
     @asynccontextmanager
@@ -220,8 +220,7 @@ class ShardSession:
         plans = [self._numbered(plan, settings.pairing) for plan in versions.plans]
         for plan in plans:
             _check_keys(plan, settings.pairing, key)
-            if self._delivery.row_ids is not None:
-                self._delivery.row_ids.note(plan)
+            self._delivery.plan_report.note(plan)
         splits = await to_thread.run_sync(
             splits_of, VersionRange.of(plans), settings.pairing, open_files(settings.stores), begin
         )

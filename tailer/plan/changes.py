@@ -1,0 +1,150 @@
+"""Change plans: the changes of one version of a table, as tasks in delivery order."""
+
+import json
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from functools import partial
+from typing import Self
+
+import pyarrow as pa
+
+from tailer.errors import ConfigError, did_you_mean
+from tailer.plan.columns import ROW_IDS, add_row_ids, select_columns
+from tailer.plan.position import TASKS
+from tailer.plan.task import ChangeTask, schema_from_text, schema_to_text
+from tailer.schema.columns import METADATA_NAMES, RESERVED, refuse_names
+from tailer.schema.variant_paths import with_paths
+
+__all__ = ["ChangePlan", "Regime", "SkippedFiles"]
+
+
+class Regime(StrEnum):
+    """Source of a version's changes."""
+
+    CDC = "cdc"  # change files: the table's change feed
+    FILES = "files"  # added and removed data files
+    SNAPSHOT = "snapshot"  # all rows of the version
+    NONE = "none"  # nothing changed
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedFiles:
+    """The number of files that a plan leaves out, and their size in bytes."""
+
+    files: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePlan:
+    """All changes of version `version`, as tasks in delivery order: deletes before inserts.
+
+    `schema` is the table's at that version, with metadata as in `ChangeTask.schema`; deletes may have the earlier one.
+    `operation` is the writer's name for it. `feed`: whether writers had to write change files at that version; without
+    these, each unchanged row of a rewritten file is a delete and an insert. A snapshot may have several plans.
+    `paired`: whether a deleted and an inserted row with one row id are always the images of an update. `skipped`: the
+    files that were left out because none of their rows can fulfil the condition of the plan (`ChangeTask.where`).
+    """
+
+    table: str
+    table_id: str
+    version: int
+    timestamp_ms: int
+    operation: str | None
+    regime: Regime
+    schema: pa.Schema
+    tasks: tuple[ChangeTask, ...]
+    feed: bool = False
+    paired: bool = False
+    skipped: SkippedFiles | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Total size of the tasks' files, in bytes."""
+        return sum(task.size_bytes for task in self.tasks)
+
+    @property
+    def is_bare(self) -> bool:
+        """True where the table has no columns at this version, and so no rows: it has yet to get some, or lost all."""
+        return not set(self.schema.names).difference(ROW_IDS)
+
+    def schema_of(self, task: int) -> pa.Schema:
+        """Return the columns of the rows of a task, by its number; those of the version where it is not in the plan."""
+        at = bisect_left(self.tasks, task % TASKS, key=lambda each: each.index % TASKS)
+        return self.tasks[at].schema if at < len(self.tasks) else self.schema
+
+    def select(self, columns: Sequence[str]) -> "ChangePlan":
+        """Return the plan for some of the columns, or paths into them, in the order given. Positions do not change.
+
+        Deleted rows lack the columns that this version adds to the table. Raises `ConfigError` for a column
+        that the table does not have at this version, unless it `is_bare`.
+        """
+        plan = self.with_schemas(partial(with_paths, columns=columns))
+        for column in columns if not self.is_bare else ():
+            if plan.schema.get_field_index(column) < 0:
+                known = f"The columns of {self.table} are: {', '.join(self.schema.names)}."
+                remedy = f"{known} {did_you_mean(column, self.schema.names)}".rstrip()
+                raise ConfigError("columns", f"no column {column!r} at version {self.version}", remedy)
+        return plan.with_schemas(partial(select_columns, columns=columns))
+
+    def with_row_ids(self) -> "ChangePlan":
+        """Add `ROW_ID` and `ROW_COMMIT_VERSION`. Raises `UnsupportedFeature` where a column has one of these names."""
+        self._refuse_names(ROW_IDS, "row ids (`--row-ids`) add a column of that name")
+        return self.with_schemas(add_row_ids)
+
+    def check_change_files(self) -> None:
+        """Raise as `check_reserved` where change files are read: they have the metadata columns themselves."""
+        if self.regime is Regime.CDC:
+            self.check_reserved()
+
+    def check_reserved(self) -> None:
+        """Raise `UnsupportedFeature` where a column has the name of a metadata column of change rows."""
+        self._refuse_names(METADATA_NAMES, RESERVED)
+
+    def _refuse_names(self, taken: Collection[str], reason: str) -> None:
+        for schema in {id(each): each for each in (self.schema, *(task.schema for task in self.tasks))}.values():
+            refuse_names(schema, self.table, self.version, taken, reason)
+
+    def with_schemas(self, change: Callable[[pa.Schema], pa.Schema]) -> "ChangePlan":
+        """Return the plan with `change` made to each of its schemas."""
+        # Most tasks share one schema object; they also share the converted one.
+        schemas = (self.schema, *(task.schema for task in self.tasks), *(task.compared for task in self.tasks))
+        made = {id(schema): None if schema is None else change(schema) for schema in schemas}
+        tasks = tuple(
+            replace(task, schema=made[id(task.schema)], compared=made[id(task.compared)]) for task in self.tasks
+        )
+        return replace(self, schema=made[id(self.schema)], tasks=tasks)
+
+    def to_json(self) -> str:
+        """Return the plan as JSON text."""
+        return json.dumps(
+            {
+                "table": self.table,
+                "table_id": self.table_id,
+                "version": self.version,
+                "timestamp_ms": self.timestamp_ms,
+                "operation": self.operation,
+                "regime": self.regime.value,
+                "schema": schema_to_text(self.schema),
+                "tasks": [task.to_dict() for task in self.tasks],
+                "feed": self.feed,
+                **({"paired": True} if self.paired else {}),
+                **({} if self.skipped is None else {"skipped": asdict(self.skipped)}),
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Rebuild a plan from the text that `to_json` returned."""
+        value = json.loads(text)
+        return cls(
+            **{
+                **value,
+                "regime": Regime(value["regime"]),
+                "schema": schema_from_text(value["schema"]),
+                "tasks": tuple(ChangeTask.from_dict(task) for task in value["tasks"]),
+                "skipped": SkippedFiles(**value["skipped"]) if "skipped" in value else None,
+            }
+        )

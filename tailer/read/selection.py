@@ -1,0 +1,174 @@
+"""Rows of a Parquet file that a task selects, by their positions and by their change types."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from tailer.errors import DataCorrupt, FileVacuumed, ScratchUnavailable
+from tailer.events import CHANGE_TYPE, ChangeType
+from tailer.files import deletion_vector
+from tailer.files.row_bitmaps import positions_of, span
+from tailer.plan import ChangeTask, DeletionVectorRef, Refinement, TaskKind
+from tailer.read.batch_sizes import MAX_ROWS
+from tailer.read.data_files import Files, translated
+from tailer.read.matching import NO_TYPE, Batches, ChangedRows, RowFilter
+from tailer.read.projection import repeated
+
+__all__ = ["CHANGE_FILES", "Selection"]
+
+CHANGE_FILES: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
+
+
+class Selection:
+    """The selected rows of the file, and their change types."""
+
+    def __init__(self, task: ChangeTask, num_rows: int, files: Files) -> None:
+        self._task = task
+        self._files = files
+        self._refinement = task.refinement or Refinement()
+        self._include = self._load(task.include, num_rows)
+        exclude, dropped = self._load(task.exclude, num_rows), self._found(self._refinement.dropped, num_rows)
+        self._exclude = exclude | dropped if exclude is not None and dropped is not None else exclude or dropped
+        self._updated = self._found(self._refinement.updated, num_rows)
+        self._single: BitMap64 | None = None  # images of a change file without a partner that fulfils the condition
+        constant = ChangeType.DELETE if task.kind is TaskKind.DELETE else ChangeType.INSERT
+        self._constant = None if task.kind in CHANGE_FILES else repeated(constant)
+        self.kind = constant if self._constant is not None and self._updated is None else None  # of all rows
+
+    def may_touch(self, rows: range) -> bool:
+        """Return whether any of the rows at these positions is selected by its position."""
+        some = self._include is not None or self._marks(self._exclude, rows.start, rows.stop)
+        return not some or len(self.kept(rows.start, rows.stop)) > 0
+
+    def narrow(self, rows: ChangedRows) -> None:
+        """Select no other rows of a change file than `rows`, whatever their change types are."""
+        self._include = rows.kept if self._include is None else self._include & rows.kept
+        self._single = rows.single
+
+    def touches(self, batches: Batches, row_filter: RowFilter | None, wanted: range) -> bool:
+        """Return whether any row of `batches` is selected; these have all columns that decide about that."""
+        return any(len(self.fulfilling(batch, position, row_filter, wanted)) for batch, position in batches)
+
+    def fulfilling(self, batch: pa.RecordBatch, position: int, row_filter: RowFilter | None, wanted: range) -> pa.Array:
+        """Return the indices of the selected rows of a batch, the first of whose rows is at `position`.
+
+        `row_filter`: the condition of the task, unless `narrow` knows its rows.
+        """
+        indices = self.pick(self.change_types(batch), position, wanted)
+        return indices if row_filter is None or not len(indices) else row_filter.fulfilling(batch, indices, position)
+
+    def pick(self, types: pa.Array, position: int, wanted: range) -> pa.Array:
+        """Indices of the selected rows of a batch that begins at `position`, given all its rows' change types."""
+        end = min(position + len(types), wanted.stop)
+        first = min(max(position, wanted.start), end)
+        if first == position and self._include is None and not self._marks(self._exclude, first, end):
+            kept = _counting().slice(0, end - position)
+        elif self._include is not None and not self._marks(self._include, first, end):
+            return _counting().slice(0, 0)
+        else:
+            kept = _indices(self.kept(first, end), position)
+        if self._constant is not None or self._single is not None:
+            return kept
+        fit = self._fit(types)
+        if isinstance(fit, bool):
+            return kept if fit else kept.slice(0, 0)
+        fitting = pc.indices_nonzero(fit).cast(pa.int64())
+        return fitting if len(kept) == len(types) else fitting.filter(pc.is_in(fitting, value_set=kept))
+
+    def change_types(self, batch: pa.RecordBatch) -> pa.Array:
+        """The change type of every row of the batch, as the file has it; of a change file as a dictionary of them."""
+        if self._constant is None:
+            types = batch.column(CHANGE_TYPE)
+            return types if types.type.equals(_TYPES) else types.cast(pa.string()).dictionary_encode()
+        return self._constant.slice(0, batch.num_rows)
+
+    def labels(self, types: pa.Array, position: int) -> pa.Array:
+        """Return the change types to deliver for rows with `types` in the file, the first of which is at `position`."""
+        types = types if self._constant is not None else types.cast(pa.string())
+        if self._refinement.exactly:
+            types = _replaced(types, _PLAIN)
+        types = self._relabelled(types, position, self._single, _PLAIN)
+        return self._relabelled(types, position, self._updated, _IMAGES)
+
+    def kept(self, first: int, end: int) -> BitMap64:
+        """Return the positions from `first` to before `end` that are selected by position."""
+        kept = span(first, end)
+        if self._include is not None:
+            kept &= self._include
+        if self._exclude is not None:
+            kept -= self._exclude
+        return kept
+
+    def _relabelled(
+        self, types: pa.Array, position: int, marked: BitMap64 | None, names: Mapping[ChangeType, ChangeType]
+    ) -> pa.Array:
+        """Replace the types of the rows at positions that are `marked` by other `names`."""
+        end = position + len(types)
+        if marked is None or not self._marks(marked, position, end):
+            return types
+        indices = _indices(marked & span(position, end), position)
+        chosen = pc.is_in(_counting().slice(0, len(types)), value_set=indices)
+        return pc.if_else(chosen, _replaced(types, names), types)
+
+    def _fit(self, types: pa.Array) -> bool | pa.Array:
+        """Return which rows with these types in a change file are selected by them, or whether all or none are."""
+        if types.null_count:
+            raise pa.ArrowInvalid(NO_TYPE)
+        deletes = pc.equal(types.dictionary, _DELETE)
+        fit = deletes if self._task.kind is TaskKind.CDC_DELETES else pc.invert(deletes)
+        if fit.true_count in (0, len(fit)):
+            return bool(fit.true_count > 0)
+        return fit.take(types.indices)
+
+    def _marks(self, bitmap: BitMap64 | None, first: int, end: int) -> bool:
+        return bitmap is not None and bitmap.range_cardinality(first, end) > 0
+
+    def _found(self, ref: DeletionVectorRef | None, num_rows: int) -> BitMap64 | None:
+        """Load a spilled result of comparing rows. If its file is gone, that is no error of the table."""
+        try:
+            return self._load(ref, num_rows)
+        except FileVacuumed as error:
+            raise ScratchUnavailable(
+                error.path, "the temporary result of comparing this version was deleted"
+            ) from error
+
+    def _load(self, ref: DeletionVectorRef | None, num_rows: int) -> BitMap64 | None:
+        if ref is None:
+            return None
+        with translated(self._task, ref.uri or self._task.uri):
+            bitmap = deletion_vector.load(ref, self._task, self._files.read)
+        if len(bitmap) > 0 and bitmap.max() >= num_rows:
+            reason = f"its deletion vector marks row {bitmap.max()}, the file has {num_rows} rows"
+            raise DataCorrupt(self._task.table, self._task.version, self._task.uri, reason)
+        return bitmap
+
+
+_DELETE: Final = pa.scalar(ChangeType.DELETE.value)
+_TYPES: Final = pa.dictionary(pa.int32(), pa.string())
+_PLAIN: Final = {ChangeType.UPDATE_PREIMAGE: ChangeType.DELETE, ChangeType.UPDATE_POSTIMAGE: ChangeType.INSERT}
+_IMAGES: Final = {plain: image for image, plain in _PLAIN.items()}
+
+
+def _replaced(types: pa.Array, names: Mapping[ChangeType, ChangeType]) -> pa.Array:
+    for name, other in names.items():
+        types = pc.if_else(pc.equal(types, pa.scalar(name.value)), pa.scalar(other.value), types)
+    return types
+
+
+def _indices(positions: BitMap64, start: int) -> pa.Array:
+    """Positions as indices relative to `start`."""
+    return pc.subtract(positions_of(positions), _int64(start))
+
+
+def _int64(value: int) -> pa.Scalar:
+    # Given a plain number, Arrow looks for numpy first, every time; where there is none that takes longer than the sum.
+    return pa.scalar(value, pa.int64())
+
+
+@cache
+def _counting() -> pa.Array:
+    return pa.array(range(MAX_ROWS), pa.int64())

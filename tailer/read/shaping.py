@@ -1,0 +1,125 @@
+"""What a pipeline delivers of a table, on the tasks of its plans: a condition (`where`), and columns (`select`).
+
+A condition is checked against the columns that a task's rows have: deleted rows may have those before a version, all
+others have those after it. What a condition lets through are the changes of the filtered table, the table's rows that
+fulfil it. Rows are filtered before they are compared, so an update of which one image fulfils the condition has no
+partner there, and is a delete or an insert.
+
+Positions must say by which condition a version was read, so that another one does not go on in the middle of it. So the
+task numbers of a version that is not compared by rules are shifted by a number made of the condition's text. It is in
+positions and event ids, a persisted format: format 4 of `tailer.changelog.task_ids`.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Final, TypeVar
+from zlib import crc32
+
+import pyarrow as pa
+
+from tailer.errors import ConfigError
+from tailer.plan import TASKS, ChangePlan
+from tailer.schema.columns import physical_name
+from tailer.shape.condition import Condition, parse_condition
+from tailer.shape.select import Select, parse_select
+
+__all__ = ["selected_schema", "with_condition", "with_select"]
+
+T = TypeVar("T")
+
+_FIRST_READING: Final = 3 * 2**28 + 1
+_READINGS: Final = 2**28 - 1
+
+
+class _Columns:
+    """A schema as a key: schemas that Arrow calls equal may differ in the metadata of fields, which names columns."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.schema.names))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Columns) and self.schema.equals(other.schema, check_metadata=True)
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str, columns: _Columns) -> Condition:
+    return parse_condition(text, columns.schema)
+
+
+@lru_cache(maxsize=256)
+def _parsed_select(text: str, columns: _Columns) -> Select:
+    return parse_select(text, columns.schema)
+
+
+def with_condition(plan: ChangePlan, text: str, columns: pa.Schema | None = None) -> ChangePlan:
+    """Return the plan of those rows that fulfil the condition `text`.
+
+    `columns`: those that the names in the condition mean, at whatever version; None: the version's own names count.
+
+    Raises `ConfigError` where the condition does not fit the columns, unless the version has none (`is_bare`).
+    """
+    if plan.is_bare:
+        return plan
+    parse = partial(_parsed, text)
+    latest = _fitted(plan, parse, _named(plan.schema, columns))
+    own = {id(plan.schema): latest}
+    for task in plan.tasks:
+        if id(task.schema) not in own:
+            own[id(task.schema)] = _fitting(parse, _named(task.schema, columns)) or latest
+    shift = (_FIRST_READING + crc32(text.encode()) % _READINGS) * TASKS
+    tasks = (replace(task, where=own[id(task.schema)], index=task.index + shift) for task in plan.tasks)
+    return replace(plan, tasks=tuple(tasks))
+
+
+def with_select(plan: ChangePlan, text: str) -> ChangePlan:
+    """Return the plan of rows with the columns that the `select` of `text` makes. Positions do not change.
+
+    Raises `ConfigError` where it does not fit the columns of the version, unless the version has none (`is_bare`).
+    """
+    if plan.is_bare:
+        return plan
+    latest = _fitted(plan, partial(_parsed_select, text), plan.schema)
+    made = {id(plan.schema): (latest, latest.schema)}
+    for task in plan.tasks:
+        if id(task.schema) not in made:
+            own = _fitting(partial(_parsed_select, text), task.schema) or latest
+            made[id(task.schema)] = own, own.schema
+    tasks = []
+    for task in plan.tasks:
+        select, schema = made[id(task.schema)]
+        tasks.append(replace(task, schema=schema, select=select))
+    return replace(plan, schema=made[id(plan.schema)][1], tasks=tuple(tasks))
+
+
+def selected_schema(schema: pa.Schema, text: str) -> pa.Schema | None:
+    """Return the columns that the `select` of `text` makes from `schema`; None where it does not fit."""
+    found = _fitting(partial(_parsed_select, text), schema)
+    return None if found is None else found.schema
+
+
+def _fitted(plan: ChangePlan, parse: Callable[[_Columns], T], columns: pa.Schema) -> T:
+    try:
+        return parse(_Columns(columns))
+    except ConfigError as error:
+        reason = f"at version {plan.version} of {plan.table}: {error.reason}"
+        raise ConfigError(error.where, reason, error.remedy) from error
+
+
+def _fitting(parse: Callable[[_Columns], T], columns: pa.Schema) -> T | None:
+    """Return what rows that a version deletes are shaped by; None where the text does not fit the columns before."""
+    try:
+        return parse(_Columns(columns))
+    except ConfigError:
+        return None
+
+
+def _named(schema: pa.Schema, columns: pa.Schema | None) -> pa.Schema:
+    """Return the fields of a version's `schema` under the names that they have in `columns`."""
+    if columns is None:
+        return schema
+    own = {physical_name(field): field for field in schema}
+    return pa.schema([own.get(physical_name(field), field).with_name(field.name) for field in columns])

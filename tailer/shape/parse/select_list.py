@@ -1,0 +1,74 @@
+"""The text of `select` becomes named expressions, by sqlglot.
+
+sqlglot takes 0.3 s to import, so this module is imported when a text is parsed.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+from sqlglot import exp
+
+from tailer.shape.parse.bind import Binder
+from tailer.shape.parse.source import Source, parse
+from tailer.shape.tree import Column, Expression, Literal
+from tailer.shape.types import is_scalar, value_type
+
+__all__ = ["bind_outputs", "parse_list"]
+
+_SELECT: Final = "SELECT "
+_EXAMPLE: Final = "Write columns and expressions, such as id, upper(country) AS country, * EXCLUDE (email)."
+
+
+def bind_outputs(option: str, text: str, schema: pa.Schema) -> Iterator[tuple[str, Expression]]:
+    """Yield the name and the expression of each column that leaves. Raises `ConfigError`."""
+    source, nodes = parse_list(option, text)
+    binder = Binder(source, schema)
+    for node in nodes:
+        if isinstance(node, exp.Star):
+            yield from _others(source, node, schema)
+        elif isinstance(node, exp.Alias):
+            yield node.alias, _typed(source, node, _bound(binder, node.this), schema)
+        else:
+            bound = _bound(binder, node)
+            if not isinstance(bound, Column):
+                raise source.error(node, f"{source.of(node)} has no name", "Give it one: expression AS name.")
+            yield bound.path[-1], bound
+
+
+def parse_list(option: str, text: str) -> tuple[Source, list[exp.Expr]]:
+    """Return the text with its expressions. Raises `ConfigError` where it is no list of expressions."""
+    source = Source(option, _SELECT + text)
+    found = parse(source)
+    others = [name for name, value in found.args.items() if value and name not in ("expressions", "kind")]
+    if not isinstance(found, exp.Select) or others or not found.expressions:
+        raise source.error(found, "this is no list of columns and expressions", _EXAMPLE)
+    return source, found.expressions
+
+
+def _bound(binder: Binder, node: exp.Expr) -> Expression:
+    """Bind an expression. A whole column may be of any type, and a CHAR."""
+    if isinstance(node, exp.Column) and len(node.parts) == 1:
+        field = binder.whole_column(node)
+        return Column((field.name,), field.type)
+    return binder.bind(node)
+
+
+def _typed(source: Source, node: exp.Alias, bound: Expression, schema: pa.Schema) -> Expression:
+    """Give a null without a type that of the column whose name it has."""
+    if not pa.types.is_null(bound.kind):
+        return bound
+    at = schema.get_field_index(node.alias)
+    if at < 0 or not is_scalar(value_type(schema.field(at).type)):
+        raise source.error(node, "a null needs a type", f"Write CAST(NULL AS STRING) AS {node.alias}, or another type.")
+    return Literal(None, value_type(schema.field(at).type))
+
+
+def _others(source: Source, node: exp.Star, schema: pa.Schema) -> Iterator[tuple[str, Expression]]:
+    """Yield all columns but those that `* EXCLUDE` names."""
+    if any(value for name, value in node.args.items() if name != "except_"):
+        raise source.error(node, "only EXCLUDE can follow *", _EXAMPLE)
+    excluded = {Binder(source, schema).whole_column(each).name for each in node.args.get("except_") or ()}
+    for field in schema:
+        if field.name not in excluded:
+            yield field.name, Column((field.name,), field.type)

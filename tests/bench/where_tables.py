@@ -1,0 +1,48 @@
+"""A table of 1,000 files in 100 partitions, and the conditions that are measured over it.
+
+Ten appends of 100 files, one in each partition. `part` is the partition, `n` grows from file to file, `scattered` has
+each of its 100 values in all files.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import write_deltalake
+
+__all__ = ["CONDITIONS", "FILES", "write_table"]
+
+PARTITIONS: Final = 100
+APPENDS: Final = 10
+FILES: Final = PARTITIONS * APPENDS
+ROWS: Final = 5_000  # of a file
+
+CONDITIONS: Final = {
+    "all rows, no condition": None,
+    "1 % by a partition": "part = 7",
+    "1 % by a clustered column": f"n >= {FILES * ROWS // 2} AND n < {FILES * ROWS // 2 + FILES * ROWS // 100}",
+    "1 % by a scattered column": "scattered = 13",
+    "half by a scattered column": "scattered < 50",
+    "all rows, by a condition": "scattered >= 0",
+}
+
+
+def write_table(path: Path) -> None:
+    """Write the table, with a change feed."""
+    for append in range(APPENDS):
+        count = PARTITIONS * ROWS
+        numbers = pa.array(range(append * count, (append + 1) * count), pa.int64())
+        rows = pa.table(
+            {
+                "part": pc.divide(pc.subtract(numbers, append * count), ROWS).cast(pa.int32()),
+                "n": numbers,
+                "scattered": pc.subtract(numbers, pc.multiply(pc.divide(numbers, 100), 100)).cast(pa.int32()),
+                **{f"text_{each}": pc.binary_join_element_wise(f"text {each} ", numbers.cast(pa.string()), "") for each in range(3)},
+                **{f"number_{each}": pc.add(numbers, each) for each in range(3)},
+                **{f"ratio_{each}": pc.divide(numbers.cast(pa.float64()), 3.0 + each) for each in range(3)},
+            }
+        )
+        mode = "append" if append else "error"
+        properties = {"delta.enableChangeDataFeed": "true"}
+        write_deltalake(path, rows, mode=mode, partition_by=["part"], configuration=properties)
