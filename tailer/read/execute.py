@@ -27,7 +27,7 @@ from tailer.errors import DataCorrupt
 from tailer.events import CHANGE_TYPE, ChangeBatch
 from tailer.files.row_bitmaps import words_of
 from tailer.plan import END, ChangeTask
-from tailer.read.batch_sizes import MAX_ROWS, BatchSizes
+from tailer.read.batch_sizes import MAX_ROWS, BatchSizes, ValueSizes
 from tailer.read.data_files import LOCAL, DataFile, Files, check_task, translated
 from tailer.read.layout import layout_of
 from tailer.read.matching import Batches, ChangedRows, RowFilter, rows_of_changes
@@ -67,8 +67,9 @@ def execute(
     check_task(task, files)
     ((uri, needed),) = needed_files(task, after_row, through_row, first_byte, end_byte)
     with translated(task, uri), files.open(uri, needed) as opened, _parquet(task, opened.source) as file:
-        rows = _FileRows(task, file, opened, files, use_threads)
-        yield from rows.chosen(range(after_row + 1, through_row + 1), range(first_byte, end_byte))
+        asked, of = range(after_row + 1, through_row + 1), _OpenFile(task, file, opened, files, use_threads)
+        for batch, position, wanted in of.batches(asked, range(first_byte, end_byte)):
+            yield from _chosen(of, batch, position, wanted)
 
 
 def needed_files(
@@ -155,19 +156,19 @@ _READER: Final[dict[str, Any]] = {
 _CDC_READER: Final[dict[str, Any]] = {**_READER, "read_dictionary": [CHANGE_TYPE]}
 
 
-class _FileRows:
-    """The rows of a task in its open file."""
+class _OpenFile:
+    """The open file of a task, and what is known of its rows."""
 
     def __init__(
         self, task: ChangeTask, file: pq.ParquetFile, opened: DataFile, files: Files, use_threads: bool
     ) -> None:
-        self._task = task
+        self.task = task
         self._file = file
         self._read_ahead = opened.read_ahead
         self._counts = _counts(task, file)
-        self._selection = Selection(task, file.metadata.num_rows, files)
+        self.selection = Selection(task, file.metadata.num_rows, files)
         self._footer = Footer(opened.source)
-        self._layout = layout = layout_of(task, file)
+        self.layout = layout = layout_of(task, file)
         self._reader = (
             open_as_binary(opened.source, self._footer.content, **_options(task)) if layout.has_int96 else file
         )
@@ -175,21 +176,24 @@ class _FileRows:
         known = file, opened.source, self._footer
         self._sizes = BatchSizes(*known, layout.sizes, threads)
         self._first = None if layout.first is None else BatchSizes(*known, layout.first, threads)
-        self._stamps = stamps(task.version, task.timestamp_ms, min(file.metadata.num_rows, MAX_ROWS))
-        self._filter = None
+        self.stamps = stamps(task.version, task.timestamp_ms, min(file.metadata.num_rows, MAX_ROWS))
+        self.row_filter = None
         if task.where is not None and layout.condition is not None:
-            self._filter = RowFilter(task.where, layout.condition)
+            self.row_filter = RowFilter(task.where, layout.condition)
 
-    def chosen(self, asked: range, part: range) -> Iterator[ChangeBatch]:
-        """Yield the chosen rows at the positions `asked`, of row groups with their middle in the bytes `part`."""
+    def batches(self, asked: range, part: range) -> Iterator[tuple[pa.RecordBatch, int, range]]:
+        """Yield the batches that may have chosen rows, each with the position of its first row, and those wanted.
+
+        `asked`: of these positions. `part`: of row groups with their middle in these bytes.
+        """
         groups = {
             group: rows
-            for group, rows in _row_groups_in(self._task, self._counts, part)
-            if _common(rows, asked) and self._selection.may_touch(rows)
+            for group, rows in _row_groups_in(self.task, self._counts, part)
+            if _common(rows, asked) and self.selection.may_touch(rows)
         }
-        if self._filter is not None and self._task.kind in CHANGE_FILES:
-            self._selection.narrow(self._changes(groups, self._filter))
-            groups = {group: rows for group, rows in groups.items() if self._selection.may_touch(rows)}
+        if self.row_filter is not None and self.task.kind in CHANGE_FILES:
+            self.selection.narrow(self._changes(groups, self.row_filter))
+            groups = {group: rows for group, rows in groups.items() if self.selection.may_touch(rows)}
         ahead = self._ranges(list(groups))
         for group, rows in groups.items():
             if ahead is not None:
@@ -198,39 +202,36 @@ class _FileRows:
             if self._touches(group, rows, wanted):
                 if ahead is not None:
                     ahead.expect(group)
-                for batch, first in _counted(self._task, self._sizes.decode(self._reader, group), group, rows):
-                    if first >= wanted.stop:
+                for batch, position in _counted(self.task, self._sizes.decode(self._reader, group), group, rows):
+                    if position >= wanted.stop:
                         break
-                    yield from self._batch(batch, first, wanted)
+                    yield batch, position, wanted
 
     def _changes(self, groups: Collection[int], row_filter: RowFilter) -> ChangedRows:
         """Find the rows of a change file that fulfil the condition, in `groups` and in those beside them."""
         beside = {group + step for group in groups for step in (-1, 0, 1)}
-        every = dict(_row_groups_in(self._task, self._counts, range(END)))
+        every = dict(_row_groups_in(self.task, self._counts, range(END)))
         near = {group: rows for group, rows in every.items() if group in beside}
-        return rows_of_changes(self._task.kind, near, self._first_columns, row_filter)
+        return rows_of_changes(self.task.kind, near, self._first_columns, row_filter)
 
     def _ranges(self, groups: Sequence[int]) -> RowGroupRanges | None:
         if self._read_ahead is None:
             return None
-        first = self._layout.first.columns if self._layout.first is not None else []
-        first = [CHANGE_TYPE] if self._task.kind in CHANGE_FILES and not first else first
-        return RowGroupRanges(self._read_ahead, self._file, self._footer, self._layout.sizes.columns, groups, first)
+        types = [CHANGE_TYPE] if self.task.kind in CHANGE_FILES else []
+        first = types if self.layout.first is None else self.layout.first.columns
+        return RowGroupRanges(self._read_ahead, self._file, self._footer, self.layout.sizes.columns, groups, first)
 
     def _touches(self, group: int, rows: range, wanted: range) -> bool:
         """Return whether any row of a row group is chosen; True where finding out would cost more than it saves."""
-        if self._task.kind in CHANGE_FILES:
-            if self._filter is not None:
-                return True
-        elif self._filter is None or not self._is_worth(group):
-            return True
-        return self._selection.touches(self._first_columns(group, rows), self._filter, wanted)
+        if self.task.kind in CHANGE_FILES:
+            known = self.row_filter is not None  # by the positions of the rows
+        else:
+            known = self.layout.first is None or not self._is_worth(group, self.layout.first)
+        return known or self.selection.touches(self._first_columns(group, rows), self.row_filter, wanted)
 
-    def _is_worth(self, group: int) -> bool:
-        return (
-            len(self._layout.first.columns) < len(self._layout.sizes.columns)
-            and self._file.metadata.row_group(group).total_byte_size >= _FIRST_BYTES
-        )
+    def _is_worth(self, group: int, first: ValueSizes) -> bool:
+        is_large = self._file.metadata.row_group(group).total_byte_size >= _FIRST_BYTES
+        return is_large and len(first.columns) < len(self.layout.sizes.columns)
 
     def _first_columns(self, group: int, rows: range) -> Batches:
         """Yield the columns of a row group that decide which rows are chosen."""
@@ -238,22 +239,22 @@ class _FileRows:
             batches = self._file.iter_batches(row_groups=[group], columns=[CHANGE_TYPE], use_threads=False)
         else:
             batches = self._first.decode(self._reader, group)
-        return _counted(self._task, batches, group, rows)
+        return _counted(self.task, batches, group, rows)
 
-    def _batch(self, batch: pa.RecordBatch, position: int, wanted: range) -> Iterator[ChangeBatch]:
-        """Yield the chosen rows of a batch, if any."""
-        task, selection = self._task, self._selection
-        row_filter = None if task.kind in CHANGE_FILES else self._filter
-        indices = selection.fulfilling(batch, position, row_filter, wanted)
-        if len(indices) > 0:
-            projection = self._layout.projection
-            columns = [*projection.apply(batch, position), selection.labels(selection.change_types(batch), position)]
-            columns += [stamp.slice(0, batch.num_rows) for stamp in self._stamps]
-            # Taken from the table's own types: some of those that files have cannot be taken from.
-            rows = pa.RecordBatch.from_arrays(columns, schema=projection.schema)
-            chosen = rows if len(indices) == batch.num_rows else rows.take(indices)
-            row_index = indices if position == 0 else pc.add(indices, pa.scalar(position, pa.int64()))
-            yield ChangeBatch(task.table_id, task.version, task.index, chosen, row_index, selection.kind)
+
+def _chosen(of: _OpenFile, batch: pa.RecordBatch, position: int, wanted: range) -> Iterator[ChangeBatch]:
+    """Yield the chosen rows of a batch, if any."""
+    task, selection, projection = of.task, of.selection, of.layout.projection
+    row_filter = None if task.kind in CHANGE_FILES else of.row_filter
+    indices = selection.fulfilling(batch, position, row_filter, wanted)
+    if len(indices) > 0:
+        columns = [*projection.apply(batch, position), selection.labels(selection.change_types(batch), position)]
+        columns += [stamp.slice(0, batch.num_rows) for stamp in of.stamps]
+        # Taken from the table's own types: some of those that files have cannot be taken from.
+        rows = pa.RecordBatch.from_arrays(columns, schema=projection.schema)
+        chosen = rows if len(indices) == batch.num_rows else rows.take(indices)
+        row_index = indices if position == 0 else pc.add(indices, pa.scalar(position, pa.int64()))
+        yield ChangeBatch(task.table_id, task.version, task.index, chosen, row_index, selection.kind)
 
 
 def _counted(task: ChangeTask, batches: Iterator[pa.RecordBatch], group: int, rows: range) -> Batches:

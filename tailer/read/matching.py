@@ -119,9 +119,10 @@ class _Rows:
 
     def add_to(self, found: ChangedRows, kind: TaskKind, after: "_Rows | None") -> None:
         """Add the rows of a task of `kind`. `after`: the rows of the row group that follows."""
-        nothing = after is None or not len(after.fulfils)
-        next_post = _shifted(self.postimages, not nothing and after.postimages[0].as_py())
-        next_fulfils = _shifted(self.fulfils, not nothing and after.fulfils[0].as_py())
+        following = (False, False)
+        if after is not None and len(after.fulfils):
+            following = after.postimages[0].as_py(), after.fulfils[0].as_py()
+        next_post, next_fulfils = map(_shifted, (self.postimages, self.fulfils), following)
         before_pre, before_fulfils = (
             pa.concat_arrays([pa.array([first]), values[:-1]])[: len(values)]
             for first, values in zip(self._last, (self.preimages, self.fulfils), strict=True)

@@ -85,11 +85,11 @@ def parse_condition(text: str, schema: pa.Schema, *, option: str = "where") -> C
     Raises `ConfigError` for text that is no condition over these columns, or that uses what is not supported.
     """
     # sqlglot takes 0.3 s to import, and only this needs it
-    from tailer.shape.parse.bind import Binder  # noqa: PLC0415
+    from tailer.shape.parse.bind import binding_over  # noqa: PLC0415
     from tailer.shape.parse.source import Source, parse  # noqa: PLC0415
 
     source = Source(option, text)
-    found = Binder(source, schema).boolean(parse(source))
+    found = binding_over(source, schema).boolean(parse(source))
     read = {column.path[0] for column in columns_of(found)}
     return Condition(text, pa.schema([each for each in schema if each.name in read]), found)
 

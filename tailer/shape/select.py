@@ -139,8 +139,7 @@ def _check_names(option: str, names: list[str]) -> None:
 
 
 def _whole_column(expression: Expression) -> str | None:
-    is_column = isinstance(expression, Column) and len(expression.path) == 1
-    return expression.path[0] if is_column else None
+    return expression.path[0] if isinstance(expression, Column) and len(expression.path) == 1 else None
 
 
 def _field(name: str, expression: Expression, fields: pa.Schema) -> pa.Field:

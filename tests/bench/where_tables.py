@@ -33,16 +33,16 @@ def write_table(path: Path) -> None:
     for append in range(APPENDS):
         count = PARTITIONS * ROWS
         numbers = pa.array(range(append * count, (append + 1) * count), pa.int64())
+        text = numbers.cast(pa.string())
         rows = pa.table(
             {
                 "part": pc.divide(pc.subtract(numbers, append * count), ROWS).cast(pa.int32()),
                 "n": numbers,
                 "scattered": pc.subtract(numbers, pc.multiply(pc.divide(numbers, 100), 100)).cast(pa.int32()),
-                **{f"text_{each}": pc.binary_join_element_wise(f"text {each} ", numbers.cast(pa.string()), "") for each in range(3)},
+                **{f"text_{each}": pc.binary_join_element_wise(f"{each}", text, "") for each in range(3)},
                 **{f"number_{each}": pc.add(numbers, each) for each in range(3)},
                 **{f"ratio_{each}": pc.divide(numbers.cast(pa.float64()), 3.0 + each) for each in range(3)},
             }
         )
-        mode = "append" if append else "error"
         properties = {"delta.enableChangeDataFeed": "true"}
-        write_deltalake(path, rows, mode=mode, partition_by=["part"], configuration=properties)
+        write_deltalake(path, rows, mode="append", partition_by=["part"], configuration=properties)

@@ -4,10 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.shape.kernels import comparisons
+from tailer.shape.kernels.arithmetic import divisor_can_be_zero, fails_for_integers, remainder
 from tailer.shape.kernels.casts import cast, cast_can_fail
+from tailer.shape.kernels.texts import change_case, hashed, sliced
 from tailer.shape.rows import Values
 from tailer.shape.tree import Call
 
@@ -30,20 +33,63 @@ class Function:
     can_fail: Callable[[Call], bool] = _never
 
 
-def _comparison(compare: Callable[[Values, Values], Values], *, swapped: bool = False) -> Function:
-    if swapped:
-        return Function(lambda _, left, right: compare(right, left))
-    return Function(lambda _, left, right: compare(left, right))
+def _plain(kernel: Callable[..., Values]) -> Function:
+    return Function(lambda _, *values: kernel(*values))
+
+
+def _swapped(compare: Callable[[Values, Values], Values]) -> Function:
+    return Function(lambda _, left, right: compare(right, left))
+
+
+def _checked(kernel: Callable[..., Values]) -> Function:
+    return Function(lambda _, *values: kernel(*values), fails_for_integers)
+
+
+def _concatenated(_: pa.DataType, *values: Values) -> Values:
+    return pc.binary_join_element_wise(*values, "", null_handling="emit_null")
+
+
+def _part_of_time(kernel: Callable[[Values], Values]) -> Function:
+    return Function(lambda kind, value: pc.cast(kernel(value), kind))
+
+
+def _with_pattern(kernel: Callable[..., Values]) -> Function:
+    """Return a function whose second argument is a literal that is not null."""
+    return Function(lambda _, value, pattern: kernel(value, pattern=pattern.as_py()))
 
 
 FUNCTIONS: Final[Mapping[str, Function]] = {
-    "=": _comparison(comparisons.equal),
-    "<=>": _comparison(comparisons.equal_or_both_null),
-    "<": _comparison(comparisons.less),
-    "<=": _comparison(comparisons.less_or_equal),
-    ">": _comparison(comparisons.less, swapped=True),
-    ">=": _comparison(comparisons.less_or_equal, swapped=True),
-    "not": Function(lambda _, value: pc.invert(value)),
-    "is null": Function(lambda _, value: pc.is_null(value)),
+    "=": _plain(comparisons.equal),
+    "<=>": _plain(comparisons.equal_or_both_null),
+    "<": _plain(comparisons.less),
+    "<=": _plain(comparisons.less_or_equal),
+    ">": _swapped(comparisons.less),
+    ">=": _swapped(comparisons.less_or_equal),
+    "not": _plain(pc.invert),
+    "is null": _plain(pc.is_null),
     "cast": Function(cast, cast_can_fail),
+    "+": _checked(pc.add_checked),
+    "-": _checked(pc.subtract_checked),
+    "*": _checked(pc.multiply_checked),
+    "/": Function(lambda _, left, right: pc.divide_checked(left, right), divisor_can_be_zero),
+    "%": Function(remainder, divisor_can_be_zero),
+    "negative": _checked(pc.negate_checked),
+    "abs": _checked(pc.abs_checked),
+    "concat": Function(_concatenated),
+    "upper": Function(change_case(pc.ascii_upper, str.upper), _always),
+    "lower": Function(change_case(pc.ascii_lower, str.lower), _always),
+    "length": _plain(pc.utf8_length),
+    "length of bytes": _plain(pc.binary_length),
+    "substring": Function(lambda _, value, start, length: sliced(value, start.as_py(), length.as_py())),
+    "trim": _plain(lambda value: pc.utf8_trim(value, characters=" ")),
+    "ltrim": _plain(lambda value: pc.utf8_ltrim(value, characters=" ")),
+    "rtrim": _plain(lambda value: pc.utf8_rtrim(value, characters=" ")),
+    "startswith": _with_pattern(pc.starts_with),
+    "endswith": _with_pattern(pc.ends_with),
+    "contains": _with_pattern(pc.match_substring),
+    "year": _part_of_time(pc.year),
+    "month": _part_of_time(pc.month),
+    "day": _part_of_time(pc.day),
+    "hour": _part_of_time(pc.hour),
+    "sha2": Function(lambda _, value, bits: hashed(value, bits.as_py())),
 }

@@ -9,7 +9,8 @@ from typing import Final
 import pyarrow as pa
 from sqlglot import exp
 
-from tailer.shape.parse.bind import Binder
+from tailer.shape.parse.bind import binding_over, whole_column
+from tailer.shape.parse.binding import Binding
 from tailer.shape.parse.source import Source, parse
 from tailer.shape.tree import Column, Expression, Literal
 from tailer.shape.types import is_scalar, value_type
@@ -23,14 +24,14 @@ _EXAMPLE: Final = "Write columns and expressions, such as id, upper(country) AS 
 def bind_outputs(option: str, text: str, schema: pa.Schema) -> Iterator[tuple[str, Expression]]:
     """Yield the name and the expression of each column that leaves. Raises `ConfigError`."""
     source, nodes = parse_list(option, text)
-    binder = Binder(source, schema)
+    binding = binding_over(source, schema)
     for node in nodes:
         if isinstance(node, exp.Star):
-            yield from _others(source, node, schema)
+            yield from _others(binding, node)
         elif isinstance(node, exp.Alias):
-            yield node.alias, _typed(source, node, _bound(binder, node.this), schema)
+            yield node.alias, _named(binding, node)
         else:
-            bound = _bound(binder, node)
+            bound = _bound(binding, node)
             if not isinstance(bound, Column):
                 raise source.error(node, f"{source.of(node)} has no name", "Give it one: expression AS name.")
             yield bound.path[-1], bound
@@ -46,29 +47,32 @@ def parse_list(option: str, text: str) -> tuple[Source, list[exp.Expr]]:
     return source, found.expressions
 
 
-def _bound(binder: Binder, node: exp.Expr) -> Expression:
+def _bound(binding: Binding, node: exp.Expr) -> Expression:
     """Bind an expression. A whole column may be of any type, and a CHAR."""
     if isinstance(node, exp.Column) and len(node.parts) == 1:
-        field = binder.whole_column(node)
+        field = whole_column(binding, node)
         return Column((field.name,), field.type)
-    return binder.bind(node)
+    return binding.bind(node)
 
 
-def _typed(source: Source, node: exp.Alias, bound: Expression, schema: pa.Schema) -> Expression:
-    """Give a null without a type that of the column whose name it has."""
+def _named(binding: Binding, node: exp.Alias) -> Expression:
+    """Bind an expression with a name. A null without a type gets that of the column of this name."""
+    bound, schema = _bound(binding, node.this), binding.schema
     if not pa.types.is_null(bound.kind):
         return bound
     at = schema.get_field_index(node.alias)
     if at < 0 or not is_scalar(value_type(schema.field(at).type)):
-        raise source.error(node, "a null needs a type", f"Write CAST(NULL AS STRING) AS {node.alias}, or another type.")
+        raise binding.source.error(
+            node, "a null needs a type", f"Write CAST(NULL AS STRING) AS {node.alias}, or another type."
+        )
     return Literal(None, value_type(schema.field(at).type))
 
 
-def _others(source: Source, node: exp.Star, schema: pa.Schema) -> Iterator[tuple[str, Expression]]:
+def _others(binding: Binding, node: exp.Star) -> Iterator[tuple[str, Expression]]:
     """Yield all columns but those that `* EXCLUDE` names."""
     if any(value for name, value in node.args.items() if name != "except_"):
-        raise source.error(node, "only EXCLUDE can follow *", _EXAMPLE)
-    excluded = {Binder(source, schema).whole_column(each).name for each in node.args.get("except_") or ()}
-    for field in schema:
+        raise binding.source.error(node, "only EXCLUDE can follow *", _EXAMPLE)
+    excluded = {whole_column(binding, each).name for each in node.args.get("except_") or ()}
+    for field in binding.schema:
         if field.name not in excluded:
             yield field.name, Column((field.name,), field.type)

@@ -48,7 +48,7 @@ def random_condition(chance: random.Random, columns: Mapping[str, str], rows: Se
     if depth and chance.random() < 0.6:
         left = random_condition(chance, columns, rows, depth - 1)
         right = random_condition(chance, columns, rows, depth - 1)
-        return chance.choice([_and, _or, lambda one, _: _not(one)])(left, right)
+        return chance.choice([_and(left, right), _or(left, right), _not(left)])
     name = chance.choice(sorted(columns))
     value = dict(chance.choice(rows)).get(name) if rows else None
     quoted = f"`{name.replace('`', '``')}`"

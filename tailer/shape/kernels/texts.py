@@ -1,0 +1,61 @@
+"""Functions of text that Arrow has not, or not as Spark does them."""
+
+import hashlib
+import unicodedata
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.shape.rows import Values
+from tailer.shape.types import STRING
+
+__all__ = ["change_case", "hashed", "sliced"]
+
+
+def change_case(ascii_only: Callable[[Values], Values], change: Callable[[str], str]) -> Callable[..., Values]:
+    """Return the function that changes the case of texts: by Arrow if all are ASCII, else by Unicode's full mappings.
+
+    It fails for characters that this Python's Unicode has not, because later versions give some of them a case.
+    """
+
+    def of_one(text: str | None) -> str | None:
+        if text is None or text.isascii():
+            return text if text is None else change(text)
+        if any(unicodedata.category(each) == "Cn" for each in text):
+            raise pa.ArrowInvalid(f"a character is not in Unicode {unicodedata.unidata_version}")
+        return change(text)
+
+    def run(_: pa.DataType, values: Values) -> Values:
+        if _is_ascii(values):
+            return ascii_only(values)
+        if isinstance(values, pa.Scalar):
+            return pa.scalar(of_one(values.as_py()), STRING)
+        return pa.array([of_one(each) for each in values.to_pylist()], STRING)
+
+    return run
+
+
+def _is_ascii(values: Values) -> bool:
+    found = pc.string_is_ascii(values)
+    return found.as_py() is not False if isinstance(found, pa.Scalar) else found.false_count == 0
+
+
+def sliced(values: Values, position: int, length: int) -> Values:
+    """Return `substring(values, position, length)`: positions count from 1, negative ones from the end."""
+    if length <= 0:
+        return pc.utf8_slice_codeunits(values, start=0, stop=0)
+    if position >= 0:
+        start = max(position - 1, 0)
+        return pc.utf8_slice_codeunits(values, start=start, stop=start + length)
+    end = position + length
+    return pc.utf8_slice_codeunits(values, start=position, stop=end if end < 0 else None)
+
+
+def hashed(values: Values, bits: int) -> Values:
+    """Return the SHA-2 of texts or bytes, as hexadecimal text."""
+    new = {224: hashlib.sha224, 256: hashlib.sha256, 384: hashlib.sha384, 512: hashlib.sha512}[bits]
+    raw = pc.cast(values, pa.binary())
+    if isinstance(raw, pa.Scalar):
+        return pa.scalar(new(raw.as_py()).hexdigest() if raw.is_valid else None, STRING)
+    return pa.array([None if each is None else new(each).hexdigest() for each in raw.to_pylist()], STRING)

@@ -1,0 +1,75 @@
+"""Arithmetic operators, with the types that Spark gives their operands and results."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+from sqlglot import exp
+
+from tailer.shape.parse.binding import Binding
+from tailer.shape.tree import Expression, Literal
+from tailer.shape.types import INTEGERS, MAX_DIGITS, as_decimal, common_type, is_number, kind_text
+
+__all__ = ["OPERATORS", "arithmetic", "minus"]
+
+OPERATORS: Final = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%"}
+
+# The types of both operands, and of the result.
+_Types = tuple[Sequence[pa.DataType], pa.DataType]
+
+
+def arithmetic(binding: Binding, node: exp.Binary) -> Expression:
+    """Bind `+`, `-`, `*`, `/` and `%`."""
+    nodes = (node.this, node.expression)
+    values = [binding.bind(each) for each in nodes]
+    for each, value in zip(nodes, values, strict=True):
+        binding.must_be(each, value, is_number(value.kind), "a number")
+    operator = OPERATORS[type(node)]
+    found = _types(operator, values)
+    if found is None:
+        reason = f"{operator} of {' and '.join(kind_text(value.kind) for value in values)} is not supported"
+        raise binding.source.error(node, f"{reason}, as it is not exact", "Write CAST(... AS double) of an operand.")
+    kinds, result = found
+    arguments = [binding.converted(*each) for each in zip(nodes, values, kinds, strict=True)]
+    return binding.call(operator, arguments, result)
+
+
+def minus(binding: Binding, node: exp.Neg) -> Expression:
+    """Bind a minus before what is no number."""
+    value = binding.bind(node.this)
+    binding.must_be(node.this, value, is_number(value.kind), "a number")
+    return binding.call("negative", [value], value.kind) if is_number(value.kind) else Literal(None, pa.null())
+
+
+def _types(operator: str, values: Sequence[Expression]) -> _Types | None:
+    known = [value.kind for value in values if not pa.types.is_null(value.kind)] or [pa.float64()]
+    kinds = [known[0] if pa.types.is_null(value.kind) else value.kind for value in values]
+    if any(map(pa.types.is_decimal, kinds)) and not any(map(pa.types.is_floating, kinds)):
+        first, second = (_decimal(value, kind) for value, kind in zip(values, kinds, strict=True))
+        result = _decimal_result(operator, first, second)
+        return None if result is None else ((first, second), result)
+    if operator == "/":
+        return (pa.float64(), pa.float64()), pa.float64()
+    found = common_type(*kinds)
+    if operator == "%" and pa.types.is_floating(found):
+        return None
+    return (found, found), found
+
+
+def _decimal(value: Expression, kind: pa.DataType) -> pa.DataType:
+    """Return the decimal type of an operand. A literal has no more digits than it needs."""
+    if kind in INTEGERS and isinstance(value, Literal) and value.value is not None:
+        return pa.decimal128(len(str(abs(int(value.value)))), 0)
+    return as_decimal(kind)
+
+
+def _decimal_result(operator: str, first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
+    if operator in ("+", "-"):
+        scale = max(first.scale, second.scale)
+        digits = max(first.precision - first.scale, second.precision - second.scale) + scale + 1
+    elif operator == "*":
+        scale = first.scale + second.scale
+        digits = first.precision + second.precision + 1
+    else:
+        return None
+    return pa.decimal128(digits, scale) if digits <= MAX_DIGITS else None

@@ -1,0 +1,127 @@
+"""The core of binding: nodes of sqlglot become typed expressions, with Spark's types and implicit casts."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
+from typing import Any, Final
+
+import pyarrow as pa
+from sqlglot import exp
+
+from tailer.errors import ConfigError
+from tailer.events import type_text
+from tailer.shape.evaluate import compiled
+from tailer.shape.parse.literals import literal_of, moment
+from tailer.shape.parse.source import Source
+from tailer.shape.rows import KnownRow
+from tailer.shape.tree import Call, Expression, Literal
+from tailer.shape.types import BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, common_type, is_scalar, kind_text
+
+__all__ = ["TIMES", "WRITE_CAST", "Binding", "Nodes"]
+
+Nodes = Mapping[type[exp.Expr], "Callable[[Binding, Any], Expression]"]
+
+TIMES: Final = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
+WRITE_CAST: Final = "Write CAST(... AS ...) to say which type is meant."
+
+# sqlglot says with other arguments what a node means besides, such as `safe` of TRY_CAST.
+_ARGUMENTS: Final = frozenset(
+    [
+        *("this", "expression", "expressions", "is_string", "quoted", "table", "db", "catalog"),
+        *("low", "high", "to", "negate", "ifs", "true", "false", "default"),
+    ]
+)
+_HARMLESS: Final = frozenset(["typed", "safe"])
+
+
+class Binding:
+    """Typed expressions over the columns of a schema. `nodes`: what binds each type of node.
+
+    The methods raise `ConfigError`.
+    """
+
+    def __init__(self, source: Source, schema: pa.Schema, nodes: Nodes) -> None:
+        self.source = source
+        self.schema = schema
+        self._nodes = nodes
+
+    def bind(self, node: exp.Expr) -> Expression:
+        """Return the typed expression of a node."""
+        bound = self._nodes.get(type(node))
+        unknown = {name for name, value in node.args.items() if value} - _ARGUMENTS
+        if isinstance(node, exp.Div | exp.DPipe):
+            unknown -= _HARMLESS
+        if bound is None or unknown:
+            words = " ".join([type(node).__name__, *sorted(unknown)]).upper()
+            raise self.source.error(node, f"{words} is not supported in expressions")
+        return bound(self, node)
+
+    def boolean(self, node: exp.Expr) -> Expression:
+        """Return the typed expression of a node that must be boolean."""
+        found = self.bind(node)
+        if found.kind == BOOLEAN:
+            return found
+        if pa.types.is_null(found.kind):
+            return Literal(None, BOOLEAN)
+        remedy = "Write a condition, such as country = 'DE'."
+        raise self.source.error(node, f"{self.source.of(node)} is {type_text(found.kind)}, not boolean", remedy)
+
+    def call(self, function: str, arguments: Iterable[Expression], kind: pa.DataType) -> Expression:
+        """Return a call; where all arguments are literals, its result, unless it fails."""
+        found = Call(function, tuple(arguments), kind)
+        if not all(isinstance(each, Literal) for each in found.arguments):
+            return found
+        try:
+            value = compiled(found)(KnownRow({}))
+        except pa.ArrowInvalid:
+            return found  # as in Spark, it fails for a row for which it is evaluated
+        return literal_of(value if isinstance(value, pa.Scalar) else value[0])
+
+    def converted(self, node: exp.Expr, value: Expression, kind: pa.DataType) -> Expression:
+        """Return a value in the type to which Spark casts it implicitly. `node`: for errors."""
+        if value.kind == kind:
+            return value
+        if isinstance(value, Literal) and value.kind == STRING and kind in TIMES:
+            return self.moment(node, str(value.value), kind)
+        return self.call("cast", [value], kind)
+
+    def moment(self, node: exp.Expr, text: str, kind: pa.DataType) -> Literal:
+        """Return the date or the timestamp of a text."""
+        try:
+            return moment(text, kind)
+        except ValueError as error:
+            raise self.source.error(node, f"{text!r} is not read as {kind_text(kind)}: {error}") from None
+
+    def alike(self, nodes: Sequence[exp.Expr], values: Sequence[Expression]) -> tuple[Expression, ...]:
+        """Return values in the type that they have in common, as Spark finds it."""
+        for node, value in zip(nodes, values, strict=True):
+            self.scalar(node, value)
+        timely = any(value.kind in TIMES for value in values)
+        kinds = [value.kind for value in values if not (timely and isinstance(value, Literal) and value.kind == STRING)]
+        found: pa.DataType | None = reduce(
+            lambda left, right: None if left is None else common_type(left, right), kinds, pa.null()
+        )
+        if found is None:
+            types = " and ".join(dict.fromkeys(kind_text(value.kind) for value in values))
+            parent = nodes[0].parent or nodes[0]
+            raise self.source.error(parent, f"{types} have no type in common that is exact", WRITE_CAST)
+        kind = BOOLEAN if pa.types.is_null(found) else found
+        return tuple(self.converted(node, value, kind) for node, value in zip(nodes, values, strict=True))
+
+    def scalar(self, node: exp.Expr, value: Expression) -> Expression:
+        """Return a value that must be of a type with an order."""
+        if not is_scalar(value.kind):
+            remedy = "Name a field of it, or write IS NULL."
+            raise self.source.error(
+                node, f"{self.source.of(node)} is {type_text(value.kind)}, which has no literals", remedy
+            )
+        return value
+
+    def must_be(self, node: exp.Expr, value: Expression, fits: bool, wanted: str) -> None:
+        """Raise `ConfigError` if a value is not of the type that an operator takes."""
+        if not fits and not pa.types.is_null(value.kind):
+            raise self.mistyped(node, value, wanted)
+
+    def mistyped(self, node: exp.Expr, value: Expression, wanted: str) -> ConfigError:
+        """Return the error about a value of a wrong type."""
+        reason = f"{self.source.of(node)} is {kind_text(value.kind)}, where {wanted} is needed"
+        return self.source.error(node, reason, WRITE_CAST)

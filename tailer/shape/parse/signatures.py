@@ -1,0 +1,184 @@
+"""The functions of Spark that expressions may call: their arguments, and the type of their result."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+from sqlglot import exp
+
+from tailer.errors import did_you_mean
+from tailer.shape.parse.binding import Binding
+from tailer.shape.tree import Expression, Literal
+from tailer.shape.types import BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, is_number, kind_text
+
+__all__ = ["bind_function", "case", "concat"]
+
+Signature = Callable[[Binding, exp.Expr, Sequence[exp.Expr]], Expression]
+
+_MAX_INT: Final = 2**31 - 1
+
+
+def bind_function(binding: Binding, node: exp.Anonymous) -> Expression:
+    """Bind a call of a function by its name."""
+    name = str(node.this).lower()
+    signature = _SIGNATURES.get(name)
+    if signature is None:
+        remedy = did_you_mean(name, _SIGNATURES) or f"These are: {', '.join(sorted(_SIGNATURES))}."
+        raise binding.source.error(node, f"the function {name} is not supported", remedy)
+    return signature(binding, node, node.expressions)
+
+
+def case(binding: Binding, branches: Sequence[tuple[Expression, exp.Expr]], default: exp.Expr) -> Expression:
+    """Bind CASE: each branch is a condition and the node of a value."""
+    nodes = [*(value for _, value in branches), default]
+    values = binding.alike(nodes, [binding.bind(each) for each in nodes])
+    arguments = [each for (condition, _), value in zip(branches, values, strict=False) for each in (condition, value)]
+    return binding.call("case", [*arguments, values[-1]], values[-1].kind)
+
+
+def _choice(binding: Binding, node: exp.Expr, nodes: Sequence[exp.Expr]) -> Expression:
+    """Bind IF."""
+    _count(binding, node, nodes, 3)
+    condition, value, other = nodes
+    return case(binding, [(binding.boolean(condition), value)], other)
+
+
+def _count(binding: Binding, node: exp.Expr, nodes: Sequence[exp.Expr], least: int, most: int | None = None) -> None:
+    most = least if most is None else most
+    if not least <= len(nodes) <= most:
+        wanted = str(least) if most == least else f"{least} to {most}"
+        raise binding.source.error(node, f"{binding.source.of(node)} takes {wanted} arguments, and has {len(nodes)}")
+
+
+def _coalesce(binding: Binding, node: exp.Expr, nodes: Sequence[exp.Expr]) -> Expression:
+    _count(binding, node, nodes, 1, 1000)
+    values = binding.alike(nodes, [binding.bind(each) for each in nodes])
+    return binding.call("coalesce", values, values[0].kind)
+
+
+def _nullif(binding: Binding, node: exp.Expr, nodes: Sequence[exp.Expr]) -> Expression:
+    _count(binding, node, nodes, 2)
+    value = binding.bind(nodes[0])
+    same = binding.call("=", binding.alike(nodes, [value, binding.bind(nodes[1])]), BOOLEAN)
+    return binding.call("case", [same, Literal(None, value.kind), value], value.kind)
+
+
+def _argument(binding: Binding, node: exp.Expr, kinds: Sequence[pa.DataType]) -> Expression:
+    """Return an argument of one of some types; null has the first."""
+    value = binding.bind(node)
+    if pa.types.is_null(value.kind):
+        return Literal(None, kinds[0])
+    if value.kind not in kinds:
+        raise binding.mistyped(node, value, " or ".join(map(kind_text, kinds)))
+    return value
+
+
+def _of(function: str, result: pa.DataType, *kinds: pa.DataType) -> Signature:
+    """Return the signature of a function with one argument."""
+
+    def bind(binding: Binding, node: exp.Expr, nodes: Sequence[exp.Expr]) -> Expression:
+        _count(binding, node, nodes, 1)
+        return binding.call(function, [_argument(binding, nodes[0], kinds)], result)
+
+    return bind
+
+
+def _length(binding: Binding, node: exp.Expr, nodes: Sequence[exp.Expr]) -> Expression:
+    _count(binding, node, nodes, 1)
+    value = _argument(binding, nodes[0], (STRING, pa.binary()))
+    return binding.call("length" if value.kind == STRING else "length of bytes", [value], pa.int32())
+
+
+def _absolute(binding: Binding, node: exp.Expr, nodes: Sequence[exp.Expr]) -> Expression:
+    _count(binding, node, nodes, 1)
+    value = binding.bind(nodes[0])
+    binding.must_be(nodes[0], value, is_number(value.kind), "a number")
+    return binding.call("abs", [value], value.kind) if is_number(value.kind) else Literal(None, pa.null())
+
+
+def concat(binding: Binding, node: exp.Expr, nodes: Sequence[exp.Expr]) -> Expression:
+    """Bind `||` and concat."""
+    _count(binding, node, nodes, 1, 1000)
+    return binding.call("concat", [_argument(binding, each, [STRING]) for each in nodes], STRING)
+
+
+def _literal(binding: Binding, node: exp.Expr, kinds: Sequence[pa.DataType]) -> Literal:
+    value = _argument(binding, node, kinds)
+    if not isinstance(value, Literal) or value.value is None:
+        raise binding.source.error(node, f"{binding.source.of(node)} is not a constant")
+    return value
+
+
+def _search(function: str) -> Signature:
+    """Return the signature of a function that searches a text for a constant."""
+
+    def bind(binding: Binding, node: exp.Expr, nodes: Sequence[exp.Expr]) -> Expression:
+        _count(binding, node, nodes, 2)
+        return binding.call(
+            function, [_argument(binding, nodes[0], [STRING]), _literal(binding, nodes[1], [STRING])], BOOLEAN
+        )
+
+    return bind
+
+
+def _int(binding: Binding, node: exp.Expr) -> int:
+    return int(str(_literal(binding, node, [pa.int32()]).value))
+
+
+def _slice(binding: Binding, text: exp.Expr, position: int, length: int) -> Expression:
+    numbers = [Literal(each, pa.int32()) for each in (position, length)]
+    return binding.call("substring", [_argument(binding, text, [STRING]), *numbers], STRING)
+
+
+def _substring(binding: Binding, node: exp.Expr, nodes: Sequence[exp.Expr]) -> Expression:
+    _count(binding, node, nodes, 2, 3)
+    length = _int(binding, nodes[2]) if len(nodes) == 3 else _MAX_INT
+    return _slice(binding, nodes[0], _int(binding, nodes[1]), length)
+
+
+def _left(binding: Binding, node: exp.Expr, nodes: Sequence[exp.Expr]) -> Expression:
+    _count(binding, node, nodes, 2)
+    return _slice(binding, nodes[0], 1, _int(binding, nodes[1]))
+
+
+def _right(binding: Binding, node: exp.Expr, nodes: Sequence[exp.Expr]) -> Expression:
+    _count(binding, node, nodes, 2)
+    length = max(_int(binding, nodes[1]), 0)
+    return _slice(binding, nodes[0], -length, length)
+
+
+def _sha2(binding: Binding, node: exp.Expr, nodes: Sequence[exp.Expr]) -> Expression:
+    _count(binding, node, nodes, 2)
+    bits = _int(binding, nodes[1]) or 256
+    if bits not in (224, 256, 384, 512):
+        raise binding.source.error(nodes[1], f"SHA-2 has no {bits} bits", "Write 256.")
+    value = _argument(binding, nodes[0], (STRING, pa.binary()))
+    return binding.call("sha2", [value, Literal(bits, pa.int32())], STRING)
+
+
+_TIMES: Final = (TIMESTAMP, TIMESTAMP_NTZ)
+_DAYS: Final = (DATE, *_TIMES)
+_SIGNATURES: Final[Mapping[str, Signature]] = {
+    **dict.fromkeys(["coalesce", "ifnull", "nvl"], _coalesce),
+    "nullif": _nullif,
+    "if": _choice,
+    **dict.fromkeys(["upper", "ucase"], _of("upper", STRING, STRING)),
+    **dict.fromkeys(["lower", "lcase"], _of("lower", STRING, STRING)),
+    **dict.fromkeys(["length", "len", "char_length", "character_length"], _length),
+    **dict.fromkeys(["substring", "substr"], _substring),
+    "left": _left,
+    "right": _right,
+    "trim": _of("trim", STRING, STRING),
+    "ltrim": _of("ltrim", STRING, STRING),
+    "rtrim": _of("rtrim", STRING, STRING),
+    "startswith": _search("startswith"),
+    "endswith": _search("endswith"),
+    "contains": _search("contains"),
+    "concat": concat,
+    "abs": _absolute,
+    "year": _of("year", pa.int32(), *_DAYS),
+    "month": _of("month", pa.int32(), *_DAYS),
+    **dict.fromkeys(["day", "dayofmonth"], _of("day", pa.int32(), *_DAYS)),
+    "hour": _of("hour", pa.int32(), *_TIMES),
+    "sha2": _sha2,
+}
