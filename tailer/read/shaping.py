@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from tailer.errors import ConfigError
 from tailer.plan import TASKS, ChangePlan
+from tailer.read.pruning import prune
 from tailer.schema.columns import physical_name
 from tailer.shape.condition import Condition, parse_condition
 from tailer.shape.select import Select, parse_select
@@ -72,7 +73,7 @@ def with_condition(plan: ChangePlan, text: str, columns: pa.Schema | None = None
             own[id(task.schema)] = _fitting(parse, _named(task.schema, columns)) or latest
     shift = (_FIRST_READING + crc32(text.encode()) % _READINGS) * TASKS
     tasks = (replace(task, where=own[id(task.schema)], index=task.index + shift) for task in plan.tasks)
-    return replace(plan, tasks=tuple(tasks))
+    return prune(replace(plan, tasks=tuple(tasks)))
 
 
 def with_select(plan: ChangePlan, text: str) -> ChangePlan:

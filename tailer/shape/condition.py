@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.errors import ExpressionFailed
-from tailer.shape.evaluate import Evaluator, compiled
+from tailer.shape.evaluate import Evaluator, compiled, failure
 from tailer.shape.ranges import ColumnRange, may_be_true
 from tailer.shape.rows import BatchRows
 from tailer.shape.tree import Expression, column_types, columns_of, from_json, to_json
@@ -50,7 +50,7 @@ class Condition:
         try:
             found = self._evaluate(BatchRows(rows))
         except pa.ArrowInvalid as error:
-            raise ExpressionFailed(self.text, str(error)) from error
+            raise ExpressionFailed(self.text, failure(error)) from None
         if isinstance(found, pa.Scalar):
             return pa.repeat(pa.scalar(found.as_py() is True), rows.num_rows)
         return pc.fill_null(found, False) if found.null_count else found

@@ -16,7 +16,7 @@ from tailer.shape.kernels.patterns import parse_pattern
 from tailer.shape.rows import Rows, Values, spread
 from tailer.shape.tree import Call, Column, Expression, Literal
 
-__all__ = ["Evaluator", "can_fail", "compiled"]
+__all__ = ["Evaluator", "can_fail", "compiled", "failure"]
 
 Evaluator = Callable[[Rows], Values]
 
@@ -41,6 +41,14 @@ def compiled(expression: Expression) -> Evaluator:
         first, second = arguments
         return lambda rows: run(kind, first(rows), second(rows))
     return lambda rows: run(kind, *[each(rows) for each in arguments])
+
+
+def failure(error: pa.ArrowInvalid) -> str:
+    """Return why an expression failed, without the value for which it did: that may be a secret."""
+    text = str(error)
+    if "overflow" in text:
+        return "a number overflows"
+    return "a division by zero" if "divide by zero" in text else "a value cannot be converted, or is not defined"
 
 
 def can_fail(expression: Expression) -> bool:

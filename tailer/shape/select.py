@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tailer.errors import ConfigError, ExpressionFailed
 from tailer.schema.columns import METADATA_NAMES
-from tailer.shape.evaluate import Evaluator, compiled
+from tailer.shape.evaluate import Evaluator, compiled, failure
 from tailer.shape.rows import BatchRows
 from tailer.shape.tree import Column, Expression, column_types, columns_of, from_json, to_json
 
@@ -78,7 +78,7 @@ class Select:
         try:
             found = evaluate(BatchRows(rows))
         except pa.ArrowInvalid as error:
-            raise ExpressionFailed(self.text, str(error)) from error
+            raise ExpressionFailed(self.text, failure(error)) from None
         return pa.repeat(found, rows.num_rows) if isinstance(found, pa.Scalar) else found
 
     def to_text(self) -> str:

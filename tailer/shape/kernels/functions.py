@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from tailer.shape.kernels import comparisons
 from tailer.shape.kernels.arithmetic import divisor_can_be_zero, fails_for_integers, remainder
 from tailer.shape.kernels.casts import cast, cast_can_fail
+from tailer.shape.kernels.keyed_hash import keyed_hash
 from tailer.shape.kernels.texts import change_case, hashed, sliced
 from tailer.shape.rows import Values
 from tailer.shape.tree import Call
@@ -91,5 +92,6 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     "month": _part_of_time(pc.month),
     "day": _part_of_time(pc.day),
     "hour": _part_of_time(pc.hour),
+    "hmac_sha256": Function(lambda _, value, place: keyed_hash(value, place.as_py())),
     "sha2": Function(lambda _, value, bits: hashed(value, bits.as_py())),
 }

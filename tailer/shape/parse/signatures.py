@@ -6,9 +6,10 @@ from typing import Final
 import pyarrow as pa
 from sqlglot import exp
 
-from tailer.errors import did_you_mean
+from tailer.errors import ConfigError, did_you_mean
+from tailer.shape.kernels.keyed_hash import read_secret
 from tailer.shape.parse.binding import Binding
-from tailer.shape.tree import Expression, Literal
+from tailer.shape.tree import Call, Expression, Literal
 from tailer.shape.types import BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, is_number, kind_text
 
 __all__ = ["bind_function", "case", "concat"]
@@ -156,6 +157,18 @@ def _sha2(binding: Binding, node: exp.Expr, nodes: Sequence[exp.Expr]) -> Expres
     return binding.call("sha2", [value, Literal(bits, pa.int32())], STRING)
 
 
+def _hmac(binding: Binding, node: exp.Expr, nodes: Sequence[exp.Expr]) -> Expression:
+    """Bind the keyed hash. The tree has the place of the secret alone, and constants are not hashed while parsing."""
+    _count(binding, node, nodes, 2)
+    place = _literal(binding, nodes[1], [STRING])
+    try:
+        read_secret(str(place.value))
+    except ConfigError as error:
+        raise binding.source.error(nodes[1], error.reason, error.remedy) from None
+    value = _argument(binding, nodes[0], (STRING, pa.binary()))
+    return Call("hmac_sha256", (value, place), STRING)
+
+
 _TIMES: Final = (TIMESTAMP, TIMESTAMP_NTZ)
 _DAYS: Final = (DATE, *_TIMES)
 _SIGNATURES: Final[Mapping[str, Signature]] = {
@@ -180,5 +193,6 @@ _SIGNATURES: Final[Mapping[str, Signature]] = {
     "month": _of("month", pa.int32(), *_DAYS),
     **dict.fromkeys(["day", "dayofmonth"], _of("day", pa.int32(), *_DAYS)),
     "hour": _of("hour", pa.int32(), *_TIMES),
+    "hmac_sha256": _hmac,
     "sha2": _sha2,
 }
