@@ -101,10 +101,10 @@ _SKIPPED: Final = (
 
 
 class PlanReport:
-    """What is noted of the plans that the pipeline `name` delivers.
+    """Counts and warnings about the plans that the pipeline `name` delivers.
 
-    The files that they skip are counted. With `row_ids`, versions without these cause warnings, one for each reason:
-    nulls are announced.
+    Files that they skip are counted. With `row_ids`, versions without these cause warnings, one for each reason: nulls
+    are announced.
     """
 
     def __init__(self, name: str, row_ids: bool) -> None:

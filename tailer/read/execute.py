@@ -1,10 +1,10 @@
 """`execute`: a task becomes change rows. One synchronous function for worker threads, Spark executors and readers.
 
 Rows stream: a row group is read in batches of about `BATCH_BYTES`, so a file of any size passes through in bounded
-memory (invariant 7); `tailer.read.batch_sizes` decides how many rows that may be. Row positions are counted over the
-whole file, across row groups, and selected by the task's deletion vectors; row groups in which nothing is selected are
-not read. The same task always yields the same rows in the same order (invariant 4). A row that cannot be read with the
-types of the table stops the task (invariant 5).
+memory (invariant 7); `tailer.read.parquet.batch_sizes` decides how many rows that may be. Row positions are counted
+over the whole file, across row groups, and selected by the task's deletion vectors; row groups in which nothing is
+selected are not read. The same task always yields the same rows in the same order (invariant 4). A row that cannot be
+read with the types of the table stops the task (invariant 5).
 
 A task may be executed in parts. The number of rows before a row group and the size of the file alone decide to which
 part it belongs, so the parts can be made without reading the footer.
@@ -27,12 +27,12 @@ from tailer.errors import DataCorrupt
 from tailer.events import CHANGE_TYPE, ChangeBatch
 from tailer.files.row_bitmaps import words_of
 from tailer.plan import END, ChangeTask
-from tailer.read.batch_sizes import MAX_ROWS, BatchSizes, ValueSizes
 from tailer.read.data_files import LOCAL, DataFile, Files, check_task, translated
-from tailer.read.layout import layout_of
 from tailer.read.matching import Batches, ChangedRows, RowFilter, rows_of_changes
+from tailer.read.parquet.batch_sizes import MAX_ROWS, BatchSizes, ValueSizes
 from tailer.read.parquet.footer import Footer
 from tailer.read.parquet.int96 import open_as_binary
+from tailer.read.parquet.layout import layout_of
 from tailer.read.parquet.row_group_ranges import RowGroupRanges
 from tailer.read.projection import stamps
 from tailer.read.selection import CHANGE_FILES, Selection

@@ -24,7 +24,7 @@ from tailer.errors import DataCorrupt
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ROW_ID, VARIANT, ChangeType, has_variant, is_variant
 from tailer.files.partition_values import partition_scalar
 from tailer.plan import ROW_TRACKING, ChangeTask, RowTracking, TaskKind, output_schema
-from tailer.read.batch_sizes import MAX_ROWS
+from tailer.read.parquet.batch_sizes import MAX_ROWS
 from tailer.read.parquet.int96 import decoder
 from tailer.read.parquet.legacy_datetimes import OldCalendar
 from tailer.schema.char_types import char_lengths, padding

@@ -13,9 +13,9 @@ from tailer.events import CHANGE_TYPE, ChangeType
 from tailer.files import deletion_vector
 from tailer.files.row_bitmaps import positions_of, span
 from tailer.plan import ChangeTask, DeletionVectorRef, Refinement, TaskKind
-from tailer.read.batch_sizes import MAX_ROWS
 from tailer.read.data_files import Files, translated
 from tailer.read.matching import NO_TYPE, Batches, ChangedRows, RowFilter
+from tailer.read.parquet.batch_sizes import MAX_ROWS
 from tailer.read.projection import repeated
 
 __all__ = ["CHANGE_FILES", "Selection"]

@@ -1,4 +1,4 @@
-"""What a pipeline delivers of a table, on the tasks of its plans: a condition (`where`), and columns (`select`).
+"""Plans of what a pipeline delivers of a table: of rows that fulfil a condition (`where`), with columns (`select`).
 
 A condition is checked against the columns that a task's rows have: deleted rows may have those before a version, all
 others have those after it. What a condition lets through are the changes of the filtered table, the table's rows that

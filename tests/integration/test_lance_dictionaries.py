@@ -27,7 +27,7 @@ from tailer.config.tables import open_table
 from tailer.engine.local import LocalEngine
 from tailer.events import METADATA_FIELDS, ChangeBatch
 from tailer.pipeline.row_delivery import row_pipeline
-from tailer.read.batch_sizes import BATCH_BYTES
+from tailer.read.parquet.batch_sizes import BATCH_BYTES
 from tailer.sink import Sink
 from tailer.start import Start
 from tailer.stores.wakeup import TimerWake

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tailer.read.batch_sizes import MAX_ROWS
 from tailer.read.execute import execute
+from tailer.read.parquet.batch_sizes import MAX_ROWS
 from tests.support.tables.log_files import marked, parquet, task
 
 GIANT: Final = 200_000  # bytes of a value

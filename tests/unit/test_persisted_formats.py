@@ -37,6 +37,7 @@ from tailer.plan import (
     TaskKind,
 )
 from tailer.progress.state_table import StateTable
+from tailer.read.shaping import with_condition, with_select
 from tailer.shards.assignment import shard_numbers
 from tailer.shards.division import Division
 from tailer.shards.resharding import layout_id, stream_names
@@ -383,6 +384,7 @@ def test_offsets_of_spark(place: StreamPlace, app_id: str | None, offset: str) -
 # Task numbers.
 
 BY_KEY: Final = PairingRules(compute_updates=True, key=("id",))
+COUNTRIES: Final = pa.schema([("id", pa.int64()), ("country", pa.string())])
 ODD: Final = 'it\'s "é"'
 # Columns, rules, and the task numbers of formats 1 and 2 divided by 2**32.
 READINGS: Final = [
@@ -449,6 +451,40 @@ def test_task_numbers_where_columns_have_maps() -> None:
     assert not has_maps_in_order(plan)
     deleted = planned(["id"], pa.schema([("id", pa.int64()), ("m", pa.map_(pa.string(), pa.int64()))]))
     assert numbers(renumbered(deleted, rules))[0] > 2**29 * TASKS
+
+
+def test_task_numbers_of_a_condition() -> None:
+    """Format 4 ends before 2**30. Where rows are compared, `where` and `select` are in the text of formats 2 and 3."""
+    whole = planned(["id", "country"])
+    whole = replace(whole, schema=COUNTRIES, tasks=tuple(replace(task, schema=COUNTRIES) for task in whole.tasks))
+    plan = with_condition(whole, "country = 'DE'")
+    assert numbers(plan) == [818769381 * TASKS, 818769381 * TASKS + 1]
+    assert 3 * 2**28 < 818769381 < 2**30
+    assert numbers(renumbered(plan, PairingRules())) == [272654480 * TASKS, 272654480 * TASKS + 1]
+    selected = with_select(plan, "id, country")
+    assert numbers(selected) == numbers(plan)
+    assert numbers(renumbered(selected, PairingRules())) == [362897470 * TASKS, 362897470 * TASKS + 1]
+    snapshot = replace(whole, tasks=tuple(replace(task, index=SNAPSHOT_TASKS + task.index) for task in whole.tasks))
+    found = with_condition(snapshot, "country = 'DE'")
+    assert numbers(found) == [SNAPSHOT_TASKS + 818769381 * TASKS, SNAPSHOT_TASKS + 818769381 * TASKS + 1]
+    assert all(Position(7, number, 0).in_snapshot for number in numbers(found))
+
+
+def test_another_condition_does_not_go_on_in_the_middle_of_a_version() -> None:
+    whole = planned(["id", "country"])
+    whole = replace(whole, schema=COUNTRIES, tasks=tuple(replace(task, schema=COUNTRIES) for task in whole.tasks))
+    partitioned = replace(
+        whole, tasks=tuple(replace(task, partition_values=(("country", "DE"),)) for task in whole.tasks)
+    )
+    place = Position(7, numbers(with_condition(whole, "country = 'DE'"))[0], 5)
+    check_reading(with_condition(whole, "country = 'DE'"), place)
+    others = [whole, with_condition(whole, "country = 'FR'"), with_condition(partitioned, "country = 'FR'")]
+    for plan in others:
+        with pytest.raises(ConfigError, match="version 7 was delivered in part"):
+            check_reading(plan, place)
+        check_reading(plan, Position.end(7))
+        check_reading(plan, Position.opening(7))
+    assert others[-1].tasks == ()
 
 
 @pytest.mark.parametrize("number", [4, 5])

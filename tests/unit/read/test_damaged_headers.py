@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailer.errors import DataCorrupt
-from tailer.read.batch_sizes import BATCH_BYTES
 from tailer.read.execute import execute
+from tailer.read.parquet.batch_sizes import BATCH_BYTES
 from tailer.read.parquet.thrift import I32, LIST, STRUCT, list_size, number, offsets, skip, zigzag
 from tests.support.tables.log_files import parquet, task
 

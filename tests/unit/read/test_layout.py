@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 
-import tailer.read.layout
+import tailer.read.parquet.layout
 from tailer.errors import DataCorrupt, UnsupportedFeature
 from tailer.events import METADATA_FIELDS
 from tailer.plan import ChangeTask, RowTracking, TaskKind, add_row_ids
@@ -55,8 +55,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(",".join(made.columns))
         return made
 
-    monkeypatch.setattr(tailer.read.layout, "Projection", noted)
-    monkeypatch.setattr(tailer.read.layout, "_last", threading.local())
+    monkeypatch.setattr(tailer.read.parquet.layout, "Projection", noted)
+    monkeypatch.setattr(tailer.read.parquet.layout, "_last", threading.local())
     return found
 
 
@@ -144,7 +144,7 @@ def test_tasks_that_are_alike(tmp_path: Path) -> None:
 
     expected = []
     for each in tasks:
-        tailer.read.layout._last.__dict__.clear()
+        tailer.read.parquet.layout._last.__dict__.clear()
         expected.append(all_columns(each))
     chance = random.Random(7)
     for _ in range(200):

@@ -29,8 +29,8 @@ from tailer.events import ChangeBatch, ChangeType
 from tailer.files import deletion_vector
 from tailer.files.row_bitmaps import positions_of, span
 from tailer.plan import ROW_TRACKING, ChangeTask, DeletionVectorRef, FragmentRef, TaskKind
-from tailer.read.batch_sizes import BATCH_BYTES, MAX_ROWS
 from tailer.read.data_files import Files
+from tailer.read.parquet.batch_sizes import BATCH_BYTES, MAX_ROWS
 from tailer.read.projection import Projection, repeated, stamps
 from tailer.variant.nested import Change, changed, changes_where
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tailer.plan import ChangeTask, TaskKind
-from tailer.read.batch_sizes import ValueSizes
+from tailer.read.parquet.batch_sizes import ValueSizes
 from tailer.read.parquet.int96 import int96_paths
 from tailer.read.parquet.legacy_datetimes import OldCalendar
 from tailer.read.parquet.uuids import with_uuids

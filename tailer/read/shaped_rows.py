@@ -1,0 +1,64 @@
+"""Rows of a task as its pipeline wants them, whatever reader has read them: `where` and `select`."""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from tailer.events import ChangeBatch
+from tailer.files.row_bitmaps import bitmap_of, positions_of, span
+from tailer.plan import ROW_TRACKING, ChangeTask
+from tailer.shape.select import Select
+
+__all__ = ["Read", "fulfilling", "selected"]
+
+Read = Callable[[ChangeTask], Iterator[ChangeBatch]]
+"""Yields the rows of a task."""
+
+
+def selected(task: ChangeTask, read: Read) -> Iterator[ChangeBatch]:
+    """Yield the rows of a task with columns that are made from those of the table."""
+    assert task.select is not None, "asked by the caller"
+    columns = _columns_of(task.select, task.schema)
+    for batch in read(replace(task, schema=columns.read, select=None)):
+        yield replace(batch, rows=columns.made.apply(batch.rows))
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Columns of a task: `schema` has some of those that `select` makes, `made` makes them from the columns `read`."""
+
+    select: Select
+    schema: pa.Schema
+    made: Select
+    read: pa.Schema
+
+
+_last: Final = threading.local()
+
+
+def _columns_of(select: Select, schema: pa.Schema) -> _Columns:
+    """Return how to make the columns of a task. Each thread keeps its last answer, for tasks that are alike."""
+    kept: _Columns | None = getattr(_last, "kept", None)
+    if kept is None or kept.select is not select or kept.schema is not schema:
+        tracking = [field for field in schema if field.metadata and ROW_TRACKING in field.metadata]
+        made = select.only([field.name for field in schema if field not in tracking])
+        _last.kept = kept = _Columns(select, schema, made, pa.schema([*made.fields, *tracking]))
+    return kept
+
+
+def fulfilling(task: ChangeTask, read: Read) -> Iterator[ChangeBatch]:
+    """Yield the rows of a task that fulfil its condition: read the condition's columns first, then those rows."""
+    condition, fulfilling = task.where, BitMap64()
+    assert condition is not None, "asked by the caller"
+    for batch in read(replace(task, schema=condition.fields, where=None)):
+        fulfilling |= bitmap_of(batch.row_index.filter(condition.mask(batch.rows)))
+    for batch in read(replace(task, where=None)) if fulfilling else ():
+        some = fulfilling & span(batch.row_index[0].as_py(), batch.last_row + 1)
+        kept = pc.is_in(batch.row_index, value_set=positions_of(some))
+        if kept.true_count:
+            yield replace(batch, rows=batch.rows.filter(kept), row_index=batch.row_index.filter(kept))
