@@ -77,8 +77,9 @@ Methods with a default need not be overridden. `beat` is called whenever there i
 `AtLeastOnceSink`, is given the rows of many small files in one step; if `writes_together` is True, also those of
 several small versions.
 
-A sink whose option `path` may be in an object store is a `tailer.sink.StoreWriter`: before anything else it is given
-the stores of the configuration, and opens its location through them. Without that, only paths of this machine arrive.
+A sink whose option `path` may be in an object store sets `writes_to_stores`: before anything else `use_stores` gives it
+the stores of the configuration, and it opens its location through them. Without that, only paths of this machine
+arrive.
 
 `reset` sets progress without rows, durably, in either direction. Refuse (`SinkRejected`) a reset that would deliver
 twice or leave an unreported gap. Its position closes a version, or is `Position.opening(n)`: for a sink that

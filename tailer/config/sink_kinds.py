@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tailer.config.options import as_one, faults_by
 from tailer.errors import ConfigError, did_you_mean, how_to_install
-from tailer.sink import AtLeastOnceSink, Sink, StoreWriter
+from tailer.sink import AtLeastOnceSink, Sink
 from tailer.stores.location import is_local
 from tailer.stores.stores import Stores
 
@@ -51,18 +51,17 @@ def configure_sink(
         raise as_one(name, [missing, *_faults_without_library(entry, name, options)]) from error
     path = options.get("path")
     in_store = isinstance(path, str) and "://" in path and not is_local(path)
-    if in_store and not hasattr(factory, "use_stores"):
+    if in_store and not getattr(factory, "writes_to_stores", False):
         reason = f"{str(path).partition('://')[0]}:// is not a local path, and a {kind} sink writes to no other"
         raise ConfigError(f"{name}.path", reason, "Give a folder of this machine.")
     sink: Sink | AtLeastOnceSink = factory.configure(name, options)
     if not isinstance(sink, Sink | AtLeastOnceSink):
         reason = f"{type(sink).__name__} inherits neither tailer.sink.Sink nor tailer.sink.AtLeastOnceSink"
         raise ConfigError(name, reason, "Use a version of the sink that is made for this one of lake-tailer.")
-    if isinstance(sink, StoreWriter):
-        try:
-            sink.use_stores(stores or Stores())
-        except ConfigError as error:
-            raise ConfigError(f"{name}.path", error.reason, error.remedy) from error
+    try:
+        sink.use_stores(stores or Stores())
+    except ConfigError as error:
+        raise ConfigError(f"{name}.path", error.reason, error.remedy) from error
     return sink
 
 

@@ -36,7 +36,6 @@ from tailer.sink.ports import (
     Sink,
     SinkFactory,
     SinkTransaction,
-    StoreWriter,
 )
 from tailer.sink.wrapper import SinkWrapper, TransactionWrapper
 
@@ -53,7 +52,6 @@ __all__ = [
     "SinkFactory",
     "SinkTransaction",
     "SinkWrapper",
-    "StoreWriter",
     "TransactionWrapper",
     "app_id_of",
     "is_layout",

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self
 
 import pyarrow as pa
 
@@ -24,7 +24,6 @@ __all__ = [
     "Sink",
     "SinkFactory",
     "SinkTransaction",
-    "StoreWriter",
 ]
 
 
@@ -96,9 +95,16 @@ class SinkTransaction(ABC):
 
 
 class Sink(ABC):
-    """A destination of changes, and the only authority on which of them it has. `name`: in messages."""
+    """A destination of changes, and the only authority on which of them it has.
+
+    `name`: in messages. `writes_to_stores`: whether the option `path` may be in an object store.
+    """
 
     name: str
+    writes_to_stores: bool = False
+
+    def use_stores(self, stores: Stores) -> None:  # noqa: B027 - a default
+        """Take the configured stores, before anything else is called; no I/O. Raises `ConfigError`."""
 
     @property
     @abstractmethod
@@ -172,11 +178,15 @@ class AtLeastOnceSink(ABC):
 
     `name`: in messages. `writes_together`: whether `write_all` takes batches in one step, also those of several
     versions. After `SinkRejected` it gets these again, one version at a time: it takes none of them, or rows come
-    twice.
+    twice. `writes_to_stores`: see `Sink`.
     """
 
     name: str
     writes_together: bool = False
+    writes_to_stores: bool = False
+
+    def use_stores(self, stores: Stores) -> None:  # noqa: B027 - a default
+        """See `Sink.use_stores`."""
 
     @abstractmethod
     async def write(self, batch: ChangeBatch) -> None:
@@ -217,15 +227,6 @@ class ProgressStore(Protocol):
 
     async def aclose(self) -> None:
         """Release the store."""
-        ...
-
-
-@runtime_checkable
-class StoreWriter(Protocol):
-    """The optional side of a sink whose option `path` may be in an object store."""
-
-    def use_stores(self, stores: Stores) -> None:
-        """Take the configured stores, before anything else is called; no I/O. Raises `ConfigError`."""
         ...
 
 

@@ -61,6 +61,7 @@ class DeltaSink(Appendable):
 
     splits_versions: Final = False
     splits_snapshots: Final = True
+    writes_to_stores = True
 
     def __init__(self, name: str, path: str, partition_by: Sequence[str] | None = None, *, adopt: bool = False) -> None:
         self.name = name
@@ -78,7 +79,7 @@ class DeltaSink(Appendable):
         return cls(name, chosen.path, chosen.partition_by, adopt=chosen.adopt)
 
     def use_stores(self, stores: Stores) -> None:
-        """See `tailer.sink.StoreWriter.use_stores`."""
+        """See `Sink.use_stores`."""
         self._table.folder.use_stores(stores)
 
     async def progress(self, app_id: str) -> Progress | None:

@@ -58,6 +58,7 @@ class FilesSink(Sink):
 
     splits_versions: Final = False
     splits_snapshots: Final = True
+    writes_to_stores = True
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class FilesSink(Sink):
         return cls(name, target, given.format, adopt=given.adopt, variant=given.variant)
 
     def use_stores(self, stores: Stores) -> None:
-        """See `tailer.sink.StoreWriter.use_stores`."""
+        """See `Sink.use_stores`."""
         if isinstance(location := self._target, str):
             store = stores.open_uploads(location)
             self._target = StoreFolders(self.name, store, partial(stores.open_parents, location))
