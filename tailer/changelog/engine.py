@@ -21,7 +21,7 @@ from tailer.changelog.rules import PairingRules, check_key
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.changelog.task_ids import check_reading, renumbered
-from tailer.engine.local import LocalEngine, remaining
+from tailer.engine.local import remaining
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError, EngineUnavailable
 from tailer.events import ChangeBatch
@@ -57,7 +57,6 @@ class ChangelogEngine(Engine):
         self._rules = rules
         self._report = report
         self._files = files
-        self._room = (engine.has_room,) if isinstance(engine, LocalEngine) else ()
         self._warned = False
 
     @property
@@ -90,7 +89,7 @@ class ChangelogEngine(Engine):
     ) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
         """Compare the version, then give its rows after `after`."""
         async with _spill_files() as (bitmaps, preimages):
-            kept = KeptRows([plan], partial(execute, files=self._files, use_threads=True), *self._room)
+            kept = KeptRows([plan], partial(execute, files=self._files, use_threads=True), self._engine.has_room)
             plan = await self._refined(plan, bitmaps, preimages, kept)
             async with self._run_refined(plan, after, kept) as batches:
                 if not preimages:
@@ -128,9 +127,9 @@ class ChangelogEngine(Engine):
     ) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
         """Give the rows from memory if they are all there, else run the engine.
 
-        Any engine but a `LocalEngine` is run: it may be one that gives the rows of some tasks only.
+        An engine that does not read here may give the rows of some tasks only, so it is always run.
         """
-        if not (isinstance(self._engine, LocalEngine) and kept.has_all(plan)):
+        if not (self._engine.reads_here and kept.has_all(plan)):
             kept.forget()
             async with self._engine.run(plan, after) as batches:
                 yield batches

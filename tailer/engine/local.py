@@ -69,6 +69,8 @@ class LocalEngine(Engine):
     which is read ahead; None: any, as where the caller may hold all rows.
     """
 
+    reads_here = True
+
     def __init__(self, threads: int | None = None, files: DataFiles = LOCAL, ahead_bytes: int | None = None) -> None:
         self._files = files
         self._ahead_bytes = ahead_bytes
@@ -107,7 +109,7 @@ class LocalEngine(Engine):
         return await to_thread.run_sync(_read_versions, plans, self._files, limiter=self._limiter(are_local))
 
     def has_room(self) -> bool:
-        """Return whether rows may be held that no consumer waits for."""
+        """See `Engine.has_room`: rows that no consumer waits for may be held."""
         return self._ahead_bytes is None or bool(pa.total_allocated_bytes() < self._ahead_bytes)
 
     def _limiter(self, are_local: bool) -> CapacityLimiter:

@@ -15,7 +15,9 @@ __all__ = ["Engine"]
 
 
 class Engine(ABC):
-    """Runs change plans."""
+    """Runs change plans. `reads_here`: whether all rows come from reads in this process, whose results may be kept."""
+
+    reads_here: bool = False
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -30,6 +32,10 @@ class Engine(ABC):
 
         Iterating raises what `tailer.read.execute.execute` raises. Leaving the block stops running tasks.
         """
+
+    def has_room(self) -> bool:
+        """Return whether this process has room for more rows in memory."""
+        return True
 
     def takes(self, plan: ChangePlan) -> bool:
         """Return whether it reads `plan` together with others: its rows are those of its tasks, not compared."""
