@@ -1,8 +1,11 @@
-"""The `TableLog` port of every table format: a log that is read forward, with one plan for each version."""
+"""The `TableLog` port of every table format: a log that is read forward, with one plan for each version.
+
+A class to inherit: what a log need not have is a method with a default.
+"""
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -11,19 +14,25 @@ from tailer.plan import ChangePlan, Position
 from tailer.start import Start, StartPoint
 from tailer.stores.wakeup import Wake
 
-__all__ = ["ChecksState", "Contradiction", "TableLog"]
+__all__ = ["Contradiction", "TableLog"]
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """A version whose changes do not turn the table before it into the one after it. `path`: a file that shows it."""
+
+    version: int
+    path: str
+    reason: str
 
 
 class TableLog(Protocol):
-    """A table's log, read forward from one version.
+    """A table's log, read forward from one version. `uri`: the table's location.
 
     Only one task at a time may use an instance. Methods raise `StorageError`, `LogError` or `ChangeError`.
     """
 
-    @property
-    def uri(self) -> str:
-        """The table's location."""
-        ...
+    uri: str
 
     @property
     def retention_ms(self) -> int | None:
@@ -92,20 +101,6 @@ class TableLog(Protocol):
         """Make a wake-up for new versions of this table; no I/O."""
         ...
 
-
-@dataclass(frozen=True, slots=True)
-class Contradiction:
-    """A version whose changes do not turn the table before it into the one after it. `path`: a file that shows it."""
-
-    version: int
-    path: str
-    reason: str
-
-
-@runtime_checkable
-class ChecksState(Protocol):
-    """The optional side of a `TableLog` whose versions may contradict the table's state."""
-
     async def contradictions(self) -> tuple[Contradiction, ...]:
-        """Return the versions that do, among the newest ones: as far back as their state can be read quickly."""
-        ...
+        """Return the newest versions that contradict the table's state, as far back as the state is quick to read."""
+        return ()

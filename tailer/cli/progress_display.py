@@ -91,21 +91,17 @@ class Display:
             await anyio.sleep(_LOOK_S)
 
 
-class FollowedLog:
+class FollowedLog(TableLog):
     """The log `table`, which shows on `display` what it does, and announces the versions to be shown."""
 
     def __init__(self, table: TableLog, display: Display) -> None:
+        self.uri = table.uri
         self._table = table
         self._display = display
         self._last: int | None = None
         self._latest: int | None = None
         self._to_latest = False
         self._early_end = ""
-
-    @property
-    def uri(self) -> str:
-        """See `TableLog.uri`."""
-        return self._table.uri
 
     @property
     def retention_ms(self) -> int | None:

@@ -22,7 +22,7 @@ from tailer.sink import Sink
 from tailer.stores.location import is_local
 from tailer.stores.port import in_thread
 from tailer.stores.uploads import UploadStore
-from tailer.table_log import ChecksState, Contradiction, TableLog
+from tailer.table_log import Contradiction, TableLog
 
 __all__ = ["Connection", "connect"]
 
@@ -32,7 +32,7 @@ class Connection:
     """The table and the sink of one pipeline, reached.
 
     `standing`: None where there is no table yet, and the pipeline would wait for it. `file`: the data file that was
-    opened; None where the newest version names none. `contradictions`: as in `ChecksState`.
+    opened; None where the newest version names none. `contradictions`: as in `TableLog`.
     """
 
     standing: Standing | None
@@ -53,7 +53,7 @@ async def connect(settings: Settings) -> dict[str, Connection | TailerError]:
                 table = pipeline.open_table()
                 file = await _open_newest_file(table, open_files(pipeline.stores))
                 standing = await standing_of(settings, pipeline)
-                contradictions = await table.contradictions() if isinstance(table, ChecksState) else ()
+                contradictions = await table.contradictions()
             for location in _written(settings, pipeline):
                 await _try_to_write(pipeline.stores.open_uploads(location))
             found[pipeline.name] = Connection(standing, file, contradictions)

@@ -16,7 +16,6 @@ from tailer.formats.loaded import LOADED
 from tailer.formats.port import TableFormat
 from tailer.stores.location import is_local
 from tailer.stores.port import ObjectStore, in_thread
-from tailer.stores.uploads import UploadStore
 
 __all__ = [
     "check_choices",
@@ -89,7 +88,7 @@ async def find_format(
     One request for each format that is looked for. Raises `StorageError`.
     """
     location = f"{store.uri}/{folder}".removesuffix("/")
-    every_name = whatever_the_name or wanted is not None or not isinstance(store, UploadStore)
+    every_name = whatever_the_name or wanted is not None or store.blocking() is not None
     for each in await in_thread(list, formats()) if wanted is None else [named_format(wanted)]:
         if (every_name or each.may_be_at(location)) and await each.is_in(store, folder):
             return each

@@ -16,7 +16,7 @@ from anyio import to_thread
 
 from tailer.errors import ObjectAlreadyExists, ObjectNotFound, StorageError, StorageRefused, StorageUnavailable
 from tailer.stores.folders import creation_obstacle, is_lasting
-from tailer.stores.port import Folders, ObjectMeta, Objects, OpenObject, StoredObject
+from tailer.stores.port import BlockingScans, Folders, ObjectMeta, Objects, ObjectStore, OpenObject, StoredObject
 from tailer.stores.wakeup import LocalWake, Wake
 
 __all__ = ["LocalStore"]
@@ -27,22 +27,17 @@ SMALL_BYTES: Final = 1 << 16
 SETTLED_S: Final = 2.0  # the coarsest time of change that file systems record
 
 
-class LocalStore:
-    """A local directory. Commits are durable: data and directory are synced before success is reported."""
+class LocalStore(ObjectStore):
+    """A local directory. Commits are durable: data and directory are synced before success is reported.
+
+    `uri` is its absolute path.
+    """
+
+    is_atomic = False  # other programs may write a file in pieces
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
-        self._folder = str(self.root)
-
-    @property
-    def uri(self) -> str:
-        """The directory's absolute path."""
-        return self._folder
-
-    @property
-    def is_atomic(self) -> bool:
-        """See `ObjectStore.is_atomic`; other programs may write a file in pieces."""
-        return False
+        self.uri = str(self.root)
 
     async def read(self, name: str, decode: Callable[[StoredObject], T]) -> T:
         """See `ObjectStore.read`."""
@@ -82,7 +77,7 @@ class LocalStore:
 
     def scan_now(self, name: str, work: Callable[[OpenObject], T]) -> T:
         """See `BlockingScans.scan_now`."""
-        path = f"{self._folder}/{name}"
+        path = f"{self.uri}/{name}"
         with _translated(path):
             handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -98,8 +93,29 @@ class LocalStore:
             finally:
                 os.close(handle)
 
-    def folder_mark(self, prefix: str) -> Hashable | None:
-        """See `MarkedFolders.folder_mark`: the folder's time of change, which nobody can set."""
+    async def holds(self, prefix: str, is_wanted: Callable[[str], bool]) -> bool:
+        """See `ObjectStore.holds`."""
+        return await to_thread.run_sync(self._holds, prefix, is_wanted)
+
+    async def folder_mark(self, prefix: str) -> Hashable | None:
+        """See `ObjectStore.folder_mark`: the folder's time of change, which nobody can set."""
+        return await to_thread.run_sync(self._mark, prefix)
+
+    def blocking(self) -> BlockingScans:
+        """See `ObjectStore.blocking`."""
+        return self
+
+    def _holds(self, prefix: str, is_wanted: Callable[[str], bool]) -> bool:
+        path = self.root / prefix
+        try:
+            with os.scandir(path) as entries:
+                return any(is_wanted(entry.name) for entry in entries)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:  # also of a folder that nobody may read: a table may be there once it is allowed
+            raise StorageUnavailable(str(path.parent), error.strerror or str(error)) from error
+
+    def _mark(self, prefix: str) -> Hashable | None:
         with suppress(OSError):
             found = (self.root / prefix).stat()
             if time.time() - found.st_ctime > SETTLED_S:
@@ -115,7 +131,7 @@ class LocalStore:
 
     def stat_now(self, name: str) -> ObjectMeta:
         """See `BlockingScans.stat_now`."""
-        path = f"{self._folder}/{name}"
+        path = f"{self.uri}/{name}"
         with _translated(path):
             found = os.stat(path)  # noqa: PTH116 - as fast as can be
         return ObjectMeta(name, found.st_size, found.st_mtime_ns // 1_000_000)

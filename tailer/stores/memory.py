@@ -11,6 +11,7 @@ from anyio import to_thread
 
 from tailer.errors import ObjectAlreadyExists, ObjectNotFound
 from tailer.stores.port import Folders, ObjectMeta, Objects, OpenObject, StoredObject
+from tailer.stores.uploads import UploadStore
 from tailer.stores.wakeup import TimerWake, Wake
 
 __all__ = ["MemoryStore"]
@@ -18,7 +19,7 @@ __all__ = ["MemoryStore"]
 T = TypeVar("T")
 
 
-class MemoryStore:
+class MemoryStore(UploadStore):
     """Objects in a dictionary."""
 
     is_atomic = True

@@ -1,4 +1,4 @@
-"""The `ObjectStore` port, with nine methods.
+"""The `ObjectStore` port, a class to inherit: what a store need not have is a method with a default.
 
 Log reading is asynchronous at this port. `read` fetches an object and decodes it in one worker thread, so parsing never
 blocks the event loop. Names are `/`-separated and relative to the store's root. `list` is in lexicographic order, as in
@@ -11,7 +11,7 @@ object exists.
 import re
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import BinaryIO, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import BinaryIO, NamedTuple, Protocol, TypeVar
 
 from anyio import sleep, to_thread
 
@@ -21,7 +21,6 @@ from tailer.stores.wakeup import Wake
 __all__ = [
     "BlockingScans",
     "Folders",
-    "MarkedFolders",
     "ObjectMeta",
     "ObjectStore",
     "Objects",
@@ -72,17 +71,14 @@ Folders = list[str]
 
 
 class ObjectStore(Protocol):
-    """A flat space of named objects below one root."""
+    """A flat space of named objects below one root.
 
-    @property
-    def uri(self) -> str:
-        """The root in tasks and messages, without a trailing slash."""
-        ...
+    `uri`: the root in tasks and messages, without a trailing slash. `is_atomic`: whether objects appear whole, whoever
+    writes them: no reader sees the first part of one.
+    """
 
-    @property
-    def is_atomic(self) -> bool:
-        """Return whether objects appear whole, whoever writes them: no reader sees the first part of one."""
-        ...
+    uri: str
+    is_atomic: bool
 
     async def read(self, name: str, decode: Callable[[StoredObject], T]) -> T:
         """Fetch an object and decode it in a worker thread.
@@ -136,10 +132,27 @@ class ObjectStore(Protocol):
         """
         ...
 
+    async def holds(self, prefix: str, is_wanted: Callable[[str], bool]) -> bool:
+        """Return whether the folder `prefix` has an object whose name, without the folder, is wanted; one request.
 
-@runtime_checkable
+        A missing folder has none.
+        """
+        return any(is_wanted(meta.name.removeprefix(f"{prefix}/")) for meta in await self.list(prefix))
+
+    async def folder_mark(self, prefix: str) -> Hashable | None:
+        """Return a value that changes when an object is added to the folder `prefix`, or removed from it.
+
+        None where the store cannot tell, for example soon after such a change.
+        """
+        return None
+
+    def blocking(self) -> "BlockingScans | None":
+        """Return the store's reads for the calling thread; None where a read takes longer than to start a thread."""
+        return None
+
+
 class BlockingScans(Protocol):
-    """A store whose objects are read so fast that a worker thread for each would take longer."""
+    """Reads in the calling thread, by the local store alone: the port knows none of its implementations."""
 
     def scan_now(self, name: str, work: Callable[[OpenObject], T]) -> T:
         """Call `work` with an open object in this thread. Raises as `ObjectStore.scan`."""
@@ -147,18 +160,6 @@ class BlockingScans(Protocol):
 
     def stat_now(self, name: str) -> ObjectMeta:
         """Return an object's metadata. Raises as `ObjectStore.stat`."""
-        ...
-
-
-@runtime_checkable
-class MarkedFolders(Protocol):
-    """A store that can say whether a folder still has the same objects."""
-
-    def folder_mark(self, prefix: str) -> Hashable | None:
-        """Return a value that is another one after an object was added to the folder `prefix`, or removed from it.
-
-        None where that cannot be said, as soon after such a change. Blocks.
-        """
         ...
 
 

@@ -7,14 +7,13 @@ Attributes are the object's user metadata; they appear with it and cannot be cha
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from tailer.stores.port import ObjectStore
 
 __all__ = ["UploadStore"]
 
 
-@runtime_checkable
 class UploadStore(ObjectStore, Protocol):
     """An `ObjectStore` that sinks can write to."""
 

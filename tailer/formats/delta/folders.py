@@ -4,9 +4,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from tailer.errors import StorageRefused, StorageUnavailable
+from tailer.errors import StorageRefused
 from tailer.formats.delta.log.listing import LOG, LogPath
-from tailer.stores.port import ObjectMeta, ObjectStore, in_thread
+from tailer.stores.port import ObjectMeta, ObjectStore
 from tailer.stores.uploads import UploadStore
 
 __all__ = ["has_log", "holds_table", "table_around", "table_in_stores"]
@@ -15,28 +15,15 @@ __all__ = ["has_log", "holds_table", "table_around", "table_in_stores"]
 def holds_table(path: Path) -> bool:
     """Return whether `path` holds a Delta table: its log has a commit or a checkpoint."""
     try:
-        return _has_versions(path)
+        with os.scandir(path / LOG) as entries:
+            return any(_is_version(entry.name) for entry in entries)
     except OSError:
         return False
 
 
 async def has_log(store: ObjectStore, folder: str) -> bool:
     """Return whether the folder of a store holds a Delta table; one request. Raises `StorageError`."""
-    if isinstance(store, UploadStore):
-        log = f"{folder}/{LOG}".removeprefix("/")
-        return any(_is_version(name.removeprefix(f"{log}/")) for name in await store.names_below(log))
-    path = Path(store.uri, folder)
-    try:
-        return await in_thread(_has_versions, path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise StorageUnavailable(str(path), error.strerror or str(error)) from error
-
-
-def _has_versions(path: Path) -> bool:
-    with os.scandir(path / LOG) as entries:
-        return any(_is_version(entry.name) for entry in entries)
+    return await store.holds(f"{folder}/{LOG}".removeprefix("/"), _is_version)
 
 
 def _is_version(name: str) -> bool:

@@ -49,9 +49,9 @@ from tailer.formats.delta.log.quiet import QuietLog
 from tailer.formats.delta.snapshot import CLOCK_WINDOW, Snapshot
 from tailer.plan import ChangePlan, Position
 from tailer.start import Start, StartKind, StartPoint
-from tailer.stores.port import BlockingScans, ObjectMeta, ObjectStore, in_thread, stays
+from tailer.stores.port import ObjectMeta, ObjectStore, in_thread, stays
 from tailer.stores.wakeup import Wake
-from tailer.table_log import Contradiction
+from tailer.table_log import Contradiction, TableLog
 
 __all__ = ["PAGE_FILES", "DeltaTableLog"]
 
@@ -60,7 +60,7 @@ SETTLE_S: Final = 0.1  # for a commit whose last line does not end
 REPAIR_S: Final = 1.0  # for one that is also malformed
 
 
-class DeltaTableLog:
+class DeltaTableLog(TableLog):
     """The log of the Delta table at the root of `store`.
 
     `catalog`: the catalog that manages the table. Without it, a catalog-managed table is refused. `allowed_roots`:
@@ -70,7 +70,7 @@ class DeltaTableLog:
     def __init__(
         self, store: ObjectStore, catalog: CommitCatalog | None = None, allowed_roots: tuple[str, ...] = ()
     ) -> None:
-        self.uri: Final = store.uri
+        self.uri = store.uri
         self._store = store
         self._managed = catalog is not None
         self._is_atomic = self._managed or store.is_atomic
@@ -78,7 +78,8 @@ class DeltaTableLog:
         self._history = TableHistory(store, self._log, catalog is not None)
         self._commits = CommitPrefetch(store, self._log, is_on=store.is_atomic and catalog is None)
         self._quiet = QuietLog(store, catalog is not None)
-        self._stat_now = store.stat_now if isinstance(store, BlockingScans) and not self._managed else None
+        reads = store.blocking()
+        self._stat_now = None if reads is None or self._managed else reads.stat_now
         self._allowed_roots = allowed_roots
         self._next = 0
         self._state: Snapshot | None = None
@@ -219,7 +220,7 @@ class DeltaTableLog:
                 first += len(page)
 
     async def contradictions(self) -> tuple[Contradiction, ...]:
-        """See `ChecksState.contradictions`. Reads the newest checkpoint and the commits after it, if these are few."""
+        """See `TableLog.contradictions`. Reads the newest checkpoint and the commits after it, if these are few."""
         return await newest_contradictions(self._store, self._log)
 
     async def after_loss(self, error: TailerError, version: int) -> int:

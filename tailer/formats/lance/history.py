@@ -16,7 +16,6 @@ from tailer.errors import (
     FileOutsideTable,
     LogCorrupt,
     ObjectNotFound,
-    StorageUnavailable,
     VersionGone,
 )
 from tailer.formats.lance.changes import Deletions, Version, deletion_files
@@ -31,8 +30,7 @@ from tailer.formats.lance.transaction import parse_transaction
 from tailer.formats.lance.version_names import LARGEST, manifests
 from tailer.formats.locations import no_table
 from tailer.stores.location import is_readable, lies_in, parse_location
-from tailer.stores.port import ObjectMeta, ObjectStore, StoredObject, in_thread
-from tailer.stores.uploads import UploadStore
+from tailer.stores.port import ObjectMeta, ObjectStore, StoredObject
 
 __all__ = ["VERSIONS", "Found", "History", "has_manifests", "version_gone"]
 
@@ -214,13 +212,4 @@ def version_gone(uri: str, version: int, found: Iterable[int]) -> VersionGone:
 
 async def has_manifests(store: ObjectStore, folder: str) -> bool:
     """Return whether the folder of a store holds a Lance dataset; one request. Raises `StorageError`."""
-    if isinstance(store, UploadStore):
-        names = await store.names_below(f"{folder}/{VERSIONS}".removeprefix("/"))
-        return any(name.endswith(_MANIFEST) for name in names)
-    path = Path(store.uri, folder, VERSIONS)
-    try:
-        return await in_thread(lambda: any(each.name.endswith(_MANIFEST) for each in path.iterdir()))
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise StorageUnavailable(str(path), error.strerror or str(error)) from error
+    return await store.holds(f"{folder}/{VERSIONS}".removeprefix("/"), lambda name: name.endswith(_MANIFEST))

@@ -41,6 +41,7 @@ from tailer.plan import ChangePlan, Position
 from tailer.start import Start, StartKind, StartPoint
 from tailer.stores.port import ObjectMeta, ObjectStore, in_thread
 from tailer.stores.wakeup import Wake
+from tailer.table_log import TableLog
 
 __all__ = ["LanceTableLog", "branch_id", "dataset_id"]
 
@@ -59,7 +60,7 @@ def branch_id(uri: str, identity: str) -> str:
     return dataset_id(f"{uri}@{identity}")
 
 
-class LanceTableLog:
+class LanceTableLog(TableLog):
     """The versions of the Lance dataset, or of the branch of one, at the root of `store`.
 
     `open_store`: opens another root, where base paths lead. `allowed_roots`: those that they may lead to. `branch`: the
@@ -73,6 +74,7 @@ class LanceTableLog:
         allowed_roots: tuple[str, ...] = (),
         branch: str | None = None,
     ) -> None:
+        self.uri = store.uri
         self._store = self._dataset = store
         self._name = branch
         self._branch: Branch | None = None
@@ -84,11 +86,6 @@ class LanceTableLog:
         self._state: Version | None = None
         self._predecessor: ObjectMeta | None = None
         self._misses = 0
-
-    @property
-    def uri(self) -> str:
-        """The location of the dataset, or of the branch."""
-        return self._store.uri
 
     @property
     def retention_ms(self) -> int | None:

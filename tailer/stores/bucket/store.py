@@ -30,6 +30,7 @@ from tailer.stores.bucket.requests import ask, pause
 from tailer.stores.port import Folders, ObjectMeta, Objects, OpenObject, StoredObject, in_thread
 from tailer.stores.ranges import RangeFile
 from tailer.stores.traffic import FAULTS, READ_BYTES, Fault
+from tailer.stores.uploads import UploadStore
 from tailer.stores.wakeup import Wake
 
 __all__ = ["BucketStore"]
@@ -48,7 +49,7 @@ _WRITE_ID: Final = "lake-tailer-write"
 _CHECKED: Final[set[tuple[Bucket, bool]]] = set()
 
 
-class BucketStore:
+class BucketStore(UploadStore):
     """Objects of `bucket` whose keys begin with `root` and a slash; all of the bucket if `root` is empty."""
 
     is_atomic = True
@@ -56,12 +57,8 @@ class BucketStore:
     def __init__(self, bucket: Bucket, root: str) -> None:
         self.bucket = bucket
         self.root = root.rstrip("/")
+        self.uri = f"{bucket.uri}/{self.root}".rstrip("/")
         self._above = f"{self.root}/" if self.root else ""
-
-    @property
-    def uri(self) -> str:
-        """The bucket and the root, as a URI."""
-        return f"{self.bucket.uri}/{self.root}".rstrip("/")
 
     async def read(self, name: str, decode: Callable[[StoredObject], T]) -> T:
         """See `ObjectStore.read`; one request."""
@@ -149,6 +146,10 @@ class BucketStore:
             await self._ask(name, "delete", lambda client: client.delete(self._key(name)))
         except ObjectNotFound:
             return
+
+    async def holds(self, prefix: str, is_wanted: Callable[[str], bool]) -> bool:
+        """See `ObjectStore.holds`; looks at the first thousand objects, also of folders in the folder."""
+        return any(is_wanted(name.removeprefix(f"{prefix}/")) for name in await self.names_below(prefix))
 
     def make_wake(self, prefix: str, names: re.Pattern[str]) -> Wake:
         """See `ObjectStore.make_wake`."""

@@ -101,7 +101,7 @@ class SharedLogs:
             self._kept_bytes -= len(stored.data)
 
 
-class _SharedLog:
+class _SharedLog(ObjectStore):
     """The store of one of the pipelines that follow `log`; `logs` keeps what it reads."""
 
     def __init__(self, store: ObjectStore, log: _Log, logs: SharedLogs) -> None:

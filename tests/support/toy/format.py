@@ -73,19 +73,16 @@ class State:
             self.deleted[path] = self.deleted.get(path, BitMap64()) | BitMap64(rows)
 
 
-class ToyLog:
+class ToyLog(TableLog):
     """The versions of the table at the root of `store`."""
 
     retention_ms = None
 
     def __init__(self, store: ObjectStore) -> None:
+        self.uri = store.uri
         self._store = store
         self._next = 0
         self._state = State()
-
-    @property
-    def uri(self) -> str:
-        return self._store.uri
 
     @property
     def state_id(self) -> str | None:

@@ -16,7 +16,7 @@ from tailer.errors import ObjectNotFound, StorageUnavailable, TailerError
 from tailer.formats.delta.log.actions import NOTHING_SET, Commit, StateActions, scan_commit, scan_state
 from tailer.formats.delta.log.listing import LogPath
 from tailer.formats.delta.log.windows import WINDOW_FILES, read_together, window
-from tailer.stores.port import BlockingScans, ObjectMeta, ObjectStore, OpenObject, in_thread
+from tailer.stores.port import ObjectMeta, ObjectStore, OpenObject, in_thread
 
 __all__ = ["CommitReader"]
 
@@ -80,7 +80,7 @@ class CommitReader:
 
         Reading more costs nothing but the read where no requests are made.
         """
-        most = min(max(WINDOW_FILES, number), _MOST_AT_ONCE) if isinstance(self._store, BlockingScans) else WINDOW_FILES
+        most = min(max(WINDOW_FILES, number), _MOST_AT_ONCE) if self._store.blocking() is not None else WINDOW_FILES
         later = takewhile(lambda path: path.meta.modified_ms < settled_ms, paths[number : number + most])
         return window((path for path in later if self.cached_actions(path) is None), most)
 
@@ -100,15 +100,15 @@ class CommitReader:
 
     async def _read_all(self, paths: Sequence[LogPath]) -> list[tuple[ObjectMeta, StateActions]]:
         """Read commits together, up to the first that cannot be read; raise its error if it is the first of all."""
-        store = self._store
-        if not isinstance(store, BlockingScans):
+        reads = self._store.blocking()
+        if reads is None:
             return await read_together(paths, self._read_state)
 
         def scan() -> list[tuple[ObjectMeta, StateActions]]:
             found: list[tuple[ObjectMeta, StateActions]] = []
             try:
                 for path in paths:
-                    found.append(store.scan_now(path.meta.name, partial(self._parse_state, path)))  # noqa: PERF401
+                    found.append(reads.scan_now(path.meta.name, partial(self._parse_state, path)))  # noqa: PERF401
             except ObjectNotFound as error:
                 if not found:
                     raise _removed(error) from error

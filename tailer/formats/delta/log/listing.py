@@ -28,7 +28,7 @@ from typing import Final, NamedTuple, Protocol, Self, TypeVar
 from tailer.errors import NotATable, ObjectNotFound, VersionAhead, VersionGone
 from tailer.formats.delta.checkpoints.hint import read_last_checkpoint
 from tailer.formats.locations import no_table
-from tailer.stores.port import MarkedFolders, ObjectMeta, ObjectStore, OpenObject, in_thread
+from tailer.stores.port import ObjectMeta, ObjectStore, OpenObject, in_thread
 
 __all__ = [
     "COMMIT_FILE",
@@ -241,9 +241,7 @@ class LastListing:
 
     async def list_since(self, store: ObjectStore, since: int) -> LogListing:
         """List the log from version `since` on. Raises `NotATable`, `StorageUnavailable`."""
-        at_s, mark = self._clock(), None
-        if isinstance(store, MarkedFolders):
-            mark = await in_thread(store.folder_mark, LOG)
+        at_s, mark = self._clock(), await store.folder_mark(LOG)
         made = self._made
         if made is not None and made.since == since and mark is not None and mark == made.mark:
             # Some file systems do not change a folder's time when a file appears, so its last files are listed.
