@@ -18,6 +18,8 @@ class ObjectEnd(NamedTuple):
 class ObjectRanges(Protocol):
     """The bytes of one object, read by any number of threads. An object replaced meanwhile is an error.
 
+    Buckets have it, whose clients are not imported where all files are local.
+
     Every method raises `ObjectNotFound`, `StorageUnavailable` or `StorageRefused`.
     """
 

@@ -5,7 +5,7 @@ Attributes are the object's user metadata; they appear with it and cannot be cha
 `-`, values are ASCII.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -35,3 +35,7 @@ class UploadStore(ObjectStore, Protocol):
         Only names greater than `start_after` are returned; none: there are no more.
         """
         ...
+
+    async def holds(self, prefix: str, is_wanted: Callable[[str], bool]) -> bool:
+        """See `ObjectStore.holds`; looks at the first thousand objects, also of folders in the folder."""
+        return any(is_wanted(name.removeprefix(f"{prefix}/")) for name in await self.names_below(prefix))

@@ -147,10 +147,6 @@ class BucketStore(UploadStore):
         except ObjectNotFound:
             return
 
-    async def holds(self, prefix: str, is_wanted: Callable[[str], bool]) -> bool:
-        """See `ObjectStore.holds`; looks at the first thousand objects, also of folders in the folder."""
-        return any(is_wanted(name.removeprefix(f"{prefix}/")) for name in await self.names_below(prefix))
-
     def make_wake(self, prefix: str, names: re.Pattern[str]) -> Wake:
         """See `ObjectStore.make_wake`."""
         return self.bucket.make_wake(self._key(prefix), names)
