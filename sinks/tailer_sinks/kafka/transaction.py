@@ -244,7 +244,8 @@ class KafkaTransaction(SinkTransaction):
             if letters:
                 self._send_letters(dead_letters(batch, large, topic, limit), batch)
         self._send(topic, messages)
-        events = len(messages) - messages.values.null_count
+        values = messages.values
+        events = len(values) - values.null_count
         self._counts[batch.version] = self._counts.get(batch.version, Count()).plus(events, letters)
 
     def _send_letters(self, letters: Messages, batch: ChangeBatch) -> None:

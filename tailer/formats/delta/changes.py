@@ -31,7 +31,7 @@ from typing import Final, TypeVar
 from tailer.errors import ChangesUnavailable, FileOutsideTable, LogCorrupt
 from tailer.formats.delta.descriptor import resolve
 from tailer.formats.delta.log.actions import AddFile, CdcFile, Commit, DeletionVector, RemoveFile
-from tailer.formats.delta.log.paths import lies_in, locate
+from tailer.formats.delta.log.paths import locate
 from tailer.formats.delta.log.removes import file_key
 from tailer.formats.delta.snapshot import Snapshot
 from tailer.plan import (
@@ -226,7 +226,7 @@ class _TaskMaker:
         except ValueError as error:
             name = f"_delta_log/{self.state.version:020d}.json"
             raise LogCorrupt(self.state.table, name, f"path {path!r}: {error}", self.state.version) from error
-        if not any(lies_in(location, root) for root in (self.root, *self.allowed_roots)):
+        if not location.startswith(tuple(f"{root.rstrip('/')}/" for root in (self.root, *self.allowed_roots))):
             raise FileOutsideTable(self.state.table, self.state.version, location, is_readable(location))
         return location
 

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from tailer.stores.location import split_location
 
-__all__ = ["lies_in", "locate", "locate_all"]
+__all__ = ["locate", "locate_all"]
 
 _URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//?)(.*)", re.DOTALL)
 # Schemes recognised before a single slash. Before two slashes, anything is a scheme.
@@ -50,11 +50,6 @@ def locate_all(paths: pa.StringArray, root: str) -> pa.StringArray:
         for escape, character in _ESCAPES:
             paths = pc.replace_substring(paths, escape, character)
     return pc.binary_join_element_wise(root, paths, "/")
-
-
-def lies_in(location: str, root: str) -> bool:
-    """Return whether `location`, as `locate` returns it, is below the folder `root`."""
-    return location.startswith(f"{root.rstrip('/')}/")
 
 
 def _located(path: str, root: str) -> str:
