@@ -8,7 +8,7 @@ The modules and functions on the way of one file into Kafka are counted by `test
 import ast
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -61,14 +61,18 @@ class House:
             yield from (used[each.name] for each in functions if each.name[0] == "_" and each.name[:2] != "__")
 
     def _implementations(self) -> Iterator[int]:
-        """Yield, for each protocol with methods, how many classes have all of them, or name it as a base."""
+        """Yield, for each protocol with methods, how many classes and modules implement it.
+
+        A class has all of its names, by itself or from its bases, or names it as a base. A method may be an attribute.
+        """
         classes = [node for tree in self._trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
         protocols = [each for each in classes if "Protocol" in _bases(each)]
-        others = [each for each in classes if each not in protocols]
+        families = [_family(each, classes) for each in classes if each not in protocols]
+        made = [set().union(*map(_names, family)) for family in families] + list(map(_names, self._trees.values()))
+        named = [set().union(*map(_bases, family)) for family in families]
         for protocol in protocols:
-            wanted = _methods(protocol)
-            if wanted:
-                yield sum(wanted <= _methods(each) or protocol.name in _bases(each) for each in others)
+            if wanted := _functions(protocol):
+                yield sum(wanted <= each for each in made) or sum(protocol.name in each for each in named)
 
 
 def _bases(node: ast.ClassDef) -> set[str]:
@@ -76,8 +80,25 @@ def _bases(node: ast.ClassDef) -> set[str]:
     return {base.id if isinstance(base, ast.Name) else getattr(base, "attr", "") for base in found}
 
 
-def _methods(node: ast.ClassDef) -> set[str]:
+def _family(node: ast.ClassDef, classes: Sequence[ast.ClassDef]) -> list[ast.ClassDef]:
+    """Return a class and its bases."""
+    above = [each for each in classes if each.name in _bases(node) - {node.name}]
+    return [node, *(each for base in above for each in _family(base, classes))]
+
+
+def _functions(node: ast.ClassDef | ast.Module) -> set[str]:
     return {each.name for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def _names(node: ast.ClassDef | ast.Module) -> set[str]:
+    """Return the names of functions, and those assigned in the class or module, or to `self`."""
+    annotated = {each.target for each in node.body if isinstance(each, ast.AnnAssign)}
+    plain = {target for each in node.body if isinstance(each, ast.Assign) for target in each.targets}
+    found = {each.id for each in annotated | plain if isinstance(each, ast.Name)} | _functions(node)
+    if isinstance(node, ast.Module):
+        return found
+    stored = (each for each in ast.walk(node) if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store))
+    return found | {each.attr for each in stored if isinstance(each.value, ast.Name) and each.value.id == "self"}
 
 
 if __name__ == "__main__":
