@@ -165,7 +165,10 @@ class Delivery(Protocol):
 
 
 class AnnouncesGaps(Protocol):
-    """The side of a `Session` that can leave out lost versions (`Session.gaps`)."""
+    """The side of a `Session` that can leave out lost versions (`Session.gaps`).
+
+    Only a delivery of rows has it: its sink takes control events between them.
+    """
 
     async def skip(self, gap: Gap, schema: pa.Schema) -> None:
         """Announce `gap`, after which rows have `schema`."""

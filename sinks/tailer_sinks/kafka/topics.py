@@ -27,7 +27,10 @@ class TopicState:
 
 
 class Admin(Protocol):
-    """The port of topic administration. Methods block, and raise `SinkError`."""
+    """The port of topic administration. Methods block, and raise `SinkError`.
+
+    `Cluster`, which has it, imports the state of topics from here.
+    """
 
     def describe(self, topics: list[str]) -> Mapping[str, TopicState]:
         """Describe those of `topics` that exist."""

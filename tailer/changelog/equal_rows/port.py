@@ -83,7 +83,10 @@ class TaskIndex(Protocol):
 
 
 class SharedIndexes(Protocol):
-    """Indexes of other machines, for versions that one process should not compare."""
+    """Indexes of other machines, for versions that one process should not compare.
+
+    Those of Spark have it; no module outside of `tailer.spark` imports PySpark.
+    """
 
     def is_worth(self, plan: ChangePlan) -> bool:
         """Return whether other machines should compare the rows of a version. May raise `EngineUnavailable`."""

@@ -4,7 +4,7 @@
 third parties alike. An entry names a callable that takes the Arrow schema of rows and returns their `RowTexts`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Final, Protocol
@@ -29,12 +29,11 @@ class RowTexts(Protocol):
         ...
 
 
-class RowEncoding(Protocol):
-    """The callable that an entry point of the group names."""
+RowEncoding = Callable[[pa.Schema], RowTexts]
+"""The callable that an entry point of the group names: it makes the encoder of rows of a schema.
 
-    def __call__(self, schema: pa.Schema) -> RowTexts:
-        """Make the encoder of rows of `schema`. Raises `ValueError` for a column whose type has no text."""
-        ...
+Raises `ValueError` for a column whose type has no text.
+"""
 
 
 @cache

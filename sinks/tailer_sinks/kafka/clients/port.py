@@ -9,7 +9,7 @@ because its transaction was open for too long, or because it had none for so lon
 topic also shows whether another producer took over, and whether messages in flight were committed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -150,10 +150,8 @@ class Producer(Protocol):
         ...
 
 
-class ProducerFactory(Protocol):
-    """Connects, and takes the transactional id over: its previous owner is fenced and its open transaction is gone.
+ProducerFactory = Callable[[Connection, ProducerSettings, str], Producer]
+"""Connects, and takes the transactional id over: its previous owner is fenced and its open transaction is gone.
 
-    Raises `SinkUnavailable` if brokers do not answer, `SinkRejected` if they refuse access or lack a feature.
-    """
-
-    def __call__(self, connection: Connection, settings: ProducerSettings, transactional_id: str) -> Producer: ...
+Raises `SinkUnavailable` if brokers do not answer, `SinkRejected` if they refuse access or lack a feature.
+"""

@@ -80,7 +80,10 @@ class RatifiedCommits:
 
 
 class CommitCatalog(Protocol):
-    """A catalog that ratifies the commits of one table."""
+    """A catalog that ratifies the commits of one table.
+
+    Each product has a client of its own; Unity Catalog is the first.
+    """
 
     async def ratified(self, location: str) -> RatifiedCommits:
         """Return the commits ratified so far. `location`: the table's, which must match the catalog's.
