@@ -33,7 +33,7 @@ def kill_while_busy(daemon: Daemon, source: StoredHistory, there: Destination, m
             killed_at = min(killed_at, time.monotonic() + moments.uniform(0, 0.6))
         return time.monotonic() >= killed_at
 
-    until(is_over, there.reached, lambda: daemon.said)
+    until(is_over, there.reached, lambda: daemon.said, look_s=0.02)
     daemon.kill()
     return there.reached()
 

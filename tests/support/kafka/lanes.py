@@ -72,7 +72,8 @@ class Daemon:
             assert self.process.poll() is None, self.said
             return reached()
 
-        until(living, lambda: len(self.said), lambda: self.said)
+        # Often, because a condition may hold for a moment only, as long as a transaction is open.
+        until(living, lambda: len(self.said), lambda: self.said, look_s=0.02)
 
     def freeze(self) -> None:
         """Freeze it with all its connections open (SIGSTOP)."""
