@@ -39,10 +39,13 @@ JAVA_MAJOR = java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p'
 demo: .venv/.synced $(LAKE_TAILER_JARS) java
 	@$(BIN)/python -m examples.demo
 
-# Without Java, and without the tests of the tests: what to run while you work.
+# Without Java, the tests of the tests, and much memory: what to run while you work. Random cases are fewer than on a
+# landing.
+quick: export LAKE_TAILER_QUICK := 1
 quick: .venv/.synced
 	$(BIN)/pytest -p no:cacheprovider $(SIDE_BY_SIDE) -m "not spark and not kafka and not golden and not nightly" \
-		-k "(not written_histories or 00 or 05) and not (test_tiers or test_durations or test_event_loop or test_extras)" \
+		-k "(not written_histories or 00) and \
+			not (test_tiers or test_durations or test_event_loop or test_extras or test_a_readme or little_memory)" \
 		tests/property/test_written_histories.py tests/test_readme.py tests/unit
 
 # Tiers of tests; tests/tiers.py says which test is in which, tests/README.md which to run after which change.

@@ -1,6 +1,7 @@
-"""Repetition of tests with random cases: a few on a landing, more in `make nightly`.
+"""Repetition of tests with random cases: a few on a landing, fewer in `make quick`, more in `make nightly`.
 
-`make nightly` sets LAKE_TAILER_SEED to a new number, which it prints: with it a run can be repeated.
+`make nightly` sets LAKE_TAILER_SEED to a new number, which it prints: with it a run can be repeated. `make quick` sets
+LAKE_TAILER_QUICK.
 """
 
 import os
@@ -9,12 +10,16 @@ from typing import Final
 __all__ = ["repeats", "seeds"]
 
 MORE: Final = 5
+LESS: Final = 4
 _FIRST: Final = os.environ.get("LAKE_TAILER_SEED")
+_IS_QUICK: Final = "LAKE_TAILER_QUICK" in os.environ
 
 
 def repeats(number: int) -> int:
     """Return how often to do what a landing does `number` times."""
-    return number if _FIRST is None else MORE * number
+    if _FIRST is not None:
+        return MORE * number
+    return -(-number // LESS) if _IS_QUICK else number
 
 
 def seeds(number: int) -> range:

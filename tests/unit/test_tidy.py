@@ -36,6 +36,8 @@ REGISTRY: Final = re.compile(
 QUESTION_WORDS: Final = frozenset(
     ["how", "that", "what", "whatever", "when", "where", "whether", "which", "who", "whoever", "whom", "whose", "why"]
 )
+# The beginning of a text that opens with one of them: few files have any, and only those are parsed.
+QUESTION: Final = re.compile(rf"[\"']\s*(?:{'|'.join(QUESTION_WORDS)})\b", re.IGNORECASE)
 MACHINE_PATH: Final = re.compile(r"(?<![\w.~-])/(?:root\b|work\b|home/)")
 
 
@@ -332,8 +334,9 @@ def test_names_say_something() -> None:
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of every docstring in a source file, those of fields included."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    """Yield the line and the text of docstrings that may open with a question word, those of fields included."""
+    source = path.read_text()
+    for node in ast.walk(ast.parse(source if QUESTION.search(source) else "")):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.lineno, node.value.value.strip()
 

@@ -527,14 +527,14 @@ anyio.run(main)
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
 def test_killed_at_any_moment_nothing_is_missing_doubled_or_half(tmp_path: Path, folder: Path, form: str) -> None:
     chance = random.Random(7)
-    for number in range(repeats(4)):
-        before = visible(folder)
+    for number in range(1 + repeats(3)):
+        wanted = len(visible(folder)) + 2
         command = [sys.executable, "-c", WRITER, str(tmp_path), form]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
             assert writer.stdout is not None
             assert writer.stdout.readline() == b"ready\n"
             if number % 2:  # on a slow machine, too, some have delivered something
-                until(lambda before=before: visible(folder) != before)  # type: ignore[misc]
+                until(lambda wanted=wanted: len(visible(folder)) >= wanted)  # type: ignore[misc]
             time.sleep(chance.uniform(0.0, 0.25))
             os.kill(writer.pid, signal.SIGKILL)
     delivered: list[int] = []
@@ -545,7 +545,7 @@ def test_killed_at_any_moment_nothing_is_missing_doubled_or_half(tmp_path: Path,
         delivered += rows
     last = delivered[-1] // 1_000_000
     assert delivered == [version * 1_000_000 + row for version in range(last + 1) for row in range(2000)]
-    assert last >= 2
+    assert last >= 1
 
 
 def visible(folder: Path) -> list[str]:

@@ -257,6 +257,8 @@ def test_addresses_that_are_some() -> None:
         SchemaRegistry("kafka", RegistryAccess(["http://registry"], "ada", SECRET, SECRET))
 
 
+@pytest.mark.kafka
+@pytest.mark.smoke
 def test_certificates(certificates: Certificates, tmp_path: Path) -> None:
     shown: dict[str, Any] = {
         "certificate_file": str(certificates.certificate_file),
