@@ -224,9 +224,10 @@ class TestUpsertIntoSqlite:
 
 
 @pytest.mark.spark
-def test_spark_stream(folder: Path) -> None:
+@pytest.mark.parametrize("runs", [1, pytest.param(2, marks=pytest.mark.nightly)])
+def test_spark_stream(folder: Path, runs: int) -> None:
     command = ("python", "spark_stream.py", "orders", "events", "checkpoint")
-    for wanted in (PAIRED, [*PAIRED, LATER]):
+    for wanted in (PAIRED, [*PAIRED, LATER])[:runs]:
         if wanted is not PAIRED:
             add_a_row(folder)
         printed = run(folder, *command)

@@ -35,7 +35,7 @@ def deliver_all(
     """
     comparing.SHARED_BYTES, comparing.FEW_ROWS = 0, few_rows  # type: ignore[misc]
     into = tailer.spark.into_kafka(name, options, shards=SHARDS)
-    query = tailer.spark.follow(session, source, into, start=0, maxFilesPerTrigger=12)
+    query = tailer.spark.follow(session, source, into, start=0, maxFilesPerTrigger=6)
     query.trigger(availableNow=True).option("checkpointLocation", str(checkpoint)).start().awaitTermination()
 
 

@@ -127,7 +127,7 @@ def deliver(session: SparkSession, delivering: Delivering, until: int, folder: P
 
 def test_executors_killed_while_they_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    history = LongHistory(tmp_path / "source", seed=6, length=COMMITS)
+    history = LongHistory(tmp_path / "source", seed=6, length=COMMITS // 2)
     history.publish(history.length)
     delivering = Delivering(history.path, tmp_path / "target")
     destination = DeltaDestination(delivering.target, f"orders/{history.table_id}")

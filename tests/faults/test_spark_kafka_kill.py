@@ -29,7 +29,7 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 KILLS: Final = repeats(1)
-COMMITS: Final = 10 + 2 * KILLS
+COMMITS: Final = 6 + 2 * KILLS
 PATIENCE_S: Final = 600
 
 
@@ -109,7 +109,7 @@ def test_executors_killed_while_they_write(
             told = history.path, delivery.lane.name, delivery.options, tmp_path / "checkpoint", 0
             running = driver.start(deliver_all, *told)
             for _ in range(KILLS):
-                wait_for(delivery, written(delivery) + 1_500, running.done)
+                wait_for(delivery, written(delivery) + 500, running.done)
                 executors = cluster.executor_pids()
                 assert executors
                 for pid in executors:

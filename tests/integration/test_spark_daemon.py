@@ -3,6 +3,7 @@
 import os
 import signal
 from pathlib import Path
+from typing import Final
 
 import pytest
 from deltalake.exceptions import TableNotFoundError
@@ -38,36 +39,34 @@ def java_children(pid: int) -> list[str]:
     return found
 
 
-def test_spark_delivers_what_threads_do(tmp_path: Path) -> None:
+READ_BY_EXECUTORS: Final = """
+        [pipelines.read]
+        table = "source"
+        poll_interval_s = 0.1
+        write = "driver"
+        [pipelines.read.sink]
+        kind = "delta"
+        path = "target-read"
+"""
+
+
+def test_executors_write_or_read_and_the_driver_continues_after_them(tmp_path: Path) -> None:
+    """Two pipelines of one daemon: one whose rows executors write, one whose rows executors only read."""
     orders = Orders(tmp_path / "source")
     orders.insert(*range(200))
     orders.delete(3, 4)
-    read_only = configuration(tmp_path, "spark", more='write = "driver"')
-    with background("run", read_only, SPARK_LOCAL_IP="127.0.0.1") as daemon:
-        until(lambda: copied(orders, tmp_path / "target-spark"))
+    config = configuration(tmp_path, "spark", "same")
+    config.write_text(config.read_text() + READ_BY_EXECUTORS)
+    with background("run", config, SPARK_LOCAL_IP="127.0.0.1") as daemon:
+        until(lambda: copied(orders, tmp_path / "target-same") and copied(orders, tmp_path / "target-read"))
         orders.insert(1000)
         orders.delete(1000, 5)
-        until(lambda: copied(orders, tmp_path / "target-spark"))
+        until(lambda: copied(orders, tmp_path / "target-same") and copied(orders, tmp_path / "target-read"))
         assert java_children(daemon.pid)
         daemon.send_signal(signal.SIGTERM)
         _, said = daemon.communicate(timeout=WAIT_S)
         assert daemon.returncode == 0, said
     assert "Spark at local[2] is up" in said
-
-
-def test_executors_write_and_the_driver_continues_after_them(tmp_path: Path) -> None:
-    orders = Orders(tmp_path / "source")
-    orders.insert(*range(200))
-    orders.delete(3, 4)
-    by_executors = configuration(tmp_path, "spark", "same")
-    with background("run", by_executors, SPARK_LOCAL_IP="127.0.0.1") as daemon:
-        until(lambda: copied(orders, tmp_path / "target-same"))
-        orders.insert(1000)
-        orders.delete(1000, 5)
-        until(lambda: copied(orders, tmp_path / "target-same"))
-        daemon.send_signal(signal.SIGTERM)
-        _, said = daemon.communicate(timeout=WAIT_S)
-        assert daemon.returncode == 0, said
     orders.insert(2000)
     with background("run", configuration(tmp_path, "local", "same")) as daemon:
         until(lambda: copied(orders, tmp_path / "target-same"))

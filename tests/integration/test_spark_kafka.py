@@ -202,6 +202,7 @@ def test_one_shard_that_is_behind(delivery: Delivery) -> None:
     ("form", "sink", "rows"),
     [("keyed", {"key": ["n"]}, {}), ("flat", {}, {"carryovers": "keep"}), ("flat", {}, {"columns": ["id", "n"]})],
 )
+@pytest.mark.sampled(3)
 def test_rows_stay_in_their_shards(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, form: Form, sink: dict[str, Any], rows: dict[str, Any]
 ) -> None:
@@ -337,6 +338,7 @@ def test_another_number_of_shards(delivery: Delivery) -> None:
     assert delivery.daemon.places(2) == [Position.end(delivery.daemon.last)] * 2
 
 
+@pytest.mark.nightly
 def test_from_a_snapshot_on(delivery: Delivery) -> None:
     """All rows as inserts, then the changes. A row is there once if all is folded by its key."""
     delivery.history.publish(20)
@@ -346,7 +348,7 @@ def test_from_a_snapshot_on(delivery: Delivery) -> None:
     check_copy(delivery)
 
 
-@pytest.mark.parametrize("by_daemon", [True, False])
+@pytest.mark.parametrize("by_daemon", [False, True])
 @pytest.mark.sampled(2)
 def test_a_snapshot_that_was_begun_is_continued(
     delivery: Delivery, monkeypatch: pytest.MonkeyPatch, by_daemon: bool

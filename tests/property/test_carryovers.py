@@ -77,8 +77,18 @@ def shape(vectors: bool, tracked: bool, partitioned: bool, rich: bool, unique: b
     return RewriteShape(False, vectors, partitioned, rich, traits)
 
 
-# All combinations of vectors, row tracking and partitions in pairs, and the operations on such tables.
+# All combinations of vectors, row tracking and partitions in pairs, and the operations on such tables. A landing has
+# the first one, with and without a feed.
 DONE: Final = {
+    shape(vectors=True, tracked=True, partitioned=False, rich=True, unique=True): (
+        "merge",
+        "update to the same",
+        "delete",
+        "vectors on or off",
+        "update",
+        "merge changing nothing",
+        "overwrite with some of the same",
+    ),
     shape(vectors=False, tracked=False, partitioned=False, rich=True, unique=False): (
         "insert again",
         "other zeros",
@@ -103,15 +113,6 @@ DONE: Final = {
         "merge",
         "replace where with some of the same",
         "restore",
-    ),
-    shape(vectors=True, tracked=True, partitioned=False, rich=True, unique=True): (
-        "merge",
-        "update to the same",
-        "delete",
-        "vectors on or off",
-        "update",
-        "merge changing nothing",
-        "overwrite with some of the same",
     ),
 }
 FED: Final = {replace(bare, feed=True): done for bare, done in DONE.items() if UNIQUE in bare.traits}
