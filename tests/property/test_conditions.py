@@ -25,10 +25,20 @@ NAN: Final = float("nan")
 INF: Final = float("inf")
 
 
-def moment(*parts: int) -> datetime:
-    """Return a moment in UTC."""
-    return datetime(*parts, tzinfo=UTC)  # type: ignore[arg-type, misc]
-
+UTC_MOMENT: Final = pa.timestamp("us", tz="UTC")
+MOMENTS: Final = [
+    "1970-01-01T00:00:00",
+    "1969-12-31T23:59:59.999999",
+    "1883-11-18T12:03:58.000001",
+    "2024-02-29T12:30:00.000005",
+    "0001-01-01T00:00:00",
+    "9999-12-31T23:59:59.999999",
+    None,
+]
+TEXTS: Final = ["", "a", "A", "abc", "a_c", "100%", "ß", "\U0001f600x", " pad ", "a\nb", "\\", "é", None, "\ufb01"]
+DAYS: Final = ["1970-01-01", "1969-12-31", "0001-01-01", "9999-12-31", "2024-02-29", None]
+SMALL: Final = ["0", "1.50", "-1.50", "99999999.99", "0.10", "2.00", "10"]
+WIDE: Final = ["0", "1.5", "-1", f"{10**19}.1", "0.000000000000000001"]
 
 COLUMNS: Final[dict[str, tuple[pa.DataType, list[Any]]]] = {
     "b": (pa.int8(), [0, 1, -1, 127, -128, None, 5, 2]),
@@ -37,52 +47,39 @@ COLUMNS: Final[dict[str, tuple[pa.DataType, list[Any]]]] = {
     "l": (pa.int64(), [0, 1, -1, 2**63 - 1, -(2**63), None, 2**53, 2**53 + 1, 2**53 - 1, 10, 3]),
     "f": (pa.float32(), [0.0, -0.0, 1.5, NAN, INF, -INF, None, 0.1, 16777216.0, 3.4e38, 1e-45, 2.0, 3.0]),
     "d": (pa.float64(), [0.0, -0.0, 1.5, NAN, INF, -INF, None, 0.1, 9007199254740992.0, 1.7e308, 5e-324, 2.5, -1.0]),
-    "m": (pa.decimal128(10, 2), [*map(Decimal, ["0", "1.50", "-1.50", "99999999.99", "0.10", "2.00", "10"]), None]),
-    "w": (pa.decimal128(38, 18), [*map(Decimal, ["0", "1.5", "-1", f"{10**19}.1", "0.000000000000000001"]), None]),
-    "s": (pa.string(), ["", "a", "A", "abc", "a_c", "100%", "ß", "\U0001f600x", " pad ", "a\nb", "\\", "é", None, "\ufb01"]),
+    "m": (pa.decimal128(10, 2), [*map(Decimal, SMALL), None]),
+    "w": (pa.decimal128(38, 18), [*map(Decimal, WIDE), None]),
+    "s": (pa.string(), TEXTS),
     "x": (pa.binary(), [b"", b"a", b"\x00", b"\xff\xfe", b"abc", None]),
     "flag": (pa.bool_(), [True, False, None, True, False]),
-    "day": (pa.date32(), [date(1970, 1, 1), date(1969, 12, 31), date(1, 1, 1), date(9999, 12, 31), date(2024, 2, 29), None]),
-    "at": (
-        pa.timestamp("us", tz="UTC"),
-        [moment(1970, 1, 1), moment(1969, 12, 31, 23, 59, 59, 999999), moment(1883, 11, 18, 12, 3, 58, 1)]
-        + [moment(2024, 2, 29, 12, 30, 0, 5), moment(1, 1, 1), moment(9999, 12, 31, 23, 59, 59, 999999), None],
-    ),
-    "ntz": (pa.timestamp("us"), [datetime(1970, 1, 1), datetime(1850, 6, 1, 3, 4, 5, 678), datetime(2024, 2, 29), None]),
+    "day": (pa.date32(), [each and date.fromisoformat(each) for each in DAYS]),
+    "at": (UTC_MOMENT, [each and datetime.fromisoformat(each).replace(tzinfo=UTC) for each in MOMENTS]),
+    "ntz": (pa.timestamp("us"), [each and datetime.fromisoformat(each) for each in MOMENTS[1:4] + [None]]),
     "n": (
         pa.struct([("x", pa.int64()), ("t", pa.string())]),
         [{"x": 1, "t": "a"}, {"x": None, "t": "b"}, None, {"x": 5, "t": None}],
     ),
-}  # fmt: skip
+}
 ROWS: Final = 40
 SCHEMA: Final = pa.schema([pa.field(name, kind) for name, (kind, _) in COLUMNS.items()])
 
 LITERALS: Final = {
     "number": [
-        "0",
-        "1",
-        "-1",
-        "127",
-        "128",
-        "-2147483648",
-        "2147483647",
-        "2147483648",
-        "9007199254740993",
-        "1L",
-        "5S",
-        "3Y",
-        "1.5",
-        "-1.50",
-        "0.1",
-        "99999999.99",
-        "2.000",
-        "1e0",
-        "0.1D",
-        "1.5F",
-        "1e300",
-        "9007199254740993.0",
-        "10",
-        "NULL",
+        *(
+            "0",
+            "1",
+            "-1",
+            "127",
+            "128",
+            "-2147483648",
+            "2147483647",
+            "2147483648",
+            "9007199254740993",
+            "1L",
+            "5S",
+            "3Y",
+        ),
+        *("1.5", "-1.50", "0.1", "99999999.99", "2.000", "1e0", "0.1D", "1.5F", "1e300", "9007199254740993.0", "NULL"),
     ],
     "text": ["''", "'a'", "'abc'", "'A'", "'\\u00e9'", "'ß'", "'😀x'", "'a\\nb'", "' pad '", "'\\\\'", "'a_c'", "NULL"],
     "bytes": ["X''", "X'61'", "X'00'", "x'FFFE'", "NULL"],
@@ -139,16 +136,21 @@ class Conditions:
     def _arithmetic(self, depth: int) -> str:
         first, second = self.value("number", depth), self.value("number", depth)
         form = self._random.choice(
-            ["{0} + {1}", "{0} - {1}", "{0} * {1}", "{0} / {1}", "{0} % {1}", "-{0}", "abs({0})", "length({2})"]
-            + ["cast({0} AS int)", "{0}::double", "cast({0} AS decimal(20,4))", "cast({0} AS bigint)", "(-{0})"]
+            [
+                *("{0} + {1}", "{0} - {1}", "{0} * {1}", "{0} / {1}", "{0} % {1}", "-{0}", "abs({0})", "length({2})"),
+                *("cast({0} AS int)", "{0}::double", "cast({0} AS decimal(20,4))", "cast({0} AS bigint)", "(-{0})"),
+            ]
         )
         return form.format(first, second, self.value("text", 0))
 
     def _text(self, depth: int) -> str:
         text = self.value("text", depth)
         form = self._random.choice(
-            ["{0} || {1}", "lower({0})", "upper({0})", "trim({0})", "left({0}, 2)", "right({0}, 1)", "concat({0}, {1})"]
-            + ["substring({0}, {2}, {3})", "ltrim({0})", "rtrim({0})", "cast({4} AS string)", "substr({0}, {2})"]
+            [
+                *("{0} || {1}", "lower({0})", "upper({0})", "trim({0})", "left({0}, 2)", "right({0}, 1)"),
+                *("concat({0}, {1})", "substring({0}, {2}, {3})", "ltrim({0})", "rtrim({0})", "substr({0}, {2})"),
+                "cast({4} AS string)",
+            ]
         )
         numbers = [self._random.choice([-5, -2, -1, 0, 1, 2, 3]), self._random.choice([-1, 0, 1, 2])]
         return form.format(text, self.value("text", 0), *numbers, self._random.choice(["b", "l", "flag", "day", "at"]))
@@ -175,7 +177,7 @@ class Conditions:
             return self.predicate(1)
         first, second = self.condition(depth - 1), self.condition(depth - 1)
         forms = ["{0} AND {1}", "{0} OR {1}", "NOT {0}", "({0}) OR NOT ({1})", "NOT ({0} AND {1})", "! {0}"]
-        forms += ["CASE WHEN {0} THEN {1} ELSE {1} END", "{0}"]
+        forms += ["CASE WHEN {0} THEN {1} END", "{0}"]
         return self._random.choice(forms).format(first, second)
 
 
