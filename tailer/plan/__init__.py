@@ -5,13 +5,12 @@ Planning is cheap, deterministic and reads no rows (invariant 4: the same versio
 position  where a row is in the stream of changes
 task      some rows of one file, and their kind of change
 changes   the plan of a version: its tasks in delivery order
-columns   the columns of change rows, from those of a table
 """
 
 from tailer.plan.changes import ChangePlan, Regime, SkippedFiles
-from tailer.plan.columns import ROW_TRACKING, add_row_ids, output_schema, select_columns
 from tailer.plan.position import END, SNAPSHOT_TASKS, TASKS, Position
 from tailer.plan.task import ChangeTask, DeletionVectorRef, FragmentRef, Refinement, RowTracking, TaskKind
+from tailer.schema.columns import ROW_TRACKING, add_row_ids, output_schema, select_columns
 
 __all__ = [
     "END",

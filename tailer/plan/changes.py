@@ -11,10 +11,9 @@ from typing import Self
 import pyarrow as pa
 
 from tailer.errors import ConfigError, did_you_mean
-from tailer.plan.columns import ROW_IDS, add_row_ids, select_columns
 from tailer.plan.position import TASKS
 from tailer.plan.task import ChangeTask, schema_from_text, schema_to_text
-from tailer.schema.columns import METADATA_NAMES, RESERVED, refuse_names
+from tailer.schema.columns import METADATA_NAMES, RESERVED, ROW_IDS, add_row_ids, refuse_names, select_columns
 from tailer.schema.variant_paths import with_paths
 
 __all__ = ["ChangePlan", "Regime", "SkippedFiles"]

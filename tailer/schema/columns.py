@@ -1,17 +1,17 @@
-"""Columns of a table over time, for every table format: physical names, type widening, reading with a later schema.
+"""Columns of a table over time, and of its change rows: physical names, type widening, reading with a later schema.
 
 The Arrow schema of a table has logical names in table order. Each field's metadata has the column's physical name
 (`PHYSICAL_NAME`), Parquet field id (`FIELD_ID`) and identity (`COLUMN_ID`), on every level of nesting, where the table
 format defines them.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
 
 from tailer.errors import UnsupportedFeature
-from tailer.events import METADATA_FIELDS, is_struct, is_variant
+from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID, is_struct, is_variant
 
 __all__ = [
     "CHAR",
@@ -20,14 +20,19 @@ __all__ = [
     "METADATA_NAMES",
     "PHYSICAL_NAME",
     "RESERVED",
+    "ROW_IDS",
+    "ROW_TRACKING",
+    "add_row_ids",
     "bare_type",
     "column_id",
     "dropped_column",
     "is_absent",
+    "output_schema",
     "physical_name",
     "refuse_names",
     "restated",
     "restates",
+    "select_columns",
     "widens",
 ]
 
@@ -41,9 +46,31 @@ _NAME_TAKEN: Final = (
 PHYSICAL_NAME: Final = b"delta.columnMapping.physicalName"
 FIELD_ID: Final = b"PARQUET:field_id"
 CHAR: Final = b"tailer.char"  # lengths of its CHAR values (`tailer.schema.char_types`)
+ROW_IDS: Final = (ROW_ID, ROW_COMMIT_VERSION)
+# Marks a field of a task's schema that comes from row tracking, not from a column of the table.
+ROW_TRACKING: Final = b"tailer.rowTracking"
 COLUMN_ID: Final = b"tailer.column"  # identity assigned by `tailer.schema.identity`
 _ABSENT: Final = "tailer.absent: "  # prefix of a physical name that no file has
 _NO_ID: Final = b"-1"
+
+
+def select_columns(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
+    """Return the schema of those `columns` that `schema` has, in the order given."""
+    return pa.schema([schema.field(column) for column in columns if schema.get_field_index(column) >= 0])
+
+
+def add_row_ids(schema: pa.Schema) -> pa.Schema:
+    """Append the columns of row tracking to `schema`, marked as not the table's own."""
+    return pa.schema([*schema, *(pa.field(name, pa.int64(), metadata={ROW_TRACKING: b""}) for name in ROW_IDS)])
+
+
+def output_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema of change rows for a table with `schema`: its fields, then the metadata columns.
+
+    Fields have no Arrow metadata. Nested fields are nullable on every level, because a null struct has null fields.
+    """
+    columns = [pa.field(column.name, bare_type(column.type), column.nullable) for column in schema]
+    return pa.schema([*columns, *METADATA_FIELDS])
 
 
 def dropped_column(before: pa.Schema, after: pa.Schema) -> str | None:
