@@ -22,7 +22,7 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.spark
 
 KILLS: Final = repeats(1)
-COMMITS: Final = 12 + 6 * KILLS
+COMMITS: Final = 14 + 6 * KILLS
 PATIENCE_S: Final = 600
 
 
