@@ -66,7 +66,8 @@ def concerns(plan: ChangePlan, rules: PairingRules) -> bool:
     kinds = {task.kind for task in plan.tasks}
     if plan.regime is not Regime.FILES or len(kinds) < 2:
         return False
-    return plan.paired or has_carryovers(plan, rules) or _pairs(plan, rules)
+    pairs = rules.compute_updates and (bool(rules.key) or _is_tracked(plan))
+    return plan.paired or pairs or has_carryovers(plan, rules)
 
 
 def independent_parts(plan: ChangePlan, rules: PairingRules) -> list[ChangePlan]:
@@ -164,10 +165,6 @@ def refine_range(
     found = iter(comparison.tasks())
     net = tuple(replace(plan, tasks=tuple(islice(found, len(plan.tasks)))) for plan in plans)
     return net, ChangelogCounts(carryovers, updates, ambiguous)
-
-
-def _pairs(plan: ChangePlan, rules: PairingRules) -> bool:
-    return rules.compute_updates and (bool(rules.key) or _is_tracked(plan))
 
 
 def _is_tracked(plan: ChangePlan) -> bool:

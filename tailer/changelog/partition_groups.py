@@ -31,7 +31,10 @@ def by_partition(tasks: Sequence[ChangeTask], schemas: Sequence[pa.Schema]) -> l
         texts = tuple(partition_values[index][physical_name(field)] for field in fields)
         key = id(schema), texts  # a CHAR may have been a STRING in another schema
         if key not in values:
-            values[key] = _values(task, texts, fields)
+            pairs = zip(texts, fields, strict=True)
+            values[key] = tuple(
+                partition_scalar(text, field, task.table, task.version, task.uri) for text, field in pairs
+            )
         found.setdefault(values[key], []).append(index)
     return list(found.values())
 
@@ -46,8 +49,3 @@ def _columns(partition_values: Sequence[Mapping[str, str | None]], schemas: Sequ
             known[key] = {number for number, field in enumerate(schema) if physical_name(field) in values}
         fixed &= known[key]
     return [number for number in sorted(fixed) if not pa.types.is_floating(schemas[0].field(number).type)]
-
-
-def _values(task: ChangeTask, texts: Sequence[str | None], columns: Sequence[pa.Field]) -> tuple[Any, ...]:
-    pairs = zip(texts, columns, strict=True)
-    return tuple(partition_scalar(text, field, task.table, task.version, task.uri) for text, field in pairs)

@@ -102,7 +102,7 @@ def _overlaps(settings: Settings) -> Iterator[Fault]:
     """
     local = [each for each in settings.pipelines if is_local(each.table)]
     read = [(("pipelines", each.name, "table"), Path(each.table)) for each in local]
-    written = [(key, Path(location)) for key, location in _written(settings) if is_local(location)]
+    written = [(key, Path(location)) for key, location in _targets(settings) if is_local(location)]
     found = {path: Folder.at(path) for _, path in (*read, *written)}
     for index, (key, path) in enumerate(written):
         for other_key, other in [*read, *written[:index]]:
@@ -120,7 +120,7 @@ def _overlaps(settings: Settings) -> Iterator[Fault]:
 def _overlaps_in_stores(settings: Settings) -> Iterator[Fault]:
     """Refuse a written folder in a store that is, contains or lies in another, as `_overlaps` does."""
     read = [(("pipelines", each.name, "table"), each.table) for each in settings.pipelines]
-    written = [(key, location) for key, location in _written(settings) if not is_local(location)]
+    written = [(key, location) for key, location in _targets(settings) if not is_local(location)]
     for index, (key, location) in enumerate(written):
         for other_key, other in [*read, *written[:index]]:
             chained = len(key) > 1 and other_key[-1] == "table" and key[1] != other_key[1]
@@ -153,7 +153,7 @@ def _state_folder_faults(settings: Settings) -> Iterator[Fault]:
         yield key, f"{path} lies inside the Delta table {table}, whose VACUUM would delete it", remedy
 
 
-def _written(settings: Settings) -> Iterator[tuple[Key, str]]:
+def _targets(settings: Settings) -> Iterator[tuple[Key, str]]:
     if settings.state_table is not None:
         yield ("state_table",), settings.state_table
     for pipeline in settings.pipelines:

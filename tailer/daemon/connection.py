@@ -54,7 +54,7 @@ async def connect(settings: Settings) -> dict[str, Connection | TailerError]:
                 file = await _open_newest_file(table, open_files(pipeline.stores))
                 standing = await standing_of(settings, pipeline)
                 contradictions = await table.contradictions()
-            for location in _written(settings, pipeline):
+            for location in _target_stores(settings, pipeline):
                 await _try_to_write(pipeline.stores.open_uploads(location))
             found[pipeline.name] = Connection(standing, file, contradictions)
         except TailerError as error:
@@ -71,8 +71,8 @@ async def _reach_sink(settings: Settings, pipeline: PipelineSettings) -> None:
         await close_sinks([sink])
 
 
-def _written(settings: Settings, pipeline: PipelineSettings) -> list[str]:
-    """Return the places in stores that the pipeline writes to."""
+def _target_stores(settings: Settings, pipeline: PipelineSettings) -> list[str]:
+    """Return the locations in stores that the pipeline writes to."""
     keeps_progress = isinstance(pipeline.make_sink(), Sink)
     found = (pipeline.target, None if keeps_progress else settings.state_table)
     return [location for location in found if location is not None and not is_local(location)]

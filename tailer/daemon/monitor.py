@@ -34,7 +34,7 @@ from starlette.routing import Route
 from tailer.changelog import report
 from tailer.daemon.computed_metrics import computed_metrics
 from tailer.daemon.status_report import report_of
-from tailer.metrics import Counter, Labels, Metric
+from tailer.metrics import Counter, Metric
 from tailer.pipeline import status
 from tailer.pipeline.status import PipelineStatus
 from tailer.stores import traffic
@@ -114,7 +114,8 @@ class _PipelineMetrics(Collector):
 
 
 def _family(metric: Metric) -> MetricFamily:
-    samples = ((_values(labels), sample) for labels, sample in metric.samples().items())
+    found = metric.samples().items()
+    samples = (((labels,) if isinstance(labels, str) else labels, sample) for labels, sample in found)
     if isinstance(metric, Counter):
         counter = CounterMetricFamily(metric.name, metric.meaning, labels=metric.labels)
         for values, sample in samples:
@@ -124,7 +125,3 @@ def _family(metric: Metric) -> MetricFamily:
     for values, sample in samples:
         gauge.add_metric(values, sample.value)
     return gauge
-
-
-def _values(labels: Labels) -> tuple[str, ...]:
-    return (labels,) if isinstance(labels, str) else labels

@@ -82,8 +82,4 @@ async def _progress(pipeline: PipelineSettings, log: TableLog, table_id: str, si
     """Return the progress in `sink`; of a pipeline with shards, that of the slowest shard."""
     shards = await open_layout(pipeline, sink).in_force() if sink.distributes else 0
     found = [await find_progress(name, log, table_id, sink) for name in stream_names(pipeline.name, shards)]
-    return min(found, key=_place)
-
-
-def _place(progress: Progress | None) -> Position:
-    return Position.opening(-1) if progress is None else progress.position
+    return min(found, key=lambda each: Position.opening(-1) if each is None else each.position)

@@ -63,7 +63,9 @@ class KeptRows:
         self._execute = execute
         self._has_room = has_room
         tasks = [task for plan in plans for task in plan.tasks if _is_worth(task)]
-        with_ids = {id(task.schema): _with_ids(task.schema) for task in tasks}
+        with_ids = {
+            id(task.schema): task.schema if ROW_ID in task.schema.names else add_row_ids(task.schema) for task in tasks
+        }
         whole = (task if task.tracking is None else replace(task, schema=with_ids[id(task.schema)]) for task in tasks)
         self._whole = {_key(task): task for task in whole if _has_own_names(task.schema)}
         self._columns: dict[_Key, dict[str, pa.Field]] = {}
@@ -133,10 +135,6 @@ def _is_worth(task: ChangeTask) -> bool:
     if task.include is not None:
         return task.include.cardinality <= _FEW_ROWS
     return 0 < task.size_bytes <= _SMALL_FILE_BYTES
-
-
-def _with_ids(schema: pa.Schema) -> pa.Schema:
-    return schema if ROW_ID in schema.names else add_row_ids(schema)
 
 
 def _has_own_names(schema: pa.Schema) -> bool:

@@ -55,14 +55,14 @@ def writable(rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
 
 def _converted(rows: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for batch in rows:
-        yield pa.RecordBatch.from_arrays([_written(column) for column in batch.columns], schema=schema)
+        yield pa.RecordBatch.from_arrays([_to_delta(column) for column in batch.columns], schema=schema)
 
 
 def _written_type(kind: pa.DataType) -> pa.DataType:
-    return _written(pa.array([], kind)).type if has_variant(kind) else kind
+    return _to_delta(pa.array([], kind)).type if has_variant(kind) else kind
 
 
-def _written(column: pa.Array) -> pa.Array:
+def _to_delta(column: pa.Array) -> pa.Array:
     return changed(column, changes_where(column.type, is_variant, _required))
 
 

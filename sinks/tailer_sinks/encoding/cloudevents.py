@@ -80,7 +80,7 @@ class CloudEventsEncoder(PairingEncoder):
         except NoText as error:
             raise SinkRejected(sink, str(error), REMEDY) from error
 
-    def _written(self, now_ms: int, paired: PairedRows) -> Messages:
+    def _write_paired(self, now_ms: int, paired: PairedRows) -> Messages:
         draft = drafted(paired, self._write_row(structs(paired.batch.rows, self._columns)), self._tombstones)
         write = self._structured if self._mode == "structured" else self._binary
         values, headers = write(paired.batch, draft)

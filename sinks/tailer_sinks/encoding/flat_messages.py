@@ -74,16 +74,16 @@ class FlatMessages:
         """
         if self._images is None:
             return Messages(None, self._flat.rows(batch.rows), batch.row_index)
-        return self._images.encode(batch, self._written)
+        return self._images.encode(batch, self._write_paired)
 
     def flush(self, now_ms: int) -> Messages | None:
         """Encode the rows that are held back. None: there are none.
 
         Call it at the end of a task, and before the encoder is discarded.
         """
-        return self._images.flush(self._written) if self._images else None
+        return self._images.flush(self._write_paired) if self._images else None
 
-    def _written(self, paired: PairedRows) -> Messages:
+    def _write_paired(self, paired: PairedRows) -> Messages:
         """Encode rows that have keys."""
         rows, kinds = paired.batch.rows, paired.kinds
         keys, row_index, order = pc.cast(paired.keys, BYTES), paired.batch.row_index, None

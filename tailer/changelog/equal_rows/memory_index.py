@@ -62,7 +62,10 @@ class MemoryIndex:
         them, or if they have a type without bytes.
         """
         count = self._count + batch.num_rows
-        alike = batch.schema.equals(self._batches[0].schema) if self._batches else _have_bytes(batch.schema)
+        if self._batches:
+            alike = batch.schema.equals(self._batches[0].schema)
+        else:
+            alike = all(has_bytes(field.type) for field in list(batch.schema)[len(LEADING_COLUMNS) :])
         if count > self._few_rows or not alike:
             return False
         size_bytes = self._size_bytes + _size_bytes(batch)
@@ -131,10 +134,6 @@ class MemoryIndex:
         if self._found is None:
             self._found = _grouped(self._batches)
         return self._found
-
-
-def _have_bytes(schema: pa.Schema) -> bool:
-    return all(has_bytes(field.type) for field in list(schema)[len(LEADING_COLUMNS) :])
 
 
 def _size_bytes(batch: pa.RecordBatch) -> int:

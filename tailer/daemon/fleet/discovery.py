@@ -7,6 +7,7 @@ unless that is a table which is followed already. Logs are not read.
 import logging
 from collections.abc import Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import anyio
@@ -93,10 +94,7 @@ class _Search:
         async with anyio.create_task_group() as group:
             for name in await self._list(store, above):
                 if self._pattern.fits(depth, name):
-                    group.start_soon(self._descend_listed, store, (*above, name))
-
-    async def _descend_listed(self, store: ObjectStore, above: Names) -> None:
-        await self.descend(store, above, is_listed=True)
+                    group.start_soon(partial(self.descend, store, (*above, name), is_listed=True))
 
     async def _list(self, store: ObjectStore, above: Names) -> list[str]:
         try:

@@ -113,12 +113,12 @@ class FlatAvroEncoder(FlatMessages):
         except NoText as error:
             raise SinkRejected(sink, str(error), REMEDY) from error
 
-    def _written(self, paired: PairedRows) -> Messages:
+    def _write_paired(self, paired: PairedRows) -> Messages:
         """Return the same messages, with keys in Avro."""
         if self._records is None:
-            return super()._written(paired)
+            return super()._write_paired(paired)
         keys = self._records.framed(structs(paired.batch.rows, self._key))
-        return super()._written(replace(paired, keys=keys))
+        return super()._write_paired(replace(paired, keys=keys))
 
 
 class DebeziumAvroEncoder(PairingEncoder):
@@ -161,7 +161,7 @@ class DebeziumAvroEncoder(PairingEncoder):
         except NoText as error:
             raise SinkRejected(sink, str(error), REMEDY) from error
 
-    def _written(self, now_ms: int, paired: PairedRows) -> Messages:
+    def _write_paired(self, now_ms: int, paired: PairedRows) -> Messages:
         batch = paired.batch
         created = "r" if in_snapshot(batch) else "c"
         rows = self._rows.parts(structs(batch.rows, self._columns))

@@ -124,27 +124,27 @@ class Images:
         given = _Given(batch)
         if self._held and self._held.place != given.place:
             raise ValueError(f"rows of {self._held.place} are held back, but rows of {given.place} follow")
-        messages, self._held = self._encoded(self._held.followed_by(batch) if self._held else given, write, last=False)
+        messages, self._held = self._encode(self._held.followed_by(batch) if self._held else given, write, last=False)
         return messages
 
     def flush(self, write: Callable[[PairedRows], Messages]) -> Messages | None:
         """Encode the rows that are held back with `write`. None: there are none."""
         if self._held is None:
             return None
-        messages, self._held = self._encoded(self._held, write, last=True)
+        messages, self._held = self._encode(self._held, write, last=True)
         return messages
 
-    def _encoded(
+    def _encode(
         self, given: _Given, write: Callable[[PairedRows], Messages], last: bool
     ) -> tuple[Messages, _Given | None]:
         """Return the messages of rows, and the rows to hold back unless these are the last ones."""
         try:
-            paired, held = self._paired(given, last)
+            paired, held = self._pair(given, last)
             return NO_MESSAGES if paired is None else write(paired), held
         except NoText as error:
             raise SinkRejected(self._sink, str(error), REMEDY) from error
 
-    def _paired(self, given: _Given, last: bool) -> tuple[PairedRows | None, _Given | None]:
+    def _pair(self, given: _Given, last: bool) -> tuple[PairedRows | None, _Given | None]:
         batch = given.batch
         kinds = kinds_of(batch.rows.column(CHANGE_TYPE))
         if kinds.null_count:
@@ -168,13 +168,13 @@ class Images:
 class PairingEncoder(ABC):
     """An encoder of batches of one schema. Holds back images at the end of a batch until the next one.
 
-    `_images` pairs the images, and `_written` makes messages of rows that are paired.
+    `_images` pairs the images, and `_write_paired` makes messages of rows that are paired.
     """
 
     _images: Images
 
     @abstractmethod
-    def _written(self, now_ms: int, paired: PairedRows) -> Messages:
+    def _write_paired(self, now_ms: int, paired: PairedRows) -> Messages:
         """Return the messages of rows. `now_ms`: when they are made."""
 
     @property
@@ -188,14 +188,14 @@ class PairingEncoder(ABC):
         Messages of held back rows come first. `now_ms`: when the messages are made. Raises `SinkRejected`, also for a
         change type that is not one of Delta's; the encoder is then unchanged.
         """
-        return self._images.encode(batch, partial(self._written, now_ms))
+        return self._images.encode(batch, partial(self._write_paired, now_ms))
 
     def flush(self, now_ms: int) -> Messages | None:
         """Encode the rows that are held back. None: there are none.
 
         Call it at the end of a task, and before the encoder is discarded.
         """
-        return self._images.flush(partial(self._written, now_ms))
+        return self._images.flush(partial(self._write_paired, now_ms))
 
 
 @dataclass(frozen=True, slots=True)

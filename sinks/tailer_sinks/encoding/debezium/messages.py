@@ -91,7 +91,7 @@ class DebeziumEncoder(PairingEncoder):
         except NoText as error:
             raise SinkRejected(sink, str(error), REMEDY) from error
 
-    def _written(self, now_ms: int, paired: PairedRows) -> Messages:
+    def _write_paired(self, now_ms: int, paired: PairedRows) -> Messages:
         batch = paired.batch
         if self._embedded:
             self._check_finite(batch.rows)
