@@ -177,13 +177,13 @@ class _DeltaTransaction(SinkTransaction):
         if not rows.schema.equals(self._schema):
             remedy = "This is a defect of the pipeline: every batch must have the schema that was announced last."
             raise SinkRejected(self._table.name, f"rows of another schema at version {batches[0].version}", remedy)
-        await to_thread.run_sync(self._take, rows)
+        await to_thread.run_sync(self._spool_rows, rows)
 
     async def announce(self, event: ControlEvent) -> None:
         """See `SinkTransaction.announce`. Rows that would not fit the table are refused before they come."""
         if isinstance(event, Gap):
             self._notes.append(f"versions {event.first_version} to {event.version} are lost: {event.reason}")
-            await to_thread.run_sync(self._take, gap_row(event, rows_schema(self._schema)))
+            await to_thread.run_sync(self._spool_rows, gap_row(event, rows_schema(self._schema)))
         else:
             rows = bool(self._spool)
             self._anchor = await to_thread.run_sync(partial(self._table.extended, self._anchor, event.after, rows=rows))
@@ -204,7 +204,7 @@ class _DeltaTransaction(SinkTransaction):
         await to_thread.run_sync(self._append, position)
         self._expected[anchor.app_id] = position
 
-    def _take(self, rows: pa.RecordBatch) -> None:
+    def _spool_rows(self, rows: pa.RecordBatch) -> None:
         if reason := partition_refusal(rows, self._anchor.partition_by):
             raise SinkRejected(self._table.name, reason, "Partition the target by another column.")
         self._far.update(far_dates(rows))

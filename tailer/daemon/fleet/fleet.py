@@ -128,7 +128,7 @@ class Fleet:
                 settings = await self._reloads.wait(due_s - time.monotonic(), self._settings)
                 is_new = settings is not None
                 if settings is not None:
-                    self._take(settings)
+                    self._apply(settings)
 
     async def _look_for_tables(self) -> bool:
         """Look for the tables of the templates that are due; return whether others were found than before."""
@@ -163,7 +163,7 @@ class Fleet:
         if before and not now:
             _log.info("%s: tables can be listed again", name)
 
-    def _take(self, settings: Settings) -> None:
+    def _apply(self, settings: Settings) -> None:
         """Put a configuration in force, but for what cannot change while the process runs."""
         if fixed := fixed_changes(self._first, settings):
             _log.warning("%s: restart the daemon for the change of %s", settings.path, ", ".join(fixed))

@@ -210,7 +210,9 @@ class PythonProducer:
         self._unkeyed_bytes += size
         other = partitions[self._turn % len(partitions)]
         futures = [
-            send(topic, value, key, headers, other if key is None else partitions[_place(key) % len(partitions)])
+            send(
+                topic, value, key, headers, other if key is None else partitions[_partition_hash(key) % len(partitions)]
+            )
             for value, key, headers in rows(messages)
         ]
         self._in_flight.append(_Chunk(topic, futures, size))
@@ -258,7 +260,7 @@ class PythonProducer:
                 raise error_for(self._name, error, chunk.topic) from error
 
 
-def _place(key: bytes) -> int:
+def _partition_hash(key: bytes) -> int:
     """Return the partition of Java's clients for a key, modulo the number of partitions, at half the client's cost."""
     return int(murmur2(key)) & 0x7FFFFFFF
 

@@ -118,16 +118,18 @@ def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
             if field.name in _NOT_NEGATIVE and (pc.min(column).as_py() or 0) < 0:
                 raise _UnusualColumnError
         return pa.StructArray.from_arrays(columns, fields=list(kind), mask=array.is_null())
-    if not _fits(array.type, kind):
+    if not _is_castable(array.type, kind):
         raise _UnusualColumnError
     return array.cast(kind)
 
 
-def _fits(there: pa.DataType, kind: pa.DataType) -> bool:
+def _is_castable(there: pa.DataType, kind: pa.DataType) -> bool:
     """Return whether a cast from one type to the other keeps values, or raises."""
     if pa.types.is_map(kind):
         return (
-            pa.types.is_map(there) and _fits(there.key_type, kind.key_type) and _fits(there.item_type, kind.item_type)
+            pa.types.is_map(there)
+            and _is_castable(there.key_type, kind.key_type)
+            and _is_castable(there.item_type, kind.item_type)
         )
     if pa.types.is_integer(kind):
         return bool(pa.types.is_integer(there))

@@ -188,11 +188,11 @@ class BatchClient:
         while event := functions.queue_poll(queue, wait_ms):
             wait_ms = 0
             try:
-                self._take(event)
+                self._handle(event)
             finally:
                 functions.event_destroy(event)
 
-    def _take(self, event: int) -> None:
+    def _handle(self, event: int) -> None:
         functions, kind = self._functions, self._functions.event_type(event)
         if kind == DELIVERIES:
             self._count(event)
