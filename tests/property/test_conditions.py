@@ -54,7 +54,7 @@ COLUMNS: Final[dict[str, tuple[pa.DataType, list[Any]]]] = {
     "flag": (pa.bool_(), [True, False, None, True, False]),
     "day": (pa.date32(), [each and date.fromisoformat(each) for each in DAYS]),
     "at": (UTC_MOMENT, [each and datetime.fromisoformat(each).replace(tzinfo=UTC) for each in MOMENTS]),
-    "ntz": (pa.timestamp("us"), [each and datetime.fromisoformat(each) for each in MOMENTS[1:4] + [None]]),
+    "ntz": (pa.timestamp("us"), [each and datetime.fromisoformat(each) for each in [*MOMENTS[1:4], None]]),
     "n": (
         pa.struct([("x", pa.int64()), ("t", pa.string())]),
         [{"x": 1, "t": "a"}, {"x": None, "t": "b"}, None, {"x": 5, "t": None}],
@@ -65,21 +65,9 @@ SCHEMA: Final = pa.schema([pa.field(name, kind) for name, (kind, _) in COLUMNS.i
 
 LITERALS: Final = {
     "number": [
-        *(
-            "0",
-            "1",
-            "-1",
-            "127",
-            "128",
-            "-2147483648",
-            "2147483647",
-            "2147483648",
-            "9007199254740993",
-            "1L",
-            "5S",
-            "3Y",
-        ),
-        *("1.5", "-1.50", "0.1", "99999999.99", "2.000", "1e0", "0.1D", "1.5F", "1e300", "9007199254740993.0", "NULL"),
+        *("0", "1", "-1", "127", "128", "-2147483648", "2147483647", "2147483648", "9007199254740993", "1L", "5S"),
+        *("3Y", "1.5", "-1.50", "0.1", "99999999.99", "2.000", "1e0", "0.1D", "1.5F", "1e300", "9007199254740993.0"),
+        "NULL",
     ],
     "text": ["''", "'a'", "'abc'", "'A'", "'\\u00e9'", "'ß'", "'😀x'", "'a\\nb'", "' pad '", "'\\\\'", "'a_c'", "NULL"],
     "bytes": ["X''", "X'61'", "X'00'", "x'FFFE'", "NULL"],
