@@ -28,24 +28,23 @@ class Select:
     """The columns to deliver, checked against the columns of a table.
 
     `text`: as the user wrote it. `fields`: the columns that it reads, as the table's schema has them. `outputs`: the
-    name of each column that leaves, and where its values come from.
+    name of each column that leaves, and where its values come from. `schema`: the columns that leave, with the metadata
+    of those that are columns of the table.
     """
 
     text: str
     fields: pa.Schema
     outputs: tuple[tuple[str, Expression], ...]
+    schema: pa.Schema = field(init=False, repr=False, compare=False)
     _evaluators: tuple[Evaluator, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        made = pa.schema([_field(name, expression, self.fields) for name, expression in self.outputs])
+        object.__setattr__(self, "schema", made)  # one object: tasks that are alike are known by it
         object.__setattr__(self, "_evaluators", tuple(compiled(expression) for _, expression in self.outputs))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Select, (self.text, self.fields, self.outputs)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns that leave, with the metadata of those that are columns of the table."""
-        return pa.schema([_field(name, expression, self.fields) for name, expression in self.outputs])
 
     def only(self, names: Iterable[str]) -> "Select":
         """Return what makes the columns that are named, in this order."""

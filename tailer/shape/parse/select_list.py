@@ -39,7 +39,7 @@ def bind_outputs(option: str, text: str, schema: pa.Schema) -> Iterator[tuple[st
 
 def parse_list(option: str, text: str) -> tuple[Source, list[exp.Expr]]:
     """Return the text with its expressions. Raises `ConfigError` where it is no list of expressions."""
-    source = Source(option, _SELECT + text)
+    source = Source(option, text, _SELECT)
     found = parse(source)
     others = [name for name, value in found.args.items() if value and name not in ("expressions", "kind")]
     if not isinstance(found, exp.Select) or others or not found.expressions:

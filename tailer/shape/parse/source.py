@@ -3,7 +3,7 @@
 sqlglot takes 0.3 s to import, so this module and those that use it are imported when an expression is parsed.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
@@ -13,6 +13,8 @@ from sqlglot.parsers.spark import SparkParser
 from tailer.errors import ConfigError
 
 __all__ = ["Source", "parse"]
+
+_EXCERPT: Final = 60
 
 
 class _Parser(SparkParser):
@@ -33,11 +35,15 @@ class _Dialect(Spark):
 
 
 class Source:
-    """The text of an expression, for errors that point into it. `option`: the option that has it."""
+    """The text of an expression, for errors that point into it.
 
-    def __init__(self, option: str, text: str) -> None:
+    `option`: the option that has it. `prefix`: what is put before the text so that it can be parsed.
+    """
+
+    def __init__(self, option: str, text: str, prefix: str = "") -> None:
         self.option = option
-        self.text = text
+        self.text = prefix + text
+        self._prefix = len(prefix)
 
     def span(self, node: exp.Expr) -> tuple[int, int] | None:
         """Return the first character of a node, and the one after its last; None: unknown."""
@@ -63,13 +69,14 @@ class Source:
     def error_at(self, span: tuple[int, int] | None, reason: str, remedy: str = "") -> ConfigError:
         """Return an error that points at the characters of a span."""
         if span is None:
-            return ConfigError(self.option, f"{reason}\n  {self.text}", remedy)
-        begin, end = span
-        before = self.text[:begin]
-        line = self.text.splitlines()[before.count("\n")] if self.text.strip() else ""
-        column = len(before) - before.rfind("\n") - 1
-        caret = " " * column + "^" * max(1, min(end - begin, len(line) - column))
-        return ConfigError(self.option, f"{reason} (at character {begin + 1})\n  {line}\n  {caret}", remedy)
+            return ConfigError(self.option, f"{reason}: {self._excerpt(0)}", remedy)
+        begin = max(span[0] - self._prefix, 0)
+        return ConfigError(self.option, f"{reason}, at character {begin + 1}: {self._excerpt(begin)}", remedy)
+
+    def _excerpt(self, begin: int) -> str:
+        """Return what is written from a character on, in one line."""
+        rest = " ".join(self.text[self._prefix + begin :].split())
+        return rest if len(rest) <= _EXCERPT else f"{rest[:_EXCERPT]}..."
 
 
 def parse(source: Source) -> exp.Expr:
