@@ -28,7 +28,7 @@ from tests.support.seeds import repeats
 WRITTEN: Final = sorted(HISTORIES.glob("*.tar.xz"))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("archive", WRITTEN, ids=lambda archive: archive.name[:2])
 def test_the_changes_of_the_rows_that_fulfil_a_condition(archive: Path, tmp_path: Path) -> None:
     recorded = read(archive, tmp_path)
@@ -39,13 +39,14 @@ def test_the_changes_of_the_rows_that_fulfil_a_condition(archive: Path, tmp_path
         if not columns or plan.operation == "RESTORE":
             continue
         before, after = (rows_of(recorded.answers[plan.version - back].snapshot) for back in (1, 0))
-        for _ in range(repeats(2)):
+        for _ in range(repeats(1)):
             wanted = random_condition(chance, columns, sorted({*before, *after}, key=repr))
-            judged += _judge(recorded, plan, wanted, before, after)
-    assert judged > 20
+            _judge(recorded, plan, wanted, before, after)
+            judged += 1
+    assert judged >= 10
 
 
-def _judge(recorded: RecordedTable, plan: ChangePlan, wanted: Wanted, before: Rows, after: Rows) -> int:
+def _judge(recorded: RecordedTable, plan: ChangePlan, wanted: Wanted, before: Rows, after: Rows) -> None:
     at, policy = plan.version, Policy(where=wanted.text)
     where = recorded.where(at, wanted.text)
     old, new = recorded.schemas[at - 1], recorded.schemas[at]
@@ -66,7 +67,6 @@ def _judge(recorded: RecordedTable, plan: ChangePlan, wanted: Wanted, before: Ro
         found = restate(kept, deleted, new) + come
         assert_same(found, wanted.rows(after), f"{where}, {way}")
     assert_same(_snapshot(recorded.path, at, policy), wanted.rows(after), f"{where}, snapshot")
-    return 1
 
 
 def _snapshot(path: Path, version: int, policy: Policy) -> Rows:
