@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from tailer.events import is_struct
 from tailer.shape.types import kind_from_text, kind_text, value_type
 
 __all__ = ["Call", "Column", "Expression", "Literal", "column_types", "columns_of", "from_json", "to_json"]
@@ -114,7 +115,7 @@ def column_types(fields: pa.Schema) -> dict[tuple[str, ...], pa.DataType]:
 
     def add(path: tuple[str, ...], kind: pa.DataType) -> None:
         found[path] = value_type(kind)
-        if pa.types.is_struct(kind):
+        if is_struct(kind):
             for each in kind:
                 add((*path, each.name), each.type)
 

@@ -84,6 +84,8 @@ def kind_from_text(text: str) -> pa.DataType:
 
 def value_type(kind: pa.DataType) -> pa.DataType:
     """Return the type in which an expression sees the values of a column of type `kind`."""
+    if pa.types.is_dictionary(kind):
+        return value_type(kind.value_type)
     return _OTHERS.get(kind, kind)
 
 

@@ -4,6 +4,7 @@ Spark gets the same text, so the order in which operators bind is compared as we
 """
 
 import random
+import unicodedata
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -18,6 +19,8 @@ from pyspark.sql import SparkSession
 from tailer.errors import ConfigError
 from tailer.shape.condition import parse_condition
 from tailer.shape.evaluate import compiled
+from tailer.shape.kernels.functions import FUNCTIONS
+from tailer.shape.kernels.texts import UNSTABLE
 from tailer.shape.rows import BatchRows
 from tests.support.seeds import seeds
 
@@ -237,3 +240,15 @@ def test_random_conditions_have_sparks_answers(spark: SparkSession, rows: pa.Rec
     taken = [text for text in dict.fromkeys(texts) if accepted(text)]
     assert len(taken) > 200
     assert not differences(spark, rows, taken)
+
+
+def test_the_case_of_every_character_is_sparks(spark: SparkSession, tmp_path: Path) -> None:
+    known = [chr(code) for code in range(0x20000) if not 0xD800 <= code < 0xE000]
+    known = [each for each in known if unicodedata.category(each) != "Cn" and each not in UNSTABLE]
+    forms = ["{}", "a\u03a3{}", "{}\u03a3"]
+    texts = pa.array([form.format(each) for form in forms for each in known])
+    upper, lower = (FUNCTIONS[name].run(texts.type, texts) for name in ("upper", "lower"))
+    pq.write_table(pa.table({"c": texts, "u": upper, "l": lower}), tmp_path / "characters.parquet")
+    characters = spark.read.parquet(str(tmp_path / "characters.parquet"))
+    assert characters.count() > 200_000
+    assert not characters.where("upper(c) <> u OR lower(c) <> l").collect()

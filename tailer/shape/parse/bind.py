@@ -14,7 +14,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tailer.errors import did_you_mean
-from tailer.events import type_text
+from tailer.events import is_struct, type_text
 from tailer.schema.char_types import char_lengths
 from tailer.shape.kernels.casts import castable
 from tailer.shape.kernels.patterns import parse_pattern
@@ -159,11 +159,11 @@ def _column(binding: Binding, node: exp.Column | exp.Dot) -> Expression:
     path: list[str] = []
     found: pa.Field | None = None
     for part in parts:
-        if found is not None and not pa.types.is_struct(found.type):
+        if found is not None and not is_struct(found.type):
             raise binding.source.error(part, f"{'.'.join(path)} is {type_text(found.type)}, which has no fields")
         found = _field(binding, part, path, list(fields))
         path.append(found.name)
-        fields = found.type if pa.types.is_struct(found.type) else []
+        fields = found.type if is_struct(found.type) else []
     if found is None or char_lengths(found):
         remedy = "Spark pads both sides of such a comparison. Compare another column."
         raise binding.source.error(node, f"{'.'.join(path)} is CHAR, which is not supported", remedy)

@@ -8,6 +8,8 @@ import pyarrow as pa
 import pytest
 
 from tailer.errors import ConfigError, ExpressionFailed
+from tailer.events import VARIANT
+from tailer.schema.columns import CHAR
 from tailer.shape.condition import Condition, parse_condition
 
 NAN: Final = float("nan")
@@ -26,6 +28,9 @@ SCHEMA: Final = pa.schema(
         ("Case", pa.int32()),
         ("CASE", pa.int32()),
         ("tags", pa.list_(pa.string())),
+        ("v", VARIANT),
+        ("code", pa.dictionary(pa.int8(), pa.string())),
+        pa.field("fixed", pa.string(), metadata={CHAR: b'{"": 3}'}),
     ]
 )
 
@@ -129,6 +134,7 @@ def test_columns_and_fields_are_found_in_any_case() -> None:
     assert answers("N.B = 1", n=nested) == [True, False, False]
     assert answers("n.b IS NULL AND n.name = 'x'", n=nested) == [False, True, False]
     assert answers("n IS NULL", n=nested) == [False, False, True]
+    assert answers("code = 'x'", code=["x", "y", None]) == [True, False, False]
     assert answers("`odd name` = 5", odd_name=[5, 6, None]) == [True, False, False]
     assert answers("`CASE` = 1 AND `Case` = 2", CASE=[1, 1], Case=[2, 1]) == [True, False]
 
@@ -157,6 +163,10 @@ def test_a_condition_has_the_columns_that_it_reads_with_their_metadata() -> None
         ("a = 1; a = 2", "this is not one SQL expression", ""),
         ("n = 1", "n is struct<b: int64, Name: string>, which has no literals, at character 1: ", "IS NULL"),
         ("a.b = 1", "a is int32, which has no fields, at character 3: ", ""),
+        ("v.value = X'00'", "v is variant, which has no fields, at character 3: ", ""),
+        ("v = 1", "v is variant, which has no literals", "IS NULL"),
+        ("tags = 1", "tags is list<", "IS NULL"),
+        ("fixed = 'a'", "fixed is CHAR, which is not supported", "Compare another column"),
         ("a IN (SELECT 1)", "IN QUERY is not supported in expressions", ""),
         ("s LIKE 'a\\\\b'", "the escape character '\\\\' is before 'b', at character 8: ", "twice"),
         ("s LIKE s", "the pattern of LIKE must be a text in quotes", ""),

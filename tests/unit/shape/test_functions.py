@@ -118,6 +118,7 @@ def test_arithmetic_over_rows() -> None:
         ("CAST(s AS boolean)", {"s": ["maybe"]}),
         ("CAST(day AS string)", {"day": [2932897]}),
         ("upper(s)", {"s": ["\u0378"]}),
+        ("lower(s)", {"s": ["\u0295"]}),
     ],
 )
 def test_a_value_beyond_the_type_fails(text: str, columns: dict[str, list[Any]]) -> None:

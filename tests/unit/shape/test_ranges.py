@@ -127,7 +127,7 @@ def rows_of(make: random.Random) -> pa.RecordBatch:
 
 def ranges_of(make: random.Random, rows: pa.RecordBatch) -> dict[tuple[str, ...], ColumnRange]:
     """Return the ranges of some columns, some of them wider than the values."""
-    found = {}
+    found: dict[tuple[str, ...], ColumnRange] = {}
     columns = {(name,): rows.column(name) for name in VALUES} | {("n", "c"): pc.struct_field(rows.column("n"), [0])}
     for path, column in columns.items():
         known = column.drop_null()
