@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa

@@ -19,7 +19,7 @@ __all__ = ["cast", "cast_can_fail", "castable"]
 Cast = Callable[[pa.DataType, Values], Values]
 
 _INTEGER: Final = r"\A-?[0-9]+\z"
-_FLOATING: Final = r"\A-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\z"
+_FLOATING: Final = r"\A(-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?|NaN|-?Infinity)\z"
 _DATE: Final = r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}\z"
 _TRUE: Final = pa.array(["t", "true", "y", "yes", "1"])
 _FALSE: Final = pa.array(["f", "false", "n", "no", "0"])

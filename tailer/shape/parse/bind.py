@@ -20,6 +20,7 @@ from tailer.shape.kernels.casts import castable
 from tailer.shape.kernels.patterns import parse_pattern
 from tailer.shape.parse.arithmetic import OPERATORS, arithmetic, minus
 from tailer.shape.parse.binding import TIMES, Binding, Nodes
+from tailer.shape.parse.comparison import compare
 from tailer.shape.parse.literals import literal_of, number, text_of
 from tailer.shape.parse.signatures import bind_function, case, concat
 from tailer.shape.parse.source import Source
@@ -79,8 +80,7 @@ def _operand(binding: Binding, node: exp.Expr) -> Expression:
 def _comparison(binding: Binding, node: exp.Binary) -> Expression:
     """Bind `left = right` and its like."""
     nodes = (node.this, node.expression)
-    values = binding.alike(nodes, [_operand(binding, each) for each in nodes])
-    found = binding.call(_COMPARISONS[type(node)], values, BOOLEAN)
+    found = compare(binding, _COMPARISONS[type(node)], nodes, [_operand(binding, each) for each in nodes])
     return binding.call("not", [found], BOOLEAN) if isinstance(node, _NEGATED) else found
 
 
@@ -123,8 +123,8 @@ def _between(binding: Binding, node: exp.Between) -> Expression:
     """Bind BETWEEN: two comparisons."""
     nodes = (node.this, node.args["low"], node.args["high"])
     value, low, high = [_operand(binding, each) for each in nodes]
-    above = binding.call(">=", binding.alike((nodes[0], nodes[1]), (value, low)), BOOLEAN)
-    below = binding.call("<=", binding.alike((nodes[0], nodes[2]), (value, high)), BOOLEAN)
+    above = compare(binding, ">=", (nodes[0], nodes[1]), (value, low))
+    below = compare(binding, "<=", (nodes[0], nodes[2]), (value, high))
     return binding.call("and", [above, below], BOOLEAN)
 
 
@@ -257,7 +257,7 @@ def _case(binding: Binding, node: exp.Case) -> Expression:
             found = binding.boolean(condition)
         else:
             values = [_operand(binding, node.this), _operand(binding, condition)]
-            found = binding.call("=", binding.alike([node.this, condition], values), BOOLEAN)
+            found = compare(binding, "=", (node.this, condition), values)
         branches.append((found, each.args["true"]))
     return case(binding, branches, node.args.get("default") or exp.Null())
 
