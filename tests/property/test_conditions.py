@@ -96,6 +96,292 @@ KINDS: Final = {
 }
 PATTERNS: Final = ["'a%'", "'%'", "''", "'_'", "'%b%'", "'a\\\\_c'", "'%\\\\%'", "'_x'", "'%c'", "'a_b'", "'a%c'"]
 
+WRITTEN: Final = """\
+NOT b = 1 AND flag
+NOT b = 1 OR flag AND i > 0
+NOT flag IS NULL
+NOT b IS NULL AND flag
+NOT b BETWEEN 1 AND 2 AND flag
+! b = 1
+b BETWEEN 1 AND 2 AND flag OR b = 5
+-b = 1
+- b BETWEEN -5 AND 2
+-b - -1 = 2
+b = 1 IS NULL
+b = 1 IS NOT TRUE
+b + 1 * 2 = 3
+i % 3 = 1
+i - 1 - 1 = 8
+l / 2 / 5 = 1
+l % 3 - 1 = 0
+f = 0.1
+f = 0.1D
+f = 0.1F
+cast(f AS double) = 0.1D
+d = 0.1
+d = 0.1F
+d IN (0.0, 1.5)
+d IN (-0.0)
+d IN (1.5, NULL)
+f IN (0.1, 2, 3)
+l = 9007199254740993D
+l = 9007199254740993.0
+l = 9.007199254740993E15
+w = 1.5
+w = 1
+w > m
+w = l
+m IN (1.5, 2)
+m = 1.500
+m + 1 = 2.5
+m * 2.0 = 3
+m - 0.1 = 0
+b + h > 0
+b * b > 0
+b + 1 > 0
+b + 1Y > 0
+f + f > 1
+f * i > 1
+f + 1 > 2
+f / 2 = 1
+b / h = 1
+10 / d > 1
+10 % b = 1
+l % -1 = 0
+i % -1 = 0
+b % 3Y = 2
+abs(b) = 1
+abs(l) > 0
+abs(d) > 1
+abs(m) = 1.5
+-m = 1.5
+-d = -1.5
+-f < 0
+cast(d AS int) = 1
+cast(f AS bigint) = 1
+cast(2.5 AS int) = 2
+cast(-2.5 AS int) = -2
+cast(m AS int) = 1
+cast(m AS decimal(10,1)) = 1.5
+cast(m AS decimal(5,0)) > 0
+cast(m AS decimal(9,0)) = 2
+cast(w AS double) > 1
+cast(w AS float) > 1
+cast(l AS double) = 9007199254740992
+cast(l AS float) > 1
+cast(i AS string) = '1'
+cast(b AS string) || 'x' = '1x'
+cast(l AS string) LIKE '-%'
+cast(flag AS string) = 'true'
+cast(flag AS int) = 1
+cast(i AS boolean)
+cast(m AS string) = '1.50'
+cast(day AS string) = '1970-01-01'
+cast(at AS string) > '1969'
+cast(at AS string) = '1883-11-18 12:03:58.000001'
+cast(ntz AS string) LIKE '%.000%'
+cast(at AS date) = day
+cast(at AS date) = '1969-12-31'
+cast(ntz AS date) = '1969-12-31'
+cast(day AS timestamp) = at
+at = ntz
+at > day
+ntz > day
+day = '1970-01-01'
+at = '1970-01-01'
+ntz = '1969-12-31 23:59:59.999999'
+at BETWEEN '1800-01-01' AND '1970-01-01'
+day IN ('1970-01-01', '2024-02-29', NULL)
+CASE WHEN flag THEN day ELSE '2024-02-29' END = day
+coalesce(day, '1970-01-01') = day
+year(day) = 9999
+year(day) < 1970
+year(at) = 1883
+month(day) = 12
+month(at) + day(at) > 20
+day(day) = 31
+dayofmonth(ntz) = 31
+hour(at) = 23
+hour(at) = 12
+hour(ntz) > 1
+upper(s) = 'SS'
+upper(s) = 'FI'
+lower(s) = 'abc'
+upper(s) = s
+length(s) = 2
+length(s) = 3
+length(x) = 2
+char_length(s) = 1
+trim(s) = 'pad'
+ltrim(s) = 'pad '
+rtrim(s) = ' pad'
+left(s, 1) = 'a'
+left(s, 0) = ''
+left(s, -1) = ''
+right(s, 1) = 'c'
+right(s, 0) = ''
+right(s, 100) = s
+startswith(s, 'a')
+startswith(s, '')
+endswith(s, 'c')
+contains(s, '_')
+s LIKE 'a_c'
+s LIKE 'a\\\\_c'
+s LIKE 'a/_c' ESCAPE '/'
+s LIKE '%\\\\%'
+s LIKE '%\\\\%%'
+s LIKE '\\\\\\\\'
+s LIKE '_'
+s LIKE '__'
+s LIKE 'a_b'
+s LIKE 'a%b'
+s LIKE '%'
+s LIKE ''
+s NOT LIKE '%a%'
+s LIKE 'a.c'
+s || s = 'aa'
+s || NULL = 'a'
+concat(s) = 'a'
+concat(s, 'x', s) LIKE '%x%'
+sha2(s, 256) = 'ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb'
+sha2(x, 0) = sha2(s, 256)
+sha2(s, 512) LIKE 'a%'
+sha2(s, 224) LIKE 'a%'
+sha2(s, 384) LIKE 'a%'
+s < 'a'
+s > 'é'
+s > '\\uFB01'
+s = '\\U0001F600x'
+s = '\\x'
+s = 'a\\_c'
+s = '100\\%'
+s = '\\141'
+s = "a"
+s = r'\\'
+x = X'61'
+x < X'FF'
+x > X'00'
+x IN (X'', X'61')
+x BETWEEN X'00' AND X'62'
+flag
+NOT flag
+flag = TRUE
+flag <=> NULL
+flag > FALSE
+flag IN (TRUE, NULL)
+flag IS UNKNOWN
+flag IS NOT FALSE
+n IS NULL
+n IS NOT NULL
+n.x = 1
+n.X IS NULL
+n.t = 'a'
+N.T LIKE 'a%'
+i <=> NULL
+i IS DISTINCT FROM 1
+i IS NOT DISTINCT FROM 1
+i IN (1, 1.0, 1D)
+i IN (l, 1)
+i NOT IN (1, NULL)
+NULL
+NULL = NULL
+NULL <=> NULL
+NULL IN (1)
+1 IN (NULL)
+1 = 1
+i = NULL
+coalesce(NULL, i, 5) = 5
+coalesce(i, l, 5.0) = 5
+coalesce(b, d) = 1
+nullif(i, 1) IS NULL
+nullif(i, l) = 10
+ifnull(s, 'none') = 'none'
+nvl(i, 0) = 0
+if(flag, i, l) = 1
+if(flag, b, 1.5) = 1.5
+if(flag, f, i) = 1.5
+CASE WHEN flag THEN 1 WHEN NOT flag THEN 2 END = 1
+CASE i WHEN 1 THEN 'x' WHEN l THEN 'y' ELSE s END = 'x'
+CASE WHEN i = 0 THEN FALSE ELSE 10 / i > 0 END
+i <> 0 AND 10 / i > 0
+i = 0 OR 10 / i > 0
+i + 1 > 0
+l + 1 > 0
+l * 2 > 0
+i * 2 > 0
+-i > 0
+-l > 0
+abs(i) > 0
+1 / 0 = 1
+1 % 0 = 1
+CASE WHEN i IS NULL THEN 1/0 ELSE 1 END = 1
+cast(l AS int) = 1
+cast(i AS tinyint) = 1
+cast('12' AS int) = 12
+cast('abc' AS int) = 1
+cast(cast(i AS string) AS int) = i
+cast(cast(l AS string) AS bigint) = l
+cast(cast(b AS string) AS double) = b
+cast(s AS int) = 1
+cast(cast(day AS string) AS date) = day
+cast(cast(flag AS string) AS boolean) = flag
+cast('1.5' AS decimal(10,2)) = 1.5
+cast(i AS decimal(10,0)) = i
+cast(i AS decimal(5,0)) = 1
+cast(l AS decimal(38,18)) > 0
+cast(b AS decimal(3,0)) = 1
+1.5 = 1.50
+.5 = 0.5
+5. = 5
+1e2 = 100
+1E-2 = 0.01
+1.0E1D = 10
+5BD = 5
+1.5BD = m
+128 = b
+-128 = b
+- 128 = b
+-2147483648 = i
+-9223372036854775808 = l
+-9223372036854775808L = l
+9223372036854775807 + 0 = l
+2147483647 + 1 > 0
+2147483648 + 1 > 0
+i /* c */ = 1
++i = 1
+i == 1
+i != 1
+DATE'2024-02-29' = day
+date '2024-02-29' = day
+TIMESTAMP '1970-01-01' = at
+TIMESTAMP '1970-01-01T00:00:00Z' = at
+TIMESTAMP_NTZ '1969-12-31 23:59:59.999999' = ntz
+TIMESTAMP_LTZ '1970-01-01 00:00:00' = at
+i::bigint = l
+i::string = '1'
+-1::int = i
+true AND NULL
+false AND NULL
+true OR NULL
+NOT NULL
+i BETWEEN 1 AND NULL
+i NOT BETWEEN 5 AND NULL
+s BETWEEN 'a' AND 'b'
+d > 1.5
+d >= d
+f > d
+f = d
+f <=> d
+d BETWEEN 1 AND cast('NaN' AS double)
+cast(d AS float) = f
+cast(d AS float) > 0
+cast(f AS double) > 0
+cast(d AS bigint) > 0
+cast(cast(1e10 AS float) AS int) > 0
+h = 32767S
+h > 100L
+"""
+
 
 def table() -> pa.RecordBatch:
     """Return rows with every value of every column, in many combinations."""
@@ -186,9 +472,9 @@ def rows(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> pa.Re
 
 def ours(text: str, rows: pa.RecordBatch) -> list[bool | None] | str:
     """Return the answer for every row; if the condition fails for one, what it says."""
-    evaluate = compiled(parse_condition(text, SCHEMA).expression)
+    expression = parse_condition(text, SCHEMA).expression
     try:
-        found = evaluate(BatchRows(rows))
+        found = compiled(expression)(BatchRows(rows))
     except pa.ArrowInvalid as error:
         return str(error)
     return [found.as_py()] * len(rows) if isinstance(found, pa.Scalar) else list(found.to_pylist())
@@ -232,6 +518,18 @@ def accepted(text: str) -> bool:
     except ConfigError:
         return False
     return True
+
+
+def test_written_conditions_have_sparks_answers(spark: SparkSession, rows: pa.RecordBatch) -> None:
+    texts = WRITTEN.splitlines()
+    texts += [
+        f"substring(s, {position}, {length}) = '{expected}'"
+        for position in (-5, -3, -2, -1, 0, 1, 2, 4)
+        for length in (-1, 0, 1, 2, 5)
+        for expected in ("a", "bc")
+    ]
+    assert len(texts) > 300
+    assert not differences(spark, rows, texts)
 
 
 @pytest.mark.parametrize("seed", seeds(1))
