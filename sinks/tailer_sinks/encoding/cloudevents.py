@@ -80,7 +80,8 @@ class CloudEventsEncoder(PairingEncoder):
         except NoText as error:
             raise SinkRejected(sink, str(error), REMEDY) from error
 
-    def _write_paired(self, now_ms: int, paired: PairedRows) -> Messages:
+    def write(self, now_ms: int, paired: PairedRows) -> Messages:
+        """Return the messages of rows that are paired. `now_ms`: when they are made."""
         draft = drafted(paired, self._write_row(structs(paired.batch.rows, self._columns)), self._tombstones)
         write = self._structured if self._mode == "structured" else self._binary
         values, headers = write(paired.batch, draft)

@@ -7,6 +7,7 @@ for a single image, whose key was removed or added. `tailer_sinks.encoding.debez
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -74,17 +75,17 @@ class FlatMessages:
         """
         if self._images is None:
             return Messages(None, self._flat.rows(batch.rows), batch.row_index)
-        return self._images.encode(batch, self._write_paired)
+        return self._images.encode(batch, partial(self.write, now_ms))
 
     def flush(self, now_ms: int) -> Messages | None:
         """Encode the rows that are held back. None: there are none.
 
         Call it at the end of a task, and before the encoder is discarded.
         """
-        return self._images.flush(self._write_paired) if self._images else None
+        return self._images.flush(partial(self.write, now_ms)) if self._images else None
 
-    def _write_paired(self, paired: PairedRows) -> Messages:
-        """Encode rows that have keys."""
+    def write(self, now_ms: int, paired: PairedRows) -> Messages:
+        """Encode rows that have keys. `now_ms` is not used."""
         rows, kinds = paired.batch.rows, paired.kinds
         keys, row_index, order = pc.cast(paired.keys, BYTES), paired.batch.row_index, None
         if paired.second is not None:

@@ -1,5 +1,6 @@
 """The choice of the encoder for rows, by the options of the sink."""
 
+from functools import partial
 from importlib.metadata import version as version_of
 from typing import TYPE_CHECKING
 
@@ -8,27 +9,47 @@ import pyarrow as pa
 from tailer.errors import SinkRejected, how_to_install
 from tailer_sinks.encoding.arrow_messages import ArrowMessages
 from tailer_sinks.encoding.cloudevents import CloudEventsEncoder
-from tailer_sinks.encoding.debezium.images import refuse_variants
+from tailer_sinks.encoding.debezium.images import Images, PairedEncoder, refuse_variants
 from tailer_sinks.encoding.debezium.messages import DebeziumEncoder, Source
 from tailer_sinks.encoding.flat_messages import FlatMessages
 from tailer_sinks.encoding.messages import Encoder
 from tailer_sinks.encoding.variants import VariantForm, VariantsIn, form_schema
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.options import Options, registry_secrets
+from tailer_sinks.kafka.routing.encoders import DividedPairs, DividedRows, OneTopic, TopicEncoder
 
 if TYPE_CHECKING:
     from tailer_sinks.encoding.avro.registry import SchemaRegistry
 
-__all__ = ["encoder_for", "key_form", "source_of"]
+__all__ = ["encoder_for", "key_form", "source_of", "topic_encoder_for"]
+
+
+def topic_encoder_for(link: Link, schema: pa.Schema) -> TopicEncoder:
+    """Return the encoder for rows of `schema` that gives messages their topics.
+
+    Raises `SinkRejected` if rows cannot be encoded, or have no column that names topics.
+    """
+    options, name = link.options, link.name
+    if (route := options.route) is None:
+        return OneTopic(options.topic, encoder_for(link, schema))
+    form = _variant_form(options)
+    refuse_variants(name, schema, options.key)
+    encoded = form_schema(schema, form)
+    if options.encoding != "avro":  # whose schemas are registered under the names of topics
+        _encoder(link, encoded, options.topic)  # refuses columns without a form before there are rows
+    if options.envelope == "flat" and not options.key:
+        return DividedRows(name, route, schema, form, partial(_encoder, link, encoded))
+    images = Images(name, encoded, options.key, options.decimal)
+    return DividedPairs(name, route, schema, form, partial(_row_encoder, link, encoded), images)
 
 
 def encoder_for(link: Link, schema: pa.Schema) -> Encoder:
-    """Return the encoder for rows of `schema`. Raises `SinkRejected` if they cannot be encoded."""
+    """Return the encoder of rows of `schema` to messages of the topic. Raises `SinkRejected` as above."""
     form = _variant_form(link.options)
     if form is None:
-        return _encoder(link, schema)
+        return _encoder(link, schema, link.options.topic)
     refuse_variants(link.name, schema, link.options.key)
-    return VariantsIn(link.name, form, schema, _encoder(link, form_schema(schema, form)))
+    return VariantsIn(link.name, form, schema, _encoder(link, form_schema(schema, form), link.options.topic))
 
 
 def _variant_form(options: Options) -> VariantForm | None:
@@ -37,15 +58,20 @@ def _variant_form(options: Options) -> VariantForm | None:
     return None if options.variant == own else options.variant
 
 
-def _encoder(link: Link, schema: pa.Schema) -> Encoder:
+def _encoder(link: Link, schema: pa.Schema, topic: str) -> Encoder:
+    if link.options.encoding == "arrow":
+        return ArrowMessages(link.name, schema, link.options.max_record_bytes * 9 // 10)
+    return _row_encoder(link, schema, topic)
+
+
+def _row_encoder(link: Link, schema: pa.Schema, topic: str) -> PairedEncoder:
+    """Return the encoder of rows to messages of their own."""
     options, name = link.options, link.name
     key, tombstones, decimal = options.key, options.with_tombstones, options.decimal
-    if options.encoding == "arrow":
-        return ArrowMessages(name, schema, options.max_record_bytes * 9 // 10)
     if options.encoding == "avro":
-        return _avro(link, schema)
+        return _avro(link, schema, topic)
     if options.envelope == "debezium":
-        source = source_of(name, options.topic)
+        source = source_of(name, topic)
         return DebeziumEncoder(name, schema, source, key, options.embed_schemas, tombstones, decimal)
     if options.envelope == "cloudevents":
         return CloudEventsEncoder(name, schema, name, key, tombstones, options.cloudevents_mode, decimal)
@@ -71,7 +97,7 @@ def _key_type(kind: pa.DataType, typed: bool) -> str:
     return "integer" if pa.types.is_integer(kind) and not typed else str(kind)
 
 
-def _avro(link: Link, schema: pa.Schema) -> Encoder:
+def _avro(link: Link, schema: pa.Schema, topic: str) -> PairedEncoder:
     try:
         # Its dependencies are an extra.
         from tailer_sinks.encoding.avro.messages import DebeziumAvroEncoder, FlatAvroEncoder  # noqa: PLC0415
@@ -82,9 +108,9 @@ def _avro(link: Link, schema: pa.Schema) -> Encoder:
         link.registry = _registry(name, options)
     register, key, tombstones = link.registry.schema_id, options.key, options.with_tombstones
     if options.envelope == "debezium":
-        source = source_of(name, options.topic)
-        return DebeziumAvroEncoder(name, schema, source, options.topic, register, key, tombstones)
-    return FlatAvroEncoder(name, schema, options.topic, register, key, tombstones)
+        source = source_of(name, topic)
+        return DebeziumAvroEncoder(name, schema, source, topic, register, key, tombstones)
+    return FlatAvroEncoder(name, schema, topic, register, key, tombstones)
 
 
 def _registry(name: str, options: Options) -> "SchemaRegistry":

@@ -3,13 +3,13 @@
 A progress topic may be deleted, or drop records by age under a wrong policy. Starting over would then deliver rows
 twice, or leave some out. So a pipeline without progress begins only if
 
-- the topic for rows never had a message, unless others also write there (`shared_topic`), and
-- the end topic has no END record of this table and this topic. The last one also gives the pipeline's progress.
+- no topic for rows ever had a message, unless others also write there (`shared_topic`), and
+- the end topic has no END record of this table and these topics. The last one also gives the pipeline's progress.
 
 A claimed stream has passed this check: its messages may be those of aborted transactions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -34,15 +34,15 @@ def check_first_start(link: Link, pipeline: str, table_ids: Sequence[str]) -> No
     entries = (link.decided_progress(pipeline) or ProgressTopic()).entries
     if any(pipeline_of(app_id) == pipeline for app_id in entries):
         return
-    ends = LastEnds(options.topic, table_ids)
+    ends = LastEnds(options.sends_to, table_ids)
     if options.end_topic is not None and link.had_messages(options.end_topic):
         link.scan(options.end_topic, ends.take)
     if _shards_of(pipeline, entries):
         what = "there is progress of its shards"
     elif ends.found:
         what = f"{options.end_topic} has END records of it"
-    elif not options.shared_topic and link.had_messages(options.topic):
-        what = f"the topic {options.topic} has messages, or had some"
+    elif not options.shared_topic and (used := next(filter(link.had_messages, link.row_topics()), None)) is not None:
+        what = f"the topic {used} has messages, or had some"
     else:
         return
     reason = f"{options.progress_topic} has no progress of {pipeline}, but {what}: was its progress lost?"
@@ -92,9 +92,12 @@ class _End(msgspec.Struct):
 
 @dataclass
 class LastEnds:
-    """The END records of a table, under any of `table_ids`, about `topic`: the last one of each shard."""
+    """The END records of a table, under any of `table_ids`, about topics of the sink: the last one of each shard.
 
-    topic: str
+    Where a column names topics, those of versions without rows name none, and do not count.
+    """
+
+    is_ours: Callable[[str], bool]
     table_ids: Sequence[str]
     _last: dict[int, int] = field(default_factory=dict)
     _shards: int = 1
@@ -105,7 +108,7 @@ class LastEnds:
             end = msgspec.json.decode(value, type=_End)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return
-        ours = any(each.get("data_collection") == self.topic for each in end.data_collections)
+        ours = any(self.is_ours(str(each.get("data_collection"))) for each in end.data_collections)
         if end.status != "END" or not ours or end.id.rpartition(":")[0] not in self.table_ids:
             return
         if end.shards != self._shards:

@@ -3,8 +3,9 @@
 Everything here blocks and is called from worker threads.
 """
 
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -21,7 +22,7 @@ from tailer_sinks.kafka.clients.python_producer import PythonProducer
 from tailer_sinks.kafka.clients.settings import CONFLUENT_ONLY
 from tailer_sinks.kafka.options import Options, connection_of, settings_of
 from tailer_sinks.kafka.progress import Entry, ProgressTopic, app_id_in, decode, encode
-from tailer_sinks.kafka.topics import TopicState, check, check_present, wanted
+from tailer_sinks.kafka.topics import TopicState, check, check_present, check_routed, wanted
 
 if TYPE_CHECKING:
     from tailer_sinks.encoding.avro.registry import SchemaRegistry
@@ -67,9 +68,9 @@ class Link:
             raise SinkUnavailable(self.name, f"the topic {topic} is gone, or is not known yet")
         if found is None:
             return None
-        return ProgressTopic(
+        return ProgressTopic.of(
             decode(self.name, topic, {key: record.value for key, record in found.records.items()}),
-            frozenset(map(app_id_in, found.open_keys)),
+            map(app_id_in, found.open_keys),
             {app_id_in(key): record.writer for key, record in found.records.items()},
         )
 
@@ -112,28 +113,54 @@ class Link:
             self._await_topics(delivered is not None)
             return check(self.name, self._connected(), self.options, delivered)
 
-    def look_at_topics(self) -> TopicState:
-        """Describe the topic for rows as it is now, without its settings.
+    def check_topic(self, topic: str, has_rows: bool) -> TopicState:
+        """Return a topic that a column names, which is created if it is missing and may be. Raises `SinkError`.
 
-        Raises `SinkError` if the progress topic is missing. A producer would wait for a deleted topic until the
-        delivery times out.
+        `has_rows`: whether rows were delivered to it, so that it must exist.
         """
-        topics = [self.options.topic, self.options.progress_topic]
+        with self._lock:
+            if has_rows or not self.options.create_topics:
+                self._await([topic])
+            return check_routed(self.name, self._connected(), self.options, topic, has_rows)
+
+    def look_at_topics(self, topics: Collection[str]) -> Mapping[str, TopicState]:
+        """Describe topics for rows as they are now, without their settings.
+
+        Raises `SinkError` if one of them or the progress topic is missing. A producer would wait for a deleted topic
+        until the delivery times out.
+        """
+        wanted = [*topics, self.options.progress_topic]
         with self._lock:
             try:
-                states = self._connected().describe(topics, with_configs=False)
+                states = self._connected().describe(wanted, with_configs=False)
             except SinkUnavailable:
                 # The connection may have been cut since its last use: try a new one.
-                states = self._connected().describe(topics, with_configs=False)
-        for topic in topics:
+                states = self._connected().describe(wanted, with_configs=False)
+        for topic in wanted:
             if topic not in states:
                 raise SinkUnavailable(self.name, f"the topic {topic} is gone, or is not known yet")
-        return states[self.options.topic]
+        return states
 
-    def partitions(self) -> int:
-        """Return the current number of partitions of the topic. Raises `SinkError`."""
+    def present(self, topics: Collection[str]) -> Mapping[str, TopicState]:
+        """Describe those of the topics that exist, after a moment for those that a broker does not know yet."""
         with self._lock:
-            return self._connected().partitions(self.options.topic)
+            self._await(topics)
+            return self._connected().describe(list(topics), with_configs=False) if topics else {}
+
+    def row_topics(self) -> Sequence[str]:
+        """Return the topics that may have rows: for a pattern, those that exist. Raises `SinkError`."""
+        route = self.options.route
+        if route is None:
+            return [self.options.topic]
+        if not isinstance(route.topics, re.Pattern):
+            return route.listed
+        with self._lock:
+            return sorted(filter(route.reaches, self._connected().names()))
+
+    def partitions(self, topic: str) -> int:
+        """Return the current number of partitions of a topic. Raises `SinkError`."""
+        with self._lock:
+            return self._connected().partitions(topic)
 
     def had_messages(self, topic: str) -> bool:
         """Return whether a topic has or ever had messages; False without such a topic. Raises `SinkError`."""
@@ -181,9 +208,13 @@ class Link:
         """
         names = [topic.name for topic in wanted(self.options)]
         if self.options.create_topics:
-            names = [self.options.topic] if has_rows else []
+            names = [self.options.topic] if has_rows and self.options.route is None else []
+        self._await(names)
+
+    def _await(self, names: Collection[str]) -> None:
+        """Wait a moment for topics to be known."""
         deadline = time.monotonic() + KNOWN_S
-        while names and len(self._connected().describe(names, with_configs=False)) < len(names):
+        while names and len(self._connected().describe(list(names), with_configs=False)) < len(names):
             if time.monotonic() >= deadline:
                 return
             time.sleep(KNOWN_S / 10)

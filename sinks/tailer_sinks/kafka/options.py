@@ -16,6 +16,7 @@ from tailer.errors import ConfigError, SinkRejected, how_to_install
 from tailer_sinks import read_options
 from tailer_sinks.kafka.clients.port import Connection, OAuth, ProducerSettings, Sasl, Tls
 from tailer_sinks.kafka.clients.settings import CONFLUENT_ONLY, ClientSettings, passed_on, spelled
+from tailer_sinks.kafka.routing.route import Route, is_topic, route_faults
 
 __all__ = ["Options", "connection_of", "read", "registry_secrets", "settings_of"]
 
@@ -39,7 +40,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     }
 
     bootstrap_servers: str | list[str]  # host:port of some brokers
-    topic: str = ""  # the topic for rows; by default the pipeline's name
+    topic: str = ""  # the topic for rows, also by a column: "shop.{country}"; by default the pipeline's name
+    topics: list[str] | str | None = None  # those that a column may name: a list, or a pattern of whole names
+    other_topic: str | None = None  # the topic for rows whose column names none of topics; by default they are refused
     key: list[str] = []  # the columns of message keys; empty: messages have no keys
     envelope: Literal["flat", "debezium", "cloudevents"] = "flat"  # the form of messages
     encoding: Literal["json", "avro", "arrow"] = "json"  # arrow: one message holds many rows
@@ -89,6 +92,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     def with_tombstones(self) -> bool:
         """Return whether a message without a value follows each delete."""
         return self.envelope != "flat" if self.tombstones is None else self.tombstones
+
+    @property
+    def route(self) -> Route | None:
+        """The rule that names the topics of rows; None: all go to `topic`."""
+        return Route.of(self.topic, self.topics or (), self.other_topic)
+
+    def sends_to(self, topic: str) -> bool:
+        """Return whether rows may go to the topic."""
+        return topic == self.topic if (route := self.route) is None else route.reaches(topic)
 
     @property
     def servers(self) -> Sequence[str]:
@@ -192,8 +204,14 @@ def _check_servers(name: str, options: Options) -> Iterator[ConfigError]:
 
 
 def _check_topics(name: str, options: Options) -> Iterator[ConfigError]:
+    route_faulty = False
+    for option, reason, remedy in route_faults(options.topic, options.topics, options.other_topic):
+        route_faulty = True
+        yield ConfigError(f"{name}.{option}", reason, remedy)
+    route = None if route_faulty else options.route
     topics = {
-        "topic": options.topic or name,
+        "topic": None if route_faulty or route else options.topic or name,
+        "other_topic": options.other_topic,
         "progress_topic": options.progress_topic,
         "end_topic": options.end_topic,
         "schema_topic": options.schema_topic,
@@ -204,20 +222,17 @@ def _check_topics(name: str, options: Options) -> Iterator[ConfigError]:
     for option, topic in topics.items():
         if topic is None:
             continue
-        if not _is_topic(topic):
+        if not is_topic(topic):
             remedy = "Use up to 249 letters, digits, '.', '_' and '-'."
             yield ConfigError(f"{name}.{option}", f"{topic!r} is not a valid topic name", remedy)
         elif topic in seen:
             yield ConfigError(f"{name}.{option}", f"{topic} is the {seen[topic]} too", "Give it a topic of its own.")
+        elif option != "other_topic" and route is not None and route.reaches(topic):
+            yield ConfigError(f"{name}.{option}", f"{topic} is among topics too", "Give it a topic of its own.")
         seen[topic] = option
     if (options.large_records == "dead_letter") != (options.dead_letter_topic is not None):
         remedy = 'Give both large_records = "dead_letter" and dead_letter_topic, or neither.'
         yield ConfigError(f"{name}.dead_letter_topic", "goes with large_records", remedy)
-
-
-def _is_topic(topic: str) -> bool:
-    known = all(char.isascii() and (char.isalnum() or char in "._-") for char in topic)
-    return known and 0 < len(topic) <= 249 and topic not in {".", ".."}
 
 
 def _check_messages(name: str, options: Options) -> Iterator[ConfigError]:

@@ -10,10 +10,15 @@ A record's key is the app_id, its value JSON::
      "key": "json: id integer",                     what keys are made of; none without a key, or before the first row
      "events": 120000, "dead_letters": 1}           of the version that is under way: messages so far
 
+A stream whose rows go to topics by the value of a column has further records, `<app_id>#topic=<topic>`, one for each
+topic that it has sent rows to. They are like the others, and written with the first rows, and whenever a transaction
+ends inside of a version, with the counts of the topic. Progress itself is in the record of the app_id alone, which has
+the option `topic` as it is written, no partitions and no id.
+
 Compaction keeps the last record of each key for ever, so the topic is as small as the number of streams.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,9 +27,10 @@ import msgspec
 from tailer.errors import SinkRejected
 from tailer.plan import END, Position
 
-__all__ = ["Count", "Entry", "ProgressTopic", "app_id_in", "decode", "encode"]
+__all__ = ["Count", "Entry", "ProgressTopic", "app_id_in", "decode", "encode", "topic_key"]
 
 FORMAT: Final = 2
+_TOPIC: Final = "#topic="
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +67,27 @@ class ProgressTopic:
     """The content of the progress topic, by app_id.
 
     `entries`: as committed last. `open`: the streams that have a record in an open transaction. `writers`: the id and
-    the epoch of the producer of each entry.
+    the epoch of the producer of each entry. `topics`: the entries of the topics that a column names.
     """
 
     entries: Mapping[str, Entry] = field(default_factory=dict)
     open: frozenset[str] = frozenset()
     writers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    topics: Mapping[str, Mapping[str, Entry]] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, entries: Mapping[str, Entry], open_keys: Iterable[str], writers: Mapping[str, tuple[int, int]]
+    ) -> "ProgressTopic":
+        """Return the content of the topic by the keys of its records."""
+        streams, topics = {}, dict[str, dict[str, Entry]]()
+        for key, entry in entries.items():
+            app_id, mark, topic = key.rpartition(_TOPIC)
+            if mark:
+                topics.setdefault(app_id, {})[topic] = entry
+            else:
+                streams[key] = entry
+        return cls(streams, frozenset(key for key in open_keys if _TOPIC not in key), writers, topics)
 
 
 class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -108,6 +129,11 @@ def decode(name: str, topic: str, records: Mapping[bytes | None, bytes | None]) 
     Raises `SinkRejected` for a foreign record; `name`: the sink's name in it.
     """
     return {app_id_in(key): _entry(name, topic, key, value) for key, value in records.items() if value is not None}
+
+
+def topic_key(app_id: str, topic: str) -> str:
+    """Return the key of the record of a topic that a column names."""
+    return f"{app_id}{_TOPIC}{topic}"
 
 
 def app_id_in(key: bytes | None) -> str:

@@ -33,11 +33,11 @@ def event_record(event: ControlEvent, app_id: str, keyed: bool) -> Messages:
     return single(_text(values), _text({CHANGE_TYPE: values[CHANGE_TYPE]}) if keyed else None)
 
 
-def end_records(topic: str, app_id: str, counts: Mapping[int, Count], now_ms: int) -> Messages:
+def end_records(app_id: str, counts: Mapping[int, Mapping[str, Count]], now_ms: int) -> Messages:
     """Make Debezium's END records: versions are complete, each with its number of messages (without tombstones).
 
-    For a shard: its part is complete. A version is complete with the records of all shards, and its counts are their
-    sums.
+    `counts`: of each version, by topic. For a shard: its part is complete. A version is complete with the records of
+    all shards, and its counts are their sums.
     """
     table_id, shard = app_id.rpartition("/")[2], _shard(app_id)
     values = [
@@ -45,13 +45,15 @@ def end_records(topic: str, app_id: str, counts: Mapping[int, Count], now_ms: in
             "status": "END",
             "id": f"{table_id}:{version}",
             "ts_ms": now_ms,
-            "event_count": count.events,
-            "data_collections": [{"data_collection": topic, "event_count": count.events}],
+            "event_count": sum(count.events for count in by_topic.values()),
+            "data_collections": [
+                {"data_collection": topic, "event_count": count.events} for topic, count in by_topic.items()
+            ],
             "commit_version": version,
-            "dead_letters": count.dead_letters,
+            "dead_letters": sum(count.dead_letters for count in by_topic.values()),
         }
         | shard
-        for version, count in counts.items()
+        for version, by_topic in counts.items()
     ]
     keys = pa.array([table_id.encode()] * len(values), BYTES)
     return Messages(keys, pa.array(map(_text, values), BYTES), pa.array([0] * len(values), pa.int64()))

@@ -42,7 +42,9 @@ class WaitingBatches:
         return taken
 
 
-def joined(encoder: Encoder, batches: Sequence[ChangeBatch]) -> Iterator[tuple[ChangeBatch, Sequence[ChangeBatch]]]:
+def joined(
+    encoder: Encoder | None, batches: Sequence[ChangeBatch]
+) -> Iterator[tuple[ChangeBatch, Sequence[ChangeBatch]]]:
     """Yield the batches to encode, each with the batches in it.
 
     Batches are joined where that makes the same messages, one for each row: in flat rows, with a key if all are inserts
@@ -63,7 +65,7 @@ def joined(encoder: Encoder, batches: Sequence[ChangeBatch]) -> Iterator[tuple[C
         start += len(together)
 
 
-def _joining(encoder: Encoder) -> FlatMessages | None:
+def _joining(encoder: Encoder | None) -> FlatMessages | None:
     """Return the encoder if it may get joined batches."""
     if not isinstance(encoder, FlatMessages) or encoder.pending is not None:
         return None

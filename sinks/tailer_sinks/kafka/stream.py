@@ -17,11 +17,12 @@ import pyarrow as pa
 from tailer.errors import SinkError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.plan import Position
 from tailer.sink import LAYOUT, is_layout, pipeline_of, shard_of, shards_in
-from tailer_sinks.encoding.messages import Encoder
 from tailer_sinks.kafka.clients.port import Producer
 from tailer_sinks.kafka.first_start import lost
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.progress import Count, Entry, ProgressTopic
+from tailer_sinks.kafka.routing.encoders import TopicEncoder
+from tailer_sinks.kafka.routing.topics import RoutedTopics
 from tailer_sinks.kafka.topics import TopicState, check_id
 
 __all__ = ["Stream"]
@@ -34,15 +35,17 @@ _log = logging.getLogger(__name__)
 class Stream:
     """The stream `app_id`.
 
-    `encoding`: the encoder of the previous transaction, which may hold back rows that were not delivered with it, and
-    its schema. `late_from`: the start of the last transaction that was open for too long, if any. `seen`: the progress
-    that the progress topic had when it was last read, or that was committed since.
+    `routed`: the topics for rows if a column names them. `encoding`: the encoder of the previous transaction, which may
+    hold back rows that were not delivered with it, and its schema. `late_from`: the start of the last transaction that
+    was open for too long, if any. `seen`: the progress that the progress topic had when it was last read, or that was
+    committed since.
     """
 
     def __init__(self, link: Link, app_id: str) -> None:
         self.app_id: Final = app_id
         self.link: Final = link
-        self.encoding: tuple[pa.Schema, Encoder] | None = None
+        self.routed: Final = None if link.options.route is None else RoutedTopics(link, app_id)
+        self.encoding: tuple[pa.Schema, TopicEncoder] | None = None
         self.late_from: tuple[Position | None] | None = None
         self.seen: Entry | None = None
         self._topic = TopicState(0, {})
@@ -122,7 +125,10 @@ class Stream:
         `SinkUnavailable` if a topic is gone.
         """
         assert self.seen is not None, "taken over"
-        now = self.link.look_at_topics()
+        if self.routed is not None:
+            self.routed.check_touched()
+            return
+        now = self.link.look_at_topics([self.link.options.topic])[self.link.options.topic]
         if self.seen.position is None and now.topic_id != self._topic.topic_id:
             raise SinkUnavailable(self.link.name, f"the topic {self.link.options.topic} was just created again")
         _check_place(self.link, self.app_id, self.seen, now)
@@ -177,6 +183,10 @@ class Stream:
 
     def _take_over(self, reset_to: Position | None = None) -> None:
         """Claim the stream; `reset_to`: set it to that progress, whatever it was, in the topic as it is now."""
+        if self.routed is not None and reset_to is None:
+            read = self.link.progress() or ProgressTopic()
+            self.routed.load(read, self._predecessor(read.entries))
+            self.routed.check()
         self._topic = self.link.check_topics(self._delivered() if reset_to is None else None)
         asked, seen = self._asked, self.seen
         producer = self.link.producer(self.app_id)
@@ -197,6 +207,8 @@ class Stream:
         found = read.entries.get(self.app_id)
         self._check_claim(read)
         former = found or self._predecessor(read.entries)  # rows before REPLACE TABLE are in the same topic
+        if self.routed is not None:
+            self.routed.load(read, self._predecessor(read.entries))
         if former is not None and reset_to is None:
             _check_place(self.link, self.app_id, former, self._topic)
         self._former = None if found is None else found.instance
@@ -232,11 +244,15 @@ class Stream:
             stated, found = found, self._claimable(reset_to, offset)
             if found != stated:
                 entry = _record_claim(self, producer, found, reset_to)
+            if self.routed is not None and reset_to is not None:
+                self.routed.reset(producer, reset_to)
             producer.commit()
         except SinkFenced as error:
             self._note_rival()
             raise _gave_up(self.link, error) from error
         self.seen, self._asked, self._owners = entry, True, frozenset([self.link.instance])
+        if self.routed is not None:
+            self.routed.commit(entry.position)
         return found
 
     def _note_rival(self) -> None:

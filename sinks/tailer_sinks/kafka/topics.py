@@ -9,11 +9,12 @@ from tailer.errors import SinkRejected, SinkUnavailable
 from tailer.plan import Position
 from tailer_sinks.kafka.options import Options
 
-__all__ = ["Admin", "Topic", "TopicState", "check", "check_id", "check_present", "recreated", "wanted"]
+__all__ = ["Admin", "Topic", "TopicState", "check", "check_id", "check_present", "check_routed", "recreated", "wanted"]
 
 _log = logging.getLogger(__name__)
 
 _BATCH_OVERHEAD: Final = 1024
+_FOR_ROWS: Final = frozenset(["topic", "topics", "other_topic"])
 _SMALL_SEGMENT: Final = 8 * 2**20
 
 
@@ -58,10 +59,9 @@ class Topic:
 
 def wanted(options: Options) -> list[Topic]:
     """List the topics that a sink with `options` writes, the one for rows first."""
-    # A compacted topic takes no message without a key.
-    compacted = None if options.key else False
-    topics = [
-        Topic(options.topic, "topic", compacted=compacted, record_bytes=options.max_record_bytes),
+    route = options.route
+    topics = [_row_topic(options, topic) for topic in ([options.topic] if route is None else route.listed)]
+    topics += [
         # It is read from beginning to end at every start: small segments are compacted early.
         Topic(
             options.progress_topic,
@@ -82,6 +82,14 @@ def wanted(options: Options) -> list[Topic]:
     return topics
 
 
+def _row_topic(options: Options, topic: str) -> Topic:
+    """Return the requirements on a topic for rows."""
+    option = "topic" if options.route is None else "other_topic" if topic == options.other_topic else "topics"
+    # A compacted topic takes no message without a key.
+    compacted = None if options.key else False
+    return Topic(topic, option, compacted=compacted, record_bytes=options.max_record_bytes)
+
+
 def check_present(name: str, admin: Admin, options: Options) -> None:
     """Check existing topics, and that all exist which will not be created. Raises as `check` does."""
     topics = wanted(options)
@@ -89,16 +97,18 @@ def check_present(name: str, admin: Admin, options: Options) -> None:
 
 
 def check(name: str, admin: Admin, options: Options, delivered: Position | None = None) -> TopicState:
-    """Return the topic for rows. Creates missing topics if configured, but never one to which rows were delivered.
+    """Return the topic for rows; an empty state if a column names it.
 
-    `delivered`: the last delivered position, None for none. Raises `SinkRejected` naming all topics that are missing or
+    Creates missing topics if configured, but never one to which rows were delivered. `delivered`: the last delivered
+    position, None for none. Raises `SinkRejected` naming all topics that are missing or
     unsuitable, `SinkUnavailable` for one that not all brokers know yet, and what `admin` raises. `name`: the sink's
     name in errors.
     """
     topics = wanted(options)
     states = dict(admin.describe([topic.name for topic in topics]))
     absent = [topic for topic in topics if topic.name not in states]
-    if delivered is not None and options.topic not in states:
+    routed = options.route is not None
+    if delivered is not None and options.topic not in states and not routed:
         raise recreated(name, options.topic, delivered)
     _refuse(name, topics, states, options)
     for topic in absent:
@@ -111,7 +121,27 @@ def check(name: str, admin: Admin, options: Options, delivered: Position | None 
             # Other brokers may learn of it later than the one that created it.
             raise SinkUnavailable(name, f"the topic {topic.name} was created, and not all brokers know it yet")
     _refuse(name, absent, states, options)
-    return states[options.topic]
+    return TopicState(0, {}) if routed else states[options.topic]
+
+
+def check_routed(name: str, admin: Admin, options: Options, topic: str, has_rows: bool) -> TopicState:
+    """Return a topic that a column names. Raises as `check` does.
+
+    `has_rows`: whether rows were delivered to it, so that it is not created.
+    """
+    wanted = [_row_topic(options, topic)]
+    states = admin.describe([topic])
+    if topic not in states and has_rows:
+        raise SinkUnavailable(name, f"the topic {topic} is gone, or is not known yet")
+    _refuse(name, wanted, states, options)
+    if topic not in states:
+        _create(admin, wanted[0], options)
+        _log.info("%s: created the topic %s (%s)", name, topic, wanted[0].option)
+        states = admin.describe([topic])
+    if topic not in states:
+        raise SinkUnavailable(name, f"the topic {topic} was created, and not all brokers know it yet")
+    _refuse(name, wanted, states, options)
+    return states[topic]
 
 
 def check_id(name: str, topic: str, delivered: Position, known_id: str | None, topic_id: str | None) -> None:
@@ -161,7 +191,7 @@ def _create(admin: Admin, topic: Topic, options: Options) -> None:
         configs["min.insync.replicas"] = "2"
     if topic.record_bytes > 1_000_000:
         configs["max.message.bytes"] = str(topic.record_bytes + _BATCH_OVERHEAD)
-    partitions = options.partitions if topic.option == "topic" else 1
+    partitions = options.partitions if topic.option in _FOR_ROWS else 1
     replicas = -1 if options.replication_factor is None else options.replication_factor
     admin.create(topic.name, partitions, replicas, configs)
 
@@ -179,8 +209,8 @@ def _faults(topic: Topic, state: TopicState) -> Iterator[tuple[str, str]]:
         yield reason, f"Set cleanup.policy=compact for {topic.name}."
     if topic.compacted is False and "compact" in policies:
         why = "only messages with a key can be kept there"
-        remedy = f"Set cleanup.policy=delete for {topic.name}" + (", or give key." if topic.option == "topic" else ".")
-        yield f"{where} is compacted: {why}", remedy
+        or_key = ", or give key" if topic.option in _FOR_ROWS else ""
+        yield f"{where} is compacted: {why}", f"Set cleanup.policy=delete for {topic.name}{or_key}."
     needed = topic.record_bytes + _BATCH_OVERHEAD
     largest = int(state.configs.get("max.message.bytes", needed))
     if largest < needed:

@@ -22,11 +22,13 @@ from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID, ChangeBat
 from tailer.plan import END, Position
 from tailer.sink import Progress, SinkTransaction
 from tailer_sinks.encoding.flat import encoded_ahead, slices
-from tailer_sinks.encoding.messages import Encoder, Messages
+from tailer_sinks.encoding.messages import Messages
 from tailer_sinks.kafka.clients.port import Producer
-from tailer_sinks.kafka.encoders import encoder_for, key_form
+from tailer_sinks.kafka.encoders import key_form, topic_encoder_for
 from tailer_sinks.kafka.progress import Count
 from tailer_sinks.kafka.records import dead_letters, end_records, event_record, oversized
+from tailer_sinks.kafka.routing.counts import Counts
+from tailer_sinks.kafka.routing.encoders import Sent, TopicEncoder
 from tailer_sinks.kafka.small_batches import WaitingBatches, joined
 from tailer_sinks.kafka.stream import Stream
 
@@ -49,20 +51,24 @@ class KafkaTransaction(SinkTransaction):
         self._name: Final = stream.link.name
         self._schema = schema
         # Made with the first row: there may be no more rows of `schema`.
-        self._encoder: Encoder | None = None
+        self._encoder: TopicEncoder | None = None
         if stream.encoding is not None and stream.encoding[0].equals(schema):
             self._encoder = stream.encoding[1]
         self._begun, self._begun_s = False, 0.0
         self._waiting = WaitingBatches()
         self._last: ChangeBatch | None = None
-        self._counts: dict[int, Count] = {}
+        self._counts = Counts()
         seen = stream.seen
         self._key = None if seen is None else seen.key
         self._after = at = None if seen is None else seen.position
         # The first version that is to have an END record; None: the first one that has rows.
         self._open_version = None if at is None else at.version + at.closes_version
+        if stream.routed is not None:
+            stream.routed.begin()
         if seen is not None and at is not None and not at.closes_version:
-            self._counts[at.version] = seen.count
+            begun = {self._options.topic: seen.count} if stream.routed is None else stream.routed.counts(at.version)
+            for topic, count in begun.items():
+                self._counts.add(at.version, topic, count)
         self.committed = False
 
     async def write(self, batch: ChangeBatch) -> None:
@@ -111,19 +117,19 @@ class KafkaTransaction(SinkTransaction):
         if not batches:
             return
         encoder = self._encoder or self._encoder_for(self._schema)
-        for batch, parts in joined(encoder, batches):
+        for batch, parts in joined(encoder.sample, batches):
             if len(parts) == 1 or not self._write_joined(encoder, batch, parts):
                 for part in parts:
                     self._write(encoder, part)
 
-    def _write(self, encoder: Encoder, batch: ChangeBatch) -> None:
+    def _write(self, encoder: TopicEncoder, batch: ChangeBatch) -> None:
         self._flush_other_task(encoder, batch)
         with closing(encoded_ahead(lambda piece: (piece, encoder.encode(piece, _now_ms())), _pieces(batch))) as encoded:
-            for piece, messages in encoded:
-                self._send_rows(piece, messages)
+            for piece, sent in encoded:
+                self._send_rows(piece, sent)
                 self._last = piece
 
-    def _write_joined(self, encoder: Encoder, batch: ChangeBatch, parts: Sequence[ChangeBatch]) -> bool:
+    def _write_joined(self, encoder: TopicEncoder, batch: ChangeBatch, parts: Sequence[ChangeBatch]) -> bool:
         """Write batches that were joined, which have a message for each row.
 
         Return False if they must be written one by one: a message is too large, a row cannot be encoded, or rows before
@@ -133,18 +139,20 @@ class KafkaTransaction(SinkTransaction):
         if encoder.pending is not None:
             return False
         try:
-            messages = encoder.encode(batch, _now_ms())
+            sent = encoder.encode(batch, _now_ms())
         except SinkRejected:
             return False
-        if oversized(messages, self._options.max_record_bytes) is not None:
+        limit = self._options.max_record_bytes
+        if len(sent) > 1 or any(oversized(messages, limit) is not None for _, messages in sent):
             return False
-        self._send(self._options.topic, messages)
-        for part in parts:
-            self._counts[part.version] = self._counts.get(part.version, Count()).plus(len(part), 0)
+        for topic, messages in sent:
+            self._send_to(topic, messages)
+            for part in parts:
+                self._counts.add(part.version, topic, Count(len(part)))
         self._last = parts[-1]
         return True
 
-    def _flush_other_task(self, encoder: Encoder, batch: ChangeBatch) -> None:
+    def _flush_other_task(self, encoder: TopicEncoder, batch: ChangeBatch) -> None:
         """Send the rows that are held back unless `batch` goes on with their task."""
         last = self._last or encoder.pending
         if last is not None and (last.version, last.task) != (batch.version, batch.task):
@@ -164,8 +172,9 @@ class KafkaTransaction(SinkTransaction):
         if options.schema_topic is not None:
             self._send(options.schema_topic, event_record(event, app_id, keyed=False), partition=0)
         elif (options.envelope, options.encoding) == ("flat", "json"):
-            for partition in range(self._stream.link.partitions()):
-                self._send(options.topic, event_record(event, app_id, keyed), partition)
+            for topic in [options.topic] if self._stream.routed is None else self._stream.routed.with_rows:
+                for partition in range(self._stream.link.partitions(topic)):
+                    self._send_to(topic, event_record(event, app_id, keyed), partition)
         elif isinstance(event, Gap):
             reason = f"changes up to version {event.version} are lost, and there is no topic to report that to readers"
             raise SinkRejected(self._name, reason, "Give the sink a schema_topic.")
@@ -179,12 +188,16 @@ class KafkaTransaction(SinkTransaction):
         self._write_waiting()
         position = self._reached(position)
         self._end_versions(position)
-        entry = self._stream.entry(position, self._key, self._counts.get(position.version))
+        entry = self._stream.entry(position, self._key, self._counts.total(position.version))
         self._stream.link.record_progress(self._opened(), self._stream.app_id, entry)
+        if (routed := self._stream.routed) is not None:
+            routed.record(self._stream.producer, position, self._counts.of(position.version))
         self._stream.producer.start_flush()
         self._stream.check_topics()  # while messages are under way, and before waiting for them
         self._stream.producer.commit()
         self._stream.seen = entry
+        if routed is not None:
+            routed.commit(position)
         self.committed = True
 
     def _reached(self, position: Position) -> Position:
@@ -198,10 +211,10 @@ class KafkaTransaction(SinkTransaction):
         self._flush()
         return position
 
-    def _encoder_for(self, schema: pa.Schema) -> Encoder:
+    def _encoder_for(self, schema: pa.Schema) -> TopicEncoder:
         """Return the encoder for rows of `schema`, from here on."""
         self._check_key(schema)
-        encoder = encoder_for(self._stream.link, schema)
+        encoder = topic_encoder_for(self._stream.link, schema)
         self._schema, self._encoder, self._stream.encoding = schema, encoder, (schema, encoder)
         return encoder
 
@@ -227,26 +240,27 @@ class KafkaTransaction(SinkTransaction):
         self._last = None
         if self._encoder is None or (held := self._encoder.pending) is None:
             return
-        messages = self._encoder.flush(_now_ms())
-        if messages is not None:
-            self._send_rows(held, messages)
+        self._send_rows(held, self._encoder.flush(_now_ms()))
 
-    def _send_rows(self, batch: ChangeBatch, messages: Messages) -> None:
+    def _send_rows(self, batch: ChangeBatch, sent: Sent) -> None:
         """Send messages about rows of the batch's task."""
-        letters = 0
-        limit, topic = self._options.max_record_bytes, self._options.topic
+        for topic, messages in sent:
+            small, letters = self._without_large(batch, topic, messages)
+            self._send_to(topic, small)
+            events = len(small) - small.values.null_count
+            self._counts.add(batch.version, topic, Count(events, letters))
+
+    def _without_large(self, batch: ChangeBatch, topic: str, messages: Messages) -> tuple[Messages, int]:
+        """Send dead letters for messages that are too large. Return the others, and the number of letters."""
+        limit = self._options.max_record_bytes
         too_large = oversized(messages, limit)
-        if too_large is not None:
-            # A tombstone whose key is too large goes with its delete.
-            large = messages.filter(pc.and_(too_large, messages.values.is_valid()))
-            messages = messages.filter(pc.invert(too_large))
-            letters = len(large)
-            if letters:
-                self._send_letters(dead_letters(batch, large, topic, limit), batch)
-        self._send(topic, messages)
-        values = messages.values
-        events = len(values) - values.null_count
-        self._counts[batch.version] = self._counts.get(batch.version, Count()).plus(events, letters)
+        if too_large is None:
+            return messages, 0
+        # A tombstone whose key is too large goes with its delete.
+        large = messages.filter(pc.and_(too_large, messages.values.is_valid()))
+        if len(large):
+            self._send_letters(dead_letters(batch, large, topic, limit), batch)
+        return messages.filter(pc.invert(too_large)), len(large)
 
     def _send_letters(self, letters: Messages, batch: ChangeBatch) -> None:
         topic = self._options.dead_letter_topic
@@ -268,11 +282,18 @@ class KafkaTransaction(SinkTransaction):
         done = position.version + position.closes_version
         first = self._open_version
         if first is None:
-            first = min(self._counts, default=position.version)
+            first = self._counts.first(position.version)
         if first < done:
-            counts = {version: self._counts.get(version, Count()) for version in range(first, done)}
-            records = end_records(self._options.topic, self._stream.app_id, counts, _now_ms())
+            empty = {} if self._stream.routed is not None else {self._options.topic: Count()}
+            counts = {version: self._counts.of(version) or empty for version in range(first, done)}
+            records = end_records(self._stream.app_id, counts, _now_ms())
             self._send(self._options.end_topic, records, partition=0)
+
+    def _send_to(self, topic: str, messages: Messages, partition: int | None = None) -> None:
+        """Send messages to a topic for rows."""
+        if self._stream.routed is not None:
+            self._stream.routed.use(topic)
+        self._send(topic, messages, partition)
 
     def _send(self, topic: str, messages: Messages, partition: int | None = None) -> None:
         if len(messages.values):

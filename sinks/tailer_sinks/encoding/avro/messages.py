@@ -113,12 +113,12 @@ class FlatAvroEncoder(FlatMessages):
         except NoText as error:
             raise SinkRejected(sink, str(error), REMEDY) from error
 
-    def _write_paired(self, paired: PairedRows) -> Messages:
+    def write(self, now_ms: int, paired: PairedRows) -> Messages:
         """Return the same messages, with keys in Avro."""
         if self._records is None:
-            return super()._write_paired(paired)
+            return super().write(now_ms, paired)
         keys = self._records.framed(structs(paired.batch.rows, self._key))
-        return super()._write_paired(replace(paired, keys=keys))
+        return super().write(now_ms, replace(paired, keys=keys))
 
 
 class DebeziumAvroEncoder(PairingEncoder):
@@ -161,7 +161,8 @@ class DebeziumAvroEncoder(PairingEncoder):
         except NoText as error:
             raise SinkRejected(sink, str(error), REMEDY) from error
 
-    def _write_paired(self, now_ms: int, paired: PairedRows) -> Messages:
+    def write(self, now_ms: int, paired: PairedRows) -> Messages:
+        """Return the messages of rows that are paired. `now_ms`: when they are made."""
         batch = paired.batch
         created = "r" if in_snapshot(batch) else "c"
         rows = self._rows.parts(structs(batch.rows, self._columns))

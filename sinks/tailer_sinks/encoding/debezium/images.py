@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,12 +22,13 @@ from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, METADATA_FIELDS, Change
 from tailer.plan import SNAPSHOT_TASKS
 from tailer_sinks.encoding.columns import NULL, TEXT, DecimalForm, NoText, Texts, whole, writer_for
 from tailer_sinks.encoding.debezium.operations import UNRELATED, decided, has_deletes, has_images, kinds_of, pairs, plan
-from tailer_sinks.encoding.messages import BYTES, Messages
+from tailer_sinks.encoding.messages import BYTES, Encoder, Messages
 
 __all__ = [
     "REMEDY",
     "Draft",
     "Images",
+    "PairedEncoder",
     "PairedRows",
     "PairingEncoder",
     "commit_moment",
@@ -80,6 +81,14 @@ def refuse_variants(sink: str, schema: pa.Schema, key: Sequence[str]) -> None:
     if variants := [name for name in key if name in schema.names and has_variant(schema.field(name).type)]:
         reason = f"column {', '.join(variants)} of the key has Variants, and equal ones can have different texts"
         raise SinkRejected(sink, reason, "Choose key columns of other types.")
+
+
+class PairedEncoder(Encoder, Protocol):
+    """An encoder that can be given rows whose images are paired already."""
+
+    def write(self, now_ms: int, paired: PairedRows) -> Messages:
+        """Return the messages of rows. `now_ms`: when they are made. Raises `SinkRejected` and `NoText`."""
+        ...
 
 
 class Images:
@@ -168,13 +177,13 @@ class Images:
 class PairingEncoder(ABC):
     """An encoder of batches of one schema. Holds back images at the end of a batch until the next one.
 
-    `_images` pairs the images, and `_write_paired` makes messages of rows that are paired.
+    `_images` pairs the images, and `write` makes messages of rows that are paired.
     """
 
     _images: Images
 
     @abstractmethod
-    def _write_paired(self, now_ms: int, paired: PairedRows) -> Messages:
+    def write(self, now_ms: int, paired: PairedRows) -> Messages:
         """Return the messages of rows. `now_ms`: when they are made."""
 
     @property
@@ -188,14 +197,14 @@ class PairingEncoder(ABC):
         Messages of held back rows come first. `now_ms`: when the messages are made. Raises `SinkRejected`, also for a
         change type that is not one of Delta's; the encoder is then unchanged.
         """
-        return self._images.encode(batch, partial(self._write_paired, now_ms))
+        return self._images.encode(batch, partial(self.write, now_ms))
 
     def flush(self, now_ms: int) -> Messages | None:
         """Encode the rows that are held back. None: there are none.
 
         Call it at the end of a task, and before the encoder is discarded.
         """
-        return self._images.flush(partial(self._write_paired, now_ms))
+        return self._images.flush(partial(self.write, now_ms))
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,8 @@ class DebeziumEncoder(PairingEncoder):
         except NoText as error:
             raise SinkRejected(sink, str(error), REMEDY) from error
 
-    def _write_paired(self, now_ms: int, paired: PairedRows) -> Messages:
+    def write(self, now_ms: int, paired: PairedRows) -> Messages:
+        """Return the messages of rows that are paired. `now_ms`: when they are made."""
         batch = paired.batch
         if self._embedded:
             self._check_finite(batch.rows)

@@ -116,6 +116,11 @@ class Cluster:
                 for topic, described in found.items()
             }
 
+    def names(self) -> list[str]:
+        """Return the names of all topics."""
+        with self._connected() as admin:
+            return list(admin.list_topics())
+
     def partitions(self, topic: str) -> int:
         """Return the number of partitions of a topic. Raises `SinkRejected` if there is no such topic."""
         with self._connected() as admin:

@@ -184,10 +184,10 @@ TABLES = ["one", "former"]
 
 def ends_of(*records: tuple[str, int, int, int]) -> LastEnds:
     """Make END records of these tables, versions, shards and numbers of shards."""
-    ends = LastEnds("orders", TABLES)
+    ends = LastEnds("orders".__eq__, TABLES)
     for table_id, version, shard, shards in records:
         app_id = f"p/{shard}-of-{shards}/{table_id}" if shards > 1 else f"p/{table_id}"
-        (value,) = end_records("orders", app_id, {version: Count(3)}, 1).values.to_pylist()
+        (value,) = end_records(app_id, {version: {"orders": Count(3)}}, 1).values.to_pylist()
         ends.take(value)
     return ends
 
@@ -222,7 +222,7 @@ def test_last_end_records(records: list[tuple[str, int, int, int]], found: bool,
     ],
 )
 def test_foreign_records_in_an_end_topic_are_ignored(value: bytes) -> None:
-    ends = LastEnds("orders", TABLES)
+    ends = LastEnds("orders".__eq__, TABLES)
     ends.take(value)
     assert not ends.found
 

@@ -1,0 +1,172 @@
+"""The topics to which a stream sends rows by the value of a column.
+
+Each has a record of its own in the progress topic, written with its first rows: so a topic that was deleted, or whose
+keys would move because it got more partitions, is noticed as a single topic is. The records also keep the counts of a
+version that is under way.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from tailer.errors import SinkRejected, SinkUnavailable
+from tailer.plan import Position
+from tailer.sink import pipeline_of, shard_of
+from tailer_sinks.kafka.clients.port import Producer
+from tailer_sinks.kafka.link import Link
+from tailer_sinks.kafka.progress import Count, Entry, ProgressTopic, topic_key
+from tailer_sinks.kafka.topics import TopicState, recreated
+
+__all__ = ["RoutedTopics"]
+
+_GONE: Final = 0  # partitions in the record of a topic that was missing when progress was set
+
+
+class RoutedTopics:
+    """The topics of the stream `app_id`, of a sink whose topic names a column."""
+
+    def __init__(self, link: Link, app_id: str) -> None:
+        self._link: Final = link
+        self._app_id: Final = app_id
+        self._own: dict[str, Entry] = {}
+        self._former: Mapping[str, Entry] = {}  # of a table that this one replaced
+        self._others: frozenset[str] = frozenset()
+        self._states: dict[str, TopicState] = {}
+        self._touched: set[str] = set()
+        self._recorded: dict[str, Entry] = {}  # not committed yet
+        self._delivered: Position | None = None
+
+    def load(self, read: ProgressTopic, former: Entry | None) -> None:
+        """Take the records of the stream; `former`: progress of a table that this one replaced, if any."""
+        predecessor = next((app_id for app_id, entry in read.entries.items() if entry is former), None)
+        reaches = self._link.options.sends_to
+        self._own = {topic: entry for topic, entry in read.topics.get(self._app_id, {}).items() if reaches(topic)}
+        replaced = {} if predecessor is None else read.topics.get(predecessor, {})
+        self._former = {topic: entry for topic, entry in replaced.items() if reaches(topic)}
+        ours = (topics for app_id, topics in read.topics.items() if _undivided(app_id) == _undivided(self._app_id))
+        self._others = frozenset(topic for topics in ours for topic in topics if reaches(topic))
+        found = read.entries.get(self._app_id) or read.entries.get(predecessor or "")
+        self._delivered = None if found is None else found.position
+        self._recorded = {}
+        self._states.clear()
+        self._touched.clear()
+
+    @property
+    def with_rows(self) -> Sequence[str]:
+        """The topics that have rows of the pipeline, from any of its shards, or of the open transaction."""
+        return sorted(self._others | self._own.keys() | self._touched)
+
+    def check(self) -> None:
+        """Raise `SinkRejected` if a topic that has rows was deleted, or its keys would move."""
+        known = [topic for topic in {**self._former, **self._own} if self._has_rows(topic)]
+        states = self._link.present(known)
+        for topic in known:
+            if topic not in states:
+                raise self._recreated(topic)
+            self._check_place(topic, states[topic])
+
+    def begin(self) -> None:
+        """Begin a transaction: no topic has rows of it."""
+        self._recorded = {}
+        self._touched.clear()
+
+    def use(self, topic: str) -> None:
+        """Prepare to send rows to a topic. It is created if it is missing and may be. Raises `SinkError`."""
+        if topic not in self._states:
+            state = self._link.check_topic(topic, self._has_rows(topic))
+            self._check_place(topic, state)
+            self._states[topic] = state
+        self._touched.add(topic)
+
+    def check_touched(self) -> None:
+        """Check the topics of the transaction, after its last row. Raises as `check`, and `SinkUnavailable`."""
+        states = self._link.look_at_topics(sorted(self._touched))
+        for topic in self._touched:
+            now, before = states[topic], self._states[topic]
+            self._check_place(topic, now)
+            if now.topic_id != before.topic_id and not self._has_rows(topic):
+                raise SinkUnavailable(self._link.name, f"the topic {topic} was just created again")
+            if now.partitions != before.partitions and self._link.options.key:
+                raise self._moved(topic, before.partitions, now.partitions)
+
+    def counts(self, version: int) -> Mapping[str, Count]:
+        """Return what topics have of a version that is under way."""
+        entries = {topic: entry for topic, entry in self._own.items() if entry.position is not None}
+        return {
+            topic: entry.count
+            for topic, entry in entries.items()
+            if entry.position is not None and entry.position.version == version and not entry.position.closes_version
+        }
+
+    def record(self, producer: Producer, position: Position, counts: Mapping[str, Count]) -> None:
+        """Send the records of a transaction that ends at `position`; `counts`: of its version."""
+        self._recorded = {
+            topic: self._entry(topic, position, self._states[topic], counts.get(topic))
+            for topic in sorted(self._touched)
+            if not self._has_own(topic) or (not position.closes_version and topic in counts)
+        }
+        self._send(producer)
+
+    def reset(self, producer: Producer, position: Position) -> None:
+        """Send records that set all topics to `position`, as they are now; those that are gone are forgotten."""
+        known = {**self._former, **self._own}
+        states = self._link.present(list(known))
+        self._recorded = {
+            topic: self._entry(topic, position, states.get(topic, TopicState(_GONE, {}))) for topic in known
+        }
+        self._send(producer)
+
+    def commit(self, position: Position | None) -> None:
+        """Note that the transaction was committed, at `position`."""
+        self._own |= self._recorded
+        self._delivered, self._recorded = position, {}
+
+    def _send(self, producer: Producer) -> None:
+        for topic, entry in self._recorded.items():
+            self._link.record_progress(producer, topic_key(self._app_id, topic), entry)
+
+    def _has_own(self, topic: str) -> bool:
+        known = self._own.get(topic)
+        return known is not None and known.partitions != _GONE
+
+    def _entry(self, topic: str, position: Position, state: TopicState, count: Count | None = None) -> Entry:
+        instance = self._link.instance
+        return Entry(position, instance, topic, state.partitions, None, count or Count(), state.topic_id)
+
+    def _known(self, topic: str) -> Entry | None:
+        return self._own.get(topic) or self._former.get(topic)
+
+    def _has_rows(self, topic: str) -> bool:
+        known = self._known(topic)
+        return known is not None and known.partitions != _GONE
+
+    def _check_place(self, topic: str, now: TopicState) -> None:
+        """Raise if rows that were delivered are not in the topic as it is now, or keys would move."""
+        known = self._known(topic)
+        if known is None or known.partitions == _GONE:
+            return
+        if None not in (known.topic_id, now.topic_id) and known.topic_id != now.topic_id:
+            raise self._recreated(topic, f"has another id now ({now.topic_id}, not {known.topic_id})")
+        if known.partitions != now.partitions and self._link.options.key:
+            raise self._moved(topic, known.partitions, now.partitions)
+
+    def _recreated(self, topic: str, what: str = "is not there any more") -> SinkRejected:
+        known = self._known(topic)
+        at = self._delivered or (None if known is None else known.position) or Position.end(-1)
+        return recreated(self._link.name, topic, at, what)
+
+    def _moved(self, topic: str, before: int, now: int) -> SinkRejected:
+        reason = (
+            f"the topic {topic} has {now} partitions and had {before}: keys would move, and the order of a key's "
+            "messages would be lost"
+        )
+        remedy = (
+            "Deliver to new topics, by another pipeline; or continue with them nevertheless, after the delivered "
+            "rows: `tailer progress reset CONFIG --to VERSION`."
+        )
+        return SinkRejected(self._link.name, reason, remedy)
+
+
+def _undivided(app_id: str) -> str:
+    """Return the pipeline of a stream, also of a shard."""
+    shard = shard_of(app_id)
+    return pipeline_of(app_id).removesuffix("" if shard is None else f"/{shard[0]}-of-{shard[1]}")
