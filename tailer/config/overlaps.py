@@ -4,11 +4,12 @@ A VACUUM of an outer folder would delete the inner one, and two writers of one f
 folders are compared after links are followed.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Self
 
 from tailer.config.file import Key
 from tailer.config.pipelines import PipelineSettings, Settings
@@ -22,6 +23,7 @@ __all__ = ["conflict", "folder_faults"]
 
 Fault = tuple[Key, str, str]  # key, reason, next step
 
+_COLUMN: Final = re.compile(r"\{([^{}]+)\}")  # in the name of a topic
 _OWN_FOLDER: Final = "Give it a folder of its own."
 
 
@@ -63,10 +65,52 @@ def _shared(pipeline: PipelineSettings, other: PipelineSettings) -> str | None:
     """Return the target that both pipelines would write, if any."""
     if pipeline.target is not None and other.target is not None:
         return pipeline.target if _are_nested(pipeline.target, other.target) else None
-    where = ("topic", "bootstrap_servers")
-    ours, theirs = ([each.sink_options.get(option) for option in where] for each in (pipeline, other))
-    is_same = pipeline.sink_kind == other.sink_kind and ours == theirs and ours[0] is not None
-    return str(ours[0]) if is_same else None
+    ours, theirs = pipeline.sink_options, other.sink_options
+    if pipeline.sink_kind != other.sink_kind or ours.get("bootstrap_servers") != theirs.get("bootstrap_servers"):
+        return None
+    return _Topics.of(ours).shared_with(_Topics.of(theirs))
+
+
+@dataclass(frozen=True)
+class _Topics:
+    """The topics that a sink may write rows to: some by name, and those that fit a pattern.
+
+    `named`: the text before and after a column in the option `topic`, None if it names no column. `pattern`: of whole
+    names; None if all are listed.
+    """
+
+    listed: frozenset[str]
+    named: tuple[str, str] | None = None
+    pattern: str | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        topic, topics, other = (options.get(option) for option in ("topic", "topics", "other_topic"))
+        if not isinstance(topic, str):
+            return cls(frozenset())
+        before, *rest = _COLUMN.split(topic)
+        if not rest:
+            return cls(frozenset([topic]))
+        listed = frozenset(each for each in ([] if isinstance(topics, str) else topics or []) if isinstance(each, str))
+        pattern = topics if isinstance(topics, str) else None
+        return cls(listed | ({other} if isinstance(other, str) else set()), (before, rest[-1]), pattern)
+
+    def shared_with(self, other: Self) -> str | None:
+        """Return a topic, or the text of a pattern, that both have; of two patterns, also if it is not certain."""
+        both = sorted(self.listed & other.listed)
+        both += [topic for topic in sorted(other.listed) if self._fits(topic)]
+        both += [topic for topic in sorted(self.listed) if other._fits(topic)]
+        if both or None in (self.pattern, other.pattern) or self.named is None or other.named is None:
+            return next(iter(both), None)
+        (before, after), (start, end) = self.named, other.named
+        begins = before.startswith(start) or start.startswith(before)
+        return self.pattern if begins and (after.endswith(end) or end.endswith(after)) else None
+
+    def _fits(self, topic: str) -> bool:
+        if self.pattern is None or self.named is None:
+            return False
+        before, after = self.named
+        return topic.startswith(before) and topic.endswith(after) and bool(re.fullmatch(self.pattern, topic))
 
 
 def _are_nested(location: str, other: str) -> bool:

@@ -212,13 +212,19 @@ class Template:
 
 
 def fill(options: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the options of a sink with the names of a table in its path and in names of topics."""
+    """Return the options of a sink with the names of a table in its path, in names of topics and in their pattern."""
     filled = dict(options)
     for option, value in options.items():
         if isinstance(value, str) and option == "path":
             filled[option] = value.replace(PLACEHOLDER, "/".join(names))
         elif isinstance(value, str) and option.endswith("topic"):
             filled[option] = value.replace(PLACEHOLDER, ".".join(names))
+        elif option == "topics":
+            filled[option] = (
+                value.replace(PLACEHOLDER, re.escape(".".join(names)))
+                if isinstance(value, str)
+                else [str(each).replace(PLACEHOLDER, ".".join(names)) for each in value]
+            )
     return filled
 
 

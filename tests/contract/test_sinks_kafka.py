@@ -9,14 +9,18 @@ import pytest
 from anyio import to_thread
 from kafka import KafkaConsumer, TopicPartition
 
+from tailer.events import CHANGE_TYPE, COMMIT_VERSION, Gap, SchemaChange
 from tailer_sinks.kafka.link import Link
-from tailer_sinks.kafka.options import read
+from tailer_sinks.kafka.options import Options, read
 from tailer_sinks.kafka.progress import Entry
+from tailer_sinks.kafka.routing import route
 from tailer_sinks.kafka.sink import KafkaSink
 from tailer_sinks.kafka.stream import Stream
 from tailer_sinks.testing import SinkTests
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.topics import end_offsets, unique_name
+
+EVENTS = (SchemaChange.kind, Gap.kind)
 
 
 class TopicPerStream(KafkaSink):
@@ -24,9 +28,13 @@ class TopicPerStream(KafkaSink):
 
     def _stream(self, app_id: str) -> Stream:
         if app_id not in self._streams:
-            options = msgspec.structs.replace(self._options, topic=topic_of(self._options.topic, app_id))
+            options = self.own_options(app_id)
             self._streams[app_id] = StreamOfItsOwn(LinkOfOne(self.name, options, self._link.instance), app_id)
         return self._streams[app_id]
+
+    def own_options(self, app_id: str) -> Options:
+        """Return the options of the link of a stream."""
+        return msgspec.structs.replace(self._options, topic=topic_of(self._options.topic, app_id))
 
     async def aclose(self) -> None:
         await super().aclose()
@@ -49,6 +57,16 @@ class LinkOfOne(Link):
         self.instance = instance  # type: ignore[misc]
 
 
+class TwoTopicsPerStream(TopicPerStream):
+    """A sink that routes version 1 of each stream to a topic of its own."""
+
+    def own_options(self, app_id: str) -> Options:
+        """Return the options of the link of a stream."""
+        other = topic_of(self._options.topic, app_id)
+        by_version = {"topic": f"{other}.{{{COMMIT_VERSION}}}", "topics": [f"{other}.1"], "other_topic": other}
+        return msgspec.structs.replace(self._options, **by_version)
+
+
 def topic_of(prefix: str, app_id: str) -> str:
     return f"{prefix}-{app_id.replace('/', '-')}"
 
@@ -62,8 +80,9 @@ class KafkaSinkTests(SinkTests):
         self.kafka = kafka
         self.topic = unique_name("contract")
 
-    def make_sink(self) -> KafkaSink:
-        options = {
+    @property
+    def options(self) -> dict[str, Any]:
+        return {
             "bootstrap_servers": self.kafka.bootstrap_servers,
             "topic": self.topic,
             "progress_topic": f"{self.topic}-progress",
@@ -71,7 +90,9 @@ class KafkaSinkTests(SinkTests):
             "library": self.client,
             "max_record_bytes": 1_000_000,
         }
-        return TopicPerStream("sink", read("sink", options))
+
+    def make_sink(self) -> KafkaSink:
+        return TopicPerStream("sink", read("sink", self.options))
 
     async def delivered(self, app_id: str) -> list[dict[str, Any]]:
         return await to_thread.run_sync(self._read, topic_of(self.topic, app_id))
@@ -94,6 +115,28 @@ class KafkaSinkTests(SinkTests):
             return rows
         finally:
             consumer.close()
+
+
+class TestRouted(KafkaSinkTests):
+    """The rows of the contract have no column in common, so the version of rows names their topic."""
+
+    client = "confluent-kafka"
+    keeps_order = False  # between topics
+
+    @pytest.fixture(autouse=True)
+    def versions_name_topics(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(route, "_ADDED", frozenset())
+
+    def make_sink(self) -> KafkaSink:
+        return TwoTopicsPerStream("sink", read("sink", self.options))
+
+    async def delivered(self, app_id: str) -> list[dict[str, Any]]:
+        """Read both topics; each has the events between rows."""
+        topic = topic_of(self.topic, app_id)
+        rows, others = [await to_thread.run_sync(self._read, each) for each in (topic, f"{topic}.1")]
+        assert {row[COMMIT_VERSION] for row in others if row[CHANGE_TYPE] not in EVENTS} <= {1}
+        events = [row for row in others if row[CHANGE_TYPE] in EVENTS and row in rows]
+        return rows + [row for row in others if row not in events]
 
 
 class TestWithKafkaPython(KafkaSinkTests):

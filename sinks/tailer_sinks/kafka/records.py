@@ -13,7 +13,7 @@ from tailer_sinks.encoding.events import event_values
 from tailer_sinks.encoding.messages import BYTES, Messages
 from tailer_sinks.kafka.progress import Count
 
-__all__ = ["dead_letters", "end_records", "event_record", "heartbeat", "oversized", "single"]
+__all__ = ["dead_letters", "end_records", "event_record", "heartbeat", "oversized", "single", "without_large"]
 
 _NO_BYTES: Final = pa.scalar(0, pa.int64())
 
@@ -76,6 +76,17 @@ def oversized(messages: Messages, limit: int) -> pa.Array | None:
     if len(sizes) == 0 or pc.max(sizes).as_py() + names <= limit:
         return None
     return pc.greater(sizes, pa.scalar(limit - names, pa.int64()))
+
+
+def without_large(batch: ChangeBatch, messages: Messages, topic: str, limit: int) -> tuple[Messages, Messages | None]:
+    """Return the messages about rows of `batch` of at most `limit` bytes, and dead letters for the others, if any."""
+    too_large = oversized(messages, limit)
+    if too_large is None:
+        return messages, None
+    # A tombstone whose key is too large goes with its delete.
+    large = messages.filter(pc.and_(too_large, messages.values.is_valid()))
+    letters = dead_letters(batch, large, topic, limit) if len(large) else None
+    return messages.filter(pc.invert(too_large)), letters
 
 
 def dead_letters(batch: ChangeBatch, messages: Messages, topic: str, limit: int) -> Messages:

@@ -125,9 +125,6 @@ class Stream:
         `SinkUnavailable` if a topic is gone.
         """
         assert self.seen is not None, "taken over"
-        if self.routed is not None:
-            self.routed.check_touched()
-            return
         now = self.link.look_at_topics([self.link.options.topic])[self.link.options.topic]
         if self.seen.position is None and now.topic_id != self._topic.topic_id:
             raise SinkUnavailable(self.link.name, f"the topic {self.link.options.topic} was just created again")
@@ -185,8 +182,7 @@ class Stream:
         """Claim the stream; `reset_to`: set it to that progress, whatever it was, in the topic as it is now."""
         if self.routed is not None and reset_to is None:
             read = self.link.progress() or ProgressTopic()
-            self.routed.load(read, self._predecessor(read.entries))
-            self.routed.check()
+            self.routed.check(read, self._predecessor(read.entries))
         self._topic = self.link.check_topics(self._delivered() if reset_to is None else None)
         asked, seen = self._asked, self.seen
         producer = self.link.producer(self.app_id)
@@ -251,8 +247,6 @@ class Stream:
             self._note_rival()
             raise _gave_up(self.link, error) from error
         self.seen, self._asked, self._owners = entry, True, frozenset([self.link.instance])
-        if self.routed is not None:
-            self.routed.commit(entry.position)
         return found
 
     def _note_rival(self) -> None:

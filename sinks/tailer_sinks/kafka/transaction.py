@@ -9,12 +9,13 @@ them: they are in the next transaction, and are read again after a crash.
 
 import logging
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from itertools import accumulate
 from typing import Final, TypeVarTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from anyio import to_thread
 
 from tailer.errors import SinkError, SinkRejected, SinkUnavailable
@@ -26,7 +27,7 @@ from tailer_sinks.encoding.messages import Messages
 from tailer_sinks.kafka.clients.port import Producer
 from tailer_sinks.kafka.encoders import key_form, topic_encoder_for
 from tailer_sinks.kafka.progress import Count
-from tailer_sinks.kafka.records import dead_letters, end_records, event_record, oversized
+from tailer_sinks.kafka.records import end_records, event_record, oversized, without_large
 from tailer_sinks.kafka.routing.counts import Counts
 from tailer_sinks.kafka.routing.encoders import Sent, TopicEncoder
 from tailer_sinks.kafka.small_batches import WaitingBatches, joined
@@ -57,7 +58,7 @@ class KafkaTransaction(SinkTransaction):
         self._begun, self._begun_s = False, 0.0
         self._waiting = WaitingBatches()
         self._last: ChangeBatch | None = None
-        self._counts = Counts()
+        self._counts = _begun_counts(stream)
         seen = stream.seen
         self._key = None if seen is None else seen.key
         self._after = at = None if seen is None else seen.position
@@ -65,10 +66,6 @@ class KafkaTransaction(SinkTransaction):
         self._open_version = None if at is None else at.version + at.closes_version
         if stream.routed is not None:
             stream.routed.begin()
-        if seen is not None and at is not None and not at.closes_version:
-            begun = {self._options.topic: seen.count} if stream.routed is None else stream.routed.counts(at.version)
-            for topic, count in begun.items():
-                self._counts.add(at.version, topic, count)
         self.committed = False
 
     async def write(self, batch: ChangeBatch) -> None:
@@ -143,12 +140,12 @@ class KafkaTransaction(SinkTransaction):
         except SinkRejected:
             return False
         limit = self._options.max_record_bytes
-        if len(sent) > 1 or any(oversized(messages, limit) is not None for _, messages in sent):
+        if any(oversized(messages, limit) is not None for _, messages, _ in sent):
             return False
-        for topic, messages in sent:
+        for topic, messages, rows in sent:
             self._send_to(topic, messages)
-            for part in parts:
-                self._counts.add(part.version, topic, Count(len(part)))
+            for version, number in _rows_of_versions(parts, rows):
+                self._counts.add(version, topic, Count(number))
         self._last = parts[-1]
         return True
 
@@ -172,7 +169,7 @@ class KafkaTransaction(SinkTransaction):
         if options.schema_topic is not None:
             self._send(options.schema_topic, event_record(event, app_id, keyed=False), partition=0)
         elif (options.envelope, options.encoding) == ("flat", "json"):
-            for topic in [options.topic] if self._stream.routed is None else self._stream.routed.with_rows:
+            for topic in [options.topic] if self._stream.routed is None else self._stream.routed.read:
                 for partition in range(self._stream.link.partitions(topic)):
                     self._send_to(topic, event_record(event, app_id, keyed), partition)
         elif isinstance(event, Gap):
@@ -193,7 +190,7 @@ class KafkaTransaction(SinkTransaction):
         if (routed := self._stream.routed) is not None:
             routed.record(self._stream.producer, position, self._counts.of(position.version))
         self._stream.producer.start_flush()
-        self._stream.check_topics()  # while messages are under way, and before waiting for them
+        (routed or self._stream).check_topics()  # while messages are under way, and before waiting for them
         self._stream.producer.commit()
         self._stream.seen = entry
         if routed is not None:
@@ -244,34 +241,19 @@ class KafkaTransaction(SinkTransaction):
 
     def _send_rows(self, batch: ChangeBatch, sent: Sent) -> None:
         """Send messages about rows of the batch's task."""
-        for topic, messages in sent:
-            small, letters = self._without_large(batch, topic, messages)
+        for topic, messages, _ in sent:
+            small, letters = without_large(batch, messages, topic, self._options.max_record_bytes)
+            if letters is not None:
+                self._send_letters(letters, batch)
             self._send_to(topic, small)
             events = len(small) - small.values.null_count
-            self._counts.add(batch.version, topic, Count(events, letters))
-
-    def _without_large(self, batch: ChangeBatch, topic: str, messages: Messages) -> tuple[Messages, int]:
-        """Send dead letters for messages that are too large. Return the others, and the number of letters."""
-        limit = self._options.max_record_bytes
-        too_large = oversized(messages, limit)
-        if too_large is None:
-            return messages, 0
-        # A tombstone whose key is too large goes with its delete.
-        large = messages.filter(pc.and_(too_large, messages.values.is_valid()))
-        if len(large):
-            self._send_letters(dead_letters(batch, large, topic, limit), batch)
-        return messages.filter(pc.invert(too_large)), len(large)
+            self._counts.add(batch.version, topic, Count(events, 0 if letters is None else len(letters)))
 
     def _send_letters(self, letters: Messages, batch: ChangeBatch) -> None:
         topic = self._options.dead_letter_topic
         place = f"version {batch.version}, task {batch.task}, row {letters.row_index[0].as_py()}"
         if topic is None:
-            reason = f"a row ({place}) makes a message of more than {self._options.max_record_bytes} bytes"
-            remedy = (
-                "Raise max_record_bytes, and max.message.bytes of the topic; leave the column out with columns; or "
-                'set large_records = "dead_letter" and a dead_letter_topic.'
-            )
-            raise SinkRejected(self._name, reason, remedy)
+            raise _too_large(self._name, place, self._options.max_record_bytes)
         _log.warning("%s: %d rows are too large, from %s on; see %s", self._name, len(letters), place, topic)
         self._send(topic, letters, partition=0)
 
@@ -306,6 +288,36 @@ class KafkaTransaction(SinkTransaction):
             producer.begin()
             self._begun, self._begun_s = True, time.monotonic()
         return producer
+
+
+def _begun_counts(stream: Stream) -> Counts:
+    """Return the counts of the version that is under way, if any."""
+    counts, seen = Counts(), stream.seen
+    at = None if seen is None else seen.position
+    if seen is not None and at is not None and not at.closes_version:
+        one = {stream.link.options.topic: seen.count}
+        for topic, count in (one if stream.routed is None else stream.routed.counts(at.version)).items():
+            counts.add(at.version, topic, count)
+    return counts
+
+
+def _rows_of_versions(parts: Sequence[ChangeBatch], rows: pa.Array | None) -> Iterator[tuple[int, int]]:
+    """Yield how many of these rows of joined batches are of the version of each; None: all rows."""
+    numbers: Sequence[int] = range(sum(map(len, parts))) if rows is None else rows.to_pylist()
+    before = 0
+    for part, end in zip(parts, accumulate(map(len, parts)), strict=True):
+        until = bisect_left(numbers, end)
+        if until > before:
+            yield part.version, until - before
+        before = until
+
+
+def _too_large(name: str, place: str, limit: int) -> SinkRejected:
+    remedy = (
+        "Raise max_record_bytes, and max.message.bytes of the topic; leave the column out with columns; or "
+        'set large_records = "dead_letter" and a dead_letter_topic.'
+    )
+    return SinkRejected(name, f"a row ({place}) makes a message of more than {limit} bytes", remedy)
 
 
 def _pieces(batch: ChangeBatch) -> Iterator[ChangeBatch]:

@@ -8,8 +8,8 @@ table has. `disordered`: messages of a key that are not in the order of their po
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +18,7 @@ from tests.support.kafka.history import LARGE_NOTE, TABLE_ID, History, NetChange
 from tests.support.kafka.topics import Record
 from tests.support.oracle.rows import delta_rs_snapshot
 
-__all__ = ["Figures", "Read", "keyed_figures", "unkeyed_figures"]
+__all__ = ["Figures", "Part", "Read", "ends_of", "keyed_figures", "total", "unkeyed_figures"]
 
 Position = tuple[int, int, int]  # version, task, row
 _OPERATIONS: Final = {"c": (False, True), "u": (True, True), "d": (True, False)}  # has before, has after
@@ -51,6 +51,48 @@ class Read:
 
 
 @dataclass(frozen=True)
+class Part:
+    """The rows of a table for which `has` is true, with the changes that make them from nothing."""
+
+    whole: History
+    has: Callable[[Row], bool]
+
+    @property
+    def published(self) -> int:
+        """The number of published versions."""
+        return self.whole.published
+
+    def net_changes(self) -> Counter[NetChange]:
+        """Return the changes of the published versions, key by key: a row that leaves the part is deleted."""
+        parts = ((v, key, self._own(before), self._own(after)) for v, key, before, after in self.whole.net_changes())
+        return Counter(change for change in parts if change[2:] != (None, None))
+
+    def _own(self, row: Row | None) -> Row | None:
+        return row if row is not None and self.has(row) else None
+
+
+def ends_of(topic: str, ends: Sequence[Record]) -> list[Record]:
+    """Return END records with the counts of one of the topics, which add up to the whole."""
+    found = []
+    for record in ends:
+        end = json.loads(record.value or b"")
+        counts = {each["data_collection"]: each["event_count"] for each in end["data_collections"]}
+        assert sum(counts.values()) == end["event_count"], end
+        assert list(counts) == sorted(counts), end
+        found.append(replace(record, value=json.dumps(end | {"event_count": counts.get(topic, 0)}).encode()))
+    return found
+
+
+def total(figures: Sequence[Figures]) -> Figures:
+    """Return the sums of figures."""
+    missing, doubled, disordered, unfolded, miscounted = (
+        sum(numbers) for numbers in zip(*(astuple(each)[:5] for each in figures), strict=True)
+    )
+    examples = tuple(example for each in figures for example in each.examples)
+    return Figures(missing, doubled, disordered, unfolded, miscounted, examples)
+
+
+@dataclass(frozen=True)
 class _Event:
     record: Record
     position: Position
@@ -58,7 +100,7 @@ class _Event:
     change: NetChange
 
 
-def keyed_figures(history: History, read: Read) -> Figures:
+def keyed_figures(history: History | Part, read: Read) -> Figures:
     """Compute the figures of Debezium's messages with the key `id`, and of dead letters for too large ones."""
     events = [_event(record) for record in read.events if record.value is not None]
     letters = [msgspec.json.decode(record.value or b"") for record in read.letters]
@@ -175,7 +217,7 @@ def _order_faults(records: Sequence[Record], lettered: set[bytes | None]) -> lis
     return faults + [f"no tombstone after the delete of {key!r}" for key in deleted.values()]
 
 
-def _fold_faults(history: History, events: Sequence[_Event], lettered: set[int]) -> list[str]:
+def _fold_faults(history: History | Part, events: Sequence[_Event], lettered: set[int]) -> list[str]:
     """Find rows that differ from the fold of the events; keys with a dead letter are not known from events alone."""
     folded: dict[int, Row] = {}
     faults = []
@@ -193,8 +235,10 @@ def _fold_faults(history: History, events: Sequence[_Event], lettered: set[int])
     return faults + [f"{key}: {folded.get(key)}" for key in keys if folded.get(key) != table.get(key)]
 
 
-def _table(history: History) -> dict[int, Row]:
+def _table(history: History | Part) -> dict[int, Row]:
     """Return the table's rows, read by another reader; no other one reads shredded Variants."""
+    if isinstance(history, Part):
+        return {key: row for key, row in _table(history.whole).items() if history.has(row)}
     if history.variants:
         return history.rows()
     rows: list[dict[str, Any]] = [
@@ -203,7 +247,9 @@ def _table(history: History) -> dict[int, Row]:
     return {row["id"]: (row["id"], row["n"], row["note"]) for row in rows}
 
 
-def _count_faults(history: History, ends: Sequence[Record], events: Counter[int], letters: Counter[int]) -> list[str]:
+def _count_faults(
+    history: History | Part, ends: Sequence[Record], events: Counter[int], letters: Counter[int]
+) -> list[str]:
     said = [msgspec.json.decode(record.value or b"") for record in ends]
     # Versions before the first one with rows may have no END: a stream begins with its first row.
     found = [(end["commit_version"], end["event_count"], end["dead_letters"]) for end in said]

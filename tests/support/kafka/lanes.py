@@ -20,8 +20,8 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka.errors import KafkaError
 from kafka.protocol.consumer import IsolationLevel, OffsetSpec
 
-from tests.support.kafka.figures import Figures, Read, keyed_figures, unkeyed_figures
-from tests.support.kafka.history import TABLE_ID, History
+from tests.support.kafka.figures import Figures, Part, Read, ends_of, keyed_figures, total, unkeyed_figures
+from tests.support.kafka.history import TABLE_ID, History, Row
 from tests.support.kafka.topics import Follower, Record, admin, create_topic, read_topic, unique_name
 from tests.support.variant.avro_records import AvroReader
 from tests.support.waiting import until
@@ -101,15 +101,21 @@ class Daemon:
 
 @dataclass
 class Lane:
-    """A pipeline with topics of its own. `options`: of its sink, over those of all lanes."""
+    """A pipeline with topics of its own. `options`: of its sink, over those of all lanes.
+
+    `routed`: rows whose note is `plain` have a topic of their own.
+    """
 
     client: str
     form: Form = "keyed"
     options: dict[str, Any] = field(default_factory=dict)
     partitions: int = 3
+    routed: bool = False
 
     def __post_init__(self) -> None:
-        self.name = "-".join([self.client, self.form, *(["avro"] if "registry_url" in self.options else [])])
+        self.name = "-".join(
+            [self.client, self.form, *(["avro"] if "registry_url" in self.options else []), *["routed"] * self.routed]
+        )
         self.topic = unique_name(self.name)
 
     @property
@@ -121,7 +127,16 @@ class Lane:
     def topics(self) -> list[str]:
         """The topics for rows, END records and dead letters, without the progress topic."""
         letters = [f"{self.topic}-letters"] if "large_records" in self.options else []
-        return [self.topic, f"{self.topic}-ends", *letters]
+        return [self.topic, f"{self.topic}-ends", *letters, *self.row_topics[1:]]
+
+    @property
+    def row_topics(self) -> list[str]:
+        """The topics for rows."""
+        return [self.topic, f"{self.topic}-plain"] if self.routed else [self.topic]
+
+    def _is_in(self, topic: str, row: Row) -> bool:
+        """Return whether the row belongs to the topic."""
+        return topic == (f"{self.topic}-plain" if row[2] == "plain" else self.topic)
 
     def sink_options(self, bootstrap_servers: str, progress_topic: str) -> dict[str, Any]:
         """The sink's options."""
@@ -133,6 +148,9 @@ class Lane:
             "progress_topic": progress_topic,
             "transaction_rows": 400,
         }
+        if self.routed:
+            plain = {"topic": f"{self.topic}-{{note}}", "topics": [f"{self.topic}-plain"], "other_topic": self.topic}
+            options |= plain
         if self.form == "keyed":
             options |= {"envelope": "debezium", "key": ["id"]}
         if "large_records" in self.options:
@@ -142,15 +160,27 @@ class Lane:
     def create(self, bootstrap_servers: str) -> None:
         """Create its topics."""
         for topic in self.topics:
-            create_topic(bootstrap_servers, topic, self.partitions if topic == self.topic else 1)
+            create_topic(bootstrap_servers, topic, self.partitions if topic in self.row_topics else 1)
 
     def figures(self, history: History, records: Sequence[Record]) -> Figures:
         """Return the five figures from the records of a reader of all its topics."""
+        if self.routed:
+            return self._routed_figures(history, records)
         events, ends, letters = ([r for r in records if r.topic == topic] for topic in [*self.topics, ""][:3])
         if "registry_url" in self.options:
             events = AvroReader(self.options["registry_url"]).as_json(events)
         judge = keyed_figures if self.form == "keyed" else unkeyed_figures
         return judge(history, Read(events, ends, letters))
+
+    def _routed_figures(self, history: History, records: Sequence[Record]) -> Figures:
+        """Return the sums of the figures of each topic for rows, over its part of the table."""
+        ends = [record for record in records if record.topic == f"{self.topic}-ends"]
+        found = []
+        for topic in self.row_topics:
+            part = Part(history, partial(self._is_in, topic))
+            events = [record for record in records if record.topic == topic]
+            found.append(keyed_figures(part, Read(events, ends_of(topic, ends))))
+        return total(found)
 
 
 class Lanes:

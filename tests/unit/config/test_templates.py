@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tailer.config.overlaps import conflict
 from tailer.config.pipelines import PipelineSettings, TablePattern
 from tailer.config.settings import examine, load
 
@@ -93,6 +94,16 @@ def test_targets_of_tables_in_several_folders(tmp_path: Path) -> None:
     found = expanded(tmp_path, text, "eu", "sales_orders")
     assert found.sink_options["topic"] == "x.eu.sales_orders"
     assert found.sink_options["end_topic"] == "eu.sales_orders-end"
+
+
+def test_topics_that_a_column_names_have_the_name_of_the_table(tmp_path: Path) -> None:
+    sink = '{kind = "kafka", bootstrap_servers = "h:1", topic = "x.{table}.{country}", topics = TOPICS}'
+    text = TEMPLATE.replace('{kind = "delta", path = "copies/{table}"}', sink).replace("sales/*", "*/sales_*")
+    found = expanded(tmp_path, text.replace("TOPICS", '["x.{table}.de"]'), "eu", "sales_orders")
+    assert found.sink_options["topic"] == "x.eu.sales_orders.{country}"
+    assert found.sink_options["topics"] == ["x.eu.sales_orders.de"]
+    found = expanded(tmp_path, text.replace("TOPICS", "'x[.]{table}[.][a-z]{2}'"), "eu", "sales_orders")
+    assert found.sink_options["topics"] == r"x[.]eu\.sales_orders[.][a-z]{2}"
 
 
 def test_a_placeholder_means_nothing_to_other_pipelines(tmp_path: Path) -> None:
@@ -217,3 +228,44 @@ def test_of_the_stores_those_count_that_a_pipeline_uses(tmp_path: Path, name: st
     path.write_text(path.read_text() + f'[stores.two]\nprefix = "{"s3://far" if unrelated else name}"\nregion = "r"\n')
     (after,) = load(path).pipelines
     assert after.differs(before) is differs
+
+
+KAFKA = """
+[pipelines.{name}]
+table = "{name}"
+sink = {{kind = "kafka", bootstrap_servers = "{servers}", {topics}}}
+"""
+ROUTED = 'topic = "x.{c}", topics = ["x.de", "x.fr"], other_topic = "x-rest"'
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shared"),
+    [
+        ('topic = "x"', 'topic = "x"', "x"),
+        ('topic = "x"', 'topic = "y"', None),
+        (ROUTED, 'topic = "x.fr"', "x.fr"),
+        (ROUTED, 'topic = "x-rest"', "x-rest"),
+        (ROUTED, 'topic = "x.it"', None),
+        (ROUTED, 'topic = "x.{d}", topics = ["x.it", "x.fr"]', "x.fr"),
+        (ROUTED, 'topic = "x.{d}", topics = ["x.it"]', None),
+        (ROUTED, 'topic = "x.{d}", topics = "x[.][df].*"', "x.de"),
+        (ROUTED, 'topic = "x.{d}", topics = "x[.][i].*"', None),
+        (ROUTED, 'topic = "{d}", topics = ".*rest"', "x-rest"),
+        ('topic = "x.{c}", topics = "x[.]a.*"', 'topic = "x.b.{c}", topics = "x[.]b.*"', "x[.]a.*"),
+        ('topic = "a.{c}", topics = "a.*"', 'topic = "b.{c}", topics = "b.*"', None),
+        ('topic = "{c}.a", topics = ".*a"', 'topic = "{c}.b", topics = ".*b"', None),
+    ],
+)
+def test_pipelines_that_may_share_a_topic(tmp_path: Path, one: str, other: str, shared: str | None) -> None:
+    """Two patterns may share one unless what is around their columns tells them apart."""
+    text = KAFKA.format(name="a", servers="h:1", topics=one) + KAFKA.format(name="b", servers="h:1", topics=other)
+    (path := tmp_path / "tailer.toml").write_text(text)
+    a, b = load(path).pipelines
+    for found in (conflict(a, [b]), conflict(b, [a])):
+        assert (found is None) == (shared is None)
+        assert shared is None or "is that of" in str(found)
+    assert shared is None or f"its target {shared} is" in str(conflict(a, [b]))
+    elsewhere = KAFKA.format(name="a", servers="h:1", topics=one) + KAFKA.format(name="b", servers="h:2", topics=other)
+    path.write_text(elsewhere)
+    a, b = load(path).pipelines
+    assert conflict(a, [b]) is None

@@ -23,7 +23,8 @@ from tailer_sinks.kafka.routing.route import Route, column_in
 
 __all__ = ["DividedPairs", "DividedRows", "OneTopic", "Sent", "TopicEncoder"]
 
-Sent = Sequence[tuple[str, Messages]]
+# Topics with messages, and the numbers of the rows of a batch that they are about, if these are not all.
+Sent = Sequence[tuple[str, Messages, pa.Array | None]]
 E = TypeVar("E")
 
 _NOTHING: Final = Messages(None, pa.array([], BYTES), pa.array([], pa.int64()))
@@ -66,12 +67,12 @@ class OneTopic:
 
     def encode(self, batch: ChangeBatch, now_ms: int) -> Sent:
         """See `Encoder.encode`."""
-        return [(self._topic, self.sample.encode(batch, now_ms))]
+        return [(self._topic, self.sample.encode(batch, now_ms), None)]
 
     def flush(self, now_ms: int) -> Sent:
         """See `Encoder.flush`."""
         messages = self.sample.flush(now_ms)
-        return [] if messages is None else [(self._topic, messages)]
+        return [] if messages is None else [(self._topic, messages, None)]
 
 
 class _Divided(Generic[E]):
@@ -129,12 +130,12 @@ class DividedRows(_Divided[Encoder]):
             return []
         topics, numbers = self._route.divide(self._sink, batch, self._column)
         if numbers is None:
-            return [(topics[0], self._of(topics[0]).encode(batch, now_ms))]
-        order, parts = _parts(numbers)
+            return [(topics[0], self._of(topics[0]).encode(batch, now_ms), None)]
+        order, parts = _parts(topics, numbers)
         batch = _reordered(batch, order)
         return [
-            (topics[number], self._of(topics[number]).encode(batch.slice(start, length), now_ms))
-            for number, start, length in parts
+            (topic, self._of(topic).encode(batch.slice(start, length), now_ms), order.slice(start, length))
+            for topic, start, length in parts
         ]
 
     def flush(self, now_ms: int) -> Sent:
@@ -165,39 +166,39 @@ class DividedPairs(_Divided[PairedEncoder]):
     def encode(self, batch: ChangeBatch, now_ms: int) -> Sent:
         """See `Encoder.encode`."""
         batch = self._in_form(batch)
-        sent: list[tuple[str, Messages]] = []
+        sent: list[tuple[str, Messages, pa.Array | None]] = []
         self._images.encode(batch, partial(self._write, now_ms, sent))
         return sent
 
     def flush(self, now_ms: int) -> Sent:
         """See `Encoder.flush`."""
-        sent: list[tuple[str, Messages]] = []
+        sent: list[tuple[str, Messages, pa.Array | None]] = []
         self._images.flush(partial(self._write, now_ms, sent))
         return sent
 
-    def _write(self, now_ms: int, sent: list[tuple[str, Messages]], paired: PairedRows) -> Messages:
+    def _write(self, now_ms: int, sent: list[tuple[str, Messages, pa.Array | None]], paired: PairedRows) -> Messages:
         """Append the messages of the rows to `sent`; return none, as they have several topics."""
         topics, numbers = self._route.divide(self._sink, paired.batch, self._column)
         if numbers is None:
-            sent.append((topics[0], self._of(topics[0]).write(now_ms, paired)))
+            sent.append((topics[0], self._of(topics[0]).write(now_ms, paired), None))
             return _NOTHING
-        order, parts = _parts(numbers)
+        order, parts = _parts(topics, numbers)
         paired = _taken(_split(paired, numbers), order)
         sent += [
-            (topics[number], self._of(topics[number]).write(now_ms, _slice(paired, start, length)))
-            for number, start, length in parts
+            (topic, self._of(topic).write(now_ms, _slice(paired, start, length)), order.slice(start, length))
+            for topic, start, length in parts
         ]
         return _NOTHING
 
 
-def _parts(numbers: pa.Array) -> tuple[pa.Array, list[tuple[int, int, int]]]:
-    """Return the order of rows that puts each topic's together, and of each topic its number, its first row and length.
+def _parts(topics: Sequence[str], numbers: pa.Array) -> tuple[pa.Array, list[tuple[str, int, int]]]:
+    """Return the order of rows that puts each topic's together, and each topic with its first row and their number.
 
     Rows of a topic stay in their order: Arrow's sort is stable.
     """
     parts, start = [], 0
     for each in pc.value_counts(numbers).sort(by="values").to_pylist():
-        parts.append((each["values"], start, each["counts"]))
+        parts.append((topics[each["values"]], start, each["counts"]))
         start += each["counts"]
     return pc.array_sort_indices(numbers), parts
 

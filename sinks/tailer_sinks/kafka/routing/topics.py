@@ -51,12 +51,15 @@ class RoutedTopics:
         self._touched.clear()
 
     @property
-    def with_rows(self) -> Sequence[str]:
-        """The topics that have rows of the pipeline, from any of its shards, or of the open transaction."""
-        return sorted(self._others | self._own.keys() | self._touched)
+    def read(self) -> Sequence[str]:
+        """The topics whose readers need events: those that are listed, and those with rows of any of the shards."""
+        route = self._link.options.route
+        listed = [] if route is None else route.listed
+        return sorted({*listed, *self._others, *self._own, *self._touched})
 
-    def check(self) -> None:
-        """Raise `SinkRejected` if a topic that has rows was deleted, or its keys would move."""
+    def check(self, read: ProgressTopic, former: Entry | None) -> None:
+        """Take the records as `load` does. Raise `SinkRejected` if a topic was deleted, or its keys would move."""
+        self.load(read, former)
         known = [topic for topic in {**self._former, **self._own} if self._has_rows(topic)]
         states = self._link.present(known)
         for topic in known:
@@ -77,7 +80,7 @@ class RoutedTopics:
             self._states[topic] = state
         self._touched.add(topic)
 
-    def check_touched(self) -> None:
+    def check_topics(self) -> None:
         """Check the topics of the transaction, after its last row. Raises as `check`, and `SinkUnavailable`."""
         states = self._link.look_at_topics(sorted(self._touched))
         for topic in self._touched:
@@ -114,8 +117,9 @@ class RoutedTopics:
             topic: self._entry(topic, position, states.get(topic, TopicState(_GONE, {}))) for topic in known
         }
         self._send(producer)
+        self.commit(position)  # if the transaction fails, all is loaded again
 
-    def commit(self, position: Position | None) -> None:
+    def commit(self, position: Position) -> None:
         """Note that the transaction was committed, at `position`."""
         self._own |= self._recorded
         self._delivered, self._recorded = position, {}

@@ -44,7 +44,7 @@ def sent(batches: Sequence[ChangeBatch], **given: Any) -> dict[str, list[tuple[A
     """Return the keys and values for each topic; Debezium's values without their source."""
     encoder = topic_encoder_for(link(**given), batches[0].rows.schema)
     found: dict[str, list[tuple[Any, Any]]] = {}
-    for topic, messages in [each for batch in batches for each in encoder.encode(batch, 0)] + [*encoder.flush(0)]:
+    for topic, messages, _ in [each for batch in batches for each in encoder.encode(batch, 0)] + [*encoder.flush(0)]:
         keys = [None] * len(messages) if messages.keys is None else messages.keys.to_pylist()
         pairs = [
             (key and json.loads(key), value and json.loads(value))
@@ -225,7 +225,7 @@ def test_arrow_messages_have_rows_of_one_topic() -> None:
     encoder = topic_encoder_for(link(encoding="arrow"), MOVE.rows.schema)
     found = {
         topic: [pa.ipc.open_stream(each).read_all() for each in messages.values.to_pylist()]
-        for topic, messages in encoder.encode(MOVE, 0)
+        for topic, messages, _ in encoder.encode(MOVE, 0)
     }
     assert {topic: [table["id"].to_pylist() for table in tables] for topic, tables in found.items()} == {
         "shop.de": [[1]],
@@ -258,12 +258,10 @@ def test_the_fold_over_a_topic_is_its_part_of_the_table(
     steps: list[tuple[str, str | None, str | None]], cuts: list[int], given: dict[str, Any]
 ) -> None:
     """However rows come in batches."""
-    rows = []
+    rows: list[tuple[str, str | None, int]] = []
     for number, (step, one, other) in enumerate(steps):
-        rows += {"i": [(INSERT, one)], "d": [(DELETE, one)], "u": [(PRE, one), (POST, other)]}[step] and [
-            (kind, country, number)
-            for kind, country in {"i": [(INSERT, one)], "d": [(DELETE, one)], "u": [(PRE, one), (POST, other)]}[step]
-        ]
+        images = {"i": [(INSERT, one)], "d": [(DELETE, one)], "u": [(PRE, one), (POST, other)]}[step]
+        rows += [(kind, country, number) for kind, country in images]
     kinds, countries, ids = zip(*rows, strict=True)
     whole = in_countries(kinds, countries, ids)
     batches, start = [], 0
@@ -301,8 +299,11 @@ def test_records_of_topics_are_told_from_those_of_streams() -> None:
     entry = Entry(None, "me", "shop.de", 3, topic_id="226281ba")
     assert encode(entry) == b'{"instance":"me","topic":"shop.de","partitions":3,"topic_id":"226281ba","format":2}'
     stream = Entry(None, "me", "shop.{country}", 0)
-    records = {b"orders/5f0c": encode(stream), b"orders/5f0c#topic=shop.de": encode(entry)}
-    found = ProgressTopic.of(decode("sink", "progress", records), [*map(bytes.decode, records)], {})
+    records: dict[bytes | None, bytes | None] = {
+        b"orders/5f0c": encode(stream),
+        b"orders/5f0c#topic=shop.de": encode(entry),
+    }
+    found = ProgressTopic.of(decode("sink", "progress", records), ["orders/5f0c", "orders/5f0c#topic=shop.de"], {})
     assert found.entries == {"orders/5f0c": stream}
     assert found.topics == {"orders/5f0c": {"shop.de": entry}}
     assert found.open == {"orders/5f0c"}
