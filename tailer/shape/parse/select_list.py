@@ -42,7 +42,7 @@ def parse_list(option: str, text: str) -> tuple[Source, list[exp.Expr]]:
     source = Source(option, text, _SELECT)
     found = parse(source)
     others = [name for name, value in found.args.items() if value and name not in ("expressions", "kind")]
-    if not isinstance(found, exp.Select) or others or not found.expressions:
+    if not isinstance(found, exp.Select) or others or not found.expressions or text.rstrip().endswith(","):
         raise source.error(found, "this is no list of columns and expressions", _EXAMPLE)
     return source, found.expressions
 

@@ -77,6 +77,7 @@ def test_an_expression_has_a_type_of_its_own() -> None:
     ("text", "reason"),
     [
         ("", "leaves no column|this is no"),
+        ("id,", "no list of columns"),
         ("id, id", "two columns id"),
         ("*, email AS email", "two columns email"),
         ("mail", "no column mail"),
