@@ -38,12 +38,13 @@ def open_table(
     table_format: str | None = None,
     branch: str | None = None,
     logs: SharedLogs | None = None,
+    statistics: bool = False,
 ) -> TableLog:
     """Open the log of the table at `location`, as `parse_location` returns it.
 
     Without a `table_format`, the location decides (`tailer.formats.registry.format_of`). `catalog`: the one that
     manages the table, if any. `allowed_roots`: where its files may be, besides `location`. `branch`: None is the main
-    one. `logs`: those that other pipelines of the process follow.
+    one. `logs`: those that other pipelines of the process follow. `statistics`: as in `TableFormat.open`.
 
     Raises `ConfigError` where the store's client is not installed, and as `check_choices`.
     """
@@ -55,7 +56,7 @@ def open_table(
     store = known.open(root)
     if logs is not None and not is_local(root):
         store = logs.share(store, known.options(root))
-    return found.open(store, known.open, allowed_roots, branch, catalog)
+    return found.open(store, known.open, allowed_roots, branch, catalog, statistics)
 
 
 def check_reader(location: str, wanted: str | None, *, is_managed: bool) -> None:

@@ -61,11 +61,13 @@ class TableFormat(Protocol):
         allowed_roots: tuple[str, ...] = (),
         branch: str | None = None,
         catalog: Any = None,
+        statistics: bool = False,
     ) -> TableLog:
         """Open the log at the `root` of a table; no I/O.
 
         `open_store`: opens another root. `allowed_roots`: where files of the table may be, besides its location.
-        `catalog`: the one that manages the commits, if the format has any.
+        `catalog`: the one that manages the commits, if the format has any. `statistics`: whether tasks should have
+        what the log says of the values in files (`ChangeTask.stats`), if it says anything.
         """
         ...
 

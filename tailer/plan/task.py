@@ -8,7 +8,7 @@ wherever it runs. Tasks contain no secrets: how to reach a store is not part of 
 import base64
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import pyarrow as pa
 
@@ -25,6 +25,9 @@ __all__ = [
     "schema_from_text",
     "schema_to_text",
 ]
+
+
+_PARTS: Final = ("include", "exclude", "tracking", "refinement")
 
 
 class TaskKind(StrEnum):
@@ -106,7 +109,8 @@ class ChangeTask:
     change files, whose rows have no ids, and where the table does not track rows. `refinement`: None where rows were
     not compared. `compared`: the columns for comparing rows, if these include columns that are not delivered.
     `logged`: the file's path as the log has it, where that is percent-encoded. `reader`: the format whose reader reads
-    the rows; None: `uri` is a Parquet file. `fragment`: where the rows are, for a reader of fragments. `where`: the
+    the rows; None: `uri` is a Parquet file. `fragment`: where the rows are, for a reader of fragments. `stats`: what
+    the log says of the values in the file, as text; None: nothing, or nobody asked for it. `where`: the
     condition that rows must fulfil; its columns need not be in `schema`. `select`: makes the columns of `schema`, or
     more, from those of the table; None: they are columns of the table.
     """
@@ -129,6 +133,7 @@ class ChangeTask:
     fragment: FragmentRef | None = None
     logged: str | None = None
     reader: str | None = None
+    stats: str | None = None
     where: Condition | None = None
     select: Select | None = None
 
@@ -145,13 +150,10 @@ class ChangeTask:
             "size_bytes": self.size_bytes,
             "schema": schema_to_text(self.schema),
             "partition_values": dict(self.partition_values),
-            "include": asdict(self.include) if self.include is not None else None,
-            "exclude": asdict(self.exclude) if self.exclude is not None else None,
-            "tracking": asdict(self.tracking) if self.tracking is not None else None,
-            "refinement": asdict(self.refinement) if self.refinement is not None else None,
+            **{name: None if (part := getattr(self, name)) is None else asdict(part) for name in _PARTS},
             "compared": schema_to_text(self.compared) if self.compared is not None else None,
             **({} if self.fragment is None else {"fragment": asdict(self.fragment)}),
-            **{name: text for name in ("logged", "reader") if (text := getattr(self, name)) is not None},
+            **{name: text for name in ("logged", "reader", "stats") if (text := getattr(self, name)) is not None},
             **({} if self.where is None else {"where": self.where.to_text()}),
             **({} if self.select is None else {"select": self.select.to_text()}),
         }

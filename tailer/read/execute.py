@@ -34,6 +34,7 @@ from tailer.read.parquet.footer import Footer
 from tailer.read.parquet.int96 import open_as_binary
 from tailer.read.parquet.layout import layout_of
 from tailer.read.parquet.row_group_ranges import RowGroupRanges
+from tailer.read.parquet.statistics import group_ranges
 from tailer.read.projection import stamps
 from tailer.read.selection import CHANGE_FILES, Selection
 
@@ -189,7 +190,7 @@ class _OpenFile:
         groups = {
             group: rows
             for group, rows in _row_groups_in(self.task, self._counts, part)
-            if _common(rows, asked) and self.selection.may_touch(rows)
+            if _common(rows, asked) and self.selection.may_touch(rows) and self._may_hold(group)
         }
         if self.row_filter is not None and self.task.kind in CHANGE_FILES:
             self.selection.narrow(self._changes(groups, self.row_filter))
@@ -211,8 +212,13 @@ class _OpenFile:
         """Find the rows of a change file that fulfil the condition, in `groups` and in those beside them."""
         beside = {group + step for group in groups for step in (-1, 0, 1)}
         every = dict(_row_groups_in(self.task, self._counts, range(END)))
-        near = {group: rows for group, rows in every.items() if group in beside}
+        near = {group: rows for group, rows in every.items() if group in beside and self._may_hold(group)}
         return rows_of_changes(self.task.kind, near, self._first_columns, row_filter)
+
+    def _may_hold(self, group: int) -> bool:
+        """Return whether rows of a row group may fulfil the condition, by what the footer says of their values."""
+        where, noted = self.task.where, self.layout.noted
+        return where is None or noted is None or where.may_hold(group_ranges(noted, self._file, self._footer, group))
 
     def _ranges(self, groups: Sequence[int]) -> RowGroupRanges | None:
         if self._read_ahead is None:

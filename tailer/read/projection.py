@@ -33,7 +33,7 @@ from tailer.schema.variant_paths import path_of, source_of
 from tailer.variant import InvalidVariant, at_path, unshred
 from tailer.variant.nested import Change, Changes, changed
 
-__all__ = ["Projection", "repeated", "stamps"]
+__all__ = ["FileFields", "Projection", "repeated", "stamps"]
 
 _TIMESTAMP: Final = METADATA_FIELDS[-1].type
 
@@ -75,7 +75,7 @@ class Projection:
         self._calendar = calendar
         self._int96 = int96
         values = dict(task.partition_values)
-        there = _Fields(file, self._corrupt)
+        there = FileFields(file, self._corrupt)
         self._sources: list[_Column] = []
         self.columns: list[str] = []
         self.padded: dict[str, int] = {}
@@ -115,7 +115,7 @@ class Projection:
     def _int96_in(self, column: str) -> list[str]:
         return [path for path in self._int96 if f"{path}.".startswith(f"{column}.")]
 
-    def _column(self, field: pa.Field, bare: pa.DataType, there: "_Fields") -> _Column:
+    def _column(self, field: pa.Field, bare: pa.DataType, there: "FileFields") -> _Column:
         found = there.find(source_of(field))
         if found is None or pa.types.is_null(field.type):
             return _constant(pa.scalar(None, bare))
@@ -153,7 +153,7 @@ class Projection:
 
         return column
 
-    def _tracked(self, field: pa.Field, there: "_Fields") -> _Column:
+    def _tracked(self, field: pa.Field, there: "FileFields") -> _Column:
         """Return a row tracking column: from the file if it has a value for the row, else from the log."""
         tracking = (None if self._task.kind in _CDC else self._task.tracking) or RowTracking()
         if field.name == ROW_ID:
@@ -199,8 +199,8 @@ def _padded(column: _Column, field: pa.Field) -> _Column:
     return lambda rows: changed(column(rows), changes)
 
 
-class _Fields:
-    """The fields of one level of a file, by field id and by name."""
+class FileFields:
+    """The fields of one level of a file, by field id and by name. `corrupt`: makes the errors that `find` raises."""
 
     def __init__(self, fields: Iterable[pa.Field], corrupt: _Corrupt) -> None:
         self._corrupt = corrupt
@@ -246,7 +246,7 @@ def _as_in_file(wanted: pa.DataType, found: pa.DataType, path: str, corrupt: _Co
     if is_variant(wanted) and is_variant(found):
         return wanted
     if pa.types.is_struct(wanted) and pa.types.is_struct(found):
-        there = _Fields(found, corrupt)
+        there = FileFields(found, corrupt)
         fields = []
         for field in wanted:
             match, name = there.find(field), f"{path}.{field.name}"
@@ -284,7 +284,7 @@ def _variants(
         return lambda column: unshred(column.cast(stored)).cast(VARIANT)
     children: list[tuple[int, pa.DataType, pa.DataType, pa.DataType, str]] = []
     if pa.types.is_struct(wanted) and pa.types.is_struct(found):
-        there, names = _Fields(found, corrupt), [field.name for field in found]
+        there, names = FileFields(found, corrupt), [field.name for field in found]
         matches = ((field, there.find(field)) for field in wanted)
         children = [
             (index := names.index(match.name), field.type, match.type, stored.field(index).type, field.name)

@@ -17,7 +17,7 @@ from tailer.shape.rows import KnownRow, Values
 from tailer.shape.tree import Call, Column, Expression, Literal, columns_of
 from tailer.shape.types import DATE, TIMESTAMP, TIMESTAMP_NTZ, is_number
 
-__all__ = ["ColumnRange", "may_be_true"]
+__all__ = ["ColumnRange", "Ranges", "may_be_true"]
 
 _NAN: Final = float("nan")
 _TIMES: Final = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
@@ -32,8 +32,8 @@ class ColumnRange:
     null. Of a struct's field, a row is null also where the struct is.
     """
 
-    low: pa.Scalar | None
-    high: pa.Scalar | None
+    low: pa.Scalar | None = None
+    high: pa.Scalar | None = None
     may_be_null: bool = True
     may_have_values: bool = True
 
@@ -51,7 +51,7 @@ class _Outcomes(Flag):
     ANY = 7
 
 
-_UNKNOWN: Final = ColumnRange(None, None)
+_UNKNOWN: Final = ColumnRange()
 
 
 def may_be_true(condition: Expression, ranges: Ranges) -> bool:

@@ -30,7 +30,15 @@ from typing import Final, TypeVar
 
 from tailer.errors import ChangesUnavailable, FileOutsideTable, LogCorrupt
 from tailer.formats.delta.descriptor import resolve
-from tailer.formats.delta.log.actions import AddFile, CdcFile, Commit, DeletionVector, RemoveFile
+from tailer.formats.delta.log.actions import (
+    AddFile,
+    AddWithStatistics,
+    CdcFile,
+    Commit,
+    DeletionVector,
+    RemoveFile,
+    RemoveWithStatistics,
+)
 from tailer.formats.delta.log.paths import locate
 from tailer.formats.delta.log.removes import file_key
 from tailer.formats.delta.snapshot import Snapshot
@@ -115,6 +123,12 @@ def reads_data_files(commit: Commit) -> bool:
         return True
     metrics = info.operation_metrics
     return any(metrics.get(name) != "0" for name in _MERGE_METRICS)
+
+
+def _stats(file: AddFile | RemoveFile | CdcFile) -> str | None:
+    if isinstance(file, AddWithStatistics | RemoveWithStatistics) and isinstance(file.stats, str):
+        return file.stats
+    return None
 
 
 def _unique(files: Sequence[File], state: Snapshot, action: str, key: Callable[[File], Key]) -> dict[Key, File]:
@@ -218,6 +232,7 @@ class _TaskMaker:
             exclude=exclude,
             tracking=self._tracking(file),
             logged=file.path if "%" in file.path else None,
+            stats=_stats(file),
         )
 
     def _located(self, path: str) -> str:

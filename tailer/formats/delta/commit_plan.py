@@ -112,7 +112,8 @@ class CommitPlanner:
 
     `before`: the state it applies to; None for the table's first commit. `is_early`: whether that already includes the
     commit's metadata. `managed`: whether a catalog manages the table. `allowed_roots`: as for
-    `plan_changes`. `stat`: looks for the file of the commit before; None: nobody asks for it.
+    `plan_changes`. `stat`: looks for the file of the commit before; None: nobody asks for it. `statistics`: whether
+    tasks have those of files.
     """
 
     uri: str
@@ -122,6 +123,7 @@ class CommitPlanner:
     managed: bool
     allowed_roots: tuple[str, ...]
     stat: Callable[[], ObjectMeta] | None = None
+    statistics: bool = False
 
     def plan(self, opened: OpenObject) -> PlannedCommit:
         """Read the commit file to its end, also a damaged one, and plan it.
@@ -165,7 +167,8 @@ class CommitPlanner:
 
     def _read(self, content: CommitContent, meta: ObjectMeta) -> tuple[Commit, Snapshot]:
         file = cast("BinaryIO", content)
-        commit = scan_commit(file, self.uri, meta.name, self.version, meta.modified_ms, _changes_rows)
+        name, kept = meta.name, _changes_rows
+        commit = scan_commit(file, self.uri, name, self.version, meta.modified_ms, kept, statistics=self.statistics)
         if self.before is None:
             info = commit.info
             dated_ms = info.in_commit_timestamp if info is not None else None

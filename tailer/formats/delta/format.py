@@ -46,11 +46,12 @@ class _Delta:
         allowed_roots: tuple[str, ...] = (),
         branch: str | None = None,
         catalog: Any = None,
+        statistics: bool = False,
     ) -> TableLog:
         """See `TableFormat.open`."""
         from tailer.formats.delta.table import DeltaTableLog  # noqa: PLC0415 - not to recognise a table
 
-        return DeltaTableLog(store, catalog, allowed_roots)
+        return DeltaTableLog(store, catalog, allowed_roots, statistics)
 
     def row_reader(self) -> RowReader:
         """See `TableFormat.row_reader`. Tasks of Delta tables name none."""

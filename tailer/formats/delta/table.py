@@ -64,11 +64,15 @@ class DeltaTableLog(TableLog):
     """The log of the Delta table at the root of `store`.
 
     `catalog`: the catalog that manages the table. Without it, a catalog-managed table is refused. `allowed_roots`:
-    locations of files, besides the table's own.
+    locations of files, besides the table's own. `statistics`: whether tasks have those of files.
     """
 
     def __init__(
-        self, store: ObjectStore, catalog: CommitCatalog | None = None, allowed_roots: tuple[str, ...] = ()
+        self,
+        store: ObjectStore,
+        catalog: CommitCatalog | None = None,
+        allowed_roots: tuple[str, ...] = (),
+        statistics: bool = False,
     ) -> None:
         self.uri = store.uri
         self._store = store
@@ -81,6 +85,7 @@ class DeltaTableLog(TableLog):
         reads = store.blocking()
         self._stat_now = None if reads is None or self._managed else reads.stat_now
         self._allowed_roots = allowed_roots
+        self._statistics = statistics
         self._next = 0
         self._state: Snapshot | None = None
         self._state_is_early = False  # whether the state already includes the next commit's metadata
@@ -154,9 +159,7 @@ class DeltaTableLog(TableLog):
             raise await self._history.version_gone(version)
         self._state, self._state_is_early = await self._history.state_before(listing, version)
         before = (CommitFile(path.meta, None) for path in listing.commits if path.version == version - 1)
-        self._predecessor = next(before, None)
-        if self._snapshot == version - 1:
-            self._predecessor = self._newest
+        self._predecessor = self._newest if self._snapshot == version - 1 else next(before, None)
         self._snapshot, self._newest = None, self._predecessor
         self._next = version
         self._known = listing.latest
@@ -202,7 +205,7 @@ class DeltaTableLog(TableLog):
     async def snapshot_plans(self, version: int) -> AsyncGenerator[ChangePlan, None]:
         """See `TableLog.snapshot_plans`. Files are ordered by modification time, then path."""
         listing = await self._log.recent(CLOCK_WINDOW, version)
-        find = partial(live_files, self._store, root=self.uri)
+        find = partial(live_files, self._store, root=self.uri, statistics=self._statistics)
         try:
             state = await self._history.dated_state(listing, version)
             self._snapshot, self._newest = version, await self._last_commit(listing, version)
@@ -253,9 +256,9 @@ class DeltaTableLog(TableLog):
                 return file
 
     def _planner(self, version: int, before: Snapshot | None, is_early: bool) -> CommitPlanner:
-        read, stat_now = self._predecessor, self._stat_now
+        read, stat_now, roots = self._predecessor, self._stat_now, self._allowed_roots
         stat = partial(stat_now, read.meta.name) if read is not None and stat_now is not None else None
-        return CommitPlanner(self.uri, version, before, is_early, self._managed, self._allowed_roots, stat)
+        return CommitPlanner(self.uri, version, before, is_early, self._managed, roots, stat, self._statistics)
 
     async def _is_whole(self, planned: PlannedCommit) -> bool:
         """Return whether a commit file appears to have been read completely.

@@ -54,6 +54,7 @@ class _Lance:
         allowed_roots: tuple[str, ...] = (),
         branch: str | None = None,
         catalog: Any = None,
+        statistics: bool = False,
     ) -> TableLog:
         """See `TableFormat.open`."""
         from tailer.formats.lance.table import LanceTableLog  # noqa: PLC0415 - not to recognise a table

@@ -1,7 +1,7 @@
 """Column chunks as the footer of a Parquet file describes them, read without Arrow.
 
 Arrow ends the process when it is asked about the columns of some broken footers, and it does not pass on how many bytes
-the texts of a chunk have.
+the texts of a chunk have, nor whether bounds of values are exact.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,17 +10,35 @@ from typing import Final, Self
 
 import pyarrow as pa
 
-from tailer.read.parquet.thrift import I32, I64, LIST, STRUCT, list_offset, list_size, offsets, signed, skip
+from tailer.read.parquet.thrift import (
+    BINARY,
+    FALSE,
+    I32,
+    I64,
+    LIST,
+    STRUCT,
+    binary,
+    list_offset,
+    list_size,
+    offsets,
+    signed,
+    skip,
+)
 
-__all__ = ["Chunk", "Footer"]
+__all__ = ["Chunk", "ChunkStatistics", "Footer"]
 
-_ROW_GROUPS: Final = 4  # numbers of fields: of the footer,
+_ROW_GROUPS, _COLUMN_ORDERS = 4, 7  # numbers of fields: of the footer,
 _COLUMNS: Final = 1  # of a row group,
 _META_DATA: Final = 3  # of a column chunk,
 _ENCODINGS, _CODEC = 2 << 4 | LIST, 4 << 4 | I32  # and with their types: of its metadata
 _NUM_VALUES, _SIZE, _STORED = 5 << 4 | I64, 6 << 4 | I64, 7 << 4 | I64
 _DATA_PAGE, _DICTIONARY_PAGE, _SIZES = 9 << 4 | I64, 11 << 4 | I64, 16 << 4 | STRUCT
 _TEXT_BYTES: Final = 1 << 4 | I64
+_STATISTICS: Final = 12 << 4 | STRUCT
+_NULLS, _HIGH, _LOW = 3 << 4 | I64, 5 << 4 | BINARY, 6 << 4 | BINARY
+_INEXACT: Final = frozenset([7 << 4 | FALSE, 8 << 4 | FALSE])  # the upper bound, the lower one
+_NEXT_IS_LIST: Final = 1 << 4 | LIST  # how a field begins that is a list, and follows the field before it in number
+_ORDER_OF_TYPE: Final = b"\x1c\0\0"  # the order of a column: that which Parquet defines for its type
 _DELTA_BYTE_ARRAY: Final = 7
 _REFERRING: Final = frozenset([2, 8])  # the encodings of values that refer to a dictionary
 
@@ -73,6 +91,36 @@ class Chunk:
         return not _REFERRING.isdisjoint(self.encodings)
 
 
+@dataclass(frozen=True, slots=True)
+class ChunkStatistics:
+    """Statistics of one column of a row group, as the footer has them: any may be wrong.
+
+    `nulls`, `low`, `high`: None where the writer did not say. The bounds are encoded as values are. `is_exact`: False
+    where one of the bounds is known not to be a value.
+    """
+
+    num_values: int
+    nulls: int | None = None
+    low: bytes | None = None
+    high: bytes | None = None
+    is_exact: bool = True
+
+    @classmethod
+    def at(cls, data: bytes, found: dict[int, int]) -> Self:
+        """Return the statistics of the chunk with values at these offsets. Raises as `Chunk.at`."""
+        num_values = signed(data, found[_NUM_VALUES])
+        if _STATISTICS not in found:
+            return cls(num_values)
+        noted = offsets(data, found[_STATISTICS])[0]
+        return cls(
+            num_values,
+            nulls=signed(data, noted[_NULLS]) if _NULLS in noted else None,
+            low=binary(data, noted[_LOW]) if _LOW in noted else None,
+            high=binary(data, noted[_HIGH]) if _HIGH in noted else None,
+            is_exact=_INEXACT.isdisjoint(noted),
+        )
+
+
 def _encodings(data: bytes, at: int) -> frozenset[int]:
     count, at = list_size(data, at, I32)
     found = set()
@@ -92,6 +140,7 @@ class Footer:
         self._group_count = 0
         self._group = -1
         self._chunks: list[dict[int, int]] = []
+        self._has_known_order: bool | None = None
 
     @property
     def content(self) -> bytes:
@@ -115,6 +164,40 @@ class Footer:
             return {column: Chunk.at(self.content, self._chunks[column]) for column in columns}
         except (LookupError, ValueError, RecursionError) as error:
             raise pa.ArrowInvalid(f"the footer does not describe the columns of row group {group}") from error
+
+    def statistics(self, group: int, column: int, columns: int) -> ChunkStatistics | None:
+        """Return the statistics of a chunk of a file with so many `columns`, as `chunks` numbers them.
+
+        None where the footer does not describe the chunk, or does not say by which order values have bounds: then they
+        may have any (parquet.thrift, "ColumnOrder").
+        """
+        try:
+            if self._has_known_order is None:
+                self._has_known_order = self._orders_by_type(columns)
+            if not self._has_known_order:
+                return None
+            found = self._chunks[column] if group == self._group else self._parsed_alone(group, column)
+            return ChunkStatistics.at(self.content, found)
+        except (LookupError, ValueError, RecursionError):
+            return None
+
+    def _orders_by_type(self, columns: int) -> bool:
+        data, orders = self.content, _ORDER_OF_TYPE * columns
+        # Nearly every footer ends with the orders. To get to them otherwise takes as long as to read a small file.
+        begin = len(data) - len(orders) - (2 if columns < 15 else 2 + -(-columns.bit_length() // 7))
+        if not (begin > 0 and data[begin - 1] == _NEXT_IS_LIST and data.endswith(orders + b"\0")):
+            begin = list_offset(data, 0, _COLUMN_ORDERS)
+        count, at = list_size(data, begin, STRUCT)
+        return count == columns and data.startswith(orders, at)
+
+    def _parsed_alone(self, group: int, column: int) -> dict[int, int]:
+        data = self.content
+        count, at = list_size(data, list_offset(data, self._offset(group), _COLUMNS), STRUCT)
+        if column >= count:
+            raise IndexError(column)
+        for _ in range(column):
+            at = skip(data, at, STRUCT)
+        return offsets(data, at, _META_DATA)[0]
 
     def _parsed(self, group: int) -> Iterator[dict[int, int]]:
         data = self.content

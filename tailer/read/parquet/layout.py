@@ -15,6 +15,7 @@ from tailer.plan import ChangeTask, TaskKind
 from tailer.read.parquet.batch_sizes import ValueSizes
 from tailer.read.parquet.int96 import int96_paths
 from tailer.read.parquet.legacy_datetimes import OldCalendar
+from tailer.read.parquet.statistics import FileColumns
 from tailer.read.parquet.uuids import with_uuids
 from tailer.read.projection import Projection
 
@@ -30,14 +31,15 @@ _last: Final = threading.local()
 class Layout:
     """The layout of a file for a task: `projection` reads the task's columns.
 
-    `condition`: reads the columns of the task's condition, whose sizes are `first`; None: no condition. `sizes`: of all
-    columns.
+    `condition`: reads the columns of the task's condition, whose sizes are `first`, and which are `noted` in footers;
+    None: no condition. `sizes`: of all columns.
     """
 
     projection: Projection
     condition: Projection | None
     sizes: ValueSizes
     first: ValueSizes | None
+    noted: FileColumns | None
 
     @property
     def has_int96(self) -> bool:
@@ -77,13 +79,14 @@ def layout_of(task: ChangeTask, file: pq.ParquetFile) -> Layout:
         return kept.layout
     calendar, arrow = OldCalendar.of(file, task), file.schema_arrow
     known = arrow, calendar, int96_paths(file.schema), with_uuids(arrow, file.schema)
-    projection, condition, first = Projection(task, *known), None, None
+    projection, condition, first, noted = Projection(task, *known), None, None, None
     columns, padded = list(projection.columns), dict(projection.padded)
     if task.where is not None:
         condition = Projection(replace(task, schema=task.where.fields), *known)
         first = ValueSizes(file.schema, condition.columns, condition.padded)
+        noted = FileColumns(task, task.where.fields, arrow, file.schema, is_old=calendar is not None)
         columns, padded = list(dict.fromkeys([*condition.columns, *columns])), padded | condition.padded
-    layout = Layout(projection, condition, ValueSizes(file.schema, columns, padded), first)
+    layout = Layout(projection, condition, ValueSizes(file.schema, columns, padded), first, noted)
     # A calendar names its file, so it is not kept. Nor is a large footer.
     if calendar is None and file.metadata.serialized_size <= _FOOTER_BYTES:
         _last.kept = _Kept(layout, task, arrow, file.schema, file.metadata.metadata)

@@ -6,9 +6,24 @@ of fields for each column, so the functions that skip values call as little as p
 
 from typing import Final
 
-__all__ = ["I32", "I64", "LIST", "STRUCT", "list_offset", "list_size", "number", "offsets", "signed", "skip", "zigzag"]
+__all__ = [
+    "BINARY",
+    "FALSE",
+    "I32",
+    "I64",
+    "LIST",
+    "STRUCT",
+    "binary",
+    "list_offset",
+    "list_size",
+    "number",
+    "offsets",
+    "signed",
+    "skip",
+    "zigzag",
+]
 
-_STOP, _I16, I32, I64, _BINARY, LIST, STRUCT = 0, 4, 5, 6, 8, 9, 12
+_STOP, FALSE, _I16, I32, I64, BINARY, LIST, STRUCT = 0, 2, 4, 5, 6, 8, 9, 12
 _WIDTHS: Final = {1: 1, 2: 1, 3: 1, 7: 8}  # bytes of an element of a list, where all have as many
 
 
@@ -28,6 +43,14 @@ def signed(data: bytes, at: int) -> int:
     """Return the number at offset `at`, zigzag-decoded."""
     value = number(data, at)[0]
     return value >> 1 ^ -(value & 1)
+
+
+def binary(data: bytes, at: int) -> bytes:
+    """Return the bytes whose length is at offset `at`."""
+    size, at = number(data, at)
+    if at + size > len(data):
+        raise IndexError(at)
+    return data[at : at + size]
 
 
 def zigzag(value: int) -> bytes:
@@ -113,7 +136,7 @@ def skip(data: bytes, at: int, kind: int) -> int:
         return _skip_struct(data, at)
     if kind in (LIST, 10):
         return _skip_list(data, at)
-    if kind == _BINARY:
+    if kind == BINARY:
         size, at = number(data, at)
         return at + size
     if _I16 <= kind <= I64:
@@ -135,7 +158,7 @@ def _skip_struct(data: bytes, at: int) -> int:
             while data[at] > 127:
                 at += 1
             at += 1
-        elif kind == _BINARY and data[at] < 128:
+        elif kind == BINARY and data[at] < 128:
             at += 1 + data[at]
         else:
             at = skip(data, at, kind)

@@ -234,6 +234,7 @@ class _Toy:
         allowed_roots: tuple[str, ...] = (),
         branch: str | None = None,
         catalog: Any = None,
+        statistics: bool = False,
     ) -> TableLog:
         return ToyLog(store)
 

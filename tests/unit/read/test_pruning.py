@@ -1,46 +1,207 @@
-"""Files that are skipped: by partition values, so that no row which fulfils a condition is lost."""
+"""Ranges of the values in files by the log, and the files that a plan then lacks."""
 
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
 
-import tailer
-from tailer.pipeline.policy import Policy
-from tailer.plan import SkippedFiles
-from tests.support.follow import plans
+from tailer.plan import ChangePlan, ChangeTask, Regime, SkippedFiles, TaskKind
+from tailer.read.pruning import prune, task_ranges
+from tailer.schema.columns import CHAR, PHYSICAL_NAME
+from tailer.shape.condition import parse_condition
+from tailer.shape.ranges import ColumnRange
+from tests.support.tables.log_files import task
 
-COUNTRIES: Final = ["DE", "FR", None]
+LONG, TEXT, US, ZONED = pa.int64(), pa.string(), pa.timestamp("us"), pa.timestamp("us", "UTC")
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MIDNIGHT: Final = datetime(2026, 3, 1)  # noqa: DTZ001
+Found = tuple[Any, Any, bool, bool]
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
-    rows = {"id": [1, 2, 3], "country": pa.array(COUNTRIES, pa.string())}
-    write_deltalake(path := tmp_path / "t", pa.table(rows), partition_by=["country"])
-    return path
+def with_stats(fields: pa.Schema, stats: Any, **options: Any) -> ChangeTask:
+    text = stats if isinstance(stats, str) or stats is None else json.dumps(stats)
+    return replace(task(Path("/t/f"), fields, **options), stats=text)
+
+
+def values_of(found: ColumnRange) -> Found:
+    low, high = (None if bound is None else bound.as_py() for bound in (found.low, found.high))
+    return low, high, found.may_be_null, found.may_have_values
+
+
+def bounds(kind: pa.DataType, low: str, high: str, metadata: dict[bytes, bytes] | None = None) -> tuple[Any, Any]:
+    """Return the bounds of a column for JSON values in the log."""
+    fields = pa.schema([pa.field("a", kind, metadata=metadata)])
+    text = f'{{"numRecords":3,"minValues":{{"a":{low}}},"maxValues":{{"a":{high}}},"nullCount":{{"a":0}}}}'
+    return values_of(task_ranges(with_stats(fields, text), fields)[("a",)])[:2]
 
 
 @pytest.mark.parametrize(
-    ("where", "ids", "read"),
+    ("kind", "low", "high", "expected"),
     [
-        ("country = 'DE'", [1], {"DE"}),
-        ("country IS NULL", [3], {None}),
-        ("country IS NOT NULL", [1, 2], {"DE", "FR"}),
-        ("NOT country = 'DE'", [2], {"FR"}),
-        ("country <=> NULL OR country > 'E'", [2, 3], {"FR", None}),
-        ("lower(country) = 'fr'", [2], {"FR"}),
-        ("country = 'XX'", [], set()),
-        ("id > 1", [2, 3], {"DE", "FR", None}),
-        ("id > 1 AND country IN ('DE', 'FR')", [2], {"DE", "FR"}),
+        (LONG, "-7", "5", (-7, 5)),
+        (pa.int8(), "-7", "300", (-7, None)),
+        (LONG, "-7.5", '"5"', (None, None)),
+        (LONG, "false", "true", (None, None)),
+        (LONG, "9" * 30, "null", (None, None)),
+        (pa.bool_(), "false", "true", (False, True)),
+        (pa.bool_(), "0", "1", (None, None)),
+        (TEXT, '"a"', '"b\U0010ffff"', ("a", "b\U0010ffff")),
+        (TEXT, '"\\ud800"', "7", (None, None)),
+        (pa.binary(), '"a"', '"b"', (None, None)),
+        (pa.decimal128(5, 2), "-1.25", "7", (Decimal("-1.25"), Decimal("7.00"))),
+        (pa.decimal128(5, 2), "-1.251", "7.001", (Decimal("-1.26"), Decimal("7.01"))),
+        (pa.decimal128(5, 2), "-1e9", "1e999999999", (None, None)),
+        (pa.decimal128(20, 0), "1.2345678901234568e19", "2e19",
+         (Decimal(12345678901234555654), Decimal(20000000000000020000))),
+        (pa.date32(), '"1900-01-01"', '"2026-03-01"', (date(1900, 1, 1), date(2026, 3, 1))),
+        (pa.date32(), '"1582-10-04"', '"1899-12-31"', (None, None)),
+        (ZONED, '"2026-03-01T12:00:00.000Z"', '"2026-03-01T12:00:00.001-02:00"',
+         (datetime(2026, 3, 1, 12, tzinfo=UTC), datetime(2026, 3, 1, 14, 0, 0, 1999, tzinfo=UTC))),
+        (ZONED, '"1969-12-31T23:59:59.999Z"', '"1969-12-31T23:59:59.999Z"',
+         (EPOCH - timedelta(microseconds=1999), EPOCH - timedelta(microseconds=1))),
+        (ZONED, '"2026-03-01T12:00:00.000"', '"2026-03-01"', (None, None)),
+        (ZONED, '"1890-01-01T00:00:00.000Z"', '"2026-13-01T00:00:00.000Z"', (None, None)),
+        (US, '"2026-03-01"', '"2026-03-01T12:00:00.000"', (MIDNIGHT, MIDNIGHT.replace(hour=12, microsecond=999))),
+        (US, '"2026-03-01T12:00:00.000Z"', '"2026-03-01T12:00:00+01:00"', (None, None)),
+        (pa.float64(), "NaN", "Infinity", (None, None)),
+        (pa.float64(), '"NaN"', "1e999", (None, None)),
+        (pa.float32(), "-1e39", "3.41e38", (None, None)),
+        (pa.float64(), "-1e39", "3.41e38", (-1e39, None)),
     ],
+    ids=str,
+)  # fmt: skip
+def test_bounds(kind: pa.DataType, low: str, high: str, expected: tuple[Any, Any]) -> None:
+    assert bounds(kind, low, high) == expected
+
+
+@pytest.mark.parametrize("text", ["0.1", "-0.1", "0", "-0.0", "1e-45", "16777217", "3.3e38", "1.17549435E-38"])
+def test_bounds_of_floats_hold_for_numbers_of_32_bits(text: str) -> None:
+    for kind in (pa.float32(), pa.float64()):
+        low, high = bounds(kind, text, text)
+        number = pa.scalar(float(text), pa.float32()).as_py()
+        assert low < number < high
+        assert low <= float(text) <= high
+        assert high - low <= max(abs(number) * 1e-6, 1e-44)
+
+
+def test_chars_have_no_bounds() -> None:
+    assert bounds(TEXT, '"a"', '"b"', {CHAR: b'{"": 3}'}) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("stats", "expected"),
+    [
+        ({"numRecords": 3, "nullCount": {"a": 1}}, (None, None, True, True)),
+        ({"numRecords": 3, "nullCount": {"a": 0}}, (None, None, False, True)),
+        ({"numRecords": 3, "nullCount": {"a": 3}}, (None, None, True, False)),
+        ({"nullCount": {"a": 3}}, (None, None, True, True)),
+        ({"minValues": {"a": 1}}, (1, None, True, True)),
+        ({"maxValues": {"a": 1}, "tightBounds": False}, (None, 1, True, True)),
+        ({"numRecords": 3}, None),
+        ({"numRecords": 3, "nullCount": {"a": 4}}, None),
+        ({"numRecords": 3, "nullCount": {"a": -1}}, None),
+        ({"numRecords": 3, "nullCount": {"a": True}}, None),
+        ({"numRecords": -3, "nullCount": {"a": 0}}, None),
+        ({"numRecords": "3", "nullCount": {"a": 0}}, None),
+        ({"numRecords": 3, "nullCount": {"a": 3}, "minValues": {"a": 1}}, None),
+        ({"numRecords": 3, "nullCount": {"a": 0}, "minValues": {"a": 2}, "maxValues": {"a": 1}}, None),
+        ({"numRecords": 3, "nullCount": {"a": {"a": 0}}}, None),
+        ({"numRecords": 3, "nullCount": 0, "minValues": [1], "maxValues": None}, None),
+        ([1], None),
+        (None, None),
+        ("", None),
+        ("{", None),
+        ("[" * 100_000, None),
+        ('{"numRecords":' + "9" * 10_000 + "}", None),
+    ],
+    ids=lambda value: str(value)[:40],
 )
-def test_files_of_other_partitions(table: Path, where: str, ids: list[int], read: set[str | None]) -> None:
-    [whole] = plans(table)
-    plan = Policy(where=where).shape(whole)
-    assert {value for task in plan.tasks for _, value in task.partition_values} == read
-    skipped = [task for task in whole.tasks if task.partition_values[0][1] not in read]
-    assert plan.skipped == (SkippedFiles(len(skipped), sum(task.size_bytes for task in skipped)) if skipped else None)
-    found = [row["id"] for batch in tailer.changes(table, where=where) for row in batch.to_pylist()]
-    assert sorted(found) == ids
+def test_what_writers_leave_out_or_get_wrong_is_unknown(stats: Any, expected: Found | None) -> None:
+    fields = pa.schema([("a", LONG)])
+    found = task_ranges(with_stats(fields, stats), fields).get(("a",))
+    assert (None if found is None else values_of(found)) == expected
+
+
+def test_structs_have_physical_names() -> None:
+    def named(name: str, kind: pa.DataType) -> pa.Field:
+        return pa.field(name, kind, metadata={PHYSICAL_NAME: f"col-{name}".encode()})
+
+    fields = pa.schema(
+        [named("s", pa.struct([named("a", LONG), named("t", pa.struct([named("b", TEXT)]))])), named("x", LONG)]
+    )
+    stats = {
+        "numRecords": 3,
+        "minValues": {"x": 1, "col-s": {"col-a": 1, "col-t": {"col-b": "x"}}},
+        "maxValues": {"x": 2, "col-s": {"col-a": 2, "col-t": {"col-b": "y"}}},
+        "nullCount": {"x": 0, "col-s": {"col-a": 1, "col-t": {"col-b": 0}}},
+    }
+    found = task_ranges(with_stats(fields, stats), fields)
+    assert {path: values_of(each) for path, each in found.items()} == {
+        ("s", "a"): (1, 2, True, True),
+        ("s", "t", "b"): ("x", "y", False, True),
+    }
+
+
+def test_partition_values_are_exact() -> None:
+    fields = pa.schema([("p", LONG), ("q", LONG), ("d", pa.float64()), ("n", pa.float64()), ("z", LONG)])
+    logged = (("p", "7"), ("q", None), ("d", "-0.0"), ("n", "NaN"), ("z", "seven"))
+    stats = {"numRecords": 1, "minValues": {"p": 1, "z": 1}, "maxValues": {"p": 2, "z": 1}, "nullCount": {"p": 0}}
+    found = task_ranges(with_stats(fields, stats, partition_values=logged), fields)
+    assert {path: str(values_of(each)) for (path,), each in found.items()} == {
+        "p": "(7, 7, False, True)",
+        "q": "(None, None, True, False)",
+        "d": "(-0.0, 0.0, False, True)",
+        "n": "(None, None, False, True)",
+    }
+
+
+def plan_of(fields: pa.Schema, *tasks: ChangeTask) -> ChangePlan:
+    return ChangePlan("t", "id", 7, 0, None, Regime.FILES, fields, tasks)
+
+
+def where_five(task: ChangeTask, fields: pa.Schema) -> ChangeTask:
+    return replace(task, where=parse_condition("a = 5", fields))
+
+
+def stats_of(**values: int) -> Mapping[str, Any]:
+    return {"numRecords": 3, "minValues": values, "maxValues": values, "nullCount": dict.fromkeys(values, 0)}
+
+
+def test_files_without_a_row_are_left_out() -> None:
+    fields = pa.schema([("a", LONG), ("p", TEXT)])
+    tasks = [
+        replace(where_five(with_stats(fields, stats), fields), index=number, partition_values=(("p", "x"),))
+        for number, stats in enumerate([stats_of(a=4), stats_of(a=5), None, stats_of(b=4), stats_of(a=6)])
+    ]
+    found = prune(plan_of(fields, *tasks))
+    assert found.skipped == SkippedFiles(2, 2 * tasks[0].size_bytes)
+    assert [(each.index, each.stats) for each in found.tasks] == [(1, None), (2, None), (3, None)]
+    assert found.tasks[0] == replace(tasks[1], stats=None)
+    assert found.tasks[1] is tasks[2]
+
+
+def test_deleted_rows_have_the_columns_of_their_own_schema() -> None:
+    """REPLACE TABLE may give a name to another column."""
+    before = pa.schema([pa.field("a", LONG, metadata={PHYSICAL_NAME: b"old"})])
+    after = pa.schema([pa.field("a", LONG, metadata={PHYSICAL_NAME: b"new"})])
+    other = pa.schema([pa.field("b", LONG, metadata={PHYSICAL_NAME: b"old"})])
+    stats = stats_of(old=5, new=4)
+    tasks = [
+        replace(where_five(with_stats(before, stats), before), kind=TaskKind.DELETE),
+        replace(where_five(with_stats(other, stats_of(old=4, new=4)), after), kind=TaskKind.DELETE, index=1),
+        replace(where_five(with_stats(after, stats), after), index=2),
+    ]
+    assert [each.index for each in prune(plan_of(after, *tasks)).tasks] == [0, 1]
+
+
+def test_tasks_travel_with_statistics() -> None:
+    fields = pa.schema([("a", LONG)])
+    each = with_stats(fields, stats_of(a=1))
+    assert ChangeTask.from_dict(json.loads(json.dumps(each.to_dict()))) == each
+    assert "stats" not in replace(each, stats=None).to_dict()

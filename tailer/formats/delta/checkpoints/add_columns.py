@@ -1,8 +1,8 @@
 """The files of a checkpoint as Arrow columns: most are sorted without making an object of each.
 
-A checkpoint's column `add` becomes `ADD_COLUMNS`, the fields of `AddFile` under their names in the log. Columns of the
-usual types are checked and taken as they are. All others are converted to actions first, so that both ways accept the
-same files and report the same errors.
+A checkpoint's column `add` becomes `ADD_COLUMNS`, the fields of `AddFile` under their names in the log, or
+`ADD_COLUMNS_WITH_STATISTICS`, those of `AddWithStatistics`. Columns of the usual types are checked and taken as they
+are. All others are converted to actions first, so that both ways accept the same files and report the same errors.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.formats.delta.log.actions import AddFile, Line
+from tailer.formats.delta.log.actions import AddFile, AddWithStatistics, Line, LineWithStatistics
 
-__all__ = ["ADD_COLUMNS", "columns_of", "json_values", "read_columns", "read_files"]
+__all__ = ["ADD_COLUMNS", "ADD_COLUMNS_WITH_STATISTICS", "columns_of", "json_values", "read_columns", "read_files"]
 
 _VECTOR: Final = pa.struct(
     {
@@ -38,6 +38,8 @@ ADD_COLUMNS: Final = pa.struct(
         "defaultRowCommitVersion": pa.int64(),
     }
 )
+_STATS: Final = "stats"
+ADD_COLUMNS_WITH_STATISTICS: Final = pa.struct([*ADD_COLUMNS, pa.field(_STATS, pa.string())])
 _REQUIRED: Final = ("path", "partitionValues", "size", "dataChange")
 _VECTOR_REQUIRED: Final = ("storageType", "pathOrInlineDv", "sizeInBytes", "cardinality")
 _NOT_NEGATIVE: Final = ("sizeInBytes", "cardinality", "offset", "baseRowId", "defaultRowCommitVersion")
@@ -47,26 +49,38 @@ class _UnusualColumnError(Exception):
     """A column has another type or other values than nearly every checkpoint's."""
 
 
-def columns_of(files: Sequence[AddFile | None]) -> pa.StructArray:
-    """Return files as `ADD_COLUMNS`, with a null for None."""
-    return pa.array([None if file is None else msgspec.to_builtins(file) for file in files], ADD_COLUMNS)
+def columns_of(files: Sequence[AddFile | None], columns: pa.StructType = ADD_COLUMNS) -> pa.StructArray:
+    """Return files as `columns`, with a null for None."""
+    values = [None if file is None else msgspec.to_builtins(file) for file in files]
+    for value in values:
+        if value is not None and not isinstance(value.get(_STATS), str):
+            value.pop(_STATS, None)
+    return pa.array(values, columns)
 
 
-def read_columns(adds: pa.Array) -> pa.StructArray:
-    """Return a checkpoint's files, without nulls between them, as `ADD_COLUMNS`.
+def read_columns(adds: pa.Array, columns: pa.StructType = ADD_COLUMNS) -> pa.StructArray:
+    """Return a checkpoint's files, without nulls between them, as `columns`.
 
     Raises `ValueError`, also `msgspec.ValidationError`, where one violates the protocol.
     """
     try:
-        return _usual(adds)
+        return _usual(adds, columns)
     except (_UnusualColumnError, pa.ArrowException):
-        lines = msgspec.convert([{"add": value} for value in json_values(adds)], list[Line])
-        return columns_of([line.add for line in lines])
+        kind = list[LineWithStatistics] if _has_stats(columns) else list[Line]
+        lines: Sequence[Line] = msgspec.convert([{"add": value} for value in json_values(adds)], kind)
+        return columns_of([line.add for line in lines], columns)
 
 
 def read_files(adds: pa.StructArray) -> list[AddFile]:
-    """Return `ADD_COLUMNS` as files, without those that are null."""
-    return msgspec.convert([value for value in json_values(adds) if value is not None], list[AddFile])
+    """Return `ADD_COLUMNS`, with statistics or without, as files, without those that are null."""
+    values = [value for value in json_values(adds) if value is not None]
+    if _has_stats(adds.type):
+        return [*msgspec.convert(values, list[AddWithStatistics])]
+    return msgspec.convert(values, list[AddFile])
+
+
+def _has_stats(columns: pa.StructType) -> bool:
+    return bool(columns.get_field_index(_STATS) >= 0)
 
 
 def json_values(array: pa.Array) -> list[Any]:
@@ -93,10 +107,10 @@ def json_values(array: pa.Array) -> list[Any]:
     return made
 
 
-def _usual(adds: pa.Array) -> pa.StructArray:
+def _usual(adds: pa.Array, columns: pa.StructType) -> pa.StructArray:
     """Return the columns without converting values. Raises `_UnusualColumnError`, `pa.ArrowException`."""
     adds.validate(full=True)  # what Parquet calls texts need not be UTF-8
-    made = _typed(adds, ADD_COLUMNS)
+    made = _typed(adds, columns)
     _check_present(made, _REQUIRED)
     _check_present(made.field("deletionVector").drop_null(), _VECTOR_REQUIRED)
     if _has_duplicate_keys(made.field("partitionValues")):

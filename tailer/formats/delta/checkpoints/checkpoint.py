@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import BinaryIO, Final, TypeVar
+from typing import BinaryIO, Final, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 import msgspec
@@ -37,6 +37,13 @@ _WHOLE_BYTES: Final = 8 << 20  # of smaller files whole compressed columns are h
 _STATE_ACTIONS: Final = ("protocol", "metaData", "checkpointMetadata", "sidecar")
 
 HandleAdds = Callable[[pa.StructArray], None]
+
+
+class _WantedAdds(NamedTuple):
+    """A receiver of the files of a checkpoint, and the columns that it wants."""
+
+    handle: HandleAdds
+    columns: pa.StructType
 
 
 async def from_sound_checkpoint(
@@ -81,10 +88,12 @@ async def read_state(store: ObjectStore, segment: LogSegment) -> tuple[Protocol 
     return required.protocols[0], required.metadatas[0]
 
 
-async def read_adds(store: ObjectStore, segment: LogSegment, handle: HandleAdds) -> None:
+async def read_adds(
+    store: ObjectStore, segment: LogSegment, handle: HandleAdds, columns: pa.StructType = ADD_COLUMNS
+) -> None:
     """Pass every file of the segment's checkpoint, sidecars included, to `handle` (called in a worker thread).
 
-    `handle` gets some files at a time, as `ADD_COLUMNS`.
+    `handle` gets some files at a time, as `columns`: `ADD_COLUMNS`, with statistics or without.
 
     Raises `LogCorrupt` for a file that violates the protocol, an incomplete checkpoint, a missing sidecar, and where
     `handle` raises `ValueError`. After an error the files passed so far are invalid. Raises `StorageUnavailable` also
@@ -92,11 +101,12 @@ async def read_adds(store: ObjectStore, segment: LogSegment, handle: HandleAdds)
     """
     if not segment.checkpoint:
         return
-    required = await _read_required(store, segment, handle)
+    wanted = _WantedAdds(handle, columns)
+    required = await _read_required(store, segment, wanted)
     for sidecar in required.sidecars:
         name = _sidecar_name(segment, sidecar)
         try:
-            await _scan(store, segment, name, None, handle, sidecar.size_in_bytes)
+            await _scan(store, segment, name, None, wanted, sidecar.size_in_bytes)
         except ObjectNotFound as error:
             with listed_before():
                 await store.stat(segment.checkpoint[0].name)
@@ -163,12 +173,12 @@ class _RequiredActions:
             raise LogCorrupt(segment.table, first.name, reason, segment.version)
 
 
-async def _read_required(store: ObjectStore, segment: LogSegment, handle: HandleAdds | None = None) -> _RequiredActions:
-    """Read and check a checkpoint's required actions. `handle` gets its files."""
+async def _read_required(store: ObjectStore, segment: LogSegment, adds: _WantedAdds | None = None) -> _RequiredActions:
+    """Read and check a checkpoint's required actions. `adds`: what its files are passed to."""
     required = _RequiredActions()
     for path in segment.checkpoint:
         with listed_before():
-            await _scan(store, segment, path.name, required, handle)
+            await _scan(store, segment, path.name, required, adds)
     required.check(segment)
     return required
 
@@ -178,10 +188,10 @@ async def _scan(
     segment: LogSegment,
     name: str,
     required: _RequiredActions | None,
-    handle: HandleAdds | None,
+    adds: _WantedAdds | None,
     size_bytes: int | None = None,
 ) -> None:
-    """Add a checkpoint file's actions to `required`, and pass its files to `handle`; None: these are not needed.
+    """Add a checkpoint file's actions to `required`, and pass its files to `adds`; None: these are not needed.
 
     `size_bytes`: expected, if known.
     """
@@ -193,9 +203,9 @@ async def _scan(
             raise LogCorrupt(segment.table, name, reason, segment.version)
         try:
             if name.endswith(".json"):
-                _scan_json(file, required, handle)
+                _scan_json(file, required, adds)
             else:
-                _scan_parquet(file, size, required, handle)
+                _scan_parquet(file, size, required, adds)
         except (*MALFORMED, pa.ArrowException, KeyError, ValueError, OverflowError, OSError) as error:
             # Arrow reports broken Parquet pages as an OSError without an errno; the system's own errors have one.
             if isinstance(error, OSError) and error.errno is not None:
@@ -206,26 +216,28 @@ async def _scan(
     await store.scan(name, work)
 
 
-def _scan_json(file: BinaryIO, required: _RequiredActions | None, handle: HandleAdds | None) -> None:
-    lines = (parse_line(line) for line in file if line.strip())
+def _scan_json(file: BinaryIO, required: _RequiredActions | None, adds: _WantedAdds | None) -> None:
+    statistics = adds is not None and adds.columns != ADD_COLUMNS
+    lines = (parse_line(line, statistics) for line in file if line.strip())
     while some := list(islice(lines, _BATCH_ROWS)):
         if required is not None:
             for line in some:
                 required.add(line)
-        adds = [line.add for line in some if line.add is not None]
-        if handle is not None and adds:
-            handle(columns_of(adds))
+        files = [line.add for line in some if line.add is not None]
+        if adds is not None and files:
+            adds.handle(columns_of(files, adds.columns))
 
 
-def _scan_parquet(file: BinaryIO, size: int, required: _RequiredActions | None, handle: HandleAdds | None) -> None:
+def _scan_parquet(file: BinaryIO, size: int, required: _RequiredActions | None, adds: _WantedAdds | None) -> None:
     # When buffering, Arrow trusts a page's declared size, up to 2 GiB; otherwise a page ends with its column.
     buffer_bytes = _BUFFER_BYTES if size > _WHOLE_BYTES else 0
     parquet = pq.ParquetFile(file, buffer_size=buffer_bytes, pre_buffer=False, page_checksum_verification=True)
-    columns = (*(_STATE_ACTIONS if required is not None else ()), *(("add",) if handle is not None else ()))
+    columns = (*(_STATE_ACTIONS if required is not None else ()), *(("add",) if adds is not None else ()))
     present = [column for column in columns if column in parquet.schema_arrow.names]
     if not present:
         return
-    for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, columns=_leaves(parquet.schema_arrow, present)):
+    leaves = _leaves(parquet.schema_arrow, present, ADD_COLUMNS if adds is None else adds.columns)
+    for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, columns=leaves):
         for column in present:
             values = batch.column(column).drop_null()
             if column != "add":
@@ -233,18 +245,18 @@ def _scan_parquet(file: BinaryIO, size: int, required: _RequiredActions | None, 
                     assert required is not None
                     required.add(line)
             elif len(values):
-                assert handle is not None
-                handle(read_columns(values))
+                assert adds is not None
+                adds.handle(read_columns(values, adds.columns))
 
 
-def _leaves(schema: pa.Schema, columns: list[str]) -> list[str]:
-    """List the column paths to read, without statistics and tags."""
+def _leaves(schema: pa.Schema, columns: list[str], adds: pa.StructType) -> list[str]:
+    """List the column paths to read; of files, only the fields `adds`."""
     wanted: list[str] = []
     for column in columns:
         kind = schema.field(column).type
         if column == "add" and pa.types.is_struct(kind):
             there = [child.name for child in kind]
-            wanted.extend(f"add.{field.name}" for field in ADD_COLUMNS if field.name in there)
+            wanted.extend(f"add.{field.name}" for field in adds if field.name in there)
         else:
             wanted.append(column)
     return wanted

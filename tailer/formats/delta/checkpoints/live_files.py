@@ -16,7 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.errors import LogCorrupt
-from tailer.formats.delta.checkpoints.add_columns import ADD_COLUMNS, columns_of, read_files
+from tailer.formats.delta.checkpoints.add_columns import (
+    ADD_COLUMNS,
+    ADD_COLUMNS_WITH_STATISTICS,
+    columns_of,
+    read_files,
+)
 from tailer.formats.delta.checkpoints.checkpoint import listed_before, read_adds
 from tailer.formats.delta.checkpoints.sorted_runs import SpillingSort
 from tailer.formats.delta.log.actions import AddFile, CdcFile, FileAction, scan_commit
@@ -28,9 +33,7 @@ __all__ = ["LiveFiles", "live_files", "unique_ids"]
 
 _BATCH_ROWS: Final = 4096
 # Entries: `add` is null for a remove, and `age` is 0 for the newest actions.
-_ENTRIES: Final = pa.schema(
-    {"location": pa.string(), "vector": pa.string(), "age": pa.int64(), "modified_ms": pa.int64(), "add": ADD_COLUMNS}
-)
+_KEYS: Final = {"location": pa.string(), "vector": pa.string(), "age": pa.int64(), "modified_ms": pa.int64()}
 _BY_FILE: Final = ("location", "vector", "age")
 _BY_TIME: Final = ("modified_ms", "location", "vector")
 
@@ -55,15 +58,19 @@ class LiveFiles:
             yield from read_files(batch.column("add"))
 
 
-async def live_files(store: ObjectStore, segment: LogSegment, root: str) -> LiveFiles:
+async def live_files(store: ObjectStore, segment: LogSegment, root: str, statistics: bool = False) -> LiveFiles:
     """Find the files live at the end of `segment`. `root`: the table's location, the base of relative paths.
+
+    `statistics`: whether files have theirs, which take more space than all else.
 
     Raises `LogCorrupt` for files of the log that violate the protocol. Raises `StorageUnavailable`, also where a file
     no longer exists and where there is no space for temporary files.
     """
     with ExitStack() as opened:
-        entries = opened.enter_context(SpillingSort(_ENTRIES, _BY_FILE))
-        actions = _Actions(entries, segment.table, root)
+        columns = ADD_COLUMNS_WITH_STATISTICS if statistics else ADD_COLUMNS
+        kind = pa.schema({**_KEYS, "add": columns})
+        entries = opened.enter_context(SpillingSort(kind, _BY_FILE))
+        actions = _Actions(entries, segment.table, root, columns)
         newest_first = list(reversed(segment.commits))
         for age, path in enumerate(newest_first):
             with listed_before():
@@ -73,8 +80,8 @@ async def live_files(store: ObjectStore, segment: LogSegment, root: str) -> Live
         except ValueError as error:
             raise LogCorrupt(segment.table, newest_first[-1].name, str(error), segment.version) from error
         age = 2 * len(newest_first)
-        await read_adds(store, segment, lambda adds: entries.add(_checkpointed(adds, root, age)))
-        live = opened.enter_context(SpillingSort(_ENTRIES, _BY_TIME))
+        await read_adds(store, segment, lambda adds: entries.add(_checkpointed(adds, root, age)), columns)
+        live = opened.enter_context(SpillingSort(kind, _BY_TIME))
         await in_thread(_add_live, entries, live)
         entries.close()
         opened.pop_all()
@@ -84,10 +91,11 @@ async def live_files(store: ObjectStore, segment: LogSegment, root: str) -> Live
 class _Actions:
     """Collects the file actions of commits as `entries`, some at a time."""
 
-    def __init__(self, entries: SpillingSort, table: str, root: str) -> None:
+    def __init__(self, entries: SpillingSort, table: str, root: str, columns: pa.StructType) -> None:
         self._entries = entries
         self._table = table
         self._root = root
+        self._columns = columns
         self._rows: list[tuple[str, str, int, AddFile | None]] = []
 
     def add_commit(self, path: LogPath, age: int, opened: OpenObject) -> None:
@@ -102,8 +110,11 @@ class _Actions:
                     self.flush()
             return False
 
+        statistics = self._columns != ADD_COLUMNS
         try:
-            scan_commit(opened.file, self._table, path.name, path.version, opened.meta.modified_ms, add)
+            scan_commit(
+                opened.file, self._table, path.name, path.version, opened.meta.modified_ms, add, statistics=statistics
+            )
         except ValueError as error:
             raise LogCorrupt(self._table, path.name, str(error), path.version) from error
 
@@ -111,7 +122,7 @@ class _Actions:
         """Pass on what was collected."""
         if self._rows:
             locations, vectors, ages, files = zip(*self._rows, strict=True)
-            adds = columns_of(files)
+            adds = columns_of(files, self._columns)
             self._rows = []
             self._entries.add(_entries(pa.array(locations), pa.array(vectors), pa.array(ages, pa.int64()), adds))
 
@@ -126,7 +137,7 @@ def _entries(
     locations: pa.StringArray, vectors: pa.StringArray, ages: pa.Int64Array, adds: pa.StructArray
 ) -> pa.RecordBatch:
     modified_ms = pc.fill_null(adds.field("modificationTime"), 0)
-    return pa.record_batch([locations, vectors, ages, modified_ms, adds], schema=_ENTRIES)
+    return pa.record_batch([locations, vectors, ages, modified_ms, adds], names=[*_KEYS, "add"])
 
 
 def _add_live(entries: SpillingSort, live: SpillingSort) -> None:

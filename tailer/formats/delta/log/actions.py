@@ -2,11 +2,11 @@
 
 A commit file has one JSON object per line, each with one action. It may be long, so it is decoded in chunks of lines.
 Unknown actions are ignored, as the protocol requires. A known action that violates the protocol raises `LogCorrupt`
-with file and line. Only the fields needed for reading changes are decoded: statistics and tags are skipped.
+with file and line. Only the fields needed for reading changes are decoded: no tags, and statistics where wanted.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Annotated, Any, BinaryIO, Final
@@ -20,6 +20,7 @@ __all__ = [
     "MALFORMED",
     "NOTHING_SET",
     "AddFile",
+    "AddWithStatistics",
     "CdcFile",
     "CheckpointMetadata",
     "Commit",
@@ -28,9 +29,11 @@ __all__ = [
     "FileAction",
     "Format",
     "Line",
+    "LineWithStatistics",
     "Metadata",
     "Protocol",
     "RemoveFile",
+    "RemoveWithStatistics",
     "Sidecar",
     "StateActions",
     "Txn",
@@ -42,7 +45,6 @@ __all__ = [
 ]
 
 CHUNK_BYTES: Final = 2**20  # of a commit file, decoded at once
-
 
 # Numbers used in arithmetic must fit the protocol's types, and timestamps must be before the year 10000.
 _Int = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
@@ -94,6 +96,18 @@ class RemoveFile(_Action, frozen=True):
     deletion_vector: DeletionVector | None = None
     base_row_id: _Long | None = None
     default_row_commit_version: _Long | None = None
+
+
+class AddWithStatistics(AddFile, frozen=True):
+    """Add File with Per-file Statistics, which a writer may leave out. Other values than text say nothing."""
+
+    stats: Any = None
+
+
+class RemoveWithStatistics(RemoveFile, frozen=True):
+    """Remove File, likewise."""
+
+    stats: Any = None
 
 
 class CdcFile(_Action, frozen=True):
@@ -185,6 +199,13 @@ class Line(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     checkpoint_metadata: CheckpointMetadata | None = None
 
 
+class LineWithStatistics(Line, frozen=True):
+    """The same with the statistics of files."""
+
+    add: AddWithStatistics | None = None
+    remove: RemoveWithStatistics | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Commit:
     """One version's commit file. `modified_ms` is the file's modification time, in milliseconds since 1970."""
@@ -203,14 +224,15 @@ class Commit:
 StateActions = tuple[Protocol | None, Metadata | None]
 NOTHING_SET: Final[StateActions] = (None, None)
 
-_LINES = msgspec.json.Decoder(Line)
+_LINES: Final[msgspec.json.Decoder[Line]] = msgspec.json.Decoder(Line)
+_LINES_WITH_STATISTICS: Final = msgspec.json.Decoder(LineWithStatistics)
 # Exceptions that decoding a malformed action raises.
 MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-def parse_line(data: bytes) -> Line:
-    """Decode one action. Raises one of `MALFORMED`."""
-    return _LINES.decode(data)
+def parse_line(data: bytes, statistics: bool = False) -> Line:
+    """Decode one action, with `statistics` those of files too. Raises one of `MALFORMED`."""
+    return (_LINES_WITH_STATISTICS if statistics else _LINES).decode(data)
 
 
 def parse_commit(data: bytes, table: str, path: str, version: int, modified_ms: int) -> Commit:
@@ -226,25 +248,28 @@ def scan_commit(
     modified_ms: int,
     keep: Callable[[FileAction], bool] = lambda _: True,
     begun: bytes = b"",
+    statistics: bool = False,
 ) -> Commit:
     """Decode the commit file of `version` in chunks of lines.
 
     Holds `CHUNK_BYTES` of the file and the file actions for which `keep` returns True. `keep` is called for every file
-    action in order. `begun`: what was read of the file before.
+    action in order. `begun`: what was read of the file before. `statistics`: whether to decode those of files, which
+    take most of their memory.
 
     Raises `LogCorrupt` with path, version and line for anything malformed, for an empty file, and for a second
     `metaData`, `protocol` or `commitInfo`, which the protocol forbids.
     """
     found = _Found()
     first = 1
+    decode_lines = (_LINES_WITH_STATISTICS if statistics else _LINES).decode_lines
     for chunk, rest in _chunks(file, begun):
         try:
-            lines = _LINES.decode_lines(chunk)
+            lines = decode_lines(chunk)
         except MALFORMED:
             # An action may span lines, and this chunk may end within one.
             whole = chunk + rest()
             try:
-                lines = _LINES.decode_lines(whole)
+                lines = decode_lines(whole)
             except MALFORMED:
                 raise _first_bad_line(whole, table, path, version, first) from None
         found.add(lines, keep)
@@ -307,7 +332,7 @@ class _Found:
     cdcs: list[CdcFile] = field(default_factory=list)
     txns: list[Txn] = field(default_factory=list)
 
-    def add(self, lines: list[Line], keep: Callable[[FileAction], bool]) -> None:
+    def add(self, lines: Sequence[Line], keep: Callable[[FileAction], bool]) -> None:
         """Add the actions of `lines`, with file actions only where `keep` returns True."""
         self.any_line = self.any_line or bool(lines)
         for line in lines:

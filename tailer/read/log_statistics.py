@@ -1,0 +1,150 @@
+"""Statistics of a file in Delta's log, as whichever writer wrote them (PROTOCOL.md, "Per-file Statistics").
+
+They are JSON, under physical names. Writers shorten bounds, and some round them, so bounds are moved outwards by as
+much as that may be. Whatever may mean several things is unknown.
+"""
+
+import json
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from typing import Any, Final, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.files.years import days_since_epoch, micros_since_epoch
+from tailer.schema.columns import CHAR, physical_name
+from tailer.shape.ranges import ColumnRange
+
+__all__ = ["LogStatistics"]
+
+# From here on, old Spark's calendar is ours, and zones have no local mean times.
+_FIRST_DAY: Final = -25_567  # 1900-01-01, in days since 1970
+_FIRST_MICROS: Final = _FIRST_DAY * 86_400_000_000
+_REST_OF_MILLI: Final = 999  # in microseconds
+_ZONE: Final = re.compile(r".*[T ].*(?:Z|UTC|GMT|[+-]\d\d?(?::?\d\d)?)")
+_DOUBLE_DIGITS: Final = 15  # of a decimal that a floating point number keeps
+_EXACT: Final = Context(prec=100)
+_FLOAT_LIMIT: Final = 3.4e38  # numbers of 32 bits are below, but for the last of them,
+_NO_FLOAT: Final = 3.5e38  # and there are none from here on
+
+
+@dataclass(frozen=True, slots=True)
+class LogStatistics:
+    """The statistics of one file. `values`: an object of the names that the protocol defines."""
+
+    values: dict[str, Any]
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Return the statistics in a text; None: it is no JSON object."""
+        try:
+            found = json.loads(text, parse_float=Decimal)
+        except (ValueError, ArithmeticError, RecursionError):
+            return None
+        return cls(found) if isinstance(found, dict) else None
+
+    def range(self, fields: Sequence[pa.Field]) -> ColumnRange | None:
+        """Return what is known of the last of `fields`, which is a field of the struct before it, and so on.
+
+        None where that is nothing, or contradicts itself. Deletion vectors need no look: `numRecords` counts all rows
+        of the file. `nullCount` may count all or only those that are left, and rows are deleted either way.
+        """
+        records, (nulls, low, high) = self.values.get("numRecords"), (self._of(key, fields) for key in _PER_COLUMN)
+        if nulls is None and low is None and high is None:
+            return None
+        if nulls is not None and not (_is_count(nulls) and (records is None or _is_count(records))):
+            return None
+        if nulls is not None and records is not None and nulls >= records:
+            is_sound = nulls == records and low is None and high is None
+            return ColumnRange(None, None, may_have_values=False) if is_sound else None
+        first, last = _bound(low, fields[-1], is_high=False), _bound(high, fields[-1], is_high=True)
+        if first is not None and last is not None and pc.greater(first, last).as_py():
+            return None
+        return ColumnRange(first, last, may_be_null=nulls != 0)
+
+    def _of(self, key: str, fields: Sequence[pa.Field]) -> Any:
+        found = self.values.get(key)
+        for field in fields:
+            found = found.get(physical_name(field)) if isinstance(found, dict) else None
+        return found
+
+
+_PER_COLUMN: Final = ("nullCount", "minValues", "maxValues")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _bound(value: Any, field: pa.Field, *, is_high: bool) -> pa.Scalar | None:
+    """Return a bound that holds for all values of which `value` may be the bound; None: it is none, or unclear."""
+    kind = field.type
+    try:
+        if type(value) in (int, Decimal):
+            return _number(value, kind, is_high)
+        if type(value) is bool:
+            return pa.scalar(value, kind) if pa.types.is_boolean(kind) else None
+        if type(value) is not str:
+            return None
+        if pa.types.is_string(kind):
+            is_padded = CHAR in (field.metadata or {})
+            return None if is_padded else pa.scalar(value, kind)
+        if pa.types.is_date32(kind):
+            days = days_since_epoch(value)
+            return None if days is None or days < _FIRST_DAY else pa.scalar(days, pa.int32()).cast(kind)
+        if pa.types.is_timestamp(kind) and kind.unit == "us":
+            return _timestamp(value, kind, is_high)
+    except (pa.ArrowException, ValueError, ArithmeticError):
+        return None
+    return None
+
+
+def _number(value: int | Decimal, kind: pa.DataType, is_high: bool) -> pa.Scalar | None:
+    if pa.types.is_signed_integer(kind):
+        return pa.scalar(value, kind) if isinstance(value, int) else None
+    if pa.types.is_float32(kind) or pa.types.is_float64(kind):
+        return _float(float(value), kind, is_high)
+    return _decimal(Decimal(value), kind, is_high) if pa.types.is_decimal128(kind) else None
+
+
+def _float(number: float, kind: pa.DataType, is_high: bool) -> pa.Scalar | None:
+    """Return a bound with all numbers of 32 bits within that `number` may stand for, and both zeros if it is one.
+
+    A column of 64 bits may have files from a time when it had 32. The text of a number of 32 bits names another one of
+    64.
+    """
+    if abs(number) < _FLOAT_LIMIT:
+        nearest = struct.unpack("<f", struct.pack("<f", number))[0]
+        step = max(abs(nearest) * 2**-23, 2**-149)
+        number = max(number, nearest + step) if is_high else min(number, nearest - step)
+    elif pa.types.is_float32(kind) or not _NO_FLOAT <= abs(number) < float("inf"):
+        return None
+    return pa.scalar(number, kind)
+
+
+def _decimal(number: Decimal, kind: pa.Decimal128Type, is_high: bool) -> pa.Scalar:
+    """Return a bound of decimals. Some writers make a floating point number of a decimal."""
+    if kind.precision > _DOUBLE_DIGITS:
+        error = abs(number).scaleb(-_DOUBLE_DIGITS, _EXACT)
+        number = _EXACT.add(number, error) if is_high else _EXACT.subtract(number, error)
+    last_digit, rounding = Decimal((0, (1,), -kind.scale)), ROUND_CEILING if is_high else ROUND_FLOOR
+    return pa.scalar(number.quantize(last_digit, rounding, _EXACT), kind)
+
+
+def _timestamp(text: str, kind: pa.TimestampType, is_high: bool) -> pa.Scalar | None:
+    """Return a bound of timestamps, of which writers leave out the microseconds, some towards 1970."""
+    is_zoned = kind.tz is not None
+    if (_ZONE.fullmatch(text) is not None) is not is_zoned:
+        return None
+    micros = micros_since_epoch(text, zoned=is_zoned)
+    if micros is None or micros < _FIRST_MICROS:
+        return None
+    if is_high:
+        micros += _REST_OF_MILLI
+    elif micros < 0:
+        micros -= _REST_OF_MILLI
+    return pa.scalar(micros, pa.int64()).cast(kind)
