@@ -246,7 +246,8 @@ class Changes:
     async def _deliver(self, send: _Send, schemas: list[pa.Schema]) -> None:
         async with send:
             roots = self.allowed_roots
-            table = open_table(self.location, None, None, roots, self.table_format, self.branch)
+            choices = roots, self.table_format, self.branch
+            table = open_table(self.location, None, None, *choices, statistics=self.policy.where is not None)
             files, sink = open_files(), _BatchSink(send, schemas)
             start, end = self.start, self.end
             engine: AbstractAsyncContextManager[Engine] = nullcontext(

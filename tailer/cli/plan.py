@@ -47,7 +47,8 @@ def command(
     """
     check_condition(where, "--where")
     location, roots = parse_location(table, Path.cwd(), "TABLE"), locations(allowed_roots)
-    log = open_table(location, allowed_roots=roots, table_format=table_format, branch=branch)
+    choices = roots, table_format, branch
+    log = open_table(location, None, None, *choices, statistics=where is not None)
     whole = anyio.run(_plan, log, version)
     plan = whole if where is None else with_condition(whole, where)
     terminal = sys.stdout.isatty()

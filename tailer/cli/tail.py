@@ -175,7 +175,13 @@ class _Look:
     def open_table(self) -> TableLog:
         """Open the log of the table; no I/O."""
         roots = self.allowed_roots
-        return open_table(self.location, allowed_roots=roots, table_format=self.table_format, branch=self.branch)
+        return open_table(
+            self.location,
+            allowed_roots=roots,
+            table_format=self.table_format,
+            branch=self.branch,
+            statistics=self.policy.where is not None,
+        )
 
 
 def _until(text: str | None) -> Start | None:

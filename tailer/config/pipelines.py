@@ -135,7 +135,7 @@ class PipelineSettings:
         """
         catalog = None if self.catalog_options is None else configure_catalog(self.catalog_options)
         choices = self.allowed_roots, self.table_format, self.branch
-        return open_table(self.table, self.stores, catalog, *choices, logs)
+        return open_table(self.table, self.stores, catalog, *choices, logs, statistics=self.policy.where is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,8 @@ class SourceOptions:
 
     def open_table(self) -> TableLog:
         """Open the log of the table. Raises as `tailer.config.tables.open_table`."""
-        return open_table(self.path, self.stores, None, self.allowed_roots, self.table_format, self.branch)
+        choices = self.allowed_roots, self.table_format, self.branch
+        return open_table(self.path, self.stores, None, *choices, statistics=self.where is not None)
 
     def open_files(self) -> DataFiles:
         """Make what opens the table's files, on any machine; no I/O."""
