@@ -16,6 +16,7 @@ from tailer.shape.condition import Condition
 from tailer.shape.select import Select
 
 __all__ = [
+    "HELD",
     "ChangeTask",
     "DeletionVectorRef",
     "FragmentRef",
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 
+HELD: Final = ""  # statistics that nobody needs again
 _PARTS: Final = ("include", "exclude", "tracking", "refinement")
 
 
@@ -110,7 +112,8 @@ class ChangeTask:
     not compared. `compared`: the columns for comparing rows, if these include columns that are not delivered.
     `logged`: the file's path as the log has it, where that is percent-encoded. `reader`: the format whose reader reads
     the rows; None: `uri` is a Parquet file. `fragment`: where the rows are, for a reader of fragments. `stats`: what
-    the log says of the values in the file, as text; None: nothing, or nobody asked for it. `where`: the
+    the log says of the values in the file, as text; None: nothing, or nobody asked for it; `HELD`: the condition was
+    held against it. `where`: the
     condition that rows must fulfil; its columns need not be in `schema`. `select`: makes the columns of `schema`, or
     more, from those of the table; None: they are columns of the table.
     """

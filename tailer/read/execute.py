@@ -15,6 +15,7 @@ Columns are found by field id or physical name. A column that a file lacks was a
 Partition columns come from the log, never from the file.
 """
 
+import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -26,23 +27,25 @@ import pyarrow.parquet as pq
 from tailer.errors import DataCorrupt
 from tailer.events import CHANGE_TYPE, ChangeBatch
 from tailer.files.row_bitmaps import words_of
-from tailer.plan import END, ChangeTask
+from tailer.plan import END, HELD, ChangeTask
 from tailer.read.data_files import LOCAL, DataFile, Files, check_task, translated
 from tailer.read.matching import Batches, ChangedRows, RowFilter, rows_of_changes
-from tailer.read.parquet.batch_sizes import MAX_ROWS, BatchSizes, ValueSizes
+from tailer.read.parquet.batch_sizes import MAX_ROWS, BatchSizes
 from tailer.read.parquet.footer import Footer
 from tailer.read.parquet.int96 import open_as_binary
-from tailer.read.parquet.layout import layout_of
+from tailer.read.parquet.layout import ConditionLayout, layout_of
 from tailer.read.parquet.row_group_ranges import RowGroupRanges
 from tailer.read.parquet.statistics import group_ranges
 from tailer.read.projection import stamps
 from tailer.read.selection import CHANGE_FILES, Selection
+from tailer.shape.condition import Condition
 
 __all__ = ["execute", "file_of", "needed_files", "open_footer", "opens_each_version", "row_groups", "selected"]
 
 opens_each_version = False  # as a `tailer.read.port.RowReader`, which this module is
 
 _BUFFER_BYTES: Final = 2**20
+_LEFT_OUT: Final = 15  # looks after one that found a row
 _FIRST_BYTES: Final = 2**18  # of a row group, decoded: reading some columns of less first costs more than it saves
 
 
@@ -176,11 +179,11 @@ class _OpenFile:
         threads = use_threads and self._read_ahead is None
         known = file, opened.source, self._footer
         self._sizes = BatchSizes(*known, layout.sizes, threads)
-        self._first = None if layout.first is None else BatchSizes(*known, layout.first, threads)
+        self._first = None if layout.condition is None else BatchSizes(*known, layout.condition.sizes, threads)
         self.stamps = stamps(task.version, task.timestamp_ms, min(file.metadata.num_rows, MAX_ROWS))
         self.row_filter = None
         if task.where is not None and layout.condition is not None:
-            self.row_filter = RowFilter(task.where, layout.condition)
+            self.row_filter = RowFilter(task.where, layout.condition.projection)
 
     def batches(self, asked: range, part: range) -> Iterator[tuple[pa.RecordBatch, int, range]]:
         """Yield the batches that may have chosen rows, each with the position of its first row, and those wanted.
@@ -217,14 +220,16 @@ class _OpenFile:
 
     def _may_hold(self, group: int) -> bool:
         """Return whether rows of a row group may fulfil the condition, by what the footer says of their values."""
-        where, noted = self.task.where, self.layout.noted
-        return where is None or noted is None or where.may_hold(group_ranges(noted, self._file, self._footer, group))
+        where, condition = self.task.where, self.layout.condition
+        if where is None or condition is None or (self.task.stats == HELD and self._file.num_row_groups == 1):
+            return True
+        return where.may_hold(group_ranges(condition.noted, self._file, self._footer, group))
 
     def _ranges(self, groups: Sequence[int]) -> RowGroupRanges | None:
         if self._read_ahead is None:
             return None
         types = [CHANGE_TYPE] if self.task.kind in CHANGE_FILES else []
-        first = types if self.layout.first is None else self.layout.first.columns
+        first = types if self.layout.condition is None else self.layout.condition.sizes.columns
         return RowGroupRanges(self._read_ahead, self._file, self._footer, self.layout.sizes.columns, groups, first)
 
     def _touches(self, group: int, rows: range, wanted: range) -> bool:
@@ -232,12 +237,17 @@ class _OpenFile:
         if self.task.kind in CHANGE_FILES:
             known = self.row_filter is not None  # by the positions of the rows
         else:
-            known = self.layout.first is None or not self._is_worth(group, self.layout.first)
-        return known or self.selection.touches(self._first_columns(group, rows), self.row_filter, wanted)
+            known = self.layout.condition is None or not self._is_worth(group, self.layout.condition)
+        return known or _looks.found(self.task.where, self._has_chosen(group, rows, wanted))
 
-    def _is_worth(self, group: int, first: ValueSizes) -> bool:
+    def _has_chosen(self, group: int, rows: range, wanted: range) -> bool:
+        """Return whether any row of a row group is chosen, by the columns that decide about that alone."""
+        return self.selection.touches(self._first_columns(group, rows), self.row_filter, wanted)
+
+    def _is_worth(self, group: int, condition: ConditionLayout) -> bool:
         is_large = self._file.metadata.row_group(group).total_byte_size >= _FIRST_BYTES
-        return is_large and len(first.columns) < len(self.layout.sizes.columns)
+        has_others = len(condition.sizes.columns) < len(self.layout.sizes.columns)
+        return is_large and has_others and _looks.are_worth(self.task.where)
 
     def _first_columns(self, group: int, rows: range) -> Batches:
         """Yield the columns of a row group that decide which rows are chosen."""
@@ -246,6 +256,31 @@ class _OpenFile:
         else:
             batches = self._first.decode(self._reader, group)
         return _counted(self.task, batches, group, rows)
+
+
+class _Looks(threading.local):
+    """Looks at the columns of a condition before the others are read.
+
+    Where a look finds a row, the others are read all the same, and it was for nothing. So the next ones are left out.
+    """
+
+    _where: Condition | None = None
+    _left_out = 0
+
+    def are_worth(self, where: Condition | None) -> bool:
+        """Return whether to look."""
+        if where is not self._where or self._left_out == 0:
+            return True
+        self._left_out -= 1
+        return False
+
+    def found(self, where: Condition | None, found: bool) -> bool:
+        """Note whether a look found a row, and return it."""
+        self._where, self._left_out = where, _LEFT_OUT if found else 0
+        return found
+
+
+_looks: Final = _Looks()
 
 
 def _chosen(of: _OpenFile, batch: pa.RecordBatch, position: int, wanted: range) -> Iterator[ChangeBatch]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from tailer.errors import ChangesUnavailable
 from tailer.events import is_struct
 from tailer.files.partition_values import partition_scalar
-from tailer.plan import ROW_TRACKING, ChangePlan, ChangeTask, SkippedFiles
+from tailer.plan import HELD, ROW_TRACKING, ChangePlan, ChangeTask, SkippedFiles
 from tailer.read.log_statistics import LogStatistics
 from tailer.schema.columns import physical_name
 from tailer.schema.variant_paths import path_of
@@ -22,15 +22,15 @@ __all__ = ["fields_of", "partition_range", "paths_of", "prune", "task_ranges"]
 def prune(plan: ChangePlan) -> ChangePlan:
     """Leave out the tasks of files without a row that can fulfil the task's condition. The others keep their numbers.
 
-    Of the columns of a condition, those that the rows of a task do not have are unknown. The tasks that stay have no
-    statistics: they are large, and nobody needs them again.
+    Of the columns of a condition, those that the rows of a task do not have are unknown. The tasks that stay lose
+    their statistics: they are large, and nobody needs them again.
     """
     kept, skipped = [], []
     for task in plan.tasks:
         if task.where is not None and not task.where.may_hold(task_ranges(task, _known(task, task.where.fields))):
             skipped.append(task.size_bytes)
         else:
-            kept.append(task if task.stats is None else replace(task, stats=None))
+            kept.append(task if task.stats is None else replace(task, stats=HELD))
     found = SkippedFiles(len(skipped), sum(skipped)) if skipped else None
     return replace(plan, tasks=tuple(kept), skipped=found)
 

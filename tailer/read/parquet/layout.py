@@ -1,7 +1,8 @@
 """Layouts of Parquet files: how the columns of a file become those of a task, and how large their values can be.
 
 A version may have thousands of files with a row each. To work out the layout of such a file takes as long as to read
-it, so each thread keeps its last layout, and uses it again for a file with the same schema.
+it, so each thread keeps its last layout, and uses it again for a file with the same schema. The layout of a condition
+is kept by itself: that of the other columns depends on the partition.
 """
 
 import threading
@@ -18,8 +19,10 @@ from tailer.read.parquet.legacy_datetimes import OldCalendar
 from tailer.read.parquet.statistics import FileColumns
 from tailer.read.parquet.uuids import with_uuids
 from tailer.read.projection import Projection
+from tailer.schema.columns import physical_name
+from tailer.shape.condition import Condition
 
-__all__ = ["Layout", "layout_of"]
+__all__ = ["ConditionLayout", "Layout", "layout_of"]
 
 _CDC: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
 _FOOTER_BYTES: Final = 2**16
@@ -28,34 +31,59 @@ _last: Final = threading.local()
 
 
 @dataclass(frozen=True, slots=True)
+class ConditionLayout:
+    """The columns of a condition in a file: `projection` reads them, `sizes` are theirs, `noted` is in footers."""
+
+    projection: Projection
+    sizes: ValueSizes
+    noted: FileColumns
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """The layout of a file for a task: `projection` reads the task's columns.
 
-    `condition`: reads the columns of the task's condition, whose sizes are `first`, and which are `noted` in footers;
-    None: no condition. `sizes`: of all columns.
+    `condition`: of the task's condition; None: it has none. `sizes`: of the columns of both.
     """
 
     projection: Projection
-    condition: Projection | None
+    condition: ConditionLayout | None
     sizes: ValueSizes
-    first: ValueSizes | None
-    noted: FileColumns | None
 
     @property
     def has_int96(self) -> bool:
         """Return whether some column has timestamps of 96 bits."""
-        return bool(self.projection.decoders or (self.condition is not None and self.condition.decoders))
+        return bool(self.projection.decoders or (self.condition and self.condition.projection.decoders))
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """What a layout depends on of a file."""
+
+    arrow: pa.Schema
+    schema: pq.ParquetSchema
+    key_values: dict[bytes, bytes] | None
+
+    @classmethod
+    def of(cls, file: pq.ParquetFile) -> "_File":
+        return cls(file.schema_arrow, file.schema, file.metadata.metadata)
+
+    def is_like(self, file: pq.ParquetFile) -> bool:
+        """Return whether `file` has the same schema: the comparison of the first one ignores groups of columns."""
+        return bool(
+            file.schema.equals(self.schema)
+            and file.metadata.metadata == self.key_values
+            and file.schema_arrow.equals(self.arrow, check_metadata=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A layout, and all that it was worked out from: also `schema`, whose comparison ignores groups of columns."""
+    """A layout, and all that it was worked out from."""
 
     layout: Layout
     task: ChangeTask
-    arrow: pa.Schema
-    schema: pq.ParquetSchema
-    key_values: dict[bytes, bytes] | None
+    file: _File
 
     def fits(self, task: ChangeTask, file: pq.ParquetFile) -> bool:
         """Return whether `file` has the same layout for `task`."""
@@ -66,10 +94,18 @@ class _Kept:
             and (task.kind in _CDC) is (self.task.kind in _CDC)
             and task.partition_values == self.task.partition_values
             and task.tracking == self.task.tracking
-            and file.schema.equals(self.schema)
-            and file.metadata.metadata == self.key_values
-            and file.schema_arrow.equals(self.arrow, check_metadata=True)
+            and self.file.is_like(file)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptCondition:
+    """The layout of a condition without partition columns, which is that of all partitions."""
+
+    layout: ConditionLayout
+    where: Condition
+    is_cdc: bool
+    file: _File
 
 
 def layout_of(task: ChangeTask, file: pq.ParquetFile) -> Layout:
@@ -77,17 +113,38 @@ def layout_of(task: ChangeTask, file: pq.ParquetFile) -> Layout:
     kept: _Kept | None = getattr(_last, "kept", None)
     if kept is not None and kept.fits(task, file):
         return kept.layout
-    calendar, arrow = OldCalendar.of(file, task), file.schema_arrow
-    known = arrow, calendar, int96_paths(file.schema), with_uuids(arrow, file.schema)
-    projection, condition, first, noted = Projection(task, *known), None, None, None
-    columns, padded = list(projection.columns), dict(projection.padded)
-    if task.where is not None:
-        condition = Projection(replace(task, schema=task.where.fields), *known)
-        first = ValueSizes(file.schema, condition.columns, condition.padded)
-        noted = FileColumns(task, task.where.fields, arrow, file.schema, is_old=calendar is not None)
-        columns, padded = list(dict.fromkeys([*condition.columns, *columns])), padded | condition.padded
-    layout = Layout(projection, condition, ValueSizes(file.schema, columns, padded), first, noted)
+    calendar = OldCalendar.of(file, task)
     # A calendar names its file, so it is not kept. Nor is a large footer.
-    if calendar is None and file.metadata.serialized_size <= _FOOTER_BYTES:
-        _last.kept = _Kept(layout, task, arrow, file.schema, file.metadata.metadata)
+    may_keep = calendar is None and file.metadata.serialized_size <= _FOOTER_BYTES
+    projection = _projection(task, file, calendar)
+    condition = None if task.where is None else _condition_layout(task, task.where, file, calendar, may_keep)
+    columns, padded = list(projection.columns), dict(projection.padded)
+    if condition is not None:
+        columns = list(dict.fromkeys([*condition.projection.columns, *columns]))
+        padded |= condition.projection.padded
+    layout = Layout(projection, condition, ValueSizes(file.schema, columns, padded))
+    if may_keep:
+        _last.kept = _Kept(layout, task, _File.of(file))
+    return layout
+
+
+def _projection(task: ChangeTask, file: pq.ParquetFile, calendar: OldCalendar | None) -> Projection:
+    arrow = file.schema_arrow
+    return Projection(task, arrow, calendar, int96_paths(file.schema), with_uuids(arrow, file.schema))
+
+
+def _condition_layout(
+    task: ChangeTask, where: Condition, file: pq.ParquetFile, calendar: OldCalendar | None, may_keep: bool
+) -> ConditionLayout:
+    kept: _KeptCondition | None = getattr(_last, "condition", None)
+    is_cdc = task.kind in _CDC
+    if kept is not None and kept.where is where and kept.is_cdc is is_cdc and kept.file.is_like(file):
+        return kept.layout
+    projection = _projection(replace(task, schema=where.fields), file, calendar)
+    sizes = ValueSizes(file.schema, projection.columns, projection.padded)
+    noted = FileColumns(task, where.fields, file.schema_arrow, file.schema, is_old=calendar is not None)
+    layout = ConditionLayout(projection, sizes, noted)
+    partitions = {name for name, _ in task.partition_values}
+    if may_keep and partitions.isdisjoint(map(physical_name, where.fields)):
+        _last.condition = _KeptCondition(layout, where, is_cdc, _File.of(file))
     return layout

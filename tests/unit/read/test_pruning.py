@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 
-from tailer.plan import ChangePlan, ChangeTask, Regime, SkippedFiles, TaskKind
+from tailer.plan import HELD, ChangePlan, ChangeTask, Regime, SkippedFiles, TaskKind
 from tailer.read.pruning import prune, task_ranges
 from tailer.schema.columns import CHAR, PHYSICAL_NAME
 from tailer.shape.condition import parse_condition
@@ -181,8 +181,8 @@ def test_files_without_a_row_are_left_out() -> None:
     ]
     found = prune(plan_of(fields, *tasks))
     assert found.skipped == SkippedFiles(2, 2 * tasks[0].size_bytes)
-    assert [(each.index, each.stats) for each in found.tasks] == [(1, None), (2, None), (3, None)]
-    assert found.tasks[0] == replace(tasks[1], stats=None)
+    assert [(each.index, each.stats) for each in found.tasks] == [(1, HELD), (2, None), (3, HELD)]
+    assert found.tasks[0] == replace(tasks[1], stats=HELD)
     assert found.tasks[1] is tasks[2]
 
 
