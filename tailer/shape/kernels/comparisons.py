@@ -50,7 +50,9 @@ def is_in(values: Values, found: Sequence[pa.Scalar]) -> Values:
     known = [each for each in found if each.is_valid]
     listed = pa.array(known, found[0].type)
     if pa.types.is_floating(listed.type):
-        listed = pa.concat_arrays([listed, pc.negate(listed)]) if 0.0 in listed.to_pylist() else listed
+        # The kernel tells the two zeros apart.
+        zeros = pa.array([0.0, -0.0], listed.type)
+        listed = pa.concat_arrays([listed, zeros]) if 0.0 in listed.to_pylist() else listed
     answer = pc.is_in(values, value_set=listed, skip_nulls=True)
     unknown = pc.is_null(values)
     if len(known) < len(found):

@@ -96,6 +96,11 @@ def test_nan_is_the_greatest_number_and_equals_itself(condition: str, expected: 
     assert answers(condition, x=[NAN, -0.0, 0.0, None]) == expected
 
 
+def test_a_list_of_floating_point_numbers_has_both_zeros_and_nothing_else() -> None:
+    assert answers("x IN (0, 1)", x=[-1.0, 1.0, -0.0, 0.0]) == [False, True, True, True]
+    assert answers("x IN (-0.0)", x=[-1.0, 1.0, -0.0, 0.0]) == [False, False, True, True]
+
+
 def test_a_bigint_is_compared_with_a_double_as_a_double_and_with_a_decimal_exactly() -> None:
     big = [2**53, 2**53 + 1]
     assert answers("big = 9007199254740992D", big=big) == [True, True]
