@@ -476,7 +476,7 @@ class Conditions:
 
 @pytest.fixture(scope="module")
 def rows(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[pa.RecordBatch]:
-    """The rows of `nasty`, which Spark reads from a file, and over which it evaluates conditions as they are written."""
+    """The rows of the view `nasty`; Spark evaluates conditions over it as they are written."""
     found = table()
     path = tmp_path_factory.mktemp("conditions") / "rows.parquet"
     numbered = pa.Table.from_batches([found]).append_column("id", pa.array(range(ROWS), pa.int32()))

@@ -1,4 +1,4 @@
-"""Ranges of columns in which conditions cannot hold: cases with literal answers, random ones against the mask."""
+"""Ranges of columns in which conditions cannot hold: cases with literal answers, and random ones against the mask."""
 
 import random
 from typing import Any, Final
