@@ -1,6 +1,8 @@
 """Conditions over hand-written rows, with literal answers; errors and where they point; conditions as text."""
 
 import pickle
+import subprocess
+import sys
 from decimal import Decimal
 from typing import Any, Final
 
@@ -204,6 +206,17 @@ def test_a_condition_travels_as_text_and_by_pickle() -> None:
     again = Condition.from_text(condition.to_text())
     assert again == condition
     assert again.fields.equals(condition.fields, check_metadata=True)
+
+
+def test_a_condition_is_read_and_evaluated_without_its_parser() -> None:
+    text = parse_condition("a > 1", SCHEMA).to_text()
+    program = (
+        "import sys, pyarrow as pa; from tailer.shape.condition import Condition\n"
+        "rows = pa.RecordBatch.from_arrays([pa.array([1, 2], pa.int32())], names=['a'])\n"
+        "print(Condition.from_text(sys.argv[1]).mask(rows).to_pylist(), 'sqlglot' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, text], check=True, capture_output=True, text=True)
+    assert done.stdout == "[False, True] False\n"
 
 
 def test_the_text_of_a_condition_is_persisted() -> None:
