@@ -35,12 +35,19 @@ def topic_encoder_for(link: Link, schema: pa.Schema) -> TopicEncoder:
     form = _variant_form(options)
     refuse_variants(name, schema, options.key)
     encoded = form_schema(schema, form)
-    if options.encoding != "avro":  # whose schemas are registered under the names of topics
-        _encoder(link, encoded, options.topic)  # refuses columns without a form before there are rows
+    # Refuses columns without a form before there are rows. Avro's schemas are registered under the names of topics.
+    first = None if options.encoding == "avro" else _encoder(link, encoded, options.topic)
+    alike = first if isinstance(first, FlatMessages) else None
     if options.envelope == "flat" and not options.key:
-        return DividedRows(name, route, schema, form, partial(_encoder, link, encoded))
+        make = partial(_encoder, link, encoded) if alike is None else partial(_same, alike)
+        return DividedRows(name, route, schema, form, make, alike)
     images = Images(name, encoded, options.key, options.decimal)
-    return DividedPairs(name, route, schema, form, partial(_row_encoder, link, encoded), images)
+    make_paired = partial(_row_encoder, link, encoded) if alike is None else partial(_same, alike)
+    return DividedPairs(name, route, schema, form, make_paired, images, alike)
+
+
+def _same(encoder: FlatMessages, topic: str) -> FlatMessages:  # noqa: ARG001 - it is the encoder for every topic
+    return encoder
 
 
 def encoder_for(link: Link, schema: pa.Schema) -> Encoder:

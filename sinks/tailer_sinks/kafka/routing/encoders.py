@@ -17,6 +17,7 @@ from tailer.errors import SinkRejected
 from tailer.events import ChangeBatch
 from tailer_sinks.encoding.debezium.images import Images, PairedEncoder, PairedRows
 from tailer_sinks.encoding.debezium.operations import DELETE, INSERT, old_images
+from tailer_sinks.encoding.flat_messages import FlatMessages
 from tailer_sinks.encoding.messages import BYTES, Encoder, Messages
 from tailer_sinks.encoding.variants import VariantForm, in_form
 from tailer_sinks.kafka.routing.route import Route, column_in
@@ -79,24 +80,32 @@ class _Divided(Generic[E]):
     """The common part of encoders by a route.
 
     `sink`: the sink's name in errors. `schema`: of the batches. `form`: in which Variants are encoded; None: as they
-    are. `make`: makes the encoder for a topic. Raises `SinkRejected` if the route's column cannot name topics.
+    are. `make`: makes the encoder for a topic. `rows_alike`: an encoder that makes the same messages for all topics, at
+    least one for each row, if there is one. Raises `SinkRejected` if the route's column cannot name topics.
     """
 
     def __init__(
-        self, sink: str, route: Route, schema: pa.Schema, form: VariantForm | None, make: Callable[[str], E]
+        self,
+        sink: str,
+        route: Route,
+        schema: pa.Schema,
+        form: VariantForm | None,
+        make: Callable[[str], E],
+        rows_alike: FlatMessages | None = None,
     ) -> None:
         self._sink = sink
         self._route = route
         self._schema = schema
         self._form = form
         self._make = make
+        self._rows_alike = rows_alike
         self._column = column_in(sink, route, schema)
         self._made: dict[str, E] = {}
 
     @property
-    def sample(self) -> E | None:
+    def sample(self) -> E | FlatMessages | None:
         """See `TopicEncoder`."""
-        return next(iter(self._made.values()), None)
+        return self._rows_alike or next(iter(self._made.values()), None)
 
     def _of(self, topic: str) -> E:
         """Return the encoder for a topic."""
@@ -133,6 +142,8 @@ class DividedRows(_Divided[Encoder]):
             return [(topics[0], self._of(topics[0]).encode(batch, now_ms), None)]
         order, parts = _parts(topics, numbers)
         batch = _reordered(batch, order)
+        if self._rows_alike is not None:
+            return _cut(self._rows_alike.encode(batch, now_ms), order, parts)
         return [
             (topic, self._of(topic).encode(batch.slice(start, length), now_ms), order.slice(start, length))
             for topic, start, length in parts
@@ -154,8 +165,9 @@ class DividedPairs(_Divided[PairedEncoder]):
         form: VariantForm | None,
         make: Callable[[str], PairedEncoder],
         images: Images,
+        rows_alike: FlatMessages | None = None,
     ) -> None:
-        super().__init__(sink, route, schema, form, make)
+        super().__init__(sink, route, schema, form, make, rows_alike)
         self._images = images
 
     @property
@@ -184,6 +196,11 @@ class DividedPairs(_Divided[PairedEncoder]):
             return _NOTHING
         order, parts = _parts(topics, numbers)
         paired = _taken(_split(paired, numbers), order)
+        if self._rows_alike is not None:
+            messages = self._rows_alike.write(now_ms, paired)
+            if len(messages) == len(order):  # there are no tombstones
+                sent += _cut(messages, order, parts)
+                return _NOTHING
         sent += [
             (topic, self._of(topic).write(now_ms, _slice(paired, start, length)), order.slice(start, length))
             for topic, start, length in parts
@@ -201,6 +218,11 @@ def _parts(topics: Sequence[str], numbers: pa.Array) -> tuple[pa.Array, list[tup
         parts.append((topics[each["values"]], start, each["counts"]))
         start += each["counts"]
     return pc.array_sort_indices(numbers), parts
+
+
+def _cut(messages: Messages, order: pa.Array, parts: Sequence[tuple[str, int, int]]) -> Sent:
+    """Give each topic its messages, of which there is one for each row."""
+    return [(topic, messages.slice(start, length), order.slice(start, length)) for topic, start, length in parts]
 
 
 def _reordered(batch: ChangeBatch, order: pa.Array) -> ChangeBatch:

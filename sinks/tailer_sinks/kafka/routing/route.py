@@ -100,14 +100,14 @@ class Route:
 
         Raises `SinkRejected` for a row without a topic; `sink`: the sink's name in it.
         """
+        if (only := column.constant(batch.rows)) is not None and (topic := self.topic_of(only)) is not None:
+            return [topic], None
         values, indices = column.distinct(batch.rows)
         topics: dict[str, int] = {}
         numbers = []
         for value in [*values, None]:
-            topic = self.topic_of(value)
-            numbers.append(_OUTSIDE if topic is None else topics.setdefault(topic, len(topics)))
-        if len(values) == 1 and indices.null_count == 0 and numbers[0] != _OUTSIDE:
-            return [next(iter(topics))], None
+            named = self.topic_of(value)
+            numbers.append(_OUTSIDE if named is None else topics.setdefault(named, len(topics)))
         table = pa.array(numbers, pa.int32())
         of_rows = table.take(pc.fill_null(indices, pa.scalar(len(values), indices.type)))
         if (at := pc.index(of_rows, pa.scalar(_OUTSIDE, pa.int32())).as_py()) >= 0:
@@ -135,16 +135,27 @@ class Column:
 
     place: tuple[int, ...]
 
+    def constant(self, rows: pa.RecordBatch) -> str | None:
+        """Return the only value of rows as text; None if there are several, or it is null or not UTF-8."""
+        column = self._values(rows)
+        if len(column) == 0 or column.null_count or pa.types.is_dictionary(column.type):
+            return None
+        first = column[0]
+        if column[-1] != first or not pc.all(pc.equal(column, first)).as_py():
+            return None
+        return _texts(column.slice(0, 1))[0]
+
     def distinct(self, rows: pa.RecordBatch) -> tuple[list[str | None], pa.Array]:
         """Return the distinct values of rows as text (None: not UTF-8), and for each row the number of its value."""
-        column = rows.column(self.place[0])
-        if len(self.place) > 1:
-            column = pc.struct_field(column, list(self.place[1:]))
+        column = self._values(rows)
         if not pa.types.is_dictionary(column.type):
             plain = column.cast(_TEXT) if pa.types.is_string_view(column.type) else column
             column = plain.dictionary_encode()
-        texts = column.dictionary.cast(_TEXT).cast(pa.large_binary()).to_pylist()
-        return [None if text is None else _decoded(text) for text in texts], column.indices
+        return _texts(column.dictionary), column.indices
+
+    def _values(self, rows: pa.RecordBatch) -> pa.Array:
+        column = rows.column(self.place[0])
+        return pc.struct_field(column, list(self.place[1:])) if len(self.place) > 1 else column
 
 
 def column_in(sink: str, route: Route, schema: pa.Schema) -> Column:
@@ -229,6 +240,12 @@ def _type_at(schema: pa.Schema, place: Sequence[int]) -> pa.DataType:
     for index in place[1:]:
         kind = kind.field(index).type
     return kind
+
+
+def _texts(values: pa.Array) -> list[str | None]:
+    """Return values as text; None for null, and where they are not UTF-8."""
+    texts = values.cast(_TEXT).cast(pa.large_binary()).to_pylist()
+    return [None if text is None else _decoded(text) for text in texts]
 
 
 def _decoded(text: bytes) -> str | None:
