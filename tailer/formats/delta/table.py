@@ -84,8 +84,7 @@ class DeltaTableLog(TableLog):
         self._quiet = QuietLog(store, catalog is not None)
         reads = store.blocking()
         self._stat_now = None if reads is None or self._managed else reads.stat_now
-        self._allowed_roots = allowed_roots
-        self._statistics = statistics
+        self._allowed_roots, self._statistics = allowed_roots, statistics
         self._next = 0
         self._state: Snapshot | None = None
         self._state_is_early = False  # whether the state already includes the next commit's metadata

@@ -58,7 +58,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """What a layout depends on of a file."""
+    """The properties of a file that a layout depends on."""
 
     arrow: pa.Schema
     schema: pq.ParquetSchema
