@@ -54,6 +54,16 @@ def test_all_shards_together_deliver_the_table(kafka: KafkaCluster, history: His
     assert place.figures(3).all_zero, place.figures(3)
 
 
+def test_all_shards_send_rows_to_the_topics_that_a_column_names(kafka: KafkaCluster, history: History) -> None:
+    place = ShardedDelivery(kafka, history, routed=True)
+    history.publish(20)
+    place.deliver(3)
+    history.publish(history.length)
+    place.deliver(3)
+    assert set(place.places(3)) == {Position.end(history.last)}
+    assert place.figures(3).all_zero, place.figures(3)
+
+
 def test_executors_read_each_file_once(
     spark: SparkSession, kafka: KafkaCluster, versitygw: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

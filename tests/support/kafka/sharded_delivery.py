@@ -47,7 +47,7 @@ T = TypeVar("T")
 class ShardedDelivery:
     """A pipeline over the table at `table`, or over that of a history, into topics of its own.
 
-    `remote`: the copy of the table to read.
+    `remote`: the copy of the table to read. `routed`: see `Lane`.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class ShardedDelivery:
         table: History | Path,
         form: Form = "keyed",
         remote: RemoteTable | None = None,
+        routed: bool = False,
         **options: Any,
     ) -> None:
         self.table_path = table.path if isinstance(table, History) else table
@@ -66,7 +67,7 @@ class ShardedDelivery:
         self.rules: PairingRules | None = None  # None: those that go with the key
         self.policy = Policy()
         self.exchange: ShardExchange = LocalExchange()
-        self.lane = Lane("confluent-kafka", form, options=options)
+        self.lane = Lane("confluent-kafka", form, options=options, routed=routed)
         self.lane.create(self.servers)
         self.options = self.lane.sink_options(self.servers, f"{self.lane.topic}-progress") | {"create_topics": True}
 
@@ -164,11 +165,11 @@ class ShardedDelivery:
 
     def read(self, which: Literal["rows", "ends", "schema"]) -> list[Record]:
         topics = {
-            "rows": self.lane.topic,
-            "ends": f"{self.lane.topic}-ends",
-            "schema": self.options.get("schema_topic"),
+            "rows": self.lane.row_topics,
+            "ends": [f"{self.lane.topic}-ends"],
+            "schema": [str(self.options.get("schema_topic"))],
         }
-        return read_topic(self.servers, str(topics[which]))
+        return [record for topic in topics[which] for record in read_topic(self.servers, topic)]
 
     def figures(self, shards: int) -> Figures:
         """Return the five figures, with the ENDs of all shards combined."""

@@ -1,7 +1,7 @@
 """Shards without Spark: an exchange in this process, and their combined END records."""
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -95,4 +95,8 @@ def together(ends: Sequence[Record], shards: int) -> list[Record]:
 
 def _sum(ends: list[Any]) -> Any:
     counts = {name: sum(end[name] for end in ends) for name in ("event_count", "dead_letters")}
-    return {**ends[0], **counts}
+    of_topics: Counter[str] = Counter()
+    for end in ends:
+        of_topics.update({each["data_collection"]: each["event_count"] for each in end["data_collections"]})
+    topics = [{"data_collection": topic, "event_count": count} for topic, count in sorted(of_topics.items())]
+    return {**ends[0], **counts, "data_collections": topics}
