@@ -8,6 +8,7 @@
     topics       creation and checks of topics
     first_start  distinguishes lost progress from a pipeline that never began
     encoders     choice of the encoder for rows (`tailer_sinks.encoding`), and the form of keys
+    routing      topics that a column names, in place of one
     records      messages that are not about a row, and dead letters
     options      the configuration, checked without I/O
     rows         messages one by one, for the clients
