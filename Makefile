@@ -45,7 +45,8 @@ quick: export LAKE_TAILER_QUICK := 1
 quick: .venv/.synced
 	$(BIN)/pytest -p no:cacheprovider $(SIDE_BY_SIDE) -m "not spark and not kafka and not golden and not nightly" \
 		-k "(not written_histories or 00) and \
-			not (test_tiers or test_durations or test_event_loop or test_extras or test_a_readme or little_memory)" \
+			not (test_tiers or test_durations or test_event_loop or test_extras or test_a_readme or little_memory \
+			or test_wakeup or test_shard_delivery)" \
 		tests/property/test_written_histories.py tests/test_readme.py tests/unit
 
 # Tiers of tests; tests/tiers.py says which test is in which, tests/README.md which to run after which change.

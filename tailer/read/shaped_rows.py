@@ -11,8 +11,8 @@ from pyroaring import BitMap64
 
 from tailer.events import ChangeBatch
 from tailer.files.row_bitmaps import bitmap_of, positions_of, span
-from tailer.plan import ROW_TRACKING, ChangeTask
-from tailer.shape.select import Select
+from tailer.plan import ChangeTask
+from tailer.shape.select import MadeColumns, Select
 
 __all__ = ["Read", "fulfilling", "selected"]
 
@@ -23,32 +23,29 @@ Read = Callable[[ChangeTask], Iterator[ChangeBatch]]
 def selected(task: ChangeTask, read: Read) -> Iterator[ChangeBatch]:
     """Yield the rows of a task with columns that are made from those of the table."""
     assert task.select is not None, "asked by the caller"
-    columns = _columns_of(task.select, task.schema)
-    for batch in read(replace(task, schema=columns.read, select=None)):
-        yield replace(batch, rows=columns.made.apply(batch.rows))
+    made = _columns_of(task.select, task.schema)
+    for batch in read(replace(task, schema=made.read, select=None)):
+        yield replace(batch, rows=made.apply(batch.rows))
 
 
 @dataclass(frozen=True, slots=True)
-class _Columns:
-    """Columns of a task: `schema` has some of those that `select` makes, `made` makes them from the columns `read`."""
+class _Kept:
+    """How to make the columns `schema` of a task."""
 
     select: Select
     schema: pa.Schema
-    made: Select
-    read: pa.Schema
+    made: MadeColumns
 
 
 _last: Final = threading.local()
 
 
-def _columns_of(select: Select, schema: pa.Schema) -> _Columns:
+def _columns_of(select: Select, schema: pa.Schema) -> MadeColumns:
     """Return how to make the columns of a task. Each thread keeps its last answer, for tasks that are alike."""
-    kept: _Columns | None = getattr(_last, "kept", None)
+    kept: _Kept | None = getattr(_last, "kept", None)
     if kept is None or kept.select is not select or kept.schema is not schema:
-        tracking = [field for field in schema if field.metadata and ROW_TRACKING in field.metadata]
-        made = select.only([field.name for field in schema if field not in tracking])
-        _last.kept = kept = _Columns(select, schema, made, pa.schema([*made.fields, *tracking]))
-    return kept
+        _last.kept = kept = _Kept(select, schema, select.making(schema))
+    return kept.made
 
 
 def fulfilling(task: ChangeTask, read: Read) -> Iterator[ChangeBatch]:

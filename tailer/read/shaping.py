@@ -21,13 +21,13 @@ import pyarrow as pa
 from tailer.errors import ConfigError
 from tailer.plan import TASKS, ChangePlan
 from tailer.read.pruning import prune
-from tailer.schema.columns import physical_name
+from tailer.schema.columns import physical_name, restated, restates
 from tailer.shape.condition import Condition, parse_condition
 from tailer.shape.select import Select, parse_select
 
 __all__ = ["selected_schema", "with_condition", "with_select"]
 
-T = TypeVar("T")
+T = TypeVar("T", Condition, Select)
 
 _FIRST_READING: Final = 3 * 2**28 + 1
 _READINGS: Final = 2**28 - 1
@@ -70,7 +70,7 @@ def with_condition(plan: ChangePlan, text: str, columns: pa.Schema | None = None
     own = {id(plan.schema): latest}
     for task in plan.tasks:
         if id(task.schema) not in own:
-            own[id(task.schema)] = _fitting(parse, _named(task.schema, columns)) or latest
+            own[id(task.schema)] = _before(plan, parse, latest, _named(task.schema, columns))
     shift = (_FIRST_READING + crc32(text.encode()) % _READINGS) * TASKS
     tasks = (replace(task, where=own[id(task.schema)], index=task.index + shift) for task in plan.tasks)
     return prune(replace(plan, tasks=tuple(tasks)))
@@ -87,7 +87,7 @@ def with_select(plan: ChangePlan, text: str) -> ChangePlan:
     made = {id(plan.schema): (latest, latest.schema)}
     for task in plan.tasks:
         if id(task.schema) not in made:
-            own = _fitting(partial(_parsed_select, text), task.schema) or latest
+            own = _before(plan, partial(_parsed_select, text), latest, task.schema)
             made[id(task.schema)] = own, own.schema
     tasks = []
     for task in plan.tasks:
@@ -98,8 +98,10 @@ def with_select(plan: ChangePlan, text: str) -> ChangePlan:
 
 def selected_schema(schema: pa.Schema, text: str) -> pa.Schema | None:
     """Return the columns that the `select` of `text` makes from `schema`; None where it does not fit."""
-    found = _fitting(partial(_parsed_select, text), schema)
-    return None if found is None else found.schema
+    try:
+        return _parsed_select(text, _Columns(schema)).schema
+    except ConfigError:
+        return None
 
 
 def _fitted(plan: ChangePlan, parse: Callable[[_Columns], T], columns: pa.Schema) -> T:
@@ -110,12 +112,19 @@ def _fitted(plan: ChangePlan, parse: Callable[[_Columns], T], columns: pa.Schema
         raise ConfigError(error.where, reason, error.remedy) from error
 
 
-def _fitting(parse: Callable[[_Columns], T], columns: pa.Schema) -> T | None:
-    """Return what rows that a version deletes are shaped by; None where the text does not fit the columns before."""
+def _before(plan: ChangePlan, parse: Callable[[_Columns], T], latest: T, columns: pa.Schema) -> T:
+    """Return what shapes rows that have `columns`, those before the version; columns that it adds are null for them.
+
+    Raises `ConfigError` where the text only fits the types after the version.
+    """
     try:
         return parse(_Columns(columns))
-    except ConfigError:
-        return None
+    except ConfigError as error:
+        if not restates(pa.struct(list(columns)), pa.struct(list(latest.fields))):
+            reason = f"for rows that version {plan.version} of {plan.table} deletes, with the types before it: "
+            remedy = "Write it with CAST, so that it fits the types before and after, or start after that version."
+            raise ConfigError(error.where, f"{reason}{error.reason}", remedy) from error
+        return replace(latest, fields=restated(columns, latest.fields))
 
 
 def _named(schema: pa.Schema, columns: pa.Schema | None) -> pa.Schema:

@@ -22,6 +22,7 @@ __all__ = [
     "RESERVED",
     "ROW_IDS",
     "ROW_TRACKING",
+    "SOURCE_NAME",
     "add_row_ids",
     "bare_type",
     "column_id",
@@ -33,6 +34,7 @@ __all__ = [
     "restated",
     "restates",
     "select_columns",
+    "source_name",
     "widens",
 ]
 
@@ -45,6 +47,8 @@ _NAME_TAKEN: Final = (
 )
 PHYSICAL_NAME: Final = b"delta.columnMapping.physicalName"
 FIELD_ID: Final = b"PARQUET:field_id"
+# The name of the column in the table, where it leaves under another (`tailer.shape.select`).
+SOURCE_NAME: Final = b"tailer.source"
 CHAR: Final = b"tailer.char"  # lengths of its CHAR values (`tailer.schema.char_types`)
 ROW_IDS: Final = (ROW_ID, ROW_COMMIT_VERSION)
 # Marks a field of a task's schema that comes from row tracking, not from a column of the table.
@@ -93,7 +97,13 @@ def is_absent(field: pa.Field) -> bool:
 def physical_name(field: pa.Field) -> str:
     """Return the column's name in data files and in partition values."""
     mapped = (field.metadata or {}).get(PHYSICAL_NAME)
-    return field.name if mapped is None else str(mapped.decode())
+    return source_name(field) if mapped is None else str(mapped.decode())
+
+
+def source_name(field: pa.Field) -> str:
+    """Return the column's name in the table."""
+    source = (field.metadata or {}).get(SOURCE_NAME)
+    return field.name if source is None else str(source.decode())
 
 
 def restated(before: pa.Schema, after: pa.Schema) -> pa.Schema:
@@ -154,7 +164,7 @@ def _restated(before: pa.Field | None, after: pa.Field) -> pa.Field:
         metadata |= {PHYSICAL_NAME: f"{_ABSENT}{after.name}".encode()}
         return after.with_metadata(metadata | ({FIELD_ID: _NO_ID} if FIELD_ID in metadata else {}))
     stored = physical_name(before)
-    if stored != after.name or PHYSICAL_NAME in metadata:
+    if stored != physical_name(after) or PHYSICAL_NAME in metadata:
         metadata[PHYSICAL_NAME] = stored.encode()
     for key in (FIELD_ID, CHAR):
         metadata.pop(key, None)

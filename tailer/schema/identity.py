@@ -12,7 +12,7 @@ from itertools import count
 import pyarrow as pa
 
 from tailer.events import is_struct
-from tailer.schema.columns import COLUMN_ID, FIELD_ID, PHYSICAL_NAME, column_id, is_absent, physical_name
+from tailer.schema.columns import COLUMN_ID, FIELD_ID, PHYSICAL_NAME, column_id, is_absent, physical_name, source_name
 
 __all__ = ["identified", "is_mapped", "united"]
 
@@ -94,7 +94,7 @@ def _named(kind: pa.DataType, above: _Path = ()) -> Iterator[tuple[_Path, tuple[
     """Yield the identities of all fields of an identified type, by paths of logical names."""
     if is_struct(kind):
         for each in kind:
-            path = (*above, each.name)
+            path = (*above, source_name(each))
             if COLUMN_ID in (each.metadata or {}):
                 yield path, (each.metadata[COLUMN_ID], None)
             yield from _named(each.type, path)

@@ -1,26 +1,40 @@
 """The columns that leave lake-tailer (`select`): a list of SQL expressions over the columns of a table.
 
 A column that is named keeps its Arrow array, its exact type and its identity over time (the metadata of its field),
-under whatever name it leaves. Any other expression gives a column of its own type, which is identified by its name.
+under whatever name it leaves. Any other expression gives a column of its own type, which is identified by its name,
+and is never taken for a column of the table.
 """
 
 import base64
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import partial
+from operator import methodcaller
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from tailer.errors import ConfigError, ExpressionFailed
-from tailer.schema.columns import METADATA_NAMES
+from tailer.schema.columns import (
+    COLUMN_ID,
+    METADATA_NAMES,
+    ROW_TRACKING,
+    SOURCE_NAME,
+    bare_type,
+    is_absent,
+    output_schema,
+    physical_name,
+)
 from tailer.shape.evaluate import Evaluator, compiled, failure
 from tailer.shape.rows import BatchRows
 from tailer.shape.tree import Column, Expression, column_types, columns_of, from_json, to_json
 
-__all__ = ["Select", "check_select", "parse_select"]
+__all__ = ["MadeColumns", "Select", "check_select", "parse_select"]
 
 _FORMAT: Final = 1
+_COMPUTED: Final = "tailer.computed: "  # prefix of the source name of a computed column; no file has it
+_Make: TypeAlias = Callable[[pa.RecordBatch], pa.Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,49 +50,43 @@ class Select:
     fields: pa.Schema
     outputs: tuple[tuple[str, Expression], ...]
     schema: pa.Schema = field(init=False, repr=False, compare=False)
-    _evaluators: tuple[Evaluator, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         made = pa.schema([_field(name, expression, self.fields) for name, expression in self.outputs])
         object.__setattr__(self, "schema", made)  # one object: tasks that are alike are known by it
-        object.__setattr__(self, "_evaluators", tuple(compiled(expression) for _, expression in self.outputs))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Select, (self.text, self.fields, self.outputs)
 
-    def only(self, names: Iterable[str]) -> "Select":
-        """Return what makes the columns that are named, in this order."""
-        known = dict(self.outputs)
-        outputs = tuple((name, known[name]) for name in names)
-        return Select(self.text, _read_by(outputs, self.fields), outputs)
+    def making(self, schema: pa.Schema) -> "MadeColumns":
+        """Return how to make the columns of `schema`: those that leave, or some, also as `restated` has them.
 
-    def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the columns that leave, and then those columns of `rows` that are not columns of the table.
-
-        `rows` begins with the columns of `fields`. Raises `ExpressionFailed` if an expression fails for a row.
+        Columns of row tracking may be among them.
         """
-        columns, fields = [], []
-        for (name, expression), evaluate in zip(self.outputs, self._evaluators, strict=True):
-            column = _whole_column(expression)
-            if column is not None:
-                columns.append(rows.column(column))
-                fields.append(rows.schema.field(column).with_name(name))
+        outputs = dict(zip(map(physical_name, self.schema), (each for _, each in self.outputs), strict=True))
+        own = [None if _is_added(each) else outputs[physical_name(each)] for each in schema]
+        inputs = _read_by((each for each in own if each is not None and _whole_column(each) is None), self.fields)
+        read = list(inputs)
+        makers: list[_Make] = []
+        for wanted, expression in zip(schema, own, strict=True):
+            if is_absent(wanted):
+                makers.append(partial(_nulls, bare_type(wanted.type)))
+            elif expression is not None and _whole_column(expression) is None:
+                makers.append(partial(self._computed, compiled(expression), len(inputs), bare_type(wanted.type)))
             else:
-                columns.append(self._computed(evaluate, expression, rows))
-                fields.append(pa.field(name, expression.kind))
-        others = range(len(self.fields), rows.num_columns)
-        columns += [rows.column(index) for index in others]
-        fields += [rows.schema.field(index) for index in others]
-        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+                read.append(_as_read(wanted, expression))
+                makers.append(methodcaller("column", len(read) - 1))
+        return MadeColumns(pa.schema(read), output_schema(schema), tuple(makers))
 
-    def _computed(self, evaluate: Evaluator, expression: Expression, rows: pa.RecordBatch) -> pa.Array:
+    def _computed(self, evaluate: Evaluator, inputs: int, kind: pa.DataType, rows: pa.RecordBatch) -> pa.Array:
         if not rows.num_rows:
-            return pa.array([], expression.kind)
+            return pa.array([], kind)
         try:
-            found = evaluate(BatchRows(rows))
+            found = evaluate(BatchRows(rows.select(range(inputs))))
         except pa.ArrowInvalid as error:
             raise ExpressionFailed(self.text, failure(error)) from None
-        return pa.repeat(found, rows.num_rows) if isinstance(found, pa.Scalar) else found
+        found = pa.repeat(found, rows.num_rows) if isinstance(found, pa.Scalar) else found
+        return found if found.type.equals(kind) else found.cast(kind)
 
     def to_text(self) -> str:
         """Return it as JSON."""
@@ -99,6 +107,26 @@ class Select:
         return Select(found["text"], fields, outputs)
 
 
+@dataclass(frozen=True, slots=True)
+class MadeColumns:
+    """What makes columns: `read` are those that it needs, of the table and of row tracking, some of them maybe twice.
+
+    `schema`: the made columns, and then the metadata columns.
+    """
+
+    read: pa.Schema
+    schema: pa.Schema
+    _makers: tuple[_Make, ...]
+
+    def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return change rows with the made columns, from change rows with the columns `read`.
+
+        Raises `ExpressionFailed` if an expression fails for a row.
+        """
+        made = [make(rows) for make in self._makers]
+        return pa.RecordBatch.from_arrays([*made, *rows.columns[len(self.read) :]], schema=self.schema)
+
+
 def parse_select(text: str, schema: pa.Schema, *, option: str = "select") -> Select:
     """Return the `select` of a text over the columns of a table.
 
@@ -109,11 +137,11 @@ def parse_select(text: str, schema: pa.Schema, *, option: str = "select") -> Sel
 
     outputs = tuple(bind_outputs(option, text, schema))
     _check_names(option, [name for name, _ in outputs])
-    return Select(text, _read_by(outputs, schema), outputs)
+    return Select(text, _read_by((expression for _, expression in outputs), schema), outputs)
 
 
-def _read_by(outputs: Iterable[tuple[str, Expression]], schema: pa.Schema) -> pa.Schema:
-    read = {column.path[0] for _, expression in outputs for column in columns_of(expression)}
+def _read_by(expressions: Iterable[Expression], schema: pa.Schema) -> pa.Schema:
+    read = {column.path[0] for expression in expressions for column in columns_of(expression)}
     return pa.schema([each for each in schema if each.name in read])
 
 
@@ -141,6 +169,27 @@ def _whole_column(expression: Expression) -> str | None:
     return expression.path[0] if isinstance(expression, Column) and len(expression.path) == 1 else None
 
 
+def _is_added(wanted: pa.Field) -> bool:
+    """Return whether no output makes a column: row tracking does, or the task's rows lack it."""
+    return is_absent(wanted) or ROW_TRACKING in (wanted.metadata or {})
+
+
+def _as_read(wanted: pa.Field, expression: Expression | None) -> pa.Field:
+    """Return the column of the table that leaves as `wanted`; without an expression it is one of row tracking."""
+    column = None if expression is None else _whole_column(expression)
+    metadata = {key: value for key, value in (wanted.metadata or {}).items() if key not in (SOURCE_NAME, COLUMN_ID)}
+    return wanted.with_name(column or wanted.name).with_metadata(metadata or None)
+
+
+def _nulls(kind: pa.DataType, rows: pa.RecordBatch) -> pa.Array:
+    return pa.nulls(rows.num_rows, kind)
+
+
 def _field(name: str, expression: Expression, fields: pa.Schema) -> pa.Field:
     column = _whole_column(expression)
-    return pa.field(name, expression.kind) if column is None else fields.field(column).with_name(name)
+    if column is None:
+        return pa.field(name, expression.kind, metadata={SOURCE_NAME: f"{_COMPUTED}{name}".encode()})
+    found = fields.field(column)
+    if name == column:
+        return found
+    return found.with_name(name).with_metadata({**(found.metadata or {}), SOURCE_NAME: column.encode()})

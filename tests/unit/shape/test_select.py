@@ -9,6 +9,8 @@ import pyarrow as pa
 import pytest
 
 from tailer.errors import ConfigError, ExpressionFailed
+from tailer.events import METADATA_FIELDS
+from tailer.schema.columns import physical_name, restated, select_columns
 from tailer.shape.kernels.keyed_hash import read_secret
 from tailer.shape.select import Select, parse_select
 
@@ -37,7 +39,16 @@ ROWS = pa.record_batch(
 def apply(text: str) -> pa.RecordBatch:
     """Return the rows as a `select` gives them."""
     select = parse_select(text, COLUMNS)
-    return select.apply(ROWS.select([*select.fields.names, "_change_type"]))
+    return made(select, select.schema)
+
+
+def made(select: Select, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the rows with the columns of `schema`."""
+    columns = select.making(schema)
+    read = [ROWS.column(field.name).cast(field.type) for field in columns.read]
+    metadata = [pa.nulls(ROWS.num_rows, field.type) for field in METADATA_FIELDS[1:]]
+    schema = pa.schema([*(field.remove_metadata() for field in columns.read), *METADATA_FIELDS])
+    return columns.apply(pa.RecordBatch.from_arrays([*read, ROWS["_change_type"], *metadata], schema=schema))
 
 
 @pytest.mark.parametrize(
@@ -54,23 +65,25 @@ def apply(text: str) -> pa.RecordBatch:
     ],
 )
 def test_values(text: str, expected: dict[str, list[object]]) -> None:
-    assert apply(text).to_pydict() == {**expected, "_change_type": ["insert", "delete"]}
+    found = apply(text)
+    assert found.schema.names[len(expected) :] == [field.name for field in METADATA_FIELDS]
+    assert found.select([*expected, "_change_type"]).to_pydict() == {**expected, "_change_type": ["insert", "delete"]}
 
 
 def test_a_column_keeps_its_type_its_array_and_its_identity() -> None:
     select = parse_select("tags AS labels, price, id AS number, * EXCLUDE (id, tags, price)", COLUMNS)
     assert select.schema.names == ["labels", "price", "number", "email", "home"]
-    assert select.schema.field("number").equals(pa.field("number", pa.int32(), metadata=IDENTITY), check_metadata=True)
-    found = select.apply(ROWS)
-    assert found.schema.types == [*select.schema.types, pa.string()]
+    number = select.schema.field("number")
+    assert (number.type, physical_name(number), number.metadata[b"PARQUET:field_id"]) == (pa.int32(), "id", b"7")
+    found = made(select, select.schema)
+    assert found.schema.types[:5] == select.schema.types
     assert found["labels"].buffers()[1].address == ROWS["tags"].buffers()[1].address
 
 
 def test_an_expression_has_a_type_of_its_own() -> None:
     select = parse_select("id * 2 AS id, NULL AS price, CAST(NULL AS DATE) AS day", COLUMNS)
-    assert select.schema.equals(
-        pa.schema([("id", pa.int32()), ("price", pa.decimal128(9, 2)), ("day", pa.date32())]), check_metadata=True
-    )
+    assert select.schema.equals(pa.schema([("id", pa.int32()), ("price", pa.decimal128(9, 2)), ("day", pa.date32())]))
+    assert not {*map(physical_name, select.schema)} & {*COLUMNS.names}
 
 
 @pytest.mark.parametrize(
@@ -123,5 +136,23 @@ def test_a_keyed_hash_has_its_secret_from_the_environment_or_a_file(
 def test_json_and_pickle() -> None:
     select = parse_select("id AS n, upper(email) AS email, home.city AS city", COLUMNS)
     assert Select.from_text(select.to_text()) == select == pickle.loads(pickle.dumps(select))
-    assert Select.from_text(select.to_text()).apply(ROWS.select(["id", "email", "home"])).num_columns == 3
-    assert select.only(["city"]).fields.names == ["home"]
+    assert made(Select.from_text(select.to_text()), select.schema) == made(select, select.schema)
+
+
+def test_some_of_the_columns_are_made_from_no_others() -> None:
+    select = parse_select("id AS n, upper(email) AS email, home.city AS city", COLUMNS)
+    assert select.making(select_columns(select.schema, ["city"])).read.names == ["home"]
+
+
+def test_columns_as_a_later_version_has_them() -> None:
+    """Compared rows have the columns of the last version: wider, under its names, and null where they are added."""
+    later = pa.schema([field.with_type(pa.int64()) if field.name == "id" else field for field in COLUMNS])
+    text = "email AS home, upper(email) AS email, id, id * 2 AS twice"
+    wanted = pa.schema([("new", pa.date32()), *parse_select(text, later).schema])
+    select = parse_select(text, COLUMNS)
+    found = made(select, restated(select.schema, wanted))
+    assert found.schema.types[:5] == [pa.date32(), pa.string(), pa.string(), pa.int64(), pa.int64()]
+    assert found.select(wanted.names).to_pylist() == [
+        {"new": None, "home": "a@x", "email": "A@X", "id": 1, "twice": 2},
+        {"new": None, "home": None, "email": None, "id": 2, "twice": 4},
+    ]
