@@ -30,7 +30,7 @@ def selected(task: ChangeTask, read: Read) -> Iterator[ChangeBatch]:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """How to make the columns `schema` of a task."""
+    """The way to make the columns `schema` of a task."""
 
     select: Select
     schema: pa.Schema

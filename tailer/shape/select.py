@@ -109,7 +109,7 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class MadeColumns:
-    """What makes columns: `read` are those that it needs, of the table and of row tracking, some of them maybe twice.
+    """Columns to make: `read` are those that this needs, of the table and of row tracking, some of them maybe twice.
 
     `schema`: the made columns, and then the metadata columns.
     """

@@ -139,7 +139,7 @@ def test_every_path_gives_the_rows_that_fulfil_a_condition(
     for version, answers in enumerate(judged.fulfilling):
         state = fold(state, expected.filter(pc.equal(expected["_commit_version"], version)), f"version {version}")
         assert_same(state, answers[number], f"version {version} by the snapshot of Spark")
-    assert 0 < state.total()
+    assert state.total() > 0
 
 
 def test_another_condition_in_the_middle_of_a_version_is_refused(
