@@ -9,7 +9,7 @@ plus `reading * TASKS`. The reading is made of CRC-32 of a text, and says in whi
     1 to 2**28              format 1: a Python `repr`, spelled out in `_old_text`. Read, no longer given to new versions
     2**28 + 1 to 2**29      format 2: JSON of the columns, and of those rules that are not `_USUAL`
     2**29 + 1 to 1.5*2**29  format 3: the same text, of a version with a map among its columns
-    above                   format 4: a condition alone (`tailer.read.shaping`), of a version that is not compared
+    above                   format 4: `where` and `select` alone (`tailer.read.shaping`): no rows are compared
 
 In formats 2 and 3, the text has `where` and `select`, too, if they are given. In formats 1 and 2, the order of a map's
 entries counts: maps with the same entries in another order differ. A version with maps that was begun in one of
@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from tailer.changelog.rules import PairingRules
 from tailer.errors import ConfigError
-from tailer.plan import TASKS, ChangePlan, Position
+from tailer.plan import TASKS, ChangePlan, Position, Regime
 
 __all__ = ["check_reading", "has_maps_in_order", "renumbered", "unusual"]
 
@@ -70,8 +70,9 @@ def check_reading(plan: ChangePlan, after: Position | None) -> None:
     """
     if after is None or not _is_inside(plan, after):
         return
-    # A condition may have left no file, but then nothing before the position fulfilled it either.
-    if plan.skipped is None and not plan.tasks:
+    # A condition may have left no file, but then nothing before the position fulfilled it either. A snapshot has
+    # several plans, and the position may be in another one.
+    if not plan.tasks and (plan.skipped is None or plan.regime is Regime.SNAPSHOT):
         return
     if plan.tasks and after.task // TASKS == plan.tasks[0].index // TASKS:
         return

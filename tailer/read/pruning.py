@@ -25,14 +25,15 @@ def prune(plan: ChangePlan) -> ChangePlan:
     Of the columns of a condition, those that the rows of a task do not have are unknown. The tasks that stay lose
     their statistics: they are large, and nobody needs them again.
     """
-    kept, skipped = [], []
+    kept, skipped = [], {}
     for task in plan.tasks:
         if task.where is not None and not task.where.may_hold(task_ranges(task, _known(task, task.where.fields))):
-            skipped.append(task.size_bytes)
+            skipped[task.uri, task.fragment] = task.size_bytes
         else:
             kept.append(task if task.stats is None else replace(task, stats=HELD))
-    found = SkippedFiles(len(skipped), sum(skipped)) if skipped else None
-    return replace(plan, tasks=tuple(kept), skipped=found)
+    # A file may have several tasks.
+    sizes = [size for file, size in skipped.items() if file not in {(task.uri, task.fragment) for task in kept}]
+    return replace(plan, tasks=tuple(kept), skipped=SkippedFiles(len(sizes), sum(sizes)) if skipped else None)
 
 
 def _known(task: ChangeTask, fields: pa.Schema) -> pa.Schema:

@@ -5,11 +5,12 @@ others have those after it. What a condition lets through are the changes of the
 fulfil it. Rows are filtered before they are compared, so an update of which one image fulfils the condition has no
 partner there, and is a delete or an insert.
 
-Positions must say by which condition a version was read, so that another one does not go on in the middle of it. So the
-task numbers of a version that is not compared by rules are shifted by a number made of the condition's text. It is in
-positions and event ids, a persisted format: format 4 of `tailer.changelog.task_ids`.
+Positions must say by which texts a version was read, so that others do not go on in the middle of it. So the task
+numbers of a version that is not compared by rules are shifted by a number made of the texts. It is in positions and
+event ids, a persisted format: format 4 of `tailer.changelog.task_ids`.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -19,7 +20,7 @@ from zlib import crc32
 import pyarrow as pa
 
 from tailer.errors import ConfigError
-from tailer.plan import TASKS, ChangePlan
+from tailer.plan import SNAPSHOT_TASKS, TASKS, ChangePlan, ChangeTask
 from tailer.read.pruning import prune
 from tailer.schema.columns import physical_name, restated, restates
 from tailer.shape.condition import Condition, parse_condition
@@ -71,13 +72,12 @@ def with_condition(plan: ChangePlan, text: str, columns: pa.Schema | None = None
     for task in plan.tasks:
         if id(task.schema) not in own:
             own[id(task.schema)] = _before(plan, parse, latest, _named(task.schema, columns))
-    shift = (_FIRST_READING + crc32(text.encode()) % _READINGS) * TASKS
-    tasks = (replace(task, where=own[id(task.schema)], index=task.index + shift) for task in plan.tasks)
-    return prune(replace(plan, tasks=tuple(tasks)))
+    tasks = (replace(task, where=own[id(task.schema)]) for task in plan.tasks)
+    return prune(replace(plan, tasks=tuple(map(_numbered, tasks))))
 
 
 def with_select(plan: ChangePlan, text: str) -> ChangePlan:
-    """Return the plan of rows with the columns that the `select` of `text` makes. Positions do not change.
+    """Return the plan of rows with the columns that the `select` of `text` makes.
 
     Raises `ConfigError` where it does not fit the columns of the version, unless the version has none (`is_bare`).
     """
@@ -92,8 +92,18 @@ def with_select(plan: ChangePlan, text: str) -> ChangePlan:
     tasks = []
     for task in plan.tasks:
         select, schema = made[id(task.schema)]
-        tasks.append(replace(task, schema=schema, select=select))
+        tasks.append(_numbered(replace(task, schema=schema, select=select)))
     return replace(plan, schema=made[id(plan.schema)][1], tasks=tuple(tasks))
+
+
+def _numbered(task: ChangeTask) -> ChangeTask:
+    """Give a task the number for its condition and its columns."""
+    shapes = {"select": task.select, "where": task.where}
+    texts = {name: shape.text for name, shape in shapes.items() if shape is not None}
+    canonical = json.dumps(texts, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
+    reading = _FIRST_READING + crc32(canonical.encode("ascii")) % _READINGS
+    first = SNAPSHOT_TASKS if task.index >= SNAPSHOT_TASKS else 0
+    return replace(task, index=first + reading * TASKS + task.index % TASKS)
 
 
 def selected_schema(schema: pa.Schema, text: str) -> pa.Schema | None:

@@ -155,10 +155,10 @@ def check_select(text: str | None, option: str = "select") -> None:
 
 def _check_names(option: str, names: list[str]) -> None:
     for index, name in enumerate(names):
-        if name in METADATA_NAMES:
+        if name.lower() in METADATA_NAMES:
             remedy = "Give it another name: expression AS name."
             raise ConfigError(option, f"change rows have a metadata column {name}", remedy)
-        if name in names[:index]:
+        if name.lower() in map(str.lower, names[:index]):
             remedy = "Leave one out, or give it another name: expression AS name."
             raise ConfigError(option, f"has two columns {name}", remedy)
     if not names:

@@ -28,7 +28,6 @@ def main(reader: str, path: str, where: str) -> None:
     """Read, and print what it took."""
     read = {"ours": _ours, "delta-rs": _delta_rs}[reader]
     if reader == "ours":  # imports do not count
-
         import tailer.api  # noqa: PLC0415
         import tailer.shape.parse.bind  # noqa: F401, PLC0415
     start, cpu = time.perf_counter(), time.process_time()

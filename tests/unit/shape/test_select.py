@@ -92,6 +92,8 @@ def test_an_expression_has_a_type_of_its_own() -> None:
         ("", "leaves no column|this is no"),
         ("id,", "no list of columns"),
         ("id, id", "two columns id"),
+        ("id, email AS ID", "two columns ID"),
+        ("id AS _Commit_Version", "metadata column _Commit_Version"),
         ("*, email AS email", "two columns email"),
         ("mail", "no column mail"),
         ("id + 1", "has no name"),
