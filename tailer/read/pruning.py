@@ -31,8 +31,8 @@ def prune(plan: ChangePlan) -> ChangePlan:
             skipped[task.uri, task.fragment] = task.size_bytes
         else:
             kept.append(task if task.stats is None else replace(task, stats=HELD))
-    # A file may have several tasks.
-    sizes = [size for file, size in skipped.items() if file not in {(task.uri, task.fragment) for task in kept}]
+    read = {(task.uri, task.fragment) for task in kept}  # a file may have several tasks
+    sizes = [size for file, size in skipped.items() if file not in read]
     return replace(plan, tasks=tuple(kept), skipped=SkippedFiles(len(sizes), sum(sizes)) if skipped else None)
 
 

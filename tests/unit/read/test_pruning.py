@@ -176,7 +176,12 @@ def stats_of(**values: int) -> Mapping[str, Any]:
 def test_files_without_a_row_are_left_out() -> None:
     fields = pa.schema([("a", LONG), ("p", TEXT)])
     tasks = [
-        replace(where_five(with_stats(fields, stats), fields), index=number, partition_values=(("p", "x"),))
+        replace(
+            where_five(with_stats(fields, stats), fields),
+            index=number,
+            uri=f"/t/{number}",
+            partition_values=(("p", "x"),),
+        )
         for number, stats in enumerate([stats_of(a=4), stats_of(a=5), None, stats_of(b=4), stats_of(a=6)])
     ]
     found = prune(plan_of(fields, *tasks))
