@@ -96,6 +96,30 @@ def test_a_snapshot_and_the_changes_after_it(path: Path) -> None:
     assert read(path, columns=["id"], start=3) == CHANGES[4:]
 
 
+@pytest.mark.parametrize("stable", [False, True])
+def test_chosen_rows_and_columns(tmp_path: Path, stable: bool) -> None:
+    """They are what a filter in Python leaves of all rows; half an update is a delete or an insert."""
+    data = tmp_path / "t"
+    lance.write_dataset(numbers(*range(20)), data, enable_stable_row_ids=stable)
+    lance.dataset(data).delete("id % 5 = 0")
+    lance.dataset(data).update({"t": "concat('u', t)"}, where="id % 4 = 1")
+    lance.write_dataset(numbers(*range(20, 30)), data, mode="append")
+    every = [row for batch in tailer.changes(data) for row in batch.to_pylist()]
+    options = {"where": "id > 3 AND t LIKE 't%'", "select": "concat('*', right(t, 1)) AS t, id * 2 AS twice"}
+    found = [row for batch in tailer.changes(data, **options) for row in batch.to_pylist()]
+    plain = {"update_preimage": "delete", "update_postimage": "insert"}
+
+    def chosen(row: dict[str, Any]) -> str:
+        kind = row["_change_type"]
+        return json.dumps([row["_commit_version"], plain.get(kind, kind), "*" + row["t"][-1], row["id"] * 2])
+
+    wanted = sorted(chosen(row) for row in every if row["id"] > 3 and row["t"].startswith("t"))
+    assert wanted == sorted(
+        json.dumps([row["_commit_version"], row["_change_type"], row["t"], row["twice"]]) for row in found
+    )
+    assert {row["_change_type"] for row in found} == {"insert", "delete"}
+
+
 def test_plan_names_fragments_and_needs_no_rows(path: Path) -> None:
     done = command("plan", path, 2)
     assert done.returncode == 0, done.stderr

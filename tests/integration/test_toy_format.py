@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+import tailer
 import tailer.spark
 from tests.support.daemon.commands import background, complaints
 from tests.support.daemon.commands import tailer as run
@@ -47,6 +48,20 @@ def test_tail(table: ToyTable, python_path: str) -> None:
         done = run("tail", table.path, "--from", "earliest", "--to", "latest", *options, PYTHONPATH=python_path)
         assert (done.returncode, complaints(done.stderr)) == (0, [])
         assert folded(map(json.loads, done.stdout.splitlines())) == table.history[-1]
+
+
+@pytest.mark.usefixtures("python_path")
+def test_chosen_rows_and_columns(table: ToyTable) -> None:
+    """They are what a filter in Python leaves of all rows."""
+    every = [row for batch in tailer.changes(table.path) for row in batch.to_pylist()]
+    options = {"where": "id % 3 = 1 AND name <> 'n1'", "select": "id + 1 AS next, concat('*', right(name, 1)) AS name"}
+    found = [row for batch in tailer.changes(table.path, **options) for row in batch.to_pylist()]
+    assert found == [
+        {"next": row.pop("id") + 1, **row, "name": "*" + row["name"][-1]}
+        for row in every
+        if row["id"] % 3 == 1 and row["name"] != "n1"
+    ]
+    assert {row["_change_type"] for row in found} == {"insert", "delete"}
 
 
 def test_without_the_package_the_error_names_the_formats(table: ToyTable) -> None:
