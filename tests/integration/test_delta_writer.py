@@ -16,6 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
+import tailer
 from tailer.changelog.rules import PairingRules
 from tailer.engine.local import LocalEngine
 from tailer.errors import (
@@ -37,6 +38,8 @@ from tailer.stores.wakeup import TimerWake
 from tailer_sinks.delta.sink import DeltaSink
 from tailer_sinks.memory import MemorySink
 from tests.support.histories.long_history import LongHistory
+from tests.support.oracle import rows as answers
+from tests.support.oracle.rows import assert_same
 from tests.support.spark.executor_writes import Delivering, Interrupted, rows_of
 from tests.support.tables.handwritten import HandwrittenTable
 
@@ -85,6 +88,19 @@ def test_a_backlog_is_one_commit(delivering: Delivering, spark: SparkSession) ->
     assert commits(delivering.target) == 3
     delivering.by_executors(spark)
     assert commits(delivering.target) == 3
+
+
+def test_chosen_rows_and_columns(delivering: Delivering, spark: SparkSession) -> None:
+    """The driver and executors take turns: the target has what `tailer.changes` gives."""
+    policy = Policy(where="id % 3 <> 1", select="id, id * 2 AS twice, sha2(CAST(id AS string), 256) AS mask")
+    chosen = replace(delivering, policy=policy)
+    chosen.by_executors(spark, 30)
+    chosen.by_driver(40)
+    chosen.by_executors(spark)
+    same_as_driver(chosen)
+    found = pa.table(DeltaTable(chosen.target).scan())
+    wanted = pa.Table.from_batches(tailer.changes(chosen.source, where=policy.where, select=policy.select))
+    assert_same(answers.rows_of(found.select(wanted.column_names)), answers.rows_of(wanted), "target")
 
 
 def test_driver_and_executors_go_on_where_the_other_stopped(delivering: Delivering, spark: SparkSession) -> None:
