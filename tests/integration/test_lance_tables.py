@@ -105,8 +105,8 @@ def test_chosen_rows_and_columns(tmp_path: Path, stable: bool) -> None:
     lance.dataset(data).update({"t": "concat('u', t)"}, where="id % 4 = 1")
     lance.write_dataset(numbers(*range(20, 30)), data, mode="append")
     every = [row for batch in tailer.changes(data) for row in batch.to_pylist()]
-    options = {"where": "id > 3 AND t LIKE 't%'", "select": "concat('*', right(t, 1)) AS t, id * 2 AS twice"}
-    found = [row for batch in tailer.changes(data, **options) for row in batch.to_pylist()]
+    where, select = "id > 3 AND t LIKE 't%'", "concat('*', right(t, 1)) AS t, id * 2 AS twice"
+    found = [row for batch in tailer.changes(data, where=where, select=select) for row in batch.to_pylist()]
     plain = {"update_preimage": "delete", "update_postimage": "insert"}
 
     def chosen(row: dict[str, Any]) -> str:

@@ -54,8 +54,8 @@ def test_tail(table: ToyTable, python_path: str) -> None:
 def test_chosen_rows_and_columns(table: ToyTable) -> None:
     """They are what a filter in Python leaves of all rows."""
     every = [row for batch in tailer.changes(table.path) for row in batch.to_pylist()]
-    options = {"where": "id % 3 = 1 AND name <> 'n1'", "select": "id + 1 AS next, concat('*', right(name, 1)) AS name"}
-    found = [row for batch in tailer.changes(table.path, **options) for row in batch.to_pylist()]
+    where, select = "id % 3 = 1 AND name <> 'n1'", "id + 1 AS next, concat('*', right(name, 1)) AS name"
+    found = [row for batch in tailer.changes(table.path, where=where, select=select) for row in batch.to_pylist()]
     assert found == [
         {"next": row.pop("id") + 1, **row, "name": "*" + row["name"][-1]}
         for row in every
