@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from tailer.engine.local import LocalEngine
 from tailer.plan import ChangePlan, Position
-from tailer.read import batch_sizes
 from tailer.read.execute import execute
+from tailer.read.parquet import batch_sizes
 from tests.support.follow import Followed, plans, run_plan
 from tests.support.histories.random_history import History, Shape, quick
 from tests.support.oracle.rows import Row, rows_in_order
