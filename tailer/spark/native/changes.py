@@ -36,8 +36,9 @@ def changes(
 
     `start`, `end`: as in `tailer.changes`. `options`: those of the data source (`tailer.spark.source.options`) that say
     what the rows are and how to reach a store: `columns`, `carryovers`, `computeUpdates`, `netChanges`, `key`,
-    `rowIds`, `allowedRoots` and the others. The columns are those of the table, then `_change_type`, `_commit_version`
-    and `_commit_timestamp`. The versions are decided now: reading again gives the same rows. Rows have no order.
+    `rowIds`, `allowedRoots` and the others; None is as if the option was not given. The columns are those of the table,
+    then `_change_type`, `_commit_version` and `_commit_timestamp`. The versions are decided now: reading again gives
+    the same rows. Rows have no order.
 
     Raises `ConfigError`, also for a session of Spark Connect, and what reading the log raises.
     """
