@@ -117,6 +117,7 @@ class KafkaSinkTests(SinkTests):
             consumer.close()
 
 
+@pytest.mark.nightly
 class TestRouted(KafkaSinkTests):
     """The rows of the contract have no column in common, so the version of rows names their topic."""
 
