@@ -69,9 +69,10 @@ def test_killed_with_rows_that_are_too_large(tmp_path: Path, kafka: KafkaCluster
         killed(lanes, FEW_KILLS, 5)
 
 
-def test_killed_with_rows_in_topics_of_their_own(tmp_path: Path, kafka: KafkaCluster) -> None:
+def test_killed_with_chosen_rows_in_topics_of_their_own(tmp_path: Path, kafka: KafkaCluster) -> None:
     history = History(tmp_path / "table", seed=8, length=80, large=600, large_every=10)
-    with Lanes(tmp_path, history, kafka.bootstrap_servers, [Lane(client, routed=True) for client in CLIENTS]) as lanes:
+    pipelines = [Lane(client, routed=True, chosen=True) for client in CLIENTS]
+    with Lanes(tmp_path, history, kafka.bootstrap_servers, pipelines) as lanes:
         killed(lanes, FEW_KILLS, 5)
 
 

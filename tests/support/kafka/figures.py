@@ -52,10 +52,10 @@ class Read:
 
 @dataclass(frozen=True)
 class Part:
-    """The rows of a table for which `has` is true, with the changes that make them from nothing."""
+    """The rows of a table that `own` does not make None, as `own` makes them, with the changes that lead to them."""
 
     whole: History
-    has: Callable[[Row], bool]
+    own: Callable[[Row], Row | None]
 
     @property
     def published(self) -> int:
@@ -68,7 +68,7 @@ class Part:
         return Counter(change for change in parts if change[2:] != (None, None))
 
     def _own(self, row: Row | None) -> Row | None:
-        return row if row is not None and self.has(row) else None
+        return None if row is None else self.own(row)
 
 
 def ends_of(topic: str, ends: Sequence[Record]) -> list[Record]:
@@ -238,7 +238,7 @@ def _fold_faults(history: History | Part, events: Sequence[_Event], lettered: se
 def _table(history: History | Part) -> dict[int, Row]:
     """Return the table's rows, read by another reader; no other one reads shredded Variants."""
     if isinstance(history, Part):
-        return {key: row for key, row in _table(history.whole).items() if history.has(row)}
+        return {key: own for key, row in _table(history.whole).items() if (own := history.own(row)) is not None}
     if history.variants:
         return history.rows()
     rows: list[dict[str, Any]] = [

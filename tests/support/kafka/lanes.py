@@ -103,7 +103,8 @@ class Daemon:
 class Lane:
     """A pipeline with topics of its own. `options`: of its sink, over those of all lanes.
 
-    `routed`: rows whose note is `plain` have a topic of their own.
+    `routed`: rows whose note is `plain` have a topic of their own. `chosen`: of a routed lane, only some rows are
+    delivered, with other values of `n`.
     """
 
     client: str
@@ -111,6 +112,7 @@ class Lane:
     options: dict[str, Any] = field(default_factory=dict)
     partitions: int = 3
     routed: bool = False
+    chosen: bool = False
 
     def __post_init__(self) -> None:
         self.name = "-".join(
@@ -134,9 +136,17 @@ class Lane:
         """The topics for rows."""
         return [self.topic, f"{self.topic}-plain"] if self.routed else [self.topic]
 
-    def _is_in(self, topic: str, row: Row) -> bool:
-        """Return whether the row belongs to the topic."""
-        return topic == (f"{self.topic}-plain" if row[2] == "plain" else self.topic)
+    def _own(self, topic: str, row: Row) -> Row | None:
+        """Return the row as it is delivered to the topic; None if it is not."""
+        key, n, note = row
+        if topic != (f"{self.topic}-plain" if note == "plain" else self.topic) or (self.chosen and n % 5 == 0):
+            return None
+        return (key, 10 * n, note) if self.chosen else row
+
+    @property
+    def shape(self) -> dict[str, str]:
+        """The options of the pipeline that choose rows and columns."""
+        return {"where": "n % 5 <> 0", "select": "note, 10 * n AS n, id"} if self.chosen else {}
 
     def sink_options(self, bootstrap_servers: str, progress_topic: str) -> dict[str, Any]:
         """The sink's options."""
@@ -177,7 +187,7 @@ class Lane:
         ends = [record for record in records if record.topic == f"{self.topic}-ends"]
         found = []
         for topic in self.row_topics:
-            part = Part(history, partial(self._is_in, topic))
+            part = Part(history, partial(self._own, topic))
             events = [record for record in records if record.topic == topic]
             found.append(keyed_figures(part, Read(events, ends_of(topic, ends))))
         return total(found)
@@ -213,6 +223,7 @@ class Lanes:
         for lane in lanes:
             given = lane.sink_options(address or bootstrap_servers, self.progress_topic) | options
             text += f'[pipelines.{lane.name}]\ntable = "{history.path}"\npoll_interval_s = 0.05\n'
+            text += "".join(f"{name} = {_toml(value)}\n" for name, value in lane.shape.items())
             text += f'[pipelines.{lane.name}.sink]\nkind = "kafka"\n'
             text += "".join(f"{name} = {_toml(value)}\n" for name, value in given.items())
         self.config.write_text(text)
