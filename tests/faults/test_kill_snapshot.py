@@ -23,7 +23,7 @@ from tests.support.daemon.process import Daemon, DeltaDestination, Destination, 
 from tests.support.streams import Growing
 from tests.support.waiting import until
 
-FILES: Final = 36
+FILES: Final = 18
 ROWS: Final = 60
 ROWS_TOGETHER: Final = 10
 KILLS: Final = 2
