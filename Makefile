@@ -95,7 +95,7 @@ nightly test-nightly: export LAKE_TAILER_SEED := $(or $(LAKE_TAILER_SEED),$(shel
 nightly: setup $(CONNECT)/.synced $(LAKE_TAILER_SPARK_KAFKA_JARS)
 	@$(MAKE) --keep-going check-deploy test-all test-connect test-nightly
 
-test-nightly: setup $(LAKE_TAILER_SPARK_KAFKA_JARS)
+test-nightly: setup $(LAKE_TAILER_SPARK_KAFKA_JARS) $(SPARK_CLASSES)
 	@echo "LAKE_TAILER_SEED=$$LAKE_TAILER_SEED"
 	$(PYTEST) --tier nightly --timeout=0 -s
 
@@ -139,7 +139,8 @@ check-unit:
 bench: setup $(LAKE_TAILER_SPARK_KAFKA_JARS)
 	$(BIN)/pytest tests/bench --tier bench --timeout=0
 
-setup: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_VERSITYGW) $(CLOUD_SERVERS) $(SPARK_CLASSES)
+# Without the archive of Spark's classes: targets that do not need it are made while it is.
+setup: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_VERSITYGW) $(CLOUD_SERVERS)
 
 java:
 	@command -v java >/dev/null || $(call lacks,Java 17 or newer)
