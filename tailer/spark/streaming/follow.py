@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
+from typing import Protocol, runtime_checkable
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -23,16 +24,35 @@ from tailer.spark.java import check_session
 from tailer.spark.native.frames import frame
 from tailer.spark.native.options import Option, source_options
 from tailer.spark.next_step import with_next_step
+from tailer.spark.source.admission import Work
 from tailer.spark.source.data_source import TailerSource
-from tailer.spark.source.options import read_options
+from tailer.spark.source.options import SourceOptions, read_options
+from tailer.spark.source.views import TypedView
 from tailer.spark.streaming.driver_stream import DriverStreams, check_stream
-from tailer.spark.write.kafka_shards import KafkaShards
 from tailer.start import Place, Start, StartKind
 
 __all__ = ["follow"]
 
 
-Deliver = Callable[[DataFrame, int], None] | KafkaShards
+@runtime_checkable
+class TakesPositions(Protocol):
+    """A destination with progress of its own, by the positions of rows, such as `tailer.spark.into_kafka` returns.
+
+    A port, because executors import this module, and may lack what that destination imports.
+    """
+
+    def wanted(self, chosen: SourceOptions) -> SourceOptions:
+        """Return the options of the rows that it needs. Raises `ConfigError` for those that do not go with it."""
+        ...
+
+    def deliver(
+        self, rows: DataFrame, chosen: SourceOptions, view: TypedView, work: Work, is_stopped: Callable[[], bool]
+    ) -> None:
+        """Deliver a micro-batch. `is_stopped`: whether the query was told to end."""
+        ...
+
+
+Deliver = Callable[[DataFrame, int], None] | TakesPositions
 
 
 def follow(
@@ -66,7 +86,7 @@ def follow(
         read_options(given).check_stream()
     name = os.fspath(table)
     source = TailerSource(given)
-    chosen = source.choose(deliver.wanted if isinstance(deliver, KafkaShards) else lambda options: options)
+    chosen = source.choose(deliver.wanted if isinstance(deliver, TakesPositions) else lambda options: options)
     # A notebook has an event loop of its own in this thread.
     with ThreadPoolExecutor(1, "tailer-planning") as thread:
         thread.submit(source.schema).result()
@@ -76,7 +96,7 @@ def follow(
         view, work = streams.planned()
         with with_next_step(), ExitStack() as kept:
             rows = frame(batch.sparkSession, name, view, work, kept)
-            if isinstance(deliver, KafkaShards):
+            if isinstance(deliver, TakesPositions):
                 deliver.deliver(rows, chosen, view, work, partial(_is_stopped, spark))
             else:
                 deliver(rows, number)
