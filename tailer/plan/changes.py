@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from tailer.errors import ConfigError, did_you_mean
 from tailer.plan.position import TASKS
-from tailer.plan.task import ChangeTask, schema_from_text, schema_to_text
+from tailer.plan.task import ChangeTask
 from tailer.schema.columns import METADATA_NAMES, RESERVED, ROW_IDS, add_row_ids, refuse_names, select_columns
+from tailer.schema.texts import schema_from_text, schema_to_text
 from tailer.schema.variant_paths import with_paths
 
 __all__ = ["ChangePlan", "Regime", "SkippedFiles"]

@@ -5,13 +5,13 @@ A `ChangeTask` names one file, the rows of it that changed, and the kind of chan
 wherever it runs. Tasks contain no secrets: how to reach a store is not part of them.
 """
 
-import base64
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final, Self
 
 import pyarrow as pa
 
+from tailer.schema.texts import schema_from_text, schema_to_text
 from tailer.shape.condition import Condition
 from tailer.shape.select import Select
 
@@ -23,8 +23,6 @@ __all__ = [
     "Refinement",
     "RowTracking",
     "TaskKind",
-    "schema_from_text",
-    "schema_to_text",
 ]
 
 
@@ -181,16 +179,6 @@ class ChangeTask:
                 "select": None if "select" not in value else Select.from_text(value["select"]),
             }
         )
-
-
-def schema_to_text(schema: pa.Schema) -> str:
-    """Return a schema as text, for JSON."""
-    return base64.b64encode(schema.serialize().to_pybytes()).decode("ascii")
-
-
-def schema_from_text(text: str) -> pa.Schema:
-    """Rebuild a schema from the text that `schema_to_text` returned."""
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
 def _vector(value: dict[str, Any] | None) -> DeletionVectorRef | None:

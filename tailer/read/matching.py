@@ -10,7 +10,7 @@ delete and an insert, too: nothing says which belong together. Such deletes come
 before all other rows.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,7 +38,6 @@ class RowFilter:
         self._condition = condition
         self._projection = projection
         self._schema = pa.schema(list(projection.schema)[: len(condition.fields)])
-        self.columns: Sequence[str] = projection.columns
 
     def fulfilling(self, batch: pa.RecordBatch, indices: pa.Array, position: int) -> pa.Array:
         """Return those of the ascending `indices` whose rows fulfil the condition.
@@ -90,27 +89,29 @@ def rows_of_changes(
 
 
 class _Rows:
-    """The rows of a row group: their change types, and whether they fulfil the condition."""
+    """The rows of a row group, a bit each: which are of a change type, and which fulfil the condition."""
 
-    def __init__(self, start: int, types: pa.Array, fulfils: pa.Array) -> None:
+    def __init__(
+        self, start: int, deletes: pa.Array, preimages: pa.Array, postimages: pa.Array, fulfils: pa.Array
+    ) -> None:
         self.start = start
-        self.end = start + len(types)
-        self._types = types
+        self.end = start + len(fulfils)
+        self._deletes = deletes
+        self.preimages = preimages
+        self.postimages = postimages
         self.fulfils = fulfils
-        self.preimages = pc.equal(types, ChangeType.UPDATE_PREIMAGE.value)
-        self.postimages = pc.equal(types, ChangeType.UPDATE_POSTIMAGE.value)
         self._last: tuple[bool, bool] = (False, False)  # of the row before the first
 
     @classmethod
     def of(cls, start: int, batches: Batches, row_filter: RowFilter) -> "_Rows":
         """Take the batches of a row group whose first row is at `start`."""
-        types, masks = [_NO_TYPES], [_NO_MASK]
+        found = [[_NO_BITS] * 4]
         for batch, position in batches:
-            types.append(batch.column(CHANGE_TYPE).cast(pa.string()))
-            if types[-1].null_count:
+            types = batch.column(CHANGE_TYPE).cast(pa.string())
+            if types.null_count:
                 raise pa.ArrowInvalid(NO_TYPE)
-            masks.append(row_filter.mask(batch, position))
-        return cls(start, pa.concat_arrays(types), pa.concat_arrays(masks))
+            found.append([*(pc.equal(types, each.value) for each in _TYPES), row_filter.mask(batch, position)])
+        return cls(start, *map(pa.concat_arrays, zip(*found, strict=True)))
 
     def follows(self, before: "_Rows") -> None:
         """Note the last row of the row group before."""
@@ -129,7 +130,7 @@ class _Rows:
         )
         leaves = pc.and_not(self.preimages, pc.and_(next_post, next_fulfils))
         comes = pc.and_not(self.postimages, pc.and_(before_pre, before_fulfils))
-        deletes = pc.or_(pc.equal(self._types, ChangeType.DELETE.value), leaves)
+        deletes = pc.or_(self._deletes, leaves)
         if kind is TaskKind.CDC_DELETES:
             self._note(found, deletes, leaves)
         else:
@@ -144,8 +145,8 @@ class _Rows:
         return bitmap_of(pc.add(indices, pa.scalar(self.start, pa.int64())))
 
 
-_NO_TYPES: Final = pa.array([], pa.string())
-_NO_MASK: Final = pa.array([], pa.bool_())
+_TYPES: Final = (ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE, ChangeType.UPDATE_POSTIMAGE)
+_NO_BITS: Final = pa.array([], pa.bool_())
 
 
 def _shifted(values: pa.Array, last: bool) -> pa.Array:

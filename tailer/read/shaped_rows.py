@@ -50,12 +50,12 @@ def _columns_of(select: Select, schema: pa.Schema) -> MadeColumns:
 
 def fulfilling(task: ChangeTask, read: Read) -> Iterator[ChangeBatch]:
     """Yield the rows of a task that fulfil its condition: read the condition's columns first, then those rows."""
-    condition, fulfilling = task.where, BitMap64()
+    condition, found = task.where, BitMap64()
     assert condition is not None, "asked by the caller"
     for batch in read(replace(task, schema=condition.fields, where=None)):
-        fulfilling |= bitmap_of(batch.row_index.filter(condition.mask(batch.rows)))
-    for batch in read(replace(task, where=None)) if fulfilling else ():
-        some = fulfilling & span(batch.row_index[0].as_py(), batch.last_row + 1)
+        found |= bitmap_of(batch.row_index.filter(condition.mask(batch.rows)))
+    for batch in read(replace(task, where=None)) if found else ():
+        some = found & span(batch.row_index[0].as_py(), batch.last_row + 1)
         kept = pc.is_in(batch.row_index, value_set=positions_of(some))
         if kept.true_count:
             yield replace(batch, rows=batch.rows.filter(kept), row_index=batch.row_index.filter(kept))

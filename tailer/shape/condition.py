@@ -1,6 +1,5 @@
 """A SQL condition over the columns of a table: which rows fulfil it, and where no row can."""
 
-import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.errors import ExpressionFailed
+from tailer.schema.texts import schema_from_text, schema_to_text
 from tailer.shape.evaluate import Evaluator, compiled, failure
 from tailer.shape.ranges import ColumnRange, may_be_true
 from tailer.shape.rows import BatchRows
@@ -65,7 +65,7 @@ class Condition:
 
     def to_text(self) -> str:
         """Return the condition as JSON."""
-        fields = base64.b64encode(self.fields.serialize().to_pybytes()).decode()
+        fields = schema_to_text(self.fields)
         found = {"format": _FORMAT, "text": self.text, "fields": fields, "expression": to_json(self.expression)}
         return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
 
@@ -75,7 +75,7 @@ class Condition:
         found = json.loads(text)
         if found["format"] != _FORMAT:
             raise ValueError(f"a condition of format {found['format']}; this release reads {_FORMAT}")
-        fields = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["fields"])))
+        fields = schema_from_text(found["fields"])
         return Condition(found["text"], fields, from_json(found["expression"], column_types(fields)))
 
 

@@ -5,7 +5,6 @@ under whatever name it leaves. Any other expression gives a column of its own ty
 and is never taken for a column of the table.
 """
 
-import base64
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from tailer.schema.columns import (
     output_schema,
     physical_name,
 )
+from tailer.schema.texts import schema_from_text, schema_to_text
 from tailer.shape.evaluate import Evaluator, compiled, failure
 from tailer.shape.rows import BatchRows
 from tailer.shape.tree import Column, Expression, column_types, columns_of, from_json, to_json
@@ -90,7 +90,7 @@ class Select:
 
     def to_text(self) -> str:
         """Return it as JSON."""
-        fields = base64.b64encode(self.fields.serialize().to_pybytes()).decode()
+        fields = schema_to_text(self.fields)
         outputs = [[name, to_json(expression)] for name, expression in self.outputs]
         found = {"format": _FORMAT, "text": self.text, "fields": fields, "outputs": outputs}
         return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
@@ -101,7 +101,7 @@ class Select:
         found = json.loads(text)
         if found["format"] != _FORMAT:
             raise ValueError(f"a select of format {found['format']}; this release reads {_FORMAT}")
-        fields = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["fields"])))
+        fields = schema_from_text(found["fields"])
         types = column_types(fields)
         outputs = tuple((name, from_json(expression, types)) for name, expression in found["outputs"])
         return Select(found["text"], fields, outputs)
