@@ -20,7 +20,7 @@ from tests.support.s3.server import S3Server, serving_s3proxy, serving_versitygw
 from tests.support.seeds import repeats
 from tests.support.spark.java import small_work
 from tests.support.spark.session import build_spark
-from tests.tiers import BY_HAND, TIERS, Watch, names_of, sample, select, set_markers, tier_of, watching
+from tests.tiers import BY_HAND, TIERS, Watch, may_hold, names_of, sample, select, set_markers, tier_of, watching
 
 # Units use nothing that a marker names, so `make test` has all but repetition.
 UNITS: Final = Path(__file__).parent / "unit"
@@ -60,9 +60,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out half of the tests where none of them can be of the tier: collecting them takes ten seconds."""
-    tiers = config.getoption("tier")
-    return True if tiers and not {*UNIT_TIERS} & {*tiers} and collection_path == UNITS else None
+    """Leave out what has no test of the tier: collecting all tests takes many seconds of each process."""
+    tiers: list[str] = config.getoption("tier") or []
+    if not tiers:
+        return None
+    if collection_path == UNITS:
+        return None if {*UNIT_TIERS} & {*tiers} else True
+    is_module = collection_path.suffix == ".py" and collection_path.is_file()
+    return True if is_module and not any(may_hold(collection_path, tier) for tier in tiers) else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -71,6 +76,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         set_markers(item)
     sample(items)
+    if hidden := [item.nodeid for item in items if not may_hold(item.path, tier_of(names_of(item)))]:
+        raise pytest.UsageError(f"name the marker or fixture that decides the tier in the modules of: {hidden}")
     units = (item for item in items if UNITS in item.path.parents)
     if others := [item.nodeid for item in units if tier_of(names_of(item)) not in UNIT_TIERS]:
         raise pytest.UsageError(f"tests of other tiers than {' and '.join(UNIT_TIERS)} in {UNITS}: {others}")

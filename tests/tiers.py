@@ -12,11 +12,13 @@ a test without a marker for Java gets a `java` that refuses to start, in its own
 """
 
 import os
+import re
 import shutil
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +29,7 @@ __all__ = [
     "TIERS",
     "UnmarkedError",
     "Watch",
+    "may_hold",
     "names_of",
     "sample",
     "select",
@@ -66,6 +69,8 @@ _MARKER_BY_FIXTURE: Final = {
     "cloud": "stores",
     "browser": "page",
 }
+# Tests without a marker are in the first; `sample` puts any test in the second.
+_UNNAMED: Final = frozenset({"test", "nightly"})
 # In `tests/faults`: the list of processes that a test starts and kills.
 _PROCESSES: Final = "started"
 
@@ -104,6 +109,19 @@ def set_markers(item: pytest.Item) -> None:
         item.add_marker(folder)
     if folder == "faults" and (_PROCESSES in fixtures or names_of(item) & {"spark", "kafka"}):
         item.add_marker(folder)
+
+
+@cache
+def may_hold(module: Path, tier: str) -> bool:
+    """Return whether a module, by its folder and its text, may have tests of a tier."""
+    if module.parent.name in (tier, "bench"):
+        return module.parent.name == tier
+    if tier in _UNNAMED:
+        return True
+    markers = {marker for marker, each in _TIER_BY_MARKER.items() if each == tier}
+    fixtures = {fixture for fixture, marker in _MARKER_BY_FIXTURE.items() if marker in markers}
+    words = [rf"\bmark\.{marker}\b" for marker in markers] + [rf"\b{fixture}\b" for fixture in fixtures]
+    return re.search("|".join(words), module.read_text()) is not None
 
 
 def sample(items: Iterable[pytest.Item]) -> None:
