@@ -45,7 +45,7 @@ def shard_name(pipeline: str, shard: int, shards: int) -> str:
 
 def shard_of(app_id: str) -> tuple[int, int] | None:
     """Return the shard of an app_id and the number of shards. None: its pipeline is undivided."""
-    found = re.fullmatch(r".*/(\d+)-of-(\d+)", pipeline_of(app_id))
+    found = re.fullmatch(r".*/(\d+)-of-(\d+)/[^/]*", app_id)
     return None if found is None else (int(found[1]), int(found[2]))
 
 

@@ -26,7 +26,6 @@ from tailer_sinks.encoding.debezium.images import (
     PairingEncoder,
     commit_moment,
     drafted,
-    structs,
 )
 from tailer_sinks.encoding.debezium.schema import json_text
 from tailer_sinks.encoding.messages import BYTES, Messages
@@ -82,7 +81,9 @@ class CloudEventsEncoder(PairingEncoder):
 
     def write(self, now_ms: int, paired: PairedRows) -> Messages:
         """Return the messages of rows that are paired. `now_ms`: when they are made."""
-        draft = drafted(paired, self._write_row(structs(paired.batch.rows, self._columns)), self._tombstones)
+        draft = drafted(
+            paired, self._write_row(paired.batch.rows.select(self._columns).to_struct_array()), self._tombstones
+        )
         write = self._structured if self._mode == "structured" else self._binary
         values, headers = write(paired.batch, draft)
         keys = None if draft.keys is None else pc.cast(draft.keys, BYTES)

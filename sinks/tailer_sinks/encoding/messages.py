@@ -1,5 +1,6 @@
 """Messages of change rows, for any envelope and client: columns of bytes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -7,7 +8,7 @@ import pyarrow as pa
 
 from tailer.events import ChangeBatch
 
-__all__ = ["BYTES", "Encoder", "Messages"]
+__all__ = ["BYTES", "Encoder", "Messages", "OneTopic", "Sent", "TopicEncoder"]
 
 BYTES: Final = pa.large_binary()
 
@@ -66,3 +67,51 @@ class Encoder(Protocol):
     def flush(self, now_ms: int) -> Messages | None:
         """Encode the rows that are held back, at the end of a task. None: there are none."""
         ...
+
+
+# Topics with messages, and the numbers of the rows of a batch that they are about, if these are not all.
+Sent = Sequence[tuple[str, Messages, pa.Array | None]]
+
+
+class TopicEncoder(Protocol):
+    """An `Encoder` that gives messages their topics, in no order between topics."""
+
+    @property
+    def sample(self) -> Encoder | None:
+        """Return one of the encoders that make the messages of a topic; None if there is none yet."""
+        ...
+
+    @property
+    def pending(self) -> ChangeBatch | None:
+        """See `Encoder.pending`."""
+        ...
+
+    def encode(self, batch: ChangeBatch, now_ms: int) -> Sent:
+        """See `Encoder.encode`."""
+        ...
+
+    def flush(self, now_ms: int) -> Sent:
+        """See `Encoder.flush`."""
+        ...
+
+
+class OneTopic:
+    """A `TopicEncoder` of messages that all go to `topic`."""
+
+    def __init__(self, topic: str, encoder: Encoder) -> None:
+        self.sample = encoder
+        self._topic = topic
+
+    @property
+    def pending(self) -> ChangeBatch | None:
+        """See `Encoder.pending`."""
+        return self.sample.pending
+
+    def encode(self, batch: ChangeBatch, now_ms: int) -> Sent:
+        """See `Encoder.encode`."""
+        return [(self._topic, self.sample.encode(batch, now_ms), None)]
+
+    def flush(self, now_ms: int) -> Sent:
+        """See `Encoder.flush`."""
+        messages = self.sample.flush(now_ms)
+        return [] if messages is None else [(self._topic, messages, None)]

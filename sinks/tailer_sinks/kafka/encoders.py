@@ -12,11 +12,11 @@ from tailer_sinks.encoding.cloudevents import CloudEventsEncoder
 from tailer_sinks.encoding.debezium.images import Images, PairedEncoder, refuse_variants
 from tailer_sinks.encoding.debezium.messages import DebeziumEncoder, Source
 from tailer_sinks.encoding.flat_messages import FlatMessages
-from tailer_sinks.encoding.messages import Encoder
+from tailer_sinks.encoding.messages import Encoder, OneTopic, TopicEncoder
 from tailer_sinks.encoding.variants import VariantForm, VariantsIn, form_schema
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.options import Options, registry_secrets
-from tailer_sinks.kafka.routing.encoders import DividedPairs, DividedRows, OneTopic, TopicEncoder
+from tailer_sinks.kafka.routing.encoders import DividedPairs, DividedRows
 
 if TYPE_CHECKING:
     from tailer_sinks.encoding.avro.registry import SchemaRegistry

@@ -27,7 +27,7 @@ import msgspec
 from tailer.errors import SinkRejected
 from tailer.plan import END, Position
 
-__all__ = ["Count", "Entry", "ProgressTopic", "app_id_in", "decode", "encode", "topic_key"]
+__all__ = ["Count", "Counts", "Entry", "ProgressTopic", "app_id_in", "decode", "encode", "topic_key"]
 
 FORMAT: Final = 2
 _TOPIC: Final = "#topic="
@@ -40,9 +40,35 @@ class Count:
     events: int = 0
     dead_letters: int = 0
 
-    def plus(self, events: int, dead_letters: int) -> "Count":
-        """Return this count plus these numbers."""
-        return Count(self.events + events, self.dead_letters + dead_letters)
+
+class Counts:
+    """The counts of versions that are not yet complete, by topic for rows."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, dict[str, Count]] = {}
+
+    def add(self, version: int, topic: str, count: Count) -> None:
+        """Count messages of a version."""
+        of_version = self._counts.setdefault(version, {})
+        before = of_version.get(topic, Count())
+        of_version[topic] = Count(before.events + count.events, before.dead_letters + count.dead_letters)
+
+    def of(self, version: int) -> Mapping[str, Count]:
+        """Return the counts of a version, in the order of topics' names."""
+        return dict(sorted(self._counts.get(version, {}).items()))
+
+    def total(self, version: int) -> Count:
+        """Return the sum of a version's counts."""
+        counts = self._counts.get(version, {}).values()
+        return Count(sum(each.events for each in counts), sum(each.dead_letters for each in counts))
+
+    def first(self, otherwise: int) -> int:
+        """Return the first version that has any; `otherwise` without one."""
+        return min(self._counts, default=otherwise)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._counts.clear()
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,9 @@ class KafkaSink(Sink):
             await to_thread.run_sync(self._close)
 
     def _stream(self, app_id: str) -> Stream:
-        return self._streams.setdefault(app_id, Stream(self._link, app_id))
+        if app_id not in self._streams:
+            self._streams[app_id] = Stream(self._link, app_id)
+        return self._streams[app_id]
 
     def _beat(self, stream: Stream, topic: str) -> None:
         try:

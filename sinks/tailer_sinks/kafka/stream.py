@@ -17,11 +17,11 @@ import pyarrow as pa
 from tailer.errors import SinkError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.plan import Position
 from tailer.sink import LAYOUT, is_layout, pipeline_of, shard_of, shards_in
+from tailer_sinks.encoding.messages import TopicEncoder
 from tailer_sinks.kafka.clients.port import Producer
 from tailer_sinks.kafka.first_start import lost
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.progress import Count, Entry, ProgressTopic
-from tailer_sinks.kafka.routing.encoders import TopicEncoder
 from tailer_sinks.kafka.routing.topics import RoutedTopics
 from tailer_sinks.kafka.topics import TopicState, check_id
 

@@ -23,13 +23,11 @@ from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID, ChangeBat
 from tailer.plan import END, Position
 from tailer.sink import Progress, SinkTransaction
 from tailer_sinks.encoding.flat import encoded_ahead, slices
-from tailer_sinks.encoding.messages import Messages
+from tailer_sinks.encoding.messages import Messages, Sent, TopicEncoder
 from tailer_sinks.kafka.clients.port import Producer
 from tailer_sinks.kafka.encoders import key_form, topic_encoder_for
-from tailer_sinks.kafka.progress import Count
+from tailer_sinks.kafka.progress import Count, Counts
 from tailer_sinks.kafka.records import end_records, event_record, oversized, without_large
-from tailer_sinks.kafka.routing.counts import Counts
-from tailer_sinks.kafka.routing.encoders import Sent, TopicEncoder
 from tailer_sinks.kafka.small_batches import WaitingBatches, joined
 from tailer_sinks.kafka.stream import Stream
 

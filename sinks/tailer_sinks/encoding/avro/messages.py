@@ -33,7 +33,6 @@ from tailer_sinks.encoding.debezium.images import (
     PairingEncoder,
     commit_moment,
     in_snapshot,
-    structs,
 )
 from tailer_sinks.encoding.debezium.messages import TRACKING
 from tailer_sinks.encoding.debezium.operations import NEW_KEY, OLD_KEY, has_deletes, plan
@@ -117,7 +116,7 @@ class FlatAvroEncoder(FlatMessages):
         """Return the same messages, with keys in Avro."""
         if self._records is None:
             return super().write(now_ms, paired)
-        keys = self._records.framed(structs(paired.batch.rows, self._key))
+        keys = self._records.framed(paired.batch.rows.select(self._key).to_struct_array())
         return super().write(now_ms, replace(paired, keys=keys))
 
 
@@ -165,8 +164,8 @@ class DebeziumAvroEncoder(PairingEncoder):
         """Return the messages of rows that are paired. `now_ms`: when they are made."""
         batch = paired.batch
         created = "r" if in_snapshot(batch) else "c"
-        rows = self._rows.parts(structs(batch.rows, self._columns))
-        keys = None if self._keys is None else self._keys.framed(structs(batch.rows, self._key))
+        rows = self._rows.parts(batch.rows.select(self._columns).to_struct_array())
+        keys = None if self._keys is None else self._keys.framed(batch.rows.select(self._key).to_struct_array())
         tracking = [batch.rows.column(name) for name, _ in TRACKING] if self._tracked else []
         if paired.second is None and not has_deletes(paired.kinds):
             images: list[Part] = [NULL, SOME, *rows]

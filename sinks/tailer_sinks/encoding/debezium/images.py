@@ -21,7 +21,7 @@ from tailer.errors import SinkRejected
 from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, METADATA_FIELDS, ChangeBatch, has_variant
 from tailer.plan import SNAPSHOT_TASKS
 from tailer_sinks.encoding.columns import NULL, TEXT, DecimalForm, NoText, Texts, whole, writer_for
-from tailer_sinks.encoding.debezium.operations import UNRELATED, decided, has_deletes, has_images, kinds_of, pairs, plan
+from tailer_sinks.encoding.debezium.operations import KINDS, PREIMAGE, UNRELATED, decided, has_deletes, pairs, plan
 from tailer_sinks.encoding.messages import BYTES, Encoder, Messages
 
 __all__ = [
@@ -35,7 +35,6 @@ __all__ = [
     "drafted",
     "in_snapshot",
     "refuse_variants",
-    "structs",
 ]
 
 REMEDY: Final = "Leave the column out, or use a sink that keeps types: delta, or files with format parquet."
@@ -44,7 +43,7 @@ NO_MESSAGES: Final = Messages(None, pa.array([], BYTES), pa.array([], pa.int64()
 
 @dataclass(frozen=True, slots=True)
 class PairedRows:
-    """Rows whose images are paired: `kinds` as in `kinds_of`, `second` as in `Pairs`, JSON texts as `keys`.
+    """Rows whose images are paired: `kinds`: their places in `KINDS`, `second` as in `Pairs`, JSON texts as `keys`.
 
     `second` is None if there are no images, `keys` if there is no key.
     """
@@ -155,13 +154,13 @@ class Images:
 
     def _pair(self, given: _Given, last: bool) -> tuple[PairedRows | None, _Given | None]:
         batch = given.batch
-        kinds = kinds_of(batch.rows.column(CHANGE_TYPE))
-        if kinds.null_count:
+        kinds = pc.index_in(batch.rows.column(CHANGE_TYPE), KINDS)
+        if kinds.null_count:  # of change types that are not Delta's
             other = batch.rows.column(CHANGE_TYPE).filter(kinds.is_null())[0].as_py()
             reason = f"the format has no operation for rows of change type {other}"
             raise SinkRejected(self._sink, reason, 'Set envelope = "flat" without a key: it passes such rows on.')
-        keys = whole(self._write_key(structs(batch.rows, self._key))) if self._key else None
-        if not has_images(kinds):
+        keys = whole(self._write_key(batch.rows.select(self._key).to_struct_array())) if self._key else None
+        if not pc.any(pc.greater_equal(kinds, PREIMAGE)).as_py():
             return PairedRows(batch, kinds, None, keys), None
         found = pairs(kinds, batch.row_index, keys, given.earlier)
         count = len(batch) if last else decided(kinds, found)
@@ -266,8 +265,3 @@ def commit_moment(sink: str, batch: ChangeBatch) -> int:
     if moment is None or moment != moments["max"]:
         raise SinkRejected(sink, f"the rows of version {batch.version} do not share one commit timestamp")
     return int(moment)
-
-
-def structs(rows: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
-    """Combine these columns into one of structs."""
-    return rows.select(names).to_struct_array()

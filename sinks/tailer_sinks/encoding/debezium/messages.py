@@ -25,7 +25,6 @@ from tailer_sinks.encoding.debezium.images import (
     commit_moment,
     drafted,
     in_snapshot,
-    structs,
 )
 from tailer_sinks.encoding.debezium.operations import NEW_KEY, OLD_KEY
 from tailer_sinks.encoding.debezium.schema import (
@@ -96,7 +95,7 @@ class DebeziumEncoder(PairingEncoder):
         batch = paired.batch
         if self._embedded:
             self._check_finite(batch.rows)
-        draft = drafted(paired, self._write_row(structs(batch.rows, self._columns)), self._tombstones)
+        draft = drafted(paired, self._write_row(batch.rows.select(self._columns).to_struct_array()), self._tombstones)
         tracking = [_numbers(draft.of_rows(batch.rows.column(name))) for name, _ in TRACKING] if self._tracked else []
         named = ((NEW_KEY, draft.new_key), (OLD_KEY, draft.old_key))
         headers = tuple((name, self._keys(keys)) for name, keys in named if keys is not None)

@@ -55,8 +55,6 @@ __all__ = [
     "Plan",
     "decided",
     "has_deletes",
-    "has_images",
-    "kinds_of",
     "moved",
     "old_images",
     "pairs",
@@ -114,16 +112,6 @@ class Plan:
     operation: pa.Array
     new_key: pa.Array
     old_key: pa.Array
-
-
-def kinds_of(change_types: pa.Array) -> pa.Array:
-    """Return the change types as numbers; null for any that are not Delta's."""
-    return pc.index_in(change_types, KINDS)
-
-
-def has_images(kinds: pa.Array) -> bool:
-    """Return whether there are images of updates."""
-    return bool(pc.any(pc.greater_equal(kinds, PREIMAGE)).as_py())
 
 
 def has_deletes(kinds: pa.Array) -> bool:

@@ -5,7 +5,6 @@ These are its parts:
     route     the rule: which topic a value names, and which topics may exist
     encoders  rows divided by topic, after the images of updates were paired
     topics    the topics that a stream has sent rows to: created on first use, checked, and recorded
-    counts    the numbers of messages of versions, by topic
 """
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Encoders whose messages have topics: one for all, or by a route.
+"""Encoders whose messages have topics by a route.
 
 Images of updates are paired before rows are divided: what an encoder holds back, and so where progress is, does not
 depend on topics. An update whose images have different topics becomes a delete in one and an insert in the other, as an
@@ -8,7 +8,7 @@ update of the key does.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,62 +18,16 @@ from tailer.events import ChangeBatch
 from tailer_sinks.encoding.debezium.images import Images, PairedEncoder, PairedRows
 from tailer_sinks.encoding.debezium.operations import DELETE, INSERT, old_images
 from tailer_sinks.encoding.flat_messages import FlatMessages
-from tailer_sinks.encoding.messages import BYTES, Encoder, Messages
+from tailer_sinks.encoding.messages import BYTES, Encoder, Messages, Sent
 from tailer_sinks.encoding.variants import VariantForm, in_form
 from tailer_sinks.kafka.routing.route import Route, column_in
 
-__all__ = ["DividedPairs", "DividedRows", "OneTopic", "Sent", "TopicEncoder"]
+__all__ = ["DividedPairs", "DividedRows"]
 
-# Topics with messages, and the numbers of the rows of a batch that they are about, if these are not all.
-Sent = Sequence[tuple[str, Messages, pa.Array | None]]
 E = TypeVar("E")
 
 _NOTHING: Final = Messages(None, pa.array([], BYTES), pa.array([], pa.int64()))
 _NO: Final = pa.array([False])
-
-
-class TopicEncoder(Protocol):
-    """An `Encoder` that gives messages their topics, in no order between topics."""
-
-    @property
-    def sample(self) -> Encoder | None:
-        """Return one of the encoders that make the messages of a topic; None if there is none yet."""
-        ...
-
-    @property
-    def pending(self) -> ChangeBatch | None:
-        """See `Encoder.pending`."""
-        ...
-
-    def encode(self, batch: ChangeBatch, now_ms: int) -> Sent:
-        """See `Encoder.encode`."""
-        ...
-
-    def flush(self, now_ms: int) -> Sent:
-        """See `Encoder.flush`."""
-        ...
-
-
-class OneTopic:
-    """A `TopicEncoder` of messages that all go to `topic`."""
-
-    def __init__(self, topic: str, encoder: Encoder) -> None:
-        self.sample = encoder
-        self._topic = topic
-
-    @property
-    def pending(self) -> ChangeBatch | None:
-        """See `Encoder.pending`."""
-        return self.sample.pending
-
-    def encode(self, batch: ChangeBatch, now_ms: int) -> Sent:
-        """See `Encoder.encode`."""
-        return [(self._topic, self.sample.encode(batch, now_ms), None)]
-
-    def flush(self, now_ms: int) -> Sent:
-        """See `Encoder.flush`."""
-        messages = self.sample.flush(now_ms)
-        return [] if messages is None else [(self._topic, messages, None)]
 
 
 class _Divided(Generic[E]):
