@@ -36,14 +36,14 @@ from tailer.changelog.compared_tasks import ComparedTasks, Selections
 from tailer.changelog.equal_rows.compared_columns import ComparedColumns
 from tailer.changelog.equal_rows.port import TaskIndex
 from tailer.changelog.partition_groups import by_partition
-from tailer.changelog.rules import PairingRules, check_key, has_carryovers
+from tailer.changelog.rules import PairingRules, check_key, has_carryovers, is_tracked
 from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.changelog.task_ids import has_maps_in_order
 from tailer.files.row_bitmaps import Bitmaps
 from tailer.plan import ChangePlan, ChangeTask, Regime, select_columns
 from tailer.read.kept_rows import KeptRows
 
-__all__ = ["ChangelogCounts", "concerns", "independent_parts", "lacks_identity", "refine", "refine_range"]
+__all__ = ["ChangelogCounts", "independent_parts", "refine", "refine_range"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +59,13 @@ class ChangelogCounts:
     unchanged: int = 0
 
 
-def concerns(plan: ChangePlan, rules: PairingRules) -> bool:
-    """Return whether `refine` may change the plan."""
-    if plan.regime is Regime.CDC:
-        return rules.skip_unchanged or (rules.compute_updates and bool(rules.key))
-    kinds = {task.kind for task in plan.tasks}
-    if plan.regime is not Regime.FILES or len(kinds) < 2:
-        return False
-    pairs = rules.compute_updates and (bool(rules.key) or _is_tracked(plan))
-    return plan.paired or pairs or has_carryovers(plan, rules)
-
-
 def independent_parts(plan: ChangePlan, rules: PairingRules) -> list[ChangePlan]:
     """Split the plan into parts that `refine` can process independently, because no rows of two parts are compared.
 
     Where only values are compared, the parts are partitions. Otherwise the plan is one part: an update may move a row
     to another partition, and row ids do not depend on partitions.
     """
-    if plan.regime is not Regime.FILES or rules.compute_updates or _is_tracked(plan):
+    if plan.regime is not Regime.FILES or rules.compute_updates or is_tracked(plan):
         return [plan]
     columns = ComparedColumns.of([plan])
     indices = columns.comparable()
@@ -84,12 +73,6 @@ def independent_parts(plan: ChangePlan, rules: PairingRules) -> list[ChangePlan]
     others = sorted(set(range(len(plan.tasks))).difference(indices))
     parts = [*([indices[number] for number in group] for group in groups), *([others] if others else [])]
     return [replace(plan, tasks=tuple(plan.tasks[index] for index in part)) for part in parts]
-
-
-def lacks_identity(plan: ChangePlan, rules: PairingRules) -> bool:
-    """Return whether updates are requested but the rows of `plan` have neither a key nor row ids."""
-    rewrites = plan.regime is Regime.FILES and len({task.kind for task in plan.tasks}) > 1
-    return rewrites and rules.compute_updates and not rules.key and not _is_tracked(plan)
 
 
 def refine(
@@ -165,7 +148,3 @@ def refine_range(
     found = iter(comparison.tasks())
     net = tuple(replace(plan, tasks=tuple(islice(found, len(plan.tasks)))) for plan in plans)
     return net, ChangelogCounts(carryovers, updates, ambiguous)
-
-
-def _is_tracked(plan: ChangePlan) -> bool:
-    return any(task.tracking is not None for task in plan.tasks)

@@ -13,11 +13,11 @@ from typing import Final
 
 from anyio import CancelScope, to_thread
 
-from tailer.changelog.carryovers import ChangelogCounts, concerns, lacks_identity, refine
+from tailer.changelog.carryovers import ChangelogCounts, refine
 from tailer.changelog.comparison import compare
 from tailer.changelog.equal_rows.port import SharedIndexes
 from tailer.changelog.equal_rows.row_index import RowIndex
-from tailer.changelog.rules import PairingRules, check_key
+from tailer.changelog.rules import PairingRules, check_key, concerns, lacks_identity
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.changelog.task_ids import check_reading, renumbered

@@ -9,7 +9,7 @@ from enum import StrEnum
 from tailer.errors import ConfigError, did_you_mean
 from tailer.plan import ChangePlan, Regime
 
-__all__ = ["Carryovers", "PairingRules", "check_key", "has_carryovers"]
+__all__ = ["Carryovers", "PairingRules", "check_key", "concerns", "has_carryovers", "is_tracked", "lacks_identity"]
 
 
 class Carryovers(StrEnum):
@@ -51,3 +51,25 @@ def check_key(plan: ChangePlan, rules: PairingRules) -> None:
 def has_carryovers(plan: ChangePlan, rules: PairingRules) -> bool:
     """Return whether rows of `plan` that are deleted and inserted unchanged are to be dropped."""
     return rules.carryovers is Carryovers.DROP and plan.regime is Regime.FILES and not plan.feed
+
+
+def concerns(plan: ChangePlan, rules: PairingRules) -> bool:
+    """Return whether comparing the rows of `plan` may change it (`tailer.changelog.carryovers.refine`)."""
+    if plan.regime is Regime.CDC:
+        return rules.skip_unchanged or (rules.compute_updates and bool(rules.key))
+    kinds = {task.kind for task in plan.tasks}
+    if plan.regime is not Regime.FILES or len(kinds) < 2:
+        return False
+    pairs = rules.compute_updates and (bool(rules.key) or is_tracked(plan))
+    return plan.paired or pairs or has_carryovers(plan, rules)
+
+
+def lacks_identity(plan: ChangePlan, rules: PairingRules) -> bool:
+    """Return whether updates are requested but the rows of `plan` have neither a key nor row ids."""
+    rewrites = plan.regime is Regime.FILES and len({task.kind for task in plan.tasks}) > 1
+    return rewrites and rules.compute_updates and not rules.key and not is_tracked(plan)
+
+
+def is_tracked(plan: ChangePlan) -> bool:
+    """Return whether rows of `plan` have row ids."""
+    return any(task.tracking is not None for task in plan.tasks)

@@ -9,11 +9,10 @@ from typing import Final
 import anyio
 import click
 
-from tailer.changelog.carryovers import concerns
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.net_changes import net_changes
 from tailer.changelog.report import ChangelogReport
-from tailer.changelog.rules import Carryovers, PairingRules
+from tailer.changelog.rules import Carryovers, PairingRules, concerns
 from tailer.cli.completion import folders, places
 from tailer.cli.progress_display import Display, FollowedLog, ShownEngine, announcement, early_end
 from tailer.cli.roots import allow_root, choose_branch, choose_format, locations

@@ -84,7 +84,7 @@ class LocalEngine(Engine):
         tasks = remaining(plan, after)
         are_local = all(self._files.is_local(task.uri) for task, _ in tasks[:1])
         threads, limiter = self._threads[are_local], self._limiter(are_local)
-        chunks = [_TaskChunk(chunk, limiter, self._files, self.has_room) for chunk in _split(tasks)]
+        chunks = [_TaskChunk(chunk, limiter, self._files, are_local, self.has_room) for chunk in _split(tasks)]
         # For few or tiny files, reading ahead costs more than it gains: threads wait for the interpreter lock. In a
         # store, they wait for the answer.
         small = _cost_bytes(tasks) < CHUNK_BYTES or (are_local and _are_tiny(tasks))
@@ -166,11 +166,17 @@ def _split(tasks: _Tasks) -> Iterator[_Tasks]:
 
 
 class _TaskChunk:
-    """Consecutive tasks, read by one thread at a time, at most one read ahead of the consumer."""
+    """Consecutive tasks, read by one thread at a time, at most one read ahead of the consumer.
 
-    def __init__(self, tasks: _Tasks, limiter: CapacityLimiter, files: DataFiles, has_room: Callable[[], bool]) -> None:
-        self._files = files.in_turn(chain.from_iterable(needed_files(*each) for each in tasks))
-        self._batches = _execute_all(tasks, self._files, limiter.total_tokens > 1)
+    Files that are not local (`are_local`) are opened ahead.
+    """
+
+    def __init__(
+        self, tasks: _Tasks, limiter: CapacityLimiter, files: DataFiles, are_local: bool, has_room: Callable[[], bool]
+    ) -> None:
+        needed = chain.from_iterable(needed_files(*each) for each in tasks)
+        self._in_turn = None if are_local else files.in_turn(needed)
+        self._batches = _execute_all(tasks, self._in_turn or files, limiter.total_tokens > 1)
         self._limiter = limiter
         self._has_room = has_room
         self._results: list[_ReadResult] = []
@@ -178,7 +184,8 @@ class _TaskChunk:
 
     def open_ahead(self) -> None:
         """Begin to open its first files, if they are in a store."""
-        self._files.open_ahead()
+        if self._in_turn is not None:
+            self._in_turn.open_ahead()
 
     def start(self, group: TaskGroup | None) -> None:
         """Start the next read in the background; without a group, or without room, `take` reads."""
@@ -205,7 +212,8 @@ class _TaskChunk:
         # A thread may still be reading only after a cancellation outside anyio; its result is dropped.
         with suppress(ValueError):
             self._batches.close()
-        self._files.close()
+        if self._in_turn is not None:
+            self._in_turn.close()
 
 
 def _read_versions(plans: Sequence[ChangePlan], files: DataFiles) -> list[list[ChangeBatch]]:

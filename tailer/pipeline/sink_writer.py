@@ -10,23 +10,30 @@ at this version or later was written by another instance.
 """
 
 import logging
+import time
+from collections import Counter as Tally
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import anyio
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailer.engine.look_ahead import AHEAD_BYTES, PrefetchedBatches, patiently
 from tailer.errors import CommitUnknown, SinkFenced, SinkRejected
-from tailer.events import ChangeBatch, Gap, SchemaChange
-from tailer.pipeline.limits import Limits, TransactionSize
+from tailer.events import CHANGE_TYPE, ChangeBatch, ChangeType, Gap, SchemaChange
+from tailer.pipeline.limits import Limits
 from tailer.pipeline.status import Committed
 from tailer.plan import ChangePlan, Position, output_schema
 from tailer.schema.changes import describe_changes
 from tailer.sink import Progress, Sink, SinkTransaction, app_id_of
 
-__all__ = ["SinkWriter"]
+__all__ = ["SinkWriter", "TransactionSize"]
+
+_FEW_ROWS: Final = 1000
+# Change types of batches that have several: those that updates give come first.
+_BY_FREQUENCY: Final = (ChangeType.UPDATE_POSTIMAGE, ChangeType.UPDATE_PREIMAGE, ChangeType.INSERT, ChangeType.DELETE)
 
 _log = logging.getLogger(__name__)
 
@@ -259,3 +266,61 @@ class SinkWriter:
 
 def _end_of(batch: ChangeBatch) -> Position:
     return Position(batch.version, batch.task, batch.last_row)
+
+
+class TransactionSize:
+    """The size of an open transaction. `first`: its first version."""
+
+    def __init__(self, limits: Limits, first: int) -> None:
+        self._limits = limits
+        self._since_s = time.monotonic()
+        self.first: Final = first
+        self.versions = self.rows = self.size_bytes = 0
+        self.kinds: Tally[str] = Tally()
+
+    @property
+    def age_s(self) -> float:
+        """The seconds since it was opened."""
+        return time.monotonic() - self._since_s
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether the transaction has reached a limit of size or age."""
+        limits = self._limits
+        is_full = self.rows >= limits.max_rows or self.size_bytes >= limits.max_bytes
+        return is_full or self.versions >= limits.max_versions or self.age_s >= limits.max_seconds
+
+    def add(self, batches: Sequence[ChangeBatch]) -> None:
+        """Add the rows of `batches`."""
+        for batch in batches:
+            self.rows += len(batch)
+            self.size_bytes += batch.size_bytes
+            kinds = _counts(batch.rows.column(CHANGE_TYPE)) if batch.kind is None else {batch.kind.value: len(batch)}
+            self.kinds.update(kinds)
+
+    def leading(self, versions: Sequence[tuple[object, Sequence[ChangeBatch]]]) -> int:
+        """Return how many of the versions, each with its rows, come before one that makes it due; at least 1.
+
+        They have no more rows than are written in one step.
+        """
+        if self.is_due:
+            return 1
+        rows, size_bytes, limits = self.rows, self.size_bytes, self._limits
+        most, most_bytes = limits.max_versions - self.versions - 1, min(limits.max_bytes, size_bytes + AHEAD_BYTES)
+        for count, (_, batches) in enumerate(versions):
+            rows += sum(map(len, batches))
+            size_bytes += sum(batch.size_bytes for batch in batches)
+            if count >= most or rows >= limits.max_rows or size_bytes >= most_bytes:
+                return max(count, 1)
+        return len(versions)
+
+
+def _counts(types: pa.Array) -> dict[str, int]:
+    found, left = {}, len(types)
+    # To look for one text takes a tenth of the time of finding out which there are.
+    for kind in _BY_FREQUENCY if left > _FEW_ROWS else ():
+        found[kind.value] = int(pc.equal(types, pa.scalar(kind.value)).true_count)
+        left -= found[kind.value]
+        if left == 0:
+            return found
+    return {each["values"].as_py(): each["counts"].as_py() for each in pc.value_counts(types)}

@@ -91,7 +91,7 @@ class ChangePlan:
 
     def with_row_ids(self) -> "ChangePlan":
         """Add `ROW_ID` and `ROW_COMMIT_VERSION`. Raises `UnsupportedFeature` where a column has one of these names."""
-        self._refuse_names(ROW_IDS, "row ids (`--row-ids`) add a column of that name")
+        self.check_reserved(ROW_IDS, "row ids (`--row-ids`) add a column of that name")
         return self.with_schemas(add_row_ids)
 
     def check_change_files(self) -> None:
@@ -99,11 +99,8 @@ class ChangePlan:
         if self.regime is Regime.CDC:
             self.check_reserved()
 
-    def check_reserved(self) -> None:
-        """Raise `UnsupportedFeature` where a column has the name of a metadata column of change rows."""
-        self._refuse_names(METADATA_NAMES, RESERVED)
-
-    def _refuse_names(self, taken: Collection[str], reason: str) -> None:
+    def check_reserved(self, taken: Collection[str] = METADATA_NAMES, reason: str = RESERVED) -> None:
+        """Raise `UnsupportedFeature` where a column has a `taken` name: that of a metadata column of change rows."""
         for schema in {id(each): each for each in (self.schema, *(task.schema for task in self.tasks))}.values():
             refuse_names(schema, self.table, self.version, taken, reason)
 

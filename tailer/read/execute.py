@@ -181,9 +181,9 @@ class _OpenFile:
         self._sizes = BatchSizes(*known, layout.sizes, threads)
         self._first = None if layout.condition is None else BatchSizes(*known, layout.condition.sizes, threads)
         self.stamps = stamps(task.version, task.timestamp_ms, min(file.metadata.num_rows, MAX_ROWS))
-        self.row_filter = None
-        if task.where is not None and layout.condition is not None:
-            self.row_filter = RowFilter(task.where, layout.condition.projection)
+        self.row_filter = None  # of a change file, `_changes` finds out which rows fulfil the condition
+        if (condition := layout.condition) is not None and task.kind not in CHANGE_FILES:
+            self.row_filter = RowFilter(condition.where, condition.projection)
 
     def batches(self, asked: range, part: range) -> Iterator[tuple[pa.RecordBatch, int, range]]:
         """Yield the batches that may have chosen rows, each with the position of its first row, and those wanted.
@@ -193,11 +193,13 @@ class _OpenFile:
         groups = {
             group: rows
             for group, rows in _row_groups_in(self.task, self._counts, part)
-            if _common(rows, asked) and self.selection.may_touch(rows) and self._may_hold(group)
+            if _common(rows, asked) and self.selection.may_touch(rows)
         }
-        if self.row_filter is not None and self.task.kind in CHANGE_FILES:
-            self.selection.narrow(self._changes(groups, self.row_filter))
-            groups = {group: rows for group, rows in groups.items() if self.selection.may_touch(rows)}
+        if (condition := self.layout.condition) is not None:
+            groups = {group: rows for group, rows in groups.items() if self._may_hold(group, condition)}
+            if self.task.kind in CHANGE_FILES:
+                self.selection.narrow(self._changes(groups, condition))
+                groups = {group: rows for group, rows in groups.items() if self.selection.may_touch(rows)}
         ahead = self._ranges(list(groups))
         for group, rows in groups.items():
             if ahead is not None:
@@ -211,19 +213,19 @@ class _OpenFile:
                         break
                     yield batch, position, wanted
 
-    def _changes(self, groups: Collection[int], row_filter: RowFilter) -> ChangedRows:
+    def _changes(self, groups: Collection[int], condition: ConditionLayout) -> ChangedRows:
         """Find the rows of a change file that fulfil the condition, in `groups` and in those beside them."""
         beside = {group + step for group in groups for step in (-1, 0, 1)}
         every = dict(_row_groups_in(self.task, self._counts, range(END)))
-        near = {group: rows for group, rows in every.items() if group in beside and self._may_hold(group)}
+        near = {group: rows for group, rows in every.items() if group in beside and self._may_hold(group, condition)}
+        row_filter = RowFilter(condition.where, condition.projection)
         return rows_of_changes(self.task.kind, near, self._first_columns, row_filter)
 
-    def _may_hold(self, group: int) -> bool:
+    def _may_hold(self, group: int, condition: ConditionLayout) -> bool:
         """Return whether rows of a row group may fulfil the condition, by what the footer says of their values."""
-        where, condition = self.task.where, self.layout.condition
-        if where is None or condition is None or (self.task.stats == HELD and self._file.num_row_groups == 1):
+        if self.task.stats == HELD and self._file.num_row_groups == 1:
             return True
-        return where.may_hold(group_ranges(condition.noted, self._file, self._footer, group))
+        return condition.where.may_hold(group_ranges(condition.noted, self._file, self._footer, group))
 
     def _ranges(self, groups: Sequence[int]) -> RowGroupRanges | None:
         if self._read_ahead is None:
@@ -235,14 +237,13 @@ class _OpenFile:
     def _touches(self, group: int, rows: range, wanted: range) -> bool:
         """Return whether any row of a row group is chosen; True where finding out would cost more than it saves."""
         if self.task.kind in CHANGE_FILES:
-            known = self.row_filter is not None  # by the positions of the rows
+            known = self.layout.condition is not None  # by the positions of the rows
         else:
             known = self.layout.condition is None or not self._is_worth(group, self.layout.condition)
-        return known or _looks.found(self.task.where, self._has_chosen(group, rows, wanted))
-
-    def _has_chosen(self, group: int, rows: range, wanted: range) -> bool:
-        """Return whether any row of a row group is chosen, by the columns that decide about that alone."""
-        return self.selection.touches(self._first_columns(group, rows), self.row_filter, wanted)
+        if known:
+            return True
+        found = self.selection.touches(self._first_columns(group, rows), self.row_filter, wanted)
+        return _looks.found(self.task.where, found)
 
     def _is_worth(self, group: int, condition: ConditionLayout) -> bool:
         is_large = self._file.metadata.row_group(group).total_byte_size >= _FIRST_BYTES
@@ -286,8 +287,7 @@ _looks: Final = _Looks()
 def _chosen(of: _OpenFile, batch: pa.RecordBatch, position: int, wanted: range) -> Iterator[ChangeBatch]:
     """Yield the chosen rows of a batch, if any."""
     task, selection, projection = of.task, of.selection, of.layout.projection
-    row_filter = None if task.kind in CHANGE_FILES else of.row_filter
-    indices = selection.fulfilling(batch, position, row_filter, wanted)
+    indices = selection.fulfilling(batch, position, of.row_filter, wanted)
     if len(indices) > 0:
         columns = [*projection.apply(batch, position), selection.labels(selection.change_types(batch), position)]
         columns += [stamp.slice(0, batch.num_rows) for stamp in of.stamps]

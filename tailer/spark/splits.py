@@ -21,9 +21,9 @@ from functools import partial
 from itertools import chain, pairwise
 from typing import Final, TypeVar
 
-from tailer.changelog.carryovers import ChangelogCounts, concerns, independent_parts, refine, refine_range
+from tailer.changelog.carryovers import ChangelogCounts, independent_parts, refine, refine_range
 from tailer.changelog.equal_rows.row_index_pool import borrowed_index
-from tailer.changelog.rules import PairingRules, check_key
+from tailer.changelog.rules import PairingRules, check_key, concerns
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.engine.local import remaining
@@ -158,7 +158,7 @@ def diff_splits(
 ) -> tuple[list[DiffSplit], list[FileSlice]]:
     """Return the splits of a plan whose rows must be compared, and the slices that need no comparison after all.
 
-    See `tailer.changelog.carryovers.concerns`. The splits have similar sizes where possible.
+    See `tailer.changelog.rules.concerns`. The splits have similar sizes where possible.
 
     Raises `ConfigError` if rows lack a column of the key; `DataCorrupt` for invalid partition values.
     """

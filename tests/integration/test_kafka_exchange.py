@@ -24,9 +24,8 @@ from anyio import create_task_group, fail_after, to_thread
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
-from tailer.changelog.carryovers import concerns
 from tailer.changelog.engine import ChangelogEngine
-from tailer.changelog.rules import Carryovers, PairingRules
+from tailer.changelog.rules import Carryovers, PairingRules, concerns
 from tailer.engine.local import LocalEngine
 from tailer.errors import DataCorrupt, EngineUnavailable, FileVacuumed, SinkFenced
 from tailer.pipeline.policy import Policy

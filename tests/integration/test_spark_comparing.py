@@ -18,12 +18,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import tailer.spark
-from tailer.changelog.carryovers import concerns
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.equal_rows.addressed_rows import MAX_ROWS, Wanted
 from tailer.changelog.equal_rows.fingerprints import BUCKETS, Fingerprints
 from tailer.changelog.equal_rows.row_index import RowIndex
-from tailer.changelog.rules import PairingRules
+from tailer.changelog.rules import PairingRules, concerns
 from tailer.changelog.task_ids import renumbered
 from tailer.engine.local import LocalEngine
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType

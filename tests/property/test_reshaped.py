@@ -14,10 +14,9 @@ from typing import Any, Final
 import anyio
 import pytest
 
-from tailer.changelog.carryovers import concerns
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.net_changes import net_changes
-from tailer.changelog.rules import PairingRules
+from tailer.changelog.rules import PairingRules, concerns
 from tailer.changelog.task_ids import renumbered
 from tailer.engine.local import LocalEngine
 from tailer.errors import SchemaChanged

@@ -32,9 +32,10 @@ from tailer.changelog.rules import PairingRules
 from tailer.config.tables import open_files, open_table
 from tailer.engine.local import AHEAD_BYTES, LocalEngine
 from tailer.events import ChangeBatch
-from tailer.pipeline.limits import Limits, TransactionSize
+from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.row_delivery import row_pipeline
+from tailer.pipeline.sink_writer import TransactionSize
 from tailer.pipeline.status import PipelineStatus
 from tailer.start import Start
 from tailer.stores.wakeup import TimerWake, Wake

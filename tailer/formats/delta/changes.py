@@ -125,12 +125,6 @@ def reads_data_files(commit: Commit) -> bool:
     return any(metrics.get(name) != "0" for name in _MERGE_METRICS)
 
 
-def _stats(file: AddFile | RemoveFile | CdcFile) -> str | None:
-    if isinstance(file, AddWithStatistics | RemoveWithStatistics) and isinstance(file.stats, str):
-        return file.stats
-    return None
-
-
 def _unique(files: Sequence[File], state: Snapshot, action: str, key: Callable[[File], Key]) -> dict[Key, File]:
     found = {key(file): file for file in files}
     if len(found) != len(files):
@@ -216,6 +210,10 @@ class _TaskMaker:
             if name not in self.partitions:
                 reason = f"{file.path} has a value for {name}, which is not a partition column"
                 raise LogCorrupt(state.table, f"_delta_log/{state.version:020d}.json", reason, state.version)
+        tracking = None
+        if self.tracked is not None and not isinstance(file, CdcFile):
+            tracking = RowTracking(file.base_row_id, file.default_row_commit_version, *self.tracked)
+        stats = file.stats if isinstance(file, AddWithStatistics | RemoveWithStatistics) else None
         return ChangeTask(
             table=state.table,
             table_id=state.metadata.id,
@@ -230,9 +228,9 @@ class _TaskMaker:
             partition_values=tuple((dict.fromkeys(self.partitions) | partition_values).items()),
             include=include,
             exclude=exclude,
-            tracking=self._tracking(file),
+            tracking=tracking,
             logged=file.path if "%" in file.path else None,
-            stats=_stats(file),
+            stats=stats if isinstance(stats, str) else None,
         )
 
     def _located(self, path: str) -> str:
@@ -244,11 +242,6 @@ class _TaskMaker:
         if not location.startswith(tuple(f"{root.rstrip('/')}/" for root in (self.root, *self.allowed_roots))):
             raise FileOutsideTable(self.state.table, self.state.version, location, is_readable(location))
         return location
-
-    def _tracking(self, file: AddFile | RemoveFile | CdcFile) -> RowTracking | None:
-        if self.tracked is None or isinstance(file, CdcFile):
-            return None
-        return RowTracking(file.base_row_id, file.default_row_commit_version, *self.tracked)
 
     def _vector(self, vector: DeletionVector | None) -> DeletionVectorRef | None:
         if vector is None or vector.cardinality == 0:

@@ -16,7 +16,7 @@ from typing import BinaryIO, Final, cast
 
 from tailer.errors import ChangesUnavailable, LogCorrupt, StorageError
 from tailer.formats.delta.changes import plan_changes, reads_data_files
-from tailer.formats.delta.log.actions import CdcFile, Commit, FileAction, RemoveFile, scan_commit
+from tailer.formats.delta.log.actions import CdcFile, Commit, RemoveFile, scan_commit
 from tailer.formats.delta.log.removes import FilesBefore, complete, fill_from_adds, incomplete
 from tailer.formats.delta.snapshot import Snapshot
 from tailer.plan import ChangePlan
@@ -140,13 +140,16 @@ class CommitPlanner:
                 commit = fill_from_adds(commit, self.before, state)
                 wanted = incomplete(commit, self.before)
             if not wanted:
-                plan = self._plan(commit, state)
+                plan = plan_changes(commit, self.before, state, self.uri, self.allowed_roots)
         except LogCorrupt as error:
             content.read_all()
             return PlannedCommit(CommitFile(opened.meta, content.digest), content.is_ended, error)
-        file = CommitFile(opened.meta, content.digest)
+        file, predecessor = CommitFile(opened.meta, content.digest), None
+        if self.stat is not None:
+            with suppress(StorageError):  # asked for again, and reported then
+                predecessor = self.stat()
         rest = commit if wanted else None
-        return PlannedCommit(file, content.is_ended, None, state, plan, self._predecessor(), rest, wanted)
+        return PlannedCommit(file, content.is_ended, None, state, plan, predecessor, rest, wanted)
 
     def complete(self, planned: PlannedCommit, files: FilesBefore) -> PlannedCommit:
         """Plan a commit with what the state before it says of the files that it lacks.
@@ -156,19 +159,21 @@ class CommitPlanner:
         assert planned.commit is not None
         assert planned.state is not None
         assert self.before is not None
-        plan = self._plan(complete(planned.commit, self.before, files), planned.state)
+        commit = complete(planned.commit, self.before, files)
+        plan = plan_changes(commit, self.before, planned.state, self.uri, self.allowed_roots)
         return replace(planned, plan=plan, commit=None, incomplete=())
-
-    def _predecessor(self) -> ObjectMeta | None:
-        if self.stat is not None:
-            with suppress(StorageError):  # asked for again, and reported then
-                return self.stat()
-        return None
 
     def _read(self, content: CommitContent, meta: ObjectMeta) -> tuple[Commit, Snapshot]:
         file = cast("BinaryIO", content)
-        name, kept = meta.name, _changes_rows
-        commit = scan_commit(file, self.uri, name, self.version, meta.modified_ms, kept, statistics=self.statistics)
+        commit = scan_commit(
+            file,
+            self.uri,
+            meta.name,
+            self.version,
+            meta.modified_ms,
+            keep=lambda action: isinstance(action, CdcFile) or action.data_change,
+            statistics=self.statistics,
+        )
         if self.before is None:
             info = commit.info
             dated_ms = info.in_commit_timestamp if info is not None else None
@@ -182,10 +187,3 @@ class CommitPlanner:
             reason = "it deletes rows and may change the schema, and the log no longer has the schema before it"
             raise ChangesUnavailable(self.uri, commit.version, reason)
         return commit, state
-
-    def _plan(self, commit: Commit, state: Snapshot) -> ChangePlan:
-        return plan_changes(commit, self.before, state, self.uri, self.allowed_roots)
-
-
-def _changes_rows(file: FileAction) -> bool:
-    return isinstance(file, CdcFile) or file.data_change

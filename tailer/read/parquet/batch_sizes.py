@@ -85,7 +85,10 @@ class BatchSizes:
     def decode(self, file: pq.ParquetFile, group: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a row group. `file`: the file, opened in whatever way."""
         footer = self._metadata.row_group(group)
-        most = min(_average_rows(footer), max(footer.num_rows, 1), max(BATCH_BYTES // max(self._fixed_bytes, 1), 1))
+        # By the average of the row group as it is in the file.
+        average = max(footer.total_byte_size // max(footer.num_rows, 1), footer.num_columns * _NUMBER_BYTES, 1)
+        largest = max(average, self._fixed_bytes)
+        most = min(max(BATCH_BYTES // largest, 1), MAX_ROWS, max(footer.num_rows, 1))
         is_small = 0 < footer.total_byte_size <= BATCH_BYTES // most
         if not self._varying or (is_small and not self._has_lists):
             yield from self._batches(file, group, most)
@@ -146,12 +149,6 @@ class BatchSizes:
             values = None if is_small else dictionary.texts()
             total += size if values is None else int(pc.max(pc.binary_length(values)).as_py() or 0) * in_row
         return total
-
-
-def _average_rows(footer: pq.RowGroupMetaData) -> int:
-    """Return the rows of a batch by the average of the row group as it is in the file."""
-    average = max(footer.total_byte_size // max(footer.num_rows, 1), footer.num_columns * _NUMBER_BYTES, 1)
-    return int(min(max(BATCH_BYTES // average, 1), MAX_ROWS))
 
 
 def _leaves(schema: pq.ParquetSchema, columns: Sequence[str], padded: Mapping[str, int]) -> Iterator[tuple[int, _Leaf]]:

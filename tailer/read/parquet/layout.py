@@ -32,8 +32,9 @@ _last: Final = threading.local()
 
 @dataclass(frozen=True, slots=True)
 class ConditionLayout:
-    """The columns of a condition in a file: `projection` reads them, `sizes` are theirs, `noted` is in footers."""
+    """The columns of `where` in a file: `projection` reads them, `sizes` are theirs, `noted` is in footers."""
 
+    where: Condition
     projection: Projection
     sizes: ValueSizes
     noted: FileColumns
@@ -103,7 +104,6 @@ class _KeptCondition:
     """The layout of a condition without partition columns, which is that of all partitions."""
 
     layout: ConditionLayout
-    where: Condition
     is_cdc: bool
     file: _File
 
@@ -138,13 +138,13 @@ def _condition_layout(
 ) -> ConditionLayout:
     kept: _KeptCondition | None = getattr(_last, "condition", None)
     is_cdc = task.kind in _CDC
-    if kept is not None and kept.where is where and kept.is_cdc is is_cdc and kept.file.is_like(file):
+    if kept is not None and kept.layout.where is where and kept.is_cdc is is_cdc and kept.file.is_like(file):
         return kept.layout
     projection = _projection(replace(task, schema=where.fields), file, calendar)
     sizes = ValueSizes(file.schema, projection.columns, projection.padded)
     noted = FileColumns(task, where.fields, file.schema_arrow, file.schema, is_old=calendar is not None)
-    layout = ConditionLayout(projection, sizes, noted)
+    layout = ConditionLayout(where, projection, sizes, noted)
     partitions = {name for name, _ in task.partition_values}
     if may_keep and partitions.isdisjoint(map(physical_name, where.fields)):
-        _last.condition = _KeptCondition(layout, where, is_cdc, _File.of(file))
+        _last.condition = _KeptCondition(layout, is_cdc, _File.of(file))
     return layout

@@ -16,7 +16,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tailer.changelog.carryovers import concerns
+from tailer.changelog.rules import concerns
 from tailer.events import SchemaChange
 from tailer.plan import ChangeTask, TaskKind
 from tailer.read.data_files import DataFiles

@@ -15,8 +15,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from tailer.changelog.carryovers import concerns
-from tailer.changelog.rules import PairingRules
+from tailer.changelog.rules import PairingRules, concerns
 from tailer.changelog.task_ids import check_reading, renumbered
 from tailer.errors import ConfigError, TableReplaced, TailerError, VersionAhead
 from tailer.events import SchemaChange

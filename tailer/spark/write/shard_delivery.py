@@ -23,9 +23,8 @@ import anyio
 import pyarrow as pa
 from anyio import to_thread
 
-from tailer.changelog.carryovers import concerns
 from tailer.changelog.report import ChangelogReport
-from tailer.changelog.rules import PairingRules, check_key
+from tailer.changelog.rules import PairingRules, check_key, concerns
 from tailer.changelog.task_ids import check_reading, renumbered
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.tables import open_files

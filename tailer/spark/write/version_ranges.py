@@ -10,8 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from tailer.changelog.carryovers import concerns
-from tailer.changelog.rules import PairingRules
+from tailer.changelog.rules import PairingRules, concerns
 from tailer.errors import ChangeError, ConfigError, LogError, SchemaChanged, SinkRejected, TailerError
 from tailer.pipeline.delivery import VersionRange
 from tailer.pipeline.policy import OnSchemaChange, Policy

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailer.changelog.carryovers import ChangelogCounts, concerns, refine, refine_range
+from tailer.changelog.carryovers import ChangelogCounts, refine, refine_range
 from tailer.changelog.equal_rows.row_index import RowIndex
-from tailer.changelog.rules import Carryovers, PairingRules, check_key
+from tailer.changelog.rules import Carryovers, PairingRules, check_key, concerns
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.changelog.spill.preimages import RUN_BYTES, SpilledPreimages
 from tailer.errors import ConfigError, FileVacuumed
