@@ -33,9 +33,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from tailer.changelog.compared_tasks import ComparedTasks, Selections
-from tailer.changelog.equal_rows.compared_columns import ComparedColumns
+from tailer.changelog.equal_rows.compared_columns import ComparedColumns, by_partition
 from tailer.changelog.equal_rows.port import TaskIndex
-from tailer.changelog.partition_groups import by_partition
 from tailer.changelog.rules import PairingRules, check_key, has_carryovers, is_tracked
 from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.changelog.task_ids import has_maps_in_order

@@ -12,9 +12,8 @@ from typing import Final, Protocol
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from tailer.changelog.equal_rows.compared_columns import ComparedColumns
+from tailer.changelog.equal_rows.compared_columns import ComparedColumns, by_partition
 from tailer.changelog.equal_rows.port import TaskIndex
-from tailer.changelog.partition_groups import by_partition
 from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.errors import ConfigError
 from tailer.events import ROW_ID, ChangeType
@@ -100,9 +99,12 @@ class ComparedTasks:
         if self._has_both(tracked):
             positions = self._index_rows(tracked, _IDS, _PLAIN, nulls_differ=True)
             dropped += self._drop(positions, self._row_index.unmatched_singles())
-        candidates = self._in_mixed_partitions(self._columns.comparable())
-        if self._has_both(candidates):
-            positions = self._index_rows(candidates, every, _PLAIN, unpaired=True)
+        comparable = self._columns.comparable()
+        columns = [self._columns.compared(index) for index in comparable]
+        groups = by_partition([self._tasks[index] for index in comparable], columns)
+        partitions = ([comparable[number] for number in group] for group in groups)
+        if mixed := sorted(index for group in partitions if self._has_both(group) for index in group):
+            positions = self._index_rows(mixed, every, _PLAIN, unpaired=True)
             dropped += self._drop(positions, self._row_index.unmatched())
         return dropped
 
@@ -129,7 +131,8 @@ class ComparedTasks:
         updates, ambiguous = by_key.updates + by_id.updates, by_key.ambiguous + by_id.ambiguous
         if not self._exactly:
             # Change files mark images but do not pair them, and the two images may be far from each other.
-            images = self._pair([index for index in whole if self._has_images(index)], key, _IMAGES, null_keys)
+            written = [index for index in whole if self._tasks[index].kind is TaskKind.CDC_OTHERS]
+            images = self._pair(written, key, _IMAGES, null_keys)
             ambiguous += images.ambiguous
             if images.left:
                 # A row whose key changed may have freed its key for a new row, or got the key of a deleted row.
@@ -154,9 +157,6 @@ class ComparedTasks:
         updates = sum(map(len, deleted.values()))
         return _Paired(updates, ambiguous, count - 2 * updates)
 
-    def _has_images(self, index: int) -> bool:
-        return self._tasks[index].kind is TaskKind.CDC_OTHERS
-
     def skip_unchanged(self) -> int:
         """Drop updates with equal images and return how many rows were dropped."""
         indices, dropped = self._columns.comparable(), 0
@@ -167,7 +167,7 @@ class ComparedTasks:
             _merge(self.dropped, equal)
             for found in (self._preimages, self._postimages):
                 found |= {index: rows - equal.get(index, BitMap64()) for index, rows in found.items()}
-        if written := [index for index in indices if self._has_images(index)]:
+        if written := [index for index in indices if self._tasks[index].kind is TaskKind.CDC_OTHERS]:
             positions = self._index_rows(written, self._columns.every, _IMAGES, unpaired=True)
             dropped += self._drop(positions, self._row_index.unmatched())
         return dropped
@@ -210,7 +210,9 @@ class ComparedTasks:
     ) -> Bitmaps:
         """Index the rows of these tasks and return their positions. `unpaired`: without rows already paired."""
         self._row_index.clear()
-        tasks = [(index, self._refined(index, self._as_of_task(index, schema), unpaired)) for index in indices]
+        is_ids = schema in (_IDS, _ROW_ID)  # which are the same in all tasks
+        own = {index: schema if is_ids else self._columns.as_of_task(index, schema) for index in indices}
+        tasks = [(index, self._refined(index, each, unpaired)) for index, each in own.items()]
         return self._row_index.add_tasks(tasks, self._rows.read, types, nulls_differ)
 
     def _tracked(self) -> list[int]:
@@ -231,14 +233,6 @@ class ComparedTasks:
         _merge(self.dropped, dropped)
         return sum(map(len, dropped.values()))
 
-    def _as_of_task(self, index: int, schema: pa.Schema) -> pa.Schema:
-        """Return `schema` with the columns as a task's rows have them; unchanged for row tracking columns."""
-        if schema in (_IDS, _ROW_ID):
-            return schema
-        if schema is self._columns.every:
-            return self._columns.compared(index)
-        return self._columns.as_of_task(index, schema)
-
     def _keeps_all(self, index: int) -> bool:
         """Return whether the columns in which the rows are delivered include all of their own."""
         return self._exactly or dropped_column(self._columns.by_task[index], self._columns.latest) is None
@@ -247,13 +241,6 @@ class ComparedTasks:
         tasks = [self._tasks[index] for index in indices]
         has_both = len({task.kind for task in tasks}) > 1
         return has_both and len({task.kind for task in tasks if self._rows.may_have(task)}) > 1
-
-    def _in_mixed_partitions(self, indices: Sequence[int]) -> list[int]:
-        """Return the tasks whose partition has deletes and inserts: rows of two partitions are never equal."""
-        columns = [self._columns.compared(index) for index in indices]
-        groups = by_partition([self._tasks[index] for index in indices], columns)
-        found = ([indices[number] for number in group] for group in groups)
-        return sorted(index for group in found if self._has_both(group) for index in group)
 
 
 @dataclass(frozen=True, slots=True)

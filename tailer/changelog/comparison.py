@@ -28,22 +28,15 @@ _limiter: Final[RunVar[CapacityLimiter]] = RunVar("comparisons")
 async def compare(work: Callable[[RowIndex], T]) -> T:
     """Run `work` on a worker thread with a row index. On cancellation, stop the index and wait until `work` ends."""
     cancellable = _CancellableWork()
+    if (limiter := _limiter.get(None)) is None:
+        _limiter.set(limiter := CapacityLimiter(AT_ONCE))
     async with background() as group:
         group.start_soon(cancellable.stop_when_cancelled)
         try:
-            return await to_thread.run_sync(cancellable.run, work, limiter=_limiter_here())
+            return await to_thread.run_sync(cancellable.run, work, limiter=limiter)
         except Stopped:
             await lowlevel.checkpoint()  # raises the cancellation that stopped it
             raise
-
-
-def _limiter_here() -> CapacityLimiter:
-    try:
-        return _limiter.get()
-    except LookupError:
-        limiter = CapacityLimiter(AT_ONCE)
-        _limiter.set(limiter)
-        return limiter
 
 
 class _CancellableWork:

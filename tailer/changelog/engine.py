@@ -75,13 +75,11 @@ class ChangelogEngine(Engine):
         if plan.tasks and self._rules.compute_updates:
             check_key(plan, self._rules)
         self._warn(plan)
-        if concerns(plan, self._rules):
+        if must_compare := concerns(plan, self._rules):
             plan = renumbered(plan, self._rules, after)
-            check_reading(plan, after)
-            return self._run_compared(plan, after)
         if after is not None:
             check_reading(plan, after)
-        return self._engine.run(plan, after)
+        return self._run_compared(plan, after) if must_compare else self._engine.run(plan, after)
 
     @asynccontextmanager
     async def _run_compared(

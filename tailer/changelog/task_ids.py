@@ -54,7 +54,8 @@ def renumbered(plan: ChangePlan, rules: PairingRules, after: Position | None = N
     the tasks keep the numbers of that format. A version that changes columns does not keep those of format 1: with
     them, its rows were compared in fewer columns, and other rows came before the position.
     """
-    reading = _reading(plan, rules, in_order=not _has_maps(plan))
+    has_maps = any(_has_map(field.type) for schema in (plan.schema, *_schemas(plan)) for field in schema)
+    reading = _reading(plan, rules, in_order=not has_maps)
     if after is not None and _is_inside(plan, after):
         former = {_reading(plan, rules, in_order=True)}
         former |= set() if _changes_columns(plan) else {_old_reading(plan, rules)}
@@ -96,10 +97,6 @@ def has_maps_in_order(plan: ChangePlan) -> bool:
 def _changes_columns(plan: ChangePlan) -> bool:
     """Return whether rows of the version have other columns than the table has after it."""
     return not all(schema.equals(plan.schema, check_metadata=True) for schema in _schemas(plan))
-
-
-def _has_maps(plan: ChangePlan) -> bool:
-    return any(_has_map(field.type) for schema in (plan.schema, *_schemas(plan)) for field in schema)
 
 
 def _has_map(kind: pa.DataType) -> bool:

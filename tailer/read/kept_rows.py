@@ -67,7 +67,11 @@ class KeptRows:
             id(task.schema): task.schema if ROW_ID in task.schema.names else add_row_ids(task.schema) for task in tasks
         }
         whole = (task if task.tracking is None else replace(task, schema=with_ids[id(task.schema)]) for task in tasks)
-        self._whole = {_key(task): task for task in whole if _has_own_names(task.schema)}
+        self._whole: dict[_Key, ChangeTask] = {}
+        for task in whole:
+            names = output_schema(task.schema).names
+            if len(set(names)) == len(names):
+                self._whole[_key(task)] = task
         self._columns: dict[_Key, dict[str, pa.Field]] = {}
         self._kept: dict[_Key, list[ChangeBatch]] = {}
         self._bytes = 0
@@ -135,11 +139,6 @@ def _is_worth(task: ChangeTask) -> bool:
     if task.include is not None:
         return task.include.cardinality <= _FEW_ROWS
     return 0 < task.size_bytes <= _SMALL_FILE_BYTES
-
-
-def _has_own_names(schema: pa.Schema) -> bool:
-    names = output_schema(schema).names
-    return len(set(names)) == len(names)
 
 
 def _refined(

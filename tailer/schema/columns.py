@@ -96,8 +96,9 @@ def is_absent(field: pa.Field) -> bool:
 
 def physical_name(field: pa.Field) -> str:
     """Return the column's name in data files and in partition values."""
-    mapped = (field.metadata or {}).get(PHYSICAL_NAME)
-    return source_name(field) if mapped is None else str(mapped.decode())
+    metadata = field.metadata or {}
+    name = metadata.get(PHYSICAL_NAME, metadata.get(SOURCE_NAME))
+    return field.name if name is None else str(name.decode())
 
 
 def source_name(field: pa.Field) -> str:

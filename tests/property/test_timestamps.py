@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from tailer.changelog.partition_groups import by_partition
+from tailer.changelog.equal_rows.compared_columns import by_partition
 from tailer.errors import ChangesUnavailable, DataCorrupt
 from tailer.files.partition_values import partition_scalar
 from tailer.read.execute import execute

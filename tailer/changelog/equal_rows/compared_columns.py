@@ -5,18 +5,19 @@ has, where a missing column counts as null. So rows that differ in a column that
 another column with the same name, are not equal.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 
-from tailer.plan import ROW_TRACKING, ChangePlan
+from tailer.files.partition_values import partition_scalar
+from tailer.plan import ROW_TRACKING, ChangePlan, ChangeTask
 from tailer.schema.char_types import char_lengths
-from tailer.schema.columns import column_id, dropped_column, restated, restates
+from tailer.schema.columns import column_id, dropped_column, physical_name, restated, restates
 from tailer.schema.identity import identified, united
 
-__all__ = ["ComparedColumns"]
+__all__ = ["ComparedColumns", "by_partition"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +47,13 @@ class ComparedColumns:
 
     def as_of_task(self, index: int, schema: pa.Schema) -> pa.Schema:
         """Return `schema` with the columns as a task's rows have them; `schema` itself where that is the same."""
-        return restated(self.by_task[index], schema)
+        return self.compared(index) if schema is self.every else restated(self.by_task[index], schema)
 
     def compared(self, index: int) -> pa.Schema:
         """Return every column as a task's rows have them; `every` itself where that is the same."""
         key = id(self.by_task[index])
         if key not in self._known:
-            self._known[key] = self.as_of_task(index, self.every)
+            self._known[key] = restated(self.by_task[index], self.every)
         return self._known[key]
 
     def comparable(self) -> list[int]:
@@ -66,6 +67,44 @@ class ComparedColumns:
         known = {column_id(column): char_lengths(column) for column in self.latest}
         columns = [(column_id(column), char_lengths(column)) for column in self.by_task[index]]
         return all(known.get(name, lengths) == lengths for name, lengths in columns)
+
+
+def by_partition(tasks: Sequence[ChangeTask], schemas: Sequence[pa.Schema]) -> list[list[int]]:
+    """Group the indices of tasks by partition, in order; one group for a table without partitions.
+
+    Rows of different partitions are never equal, as their partition columns differ. Values of these are text in the log
+    (PROTOCOL.md, "Partition Value Serialization"). One value may have several texts, so parsed values are compared.
+
+    `schemas`: for each task, the compared columns as its files have them, in the same order for all tasks. Partition
+    columns that are not compared are ignored. Raises `ChangesUnavailable` for a value that is not of its column's type.
+    """
+    partition_values = [dict(task.partition_values) for task in tasks]
+    columns = _partition_columns(partition_values, schemas)
+    values: dict[tuple[int, tuple[str | None, ...]], tuple[Any, ...]] = {}  # many files have the same texts
+    found: dict[tuple[Any, ...], list[int]] = {}
+    for index, (task, schema) in enumerate(zip(tasks, schemas, strict=True)):
+        fields = [schema.field(column) for column in columns]
+        texts = tuple(partition_values[index][physical_name(field)] for field in fields)
+        key = id(schema), texts  # a CHAR may have been a STRING in another schema
+        if key not in values:
+            pairs = zip(texts, fields, strict=True)
+            values[key] = tuple(
+                partition_scalar(text, field, task.table, task.version, task.uri) for text, field in pairs
+            )
+        found.setdefault(values[key], []).append(index)
+    return list(found.values())
+
+
+def _partition_columns(partition_values: Sequence[Mapping[str, str | None]], schemas: Sequence[pa.Schema]) -> list[int]:
+    """Return the numbers of the columns that are partition columns in every file, except floating point columns."""
+    fixed = set(range(len(schemas[0]))) if schemas else set()
+    known: dict[tuple[int, frozenset[str]], set[int]] = {}
+    for values, schema in zip(partition_values, schemas, strict=True):
+        key = (id(schema), frozenset(values))
+        if key not in known:
+            known[key] = {number for number, field in enumerate(schema) if physical_name(field) in values}
+        fixed &= known[key]
+    return [number for number in sorted(fixed) if not pa.types.is_floating(schemas[0].field(number).type)]
 
 
 def _append_schemas(chain: list[pa.Schema], plan: ChangePlan) -> list[int]:

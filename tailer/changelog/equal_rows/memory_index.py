@@ -68,7 +68,9 @@ class MemoryIndex:
             alike = all(has_bytes(field.type) for field in list(batch.schema)[len(LEADING_COLUMNS) :])
         if count > self._few_rows or not alike:
             return False
-        size_bytes = self._size_bytes + _size_bytes(batch)
+        # What the batch takes, however many of its columns share a buffer.
+        held_bytes = max(batch.nbytes, batch.get_total_buffer_size()) + _COLUMN_BYTES * batch.num_columns
+        size_bytes = self._size_bytes + int(held_bytes) + sum(map(most_bytes, batch.columns))
         if size_bytes > FEW_BYTES:
             return False
         self._batches.append(batch)
@@ -134,12 +136,6 @@ class MemoryIndex:
         if self._found is None:
             self._found = _grouped(self._batches)
         return self._found
-
-
-def _size_bytes(batch: pa.RecordBatch) -> int:
-    """Return what a batch takes, however many of its columns share a buffer."""
-    held = max(batch.nbytes, batch.get_total_buffer_size()) + _COLUMN_BYTES * batch.num_columns
-    return int(held) + sum(map(most_bytes, batch.columns))
 
 
 def _grouped(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

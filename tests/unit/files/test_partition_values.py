@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailer.changelog.partition_groups import by_partition
+from tailer.changelog.equal_rows.compared_columns import by_partition
 from tailer.errors import ChangesUnavailable
 from tailer.events import type_text
 from tailer.files.partition_values import partition_scalar
