@@ -4,6 +4,7 @@
     files      JSON Lines or Parquet, one directory per stream; exactly once
     delta      a Delta table; exactly once
     kafka      messages of a Kafka topic; exactly once for read_committed consumers
+    http       requests to a web service; at least once
     memory     lists in this process, for tests and embedding, not for configurations; exactly once
     encoding   text or messages from Arrow rows, for sinks without types; rows of several schemas as one, for the others
     testing    the contract below as a test suite, and a sink with faults for testing the code before it
@@ -20,10 +21,10 @@ A class that inherits `tailer.sink.Sink`, and a classmethod `configure(name, opt
 the group `tailer.sinks`; the entry's name is the `kind` users write. Import nothing of ours but the ports
 (`tailer.sink`, `tailer.events`, `tailer.plan`, `tailer.errors`) and, if you like, `tailer.stores.folders`,
 `tailer_sinks`, `tailer_sinks.encoding` and `tailer_sinks.encoding.typed`. `name` is the pipeline's. The option `path`
-and options that end in `_file` arrive as absolute paths. `read_options` checks the others, and names `<name>.<option>`
-in errors; `flattened` joins the names of tables in tables. Import your client library at the top of your module: it is
-loaded only when a user configures your kind. If a module `options` beside yours has a function `read(name, options)`
-that needs no client, `tailer check` names the faults of options also where the client is missing.
+and options that end in `_file` or `_folder` arrive as absolute paths. `read_options` checks the others, and names
+`<name>.<option>` in errors; `flattened` joins the names of tables in tables. Import your client library at the top of
+your module: it is loaded only when a user configures your kind. If a module `options` beside yours has a function
+`read(name, options)` that needs no client, `tailer check` names the faults of options also where the client is missing.
 
 1. **Rows and progress become visible together, or not at all.** `commit(progress)` is the moment. A reader of the
    destination, at any time and after any crash, sees either both or neither. Put progress where the rows are: in the
@@ -89,8 +90,9 @@ twice or leave an unreported gap. Its position closes a version, or is `Position
 commit or `reset`, and stays true for ever. It distinguishes a first start from a table that has replaced another one,
 so it must not be limited to the tables this instance was asked about.
 
-A destination that cannot do 1 and 3 (a terminal, an HTTP endpoint) is an `AtLeastOnceSink`: `write`, `announce` and
-`flush`, no progress. `tailer.progress.recorded.Recorded` makes it usable, and its type tells users what they get.
+A destination that cannot do 1 and 3 (a terminal, an HTTP endpoint) is an `AtLeastOnceSink`: `write`, `announce`,
+`flush`, and `forget` if it holds rows back; no progress. `tailer.progress.recorded.Recorded` makes it usable, and its
+type tells users what they get.
 
 Errors: translate your client's exceptions in the module that imports it. Name the sink by `name`, give the failure in
 `reason`; no secrets in texts. Raise `SinkUnavailable` if a retry may help, `SinkRejected` with a `remedy` if a person

@@ -339,7 +339,7 @@ class _Checks:
             found[option] = value
             if isinstance(value, Mapping):
                 found[option] = self._with_paths((*key, option), value, refused)
-            elif isinstance(value, str) and (option == "path" or (value and _is_file(option))):
+            elif isinstance(value, str) and (option == "path" or (value and _is_local_path(option))):
                 # The folder of a sink may be in a store.
                 is_target = option == "path" and len(key) == _SINK_DEPTH
                 place = self._attempt((*key, option), self._location(value) if is_target else self._file(value))
@@ -392,6 +392,6 @@ class _Checks:
         self.problems.append(Problem(key, error))
 
 
-def _is_file(option: str) -> bool:
-    """Return whether an option of a sink is a file: `password_file`, or `ssl.ca.location` in a table of its own."""
-    return option.endswith(("_file", ".location", "_location")) or option == "location"
+def _is_local_path(option: str) -> bool:
+    """Return whether an option of a sink is a path: `password_file`, or `ssl.ca.location` in a table of its own."""
+    return option.endswith(("_file", "_folder", ".location", "_location")) or option == "location"

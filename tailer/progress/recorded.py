@@ -45,8 +45,11 @@ class Recorded(Sink):
 
     @asynccontextmanager
     async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:
-        """Begin a transaction in name only: rows are handed over at once."""
-        yield _RecordedTransaction(self._sink, self._store)
+        """Begin a transaction in name only: rows are handed over at once, or held back until `commit`."""
+        try:
+            yield _RecordedTransaction(self._sink, self._store)
+        finally:
+            self._sink.forget()
 
     async def aclose(self) -> None:
         """Close sink and store."""

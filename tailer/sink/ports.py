@@ -205,6 +205,9 @@ class AtLeastOnceSink(ABC):
     async def flush(self) -> None:
         """Return when everything written was handed to the destination."""
 
+    def forget(self) -> None:  # noqa: B027 - a default
+        """Forget rows that are held back: their transaction ended without `flush`, and they come again."""
+
     @abstractmethod
     async def aclose(self) -> None:
         """Release connections."""

@@ -35,7 +35,12 @@ NEED_EXTRAS: Final = {
     "lance": {"tailer.formats.lance.rows.fragments."},
     "numpy": {"tailer.variant.batch."},
     "fastavro": {"tailer_sinks.encoding.avro."},
-    "httpx2": {"tailer_sinks.encoding.avro.", "tailer.daemon.client", "tailer.formats.delta.catalog.unity"},
+    "httpx2": {
+        "tailer_sinks.encoding.avro.",
+        "tailer_sinks.http.",
+        "tailer.daemon.client",
+        "tailer.formats.delta.catalog.unity",
+    },
     "kafka": {"tailer_sinks.kafka."},
     "confluent_kafka": {"tailer_sinks.kafka.clients.confluent_producer", "tailer_sinks.kafka.clients.librdkafka."},
     "prometheus_client": {"tailer.daemon.computed_metrics", "tailer.daemon.monitor"},

@@ -105,6 +105,12 @@ SINKS: Final = (
         "anyio msgspec pyarrow",
     ),
     (f"{OWN}.files {OWN}.files.*", f"{OWN} {OWN}.files.* {OWN}.encoding.* {FOLDERS} {PORTS}", "anyio msgspec pyarrow"),
+    (f"{OWN}.http.endpoint", f"{OWN}.http.* {PORTS}", "anyio httpx2"),
+    (
+        f"{OWN}.http {OWN}.http.*",
+        f"{OWN} {OWN}.http.* {OWN}.encoding.* {OWN}.files.names {PORTS}",
+        "anyio msgspec pyarrow",
+    ),
     (
         f"{OWN}.kafka.clients.confluent_producer {OWN}.kafka.clients.librdkafka {OWN}.kafka.clients.librdkafka.*",
         f"{OWN}.kafka.* {OWN}.encoding.* {PORTS}",

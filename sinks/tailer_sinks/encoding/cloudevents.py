@@ -1,4 +1,4 @@
-"""Change rows as CloudEvents 1.0 in JSON, for Kafka: one event for each of Debezium's messages.
+"""Change rows as CloudEvents 1.0 in JSON: one event for each of Debezium's messages.
 
 `tailer_sinks.encoding.debezium.operations` gives the events for rows. An event's `data` is `{"before": ..., "after":
 ...}` and its `id` is `<name>;<table_id>;<version>;<task>;<row>;<operation>`: the same when it is delivered again, and
@@ -31,7 +31,7 @@ from tailer_sinks.encoding.debezium.schema import json_text
 from tailer_sinks.encoding.messages import BYTES, Messages
 from tailer_sinks.encoding.values import timestamp_text
 
-__all__ = ["CloudEventsEncoder", "ContentMode"]
+__all__ = ["CloudEventsEncoder", "ContentMode", "source_of"]
 
 ContentMode = Literal["structured", "binary"]
 EVENT_TYPE: Final = "io.debezium.connector.delta.DataChangeEvent"
@@ -116,7 +116,12 @@ class CloudEventsEncoder(PairingEncoder):
         time = timestamp_text(pa.scalar(commit_moment(self._sink, batch), pa.timestamp("us")))
         if not time[0].isdigit():
             raise SinkRejected(self._sink, f"version {batch.version} is of {time}, which CloudEvents cannot express")
-        return {"source": f"/lake-tailer/{quote(self._name, safe='')}", "type": EVENT_TYPE, "time": f"{time}Z"}
+        return {"source": source_of(self._name), "type": EVENT_TYPE, "time": f"{time}Z"}
+
+
+def source_of(name: str) -> str:
+    """Return the attribute `source` of the events of a pipeline."""
+    return f"/lake-tailer/{quote(name, safe='')}"
 
 
 def _joined(*parts: pa.Array | pa.Scalar | str) -> pa.Array:

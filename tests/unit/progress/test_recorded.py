@@ -151,7 +151,7 @@ def test_transactional_and_other_sinks_are_distinguished() -> None:
 
 
 def test_sinks_are_found_by_kind() -> None:
-    assert set(sink_kinds()) == {"delta", "files", "kafka", "stdout"}
+    assert set(sink_kinds()) == {"delta", "files", "http", "kafka", "stdout"}
     assert isinstance(configure_sink("archive", "files", {"path": "out"}), FilesSink)
 
 
@@ -159,7 +159,7 @@ def test_an_unknown_kind_is_answered_with_the_known_ones() -> None:
     with pytest.raises(ConfigError) as raised:
         configure_sink("archive", "flies", {"path": "out"})
     assert str(raised.value) == "archive: no sink of kind 'flies'"
-    assert "delta, files, kafka, stdout" in raised.value.hint
+    assert "delta, files, http, kafka, stdout" in raised.value.hint
 
 
 def test_a_missing_client_is_named_only_when_its_sink_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:

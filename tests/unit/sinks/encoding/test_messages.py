@@ -154,7 +154,7 @@ def test_invalid_change_types_keys_and_schemas_are_refused() -> None:
     made = FlatMessages("kafka", batch.rows.schema, ["id"])
     with pytest.raises(SinkRejected, match="no operation for rows of change type update_pre") as caught:
         made.encode(batch, 1)
-    assert caught.value.remedy == 'Set envelope = "flat" without a key: it passes such rows on.'
+    assert caught.value.remedy == "Choose flat rows without a key: they pass such rows on."
     with pytest.raises(SinkRejected, match="the rows have no column ID, which is part of the key") as caught:
         FlatMessages("kafka", batch.rows.schema, ["ID", "name"])
     assert caught.value.remedy == "Choose key columns that the table has, and a new topic."

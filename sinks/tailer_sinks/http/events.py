@@ -1,0 +1,175 @@
+"""Rows and control events as JSON texts, each with an id of its own, in the two formats of the sink.
+
+An id is `<pipeline>;<table id>;<version>;<task>;<row>;<change>`: the same whenever the event is sent, and unique.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from itertools import chain, repeat
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.errors import SinkRejected
+from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, ChangeBatch, ControlEvent, joined_rows
+from tailer_sinks.encoding.cloudevents import CloudEventsEncoder, source_of
+from tailer_sinks.encoding.events import event_values
+from tailer_sinks.encoding.flat import AT_ONCE, FlatEncoder, encoded_ahead, slices
+from tailer_sinks.encoding.messages import Messages
+from tailer_sinks.http.requests import Events, Place
+
+__all__ = ["CloudEvents", "EventEncoder", "FlatEvents"]
+
+EVENT_ID: Final = "_event_id"
+EVENT_TYPE: Final = "lake_tailer."
+TEXT: Final = pa.large_string()
+NO_TEXT: Final = pa.scalar("", TEXT)
+
+
+class EventEncoder(ABC):
+    """An encoder of the rows and control events of the pipeline `name`."""
+
+    content_type: str
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @abstractmethod
+    def encode(self, batches: Sequence[ChangeBatch]) -> Generator[Events, None, None]:
+        """Yield the events of batches that follow each other and have one schema, some at a time.
+
+        Blocks; whoever leaves early must close it. Raises `SinkRejected` for rows that have no JSON form.
+        """
+
+    def flush(self) -> Events | None:
+        """Return the events of rows that are held back; None: there are none."""
+        return None
+
+    def forget(self) -> None:  # noqa: B027 - a default
+        """Forget rows that are held back."""
+
+    def control(self, event: ControlEvent) -> Events:
+        """Return a control event."""
+        text = json.dumps(self._control(event), ensure_ascii=False, separators=(",", ":"))
+        place: Place = (event.version, event.kind)
+        # A reason may quote a path with bytes that are not text; their escapes are legal JSON.
+        return Events(event.table_id, [text.encode(errors="backslashreplace")], [place])
+
+    @abstractmethod
+    def _control(self, event: ControlEvent) -> dict[str, object]:
+        """Return the members of a control event."""
+
+    def _id(self, *parts: object) -> str:
+        return ";".join(map(str, (self._name, *parts)))
+
+
+class FlatEvents(EventEncoder):
+    """Rows with their columns and metadata, as in JSON Lines, and `_event_id`."""
+
+    content_type = "application/json"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._encoder: FlatEncoder | None = None
+
+    def encode(self, batches: Sequence[ChangeBatch]) -> Generator[Events, None, None]:
+        """See `EventEncoder.encode`."""
+        rows = joined_rows(batches)
+        if EVENT_ID in rows.schema.names:
+            remedy = f"Give the column another name with select, such as {EVENT_ID} AS event_id."
+            raise SinkRejected(self._name, f"the table has a column {EVENT_ID}, and events have their id there", remedy)
+        rows = rows.append_column(pa.field(EVENT_ID, TEXT), self._ids(batches, rows.column(CHANGE_TYPE)))
+        if self._encoder is None or not self._encoder.schema.equals(rows.schema):
+            self._encoder = FlatEncoder(self._name, rows.schema)
+        encode, places = self._encoder.rows, list(chain.from_iterable(map(_places, batches)))
+        start = 0
+        with closing(encoded_ahead(lambda part: encode(part).to_pylist(), slices(rows), AT_ONCE)) as encoded:
+            for texts in encoded:
+                yield Events(batches[0].table_id, texts, places[start : start + len(texts)])
+                start += len(texts)
+
+    def _ids(self, batches: Sequence[ChangeBatch], kinds: pa.Array) -> pa.Array:
+        starts = pa.array([f"{self._id(each.table_id, each.version, each.task)};" for each in batches], TEXT)
+        numbers = [pa.repeat(pa.scalar(number, pa.int64()), len(each)) for number, each in enumerate(batches)]
+        rows = pc.cast(pa.concat_arrays([each.row_index for each in batches]), TEXT)
+        kinds = pc.fill_null(pc.cast(kinds, TEXT), NO_TEXT)
+        ends = pc.binary_join_element_wise(rows, kinds, pa.scalar(";", TEXT))
+        return pc.binary_join_element_wise(starts.take(pa.concat_arrays(numbers)), ends, NO_TEXT)
+
+    def _control(self, event: ControlEvent) -> dict[str, object]:
+        return {**event_values(event), EVENT_ID: self._id(event.table_id, event.version, event.kind)}
+
+
+class CloudEvents(EventEncoder):
+    """CloudEvents as the `kafka` sink has them. Images of updates at the end of a batch wait for the next one."""
+
+    content_type = "application/cloudevents-batch+json; charset=UTF-8"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._encoder: CloudEventsEncoder | None = None
+
+    def encode(self, batches: Sequence[ChangeBatch]) -> Generator[Events, None, None]:
+        """See `EventEncoder.encode`."""
+        for batch in filter(len, batches):
+            if (held := self._held()) is not None and _task(held) != _task(batch) and (rest := self.flush()):
+                yield rest
+            if self._encoder is None or not self._encoder.schema.equals(batch.rows.schema):
+                self._encoder = CloudEventsEncoder(self._name, batch.rows.schema, self._name)
+            with closing(encoded_ahead(self._encode_part, _parts(batch))) as encoded:
+                for messages in encoded:
+                    yield _events(batch, messages)
+
+    def flush(self) -> Events | None:
+        """See `EventEncoder.flush`."""
+        if self._encoder is None or (held := self._held()) is None:
+            return None
+        messages = self._encoder.flush(0)
+        return None if messages is None else _events(held, messages)
+
+    def forget(self) -> None:
+        """See `EventEncoder.forget`."""
+        self._encoder = None
+
+    def _held(self) -> ChangeBatch | None:
+        return None if self._encoder is None else self._encoder.pending
+
+    def _encode_part(self, part: ChangeBatch) -> Messages:
+        assert self._encoder is not None
+        return self._encoder.encode(part, 0)
+
+    def _control(self, event: ControlEvent) -> dict[str, object]:
+        data = event_values(event)
+        return {
+            "specversion": "1.0",
+            "id": self._id(event.table_id, event.version, event.kind),
+            "source": source_of(self._name),
+            "type": f"{EVENT_TYPE}{event.kind}",
+            "time": data[COMMIT_TIMESTAMP],
+            "datacontenttype": "application/json",
+            "data": data,
+        }
+
+
+def _task(batch: ChangeBatch) -> tuple[str, int, int]:
+    return batch.table_id, batch.version, batch.task
+
+
+def _parts(batch: ChangeBatch) -> Iterator[ChangeBatch]:
+    """Cut the batch to slices whose texts fit into memory."""
+    start = 0
+    for rows in slices(batch.rows):
+        yield batch.slice(start, len(rows))
+        start += len(rows)
+
+
+def _events(batch: ChangeBatch, messages: Messages) -> Events:
+    places = zip(repeat(batch.version), repeat(batch.task), messages.row_index.to_pylist(), strict=False)
+    return Events(batch.table_id, messages.values.to_pylist(), list(places))
+
+
+def _places(batch: ChangeBatch) -> Iterator[Place]:
+    return zip(repeat(batch.version), repeat(batch.task), batch.row_index.to_pylist(), strict=False)

@@ -1,0 +1,158 @@
+"""The options of an `http` sink, checked before any I/O.
+
+Secrets come from the environment, or from a file named by an option with the suffix `_file`. An address may hold a
+secret, too: no message shows more of it than `origin`.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Literal
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+
+from tailer.errors import ConfigError, SinkRejected
+from tailer_sinks import read_options
+from tailer_sinks.http.requests import signing_keys
+
+__all__ = ["Options", "Secrets", "origin", "read", "read_secrets"]
+
+_HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^`|~-]+")
+_VALUE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
+_OURS: Final = frozenset({"connection", "content-length", "content-type", "host", "transfer-encoding"})
+_OUR_PREFIX: Final = "webhook-"
+_NO_KEY: Final = (
+    'Give 24 to 64 bytes in base64, with or without "whsec_" before them; several keys with spaces between.'
+)
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The options in the configuration."""
+
+    remedies: ClassVar = {"headers": 'Give texts: headers = {"X-Team" = "lake"}.'}
+
+    url: str  # the address that gets a POST with each batch; keep it in the environment if it holds a token
+    format: Literal["json", "cloudevents"] = "json"  # an array of rows, or a batch of CloudEvents
+    batch_rows: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 1000  # the most events in one request
+    batch_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**30)] = 1_000_000  # the most bytes in one request
+    headers: dict[str, str] = {}  # headers of each request; keep secret ones in the environment, or in headers_file
+    headers_file: str | None = None  # a file with more headers, each in a line: Name: value
+    signature_secret: str | None = None  # signs each request by Standard Webhooks; keep it in the environment
+    signature_secret_file: str | None = None  # a file with signature_secret
+    timeout_s: Annotated[float, msgspec.Meta(ge=0.1, le=3600)] = 30.0  # seconds for one request and its answer
+    dead_letter_folder: str | None = (
+        None  # gets the events that the endpoint refuses; by default they stop the pipeline
+    )
+
+    def __repr__(self) -> str:
+        """Return a text without the secrets."""
+        return f"Options(format={self.format!r})"
+
+
+class Secrets(msgspec.Struct, frozen=True):
+    """What each request carries beside its body: headers, and the keys that sign it."""
+
+    headers: dict[str, str]
+    keys: tuple[bytes, ...]
+
+    def __repr__(self) -> str:
+        """Return the name of the class alone."""
+        return "Secrets(...)"
+
+
+def read(name: str, options: Mapping[str, Any]) -> Options:
+    """Read the options of the sink called `name`; no I/O.
+
+    Raises `ConfigError` naming the option; several as an `ExceptionGroup`.
+    """
+    return read_options(name, options, Options, _check_url, _check_headers, _check_secrets)
+
+
+def origin(url: str) -> str:
+    """Return the part of an address that may be shown: scheme, host and port."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def read_secrets(name: str, options: Options) -> Secrets:
+    """Read the files with secrets, if there are any. Raises `SinkRejected` for one that cannot be used."""
+    headers = {_spelled(header): value for header, value in options.headers.items()}
+    secret = options.signature_secret
+    if (file := options.headers_file) is not None:
+        for line in filter(str.strip, _content(name, file).splitlines()):
+            header, colon, value = line.partition(":")
+            header, value = header.strip(), value.strip()
+            if not colon or _header_fault(header, value) is not None:
+                remedy = "Write one header in each line, as in `Authorization: Bearer TOKEN`."
+                raise SinkRejected(name, f"{file} has a line that is not a header for requests", remedy)
+            headers[_spelled(header)] = value
+    if (file := options.signature_secret_file) is not None:
+        secret = _content(name, file)
+    try:
+        return Secrets(headers, () if secret is None else signing_keys(secret))
+    except ValueError as error:
+        raise SinkRejected(name, f"the signature secret in {file} {error}", _NO_KEY) from None
+
+
+def _content(name: str, file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        reason = f"{file} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}"
+        raise SinkRejected(name, reason, "Put the secret there, readable for this process only.") from None
+
+
+def _check_url(name: str, options: Options) -> Iterator[ConfigError]:
+    where, remedy = f"{name}.url", "Give one such as https://api.example.com/changes."
+    parts = _split(options.url)
+    if parts is None:
+        yield ConfigError(where, "is not an address of HTTP", remedy)
+    elif "@" in parts.netloc:
+        yield ConfigError(where, "contains a user name or a password", "Send them in a header: Authorization.")
+    elif parts.fragment:
+        yield ConfigError(where, "has a part after #, which is never sent", "Remove it.")
+
+
+def _split(url: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets without an address, or a port that is not a number
+        return None
+    return parts if sound and url.isprintable() and " " not in url else None
+
+
+def _check_headers(name: str, options: Options) -> Iterator[ConfigError]:
+    for header, value in options.headers.items():
+        if (fault := _header_fault(header, value)) is not None:
+            yield ConfigError(f"{name}.headers.{header}", *fault)
+
+
+def _header_fault(header: str, value: str) -> tuple[str, str] | None:
+    """Return the reason and the next step for a header that cannot be sent. The value is in neither."""
+    header = _spelled(header)
+    if _HEADER.fullmatch(header) is None:
+        return "is not the name of a header", "Use letters, digits and hyphens."
+    if header in _OURS or header.startswith(_OUR_PREFIX):
+        return "is a header that the sink sets itself", "Leave it out."
+    if _VALUE.fullmatch(value) is None:
+        return "has a value that a header cannot have", "Use one line of ASCII, without spaces around it."
+    return None
+
+
+def _spelled(header: str) -> str:
+    """Return the name of a header in lower case. A variable of the environment has `_` for `-`."""
+    return header.lower().replace("_", "-")
+
+
+def _check_secrets(name: str, options: Options) -> Iterator[ConfigError]:
+    secret = options.signature_secret
+    if secret is None:
+        return
+    if options.signature_secret_file is not None:
+        yield ConfigError(f"{name}.signature_secret_file", "is given beside the secret itself", "Give one of them.")
+    try:
+        signing_keys(secret)
+    except ValueError as error:
+        yield ConfigError(f"{name}.signature_secret", str(error), _NO_KEY)

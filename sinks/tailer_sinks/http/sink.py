@@ -1,0 +1,117 @@
+"""The `http` sink. The package's docstring says what it promises."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+
+from anyio import CancelScope, to_thread
+
+from tailer.errors import SinkRejected
+from tailer.events import ChangeBatch, ControlEvent
+from tailer.sink import AtLeastOnceSink
+from tailer_sinks.http.dead_letters import DeadLetter, DeadLetters
+from tailer_sinks.http.endpoint import Endpoint, status_text
+from tailer_sinks.http.events import CloudEvents, EventEncoder, FlatEvents
+from tailer_sinks.http.options import Options, read
+from tailer_sinks.http.requests import Events, cut, request_of
+
+__all__ = ["HttpSink"]
+
+_log = logging.getLogger(__name__)
+
+TOO_LARGE: Final = 413
+
+
+class HttpSink(AtLeastOnceSink):
+    """An `AtLeastOnceSink` that sends requests with rows to an endpoint, one after the other.
+
+    `options`: as `tailer_sinks.http.options.read` returns them. Raises `ConfigError` for an address that the client
+    refuses.
+    """
+
+    writes_together = True
+
+    def __init__(self, name: str, options: Options) -> None:
+        self.name = name
+        self._options = options
+        self._encoder: EventEncoder = FlatEvents(name) if options.format == "json" else CloudEvents(name)
+        self._endpoint = Endpoint(name, options, self._encoder.content_type)
+        folder = options.dead_letter_folder
+        self._dead_letters = None if folder is None else DeadLetters(name, Path(folder))
+
+    @classmethod
+    def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
+        """Read the options; no I/O. Raises `ConfigError`."""
+        return cls(name, read(name, options))
+
+    async def write(self, batch: ChangeBatch) -> None:
+        """Send rows. Raises `SinkUnavailable` and `SinkRejected`."""
+        await self.write_all([batch])
+
+    async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
+        """Send rows as `write` does. If rows of one of several versions have no JSON form, none are sent."""
+        encoded, waiting = self._encoder.encode(batches), []
+        try:
+            while (events := await to_thread.run_sync(next, encoded, None)) is not None:
+                if batches[0].version == batches[-1].version:
+                    await self._send_all(events)
+                else:
+                    waiting.append(events)
+            for events in waiting:
+                await self._send_all(events)
+        finally:
+            with CancelScope(shield=True):
+                await to_thread.run_sync(encoded.close)
+
+    async def announce(self, event: ControlEvent) -> None:
+        """Send an event in a request of its own. Raises as `write`."""
+        await self.flush()
+        await self._send(self._encoder.control(event))
+
+    async def flush(self) -> None:
+        """Send the rows that are held back; every other request was answered before the next. Raises as `write`."""
+        if (held := await to_thread.run_sync(self._encoder.flush)) is not None:
+            await self._send_all(held)
+
+    def forget(self) -> None:
+        """See `AtLeastOnceSink.forget`."""
+        self._encoder.forget()
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self._endpoint.aclose()
+
+    async def _send_all(self, events: Events) -> None:
+        for batch in cut(events, self._options.batch_rows, self._options.batch_bytes):
+            await self._send(batch)
+
+    async def _send(self, events: Events) -> None:
+        """Send the events of one request, and store those that the endpoint refuses, if there is a folder for them."""
+        letters = await self._refused(events)
+        if letters and self._dead_letters is not None:
+            file = await to_thread.run_sync(self._dead_letters.write, request_of(events).id, letters)
+            number = sum(len(letter.events) for letter in letters)
+            _log.warning("%s: %s refuses %d events; see %s", self.name, self._endpoint.origin, number, file)
+
+    async def _refused(self, events: Events) -> list[DeadLetter]:
+        """Send events, in halves where the endpoint refuses them. Return those that it refuses one by one.
+
+        Raises `SinkRejected` for these if they have no folder; a request is then halved only if it is too large.
+        """
+        status = await self._endpoint.post(request_of(events))
+        if status is None:
+            return []
+        if len(events) > 1 and (status == TOO_LARGE or self._dead_letters is not None):
+            first, second = events.halves()
+            return [*await self._refused(first), *await self._refused(second)]
+        reason = f"{self._endpoint.origin} answers {status_text(status)}"
+        if self._dead_letters is None:
+            raise self._refusal(events, reason)
+        return [DeadLetter(events, reason)]
+
+    def _refusal(self, events: Events, reason: str) -> SinkRejected:
+        first, last = (", ".join(map(str, place)) for place in (events.places[0], events.places[-1]))
+        where = f"the event at {first}" if len(events) == 1 else f"the events from {first} to {last}"
+        remedy = "See the log of the service; or let delivery go on without such events: dead_letter_folder."
+        return SinkRejected(self.name, f"{reason} to {where} (version, task, row)", remedy)
