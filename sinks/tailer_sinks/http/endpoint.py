@@ -49,7 +49,7 @@ class Endpoint:
     def __init__(self, name: str, options: Options, content_type: str) -> None:
         self._name = name
         self._options = options
-        self._content_type = content_type
+        self._headers: Final = {"user-agent": f"lake-tailer/{version_of('lake-tailer')}", "content-type": content_type}
         self._has_files = options.headers_file is not None or options.signature_secret_file is not None
         self._secrets: Secrets | None = None
         self._client: httpx2.AsyncClient | None = None
@@ -92,7 +92,11 @@ class Endpoint:
             self._client = await to_thread.run_sync(_new_client, self._url.scheme == "https")
         if self._secrets is None or self._has_files:  # a token in a file may be renewed at any time
             self._secrets = await to_thread.run_sync(read_secrets, self._name, self._options)
-        headers = self._headers(request, self._secrets)
+        now_s = int(time.time())
+        headers = self._headers | self._secrets.headers
+        headers |= {"webhook-id": request.id, "webhook-timestamp": str(now_s)}
+        if keys := self._secrets.keys:
+            headers["webhook-signature"] = signature(keys, request, now_s)
         try:
             with anyio.fail_after(self._options.timeout_s):
                 async with self._client.stream("POST", self._url, content=request.body, headers=headers) as answer:
@@ -105,19 +109,6 @@ class Endpoint:
             reason = f"the connection failed before the answer was complete ({type(error).__name__})"
             raise self._unavailable(reason) from None
         return answer.status_code, _retry_after_s(answer.headers.get("retry-after"))
-
-    def _headers(self, request: Request, secrets: Secrets) -> dict[str, str]:
-        now_s = int(time.time())
-        headers = {
-            "user-agent": f"lake-tailer/{version_of('lake-tailer')}",
-            **secrets.headers,
-            "content-type": self._content_type,
-            "webhook-id": request.id,
-            "webhook-timestamp": str(now_s),
-        }
-        if secrets.keys:
-            headers["webhook-signature"] = signature(secrets.keys, request, now_s)
-        return headers
 
     def _failure(self, status: int) -> SinkError:
         reason = f"{self.origin} answers {status_text(status)}"

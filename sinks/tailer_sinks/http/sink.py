@@ -21,6 +21,7 @@ __all__ = ["HttpSink"]
 _log = logging.getLogger(__name__)
 
 TOO_LARGE: Final = 413
+FEW_BYTES: Final = 2**18  # encoded in one step of a thread
 
 
 class HttpSink(AtLeastOnceSink):
@@ -51,14 +52,14 @@ class HttpSink(AtLeastOnceSink):
 
     async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
         """Send rows as `write` does. If rows of one of several versions have no JSON form, none are sent."""
-        encoded, waiting = self._encoder.encode(batches), []
+        encoded = self._encoder.encode(batches)
+        several = batches[0].version != batches[-1].version
+        if several or sum(batch.size_bytes for batch in batches) <= FEW_BYTES:
+            for events in await to_thread.run_sync(list, encoded):
+                await self._send_all(events)
+            return
         try:
             while (events := await to_thread.run_sync(next, encoded, None)) is not None:
-                if batches[0].version == batches[-1].version:
-                    await self._send_all(events)
-                else:
-                    waiting.append(events)
-            for events in waiting:
                 await self._send_all(events)
         finally:
             with CancelScope(shield=True):
