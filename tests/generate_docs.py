@@ -23,6 +23,7 @@ from tailer.formats.delta.catalog.options import UnityOptions
 from tailer_sinks import stdout
 from tailer_sinks.delta import options as delta
 from tailer_sinks.files import sink as files
+from tailer_sinks.http import options as http
 from tailer_sinks.kafka import options as kafka
 from tailer_sinks.kafka.clients.settings import ClientSettings
 
@@ -52,6 +53,11 @@ SECTIONS: Final[tuple[tuple[str, str, type[msgspec.Struct]], ...]] = (
     ),
     ('[pipelines.NAME.sink], kind = "delta"', "See [delta.md](delta.md).", delta.Options),
     ('[pipelines.NAME.sink], kind = "files"', "See [delta.md](delta.md).", files._Options),
+    (
+        '[pipelines.NAME.sink], kind = "http"',
+        "It delivers at least once, and needs `state_table`. See [http.md](http.md).",
+        http.Options,
+    ),
     ('[pipelines.NAME.sink], kind = "stdout"', "It delivers at least once, and needs `state_table`.", stdout._Options),
     (
         '[pipelines.NAME.catalog], kind = "unity"',

@@ -11,12 +11,10 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
@@ -281,7 +279,7 @@ def _operation(record: Record) -> tuple[int, str, float | None, float | None]:
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package, built and installed into a folder of its own."""
     source, target = tmp_path_factory.mktemp("source") / "sink", tmp_path_factory.mktemp("installed")
-    shutil.copytree(EXAMPLES / "webhook_sink", source)
+    shutil.copytree(EXAMPLES / "command_sink", source)
     command = [str(TOOLS / "uv"), "pip", "install", "--quiet", "--no-deps", "--target", str(target), str(source)]
     variables = {"UV_SYSTEM_CERTS": "1", **environment(VIRTUAL_ENV=sys.prefix)}
     if subprocess.run([*command, "--offline"], env=variables, capture_output=True, check=False).returncode:
@@ -289,41 +287,32 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-class TestWebhookSink:
+class TestCommandSink:
     def test_it_keeps_the_contract(self, folder: Path, installed: Path) -> None:
-        tests = run(folder / "webhook_sink", "pytest", "-q", "-p", "no:cacheprovider", PYTHONPATH=str(installed))
+        tests = run(folder / "command_sink", "pytest", "-q", "-p", "no:cacheprovider", PYTHONPATH=str(installed))
         assert " passed" in tests
         assert "failed" not in tests
 
     def test_changes_arrive(self, folder: Path, installed: Path) -> None:
-        shutil.move(folder / "orders", folder / "webhook_sink" / "orders")
-        lines: list[bytes] = []
+        shutil.move(folder / "orders", folder / "command_sink" / "orders")
+        received = folder / "command_sink" / "received.jsonl"
 
-        class Service(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                lines.extend(self.rfile.read(int(self.headers["Content-Length"])).splitlines())
-                self.send_response(204)
-                self.end_headers()
+        def lines() -> list[bytes]:
+            return received.read_bytes().splitlines() if received.exists() else []
 
-        with ThreadingHTTPServer(("127.0.0.1", 0), Service) as server:
-            serving = threading.Thread(target=server.serve_forever)
-            serving.start()
-            url = f"http://127.0.0.1:{server.server_port}/changes"
-            settings = {"PYTHONPATH": str(installed), "TAILER_PIPELINES__ORDERS__SINK__URL": url}
-            assert "webhook" in run(folder / "webhook_sink", "tailer", "check", "tailer.toml", **settings)
-            with daemon(folder / "webhook_sink", "tailer.toml", **settings):
-                until(lambda: len(lines) >= len(EVENTS))
-            with daemon(folder / "webhook_sink", "tailer.toml", **settings):
-                add_a_row(folder / "webhook_sink")
-                until(lambda: len(lines) > len(EVENTS))
-            server.shutdown()
-            serving.join()
-        assert events_of(pa.Table.from_pylist(list(map(json.loads, lines)))) == sorted([*EVENTS, LATER])
+        settings = {"PYTHONPATH": str(installed)}
+        assert "command" in run(folder / "command_sink", "tailer", "check", "tailer.toml", **settings)
+        with daemon(folder / "command_sink", "tailer.toml", **settings):
+            until(lambda: len(lines()) >= len(EVENTS))
+        with daemon(folder / "command_sink", "tailer.toml", **settings):
+            add_a_row(folder / "command_sink")
+            until(lambda: len(lines()) > len(EVENTS))
+        assert events_of(pa.Table.from_pylist(list(map(json.loads, lines())))) == sorted([*EVENTS, LATER])
 
     def test_a_wrong_option_is_named(self, folder: Path, installed: Path) -> None:
-        settings = {"PYTHONPATH": str(installed), "TAILER_PIPELINES__ORDERS__SINK__URL": "nowhere"}
-        with pytest.raises(AssertionError, match="not the only option, or no address"):
-            run(folder / "webhook_sink", "tailer", "check", "tailer.toml", **settings)
+        settings = {"PYTHONPATH": str(installed), "TAILER_PIPELINES__ORDERS__SINK__COMMAND": "nothing"}
+        with pytest.raises(AssertionError, match="is not the only option, or no list"):
+            run(folder / "command_sink", "tailer", "check", "tailer.toml", **settings)
 
 
 def test_every_example_is_listed_and_tested() -> None:

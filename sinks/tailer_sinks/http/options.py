@@ -41,9 +41,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     signature_secret: str | None = None  # signs each request by Standard Webhooks; keep it in the environment
     signature_secret_file: str | None = None  # a file with signature_secret
     timeout_s: Annotated[float, msgspec.Meta(ge=0.1, le=3600)] = 30.0  # seconds for one request and its answer
-    dead_letter_folder: str | None = (
-        None  # gets the events that the endpoint refuses; by default they stop the pipeline
-    )
+    dead_letter_folder: str | None = None  # gets events that the endpoint refuses; by default they stop the pipeline
 
     def __repr__(self) -> str:
         """Return a text without the secrets."""
@@ -51,7 +49,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Secrets(msgspec.Struct, frozen=True):
-    """What each request carries beside its body: headers, and the keys that sign it."""
+    """The headers of each request, and the keys that sign it."""
 
     headers: dict[str, str]
     keys: tuple[bytes, ...]

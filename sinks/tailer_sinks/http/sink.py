@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -59,7 +60,7 @@ class HttpSink(AtLeastOnceSink):
                 await self._send_all(events)
             return
         try:
-            while (events := await to_thread.run_sync(next, encoded, None)) is not None:
+            while (events := await to_thread.run_sync(partial(next, encoded, None))) is not None:
                 await self._send_all(events)
         finally:
             with CancelScope(shield=True):
