@@ -150,6 +150,24 @@ def test_transactional_and_other_sinks_are_distinguished() -> None:
     assert isinstance(Recorded(stdout, MemoryProgressStore()), Sink)
 
 
+class Holding(Diary):
+    """A destination that holds rows back."""
+
+    def forget(self) -> None:
+        self.entries.append("forget")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("commits", [False, True])
+async def test_rows_that_are_held_back_end_with_their_transaction(commits: bool) -> None:
+    diary = Holding()
+    async with Recorded(diary, diary).begin(APP, SCHEMA) as transaction:
+        await transaction.write(numbered(1))
+        if commits:
+            await transaction.commit(Progress(APP, Position.end(1)))
+    assert diary.entries == ["write 1", *["flush", "record 1"] * commits, "forget"]
+
+
 def test_sinks_are_found_by_kind() -> None:
     assert set(sink_kinds()) == {"delta", "files", "http", "kafka", "stdout"}
     assert isinstance(configure_sink("archive", "files", {"path": "out"}), FilesSink)
