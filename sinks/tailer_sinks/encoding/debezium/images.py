@@ -159,7 +159,7 @@ class Images:
             other = batch.rows.column(CHANGE_TYPE).filter(kinds.is_null())[0].as_py()
             reason = f"the format has no operation for rows of change type {other}"
             raise SinkRejected(self._sink, reason, "Choose flat rows without a key: they pass such rows on.")
-        keys = whole(self._write_key(structs(batch.rows, self._key))) if self._key else None
+        keys = whole(self._write_key(batch.rows.select(self._key).to_struct_array())) if self._key else None
         if not pc.any(pc.greater_equal(kinds, PREIMAGE)).as_py():
             return PairedRows(batch, kinds, None, keys), None
         found = pairs(kinds, batch.row_index, keys, given.earlier)
