@@ -303,17 +303,13 @@ def _unreported(plan: ChangePlan, counts: ChangelogCounts) -> None:
 
 
 def _joined(schemas: Sequence[pa.Schema], batches: Sequence[pa.RecordBatch]) -> pa.Table:
-    schema = pa.unify_schemas(_metadata_last(schemas, batches), promote_options="permissive")
-    tables = [pa.Table.from_batches([batch]) for batch in batches]
-    return pa.concat_tables([schema.empty_table(), *tables], promote_options="permissive").select(schema.names)
-
-
-def _metadata_last(schemas: Sequence[pa.Schema], batches: Sequence[pa.RecordBatch]) -> list[pa.Schema]:
-    """Put the columns of all batches, or of the table, in one order with the metadata columns last."""
+    # The columns of all batches, or of the table, in one order with the metadata columns last.
     metadata = output_schema(pa.schema([]))
     found = [batch.schema for batch in reversed(batches)] or list(schemas)
     own = [[column for column in schema if column.name not in metadata.names] for schema in found]
-    return [*map(pa.schema, own), metadata]
+    schema = pa.unify_schemas([*map(pa.schema, own), metadata], promote_options="permissive")
+    tables = [pa.Table.from_batches([batch]) for batch in batches]
+    return pa.concat_tables([schema.empty_table(), *tables], promote_options="permissive").select(schema.names)
 
 
 class _BatchSink(Sink):

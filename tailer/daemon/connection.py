@@ -21,7 +21,6 @@ from tailer.read.data_files import DataFiles
 from tailer.sink import Sink
 from tailer.stores.location import is_local
 from tailer.stores.port import in_thread
-from tailer.stores.uploads import UploadStore
 from tailer.table_log import Contradiction, TableLog
 
 __all__ = ["Connection", "connect"]
@@ -55,7 +54,11 @@ async def connect(settings: Settings) -> dict[str, Connection | TailerError]:
                 standing = await standing_of(settings, pipeline)
                 contradictions = await table.contradictions()
             for location in _target_stores(settings, pipeline):
-                await _try_to_write(pipeline.stores.open_uploads(location))
+                # Readers of tables and folders ignore the object by its name.
+                store = pipeline.stores.open_uploads(location)
+                name = f".lake-tailer-check-{secrets.token_hex(8)}"
+                await store.put_if_absent(name, b"")
+                await store.delete(name)
             found[pipeline.name] = Connection(standing, file, contradictions)
         except TailerError as error:
             found[pipeline.name] = error
@@ -76,13 +79,6 @@ def _target_stores(settings: Settings, pipeline: PipelineSettings) -> list[str]:
     keeps_progress = isinstance(pipeline.make_sink(), Sink)
     found = (pipeline.target, None if keeps_progress else settings.state_table)
     return [location for location in found if location is not None and not is_local(location)]
-
-
-async def _try_to_write(store: UploadStore) -> None:
-    """Create and delete an object, which readers of tables and folders ignore by its name."""
-    name = f".lake-tailer-check-{secrets.token_hex(8)}"
-    await store.put_if_absent(name, b"")
-    await store.delete(name)
 
 
 async def _open_newest_file(table: TableLog, files: DataFiles) -> str | None:

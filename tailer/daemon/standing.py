@@ -9,8 +9,7 @@ from tailer.errors import TailerError
 from tailer.plan import Position
 from tailer.progress.lookup import find_progress
 from tailer.shards.resharding import stream_names
-from tailer.sink import Progress, Sink, app_id_of
-from tailer.table_log import TableLog
+from tailer.sink import app_id_of
 
 __all__ = ["Standing", "standing_of", "survey"]
 
@@ -69,17 +68,13 @@ async def standing_of(settings: Settings, pipeline: PipelineSettings) -> Standin
     table_id = await log.table_id()
     sink = open_sink(settings, pipeline)
     try:
-        progress = await _progress(pipeline, log, table_id, sink)
+        # Of a pipeline with shards, that of the slowest shard.
+        shards = await open_layout(pipeline, sink).in_force() if sink.distributes else 0
+        found = [await find_progress(name, log, table_id, sink) for name in stream_names(pipeline.name, shards)]
+        progress = min(found, key=lambda each: Position.opening(-1) if each is None else each.position)
     finally:
         await close_sinks([sink])
     if progress is None:
         app_id = app_id_of(pipeline.name, table_id)
         return Standing(pipeline.name, pipeline.table, app_id, None, await log.latest())
     return Standing(pipeline.name, pipeline.table, progress.app_id, progress.position, await log.latest())
-
-
-async def _progress(pipeline: PipelineSettings, log: TableLog, table_id: str, sink: Sink) -> Progress | None:
-    """Return the progress in `sink`; of a pipeline with shards, that of the slowest shard."""
-    shards = await open_layout(pipeline, sink).in_force() if sink.distributes else 0
-    found = [await find_progress(name, log, table_id, sink) for name in stream_names(pipeline.name, shards)]
-    return min(found, key=lambda each: Position.opening(-1) if each is None else each.position)

@@ -52,14 +52,10 @@ def partition_scalar(text: str | None, column: pa.Field, table: str, version: in
         return pa.scalar(None, kind)
     found = _parsed(text.strip(_BLANKS), kind)
     if found is None:
-        raise _unreadable(column, text, table, version, path)
+        value = f"the log entry of {path} has the partition value {text!r} for column {column.name}"
+        reason = f"{value}, which is not exactly a value of {type_text(column.type)}: Spark reads null, or a part of it"
+        raise ChangesUnavailable(table, version, reason)
     return found
-
-
-def _unreadable(column: pa.Field, text: str, table: str, version: int, path: str) -> ChangesUnavailable:
-    value = f"the log entry of {path} has the partition value {text!r} for column {column.name}"
-    reason = f"{value}, which is not exactly a value of {type_text(column.type)}: Spark reads null, or a part of it"
-    return ChangesUnavailable(table, version, reason)
 
 
 def _parsed(text: str, kind: pa.DataType) -> pa.Scalar | None:

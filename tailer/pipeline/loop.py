@@ -210,16 +210,12 @@ class Pipeline:
         self._retries.status.note_table(latest, kept_ms)
         ends_s, is_over = time.monotonic() + self._polling.next_wait_s(), False
         while not is_over:
-            next_beat_s = await self._beat(session)
+            next_beat_s = None if session.app_id is None else await session.sink.beat(session.app_id)
             # A wait that is given up for a heartbeat goes on afterwards: no look at the table follows.
             with anyio.move_on_after(next_beat_s) as until_beat:
                 await self._wake.wait(max(ends_s - time.monotonic(), 0.0))
             is_over = not until_beat.cancelled_caught
         self._retries.status.note_step()
-
-    async def _beat(self, session: Session) -> float | None:
-        """Send a heartbeat if one is due. Return the seconds until the next one."""
-        return None if session.app_id is None else await session.sink.beat(session.app_id)
 
     async def _look_back(self, versions: VersionRange) -> None:
         """Report the length and age of the backlog from time to time, while there is one."""

@@ -118,11 +118,8 @@ class PlanReport:
             for counter, number in zip(_SKIPPED, (plan.skipped.files, plan.skipped.size_bytes), strict=True):
                 counter.add(self._name, number)
         if self._row_ids and not all(task.tracking is not None for task in plan.tasks):
-            self._warn(plan)
-
-    def _warn(self, plan: ChangePlan) -> None:
-        reason = "the rows of change files have none" if plan.regime is Regime.CDC else _UNTRACKED
-        if reason not in self._given:
-            self._given.add(reason)
-            message = "%s: from version %d on rows may have null as %s and %s: %s"
-            _log.warning(message, self._name, plan.version, ROW_ID, ROW_COMMIT_VERSION, reason)
+            reason = "the rows of change files have none" if plan.regime is Regime.CDC else _UNTRACKED
+            if reason not in self._given:
+                self._given.add(reason)
+                message = "%s: from version %d on rows may have null as %s and %s: %s"
+                _log.warning(message, self._name, plan.version, ROW_ID, ROW_COMMIT_VERSION, reason)

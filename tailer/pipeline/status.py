@@ -341,7 +341,7 @@ class PipelineStatus:
         self.transactions += 1
         self.transaction_bytes += done.size_bytes
         self.transaction_seconds += done.seconds
-        self.note_rows(done.rows)
+        self.rows.update(done.rows)
         self._delivered_s = now_s
         self._succeeded(now_s)
         self._moved(before)

@@ -305,8 +305,5 @@ def _counted(task: ChangeTask, batches: Iterator[pa.RecordBatch], group: int, ro
         yield batch, position
         position += batch.num_rows
     if position != rows.stop:
-        raise _short(task, group, rows.stop - position)
-
-
-def _short(task: ChangeTask, group: int, missing: int) -> DataCorrupt:
-    return DataCorrupt(task.table, task.version, task.uri, f"row group {group} lacks {missing} of its rows")
+        reason = f"row group {group} lacks {rows.stop - position} of its rows"
+        raise DataCorrupt(task.table, task.version, task.uri, reason)

@@ -129,7 +129,8 @@ class Projection:
         if not lengths:
             return column
         self.padded[found.name] = max(lengths)
-        return _padded(column, field)
+        changes = padding(field)
+        return lambda rows: changed(column(rows), changes)
 
     def _with_variants(self, field: pa.Field, found: pa.Field, bare: pa.DataType) -> _Column:
         if any("typed_value" in path.split(".") for path in self._int96_in(found.name)):
@@ -192,11 +193,6 @@ def _cast(name: str, in_file: pa.DataType, wanted: pa.DataType) -> _Column:
         return array if array.type.equals(wanted, check_metadata=True) else array.view(wanted)
 
     return column
-
-
-def _padded(column: _Column, field: pa.Field) -> _Column:
-    changes = padding(field)
-    return lambda rows: changed(column(rows), changes)
 
 
 class FileFields:

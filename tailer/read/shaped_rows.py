@@ -23,7 +23,11 @@ Read = Callable[[ChangeTask], Iterator[ChangeBatch]]
 def selected(task: ChangeTask, read: Read) -> Iterator[ChangeBatch]:
     """Yield the rows of a task with columns that are made from those of the table."""
     assert task.select is not None, "asked by the caller"
-    made = _columns_of(task.select, task.schema)
+    # Tasks that are alike share the columns.
+    kept: _Kept | None = getattr(_last, "kept", None)
+    if kept is None or kept.select is not task.select or kept.schema is not task.schema:
+        _last.kept = kept = _Kept(task.select, task.schema, task.select.making(task.schema))
+    made = kept.made
     for batch in read(replace(task, schema=made.read, select=None)):
         yield replace(batch, rows=made.apply(batch.rows))
 
@@ -38,14 +42,6 @@ class _Kept:
 
 
 _last: Final = threading.local()
-
-
-def _columns_of(select: Select, schema: pa.Schema) -> MadeColumns:
-    """Return how to make the columns of a task. Each thread keeps its last answer, for tasks that are alike."""
-    kept: _Kept | None = getattr(_last, "kept", None)
-    if kept is None or kept.select is not select or kept.schema is not schema:
-        _last.kept = kept = _Kept(select, schema, select.making(schema))
-    return kept.made
 
 
 def fulfilling(task: ChangeTask, read: Read) -> Iterator[ChangeBatch]:

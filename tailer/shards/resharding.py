@@ -106,7 +106,10 @@ class Layout:
         if division == UNDIVIDED and (known is None or known.position == UNDIVIDED.end):
             return
         if had.shards == 0:
-            await self._check_new()
+            # Before anything is claimed: a claim counts as a beginning.
+            table_id = await self._table.table_id()
+            if await find_progress(self._pipeline, self._table, table_id, self._sink) is None:
+                await check_new(self._pipeline, self._table, table_id, self._sink)
         await self._claim(self._sink, self._division_id)
         # Of a division without rules, nobody knows any better.
         same = had in (division, Division(division.shards))
@@ -147,12 +150,6 @@ class Layout:
         """Return the positions of the shards of the current layout. Raises as `progress_of` does."""
         async with self._other_sink() as sink:
             return await self._positions(sink, shards)
-
-    async def _check_new(self) -> None:
-        """Raise as `check_new` does, before anything is claimed: a claim counts as a beginning."""
-        table_id = await self._table.table_id()
-        if await find_progress(self._pipeline, self._table, table_id, self._sink) is None:
-            await check_new(self._pipeline, self._table, table_id, self._sink)
 
     async def _has_begun(self, shards: int) -> bool:
         return not all(place.opens_version for place in await self.places(shards))

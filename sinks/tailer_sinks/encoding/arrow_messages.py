@@ -62,16 +62,12 @@ class ArrowMessages:
         start = 0
         while start < len(rows):
             piece = rows.slice(start, step)
-            stream = _stream(piece)
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, piece.schema) as writer:
+                writer.write_batch(piece)
+            stream = bytes(sink.getvalue().to_pybytes())
             if len(stream) > self._max_bytes and len(piece) > 1:
                 step = (len(piece) + 1) // 2
                 continue
             yield len(piece), stream
             start += len(piece)
-
-
-def _stream(rows: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_batch(rows)
-    return bytes(sink.getvalue().to_pybytes())

@@ -176,7 +176,14 @@ class Parquet:
             return
         rows = in_form(self._sink, rows, self._variant)
         try:
-            self._part_for(rows.schema).write(rows)
+            if not self._parts:
+                self._begin(unite(pa.schema([]), rows.schema))
+            elif rows.schema is not self._fitting and not rows.schema.equals(self._fitting):
+                united = unite(self._parts[-1].schema, rows.schema)
+                if not united.equals(self._parts[-1].schema):
+                    self._move(self._parts[-1], self._begin(united))
+            self._fitting = rows.schema
+            self._parts[-1].write(rows)
         except Misfit as misfit:
             reason = f"versions that share a file differ too much: {misfit}"
             raise SinkRejected(self._sink, reason, _LINES_MAY_DIFFER) from misfit
@@ -198,16 +205,6 @@ class Parquet:
         """See `Draft.remove`."""
         for part in self._parts:
             part.remove()
-
-    def _part_for(self, schema: pa.Schema) -> "_Part":
-        if not self._parts:
-            self._begin(unite(pa.schema([]), schema))
-        elif schema is not self._fitting and not schema.equals(self._fitting):
-            united = unite(self._parts[-1].schema, schema)
-            if not united.equals(self._parts[-1].schema):
-                self._move(self._parts[-1], self._begin(united))
-        self._fitting = schema
-        return self._parts[-1]
 
     def _move(self, part: "_Part", other: "_Part") -> None:
         part.close()

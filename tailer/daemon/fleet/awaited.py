@@ -11,7 +11,7 @@ same log. Data files may come even later: while nothing was delivered, a table t
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -172,11 +172,7 @@ class AwaitedTable:
             return _Log()
         listed = await self._pipeline.stores.open(self._pipeline.table).list(there.log_folder)
         files = {each.name: each.size_bytes for each in listed}
-        return _Log(files, _first_of_all(there.versions(files)))
-
-
-def _first_of_all(found: Iterable[int]) -> int | None:
-    """Return the first version of a log; None where a version between others is missing."""
-    versions = set(found)
-    is_whole = versions and max(versions) - min(versions) + 1 == len(versions)
-    return min(versions) if is_whole else None
+        # Where a version between others is missing, the first one is not known.
+        versions = set(there.versions(files))
+        is_whole = versions and max(versions) - min(versions) + 1 == len(versions)
+        return _Log(files, min(versions) if is_whole else None)

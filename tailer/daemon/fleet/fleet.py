@@ -200,7 +200,10 @@ class Fleet:
         if not change:
             self._stores.stores = self._settings.stores
             return
-        _log.info("%s", _described(change, len(wanted)))
+        words = {"new": change.added, "changed": change.changed, "retired": change.removed}
+        parts = [f"{word}: {_listed(names)}" for word, names in words.items() if names]
+        others = len(wanted) - len(change.added) - len(change.changed)
+        _log.info("%s", f"pipelines {'; '.join(parts)}; {others} go on as they are")
         templates = {each.pipeline.name for each in self._settings.templates}
         leaving = dict.fromkeys(change.changed, "its settings have changed; it finishes its transaction")
         for name in change.removed:
@@ -250,13 +253,6 @@ class Fleet:
         if (error := conflict(pipeline, others)) is not None:
             raise error
         self._claims[pipeline.name] = pipeline
-
-
-def _described(change: Difference, count: int) -> str:
-    words = {"new": change.added, "changed": change.changed, "retired": change.removed}
-    parts = [f"{word}: {_listed(names)}" for word, names in words.items() if names]
-    others = count - len(change.added) - len(change.changed)
-    return f"pipelines {'; '.join(parts)}; {others} go on as they are"
 
 
 def _listed(names: tuple[str, ...]) -> str:

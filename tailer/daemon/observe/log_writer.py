@@ -79,11 +79,8 @@ class LogWriter(logging.Handler):
             line = self._lines.popleft()
             self._size -= len(line)
             if self._dropped and self._size <= self._most // 2:
-                self._add(self.format(_announcement(self._dropped)))
+                text = "%d lines of the log were dropped here: standard error was not read in time"
+                record = logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, (self._dropped,), None)
+                self._add(self.format(record))
                 self._dropped = 0
             return line
-
-
-def _announcement(dropped: int) -> logging.LogRecord:
-    text = "%d lines of the log were dropped here: standard error was not read in time"
-    return logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, (dropped,), None)

@@ -59,7 +59,8 @@ class Dictionary:
         self._source.seek(page.body)
         stored = self._source.read_buffer(page.stored)
         try:
-            header = _data_page_header(page.values, page.size, page.stored)
+            numbers = b"\x15\0\x15" + zigzag(page.size) + b"\x15" + zigzag(page.stored)
+            header = numbers + b"\x2c\x15" + zigzag(page.values) + b"\x15\0\x15\6\x15\6\0\0"
             footer = _footer(page.values, page.size, len(header) + page.stored, self._codec)
             content = pa.BufferReader(b"".join([_MAGIC, header, stored, footer]))
             return pq.ParquetFile(content, pre_buffer=False).read(use_threads=False).column(0)
@@ -82,11 +83,6 @@ def _page(source: pa.NativeFile, at: int) -> _Page | None:
         return None
     is_sound = kind == _DICTIONARY_PAGE and min(page) >= 0 and max(size, page.values) < 2**31
     return page if is_sound and page.body + page.stored <= end else None
-
-
-def _data_page_header(values: int, size: int, stored: int) -> bytes:
-    numbers = b"\x15\0\x15" + zigzag(size) + b"\x15" + zigzag(stored)
-    return numbers + b"\x2c\x15" + zigzag(values) + b"\x15\0\x15\6\x15\6\0\0"
 
 
 def _footer(values: int, size: int, stored: int, codec: int) -> bytes:

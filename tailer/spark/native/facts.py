@@ -95,7 +95,9 @@ def _select_by_vectors(
     rows = read.select("*", read.metadataColumn("_metadata")["row_index"])
     rows = rows.toDF(*numbered(len(stored)), "path", "number", "position")
     facts = facts.drop_columns(["path"])
-    table = facts.append_column("words", _stack_bitmaps(native)).append_column(
+    words = [found.words for found in native if found.words is not None]
+    ends = pa.array(accumulate((len(each) for each in words), initial=0), pa.int32())
+    table = facts.append_column("words", pa.ListArray.from_arrays(ends, pa.concat_arrays(words))).append_column(
         "of", pa.array([numbers[found.task.uri] for found in native], pa.int32())
     )
     joined = spark_frame(spark, table).hint("broadcast")
@@ -136,9 +138,3 @@ def _partition_column(tasks: Sequence[ChangeTask], index: int) -> pa.Array:
         text = dict(task.partition_values).get(physical_name(column))
         found.append(partition_scalar(text, column, task.table, task.version, task.uri))
     return pa.array(found, kind)
-
-
-def _stack_bitmaps(native: Sequence[NativeTask]) -> pa.Array:
-    words = [found.words for found in native if found.words is not None]
-    ends = pa.array(accumulate((len(each) for each in words), initial=0), pa.int32())
-    return pa.ListArray.from_arrays(ends, pa.concat_arrays(words))

@@ -184,17 +184,22 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
     given = _given(options)
     start = _start(given)
     end = _place("ending", given.ending_version, given.ending_timestamp, (StartKind.LATEST,))
-    _check_range(start, end)
+    if start is not None and end is not None and start.comes_after(end):
+        kind = "Version" if end.kind is StartKind.VERSION else "Timestamp"
+        raise ConfigError(f"ending{kind}", f"comes before starting{kind}", "Give a later end, or an earlier start.")
     columns = () if given.columns is None else _columns("columns", given.columns)
     check_paths("columns", columns)
     check_condition(given.where)
     path, roots = location_of(given.path, "path"), roots_of(given.allowed_roots)
+    files, rows = given.max_files_per_trigger, given.max_rows_per_trigger
+    size = None if given.max_bytes_per_trigger is None else _size("maxBytesPerTrigger", given.max_bytes_per_trigger)
+    limited = (files, size, rows) != (None, None, None)
     return SourceOptions(
         path=path,
         allowed_roots=roots,
         start=start,
         end=end,
-        budget=_budget(given),
+        budget=Budget(files if limited else DEFAULT_MAX_FILES, size, rows),
         columns=columns,
         rules=_rules(given, columns),
         net_changes=given.net_changes,
@@ -288,19 +293,6 @@ def _parsed(text: str) -> Start | None:
         return Start.parse(text)
     except ConfigError:
         return None
-
-
-def _check_range(start: Start | None, end: Start | None) -> None:
-    if start is not None and end is not None and start.comes_after(end):
-        kind = "Version" if end.kind is StartKind.VERSION else "Timestamp"
-        raise ConfigError(f"ending{kind}", f"comes before starting{kind}", "Give a later end, or an earlier start.")
-
-
-def _budget(given: _Given) -> Budget:
-    files, rows = given.max_files_per_trigger, given.max_rows_per_trigger
-    size = None if given.max_bytes_per_trigger is None else _size("maxBytesPerTrigger", given.max_bytes_per_trigger)
-    limited = (files, size, rows) != (None, None, None)
-    return Budget(files if limited else DEFAULT_MAX_FILES, size, rows)
 
 
 def _size(name: str, text: str) -> int:

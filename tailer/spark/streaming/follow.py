@@ -81,7 +81,12 @@ def follow(
         check_session(spark)
         check_stream(spark)
         if end is not None:
-            _check_end(start, end)
+            if Start.at(end, "end").kind is StartKind.LATEST:
+                remedy = "Leave end out, and give the query trigger(availableNow=True)."
+                raise ConfigError("end", "is the newest version, which is no end for a stream", remedy)
+            if Start.at(start).kind is StartKind.SNAPSHOT:
+                reason = "needs a start: a snapshot is of the newest version when the query starts"
+                raise ConfigError("end", reason, "Give start = a version, a moment, or 'earliest'.")
         given = source_options(table, start, "latest" if end is None else end, options)
         read_options(given).check_stream()
     name = os.fspath(table)
@@ -109,12 +114,3 @@ def _is_stopped(spark: SparkSession) -> bool:
     number = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
     query = None if number is None else spark.streams.get(number)
     return number is not None and (query is None or not query.isActive)
-
-
-def _check_end(start: Place, end: Place) -> None:
-    if Start.at(end, "end").kind is StartKind.LATEST:
-        remedy = "Leave end out, and give the query trigger(availableNow=True)."
-        raise ConfigError("end", "is the newest version, which is no end for a stream", remedy)
-    if Start.at(start).kind is StartKind.SNAPSHOT:
-        reason = "needs a start: a snapshot is of the newest version when the query starts"
-        raise ConfigError("end", reason, "Give start = a version, a moment, or 'earliest'.")

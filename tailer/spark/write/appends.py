@@ -159,7 +159,9 @@ class AppendReader(DataSourceReader):
                 append.check()
             for split in splits:
                 for batch in read_split(split):
-                    yield _as_spark(append.conform(batch.rows), wanted)
+                    pairs = zip(map(spark_column, append.conform(batch.rows).columns), wanted.types, strict=True)
+                    columns = [column if column.type.equals(kind) else column.cast(kind) for column, kind in pairs]
+                    yield pa.RecordBatch.from_arrays(columns, schema=wanted)
         except TailerError as error:
             raise MarkedError(self._work.mark, error) from error
 
@@ -175,13 +177,6 @@ class _Work:
 
 def _to_text(work: _Work) -> str:
     return b64encode(zlib.compress(pickle.dumps((SameRelease(), work)))).decode()
-
-
-def _as_spark(rows: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """Convert the rows to exactly Spark's Arrow schema. Shares memory where types agree."""
-    pairs = zip(map(spark_column, rows.columns), wanted.types, strict=True)
-    columns = [column if column.type.equals(kind) else column.cast(kind) for column, kind in pairs]
-    return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
 def _packed(splits: Sequence[Split]) -> Iterator[tuple[Split, ...]]:

@@ -218,7 +218,11 @@ class ShardSession:
         settings, begin, key = self._settings, min(self._places), self.sink.demands.key
         plans = [self._numbered(plan, settings.pairing) for plan in versions.plans]
         for plan in plans:
-            _check_keys(plan, settings.pairing, key)
+            if plan.tasks and settings.pairing.compute_updates:
+                check_key(plan, settings.pairing)
+            schemas = [task.schema for task in plan.tasks] + ([] if plan.is_bare else [plan.schema])
+            for schema in {id(each): each for each in schemas}.values():
+                check_shard_key(key, schema, plan.table, plan.version)
             self._delivery.plan_report.note(plan)
         splits = await to_thread.run_sync(
             splits_of, VersionRange.of(plans), settings.pairing, open_files(settings.stores), begin
@@ -253,15 +257,6 @@ class ShardSession:
                 self._delivery.retries.note_progress()
             # A lasting error matters more to a person than a temporary one.
             raise min(errors, key=_passes)
-
-
-def _check_keys(plan: ChangePlan, rules: PairingRules, key: Sequence[str]) -> None:
-    """Raise `ConfigError` if rows lack a column by which they are compared, or belong to shards."""
-    if plan.tasks and rules.compute_updates:
-        check_key(plan, rules)
-    schemas = [task.schema for task in plan.tasks] + ([] if plan.is_bare else [plan.schema])
-    for schema in {id(each): each for each in schemas}.values():
-        check_shard_key(key, schema, plan.table, plan.version)
 
 
 def _without_tasks(plan: ChangePlan) -> ChangePlan:

@@ -170,11 +170,6 @@ def _message(error: ClientError) -> str:
     return f": {text[:_MESSAGE_LENGTH]}" if text else ""
 
 
-def _region(error: ClientError) -> str:
-    headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-    return str(headers.get("x-amz-bucket-region") or error.response.get("Error", {}).get("Region") or "")
-
-
 _Kinds = type[Exception] | tuple[type[Exception], ...]
 _Explain = Callable[[Any, Place], tuple[str, str]]
 
@@ -229,7 +224,8 @@ def _archived(error: ClientError, _place: Place) -> tuple[str, str]:
 
 
 def _elsewhere(error: ClientError, place: Place) -> tuple[str, str]:
-    region = _region(error)
+    headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    region = str(headers.get("x-amz-bucket-region") or error.response.get("Error", {}).get("Region") or "")
     remedy = f"Set region to {region}." if region else f"Set region to that of the bucket {place.bucket}."
     return f"the bucket {place.bucket} is in another region ({error_code(error)})", remedy
 

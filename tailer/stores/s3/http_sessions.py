@@ -33,16 +33,12 @@ class CountingSession(AIOHTTPSession):  # type: ignore[misc]
     async def _get_session(self, proxy_url: str | None) -> ClientSession:
         session: ClientSession = await super()._get_session(proxy_url)
         if not session.trace_configs:
-            session.trace_configs.append(_tracing())
+            tracing = TraceConfig()
+            tracing.on_request_headers_sent.append(_count_repeat)
+            tracing.on_request_redirect.append(_expect_another)
+            tracing.freeze()
+            session.trace_configs.append(tracing)
         return session
-
-
-def _tracing() -> TraceConfig:
-    tracing = TraceConfig()
-    tracing.on_request_headers_sent.append(_count_repeat)
-    tracing.on_request_redirect.append(_expect_another)
-    tracing.freeze()
-    return tracing
 
 
 async def _count_repeat(_session: ClientSession, context: SimpleNamespace, _sent: object) -> None:

@@ -24,7 +24,7 @@ Found = list[tuple[int, str]]
 
 @pytest.fixture(params=[1, 3, 8192], ids="batches of {}".format)
 def any_batch_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tailer.read.parquet.batch_sizes._average_rows", lambda _group: request.param)
+    monkeypatch.setattr("tailer.read.parquet.batch_sizes.MAX_ROWS", request.param)
 
 
 def where(made: ChangeTask, text: str) -> ChangeTask:

@@ -29,7 +29,7 @@ KINDS = ["insert", "delete", "update_preimage", "update_postimage", "delete", "s
 
 @pytest.fixture(params=[1, 3, 8192], ids="batches of {}".format)
 def any_batch_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tailer.read.parquet.batch_sizes._average_rows", lambda _group: request.param)
+    monkeypatch.setattr("tailer.read.parquet.batch_sizes.MAX_ROWS", request.param)
 
 
 def rows(batches: Iterable[ChangeBatch]) -> list[tuple[int, int, str]]:
@@ -460,7 +460,7 @@ def open_files() -> int:
 
 
 def test_closing_early_closes_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tailer.read.parquet.batch_sizes._average_rows", lambda _group: 1)
+    monkeypatch.setattr("tailer.read.parquet.batch_sizes.MAX_ROWS", 1)
     path = numbers(tmp_path / "f", [20])
     before = open_files()
     batches = cast(Generator[ChangeBatch, None, None], execute(task(path, LONG)))

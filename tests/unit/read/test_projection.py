@@ -177,7 +177,7 @@ def test_renamed_reordered_and_new_fields(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, rows: int
 ) -> None:
     """With nulls on every level, and in batches that begin anywhere in the rows."""
-    monkeypatch.setattr("tailer.read.parquet.batch_sizes._average_rows", lambda _group: rows)
+    monkeypatch.setattr("tailer.read.parquet.batch_sizes.MAX_ROWS", rows)
     in_file, values, wanted, expected = NESTED[name]
     file = pa.table({"id": range(3 * len(values)), "p1": pa.array(values * 3, in_file)})
     found = read(tmp_path, file, [mapped("c", wanted, "p1"), mapped("n", LONG, "id")])
@@ -432,7 +432,7 @@ def row_ids(path: Path, tracking: RowTracking | None, kind: TaskKind = TaskKind.
 
 @pytest.mark.parametrize("rows", [1, 3, 8192])
 def test_row_ids_are_the_files_own_or_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    monkeypatch.setattr("tailer.read.parquet.batch_sizes._average_rows", lambda _group: rows)
+    monkeypatch.setattr("tailer.read.parquet.batch_sizes.MAX_ROWS", rows)
     ids, versions = [None, 7, None, 9, 5, None, None], [1, None, None, None, 2, None, 0]
     file = pa.table({"a": range(7), "_row-id": pa.array(ids, LONG), "_row-version": pa.array(versions, LONG)})
     path = parquet(tmp_path / "f", file, row_group_size=4)

@@ -56,7 +56,9 @@ class _Records:
 
     def __init__(self, schema: Json, fields: Iterable[pa.Field], subject: str, register: Register) -> None:
         self._write = writer_for(pa.struct(fields), nullable=False)
-        self.frame = _frame(schema, subject, register)
+        parse_schema(schema)
+        number = register(subject, json.dumps(schema, ensure_ascii=False, separators=(",", ":")))
+        self.frame = b"\x00" + number.to_bytes(4, "big")
 
     def parts(self, columns: pa.Array) -> list[Part]:
         """Return the parts of structs' records, without their frames. Raises `NoText`."""
@@ -227,13 +229,6 @@ def _key_records(schema: pa.Schema, key: Sequence[str], prefix: str, topic: str,
     fields = [schema.field(name).with_nullable(True) for name in key]
     name = full_name(prefix, "Key")
     return _Records(record_schema(name, fields, **{"connect.name": name}), fields, f"{topic}-key", register)
-
-
-def _frame(schema: Json, subject: str, register: Register) -> bytes:
-    """Return the bytes before every record of this schema."""
-    parse_schema(schema)
-    number = register(subject, json.dumps(schema, ensure_ascii=False, separators=(",", ":")))
-    return b"\x00" + number.to_bytes(4, "big")
 
 
 def _scalar(kind: Any, value: Any) -> bytes:

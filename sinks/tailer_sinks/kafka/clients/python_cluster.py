@@ -124,7 +124,10 @@ class Cluster:
     def partitions(self, topic: str) -> int:
         """Return the number of partitions of a topic. Raises `SinkRejected` if there is no such topic."""
         with self._connected() as admin:
-            return len(self._present(admin, topic)["partitions"])
+            described = self._described(admin, [topic])[topic]
+            if described is None:
+                raise error_of(self._name, UNKNOWN_TOPIC, "asked for its partitions", topic)
+            return len(described["partitions"])
 
     def create(self, topic: str, partitions: int, replication_factor: int, configs: Mapping[str, str]) -> None:
         """Create a topic unless it exists. Returns when every partition has a leader.
@@ -227,12 +230,6 @@ class Cluster:
             if topic["error_code"] not in {0, UNKNOWN_TOPIC}:
                 raise error_of(self._name, topic["error_code"], for_code(topic["error_code"]).__name__, name)
         return {name: topic if topic["error_code"] == 0 else None for name, topic in described.items()}
-
-    def _present(self, admin: Any, topic: str) -> Any:
-        described = self._described(admin, [topic])[topic]
-        if described is None:
-            raise error_of(self._name, UNKNOWN_TOPIC, "asked for its partitions", topic)
-        return described
 
     @contextmanager
     def _connected(self, topic: str | None = None) -> Iterator[Any]:

@@ -39,7 +39,12 @@ def probe_login(connection: Connection, arguments: Mapping[str, Any]) -> list[st
         host, _, port = server.rpartition(":")
         try:
             with socket.create_connection((host.strip("[]"), int(port)), _ONE_S) as plain:
-                _enter(connection, arguments, plain, host)
+                context: ssl.SSLContext | None = arguments.get("ssl_context")
+                if context is not None:
+                    with context.wrap_socket(plain, server_hostname=host) as secure:
+                        _log_in(connection, arguments, secure, host)
+                else:
+                    _log_in(connection, arguments, plain, host)
         except ssl.SSLCertVerificationError as error:
             reason = f"{server}: its certificate is not trusted: {error.verify_message}"
             remedy = 'Check "ssl.ca.location", and that the certificate has the name of the server.'
@@ -49,15 +54,6 @@ def probe_login(connection: Connection, arguments: Mapping[str, Any]) -> list[st
         else:
             return []
     return reasons
-
-
-def _enter(connection: Connection, arguments: Mapping[str, Any], plain: socket.socket, host: str) -> None:
-    context: ssl.SSLContext | None = arguments.get("ssl_context")
-    if context is not None:
-        with context.wrap_socket(plain, server_hostname=host) as secure:
-            _log_in(connection, arguments, secure, host)
-    else:
-        _log_in(connection, arguments, plain, host)
 
 
 def _log_in(connection: Connection, arguments: Mapping[str, Any], broker: socket.socket, host: str) -> None:

@@ -145,7 +145,8 @@ class PythonProducer:
             partitions = self._client.await_topic(topic, _TOPIC_MS)  # the client's own `send` waits longer
             if partition is not None:
                 partitions = [partition]
-            step = _step(messages)
+            size = _bytes_of(messages)
+            step = max(1, min(_CHUNK_MESSAGES, len(messages) * _CHUNK_BYTES // max(1, size)))
             for start in range(0, len(messages), step):
                 self._send_chunk(topic, messages.slice(start, step), partitions)
 
@@ -263,12 +264,6 @@ class PythonProducer:
 def _partition_hash(key: bytes) -> int:
     """Return the partition of Java's clients for a key, modulo the number of partitions, at half the client's cost."""
     return int(murmur2(key)) & 0x7FFFFFFF
-
-
-def _step(messages: Messages) -> int:
-    """Return how many messages to send at a time."""
-    size = _bytes_of(messages)
-    return max(1, min(_CHUNK_MESSAGES, len(messages) * _CHUNK_BYTES // max(1, size)))
 
 
 def _bytes_of(messages: Messages) -> int:

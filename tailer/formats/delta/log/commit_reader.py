@@ -65,7 +65,8 @@ class CommitReader:
         cached = self.cached_actions(paths[number])
         if cached is not None:
             return cached
-        settled_ms = self._settled_ms()
+        # A file that was modified before appears whole.
+        settled_ms = inf if self._store.is_atomic else time.time() * 1000 - _SETTLED_MS
         if paths[number].modified_ms >= settled_ms:
             return _actions(await self.commit(paths[number]))
         wanted = self._window(paths, number, settled_ms)
@@ -93,10 +94,6 @@ class CommitReader:
                 self._nothing[name] = meta
             else:
                 self._something[name] = meta, actions
-
-    def _settled_ms(self) -> float:
-        """Return the time, in milliseconds: a file that was modified before it appears whole."""
-        return inf if self._store.is_atomic else time.time() * 1000 - _SETTLED_MS
 
     async def _read_all(self, paths: Sequence[LogPath]) -> list[tuple[ObjectMeta, StateActions]]:
         """Read commits together, up to the first that cannot be read; raise its error if it is the first of all."""

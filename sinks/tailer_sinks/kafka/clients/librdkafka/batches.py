@@ -107,7 +107,13 @@ class BatchClient:
             if messages.headers:
                 self._produce_with_headers(handle, piece, partition)
             else:
-                self._produce(handle, piece, partition)
+                array = message_array(piece)
+                memory = (Message * len(piece)).from_buffer(array)
+                where = ANY_PARTITION if partition is None else partition
+                queued = self._functions.produce_batch(handle, where, COPIED, memory, len(piece))
+                self._deliveries.sent += queued
+                if queued < len(piece):
+                    raise self._refused(next(message.err for message in memory if message.err))
 
     def poll(self, timeout_s: float) -> None:
         """See `Client`."""
@@ -129,15 +135,6 @@ class BatchClient:
     def drop(self) -> None:
         """See `Client`; librdkafka's handle ends with the last reference, which a call in another thread may hold."""
         self._functions.purge(self._client, PURGE_NOW)
-
-    def _produce(self, topic: int, messages: Messages, partition: int | None) -> None:
-        array = message_array(messages)
-        memory = (Message * len(messages)).from_buffer(array)
-        where = ANY_PARTITION if partition is None else partition
-        queued = self._functions.produce_batch(topic, where, COPIED, memory, len(messages))
-        self._deliveries.sent += queued
-        if queued < len(messages):
-            raise self._refused(next(message.err for message in memory if message.err))
 
     def _produce_with_headers(self, topic: int, messages: Messages, partition: int | None) -> None:
         names = [ctypes.create_string_buffer(name.encode()) for name, _ in messages.headers]
