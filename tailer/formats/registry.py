@@ -56,13 +56,13 @@ def default_format() -> TableFormat:
     return _load(next(iter(_OWN)))
 
 
-def named_format(name: str, where: str = "table_format") -> TableFormat:
-    """Return the format called `name`. Raises `ConfigError` naming `where`."""
+def named_format(name: str) -> TableFormat:
+    """Return the format called `name`. Raises `ConfigError`."""
     if name in _OWN or name in _installed().names:
         return _load(name)
     known = format_names()
     remedy = did_you_mean(name, known) or f"Give {', '.join(known[:-1])} or {known[-1]}."
-    raise ConfigError(where, f"{name!r} is no format of a table", remedy)
+    raise ConfigError("table_format", f"{name!r} is no format of a table", remedy)
 
 
 def format_of(location: str) -> TableFormat:

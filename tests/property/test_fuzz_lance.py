@@ -17,14 +17,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from pyroaring import BitMap, BitMap64
 
 from tailer.errors import TailerError
 from tailer.formats.lance.features import refuse_unknown
 from tailer.formats.lance.fragment import DeletionKind
-from tailer.formats.lance.manifest import first_byte_needed, parse_manifest
+from tailer.formats.lance.manifest import parse_manifest
 from tailer.formats.lance.protobuf import InvalidMessage
-from tailer.formats.lance.row_ids import parse_row_ids, parse_row_versions
 from tailer.formats.lance.rows.deletions import read_deletions
 from tailer.formats.lance.schema import arrow_schema
 from tailer.formats.lance.transaction import parse_transaction
@@ -69,10 +67,6 @@ def real_files() -> dict[str, list[bytes]]:
         for path in sorted(Path(folder).rglob("*")):
             if path.suffix in (".manifest", ".txn", ".arrow", ".bin"):
                 found.setdefault(path.suffix, []).append(path.read_bytes())
-    manifests = [parse_manifest(each, "t/_versions/1.manifest") for each in found[".manifest"]]
-    fragments = [each for manifest in manifests for each in manifest.fragments]
-    found["ids"] = sorted({each.row_ids for each in fragments if isinstance(each.row_ids, bytes)})
-    found["versions"] = sorted({each.last_updated for each in fragments if isinstance(each.last_updated, bytes)})
     return found
 
 
@@ -98,22 +92,10 @@ def follow(data: bytes) -> None:
     attempt(lambda: parse_transaction(manifest.transaction or b""))
 
 
-def identify(data: bytes) -> None:
-    """Read a sequence of row ids and use it in every way."""
-    ids = parse_row_ids(data)
-    first = BitMap(range(min(len(ids), 1000)))
-    assert len(ids.at(first)) == len(first)
-    assert ids.live(first) | ids.set_at(first) == ids.all
-    assert ids.offsets_of(ids.set_at(first)) == first
-    assert ids.offsets_of(BitMap64()) == BitMap()
-
-
 @quick
-@given(damaged(".manifest"), st.integers(0, 3000))
-def test_bytes_for_a_manifest(data: bytes, start: int) -> None:
+@given(damaged(".manifest"))
+def test_bytes_for_a_manifest(data: bytes) -> None:
     attempt(lambda: follow(data))
-    attempt(lambda: first_byte_needed(data[start:], "t/_versions/1.manifest", start))
-    attempt(lambda: parse_manifest(data[start:], "t/_versions/1.manifest", start=start))
 
 
 @quick
@@ -134,18 +116,6 @@ def test_bytes_for_a_bitmap_of_deletions(data: bytes) -> None:
     attempt(lambda: read_deletions(DeletionKind.BITMAP, data))
 
 
-@quick
-@given(damaged("ids"))
-def test_bytes_for_row_ids(data: bytes) -> None:
-    attempt(lambda: identify(data))
-
-
-@quick
-@given(damaged("versions"))
-def test_bytes_for_row_versions(data: bytes) -> None:
-    attempt(lambda: parse_row_versions(data).offsets_with(1))
-
-
 @pytest.mark.parametrize(
     "message",
     [
@@ -159,11 +129,3 @@ def test_bytes_for_row_versions(data: bytes) -> None:
 )
 def test_a_manifest_of_very_many_small_parts(message: bytes) -> None:
     attempt(lambda: follow(manifest_file(field(3, 1) + message)))
-
-
-def test_ranges_of_very_many_rows() -> None:
-    whole = field(1, field(1, field(1, 0) + field(2, 2**32)))
-    attempt(lambda: identify(whole))
-    attempt(lambda: parse_row_versions(field(1, whole + field(2, 1))).offsets_with(1))
-    attempt(lambda: parse_row_ids(field(1, field(1, field(2, 2**62)))))
-    attempt(lambda: parse_row_ids(field(1, field(2, field(2, 2**32)))))

@@ -81,7 +81,7 @@ class Fragment:
     """One fragment in one version. A later overlay in `overlays` is newer.
 
     `physical_rows` is None where it was not recorded; old writers recorded wrong numbers. `row_ids` is an encoded
-    sequence of stable row ids (see `row_ids`), `last_updated` and `created` are encoded versions (also there).
+    sequence of stable row ids, `last_updated` and `created` are encoded versions.
     """
 
     id: int

@@ -7,13 +7,11 @@ A manifest file is, from its start::
     manifest              u32 length, then the message Manifest
     footer                i64 offset of the manifest, u16 major version, u16 minor version, "LANC"
 
-All numbers are little-endian. A file of many fragments is large, and its index section may be larger than all the rest:
-read the last `FIRST_READ_BYTES`, ask `first_byte_needed` how much more is needed, and read that.
+All numbers are little-endian.
 """
 
 import struct
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -22,9 +20,7 @@ from tailer.errors import LogCorrupt
 from tailer.formats.lance.fragment import Fragment, parse_fragment
 from tailer.formats.lance.protobuf import InvalidMessage, Message
 
-__all__ = ["FIRST_READ_BYTES", "BasePath", "Field", "Manifest", "first_byte_needed", "parse_manifest"]
-
-FIRST_READ_BYTES: Final = 64 * 1024
+__all__ = ["BasePath", "Field", "Manifest", "parse_manifest"]
 
 _FOOTER: Final = struct.Struct("<qHH4s")
 _LENGTH: Final = struct.Struct("<I")
@@ -108,42 +104,19 @@ class Manifest:
         return found
 
 
-def first_byte_needed(data: bytes, uri: str, start: int) -> int:
-    """Return the first byte of the file that `parse_manifest` needs, given its bytes from `start` to the end.
-
-    Read more and ask again while the answer is less than `start`: twice at most, because the place of the transaction
-    is found in the manifest. Raises `LogCorrupt`.
-    """
-    with _corruption_of(uri):
-        position = _manifest_position(data, start)
-        if position < start:
-            return position
-        offset = _transaction_offset(_manifest_message(data, position - start))
-        return position if offset is None else min(offset, position)
-
-
-def parse_manifest(data: bytes, uri: str, *, start: int = 0) -> Manifest:
-    """Read the manifest file at `uri` from its bytes, or from those from `start` to its end. Raises `LogCorrupt`."""
-    with _corruption_of(uri):
-        position = _manifest_position(data, start)
-        if position < start:
-            raise InvalidMessage(f"the manifest begins at byte {position}, but only those from {start} on were read")
-        message = _manifest_message(data, position - start)
-        offset = _transaction_offset(message)
-        return _manifest(message, None if offset is None else _section(data[: position - start], offset - start))
-
-
-@contextmanager
-def _corruption_of(uri: str) -> Iterator[None]:
-    """Turn what is wrong with a message into the error about the manifest at `uri`."""
+def parse_manifest(data: bytes, uri: str) -> Manifest:
+    """Read the manifest file at `uri` from its bytes. Raises `LogCorrupt`."""
     try:
-        yield
+        position = _manifest_position(data)
+        message = _manifest_message(data, position)
+        offset = _transaction_offset(message)
+        return _manifest(message, None if offset is None else _section(data[:position], offset))
     except InvalidMessage as error:
         table, _, name = uri.rpartition("/_versions/")
         raise LogCorrupt(table or uri, f"_versions/{name}", str(error)) from error
 
 
-def _manifest_position(data: bytes, start: int) -> int:
+def _manifest_position(data: bytes) -> int:
     if len(data) < _FOOTER.size:
         raise InvalidMessage(f"{len(data)} bytes are too short for a manifest")
     position, major, minor, magic = _FOOTER.unpack_from(data, len(data) - _FOOTER.size)
@@ -151,7 +124,7 @@ def _manifest_position(data: bytes, start: int) -> int:
         raise InvalidMessage(f"it ends with {magic!r}, not {_MAGIC!r}: it is no manifest, or not complete")
     if major != 0:
         raise InvalidMessage(f"a manifest file of version {major}.{minor}; only 0.x is known")
-    if not 0 <= position <= start + len(data) - _FOOTER.size - _LENGTH.size:
+    if not 0 <= position <= len(data) - _FOOTER.size - _LENGTH.size:
         raise InvalidMessage(f"the manifest cannot begin at byte {position}")
     return int(position)
 

@@ -1,7 +1,7 @@
 """Lance's own library as the oracle of our reading of its metadata: each version of a dataset, compared in full.
 
 pylance reads the same files independently. It reports fragments as JSON, the rows that are left with their addresses,
-ids and versions, and the schema as Arrow types.
+and the schema as Arrow types.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,6 @@ from pyroaring import BitMap
 from tailer.formats.lance.features import refuse_unknown, uses_stable_row_ids
 from tailer.formats.lance.fragment import DataFile, DeletionFile, ExternalFile, Fragment
 from tailer.formats.lance.manifest import Manifest, parse_manifest
-from tailer.formats.lance.row_ids import parse_row_ids, parse_row_versions
 from tailer.formats.lance.rows.deletions import read_deletions
 from tailer.formats.lance.schema import EXTENSION, FIELD_ID, arrow_schema, field_id
 from tailer.formats.lance.transaction import OPERATIONS, parse_transaction
@@ -166,27 +165,10 @@ def _sequence_json(name: str, sequence: bytes | ExternalFile | None) -> dict[str
 
 
 def _compare_rows(dataset: Path, manifest: Manifest, ours: Fragment, theirs: lance.LanceFragment) -> None:
-    """Compare the live rows of a fragment: their offsets, and with stable row ids their ids and versions."""
-    is_stable = uses_stable_row_ids(manifest)
-    versions = ["_row_last_updated_at_version", "_row_created_at_version"] if is_stable else []
-    rows = theirs.scanner(columns=versions, with_row_id=True, with_row_address=True).to_table()
+    """Compare the offsets of the live rows of a fragment."""
+    rows = theirs.scanner(columns=[], with_row_id=True, with_row_address=True).to_table()
     live = BitMap(range(theirs.physical_rows)) - _deleted(dataset, manifest, ours)
     assert rows["_rowaddr"].to_pylist() == [(ours.id << 32) + offset for offset in live]
-    if not is_stable:
-        return
-    assert isinstance(ours.row_ids, bytes)
-    ids = parse_row_ids(ours.row_ids)
-    assert len(ids) == theirs.physical_rows
-    assert rows["_rowid"].to_pylist() == ids.at(live).to_pylist()
-    assert ids.live(BitMap(range(len(ids))) - live) == ids.set_at(live)
-    assert ids.offsets_of(ids.set_at(live)) == live
-    for name, encoded in zip(versions, (ours.last_updated, ours.created), strict=True):
-        assert isinstance(encoded, bytes)
-        parsed, shown = parse_row_versions(encoded), rows[name].to_pylist()
-        assert len(parsed) == len(ids)
-        for version in set(shown):
-            at = [offset for offset, each in zip(live, shown, strict=True) if each == version]
-            assert list(parsed.offsets_with(version) & live) == at
 
 
 def _deleted(dataset: Path, manifest: Manifest, fragment: Fragment) -> BitMap:

@@ -7,7 +7,7 @@ import pytest
 
 from tailer.errors import LogCorrupt
 from tailer.formats.lance.fragment import DataFile, DeletionFile, DeletionKind, ExternalFile, Fragment, OverlayFile
-from tailer.formats.lance.manifest import BasePath, Field, first_byte_needed, parse_manifest
+from tailer.formats.lance.manifest import BasePath, Field, parse_manifest
 from tailer.formats.lance.protobuf import InvalidMessage
 from tests.support.tables.lance_files import FOOTER, field, manifest_file
 
@@ -115,17 +115,6 @@ def test_todays_field_of_the_transaction_wins() -> None:
     assert parse_manifest(file, URI).transaction == TRANSACTION
 
 
-@pytest.mark.parametrize("first_read", [16, 40, 200, 8000])
-def test_the_index_section_is_not_read(first_read: int) -> None:
-    file = manifest_file(small(field(23, len(INDEXES)), field(12, "x" * 100)), INDEXES + SECTION)
-    start = max(0, len(file) - first_read)
-    for _ in range(2):
-        start = min(start, first_byte_needed(file[start:], URI, start))
-    assert first_byte_needed(file[start:], URI, start) == len(INDEXES)
-    assert start == min(len(INDEXES), max(0, len(file) - first_read))
-    assert parse_manifest(file[start:], URI, start=start) == parse_manifest(file, URI)
-
-
 def test_two_fragments_with_one_id_are_refused() -> None:
     found = parse_manifest(manifest_file(small(*(field(2, field(1, at) + field(4, 7)) for at in (4, 5, 4)))), URI)
     with pytest.raises(LogCorrupt, match="two fragments have the id 4"):
@@ -158,9 +147,3 @@ def test_what_is_no_manifest_is_refused_by_name(data: bytes, reason: str) -> Non
         parse_manifest(data, URI)
     assert (caught.value.table, caught.value.path) == ("s3://bucket/t", "_versions/3.manifest")
     assert isinstance(caught.value.__cause__, InvalidMessage)
-
-
-def test_bytes_that_were_not_read_are_named() -> None:
-    file = manifest_file(small(), INDEXES)
-    with pytest.raises(LogCorrupt, match="the manifest begins at byte 7000, but only those from 7001 on were read"):
-        parse_manifest(file[7001:], URI, start=7001)
