@@ -203,7 +203,7 @@ class Changes:
         with brief_errors():
             batches = list(self._read(schemas))
             try:
-                return _joined(schemas, batches)
+                return _join(schemas, batches)
             except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
                 last = int(batches[-1]["_commit_version"][-1].as_py()) if batches else 0
                 raise SchemaChanged(self.location, last, f"its rows do not fit into one table: {error}") from error
@@ -302,7 +302,7 @@ def _unreported(plan: ChangePlan, counts: ChangelogCounts) -> None:
     """Drop the counts: the metrics are the daemon's."""
 
 
-def _joined(schemas: Sequence[pa.Schema], batches: Sequence[pa.RecordBatch]) -> pa.Table:
+def _join(schemas: Sequence[pa.Schema], batches: Sequence[pa.RecordBatch]) -> pa.Table:
     # The columns of all batches, or of the table, in one order with the metadata columns last.
     metadata = output_schema(pa.schema([]))
     found = [batch.schema for batch in reversed(batches)] or list(schemas)

@@ -106,11 +106,11 @@ class StdoutSink(AtLeastOnceSink):
 
     def _print_event(self, event: ControlEvent) -> None:
         view = self._table()
-        self._send(memoryview(event_line(event)) if view is None else self._encoded(view.event(event)))
+        self._send(memoryview(event_line(event)) if view is None else self._encode(view.event(event)))
 
     def _print_counts(self) -> None:
         if self._view is not None:
-            self._send(self._encoded(self._view.counts()))
+            self._send(self._encode(self._view.counts()))
 
     def _texts(self, batches: Sequence[ChangeBatch]) -> Iterator[memoryview]:
         """Yield the texts of the batches, encoded together.
@@ -123,7 +123,7 @@ class StdoutSink(AtLeastOnceSink):
             if has_several:
                 view.check(joined_rows(batches))
             for version, own in groupby(batches, attrgetter("version")):
-                yield from map(self._encoded, view.rows(version, joined_rows(list(own))))
+                yield from map(self._encode, view.rows(version, joined_rows(list(own))))
         elif len(batches) == 1:
             yield from self._lines(batches)
         else:
@@ -148,7 +148,7 @@ class StdoutSink(AtLeastOnceSink):
             self._view = TerminalView(self.name, Console(file=self._stream, highlight=False, markup=False))
         return self._view
 
-    def _encoded(self, text: str) -> memoryview:
+    def _encode(self, text: str) -> memoryview:
         return memoryview(text.encode(self._stream.encoding or "utf-8", "replace"))
 
     def _send_at_once(self, text: memoryview) -> memoryview:

@@ -77,7 +77,7 @@ class ComparedTasks:
 
     def tasks(self) -> tuple[ChangeTask, ...]:
         """Return the tasks refined by the results so far."""
-        return tuple(self._refined(index, task.schema) for index, task in enumerate(self._tasks))
+        return tuple(self._refine(index, task.schema) for index, task in enumerate(self._tasks))
 
     @property
     def has_pairs(self) -> bool:
@@ -212,13 +212,13 @@ class ComparedTasks:
         self._row_index.clear()
         is_ids = schema in (_IDS, _ROW_ID)  # which are the same in all tasks
         own = {index: schema if is_ids else self._columns.as_of_task(index, schema) for index in indices}
-        tasks = [(index, self._refined(index, each, unpaired)) for index, each in own.items()]
+        tasks = [(index, self._refine(index, each, unpaired)) for index, each in own.items()]
         return self._row_index.add_tasks(tasks, self._rows.read, types, nulls_differ)
 
     def _tracked(self) -> list[int]:
         return [index for index, task in enumerate(self._tasks) if task.tracking is not None]
 
-    def _refined(self, index: int, schema: pa.Schema, unpaired: bool = False) -> ChangeTask:
+    def _refine(self, index: int, schema: pa.Schema, unpaired: bool = False) -> ChangeTask:
         nothing = BitMap64()
         left_out = self.dropped.get(index, nothing)
         images = self._preimages.get(index, nothing) | self._postimages.get(index, nothing)

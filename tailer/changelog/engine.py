@@ -79,21 +79,21 @@ class ChangelogEngine(Engine):
             plan = renumbered(plan, self._rules, after)
         if after is not None:
             check_reading(plan, after)
-        return self._run_compared(plan, after) if must_compare else self._engine.run(plan, after)
+        return self._run_comparing(plan, after) if must_compare else self._engine.run(plan, after)
 
     @asynccontextmanager
-    async def _run_compared(
+    async def _run_comparing(
         self, plan: ChangePlan, after: Position | None
     ) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
         """Compare the version, then give its rows after `after`."""
         async with _spill_files() as (bitmaps, preimages):
             kept = KeptRows([plan], partial(execute, files=self._files, use_threads=True), self._engine.has_room)
-            plan = await self._refined(plan, bitmaps, preimages, kept)
-            async with self._run_refined(plan, after, kept) as batches:
+            plan = await self._compare(plan, bitmaps, preimages, kept)
+            async with self._deliver_compared(plan, after, kept) as batches:
                 if not preimages:
                     yield batches
                     return
-                async with aclosing(_joined(batches, preimages)) as joined:
+                async with aclosing(_join_preimages(batches, preimages)) as joined:
                     yield joined
 
     def takes(self, plan: ChangePlan) -> bool:
@@ -120,7 +120,7 @@ class ChangelogEngine(Engine):
             _log.warning("%s: updates cannot be computed without a key or row tracking: %s", plan.table, _REMEDY)
 
     @asynccontextmanager
-    async def _run_refined(
+    async def _deliver_compared(
         self, plan: ChangePlan, after: Position | None, kept: KeptRows
     ) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
         """Give the rows from memory if they are all there, else run the engine.
@@ -135,7 +135,7 @@ class ChangelogEngine(Engine):
         async with aclosing(_each(await to_thread.run_sync(_rows_after, kept, plan, after))) as batches:
             yield batches
 
-    async def _refined(
+    async def _compare(
         self, plan: ChangePlan, bitmaps: SpilledBitmaps, preimages: SpilledPreimages, kept: KeptRows
     ) -> ChangePlan:
         def work(row_index: RowIndex) -> tuple[ChangePlan, ChangelogCounts]:
@@ -176,7 +176,7 @@ async def _each(batches: Iterable[ChangeBatch]) -> AsyncGenerator[ChangeBatch, N
         yield batch
 
 
-async def _joined(
+async def _join_preimages(
     batches: AsyncIterator[ChangeBatch], preimages: SpilledPreimages
 ) -> AsyncGenerator[ChangeBatch, None]:
     async for batch in batches:

@@ -97,7 +97,7 @@ def faults_of(options: Mapping[str, Any], shape: type[msgspec.Struct], *, texts:
         elif (table := _table(field.type)) is not None and isinstance(options[name], Mapping):
             for fault in faults_of(options[name], table, texts=texts):
                 yield ConfigError(f"{name}.{fault.where}", fault.reason, fault.remedy)
-        elif not _fits(options[name], field.type):
+        elif not _is_valid(options[name], field.type):
             next_steps: Mapping[str, str] = getattr(shape, "remedies", {})
             remedy = next_steps.get(name) or _example(name, options[name], field.type, texts=texts)
             yield ConfigError(name, f"must be {described(field.type)}", remedy)
@@ -176,7 +176,7 @@ def _unknown(name: str, shape: type[msgspec.Struct]) -> ConfigError:
     )
 
 
-def _fits(value: Any, kind: Any) -> bool:
+def _is_valid(value: Any, kind: Any) -> bool:
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError:

@@ -92,7 +92,7 @@ class LocalEngine(Engine):
         try:
             async with (
                 nullcontext() if small else background() as group,
-                aclosing(self._ordered(chunks, group, max(ahead, 2))) as batches,
+                aclosing(self._read_in_order(chunks, group, max(ahead, 2))) as batches,
             ):
                 yield batches
         finally:
@@ -116,7 +116,7 @@ class LocalEngine(Engine):
         """Return what all plans share."""
         return self._limiters.setdefault(are_local, CapacityLimiter(self._threads[are_local]))
 
-    async def _ordered(
+    async def _read_in_order(
         self, chunks: Sequence["_TaskChunk"], group: TaskGroup | None, at_once: int
     ) -> AsyncGenerator[ChangeBatch, None]:
         """Yield batches in order, while `group`, if any, reads `at_once` chunks: the current one and the next."""

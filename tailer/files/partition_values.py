@@ -50,7 +50,7 @@ def partition_scalar(text: str | None, column: pa.Field, table: str, version: in
         return pa.scalar(text.encode(), kind)
     if text == "":
         return pa.scalar(None, kind)
-    found = _parsed(text.strip(_BLANKS), kind)
+    found = _parse(text.strip(_BLANKS), kind)
     if found is None:
         value = f"the log entry of {path} has the partition value {text!r} for column {column.name}"
         reason = f"{value}, which is not exactly a value of {type_text(column.type)}: Spark reads null, or a part of it"
@@ -58,7 +58,7 @@ def partition_scalar(text: str | None, column: pa.Field, table: str, version: in
     return found
 
 
-def _parsed(text: str, kind: pa.DataType) -> pa.Scalar | None:
+def _parse(text: str, kind: pa.DataType) -> pa.Scalar | None:
     """Return the value of `kind` that a text denotes exactly; None where it denotes none."""
     if pa.types.is_date32(kind):
         return _counted(days_since_epoch(text), pa.int32(), kind)

@@ -279,13 +279,13 @@ class PipelineStatus:
         self._hold, self._work, self._why, self.retry_at_s = _Hold.RUNNING, _Work.NOTHING, "", None
         self._failing = self._waits = self._was_level = False
         _UP.set(self.name, 1)
-        self._moved(before)
+        self._note_change(before)
 
     def note_missing_table(self, lacks: str = "") -> None:
         """Note that the pipeline waits for its table. `lacks`: why it is not whole yet; empty: there is none."""
         before = self.state
         self._work, self._waits, self._failing, self._lacks = _Work.TABLE, True, False, lacks
-        self._moved(before)
+        self._note_change(before)
 
     def note_resume(self, position: Position | None) -> None:
         """Note the progress that a session begins after."""
@@ -294,21 +294,21 @@ class PipelineStatus:
             self.backlog.deliver(position)
         self.backlog.forget_plans()
         self._waits = False
-        self._moved(before)
+        self._note_change(before)
 
     def note_snapshot(self, version: int) -> None:
         """Note that all rows of `version` are delivered next."""
         before = self.state
         self._work = _Work.SNAPSHOT
         self.backlog.await_snapshot(version, self._clock())
-        self._moved(before)
+        self._note_change(before)
 
     def note_work(self, last: int, oldest_ms: int | None, size_bytes: int) -> None:
         """Note that versions up to `last` are delivered next. The first was committed at `oldest_ms`."""
         before = self.state
         self._work, self._waits, self._progressed_s = _Work.VERSIONS, False, self._clock()
         self.backlog.plan(last, oldest_ms, size_bytes, self._clock())
-        self._moved(before)
+        self._note_change(before)
 
     def note_table(self, latest: int, kept_ms: int | None) -> None:
         """Note the table's newest version, and for how long what a version needs is kept."""
@@ -329,8 +329,8 @@ class PipelineStatus:
         before, now_s = self.state, self._clock()
         self._work, self._waits, self._was_level = _Work.VERSIONS, True, True
         self.backlog.clear(version, now_s, has_progress)
-        self._succeeded(now_s)
-        self._moved(before)
+        self._note_success(now_s)
+        self._note_change(before)
 
     def note_commit(self, done: Committed) -> None:
         """Note a committed transaction."""
@@ -343,8 +343,8 @@ class PipelineStatus:
         self.transaction_seconds += done.seconds
         self.rows.update(done.rows)
         self._delivered_s = now_s
-        self._succeeded(now_s)
-        self._moved(before)
+        self._note_success(now_s)
+        self._note_change(before)
 
     def note_rows(self, rows: Mapping[str, int]) -> None:
         """Note that rows were committed: their numbers by change type."""
@@ -355,7 +355,7 @@ class PipelineStatus:
         before = self.state
         _ERRORS.add(self.name, 1)
         self.fault, self._failing, self._waits = Fault.of(error, self._clock()), True, False
-        self._moved(before)
+        self._note_change(before)
 
     def note_retry(self) -> None:
         """Note that another session begins after an error."""
@@ -370,7 +370,7 @@ class PipelineStatus:
         """Note that the pipeline has ended, on an operator's order."""
         before = self.state
         self._hold, self._why, self.retry_at_s = _Hold.PAUSED, "an operator paused it", None
-        self._moved(before)
+        self._note_change(before)
 
     def note_stop(self, error: BaseException | None = None, retry_at_s: float | None = None) -> None:
         """Note that the pipeline has ended, with `error` if any; `retry_at_s`: when it begins again by itself."""
@@ -380,13 +380,13 @@ class PipelineStatus:
             self.fault = Fault.of(error, self._clock())
         self._why = self._why or "its work is done"
         _UP.set(self.name, 0)
-        self._moved(before)
+        self._note_change(before)
 
-    def _succeeded(self, now_s: float) -> None:
+    def _note_success(self, now_s: float) -> None:
         self._failing, self._progressed_s = False, now_s
         _SUCCESS.set(self.name, now_s)
 
-    def _moved(self, before: PipelineState) -> None:
+    def _note_change(self, before: PipelineState) -> None:
         self._moved_s = self._clock()
         if self.state is not before:
             self._since_s = self._moved_s

@@ -107,7 +107,7 @@ class DataFiles:
         """See `Files.open`."""
         if self.ranges is None or uri.startswith("/"):
             return DataFile(pa.OSFile(uri))
-        return _opened(ReadAhead(self.ranges(uri), self.limits, needed_bytes))
+        return _data_file(ReadAhead(self.ranges(uri), self.limits, needed_bytes))
 
     def read(self, uri: str, offset: int, length: int) -> bytes:
         """See `Files.read`."""
@@ -164,7 +164,7 @@ class FilesInTurn:
         self.open_ahead()
         if opening is None or opening.cancel():
             return self._files.open(uri, needed_bytes)
-        return _opened(opening.result())
+        return _data_file(opening.result())
 
     def close(self) -> None:
         """Cancel what is being opened."""
@@ -180,7 +180,7 @@ class FilesInTurn:
                 self._opening.append((uri, open_ahead(ranges(uri), limits, needed_bytes)))
 
 
-def _opened(read_ahead: ReadAhead) -> DataFile:
+def _data_file(read_ahead: ReadAhead) -> DataFile:
     if (whole := read_ahead.whole) is not None:
         # Arrow then reads without the interpreter's lock, and copies nothing.
         return DataFile(pa.BufferReader(whole))

@@ -73,7 +73,7 @@ def execute(
     with translated(task, uri), files.open(uri, needed) as opened, _parquet(task, opened.source) as file:
         asked, of = range(after_row + 1, through_row + 1), _OpenFile(task, file, opened, files, use_threads)
         for batch, position, wanted in of.batches(asked, range(first_byte, end_byte)):
-            yield from _chosen(of, batch, position, wanted)
+            yield from _choose(of, batch, position, wanted)
 
 
 def needed_files(
@@ -208,7 +208,7 @@ class _OpenFile:
             if self._touches(group, rows, wanted):
                 if ahead is not None:
                     ahead.expect(group)
-                for batch, position in _counted(self.task, self._sizes.decode(self._reader, group), group, rows):
+                for batch, position in _with_positions(self.task, self._sizes.decode(self._reader, group), group, rows):
                     if position >= wanted.stop:
                         break
                     yield batch, position, wanted
@@ -256,7 +256,7 @@ class _OpenFile:
             batches = self._file.iter_batches(row_groups=[group], columns=[CHANGE_TYPE], use_threads=False)
         else:
             batches = self._first.decode(self._reader, group)
-        return _counted(self.task, batches, group, rows)
+        return _with_positions(self.task, batches, group, rows)
 
 
 class _Looks(threading.local):
@@ -284,7 +284,7 @@ class _Looks(threading.local):
 _looks: Final = _Looks()
 
 
-def _chosen(of: _OpenFile, batch: pa.RecordBatch, position: int, wanted: range) -> Iterator[ChangeBatch]:
+def _choose(of: _OpenFile, batch: pa.RecordBatch, position: int, wanted: range) -> Iterator[ChangeBatch]:
     """Yield the chosen rows of a batch, if any."""
     task, selection, projection = of.task, of.selection, of.layout.projection
     indices = selection.fulfilling(batch, position, of.row_filter, wanted)
@@ -298,7 +298,7 @@ def _chosen(of: _OpenFile, batch: pa.RecordBatch, position: int, wanted: range) 
         yield ChangeBatch(task.table_id, task.version, task.index, chosen, row_index, selection.kind)
 
 
-def _counted(task: ChangeTask, batches: Iterator[pa.RecordBatch], group: int, rows: range) -> Batches:
+def _with_positions(task: ChangeTask, batches: Iterator[pa.RecordBatch], group: int, rows: range) -> Batches:
     """Yield the batches of a row group with the positions `rows`, each with the position of its first row."""
     position = rows.start
     for batch in batches:

@@ -86,7 +86,7 @@ class KeptRows:
         refinement = task.refinement or Refinement()
         dropped, updated = _load(refinement.dropped, task), _load(refinement.updated, task)
         for batch in self._kept[_key(task)]:
-            if len(found := _refined(batch, task, positions, dropped, updated)) > 0:
+            if len(found := _select(batch, task, positions, dropped, updated)) > 0:
                 yield found
 
     def may_have(self, task: ChangeTask) -> bool:
@@ -106,10 +106,10 @@ class KeptRows:
         """Return whether the columns of `task` are read from the file as those of `whole`."""
         key = _key(task)
         if key not in self._columns:
-            self._columns[key] = {field.name: _unidentified(field) for field in whole.schema}
+            self._columns[key] = {field.name: _without_identity(field) for field in whole.schema}
         known = self._columns[key]
         return all(
-            (own := known.get(field.name)) is not None and own.equals(_unidentified(field), check_metadata=True)
+            (own := known.get(field.name)) is not None and own.equals(_without_identity(field), check_metadata=True)
             for field in task.schema
         )
 
@@ -141,7 +141,7 @@ def _is_worth(task: ChangeTask) -> bool:
     return 0 < task.size_bytes <= _SMALL_FILE_BYTES
 
 
-def _refined(
+def _select(
     batch: ChangeBatch,
     task: ChangeTask,
     positions: BitMap64 | None,
@@ -178,7 +178,7 @@ def _load(ref: DeletionVectorRef | None, task: ChangeTask) -> BitMap64 | None:
         raise ScratchUnavailable(ref.uri or "", "the temporary result of comparing this version was deleted") from error
 
 
-def _unidentified(field: pa.Field) -> pa.Field:
+def _without_identity(field: pa.Field) -> pa.Field:
     """Return a field without the identities that comparing gives to columns, on any level."""
     metadata = {name: value for name, value in (field.metadata or {}).items() if name != COLUMN_ID}
     return field.with_type(_unidentified_type(field.type)).with_metadata(metadata or None)
@@ -186,9 +186,9 @@ def _unidentified(field: pa.Field) -> pa.Field:
 
 def _unidentified_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
-        return pa.struct([_unidentified(field) for field in kind])
+        return pa.struct([_without_identity(field) for field in kind])
     if pa.types.is_list(kind):
-        return pa.list_(_unidentified(kind.value_field))
+        return pa.list_(_without_identity(kind.value_field))
     if pa.types.is_map(kind):
-        return pa.map_(_unidentified_type(kind.key_type), _unidentified(kind.item_field))
+        return pa.map_(_unidentified_type(kind.key_type), _without_identity(kind.item_field))
     return kind

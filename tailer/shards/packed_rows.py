@@ -141,7 +141,7 @@ class _Window:
         """Yield the rows at positions before `before`, in order, and keep the others; None: all rows."""
         lone = self._decoded_lone()
         rows = self._rows if lone is None else [lone, *self._rows]
-        rows = [_merged(rows)] if len(rows) > 1 else rows
+        rows = [_merge(rows)] if len(rows) > 1 else rows
         self._rows = []
         for each in rows:
             index = each.column(each.num_columns - 1)
@@ -168,7 +168,7 @@ class _Window:
         return ChangeBatch(self._table_id, *self.place, own, rows.column(last))
 
 
-def _merged(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+def _merge(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """Return the rows of all parts by position; of rows with one position, those of the first part come first."""
     rows = pa.concat_batches(parts)
     return rows.take(pc.sort_indices(rows.column(rows.num_columns - 1)))

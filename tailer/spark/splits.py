@@ -168,10 +168,10 @@ def diff_splits(
     sizes = [part.size_bytes for part in changed]
     groups = _grouped(changed, sizes, _split_bytes(sum(sizes), MAX_SPLIT_BYTES))
     alone = [each for part in parts if not concerns(part, rules) for each in file_slices(part)]
-    return [DiffSplit(_united(group), rules, files) for group in groups], alone
+    return [DiffSplit(_unite(group), rules, files) for group in groups], alone
 
 
-def _united(parts: Sequence[ChangePlan]) -> ChangePlan:
+def _unite(parts: Sequence[ChangePlan]) -> ChangePlan:
     """Merge parts of one plan, in the order of the plan."""
     tasks = sorted((task for part in parts for task in part.tasks), key=lambda task: task.index)
     return replace(parts[0], tasks=tuple(tasks))

@@ -111,7 +111,7 @@ def pieces_of(streams: Sequence[Streamed], held: Sequence[Piece], held_bytes: in
         joined_bytes = min(size_bytes, limits.piece_bytes)
     size_bytes = min(size_bytes, limits.piece_bytes)
     found = []
-    for begin, end in _joined(_without(streams, held), [piece.begin for piece in held], joined_bytes, limits):
+    for begin, end in _join(_without(streams, held), [piece.begin for piece in held], joined_bytes, limits):
         count = -(-(end - begin) // size_bytes)
         bounds = [begin + (end - begin) * number // count for number in range(count + 1)]
         found += [Piece(*bound) for bound in pairwise(bounds)]
@@ -144,7 +144,7 @@ def _without(streams: Iterable[Streamed], held: Sequence[Piece]) -> Iterator[Ran
             yield begin, stream.end
 
 
-def _joined(ranges: Iterable[Range], held: Sequence[int], most: int, limits: Limits) -> Iterator[Range]:
+def _join(ranges: Iterable[Range], held: Sequence[int], most: int, limits: Limits) -> Iterator[Range]:
     """Join neighbours that are close to each other, up to `most` bytes, unless one of the pieces `held` is between.
 
     Bytes between ranges are fetched for nothing, but a request costs as much as many bytes. `held`: begins of pieces.

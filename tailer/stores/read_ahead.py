@@ -114,7 +114,7 @@ class ReadAhead:
             if piece.future is None:
                 self._hold(piece)
             if piece.future is None or piece.future.cancel():
-                piece.content = _fetched(self._ranges, piece.begin, piece.end)
+                piece.content = _fetch(self._ranges, piece.begin, piece.end)
             else:
                 piece.content = piece.future.result()
             piece.future = None
@@ -127,7 +127,7 @@ class ReadAhead:
             follows = around_end <= at < around_end + len(self._around)
             least = min(2 * len(self._around), self._limits.piece_bytes) if follows else self._limits.near_bytes
             stop = min(max(end, at + least), self._tail_begin)
-            found = _fetched(self._ranges, at, stop)
+            found = _fetch(self._ranges, at, stop)
             if len(found) > self._limits.held_bytes:
                 return memoryview(found)[: end - at]
             self._around_begin, self._around = at, found
@@ -153,7 +153,7 @@ class ReadAhead:
                 if not self._has_room(piece.size_bytes):
                     return
                 self._hold(piece)
-                piece.future = _threads().submit(_fetched, self._ranges, piece.begin, piece.end)
+                piece.future = _threads().submit(_fetch, self._ranges, piece.begin, piece.end)
             self._waiting.popleft()
 
     @property
@@ -196,7 +196,7 @@ def _begin(part: Piece | Streamed) -> int:
     return part.begin
 
 
-def _fetched(ranges: ObjectRanges, begin: int, end: int) -> bytes:
+def _fetch(ranges: ObjectRanges, begin: int, end: int) -> bytes:
     content = ranges.read(begin, end - begin)
     if len(content) != end - begin:
         raise _short(ranges, len(content), end - begin)

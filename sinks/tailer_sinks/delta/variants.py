@@ -50,10 +50,10 @@ def rows_schema_of(schema: Schema) -> pa.Schema:
 def writable(rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
     """Return rows as delta-rs writes them to a table with VARIANT columns."""
     schema = pa.schema([field.with_type(_written_type(field.type)) for field in rows.schema])
-    return pa.RecordBatchReader.from_batches(schema, _converted(rows, schema)) if has_variants(rows.schema) else rows
+    return pa.RecordBatchReader.from_batches(schema, _convert(rows, schema)) if has_variants(rows.schema) else rows
 
 
-def _converted(rows: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _convert(rows: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for batch in rows:
         yield pa.RecordBatch.from_arrays([_to_delta(column) for column in batch.columns], schema=schema)
 

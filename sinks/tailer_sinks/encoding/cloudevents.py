@@ -94,13 +94,13 @@ class CloudEventsEncoder(PairingEncoder):
         attributes = json_text({**self._attributes(batch), "datacontenttype": JSON, **self._dataschema})
         first, *images = draft.images
         rest = f'",{attributes[1:-1]},"data":{{{first}'
-        values = _joined(start, draft.number, ";", draft.operation, rest, *images, "}}")
+        values = _join(start, draft.number, ";", draft.operation, rest, *images, "}}")
         return values, ((CONTENT_TYPE, _everywhere(values, STRUCTURED)),)
 
     def _binary(self, batch: ChangeBatch, draft: Draft) -> tuple[pa.Array, tuple[tuple[str, pa.Array], ...]]:
-        ids = _joined(self._id(batch), draft.number, ";", draft.operation)
+        ids = _join(self._id(batch), draft.number, ";", draft.operation)
         attributes = {"specversion": "1.0", **self._attributes(batch), **self._dataschema}
-        values = _joined("{", *draft.images, "}")
+        values = _join("{", *draft.images, "}")
         if ids.null_count:
             values = pc.if_else(ids.is_valid(), values, NO_BYTES)
         everywhere = partial(_everywhere, ids)
@@ -124,7 +124,7 @@ def source_of(name: str) -> str:
     return f"/lake-tailer/{quote(name, safe='')}"
 
 
-def _joined(*parts: pa.Array | pa.Scalar | str) -> pa.Array:
+def _join(*parts: pa.Array | pa.Scalar | str) -> pa.Array:
     """Concatenate the parts, as UTF-8; null where one is null."""
     texts = [pa.scalar(part, TEXT) if isinstance(part, str) else part for part in parts]
     return pc.cast(pc.binary_join_element_wise(*texts, EMPTY), BYTES)

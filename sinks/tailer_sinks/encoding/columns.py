@@ -7,7 +7,7 @@ items list by list, so only the rows of the current slice are ever encoded.
 Each writer has a fast path that is exact for nearly all values, and *knows* the values for which it is not: dates and
 timestamps outside years 0000 to 9999 (Arrow prints them otherwise, or not at all), strings that need escapes, decimals
 that Arrow prints with an exponent, floats that are not finite. Those values are written one by one by the reference and
-replace the fast text (`_patched`). Values that their type does not have are refused with `NoText`, too.
+replace the fast text (`_patch`). Values that their type does not have are refused with `NoText`, too.
 """
 
 from collections.abc import Callable, Mapping
@@ -75,7 +75,7 @@ DecimalForm = Literal["string", "number"]
 
 def whole(texts: Texts) -> pa.Array:
     """Join `before`, `middle` and `after` into one array."""
-    return _joined(texts.before, texts.middle, texts.after) if texts.before or texts.after else texts.middle
+    return _join(texts.before, texts.middle, texts.after) if texts.before or texts.after else texts.middle
 
 
 def writer_for(kind: pa.DataType, decimal: DecimalForm = "string") -> Writer:
@@ -95,20 +95,20 @@ def writer_for(kind: pa.DataType, decimal: DecimalForm = "string") -> Writer:
     raise NoText(f"has type {kind}, which has no JSON form")
 
 
-def _joined(*parts: pa.Array | str) -> pa.Array:
+def _join(*parts: pa.Array | str) -> pa.Array:
     """Concatenate the parts row by row; a string is the same in every row; a null makes a null."""
     arrays = [pa.scalar(part, TEXT) if isinstance(part, str) else part for part in parts]
     return pc.binary_join_element_wise(*arrays, EMPTY)
 
 
-def _closed(middle: pa.Array, before: str = "", after: str = "") -> Texts:
+def _enclose(middle: pa.Array, before: str = "", after: str = "") -> Texts:
     """Put `before` and `after` around the texts, except nulls."""
     if middle.null_count == 0:
         return Texts(middle, before, after)
     return Texts(pc.fill_null(whole(Texts(middle, before, after)), NULL))
 
 
-def _patched(texts: pa.Array, odd: pa.Array, column: pa.Array, exact: Callable[[pa.Scalar], str]) -> pa.Array:
+def _patch(texts: pa.Array, odd: pa.Array, column: pa.Array, exact: Callable[[pa.Scalar], str]) -> pa.Array:
     """Replace `texts` by the `exact` text of the column's value wherever `odd`."""
     if not pc.any(odd).as_py():
         return texts
@@ -125,7 +125,7 @@ def _nothing(column: pa.Array) -> Texts:
 
 
 def _plain(column: pa.Array) -> Texts:
-    return _closed(pc.cast(column, TEXT))
+    return _enclose(pc.cast(column, TEXT))
 
 
 def _floats(column: pa.Array) -> Texts:
@@ -135,23 +135,23 @@ def _floats(column: pa.Array) -> Texts:
     integral = pc.equal(pc.floor(column), column)
     if pc.any(integral).as_py():
         bare = pc.and_not(integral, pc.match_substring(texts, "e"))
-        texts = _joined(texts, pc.if_else(bare, pa.scalar(".0", TEXT), EMPTY))
-    return _closed(_patched(texts, pc.invert(pc.is_finite(column)), column, float_text))
+        texts = _join(texts, pc.if_else(bare, pa.scalar(".0", TEXT), EMPTY))
+    return _enclose(_patch(texts, pc.invert(pc.is_finite(column)), column, float_text))
 
 
 def _decimals(column: pa.Array) -> Texts:
-    return _closed(_digits(column), QUOTE, QUOTE)
+    return _enclose(_digits(column), QUOTE, QUOTE)
 
 
 def _bare_decimals(column: pa.Array) -> Texts:
-    return _closed(_digits(column))
+    return _enclose(_digits(column))
 
 
 def _digits(column: pa.Array) -> pa.Array:
     texts = pc.cast(column, TEXT)
     # Arrow uses an exponent if a scale is negative, or more than six zeros follow the point.
     if not 0 <= column.type.scale <= 6:
-        texts = _patched(texts, pc.match_substring(texts, "E"), column, decimal_text)
+        texts = _patch(texts, pc.match_substring(texts, "E"), column, decimal_text)
     return texts
 
 
@@ -161,7 +161,7 @@ def _dates(column: pa.Array) -> Texts:
     else:
         check_midnight(column)
         odd = _outside(column.view(pa.int64()), *MOMENTS["ms"])
-    return _closed(_patched(pc.cast(column, TEXT), odd, column, date_text), QUOTE, QUOTE)
+    return _enclose(_patch(pc.cast(column, TEXT), odd, column, date_text), QUOTE, QUOTE)
 
 
 def check_midnight(column: pa.Array) -> None:
@@ -176,14 +176,14 @@ def _timestamps(column: pa.Array) -> Texts:
     plain = column.view(pa.timestamp(column.type.unit))
     texts = pc.binary_replace_slice(pc.cast(plain, TEXT), 10, 11, "T")
     if (moments := MOMENTS.get(plain.type.unit)) is not None:
-        texts = _patched(texts, _outside(plain.view(pa.int64()), *moments), plain, timestamp_text)
+        texts = _patch(texts, _outside(plain.view(pa.int64()), *moments), plain, timestamp_text)
     zone = "" if column.type.tz is None else "Z"
-    return _closed(texts, QUOTE, zone + QUOTE)
+    return _enclose(texts, QUOTE, zone + QUOTE)
 
 
 def _times(column: pa.Array) -> Texts:
     check_times(column)
-    return _closed(pc.cast(column, TEXT), QUOTE, QUOTE)
+    return _enclose(pc.cast(column, TEXT), QUOTE, QUOTE)
 
 
 def check_times(column: pa.Array) -> None:
@@ -203,7 +203,7 @@ def _durations(column: pa.Array) -> Texts:
     if digits:
         rest = pc.cast(pc.subtract(units, pc.multiply(seconds, second)), TEXT)
         parts += [".", pc.utf8_lpad(rest, digits, "0")]
-    return _closed(_joined(*parts), QUOTE, f"S{QUOTE}")
+    return _enclose(_join(*parts), QUOTE, f"S{QUOTE}")
 
 
 def _strings(column: pa.Array) -> Texts:
@@ -213,8 +213,8 @@ def _strings(column: pa.Array) -> Texts:
         raise NoText("holds a string that is not UTF-8") from error
     if _may_need_escapes(texts):
         odd = pc.match_substring_regex(texts, MUST_ESCAPE)
-        texts = _patched(texts, odd, texts, lambda value: string_text(value)[1:-1])
-    return _closed(texts, QUOTE, QUOTE)
+        texts = _patch(texts, odd, texts, lambda value: string_text(value)[1:-1])
+    return _enclose(texts, QUOTE, QUOTE)
 
 
 def _may_need_escapes(texts: pa.Array) -> bool:
@@ -239,7 +239,7 @@ def _json_strings(column: pa.Array) -> Texts:
 
 def _binaries(column: pa.Array) -> Texts:
     texts = [None if value is None else base64_text(value) for value in column.to_pylist()]
-    return _closed(pa.array(texts, TEXT), QUOTE, QUOTE)
+    return _enclose(pa.array(texts, TEXT), QUOTE, QUOTE)
 
 
 def _dictionaries(kind: pa.DataType, decimal: DecimalForm) -> Writer:
@@ -248,7 +248,7 @@ def _dictionaries(kind: pa.DataType, decimal: DecimalForm) -> Writer:
     def write(column: pa.Array) -> Texts:
         values = column.dictionary
         if len(values) <= len(column):
-            return _closed(whole(write_values(values)).take(column.indices))
+            return _enclose(whole(write_values(values)).take(column.indices))
         # Arrow cannot take from views.
         return write_values(values.cast(_PLAIN.get(values.type, values.type)).take(column.indices))
 
@@ -261,7 +261,7 @@ def _variants(_: pa.DataType, decimal: DecimalForm) -> Writer:
             texts = json_texts(column, quote_decimals=decimal == "string")
         except InvalidVariant as error:
             raise NoText(f"holds a Variant that is not sound: {error}") from error
-        return _closed(pa.array(texts, TEXT))
+        return _enclose(pa.array(texts, TEXT))
 
     return write
 
@@ -305,7 +305,7 @@ def _objects(writers: Mapping[str, Writer], column: pa.Array) -> Texts:
         parts += [f"{literal}{escape(name)}:{texts.before}", texts.middle]
         literal = f"{texts.after},"
     end = f"{literal[:-1]}}}"
-    return Texts(_joined(*parts[1:]), str(parts[0]), end) if parts else Texts(pa.repeat(EMPTY, len(column)), end)
+    return Texts(_join(*parts[1:]), str(parts[0]), end) if parts else Texts(pa.repeat(EMPTY, len(column)), end)
 
 
 def _is_constant(column: pa.Array) -> bool:
@@ -339,8 +339,8 @@ def _maps(kind: pa.DataType, decimal: DecimalForm) -> Writer:
         keys = whole(write_keys(column.keys.slice(start, length)))
         items = whole(write_items(column.items.slice(start, length)))
         if as_object:
-            return _sequences(column, offsets, _joined(keys, ":", items), "{", "}")
-        entries = _joined('{"key":', keys, ',"value":', items, "}")
+            return _sequences(column, offsets, _join(keys, ":", items), "{", "}")
+        entries = _join('{"key":', keys, ',"value":', items, "}")
         return _sequences(column, offsets, entries, "[", "]")
 
     return write
@@ -361,7 +361,7 @@ def _sequences(column: pa.Array, offsets: pa.Array, items: pa.Array, before: str
     """Join the items' texts list by list, with commas between; null where the column is null."""
     mask = column.is_null() if column.null_count else None
     lists = pa.LargeListArray.from_arrays(offsets, items, mask=mask)
-    return _closed(pc.binary_join(lists, pa.scalar(",", TEXT)), before, after)
+    return _enclose(pc.binary_join(lists, pa.scalar(",", TEXT)), before, after)
 
 
 _COMPARABLE: Final[tuple[Callable[[pa.DataType], bool], ...]] = (

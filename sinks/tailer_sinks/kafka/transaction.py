@@ -86,9 +86,9 @@ class KafkaTransaction(SinkTransaction):
         try:
             step(*arguments)
         except SinkError as error:
-            raise self._translated(self._stream.failed(error)) from error
+            raise self._translate(self._stream.failed(error)) from error
 
-    def _translated(self, error: SinkError) -> SinkError:
+    def _translate(self, error: SinkError) -> SinkError:
         """Return the error to raise: `error`, or the one that caused it.
 
         With `boundary = "version"` the same version takes as long the next time, so the second failure at one position
@@ -184,7 +184,7 @@ class KafkaTransaction(SinkTransaction):
         position = self._reached(position)
         self._end_versions(position)
         entry = self._stream.entry(position, self._key, self._counts.total(position.version))
-        self._stream.link.record_progress(self._opened(), self._stream.app_id, entry)
+        self._stream.link.record_progress(self._begin(), self._stream.app_id, entry)
         if (routed := self._stream.routed) is not None:
             routed.record(self._stream.producer, position, self._counts.of(position.version))
         self._stream.producer.start_flush()
@@ -277,9 +277,9 @@ class KafkaTransaction(SinkTransaction):
 
     def _send(self, topic: str, messages: Messages, partition: int | None = None) -> None:
         if len(messages.values):
-            self._opened().send(topic, messages, partition)
+            self._begin().send(topic, messages, partition)
 
-    def _opened(self) -> Producer:
+    def _begin(self) -> Producer:
         """Return the producer, in a transaction."""
         producer = self._stream.producer
         if not self._begun:

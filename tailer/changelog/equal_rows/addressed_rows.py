@@ -49,7 +49,7 @@ class Wanted:
         if self.nulls_differ:
             for column in batch.rows.columns[: -len(METADATA_FIELDS)]:
                 wanted = pc.and_(wanted, column.is_valid())
-        rows = _addressed(source, batch, self.maps_in_order)
+        rows = _with_addresses(source, batch, self.maps_in_order)
         if wanted.true_count == len(batch):
             return batch.row_index, rows
         return batch.row_index.filter(wanted), rows.filter(wanted)
@@ -75,7 +75,7 @@ def add_addresses(found: Bitmaps, addresses: pa.Array) -> None:
         found.setdefault(source.as_py(), BitMap64()).update(bitmap_of(rows.filter(pc.equal(sources, source))))
 
 
-def _addressed(source: int, batch: ChangeBatch, maps_in_order: bool) -> pa.RecordBatch:
+def _with_addresses(source: int, batch: ChangeBatch, maps_in_order: bool) -> pa.RecordBatch:
     columns = batch.rows.columns[: -len(METADATA_FIELDS)]
     deleted = pc.is_in(batch.rows[CHANGE_TYPE], value_set=_DELETED_VALUES)
     try:

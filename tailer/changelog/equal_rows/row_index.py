@@ -71,13 +71,13 @@ class RowIndex:
     def begin(self, maps_in_order: bool = False) -> None:
         """See `TaskIndex.begin`."""
         self._maps_in_order = maps_in_order
-        self._here().begin()
+        self._current().begin()
         self._memory.begin()
         self._in_database = False
 
     def clear(self) -> None:
         """See `TaskIndex.clear`."""
-        self._here().clear()
+        self._current().clear()
 
     def add(
         self,
@@ -119,27 +119,27 @@ class RowIndex:
 
     def partners(self) -> pa.Table:
         """Return the partners, as `add_partners` takes them."""
-        return self._here().partners()
+        return self._current().partners()
 
     def unmatched(self) -> Bitmaps:
         """See `TaskIndex.unmatched`."""
-        return self._answered(self._here().unmatched())
+        return self._unless_stopped(self._current().unmatched())
 
     def unmatched_singles(self) -> Bitmaps:
         """See `TaskIndex.unmatched_singles`."""
-        return self._answered(self._here().unmatched_singles())
+        return self._unless_stopped(self._current().unmatched_singles())
 
     def pair(self, in_turn: bool = False) -> tuple[Bitmaps, Bitmaps, int]:
         """See `TaskIndex.pair`."""
-        return self._answered(self._here().pair(in_turn))
+        return self._unless_stopped(self._current().pair(in_turn))
 
     def unpair_equal(self) -> Bitmaps:
         """See `TaskIndex.unpair_equal`."""
-        return self._answered(self._here().unpair_equal())
+        return self._unless_stopped(self._current().unpair_equal())
 
     def partner_ranks(self) -> Generator[pa.RecordBatch, None, None]:
         """See `TaskIndex.partner_ranks`."""
-        yield from self._here().partner_ranks()
+        yield from self._current().partner_ranks()
 
     def _beyond_memory(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take batches into memory while they fit; yield the first that does not."""
@@ -149,7 +149,7 @@ class RowIndex:
                 yield batch
                 return
 
-    def _here(self) -> MemoryIndex | DatabaseIndex:
+    def _current(self) -> MemoryIndex | DatabaseIndex:
         """Return where the comparison is now. Raises `Stopped`."""
         self._check()
         if not self._in_database:
@@ -171,7 +171,7 @@ class RowIndex:
             self._memory.begin()
         return self._database
 
-    def _answered(self, answer: T) -> T:
+    def _unless_stopped(self, answer: T) -> T:
         self._check()
         return answer
 

@@ -152,9 +152,9 @@ class History:
         self._count = min(self._count + 1, _POINTS)
 
     def _past(self, kept: _Kept, width: int) -> Past:
-        return Past(self._merged(kept.lag_s, width, max), self._merged(kept.rows, width, sum))
+        return Past(self._merge(kept.lag_s, width, max), self._merge(kept.rows, width, sum))
 
-    def _merged(self, ring: "array[float]", width: int, merge: Callable[[list[float]], float]) -> list[float | None]:
+    def _merge(self, ring: "array[float]", width: int, merge: Callable[[list[float]], float]) -> list[float | None]:
         """Return the points of a ring from the oldest on, `width` of them as one."""
         ordered = (ring[self._next :] + ring[: self._next])[_POINTS - self._count :]
         found: list[float | None] = []

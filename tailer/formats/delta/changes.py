@@ -83,11 +83,11 @@ def plan_changes(
         if dropped is not None:
             reason = f"it drops column {dropped}, which its change files may still have"
             raise ChangesUnavailable(state.table, state.version, reason)
-        files = _unique(commit.cdcs, state, "cdc", attrgetter("path")).values()
+        files = _by_key(commit.cdcs, state, "cdc", attrgetter("path")).values()
         deletes = [new.cdc(file, TaskKind.CDC_DELETES) for file in files]
         return _plan(commit, state, Regime.CDC, deletes + [new.cdc(file, TaskKind.CDC_OTHERS) for file in files])
-    adds = _unique([add for add in commit.adds if add.data_change], state, "add", attrgetter("path"))
-    removes = _unique([remove for remove in commit.removes if remove.data_change], state, "remove", file_key).values()
+    adds = _by_key([add for add in commit.adds if add.data_change], state, "add", attrgetter("path"))
+    removes = _by_key([remove for remove in commit.removes if remove.data_change], state, "remove", file_key).values()
     if not reads_data_files(commit) or not (adds or removes):
         return _plan(commit, state, Regime.NONE, [])
     old = _TaskMaker(before or state, state, root, allowed_roots, numbers) if removes else new
@@ -125,7 +125,7 @@ def reads_data_files(commit: Commit) -> bool:
     return any(metrics.get(name) != "0" for name in _MERGE_METRICS)
 
 
-def _unique(files: Sequence[File], state: Snapshot, action: str, key: Callable[[File], Key]) -> dict[Key, File]:
+def _by_key(files: Sequence[File], state: Snapshot, action: str, key: Callable[[File], Key]) -> dict[Key, File]:
     found = {key(file): file for file in files}
     if len(found) != len(files):
         duplicate = next(file.path for file in files if found[key(file)] is not file)
@@ -221,7 +221,7 @@ class _TaskMaker:
             timestamp_ms=state.timestamp_ms,
             index=next(self.numbers),
             kind=kind,
-            uri=self._located(file.path),
+            uri=self._locate(file.path),
             size_bytes=file.size or 0,
             schema=self.at.schema,
             # Spark leaves nulls out of actions that it derives from its own state.
@@ -233,7 +233,7 @@ class _TaskMaker:
             stats=stats if isinstance(stats, str) else None,
         )
 
-    def _located(self, path: str) -> str:
+    def _locate(self, path: str) -> str:
         try:
             location = locate(path, self.root)
         except ValueError as error:
@@ -247,7 +247,7 @@ class _TaskMaker:
         if vector is None or vector.cardinality == 0:
             return None
         try:
-            return resolve(vector, self.root, self._located)
+            return resolve(vector, self.root, self._locate)
         except ValueError as error:
             name = f"_delta_log/{self.state.version:020d}.json"
             raise LogCorrupt(self.state.table, name, f"deletion vector: {error}", self.state.version) from error

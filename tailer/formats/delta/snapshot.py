@@ -101,7 +101,7 @@ class Snapshot:
     @property
     def feed_enabled(self) -> bool:
         """Return whether writers must write change files: `delta.enableChangeDataFeed`, ignoring case."""
-        folded = _folded(self.metadata.configuration)
+        folded = _lower_names(self.metadata.configuration)
         return folded.get(_FEED, folded.get(_LEGACY_FEED, "")).lower() == "true"
 
     @property
@@ -110,7 +110,7 @@ class Snapshot:
 
         PROTOCOL.md, "Row Tracking": `delta.enableRowTracking` says whether ids may be relied on.
         """
-        folded = _folded(self.metadata.configuration)
+        folded = _lower_names(self.metadata.configuration)
         if folded.get(_TRACKING, "").lower() != "true":
             return None
         return folded.get(_ROW_ID_COLUMN), folded.get(_ROW_VERSION_COLUMN)
@@ -124,7 +124,7 @@ class Snapshot:
     @property
     def retention_ms(self) -> int:
         """Minimum time that a commit file and the files it names are kept after the commit, in milliseconds."""
-        return retention_ms(_folded(self.metadata.configuration))
+        return retention_ms(_lower_names(self.metadata.configuration))
 
 
 def _clock_ms(modified_ms: Sequence[int]) -> int:
@@ -132,7 +132,7 @@ def _clock_ms(modified_ms: Sequence[int]) -> int:
     return max(map(add, reversed(modified_ms), count()), default=0)
 
 
-def _folded(configuration: Mapping[str, str | None]) -> dict[str, str]:
+def _lower_names(configuration: Mapping[str, str | None]) -> dict[str, str]:
     return {key.lower(): value or "" for key, value in configuration.items()}
 
 

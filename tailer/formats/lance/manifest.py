@@ -109,7 +109,7 @@ def parse_manifest(data: bytes, uri: str) -> Manifest:
     try:
         position = _manifest_position(data)
         message = _manifest_message(data, position)
-        offset = _transaction_offset(message)
+        offset = next((message.number(each) for each in _TRANSACTION_FIELDS if message.has(each)), None)
         return _manifest(message, None if offset is None else _section(data[:position], offset))
     except InvalidMessage as error:
         table, _, name = uri.rpartition("/_versions/")
@@ -145,10 +145,6 @@ def _section(data: bytes, at: int) -> bytes:
     if size > len(data) - end:
         raise InvalidMessage(f"a section has {size} bytes, {size - len(data) + end} more than there are")
     return data[end : end + size]
-
-
-def _transaction_offset(message: Message) -> int | None:
-    return next((message.number(each) for each in _TRANSACTION_FIELDS if message.has(each)), None)
 
 
 def _manifest(message: Message, transaction: bytes | None) -> Manifest:

@@ -160,7 +160,7 @@ class Footer:
         """
         try:
             if group != self._group:
-                self._chunks, self._group = list(self._parsed(group)), group
+                self._chunks, self._group = list(self._parse(group)), group
             return {column: Chunk.at(self.content, self._chunks[column]) for column in columns}
         except (LookupError, ValueError, RecursionError) as error:
             raise pa.ArrowInvalid(f"the footer does not describe the columns of row group {group}") from error
@@ -176,7 +176,7 @@ class Footer:
                 self._has_known_order = self._orders_by_type(columns)
             if not self._has_known_order:
                 return None
-            found = self._chunks[column] if group == self._group else self._parsed_alone(group, column)
+            found = self._chunks[column] if group == self._group else self._parse_alone(group, column)
             return ChunkStatistics.at(self.content, found)
         except (LookupError, ValueError, RecursionError):
             return None
@@ -190,7 +190,7 @@ class Footer:
         count, at = list_size(data, begin, STRUCT)
         return count == columns and data.startswith(orders, at)
 
-    def _parsed_alone(self, group: int, column: int) -> dict[int, int]:
+    def _parse_alone(self, group: int, column: int) -> dict[int, int]:
         data = self.content
         count, at = list_size(data, list_offset(data, self._offset(group), _COLUMNS), STRUCT)
         if column >= count:
@@ -199,7 +199,7 @@ class Footer:
             at = skip(data, at, STRUCT)
         return offsets(data, at, _META_DATA)[0]
 
-    def _parsed(self, group: int) -> Iterator[dict[int, int]]:
+    def _parse(self, group: int) -> Iterator[dict[int, int]]:
         data = self.content
         begin = self._offset(group)
         count, at = list_size(data, list_offset(data, begin, _COLUMNS), STRUCT)

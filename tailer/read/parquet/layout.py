@@ -86,7 +86,7 @@ class _Kept:
     task: ChangeTask
     file: _File
 
-    def fits(self, task: ChangeTask, file: pq.ParquetFile) -> bool:
+    def is_layout_of(self, task: ChangeTask, file: pq.ParquetFile) -> bool:
         """Return whether `file` has the same layout for `task`."""
         # Most tasks share one schema object. Schemas that are only equal may differ in field ids.
         return (
@@ -111,7 +111,7 @@ class _KeptCondition:
 def layout_of(task: ChangeTask, file: pq.ParquetFile) -> Layout:
     """Return the layout of `file`. Raises as `Projection` does."""
     kept: _Kept | None = getattr(_last, "kept", None)
-    if kept is not None and kept.fits(task, file):
+    if kept is not None and kept.is_layout_of(task, file):
         return kept.layout
     calendar = OldCalendar.of(file, task)
     # A calendar names its file, so it is not kept. Nor is a large footer.

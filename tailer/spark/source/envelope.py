@@ -62,7 +62,7 @@ class EnvelopeRows:
         begin = 0
         try:
             for texts in _texts_of(columns.schema).texts(columns):
-                yield _enveloped(batch.slice(begin, len(texts)), texts)
+                yield _envelope(batch.slice(begin, len(texts)), texts)
                 begin += len(texts)
         except ValueError as error:
             remedy = 'Leave the column out with the option columns, or read with the option schema = "typed".'
@@ -90,7 +90,7 @@ def _texts_of(schema: pa.Schema) -> RowTexts:
     return row_encoding(_ENCODING)(schema)
 
 
-def _enveloped(batch: ChangeBatch, texts: pa.Array) -> pa.RecordBatch:
+def _envelope(batch: ChangeBatch, texts: pa.Array) -> pa.RecordBatch:
     rows, count = batch.rows, len(batch)
     types = rows.column(CHANGE_TYPE)
     task = pa.scalar(f"{batch.table_id}/{batch.version}/{batch.task}")

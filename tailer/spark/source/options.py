@@ -272,7 +272,7 @@ def _place(which: str, version: str | None, timestamp: str | None, words: Sequen
     name = f"{which}Timestamp"
     if version is not None:
         raise ConfigError(name, f"does not go with {which}Version", "Give one of the two.")
-    found = _parsed(timestamp)
+    found = _parse(timestamp)
     if found is None or found.kind is not StartKind.TIMESTAMP:
         remedy = "Give a time such as 2026-03-01T12:00:00Z or 2026-03-01 12:00:00 (UTC)."
         raise ConfigError(name, f"{timestamp!r} is not a time", remedy)
@@ -281,14 +281,14 @@ def _place(which: str, version: str | None, timestamp: str | None, words: Sequen
 
 def _version(which: str, text: str, words: Sequence[StartKind]) -> Start:
     prefix, name = text[: len(_TAG)].lower(), text[len(_TAG) :]
-    found = _parsed(f"{_TAG}{name}" if prefix == _TAG else text.lower())
+    found = _parse(f"{_TAG}{name}" if prefix == _TAG else text.lower())
     if found is None or found.kind not in (StartKind.VERSION, StartKind.TAG, *words) or found.value >= 2**63:
         remedy = f"Give a version such as 12, or {' or '.join(words)}; for a time there is {which}Timestamp."
         raise ConfigError(f"{which}Version", f"{text!r} is not a version", remedy)
     return found
 
 
-def _parsed(text: str) -> Start | None:
+def _parse(text: str) -> Start | None:
     try:
         return Start.parse(text)
     except ConfigError:

@@ -81,7 +81,7 @@ class RangeAppend:
     def _write(self) -> None:
         append = self._append
         splits = [part for split in self._splits for part in self._compared(split)]
-        work = _Work(append, tuple(_packed(splits)), self._mark)
+        work = _Work(append, tuple(_pack(splits)), self._mark)
         rows = self._session.read.format(FORMAT).option("work", _to_text(work)).load()
         writer = rows.write.format("delta").mode("append")
         for name, value in {
@@ -179,7 +179,7 @@ def _to_text(work: _Work) -> str:
     return b64encode(zlib.compress(pickle.dumps((SameRelease(), work)))).decode()
 
 
-def _packed(splits: Sequence[Split]) -> Iterator[tuple[Split, ...]]:
+def _pack(splits: Sequence[Split]) -> Iterator[tuple[Split, ...]]:
     """Group splits into tasks: every file that a task writes is one more in the table."""
     group: list[Split] = []
     size = 0

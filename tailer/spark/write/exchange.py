@@ -95,7 +95,7 @@ class _Job:
                 rows = _in_shards(self._parts(session, kept), self._work.settings.shards)
                 reports = deliver_exchanged(rows, self._shard_rows())
         except SPARK_ERRORS as error:
-            raise self._named(session, error) from error
+            raise self._translate(session, error) from error
         for plan, counts in self._counts:
             reports[0].note(plan, counts)
         return reports
@@ -141,7 +141,7 @@ class _Job:
         own = sql.expr(f"CAST(_task % {TASKS} % {self._work.settings.shards} AS INT)")
         return lone.withColumn(SHARD, sql.coalesce(sql.col(SHARD), own))
 
-    def _named(self, session: SparkSession, error: Exception) -> TailerError:
+    def _translate(self, session: SparkSession, error: Exception) -> TailerError:
         found = raised_on_executor(error, self._mark)
         return EngineUnavailable(engine_name(session), first_sentence(error)) if found is None else found
 

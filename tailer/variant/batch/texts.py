@@ -71,7 +71,7 @@ class BatchTexts:
         values, metadata = children["value"], children["metadata"]
         rows = np.flatnonzero(valid & _valid(values) & _valid(metadata))
         encoded = metadata.take(pa.array(rows)).dictionary_encode()
-        dictionaries = [_parsed(data) for data in encoded.dictionary.to_pylist()]
+        dictionaries = [_parse(data) for data in encoded.dictionary.to_pylist()]
         indexes = encoded.indices.to_numpy().astype(np.int64)
         odd = np.array([each is None for each in dictionaries] or [False])[indexes] if len(rows) else np.zeros(0, bool)
         buffer, starts, ends = _values(values, rows)
@@ -260,7 +260,7 @@ def _valid(column: pa.Array) -> Flags:
     return found
 
 
-def _parsed(data: bytes) -> Metadata | None:
+def _parse(data: bytes) -> Metadata | None:
     try:
         return Metadata.parse(data)
     except InvalidVariant:

@@ -170,10 +170,10 @@ def _fault(content: bytes) -> str:
 
 def _same_location(location: str, ours: str) -> bool:
     """Return whether two locations are the same. Catalogs write `file:`, `s3a:` and `abfs:` for ours."""
-    return _normalized(location) == _normalized(ours)
+    return _normalize(location) == _normalize(ours)
 
 
-def _normalized(location: str) -> str:
+def _normalize(location: str) -> str:
     if location.startswith("file:"):
         location = unquote(urlsplit(location).path)
     if (found := split_location(location)) is not None:

@@ -36,7 +36,7 @@ def locate(path: str, root: str) -> str:
     """
     if not _UNUSUAL.search(path):
         return f"{root}/{path}"
-    location = _located(path, root)
+    location = _resolve(path, root)
     if location.rpartition("/")[2] in ("", ".", ".."):
         raise ValueError("it does not name a file")
     return location
@@ -52,23 +52,23 @@ def locate_all(paths: pa.StringArray, root: str) -> pa.StringArray:
     return pc.binary_join_element_wise(root, paths, "/")
 
 
-def _located(path: str, root: str) -> str:
+def _resolve(path: str, root: str) -> str:
     uri = _URI.match(path)
     if uri is not None and (uri[2] == "//" or _SCHEMES.fullmatch(uri[1])):
         scheme, host, name = uri[1], "", uri[3]
         if uri[2] == "//":
             host, _, name = name.partition("/")
         if host and (found := split_location(f"{scheme}://{host}")) is not None:
-            return f"{found.root}/{_plain(_decoded(name))}"
+            return f"{found.root}/{_without_dots(_decode(name))}"
         if scheme.lower() != "file" or host.lower() not in ("", "localhost"):
-            return _decoded(path)
-        return _plain(_decoded("/" + name.lstrip("/")))
+            return _decode(path)
+        return _without_dots(_decode("/" + name.lstrip("/")))
     if path.startswith("/"):
-        return _plain(_decoded(path))
-    return _under(root, _plain(_decoded(path)))
+        return _without_dots(_decode(path))
+    return _under(root, _without_dots(_decode(path)))
 
 
-def _plain(path: str) -> str:
+def _without_dots(path: str) -> str:
     """Remove `.` and `..` from a decoded path, as Hadoop does: symbolic links are ignored.
 
     A relative result may still begin with `..`.
@@ -91,7 +91,7 @@ def _under(root: str, path: str) -> str:
     return f"{root}/{path}"
 
 
-def _decoded(path: str) -> str:
+def _decode(path: str) -> str:
     text = unquote(path, errors="strict") if "%" in path else path
     if "\0" in text:
         raise ValueError(f"path {path!r} contains a NUL")

@@ -34,13 +34,13 @@ async def read_checksum(store: ObjectStore, commit: Commit) -> VersionChecksum |
     if not isinstance(txn_id, str):
         return None
     try:
-        found = await store.read(f"{LOG}/{commit.version:020d}.crc", _decoded)
+        found = await store.read(f"{LOG}/{commit.version:020d}.crc", _decode)
     except ObjectNotFound:
         return None
     return found if found is not None and found.txn_id == txn_id else None
 
 
-def _decoded(stored: StoredObject) -> VersionChecksum | None:
+def _decode(stored: StoredObject) -> VersionChecksum | None:
     try:
         return _CHECKSUM.decode(stored.data)
     except MALFORMED:
