@@ -15,8 +15,8 @@ from tailer_sinks.memory import MemoryProgressStore
 from tailer_sinks.testing import SinkTests
 from tailer_sinks.testing.rows import numbered
 
-# The lines of a transaction are in one file, which is complete or absent.
-LOAD = 'cat > "$0/.$$" && mv "$0/.$$" "$0/$(date +%s%N)"'
+# The lines of a batch are in one file, which is complete or absent.
+LOAD = 'cat > "$0/.$$" && mv "$0/.$$" "$0/$$"'
 
 
 class TestCommandSink(SinkTests):
@@ -37,16 +37,15 @@ class TestCommandSink(SinkTests):
         return await to_thread.run_sync(self._read)
 
     def _read(self) -> list[dict[str, Any]]:
-        files = sorted(file for file in self.folder.iterdir() if not file.name.startswith("."))
+        files = [file for file in self.folder.iterdir() if not file.name.startswith(".")]
+        files.sort(key=lambda file: file.stat().st_mtime_ns)
         return [json.loads(line) for file in files for line in file.read_bytes().splitlines()]
 
 
 @pytest.mark.anyio
 async def test_a_program_that_fails() -> None:
-    sink = CommandSink("command", ["sh", "-c", "cat > /dev/null; exit 3"])
-    await sink.write(numbered(1))
     with pytest.raises(SinkUnavailable, match="ended with 3"):
-        await sink.flush()
+        await CommandSink("command", ["sh", "-c", "cat > /dev/null; exit 3"]).write(numbered(1))
 
 
 @pytest.mark.anyio
