@@ -18,6 +18,7 @@ from tailer.formats.delta.catalog.options import UnityOptions
 from tailer_sinks import stdout
 from tailer_sinks.delta import options as delta
 from tailer_sinks.files import sink as files
+from tailer_sinks.http import options as http
 from tailer_sinks.kafka import options as kafka
 from tailer_sinks.kafka.clients.settings import ClientSettings
 
@@ -28,6 +29,7 @@ Section = tuple[Place, type[msgspec.Struct], Table]
 SINKS: Final[Mapping[str, tuple[type[msgspec.Struct], Table]]] = {
     "delta": (delta.Options, {"path": "copy"}),
     "files": (files._Options, {"path": "copy"}),
+    "http": (http.Options, {"url": "https://h/"}),
     "kafka": (kafka.Options, {"bootstrap_servers": "h:1"}),
     "stdout": (stdout._Options, {}),
 }

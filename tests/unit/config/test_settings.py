@@ -127,6 +127,20 @@ def test_paths_are_relative_to_the_file_not_to_where_we_are(tmp_path: Path, monk
     assert (orders.table, orders.target) == (str(tmp_path / "orders"), str(tmp_path / "copy"))
 
 
+def test_options_of_a_sink_that_are_paths_are_so_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAILER_PIPELINES__ORDERS__SINK__HEADERS__AUTHORIZATION", "Bearer hush")
+    sink = '{kind = "http", url = "https://h/", dead_letter_folder = "refused", headers_file = "headers"}'
+    text = 'state_table = "state"\n' + PIPELINE.replace('{kind = "delta", path = "copy"}', sink)
+    (orders,) = settings(tmp_path, text).pipelines
+    assert orders.sink_options == {
+        "url": "https://h/",
+        "dead_letter_folder": str(tmp_path / "refused"),
+        "headers_file": str(tmp_path / "headers"),
+        "headers": {"authorization": "Bearer hush"},
+    }
+    assert "hush" not in repr(orders)
+
+
 def test_nothing_is_read_but_the_file(tmp_path: Path) -> None:
     settings(tmp_path, PIPELINE)
     assert [path.name for path in tmp_path.iterdir()] == ["tailer.toml"]
@@ -229,7 +243,7 @@ FAULTS: list[tuple[str, str, str, str]] = [
         PIPELINE.replace('"delta"', '"memory"'),
         "pipelines.orders.sink",
         "no sink of kind 'memory'",
-        "delta, files, kafka",
+        "delta, files, http, kafka",
     ),
     (PIPELINE.replace("path", "pth"), "pipelines.orders.sink.pth", "no such option", "path"),
     (PIPELINE.replace('"copy"', "1"), "pipelines.orders.sink.path", "must be text", ""),

@@ -3,6 +3,7 @@
 import email.utils
 import hmac
 import json
+import logging
 import socket
 import ssl
 import threading
@@ -63,6 +64,8 @@ async def send(url: str, rows: int = 10, **options: Any) -> None:
 @pytest.fixture
 def failure(caplog: pytest.LogCaptureFixture) -> Callable[..., Any]:
     """A function that returns the error with which a delivery must end: it shows neither rows nor what is secret."""
+
+    caplog.set_level(logging.DEBUG, "tailer_sinks")
 
     async def fail(url: str, kind: type[SinkError], **options: Any) -> str:
         with pytest.raises(kind) as raised:
