@@ -12,8 +12,7 @@ import anyio
 from anyio import CapacityLimiter, lowlevel, to_thread
 from anyio.lowlevel import RunVar
 
-from tailer.changelog.equal_rows.row_index import RowIndex
-from tailer.changelog.equal_rows.row_index_pool import borrowed_index
+from tailer.changelog.equal_rows.row_index import RowIndex, borrowed_index
 from tailer.changelog.equal_rows.stopped import Stopped
 from tailer.engine.background import background
 

@@ -22,7 +22,7 @@ from itertools import chain, pairwise
 from typing import Final, TypeVar
 
 from tailer.changelog.carryovers import ChangelogCounts, independent_parts, refine, refine_range
-from tailer.changelog.equal_rows.row_index_pool import borrowed_index
+from tailer.changelog.equal_rows.row_index import borrowed_index
 from tailer.changelog.rules import PairingRules, check_key, concerns
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.changelog.spill.preimages import SpilledPreimages

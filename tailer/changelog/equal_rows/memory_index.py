@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.changelog.equal_rows.addressed_rows import LEADING_COLUMNS, add_addresses
-from tailer.changelog.equal_rows.row_bytes import has_bytes, most_bytes, row_bytes
+from tailer.changelog.equal_rows.comparable_values import has_bytes, most_bytes, row_bytes
 from tailer.files.row_bitmaps import Bitmaps, positions_of, span
 
 __all__ = ["FEW_BYTES", "FEW_ROWS", "MemoryIndex"]

@@ -22,7 +22,7 @@ from pyspark.sql import functions as sql
 
 from tailer.changelog.carryovers import ChangelogCounts, refine, refine_range
 from tailer.changelog.compared_tasks import InlineSelections
-from tailer.changelog.equal_rows.row_index_pool import borrowed_index
+from tailer.changelog.equal_rows.row_index import borrowed_index
 from tailer.formats.rows import execute
 from tailer.plan import ChangePlan
 from tailer.read.kept_rows import KeptRows

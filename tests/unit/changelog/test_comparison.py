@@ -16,9 +16,8 @@ import pyarrow as pa
 import pytest
 
 from tailer.changelog.comparison import AT_ONCE, compare
-from tailer.changelog.equal_rows import row_index_pool as matches_pool
-from tailer.changelog.equal_rows.row_index import RowIndex
-from tailer.changelog.equal_rows.row_index_pool import MAX_IDLE, borrowed_index, close_idle
+from tailer.changelog.equal_rows import row_index as matches_pool
+from tailer.changelog.equal_rows.row_index import MAX_IDLE, RowIndex, borrowed_index, close_idle
 from tailer.errors import FileVacuumed
 from tailer.events import ChangeBatch, ChangeType
 from tests.support.streams import become
@@ -28,7 +27,7 @@ TYPES = (ChangeType.DELETE, ChangeType.INSERT)
 
 PROGRAM = """
 import os, sys
-from tailer.changelog.equal_rows.row_index_pool import borrowed_index
+from tailer.changelog.equal_rows.row_index import borrowed_index
 
 def in_database(matches):
     matches._move_to_database()

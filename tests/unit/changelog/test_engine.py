@@ -14,8 +14,7 @@ import pytest
 
 from tailer.changelog.carryovers import ChangelogCounts, refine
 from tailer.changelog.engine import ChangelogEngine
-from tailer.changelog.equal_rows.row_index import RowIndex
-from tailer.changelog.equal_rows.row_index_pool import close_idle
+from tailer.changelog.equal_rows.row_index import RowIndex, close_idle
 from tailer.changelog.equal_rows.stopped import Stopped
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.changelog.task_ids import renumbered

@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from tailer.changelog.equal_rows import database_index
-from tailer.changelog.equal_rows.comparable_values import comparable
+from tailer.changelog.equal_rows.comparable_values import comparable, most_bytes, row_bytes
 from tailer.changelog.equal_rows.database_index import DatabaseIndex
 from tailer.changelog.equal_rows.memory_index import FEW_BYTES, FEW_ROWS, MemoryIndex
-from tailer.changelog.equal_rows.row_bytes import most_bytes, row_bytes
 from tailer.changelog.equal_rows.row_index import RowIndex
 from tailer.changelog.equal_rows.stopped import Stopped
 from tailer.errors import FileVacuumed, StorageUnavailable
