@@ -144,7 +144,7 @@ def partitioned(native: Native, tmp_path: Path) -> Path:
     return table.path
 
 
-def test_facts_are_those_of_the_plan(native: Native, partitioned: Path) -> None:
+def test_constants_are_those_of_the_plan(native: Native, partitioned: Path) -> None:
     """As the values of partition columns, of many versions in one scan."""
     for first, last in ((0, 4), (1, 2), (2, 3), (4, 4)):
         assert native.check(partitioned, first, last) > 0
@@ -174,7 +174,7 @@ CONDITIONS: Final = {
 
 @pytest.mark.parametrize("condition", CONDITIONS)
 @pytest.mark.sampled(3)
-def test_conditions_on_facts_choose_files(native: Native, tmp_path: Path, condition: str) -> None:
+def test_conditions_on_constants_choose_files(native: Native, tmp_path: Path, condition: str) -> None:
     """Spark does not look at such conditions again. `odd` is Python; the last is known only when the query runs."""
     spark = native.spark
     spark.udf.register("odd", lambda number: number % 2 == 1, "boolean")
@@ -212,8 +212,8 @@ def test_a_file_with_several_vectors_is_read_once(native: Native, tmp_path: Path
 
 def test_odd_names_of_columns(native: Native, tmp_path: Path) -> None:
     """Spark would put the value of a setting in place of the first two; none is taken for a column of our own."""
-    names = ["${env:HOME}", "${spark.master}", "a`b", "c\"d'e", "Fact_version", "Path", "stored_0", "x.y", "é\\u0041"]
-    names += ["`", "fact__at", "fact__number", "number", "_metadata"]
+    names = ["${env:HOME}", "${spark.master}", "a`b", "c\"d'e", "Constant_version", "Path", "stored_0", "x.y"]
+    names += ["é\\u0041", "`", "constant__at", "constant__number", "number", "_metadata"]
     rows = pa.table({name: pa.array([at, None], pa.int64()) for at, name in enumerate(names)})
     by_hand(tmp_path, rows, rows, columns=dict.fromkeys(names, "long"))
     for first, last in ((1, 1), (1, 2)):

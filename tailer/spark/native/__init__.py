@@ -5,8 +5,8 @@ options             its arguments, and those of `tailer.spark.follow`, as option
 frames              planned work as a DataFrame
 native_eligibility  who reads a file: Spark's reader, or `execute`
 scans               scans by Spark's reader, in the columns that are shown
-facts               what the plan knows of each file
-file_index          files with their facts, as Spark asks for them (file_index.java)
+file_constants      what the plan knows of each file
+file_index          files with their constants, as Spark asks for them (file_index.java)
 executed            the data source for everything else
 comparing           comparisons that all executors share
 shared_index        their index of rows

@@ -1,7 +1,7 @@
 """Scans: change rows read by Spark's own Parquet reader.
 
 All files of one physical schema are one scan, however many versions they are of, because Spark plans a scan in 20 to 30
-ms. What the plan knows of a file are its facts (`tailer.spark.native.facts`).
+ms. What the plan knows of a file are its constants (`tailer.spark.native.file_constants`).
 
 Settings of the session that would turn a missing or a broken file into missing rows are set aside for these scans, and
 pages are checked by their checksums, as `execute` does.
@@ -18,7 +18,7 @@ from pyspark.sql.types import StructField, StructType
 from tailer.events import CHANGE_TYPE, ChangeType, is_struct
 from tailer.plan import TaskKind
 from tailer.schema.columns import physical_name
-from tailer.spark.native.facts import Columns, numbered, rows_with_facts
+from tailer.spark.native.file_constants import Columns, numbered, rows_with_constants
 from tailer.spark.native.native_eligibility import NativeTask
 from tailer.spark.source.spark_types import spark_schema
 
@@ -82,25 +82,27 @@ def _physical_type(kind: pa.DataType) -> pa.DataType:
 def _scan(
     spark: SparkSession, columns: Columns, native: Sequence[NativeTask], shown: StructType, ends: Sequence[str]
 ) -> DataFrame:
-    """Return the rows of tasks with the same columns. `ends`: the facts at the end of `shown`."""
+    """Return the rows of tasks with the same columns. `ends`: the constants at the end of `shown`."""
     fields = [*columns.stored, *([pa.field(CHANGE_TYPE, pa.string())] if columns.types else [])]
     stored_types = spark_schema(pa.schema(fields))
-    rows, facts = rows_with_facts(spark, stored_types, columns, native, positions="row" in ends)
+    rows, constants = rows_with_constants(spark, stored_types, columns, native, positions="row" in ends)
     names = numbered(len(stored_types))
     if columns.types:
-        facts["type"] = f"coalesce({names[-1]}, raise_error(concat('{_UNTYPED}', {facts['path']})))"
-        facts["task"] = f"CASE WHEN {names[-1]} = '{ChangeType.DELETE}' THEN {facts['task']} ELSE {facts['others']} END"
+        constants["type"] = f"coalesce({names[-1]}, raise_error(concat('{_UNTYPED}', {constants['path']})))"
+        constants["task"] = (
+            f"CASE WHEN {names[-1]} = '{ChangeType.DELETE}' THEN {constants['task']} ELSE {constants['others']} END"
+        )
     stored = iter(zip(names, stored_types, strict=True))
     chosen: list[Column] = []
     for index, field in enumerate(shown.fields[: -len(ends)]):
         if index in columns.given:
-            chosen.append(_cast(facts.get(f"given_{index}", "NULL"), field))
+            chosen.append(_cast(constants.get(f"given_{index}", "NULL"), field))
         else:
             name, there = next(stored)
             same = there.dataType == field.dataType
             chosen.append(_named(name, field.name) if same else _cast(name, field))
     others = zip(ends, shown.names[-len(ends) :], strict=True)
-    return rows.select(*chosen, *(_named(facts[fact], name) for fact, name in others))
+    return rows.select(*chosen, *(_named(constants[constant], name) for constant, name in others))
 
 
 def _named(source: str, name: str) -> Column:

@@ -1,4 +1,4 @@
-"""Facts of a scan's rows: what the plan knows of their file, and the file does not say.
+"""Constants of a scan's rows: what the plan knows of their file, and the file does not say.
 
 These are change type, version, timestamp and partition values. Spark takes them for the values of partition columns
 (`tailer.spark.native.file_index`).
@@ -26,7 +26,7 @@ from tailer.spark.native.file_index import indexed
 from tailer.spark.native.native_eligibility import NativeTask
 from tailer.spark.source.spark_types import spark_frame
 
-__all__ = ["Columns", "Facts", "numbered", "rows_with_facts"]
+__all__ = ["Columns", "Constants", "numbered", "rows_with_constants"]
 
 _UNKNOWN: Final = "raise_error(concat('no change of this batch is in ', path))"
 # A row without a bit must end the query: were it left out, Spark would take the join for an inner one.
@@ -42,8 +42,8 @@ _READ: Final = {
     "parquet.page.verify-checksum.enabled": "true",
 }
 
-Facts = dict[str, str]
-"""SQL of the facts of a row by their names: `path`, `type`, `version`, `at`, and `given_` with a column's index.
+Constants = dict[str, str]
+"""SQL of the constants of a row by their names: `path`, `type`, `version`, `at`, and `given_` with a column's index.
 
 `task` and `others`: as in `NativeTask`. `row`: the position in the file, if that is wanted.
 """
@@ -63,29 +63,29 @@ class Columns:
 
 
 def numbered(count: int) -> list[str]:
-    """Return names for stored columns. No fact has one of them."""
+    """Return names for stored columns. No constant has one of them."""
     return [f"stored_{index}" for index in range(count)]
 
 
-def rows_with_facts(
+def rows_with_constants(
     spark: SparkSession, stored: StructType, columns: Columns, native: Sequence[NativeTask], *, positions: bool
-) -> tuple[DataFrame, Facts]:
-    """Return the rows of tasks with their stored columns numbered, and the facts of each row."""
-    facts = _facts(columns, native)
+) -> tuple[DataFrame, Constants]:
+    """Return the rows of tasks with their stored columns numbered, and the constants of each row."""
+    constants = _constants(columns, native)
     if columns.vector:
-        return _select_by_vectors(spark, stored, native, facts)
+        return _select_by_vectors(spark, stored, native, constants)
     files = [(found.task.uri, found.size_bytes) for found in native]
-    read = indexed(Jvm(spark), stored, files, facts, _READ)
-    names = [*numbered(len(stored)), *facts.column_names, "number"]
-    known = {**{name: name for name in facts.column_names}, "row": "position"}
+    read = indexed(Jvm(spark), stored, files, constants, _READ)
+    names = [*numbered(len(stored)), *constants.column_names, "number"]
+    known = {**{name: name for name in constants.column_names}, "row": "position"}
     if not positions:
         return read.toDF(*names), known
     return read.select("*", read.metadataColumn("_metadata")["row_index"]).toDF(*names, "position"), known
 
 
 def _select_by_vectors(
-    spark: SparkSession, stored: StructType, native: Sequence[NativeTask], facts: pa.Table
-) -> tuple[DataFrame, Facts]:
+    spark: SparkSession, stored: StructType, native: Sequence[NativeTask], constants: pa.Table
+) -> tuple[DataFrame, Constants]:
     """Return the rows that vectors select. Tasks may share a file, which is read once."""
     sizes = {found.task.uri: found.size_bytes for found in native}
     numbers = {uri: number for number, uri in enumerate(sizes)}
@@ -94,20 +94,20 @@ def _select_by_vectors(
     )
     rows = read.select("*", read.metadataColumn("_metadata")["row_index"])
     rows = rows.toDF(*numbered(len(stored)), "path", "number", "position")
-    facts = facts.drop_columns(["path"])
+    constants = constants.drop_columns(["path"])
     words = [found.words for found in native if found.words is not None]
     ends = pa.array(accumulate((len(each) for each in words), initial=0), pa.int32())
-    table = facts.append_column("words", pa.ListArray.from_arrays(ends, pa.concat_arrays(words))).append_column(
+    table = constants.append_column("words", pa.ListArray.from_arrays(ends, pa.concat_arrays(words))).append_column(
         "of", pa.array([numbers[found.task.uri] for found in native], pa.int32())
     )
     joined = spark_frame(spark, table).hint("broadcast")
     found = rows.join(joined, rows["number"] == joined["of"], "left").where(_SELECTED)
-    # Without the CASE, a condition on a fact would not show that a row has none.
-    known = {name: f"CASE WHEN of IS NOT NULL THEN {name} ELSE {_UNKNOWN} END" for name in facts.column_names}
+    # Without the CASE, a condition on a constant would not show that a row has none.
+    known = {name: f"CASE WHEN of IS NOT NULL THEN {name} ELSE {_UNKNOWN} END" for name in constants.column_names}
     return found, {**known, "path": "path", "row": "position"}
 
 
-def _facts(columns: Columns, native: Sequence[NativeTask]) -> pa.Table:
+def _constants(columns: Columns, native: Sequence[NativeTask]) -> pa.Table:
     """Return one row for each task."""
     tasks = [found.task for found in native]
     arrays: dict[str, Any] = {
