@@ -380,7 +380,7 @@ class _Checks:
     def _problems(
         self, key: Key, name: str, error: ConfigError | ExceptionGroup[Exception], known: Set[str] = frozenset()
     ) -> None:
-        """Report the faults of the options at `key`, each named behind `name`, without those that are `known`."""
+        """Report the faults of the options at `key`, each named below `name`, without those that are `known`."""
         for fault in each_fault(error):
             option = fault.where.removeprefix(name).removeprefix(".")
             table, _, inner = option.partition(".")

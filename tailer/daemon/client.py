@@ -18,7 +18,7 @@ TIMEOUT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class DaemonClient:
-    """A daemon behind `socket`, or at `url` with `token`."""
+    """A daemon at `socket`, or at `url` with `token`."""
 
     socket: Path | None = None
     url: str | None = None

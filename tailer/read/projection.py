@@ -159,14 +159,14 @@ class Projection:
         tracking = (None if self._task.kind in _CDC else self._task.tracking) or RowTracking()
         if field.name == ROW_ID:
             name, first = tracking.id_column, tracking.base_row_id
-            told = _constant(pa.scalar(None, pa.int64())) if first is None else _numbered(first)
+            from_log = _constant(pa.scalar(None, pa.int64())) if first is None else _numbered(first)
         else:
             name = tracking.version_column
-            told = _constant(pa.scalar(tracking.default_row_commit_version, pa.int64()))
+            from_log = _constant(pa.scalar(tracking.default_row_commit_version, pa.int64()))
         if name is None:
-            return told
+            return from_log
         stored = self._column(pa.field(name, pa.int64()), pa.int64(), there)
-        return lambda rows: pc.coalesce(stored(rows), told(rows))
+        return lambda rows: pc.coalesce(stored(rows), from_log(rows))
 
     def _corrupt(self, reason: str) -> DataCorrupt:
         return DataCorrupt(self._task.table, self._task.version, self._task.uri, reason)

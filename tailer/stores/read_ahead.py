@@ -121,7 +121,7 @@ class ReadAhead:
         return piece.content
 
     def _unexpected(self, at: int, end: int) -> memoryview:
-        """Return bytes that nobody expected, and remember some behind them: more where reads follow each other."""
+        """Return bytes that nobody expected, and remember some after them: more where reads follow each other."""
         around_end = self._around_begin + len(self._around)
         if not self._around_begin <= at < around_end:
             follows = around_end <= at < around_end + len(self._around)

@@ -34,7 +34,7 @@ __all__ = ["MOST_COMMITS", "newest_contradictions"]
 MOST_COMMITS: Final = 1000
 _BATCH_ROWS: Final = 4096
 _CHECKPOINTED: Final = -1  # in the place of a version
-# `is_add` sorts the adds of a version behind its removes, which are about older files.
+# `is_add` sorts the adds of a version after its removes, which are about older files.
 _ENTRIES: Final = pa.schema(
     {
         "location": pa.string(),
