@@ -1,25 +1,28 @@
 """Statistics of a file in Delta's log, as whichever writer wrote them (PROTOCOL.md, "Per-file Statistics").
 
-They are JSON, under physical names. Writers shorten bounds, and some round them, so bounds are moved outwards by as
-much as that may be. Whatever may mean several things is unknown.
+They are JSON, under physical names. Only those of columns that are asked for are decoded: a table may have hundreds.
+Writers shorten bounds, and some round them, so bounds are moved outwards by as much as that may be. Whatever may mean
+several things is unknown.
 """
 
 import json
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
-from typing import Any, Final, Self
+from functools import lru_cache
+from typing import Any, Final, Self, TypedDict
 
+import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tailer.files.years import days_since_epoch, micros_since_epoch
-from tailer.schema.columns import CHAR, physical_name
+from tailer.schema.columns import CHAR
+from tailer.shape.kernels.comparisons import less
 from tailer.shape.ranges import ColumnRange
 
-__all__ = ["LogStatistics"]
+__all__ = ["LogStatistics", "Paths"]
 
 # From here on, old Spark's calendar is ours, and zones have no local mean times.
 _FIRST_DAY: Final = -25_567  # 1900-01-01, in days since 1970
@@ -27,33 +30,41 @@ _FIRST_MICROS: Final = _FIRST_DAY * 86_400_000_000
 _REST_OF_MILLI: Final = 999  # in microseconds
 _ZONE: Final = re.compile(r".*[T ].*(?:Z|UTC|GMT|[+-]\d\d?(?::?\d\d)?)")
 _DOUBLE_DIGITS: Final = 15  # of a decimal that a floating point number keeps
+_JSON: Final = json.JSONDecoder(parse_float=Decimal)
 _EXACT: Final = Context(prec=100)
 _FLOAT_LIMIT: Final = 3.4e38  # numbers of 32 bits are below, but for the last of them,
 _NO_FLOAT: Final = 3.5e38  # and there are none from here on
 
 
+Paths = tuple[tuple[str, ...], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class LogStatistics:
-    """The statistics of one file. `values`: an object of the names that the protocol defines."""
+    """The statistics of one file. `values`: an object of the names that the protocol defines, with JSON of values."""
 
     values: dict[str, Any]
 
     @classmethod
-    def parse(cls, text: str) -> Self | None:
-        """Return the statistics in a text; None: it is no JSON object."""
+    def parse(cls, text: str, paths: Paths) -> Self | None:
+        """Return the statistics in a text, of the columns with these paths of physical names; None: it has none."""
         try:
-            found = json.loads(text, parse_float=Decimal)
-        except (ValueError, ArithmeticError, RecursionError):
+            return cls(_decoder(paths).decode(text))
+        except (msgspec.DecodeError, ValueError, RecursionError):
             return None
-        return cls(found) if isinstance(found, dict) else None
 
-    def range(self, fields: Sequence[pa.Field]) -> ColumnRange | None:
+    def range(self, fields: Sequence[pa.Field], path: Sequence[str]) -> ColumnRange | None:
         """Return what is known of the last of `fields`, which is a field of the struct before it, and so on.
 
-        None where that is nothing, or contradicts itself. Deletion vectors need no look: `numRecords` counts all rows
-        of the file. `nullCount` may count all or only those that are left, and rows are deleted either way.
+        `path`: their physical names. None where nothing is known, or what is known contradicts itself. Deletion vectors
+        need no look: `numRecords` counts all rows of the file. `nullCount` may count all or only those that are left,
+        and rows are deleted either way.
         """
-        records, (nulls, low, high) = self.values.get("numRecords"), (self._of(key, fields) for key in _PER_COLUMN)
+        try:
+            nulls, low, high = (_value(self._of(key, path)) for key in _PER_COLUMN)
+            records = _value(self.values.get("numRecords"))
+        except (ValueError, ArithmeticError, RecursionError):
+            return None
         if nulls is None and low is None and high is None:
             return None
         if nulls is not None and not (_is_count(nulls) and (records is None or _is_count(records))):
@@ -62,15 +73,36 @@ class LogStatistics:
             is_sound = nulls == records and low is None and high is None
             return ColumnRange(None, None, may_have_values=False) if is_sound else None
         first, last = _bound(low, fields[-1], is_high=False), _bound(high, fields[-1], is_high=True)
-        if first is not None and last is not None and pc.greater(first, last).as_py():
+        if first is not None and last is not None and less(last, first).as_py():
             return None
         return ColumnRange(first, last, may_be_null=nulls != 0)
 
-    def _of(self, key: str, fields: Sequence[pa.Field]) -> Any:
+    def _of(self, key: str, path: Sequence[str]) -> Any:
         found = self.values.get(key)
-        for field in fields:
-            found = found.get(physical_name(field)) if isinstance(found, dict) else None
+        for name in path:
+            found = None if found is None else found.get(name)
         return found
+
+
+@lru_cache(maxsize=64)
+def _decoder(paths: Paths) -> msgspec.json.Decoder[dict[str, Any]]:
+    """Return what decodes the statistics of some columns, and passes over those of others."""
+    columns = _object(paths) | None
+    kinds = {"numRecords": msgspec.Raw, **dict.fromkeys(_PER_COLUMN, columns)}
+    return msgspec.json.Decoder(TypedDict("_Statistics", kinds, total=False))  # type: ignore[operator]
+
+
+def _object(paths: Collection[tuple[str, ...]]) -> Any:
+    """Return the type of an object with values at these paths."""
+    below: dict[str, list[tuple[str, ...]]] = {}
+    for name, *rest in paths:
+        below.setdefault(name, []).append(tuple(rest))
+    kinds = {name: _object(rest) | None if rest[0] else msgspec.Raw for name, rest in below.items()}
+    return TypedDict("_Columns", kinds, total=False)  # type: ignore[operator]
+
+
+def _value(text: msgspec.Raw | None) -> Any:
+    return None if text is None else _JSON.decode(bytes(text).decode())
 
 
 _PER_COLUMN: Final = ("nullCount", "minValues", "maxValues")

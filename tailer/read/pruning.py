@@ -1,8 +1,7 @@
 """Files that cannot have a row for a condition, by what the log says of their values before they are read."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import cached_property
 from math import isnan
 
 import pyarrow as pa
@@ -11,12 +10,16 @@ from tailer.errors import ChangesUnavailable
 from tailer.events import is_struct
 from tailer.files.partition_values import partition_scalar
 from tailer.plan import HELD, ROW_TRACKING, ChangePlan, ChangeTask, SkippedFiles
-from tailer.read.log_statistics import LogStatistics
+from tailer.read.log_statistics import LogStatistics, Paths
 from tailer.schema.columns import physical_name
 from tailer.schema.variant_paths import path_of
+from tailer.shape.condition import Condition
 from tailer.shape.ranges import ColumnRange, Ranges
+from tailer.shape.tree import columns_of
 
-__all__ = ["fields_of", "partition_range", "paths_of", "prune", "task_ranges"]
+__all__ = ["LoggedColumns", "fields_of", "partition_range", "paths_of", "prune"]
+
+_Path = tuple[str, ...]
 
 
 def prune(plan: ChangePlan) -> ChangePlan:
@@ -26,28 +29,71 @@ def prune(plan: ChangePlan) -> ChangePlan:
     their statistics: they are large, and nobody needs them again.
     """
     kept, skipped = [], {}
+    pruners: dict[tuple[int, int], _Pruner] = {}
     for task in plan.tasks:
-        if task.where is not None and not task.where.may_hold(task_ranges(task, _known(task, task.where.fields))):
-            skipped[task.uri, task.fragment] = task.size_bytes
-        else:
-            kept.append(task if task.stats is None else replace(task, stats=HELD))
+        if task.where is not None:
+            key = id(task.where), id(task.schema)
+            if key not in pruners:
+                pruners[key] = _Pruner(task.where, task.schema)
+            if not pruners[key].may_hold(task):
+                skipped[task.uri, task.fragment] = task.size_bytes
+                continue
+        kept.append(task if task.stats is None else replace(task, stats=HELD))
     read = {(task.uri, task.fragment) for task in kept}  # a file may have several tasks
     sizes = [size for file, size in skipped.items() if file not in read]
     return replace(plan, tasks=tuple(kept), skipped=SkippedFiles(len(sizes), sum(sizes)) if skipped else None)
 
 
-def _known(task: ChangeTask, fields: pa.Schema) -> pa.Schema:
-    own = set(map(physical_name, task.schema))
-    return pa.schema([field for field in fields if physical_name(field) in own])
+class _Pruner:
+    """A condition, held against the files with rows of one schema."""
+
+    def __init__(self, condition: Condition, schema: pa.Schema) -> None:
+        own = set(map(physical_name, schema))
+        fields = pa.schema([field for field in condition.fields if physical_name(field) in own])
+        self._condition = condition
+        self._columns = LoggedColumns(fields, {column.path for column in columns_of(condition.expression)})
+        self._by_partition: dict[tuple[str | None, ...], bool] = {}
+
+    def may_hold(self, task: ChangeTask) -> bool:
+        """Return False only where no row of the task's file fulfils the condition."""
+        texts = self._columns.partition_texts(task)
+        if texts is None:
+            return self._condition.may_hold(self._columns.ranges(task))
+        if texts not in self._by_partition:
+            self._by_partition[texts] = self._condition.may_hold(self._columns.ranges(task))
+        return self._by_partition[texts]
 
 
-def task_ranges(task: ChangeTask, fields: pa.Schema) -> Ranges:
-    """Return what the log says of the values in a task's file.
+class LoggedColumns:
+    """Values of some columns in each file, as far as the log has them, by their `paths`.
 
-    `fields`: the columns of the table at the time of the task's rows, with metadata as in `ChangeTask.schema`.
-    Statistics are decoded when a column is first asked for that is no partition column.
+    `fields`: the columns of the table at the time of the rows, with metadata as in `ChangeTask.schema`.
     """
-    return _TaskRanges(task, fields)
+
+    def __init__(self, fields: pa.Schema, paths: Iterable[_Path]) -> None:
+        found = {path: columns for path in paths if (columns := fields_of(fields, path))}
+        self._columns = {path: (columns, tuple(map(physical_name, columns))) for path, columns in found.items()}
+        leaves = (names for columns, names in self._columns.values() if not is_struct(columns[-1].type))
+        self._leaves: Paths = tuple(sorted(leaves))
+
+    def partition_texts(self, task: ChangeTask) -> tuple[str | None, ...] | None:
+        """Return the values in the log if all columns are partition columns; None: they are not."""
+        logged = dict(task.partition_values)
+        names = [names[0] for _, names in self._columns.values()]
+        return tuple(logged[name] for name in names) if all(name in logged for name in names) else None
+
+    def ranges(self, task: ChangeTask) -> Ranges:
+        """Return what the log says of the values in a task's file."""
+        logged, ranges = dict(task.partition_values), {}
+        stats = None if task.stats is None else LogStatistics.parse(task.stats, self._leaves)
+        for path, (columns, names) in self._columns.items():
+            if names[0] in logged:
+                found = partition_range(task, columns[0], logged[names[0]]) if len(columns) == 1 else None
+            else:
+                found = None if stats is None or names not in self._leaves else stats.range(columns, names)
+            if found is not None:
+                ranges[path] = found
+        return ranges
 
 
 def partition_range(task: ChangeTask, field: pa.Field, text: str | None) -> ColumnRange | None:
@@ -91,36 +137,3 @@ def paths_of(fields: pa.Schema | pa.StructType, above: tuple[str, ...] = ()) -> 
         yield path
         if is_struct(field.type):
             yield from paths_of(field.type, path)
-
-
-class _TaskRanges(Mapping[tuple[str, ...], ColumnRange]):
-    def __init__(self, task: ChangeTask, fields: pa.Schema) -> None:
-        self._task = task
-        self._fields = fields
-        self._logged = dict(task.partition_values)
-
-    def __getitem__(self, path: tuple[str, ...]) -> ColumnRange:
-        found = self._find(path)
-        if found is None:
-            raise KeyError(path)
-        return found
-
-    def __iter__(self) -> Iterator[tuple[str, ...]]:
-        return (path for path in paths_of(self._fields) if path in self)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def _find(self, path: tuple[str, ...]) -> ColumnRange | None:
-        columns = fields_of(self._fields, path)
-        if not columns:
-            return None
-        if (name := physical_name(columns[0])) in self._logged:
-            return partition_range(self._task, columns[0], self._logged[name]) if len(columns) == 1 else None
-        if self._stats is None or is_struct(columns[-1].type):
-            return None
-        return self._stats.range(columns)
-
-    @cached_property
-    def _stats(self) -> LogStatistics | None:
-        return None if self._task.stats is None else LogStatistics.parse(self._task.stats)

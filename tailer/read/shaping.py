@@ -72,8 +72,8 @@ def with_condition(plan: ChangePlan, text: str, columns: pa.Schema | None = None
     for task in plan.tasks:
         if id(task.schema) not in own:
             own[id(task.schema)] = _before(plan, parse, latest, _named(task.schema, columns))
-    tasks = (replace(task, where=own[id(task.schema)]) for task in plan.tasks)
-    return prune(replace(plan, tasks=tuple(map(_numbered, tasks))))
+    tasks = (_shaped(task, task.select, own[id(task.schema)]) for task in plan.tasks)
+    return prune(replace(plan, tasks=tuple(tasks)))
 
 
 def with_select(plan: ChangePlan, text: str) -> ChangePlan:
@@ -92,18 +92,23 @@ def with_select(plan: ChangePlan, text: str) -> ChangePlan:
     tasks = []
     for task in plan.tasks:
         select, schema = made[id(task.schema)]
-        tasks.append(_numbered(replace(task, schema=schema, select=select)))
+        tasks.append(replace(_shaped(task, select, task.where), schema=schema))
     return replace(plan, schema=made[id(plan.schema)][1], tasks=tuple(tasks))
 
 
-def _numbered(task: ChangeTask) -> ChangeTask:
-    """Give a task the number for its condition and its columns."""
-    shapes = {"select": task.select, "where": task.where}
-    texts = {name: shape.text for name, shape in shapes.items() if shape is not None}
-    canonical = json.dumps(texts, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
-    reading = _FIRST_READING + crc32(canonical.encode("ascii")) % _READINGS
+def _shaped(task: ChangeTask, select: Select | None, where: Condition | None) -> ChangeTask:
+    """Give a task its columns and its condition, and the number for both."""
+    texts = (None if select is None else select.text), (None if where is None else where.text)
     first = SNAPSHOT_TASKS if task.index >= SNAPSHOT_TASKS else 0
-    return replace(task, index=first + reading * TASKS + task.index % TASKS)
+    index = first + _reading(*texts) * TASKS + task.index % TASKS
+    return replace(task, index=index, select=select, where=where)
+
+
+@lru_cache(maxsize=256)
+def _reading(select: str | None, where: str | None) -> int:
+    texts = {name: text for name, text in (("select", select), ("where", where)) if text is not None}
+    canonical = json.dumps(texts, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
+    return _FIRST_READING + crc32(canonical.encode("ascii")) % _READINGS
 
 
 def selected_schema(schema: pa.Schema, text: str) -> pa.Schema | None:

@@ -176,11 +176,15 @@ def _range(found: Expression, ranges: Ranges) -> ColumnRange:
 
 
 def _column_range(column: Column, found: ColumnRange) -> ColumnRange:
-    low, high = (None if bound is None else bound.cast(column.kind) for bound in (found.low, found.high))
+    low, high = (_as(bound, column.kind) for bound in (found.low, found.high))
     if pa.types.is_floating(column.kind):
         high = pa.scalar(_NAN, column.kind)
         low = None if low is None or low.as_py() != low.as_py() else low
     return ColumnRange(low, high, found.may_be_null, found.may_have_values)
+
+
+def _as(bound: pa.Scalar | None, kind: pa.DataType) -> pa.Scalar | None:
+    return bound if bound is None or bound.type == kind else bound.cast(kind)
 
 
 def _keeps_order(source: pa.DataType, target: pa.DataType) -> bool:

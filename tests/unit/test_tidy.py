@@ -64,7 +64,7 @@ LAYERS: Final = (
     Layer("stores", "aiobotocore aiohttp anyio botocore obstore urllib3 watchfiles"),
     Layer("table_log sink", "pyarrow"),
     Layer("files", "pyarrow pyroaring"),
-    Layer("read", "pyarrow pyroaring"),
+    Layer("read", "msgspec pyarrow pyroaring"),
     Layer("formats"),
     Layer("formats.delta formats.lance", "anyio httpx2 lance msgspec pyarrow pyroaring"),
     Layer("engine", "anyio pyarrow"),
@@ -81,14 +81,14 @@ LAYERS: Final = (
 
 PORTS: Final = "tailer.errors tailer.events tailer.plan tailer.sink"
 # For sinks that write folders, here and in stores.
-FOLDERS: Final = "tailer.formats.delta.folders tailer.stores.* tailer_sinks.stores"
+FOLDERS: Final = "tailer.formats.delta.folders tailer.stores.* tailer_sinks.fixed_path tailer_sinks.stores"
 
 # Sinks import the ports and nothing above them, like a third party's. The first row that matches a module is its row.
 VARIANTS: Final = "tailer.variant tailer.variant.nested tailer.variant.text"
 OWN: Final = "tailer_sinks"
 SINKS: Final = (
     (f"{OWN}", "tailer.config.options", ""),
-    (f"{OWN}.stores", PORTS, ""),
+    (f"{OWN}.fixed_path {OWN}.stores", PORTS, ""),
     (f"{OWN}.encoding.terminal", f"{OWN}.encoding.* tailer.errors tailer.events", "pyarrow rich"),
     (f"{OWN}.encoding.avro.registry", "tailer.errors", "httpx2 msgspec"),
     (

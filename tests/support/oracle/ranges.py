@@ -19,10 +19,10 @@ from tailer.read.parquet import statistics
 from tailer.read.parquet.footer import Footer
 from tailer.read.parquet.legacy_datetimes import OldCalendar
 from tailer.read.parquet.statistics import FileColumns, group_ranges
-from tailer.read.pruning import task_ranges
+from tailer.read.pruning import LoggedColumns, paths_of
 from tailer.shape.ranges import ColumnRange, Ranges
 
-__all__ = ["check_ranges", "check_task", "columns_of", "ranges_of_groups"]
+__all__ = ["check_ranges", "check_task", "columns_of", "ranges_of_groups", "task_ranges"]
 
 
 def columns_of(task: ChangeTask, file: pq.ParquetFile, fields: pa.Schema) -> FileColumns:
@@ -41,6 +41,11 @@ def ranges_of_groups(task: ChangeTask, fields: pa.Schema | None = None, files: F
         columns = columns_of(task, file, task.schema if fields is None else fields)
         footer = Footer(source)
         return [dict(group_ranges(columns, file, footer, group)) for group in range(file.num_row_groups)]
+
+
+def task_ranges(task: ChangeTask, fields: pa.Schema) -> Ranges:
+    """Return what the log says of all columns in a task's file. `fields`: those of the table at that time."""
+    return LoggedColumns(fields, paths_of(fields)).ranges(task)
 
 
 def check_ranges(ranges: Ranges, rows: pa.RecordBatch | pa.Table) -> None:
