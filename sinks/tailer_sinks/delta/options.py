@@ -7,6 +7,7 @@ import msgspec
 
 from tailer.errors import ConfigError
 from tailer_sinks import read_options
+from tailer_sinks.fixed_path import path_faults
 
 __all__ = ["Options", "read"]
 
@@ -30,5 +31,6 @@ def read(name: str, options: Mapping[str, Any]) -> Options:
 def _check(name: str, options: Options) -> Iterator[ConfigError]:
     if not options.path:
         yield ConfigError(f"{name}.path", "is empty", "Set path to the target table's folder.")
+    yield from path_faults(name, options.path, 'Give partition_by = ["country"], for one table with partitions.')
     if options.partition_by == []:
         yield ConfigError(f"{name}.partition_by", "is empty", "Leave it out, or name columns of the table.")

@@ -12,7 +12,7 @@ Rows stream into a hidden file as they come (`tailer_sinks.files.formats`), so m
 or a row group (Parquet).
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ import msgspec
 import pyarrow as pa
 from anyio import CancelScope, to_thread
 
-from tailer.errors import SinkFenced, SinkRejected
+from tailer.errors import ConfigError, SinkFenced, SinkRejected
 from tailer.events import ChangeBatch, ControlEvent, Gap, joined_rows
 from tailer.plan import Position
 from tailer.sink import Progress, Sink, SinkTransaction
@@ -35,6 +35,7 @@ from tailer_sinks.files.in_store import StoreFolders
 from tailer_sinks.files.local import LocalFolders
 from tailer_sinks.files.names import place
 from tailer_sinks.files.port import StreamFolder, StreamFolders
+from tailer_sinks.fixed_path import path_faults
 
 __all__ = ["FilesSink", "Format"]
 
@@ -46,6 +47,11 @@ class _Options(msgspec.Struct, frozen=True):
     format: Format = "jsonl"  # of the files
     variant: VariantForm | None = None  # Variants as JSON, or encoded; by default JSON in JSON Lines, else encoded
     adopt: bool = False  # begin in a folder that holds other files
+
+
+def _check(name: str, options: _Options) -> Iterator[ConfigError]:
+    remedy = 'Let readers find the value in the rows, or use kind = "delta" with partition_by.'
+    return path_faults(name, options.path, remedy)
 
 
 class FilesSink(Sink):
@@ -85,7 +91,7 @@ class FilesSink(Sink):
 
         Raises `ConfigError`.
         """
-        given = read_options(name, options, _Options)
+        given = read_options(name, options, _Options, _check)
         target = parse_location(given.path, Path(), f"{name}.path")
         return cls(name, target, given.format, adopt=given.adopt, variant=given.variant)
 

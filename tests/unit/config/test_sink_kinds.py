@@ -47,6 +47,14 @@ def test_a_wrong_option_is_named(kind: str, options: Mapping[str, Any], message:
     assert str(raised.value) == message
 
 
+@pytest.mark.parametrize(("kind", "remedy"), [("files", "or use kind"), ("delta", "Give partition_by")])
+def test_a_path_by_the_value_of_a_column_is_refused(kind: str, remedy: str) -> None:
+    with pytest.raises(ConfigError, match=r"archive.path: has \{country\}, and rows with their progress") as raised:
+        configure_sink("archive", kind, {"path": "/data/{table}/{country}"})
+    assert remedy in raised.value.hint
+    configure_sink("archive", kind, {"path": "/data/{table}"})
+
+
 def test_the_hint_lists_the_known_names() -> None:
     with pytest.raises(ConfigError) as raised:
         FilesSink.configure("archive", {"path": "x", "format": "csv"})
