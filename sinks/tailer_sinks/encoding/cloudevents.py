@@ -9,7 +9,7 @@ is not an event: it has a key and nothing else.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ from tailer_sinks.encoding.debezium.images import (
     Images,
     PairedRows,
     PairingEncoder,
+    Topics,
     commit_moment,
     drafted,
 )
@@ -81,13 +82,22 @@ class CloudEventsEncoder(PairingEncoder):
 
     def write(self, now_ms: int, paired: PairedRows) -> Messages:
         """Return the messages of rows that are paired. `now_ms`: when they are made."""
+        return self.write_divided(now_ms, paired, Topics([self]))[0]
+
+    def write_divided(
+        self,
+        now_ms: int,
+        paired: PairedRows,
+        topics: Topics[Any],  # their messages are alike
+    ) -> tuple[Messages, pa.Array | None]:
+        """See `PairedEncoder.write_divided`."""
         draft = drafted(
             paired, self._write_row(paired.batch.rows.select(self._columns).to_struct_array()), self._tombstones
         )
         write = self._structured if self._mode == "structured" else self._binary
         values, headers = write(paired.batch, draft)
         keys = None if draft.keys is None else pc.cast(draft.keys, BYTES)
-        return Messages(keys, values, draft.row_index, headers)
+        return Messages(keys, values, draft.row_index, headers), draft.about
 
     def _structured(self, batch: ChangeBatch, draft: Draft) -> tuple[pa.Array, tuple[tuple[str, pa.Array], ...]]:
         start = f'{{"specversion":"1.0","id":{json_text(self._id(batch))[:-1]}'

@@ -8,14 +8,14 @@ for a single image, whose key was removed or added. `tailer_sinks.encoding.debez
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.events import CHANGE_TYPE, ChangeBatch
 from tailer_sinks.encoding.columns import DecimalForm
-from tailer_sinks.encoding.debezium.images import Images, PairedRows
+from tailer_sinks.encoding.debezium.images import Images, PairedRows, Topics
 from tailer_sinks.encoding.debezium.operations import (
     DELETE,
     INSERT,
@@ -86,6 +86,15 @@ class FlatMessages:
 
     def write(self, now_ms: int, paired: PairedRows) -> Messages:
         """Encode rows that have keys. `now_ms` is not used."""
+        return self.write_divided(now_ms, paired, Topics([self]))[0]
+
+    def write_divided(
+        self,
+        now_ms: int,
+        paired: PairedRows,
+        topics: Topics[Any],  # their messages are alike
+    ) -> tuple[Messages, pa.Array | None]:
+        """See `PairedEncoder.write_divided`."""
         rows, kinds = paired.batch.rows, paired.kinds
         keys, row_index, order = pc.cast(paired.keys, BYTES), paired.batch.row_index, None
         if paired.second is not None:
@@ -96,10 +105,10 @@ class FlatMessages:
         if order is not None:
             values, keys, kinds = values.take(order), keys.take(order), kinds.take(order)
         if not self._tombstones or not has_deletes(kinds):
-            return Messages(keys, values, row_index)
+            return Messages(keys, values, row_index), None
         numbers, slots = repeated(pc.if_else(pc.equal(kinds, DELETE), TWO, ONE))
         values = values.take(pc.if_else(pc.equal(slots, ZERO), numbers, NO_ROW))
-        return Messages(keys.take(numbers), values, row_index.take(numbers))
+        return Messages(keys.take(numbers), values, row_index.take(numbers)), numbers
 
 
 def _kinds_by_key(kinds: pa.Array, second: pa.Array, keys: pa.Array) -> tuple[pa.Array, pa.Array | None]:

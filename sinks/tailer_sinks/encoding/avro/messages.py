@@ -31,6 +31,7 @@ from tailer_sinks.encoding.debezium.images import (
     Images,
     PairedRows,
     PairingEncoder,
+    Topics,
     commit_moment,
     in_snapshot,
 )
@@ -48,6 +49,7 @@ Register = Callable[[str, str], int]
 Json = dict[str, Any]
 
 NULL, SOME = b"\x00", b"\x02"
+_FRAME_BYTES: Final = 5  # a zero, and the id of the schema
 NO_IMAGE: Final = pa.scalar(NULL, BYTES)
 
 
@@ -75,6 +77,11 @@ class _FlatRows(FlatEncoder):
     def __init__(self, sink: str, schema: pa.Schema, records: _Records) -> None:
         super().__init__(sink, schema)
         self._records = records
+
+    @property
+    def frame(self) -> bytes:
+        """The bytes that each record begins with."""
+        return self._records.frame
 
     def rows(self, rows: pa.RecordBatch) -> pa.Array:
         """Encode one framed record per row. Raises `SinkRejected`."""
@@ -114,12 +121,24 @@ class FlatAvroEncoder(FlatMessages):
         except NoText as error:
             raise SinkRejected(sink, str(error), REMEDY) from error
 
-    def write(self, now_ms: int, paired: PairedRows) -> Messages:
-        """Return the same messages, with keys in Avro."""
-        if self._records is None:
-            return super().write(now_ms, paired)
-        keys = self._records.framed(paired.batch.rows.select(self._key).to_struct_array())
-        return super().write(now_ms, replace(paired, keys=keys))
+    def write_divided(self, now_ms: int, paired: PairedRows, topics: Topics[Any]) -> tuple[Messages, pa.Array | None]:
+        """See `PairedEncoder.write_divided`. Records of topics differ in their frames alone; keys are in Avro, too."""
+        if self._records is not None:
+            paired = replace(paired, keys=self._records.framed(paired.batch.rows.select(self._key).to_struct_array()))
+        messages, rows = super().write_divided(now_ms, paired, topics)
+        topics = topics.of(rows)
+        values = _reframed(messages.values, topics.choose([each._flat.frame for each in topics.encoders], BYTES))  # noqa: SLF001
+        keys = messages.keys
+        if self._records is not None and keys is not None:
+            keys = _reframed(keys, topics.choose([each._records.frame for each in topics.encoders], BYTES))  # noqa: SLF001
+        return Messages(keys, values, messages.row_index, messages.headers), rows
+
+
+def _reframed(messages: pa.Array, frame: Part) -> pa.Array:
+    """Return framed records with other frames, of which all have the same length; a constant one is there already."""
+    if isinstance(frame, bytes):
+        return messages
+    return joined([frame, pc.binary_replace_slice(messages, 0, _FRAME_BYTES, b"")], len(messages))
 
 
 class DebeziumAvroEncoder(PairingEncoder):
@@ -158,56 +177,57 @@ class DebeziumAvroEncoder(PairingEncoder):
             self._images = Images(sink, schema, key, "string")
             self._fields: list[Json] = next(f["type"]["fields"] for f in envelope["fields"] if f["name"] == "source")
             self._keys = _key_records(schema, key, source.topic, topic, register) if key else None
+            self._key_frame = b"" if self._keys is None else self._keys.frame
             self._rows = _Records(envelope, columns, f"{topic}-value", register)
         except NoText as error:
             raise SinkRejected(sink, str(error), REMEDY) from error
 
     def write(self, now_ms: int, paired: PairedRows) -> Messages:
         """Return the messages of rows that are paired. `now_ms`: when they are made."""
+        return self.write_divided(now_ms, paired, Topics([self]))[0]
+
+    def write_divided(
+        self, now_ms: int, paired: PairedRows, topics: "Topics[DebeziumAvroEncoder]"
+    ) -> tuple[Messages, pa.Array | None]:
+        """See `DividedEncoder.write_divided`."""
         batch = paired.batch
         created = "r" if in_snapshot(batch) else "c"
         rows = self._rows.parts(batch.rows.select(self._columns).to_struct_array())
-        keys = None if self._keys is None else self._keys.framed(batch.rows.select(self._key).to_struct_array())
+        keys = None
+        if self._keys is not None:
+            frame = topics.choose([each._key_frame for each in topics.encoders], BYTES)  # noqa: SLF001
+            keys = joined([frame, *self._keys.parts(batch.rows.select(self._key).to_struct_array())], len(batch))
         tracking = [batch.rows.column(name) for name, _ in TRACKING] if self._tracked else []
         if paired.second is None and not has_deletes(paired.kinds):
-            images: list[Part] = [NULL, SOME, *rows]
-            values = self._values(batch, images, SOME + created.encode(), batch.row_index, tracking, now_ms)
-            return Messages(keys, values, batch.row_index)
+            images: list[Part] = [NULL, SOME, *rows, *self._source_parts(batch, batch.row_index, tracking, topics)]
+            return Messages(
+                keys, _values(images, SOME + created.encode(), now_ms, topics, len(batch)), batch.row_index
+            ), None
         made = plan(paired.kinds, paired.second, paired.keys, self._tombstones, created)
+        topics = topics.of(made.key)
         whole = joined([SOME, *rows], len(batch))
         images = [pc.fill_null(whole.take(index), NO_IMAGE) for index in (made.before, made.after)]
         row_index = batch.row_index.take(made.position)
         operation = joined([SOME, pc.cast(made.operation, BYTES)], len(made.operation))
         tracking = [column.take(made.row) for column in tracking]
-        values = self._values(batch, images, operation, row_index, tracking, now_ms)
+        images += self._source_parts(batch, row_index, tracking, topics)
+        values = _values(images, operation, now_ms, topics, len(row_index))
         if keys is None:
-            return Messages(None, values, row_index)
+            return Messages(None, values, row_index), made.key
         named = ((NEW_KEY, made.new_key), (OLD_KEY, made.old_key))
         headers = tuple((name, keys.take(index)) for name, index in named if index.null_count < len(index))
-        return Messages(keys.take(made.key), values, row_index, headers)
+        return Messages(keys.take(made.key), values, row_index, headers), made.key
 
-    def _values(
-        self,
-        batch: ChangeBatch,
-        images: list[Part],
-        operation: Part,
-        row_index: pa.Array,
-        tracking: list[pa.Array],
-        now_ms: int,
-    ) -> pa.Array:
-        """Encode the values of messages, null where the operation is null."""
-        source = self._source_parts(batch, row_index, tracking)
-        moments = [_scalar("long", now) for now in (now_ms, now_ms * 1000, now_ms * 1_000_000)]
-        now = b"".join(SOME + moment for moment in moments)
-        return joined([self._rows.frame, *images, *source, NULL, operation, now], len(row_index))
-
-    def _source_parts(self, batch: ChangeBatch, row_index: pa.Array, tracking: list[pa.Array]) -> list[Part]:
+    def _source_parts(
+        self, batch: ChangeBatch, row_index: pa.Array, tracking: list[pa.Array], topics: "Topics[DebeziumAvroEncoder]"
+    ) -> list[Part]:
         """Encode the source block; values that are the same for all rows are those of the JSON envelope."""
         place = batch.table_id, batch.version, batch.task
         snapshot = Snapshot.TRUE if in_snapshot(batch) else Snapshot.FALSE
-        texts = source_texts(self._source, snapshot, place, commit_moment(self._sink, batch))
-        same: Json = json.loads("{}0{}0{}null}}".format(*texts))
-        before, after = same.pop("sequence").rsplit("0", 1)
+        moment = commit_moment(self._sink, batch)
+        sources = [source_texts(each._source, snapshot, place, moment) for each in topics.encoders]  # noqa: SLF001
+        same: list[Json] = [json.loads("{}0{}0{}null}}".format(*texts)) for texts in sources]
+        before, after = same[0]["sequence"].rsplit("0", 1)
         numbers = pc.cast(pc.cast(row_index, TEXT), BYTES)
         sequence = joined([before.encode(), numbers, after.encode()], len(numbers))
         by_name: dict[str, pa.Array] = {"sequence": sequence, "row_index": row_index}
@@ -219,8 +239,18 @@ class DebeziumAvroEncoder(PairingEncoder):
             if name in by_name:
                 parts += writer_for(by_name[name].type, nullable=isinstance(kind, list))(by_name[name])
             else:
-                parts.append(_scalar(kind, same.get(name)))
+                parts.append(topics.choose([_scalar(kind, each.get(name)) for each in same], BYTES))
         return parts
+
+
+def _values(
+    images: list[Part], operation: Part, now_ms: int, topics: Topics[DebeziumAvroEncoder], length: int
+) -> pa.Array:
+    """Join images and source to values, null where the operation is null."""
+    moments = [_scalar("long", now) for now in (now_ms, now_ms * 1000, now_ms * 1_000_000)]
+    now = b"".join(SOME + moment for moment in moments)
+    frame = topics.choose([each._rows.frame for each in topics.encoders], BYTES)  # noqa: SLF001
+    return joined([frame, *images, NULL, operation, now], length)
 
 
 def _key_records(schema: pa.Schema, key: Sequence[str], prefix: str, topic: str, register: Register) -> _Records:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,11 +31,15 @@ __all__ = [
     "PairedEncoder",
     "PairedRows",
     "PairingEncoder",
+    "Topics",
     "commit_moment",
     "drafted",
     "in_snapshot",
     "refuse_variants",
 ]
+
+E = TypeVar("E")
+V = TypeVar("V", str, bytes)
 
 REMEDY: Final = "Leave the column out, or use a sink that keeps types: delta, or files with format parquet."
 NO_MESSAGES: Final = Messages(None, pa.array([], BYTES), pa.array([], pa.int64()))
@@ -82,11 +86,38 @@ def refuse_variants(sink: str, schema: pa.Schema, key: Sequence[str]) -> None:
         raise SinkRejected(sink, reason, "Choose key columns of other types.")
 
 
+@dataclass(frozen=True, slots=True)
+class Topics(Generic[E]):
+    """The encoders of some topics. `numbers`: that of each row, or message; None: there is one topic."""
+
+    encoders: Sequence[E]
+    numbers: pa.Array | None = None
+
+    def of(self, rows: pa.Array | None) -> "Topics[E]":
+        """Return the same for messages about these rows; None: one for each row."""
+        if rows is None or self.numbers is None:
+            return self
+        return Topics(self.encoders, self.numbers.take(rows))
+
+    def choose(self, values: Sequence[V], kind: pa.DataType) -> V | pa.Array:
+        """Return for each row, or message, that of the `values` of the encoders; one value where all are the same."""
+        if self.numbers is None or len(set(values)) == 1:
+            return values[0]
+        return pa.array(values, kind).take(self.numbers)
+
+
 class PairedEncoder(Encoder, Protocol):
     """An encoder that can be given rows whose images are paired already."""
 
     def write(self, now_ms: int, paired: PairedRows) -> Messages:
         """Return the messages of rows. `now_ms`: when they are made. Raises `SinkRejected` and `NoText`."""
+        ...
+
+    def write_divided(self, now_ms: int, paired: PairedRows, topics: Topics[Any]) -> tuple[Messages, pa.Array | None]:
+        """Return the messages of rows for several topics, and the row of each; None: each row has one message.
+
+        `topics`: those of the rows, with encoders of the same options. Raises as `write`.
+        """
         ...
 
 
@@ -213,7 +244,8 @@ class Draft:
     `images`: the parts of `"before":...,"after":...`, to be joined row by row. `operation`: null for a tombstone; a
     scalar if it is the same for all messages. `row_index`: int64, of each message; `number`: the same as text. `keys`:
     JSON texts. `new_key`, `old_key`: JSON texts, null for messages without a second key; None if no message has one.
-    `rows`: the row of each message; None if each row has one message.
+    `rows`: the row of each message, null for a tombstone; `about`: the same, also for tombstones. None if each row has
+    one message.
     """
 
     images: list[pa.Array | str]
@@ -224,6 +256,7 @@ class Draft:
     new_key: pa.Array | None = None
     old_key: pa.Array | None = None
     rows: pa.Array | None = None
+    about: pa.Array | None = None
 
     def of_rows(self, column: pa.Array) -> pa.Array:
         """Return the column's value for each message."""
@@ -244,10 +277,10 @@ def drafted(paired: PairedRows, texts: Texts, tombstones: bool) -> Draft:
     row_index = row_index.take(made.position)
     number = pc.cast(row_index, TEXT)
     if keys is None:
-        return Draft(images, made.operation, row_index, number, None, rows=made.row)
+        return Draft(images, made.operation, row_index, number, None, rows=made.row, about=made.key)
     moves = made.new_key.null_count < len(made.new_key)
     new_key, old_key = (keys.take(index) if moves else None for index in (made.new_key, made.old_key))
-    return Draft(images, made.operation, row_index, number, keys.take(made.key), new_key, old_key, made.row)
+    return Draft(images, made.operation, row_index, number, keys.take(made.key), new_key, old_key, made.row, made.key)
 
 
 def in_snapshot(batch: ChangeBatch) -> bool:

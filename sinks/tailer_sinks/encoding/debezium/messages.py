@@ -8,20 +8,21 @@ changed, several messages can have one position.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.errors import SinkRejected
 from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID, ChangeBatch
-from tailer_sinks.encoding.columns import NULL, TEXT, DecimalForm, NoText, Texts, whole, writer_for
+from tailer_sinks.encoding.columns import NULL, TEXT, DecimalForm, NoText, writer_for
 from tailer_sinks.encoding.debezium.images import (
     REMEDY,
     Draft,
     Images,
     PairedRows,
     PairingEncoder,
+    Topics,
     commit_moment,
     drafted,
     in_snapshot,
@@ -92,15 +93,23 @@ class DebeziumEncoder(PairingEncoder):
 
     def write(self, now_ms: int, paired: PairedRows) -> Messages:
         """Return the messages of rows that are paired. `now_ms`: when they are made."""
+        return self.write_divided(now_ms, paired, Topics([self]))[0]
+
+    def write_divided(
+        self, now_ms: int, paired: PairedRows, topics: "Topics[DebeziumEncoder]"
+    ) -> tuple[Messages, pa.Array | None]:
+        """See `DividedEncoder.write_divided`."""
         batch = paired.batch
         if self._embedded:
             self._check_finite(batch.rows)
         draft = drafted(paired, self._write_row(batch.rows.select(self._columns).to_struct_array()), self._tombstones)
+        topics = topics.of(draft.about)
         tracking = [_numbers(draft.of_rows(batch.rows.column(name))) for name, _ in TRACKING] if self._tracked else []
         named = ((NEW_KEY, draft.new_key), (OLD_KEY, draft.old_key))
-        headers = tuple((name, self._keys(keys)) for name, keys in named if keys is not None)
-        keys = None if draft.keys is None else self._keys(draft.keys)
-        return Messages(keys, self._values(batch, draft, tracking, now_ms), draft.row_index, headers)
+        headers = tuple((name, _keys(keys, topics)) for name, keys in named if keys is not None)
+        keys = None if draft.keys is None else _keys(draft.keys, topics)
+        values = self._values(batch, draft, tracking, now_ms, topics)
+        return Messages(keys, values, draft.row_index, headers), draft.about
 
     def _check_finite(self, rows: pa.RecordBatch) -> None:
         for name in self._columns:
@@ -110,28 +119,47 @@ class DebeziumEncoder(PairingEncoder):
                 )
                 raise SinkRejected(self._sink, reason, 'Use encoding = "avro", or leave the column or the schemas out.')
 
-    def _keys(self, keys: pa.Array) -> pa.Array:
-        """Return the keys in their form in messages."""
-        return pc.cast(whole(Texts(keys, *self._key_ends)), BYTES)
-
-    def _values(self, batch: ChangeBatch, draft: Draft, tracking: list[pa.Array], now_ms: int) -> pa.Array:
+    def _values(
+        self, batch: ChangeBatch, draft: Draft, tracking: list[pa.Array], now_ms: int, topics: "Topics[DebeziumEncoder]"
+    ) -> pa.Array:
         """Return the values of messages, null where the operation is null."""
         place = batch.table_id, batch.version, batch.task
         snapshot = Snapshot.TRUE if in_snapshot(batch) else Snapshot.FALSE
-        source, between, ending = source_texts(self._source, snapshot, place, commit_moment(self._sink, batch))
+        moment = commit_moment(self._sink, batch)
+        sources = [source_texts(each._source, snapshot, place, moment) for each in topics.encoders]  # noqa: SLF001
+        source, between, ending = (topics.choose(texts, TEXT) for texts in zip(*sources, strict=True))
         now = json_text({"ts_ms": now_ms, "ts_us": now_ms * 1000, "ts_ns": now_ms * 1_000_000})
-        start, end = self._value_ends
+        ends = [each._value_ends for each in topics.encoders]  # noqa: SLF001
+        start, end = (topics.choose(texts, TEXT) for texts in zip(*ends, strict=True))
         row_id, row_version = tracking or (NULL, NULL)
         first, *images = draft.images
         parts = [
-            *(f"{start}{{{first}", *images, f',"source":{source}', draft.number, between, draft.number),
+            *(start, f"{{{first}", *images, ',"source":', source, draft.number, between, draft.number),
             *(ending, row_id, ',"row_commit_version":', row_version),
-            *('},"transaction":null,"op":"', draft.operation, f'",{now[1:]}{end}'),
+            *('},"transaction":null,"op":"', draft.operation, f'",{now[1:]}', end),
         ]
-        merged: list[pa.Array | pa.Scalar] = [
-            pa.scalar(part, TEXT) if isinstance(part, str) else part for part in parts
-        ]
-        return pc.cast(pc.binary_join_element_wise(*merged, EMPTY), BYTES)
+        return _joined(parts)
+
+
+def _keys(keys: pa.Array, topics: Topics[DebeziumEncoder]) -> pa.Array:
+    """Return the keys in their form in messages."""
+    ends = [each._key_ends for each in topics.encoders]  # noqa: SLF001
+    start, end = (topics.choose(texts, TEXT) for texts in zip(*ends, strict=True))
+    return _joined([start, keys, end])
+
+
+def _joined(parts: Sequence[str | pa.Array | pa.Scalar]) -> pa.Array:
+    """Join the parts of messages; null where one is null."""
+    merged: list[Any] = []
+    for part in parts:
+        if isinstance(part, str) and not part:
+            continue
+        if isinstance(part, str) and merged and isinstance(merged[-1], str):
+            merged[-1] += part
+        else:
+            merged.append(part)
+    scalars = (pa.scalar(part, TEXT) if isinstance(part, str) else part for part in merged)
+    return pc.cast(pc.binary_join_element_wise(*scalars, EMPTY), BYTES)
 
 
 def _ends(schema: str) -> tuple[str, str]:

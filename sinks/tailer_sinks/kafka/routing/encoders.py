@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from tailer.errors import SinkRejected
 from tailer.events import ChangeBatch
-from tailer_sinks.encoding.debezium.images import Images, PairedEncoder, PairedRows
+from tailer_sinks.encoding.debezium.images import Images, PairedEncoder, PairedRows, Topics
 from tailer_sinks.encoding.debezium.operations import DELETE, INSERT, old_images
 from tailer_sinks.encoding.flat_messages import FlatMessages
 from tailer_sinks.encoding.messages import BYTES, Encoder, Messages, Sent
@@ -150,15 +150,14 @@ class DividedPairs(_Divided[PairedEncoder]):
             return _NOTHING
         order, parts = _parts(topics, numbers)
         paired = _taken(_split(paired, numbers), order)
-        if self._rows_alike is not None:
-            messages = self._rows_alike.write(now_ms, paired)
-            if len(messages) == len(order):  # there are no tombstones
-                sent += _cut(messages, order, parts)
-                return _NOTHING
-        sent += [
-            (topic, self._of(topic).write(now_ms, _slice(paired, start, length)), order.slice(start, length))
-            for topic, start, length in parts
-        ]
+        encoders = [self._of(topic) for topic, _, _ in parts]
+        of_rows = pa.concat_arrays([pa.repeat(pa.scalar(at), length) for at, (_, _, length) in enumerate(parts)])
+        messages, rows = encoders[0].write_divided(now_ms, paired, Topics(encoders, of_rows))
+        start = 0
+        for each in pc.value_counts(of_rows if rows is None else of_rows.take(rows)).to_pylist():  # in their order
+            topic, first, length = parts[each["values"]]
+            sent.append((topic, messages.slice(start, each["counts"]), order.slice(first, length)))
+            start += each["counts"]
         return _NOTHING
 
 
@@ -204,8 +203,3 @@ def _taken(paired: PairedRows, order: pa.Array) -> PairedRows:
     """Put the rows in another order, in which paired images stay together."""
     second, keys = (None if column is None else column.take(order) for column in (paired.second, paired.keys))
     return PairedRows(_reordered(paired.batch, order), paired.kinds.take(order), second, keys)
-
-
-def _slice(paired: PairedRows, start: int, length: int) -> PairedRows:
-    second, keys = (None if each is None else each.slice(start, length) for each in (paired.second, paired.keys))
-    return PairedRows(paired.batch.slice(start, length), paired.kinds.slice(start, length), second, keys)
