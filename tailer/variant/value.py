@@ -1,6 +1,7 @@
 """One value, decoded as far as it is asked for."""
 
 import re
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import cache
 from typing import Any, Final
@@ -10,7 +11,7 @@ import msgspec
 from tailer.variant.decode import ARRAY, OBJECT, SHORT_TEXT, decode, decode_at, fields, items, size_at
 from tailer.variant.errors import InvalidVariant
 from tailer.variant.metadata import Metadata
-from tailer.variant.scalars import JsonForm, PythonForm, primitives
+from tailer.variant.scalars import JsonForm, Primitive, PythonForm, primitives
 
 __all__ = ["Variant", "VariantType", "parse_path"]
 
@@ -102,7 +103,7 @@ class Variant:
 
         What those cannot hold exactly is a `Date` or a `Timestamp`.
         """
-        return self._decoded(_PYTHON)
+        return self.decoded(_PYTHON)
 
     def to_json(self, *, quote_decimals: bool = True) -> str:
         """Return the value as JSON text.
@@ -110,9 +111,10 @@ class Variant:
         Decimals are strings unless `quote_decimals` is False. Bytes are base64; dates, times and timestamps ISO 8601;
         NaN and infinities strings.
         """
-        return msgspec.json.encode(self._decoded(_JSON if quote_decimals else _JSON_PLAIN_DECIMALS)).decode()
+        return msgspec.json.encode(self.decoded(_JSON if quote_decimals else _JSON_PLAIN_DECIMALS)).decode()
 
-    def _decoded(self, known: Any) -> Any:
+    def decoded(self, known: Sequence[Primitive]) -> Any:
+        """Decode with `tailer.variant.scalars.primitives` of any form."""
         if self._at == 0 and self._limit == len(self._data):
             return decode(self._metadata, self._data, known)
         return decode_at(self._metadata, self._data, self._at, self._limit, known)[0]

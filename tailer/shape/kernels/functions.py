@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from tailer.shape.kernels.arithmetic import divisor_can_be_zero, fails_for_integ
 from tailer.shape.kernels.casts import cast, cast_can_fail
 from tailer.shape.kernels.keyed_hash import keyed_hash
 from tailer.shape.kernels.texts import change_case, hashed, sliced
+from tailer.shape.kernels.variants import value_at
 from tailer.shape.rows import Values
 from tailer.shape.tree import Call
 
@@ -92,6 +94,8 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     "month": _part_of_time(pc.month),
     "day": _part_of_time(pc.day),
     "hour": _part_of_time(pc.hour),
+    "variant_get": Function(partial(value_at, True), _always),
+    "try_variant_get": Function(partial(value_at, False), _always),
     "hmac_sha256": Function(lambda _, value, place: keyed_hash(value, place.as_py())),
     "sha2": Function(lambda _, value, bits: hashed(value, bits.as_py())),
 }

@@ -16,13 +16,14 @@ from sqlglot import exp
 from tailer.errors import did_you_mean
 from tailer.events import is_struct, type_text
 from tailer.schema.char_types import char_lengths
+from tailer.schema.columns import METADATA_NAMES
 from tailer.shape.kernels.casts import castable
 from tailer.shape.kernels.patterns import parse_pattern
 from tailer.shape.parse.arithmetic import OPERATORS, arithmetic, minus
 from tailer.shape.parse.binding import TIMES, Binding, Nodes
 from tailer.shape.parse.comparison import compare
 from tailer.shape.parse.literals import literal_of, number, text_of
-from tailer.shape.parse.signatures import bind_function, case, concat
+from tailer.shape.parse.signatures import bind_function, case, concat, value_at_path
 from tailer.shape.parse.source import Source
 from tailer.shape.tree import Column, Expression, Literal
 from tailer.shape.types import BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, kind_text, value_type
@@ -180,6 +181,9 @@ def _field(binding: Binding, part: exp.Identifier, path: Sequence[str], fields: 
     if near:
         reason = f"{whole} could be each of {', '.join(field.name for field in near)}"
         raise binding.source.error(part, reason, "Write it exactly as it is called.")
+    if not path and name.lower() in METADATA_NAMES:
+        remedy = "Rows have it beside the columns that leave, whatever these are."
+        raise binding.source.error(part, f"{name} is a metadata column, which expressions cannot read", remedy)
     names = [field.name for field in fields]
     remedy = did_you_mean(name, names) or f"It has {', '.join(names[:20])}."
     raise binding.source.error(part, f"the table has no column {whole}", remedy)
@@ -227,6 +231,8 @@ def _bytes(binding: Binding, node: exp.HexString) -> Expression:
 def _cast(binding: Binding, node: exp.Cast) -> Expression:
     """Bind CAST, `::`, DATE'2024-12-31', and numbers with a suffix."""
     target = _target(binding, node)
+    if isinstance(node.this, exp.JSONExtract):
+        return value_at_path(binding, node, node.this.this, _path(binding, node.this), target)
     value = binding.scalar(node.this, binding.bind(node.this))
     if isinstance(value, Literal) and value.kind == STRING and value.value is not None:
         if target in TIMES:
@@ -236,6 +242,26 @@ def _cast(binding: Binding, node: exp.Cast) -> Expression:
     if not castable(value.kind, target):
         raise binding.source.error(node, f"CAST from {kind_text(value.kind)} to {kind_text(target)} is not supported")
     return binding.call("cast", [value], target)
+
+
+def _path(binding: Binding, node: exp.JSONExtract) -> str:
+    """Return the path of `v:a.b`, as in Databricks."""
+    steps = []
+    for step in node.expression.expressions[1:]:
+        name = step.this
+        if isinstance(step, exp.JSONPathSubscript) and isinstance(name, int):
+            steps.append(f"[{name}]")
+        elif isinstance(step, exp.JSONPathKey) and isinstance(name, str) and "'" not in name:
+            steps.append(f"['{name}']")
+        else:
+            raise binding.source.error(node, f"{step.sql()} is not supported in a path")
+    return "".join(["$", *steps])
+
+
+def _bare_path(binding: Binding, node: exp.JSONExtract) -> Expression:
+    """Refuse a path into a Variant without a type."""
+    remedy = f"Write {binding.source.of(node)}::string, or another type."
+    raise binding.source.error(node, "a path into a Variant needs a type", remedy)
 
 
 def _exact(binding: Binding, node: exp.Expr, text: str, kind: pa.DataType) -> Literal:
@@ -297,6 +323,7 @@ _NODES: Final[Nodes] = {
     exp.Neg: _negative,
     exp.Cast: _cast,
     exp.TryCast: _cast,
+    exp.JSONExtract: _bare_path,
     exp.Case: _case,
     exp.DPipe: lambda binding, node: concat(binding, node, (node.this, node.expression)),
     exp.Anonymous: bind_function,

@@ -8,7 +8,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tailer.errors import ConfigError
-from tailer.events import type_text
+from tailer.events import is_variant, type_text
 from tailer.shape.evaluate import compiled
 from tailer.shape.parse.literals import literal_of, moment
 from tailer.shape.parse.source import Source
@@ -27,7 +27,7 @@ WRITE_CAST: Final = "Write CAST(... AS ...) to say which type is meant."
 _ARGUMENTS: Final = frozenset(
     [
         *("this", "expression", "expressions", "is_string", "quoted", "table", "db", "catalog"),
-        *("low", "high", "to", "negate", "ifs", "true", "false", "default"),
+        *("low", "high", "to", "negate", "ifs", "true", "false", "default", "variant_extract"),
     ]
 )
 _HARMLESS: Final = frozenset(["typed", "safe"])
@@ -110,10 +110,11 @@ class Binding:
     def scalar(self, node: exp.Expr, value: Expression) -> Expression:
         """Return a value that must be of a type with an order."""
         if not is_scalar(value.kind):
+            name = self.source.of(node)
             remedy = "Name a field of it, or write IS NULL."
-            raise self.source.error(
-                node, f"{self.source.of(node)} is {type_text(value.kind)}, which has no literals", remedy
-            )
+            if is_variant(value.kind):
+                remedy = f"Write a path and a type, such as {name}:a.b::string, or IS NULL."
+            raise self.source.error(node, f"{name} is {type_text(value.kind)}, which has no literals", remedy)
         return value
 
     def must_be(self, node: exp.Expr, value: Expression, fits: bool, wanted: str) -> None:

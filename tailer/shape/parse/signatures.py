@@ -7,12 +7,15 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tailer.errors import ConfigError, did_you_mean
+from tailer.events import is_variant, type_text
 from tailer.shape.kernels.keyed_hash import read_secret
+from tailer.shape.kernels.variants import VARIANT_KINDS
 from tailer.shape.parse.binding import Binding
 from tailer.shape.tree import Call, Expression, Literal
-from tailer.shape.types import BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, is_number, kind_text
+from tailer.shape.types import BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, is_number, kind_from_text, kind_text
+from tailer.variant import parse_path
 
-__all__ = ["bind_function", "case", "concat"]
+__all__ = ["bind_function", "case", "concat", "value_at_path"]
 
 Signature = Callable[[Binding, exp.Expr, Sequence[exp.Expr]], Expression]
 
@@ -169,6 +172,38 @@ def _hmac(binding: Binding, node: exp.Expr, nodes: Sequence[exp.Expr]) -> Expres
     return Call("hmac_sha256", (value, place), STRING)
 
 
+def _variant_get(function: str) -> Signature:
+    """Return the signature of a function that takes a Variant, a path and the name of a type."""
+
+    def bind(binding: Binding, node: exp.Expr, nodes: Sequence[exp.Expr]) -> Expression:
+        _count(binding, node, nodes, 3)
+        path, name = (str(_literal(binding, each, [STRING]).value) for each in nodes[1:])
+        try:
+            kind = kind_from_text("".join(name.lower().split()))
+        except (KeyError, ValueError):
+            raise binding.source.error(nodes[2], f"{name!r} is no type", "Write 'string', for example.") from None
+        return value_at_path(binding, node, nodes[0], path, kind, function)
+
+    return bind
+
+
+def value_at_path(
+    binding: Binding, node: exp.Expr, variant: exp.Expr, path: str, kind: pa.DataType, function: str = "variant_get"
+) -> Expression:
+    """Bind the value at a path in a Variant, as `kind`."""
+    value = binding.bind(variant)
+    if not is_variant(value.kind):
+        raise binding.source.error(variant, f"{binding.source.of(variant)} is {type_text(value.kind)}, not VARIANT")
+    if kind not in VARIANT_KINDS and not pa.types.is_decimal(kind):
+        remedy = f"Write one of {', '.join(map(kind_text, VARIANT_KINDS))}, decimal(10,2)."
+        raise binding.source.error(node, f"a Variant as {kind_text(kind)} is not supported", remedy)
+    try:
+        parse_path(path)
+    except ValueError as error:
+        raise binding.source.error(node, str(error)) from None
+    return Call(function, (value, Literal(path, STRING)), kind)
+
+
 _TIMES: Final = (TIMESTAMP, TIMESTAMP_NTZ)
 _DAYS: Final = (DATE, *_TIMES)
 _SIGNATURES: Final[Mapping[str, Signature]] = {
@@ -193,6 +228,7 @@ _SIGNATURES: Final[Mapping[str, Signature]] = {
     "month": _of("month", pa.int32(), *_DAYS),
     **dict.fromkeys(["day", "dayofmonth"], _of("day", pa.int32(), *_DAYS)),
     "hour": _of("hour", pa.int32(), *_TIMES),
+    **{name: _variant_get(name) for name in ("variant_get", "try_variant_get")},
     "hmac_sha256": _hmac,
     "sha2": _sha2,
 }

@@ -18,8 +18,12 @@ _EXCERPT: Final = 60
 
 
 class _Parser(SparkParser):
-    """Spark's grammar, with every function as it is written: sqlglot would give several functions one name."""
+    """Spark's grammar, with every function as it is written: sqlglot would give several functions one name.
 
+    `v:a.b` is a path into a Variant, as in Databricks.
+    """
+
+    COLON_IS_VARIANT_EXTRACT = True
     FUNCTIONS: ClassVar[dict[str, Any]] = {}
     NO_PAREN_FUNCTIONS: ClassVar[dict[Any, Any]] = {}
     FUNCTION_PARSERS: ClassVar = {

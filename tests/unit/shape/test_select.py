@@ -93,6 +93,7 @@ def test_an_expression_has_a_type_of_its_own() -> None:
         ("id,", "no list of columns"),
         ("id, id", "two columns id"),
         ("id, email AS ID", "two columns ID"),
+        ("id, _commit_version AS v", "_commit_version is a metadata column, which expressions cannot read"),
         ("id AS _Commit_Version", "metadata column _Commit_Version"),
         ("*, email AS email", "two columns email"),
         ("mail", "no column mail"),

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -12,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailer.errors import ConfigError, SinkRejected
-from tailer.events import CHANGE_TYPE, ChangeBatch
+from tailer.events import CHANGE_TYPE, VARIANT, ChangeBatch
+from tailer.shape.select import parse_select
 from tailer_sinks.kafka.encoders import topic_encoder_for
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.options import Options, read
@@ -21,6 +23,8 @@ from tailer_sinks.kafka.routing.route import MOST_KNOWN, Route, column_in
 from tailer_sinks.testing import change_batch
 from tests.support.tables.change_rows import DELETE, INSERT, POST, PRE, changes
 
+NAMES = b"\x01\x01\x00\x01c"  # of a Variant with a field c,
+OBJECT = b"\x02\x01\x00\x00\x03\x09"  # and the object before its text of two letters
 ROUTED = {"topic": "shop.{country}", "topics": ["shop.de", "shop.fr"]}
 
 
@@ -308,3 +312,14 @@ def test_records_of_topics_are_told_from_those_of_streams() -> None:
     assert found.topics == {"orders/5f0c": {"shop.de": entry}}
     assert found.open == {"orders/5f0c"}
     assert entry.count == Count()
+
+
+def test_a_path_into_a_variant_names_topics_as_a_column_of_select() -> None:
+    variants = [None if name is None else {"metadata": NAMES, "value": OBJECT + name} for name in (b"de", None, b"fr")]
+    batch = changes([INSERT] * 3, {"id": pa.array([1, 2, 3]), "payload": pa.array(variants, VARIANT)}, [0, 1, 2])
+    table = pa.schema([("id", pa.int64()), ("payload", VARIANT)])
+    select = parse_select("id, payload:c::string AS country", table)
+    rows = select.making(select.schema).apply(batch.rows.select([1, 0, *range(2, batch.rows.num_columns)]))
+    found = sent([replace(batch, rows=rows)], other_topic="rest")
+    ids = {topic: [value["id"] for _, value in pairs] for topic, pairs in found.items()}
+    assert ids == {"shop.de": [1], "rest": [2], "shop.fr": [3]}
