@@ -5,7 +5,8 @@ The Arrow schema of a table has logical names in table order. Each field's metad
 format defines them.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Final
 
 import pyarrow as pa
@@ -30,6 +31,7 @@ __all__ = [
     "is_absent",
     "output_schema",
     "physical_name",
+    "physical_type",
     "refuse_names",
     "restated",
     "restates",
@@ -197,12 +199,21 @@ def _columns(kind: pa.DataType, above: tuple[str, ...] = (), shown: str = "") ->
 
 def bare_type(kind: pa.DataType) -> pa.DataType:
     """Remove metadata from a type on every level."""
+    return _with_names(kind, attrgetter("name"))
+
+
+def physical_type(kind: pa.DataType) -> pa.DataType:
+    """Return `bare_type` with the physical names of fields."""
+    return _with_names(kind, physical_name)
+
+
+def _with_names(kind: pa.DataType, name: Callable[[pa.Field], str]) -> pa.DataType:
     if is_struct(kind):
-        return pa.struct([pa.field(field.name, bare_type(field.type)) for field in kind])
+        return pa.struct([pa.field(name(field), _with_names(field.type, name)) for field in kind])
     if pa.types.is_list(kind):
-        return pa.list_(pa.field(kind.value_field.name, bare_type(kind.value_type)))
+        return pa.list_(pa.field(kind.value_field.name, _with_names(kind.value_type, name)))
     if pa.types.is_map(kind):
-        return pa.map_(bare_type(kind.key_type), pa.field("value", bare_type(kind.item_type)))
+        return pa.map_(_with_names(kind.key_type, name), pa.field("value", _with_names(kind.item_type, name)))
     return kind
 
 

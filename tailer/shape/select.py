@@ -24,6 +24,7 @@ from tailer.schema.columns import (
     is_absent,
     output_schema,
     physical_name,
+    physical_type,
 )
 from tailer.schema.texts import schema_from_text, schema_to_text
 from tailer.shape.evaluate import Evaluator, compiled, failure
@@ -72,21 +73,23 @@ class Select:
             if is_absent(wanted):
                 makers.append(partial(_nulls, bare_type(wanted.type)))
             elif expression is not None and _whole_column(expression) is None:
-                makers.append(partial(self._computed, compiled(expression), len(inputs), bare_type(wanted.type)))
+                makers.append(partial(self._computed, expression, compiled(expression), len(inputs), wanted.type))
             else:
                 read.append(_as_read(wanted, expression))
                 makers.append(methodcaller("column", len(read) - 1))
         return MadeColumns(pa.schema(read), output_schema(schema), tuple(makers))
 
-    def _computed(self, evaluate: Evaluator, inputs: int, kind: pa.DataType, rows: pa.RecordBatch) -> pa.Array:
+    def _computed(
+        self, expression: Expression, evaluate: Evaluator, inputs: int, wanted: pa.DataType, rows: pa.RecordBatch
+    ) -> pa.Array:
         if not rows.num_rows:
-            return pa.array([], kind)
+            return pa.array([], bare_type(wanted))
         try:
             found = evaluate(BatchRows(rows.select(range(inputs))))
         except pa.ArrowInvalid as error:
             raise ExpressionFailed(self.text, failure(error)) from None
         found = pa.repeat(found, rows.num_rows) if isinstance(found, pa.Scalar) else found
-        return found if found.type.equals(kind) else found.cast(kind)
+        return _as_restated(found, expression.kind, wanted)
 
     def to_text(self) -> str:
         """Return it as JSON."""
@@ -183,6 +186,17 @@ def _as_read(wanted: pa.Field, expression: Expression | None) -> pa.Field:
 
 def _nulls(kind: pa.DataType, rows: pa.RecordBatch) -> pa.Array:
     return pa.nulls(rows.num_rows, kind)
+
+
+def _as_restated(values: pa.Array, kind: pa.DataType, wanted: pa.DataType) -> pa.Array:
+    """Return values of `kind` as `wanted`, which may have other fields, or call them otherwise (`restated`).
+
+    Arrow casts structs by the names of fields, so these are the physical names meanwhile.
+    """
+    if not pa.types.is_nested(kind) or kind.equals(wanted, check_metadata=True):
+        bare = bare_type(wanted)
+        return values if values.type.equals(bare) else values.cast(bare)
+    return values.view(physical_type(kind)).cast(physical_type(wanted)).view(bare_type(wanted))
 
 
 def _field(name: str, expression: Expression, fields: pa.Schema) -> pa.Field:
