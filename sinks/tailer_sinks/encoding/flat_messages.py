@@ -74,8 +74,16 @@ class FlatMessages:
         type that is not one of Delta's; the encoder is then unchanged.
         """
         if self._images is None:
-            return Messages(None, self._flat.rows(batch.rows), batch.row_index)
+            return self.encode_divided(batch, Topics([self]))
         return self._images.encode(batch, partial(self.write, now_ms))
+
+    def encode_divided(
+        self,
+        batch: ChangeBatch,
+        topics: Topics[Any],  # their messages are alike
+    ) -> Messages:
+        """Encode the rows of several topics, without keys: a message for each row. Raises `SinkRejected`."""
+        return Messages(None, self._flat.rows(batch.rows), batch.row_index)
 
     def flush(self, now_ms: int) -> Messages | None:
         """Encode the rows that are held back. None: there are none.

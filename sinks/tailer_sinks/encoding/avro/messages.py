@@ -121,13 +121,23 @@ class FlatAvroEncoder(FlatMessages):
         except NoText as error:
             raise SinkRejected(sink, str(error), REMEDY) from error
 
+    def encode_divided(self, batch: ChangeBatch, topics: Topics[Any]) -> Messages:
+        """See `FlatMessages.encode_divided`."""
+        messages = super().encode_divided(batch, topics)
+        return replace(messages, values=self._values_of(messages, topics))
+
+    def _values_of(self, messages: Messages, topics: Topics[Any]) -> pa.Array:
+        """Return the values with the frames of topics, in which alone their records differ."""
+        frames = [each._flat.frame for each in topics.encoders]  # noqa: SLF001
+        return _reframed(messages.values, topics.choose(frames, BYTES))
+
     def write_divided(self, now_ms: int, paired: PairedRows, topics: Topics[Any]) -> tuple[Messages, pa.Array | None]:
-        """See `PairedEncoder.write_divided`. Records of topics differ in their frames alone; keys are in Avro, too."""
+        """See `PairedEncoder.write_divided`. Keys are in Avro, too."""
         if self._records is not None:
             paired = replace(paired, keys=self._records.framed(paired.batch.rows.select(self._key).to_struct_array()))
         messages, rows = super().write_divided(now_ms, paired, topics)
         topics = topics.of(rows)
-        values = _reframed(messages.values, topics.choose([each._flat.frame for each in topics.encoders], BYTES))  # noqa: SLF001
+        values = self._values_of(messages, topics)
         keys = messages.keys
         if self._records is not None and keys is not None:
             keys = _reframed(keys, topics.choose([each._records.frame for each in topics.encoders], BYTES))  # noqa: SLF001

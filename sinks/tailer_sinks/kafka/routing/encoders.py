@@ -24,6 +24,7 @@ from tailer_sinks.kafka.routing.route import Route, column_in
 
 __all__ = ["DividedPairs", "DividedRows"]
 
+_Part = tuple[str, int, int]  # a topic, its first row, and the number of its rows
 E = TypeVar("E")
 
 _NOTHING: Final = Messages(None, pa.array([], BYTES), pa.array([], pa.int64()))
@@ -34,8 +35,8 @@ class _Divided(Generic[E]):
     """The common part of encoders by a route.
 
     `sink`: the sink's name in errors. `schema`: of the batches. `form`: in which Variants are encoded; None: as they
-    are. `make`: makes the encoder for a topic. `rows_alike`: an encoder that makes the same messages for all topics, at
-    least one for each row, if there is one. Raises `SinkRejected` if the route's column cannot name topics.
+    are. `make`: makes the encoder for a topic. `rows_alike`: the encoder of all topics, if there is one. Raises
+    `SinkRejected` if the route's column cannot name topics.
     """
 
     def __init__(
@@ -67,6 +68,12 @@ class _Divided(Generic[E]):
             self._made[topic] = self._make(topic)
         return self._made[topic]
 
+    def _together(self, parts: Sequence[_Part]) -> tuple[E, Topics[E]]:
+        """Return an encoder that can encode rows of all parts, and the topics of these rows."""
+        encoders = [self._of(topic) for topic, _, _ in parts]
+        numbers = [pa.repeat(pa.scalar(at), length) for at, (_, _, length) in enumerate(parts)]
+        return encoders[0], Topics(encoders, pa.concat_arrays(numbers))
+
     def _in_form(self, batch: ChangeBatch) -> ChangeBatch:
         if not batch.rows.schema.equals(self._schema):
             raise SinkRejected(self._sink, f"rows of another schema than was announced: {batch.rows.schema.names}")
@@ -96,8 +103,10 @@ class DividedRows(_Divided[Encoder]):
             return [(topics[0], self._of(topics[0]).encode(batch, now_ms), None)]
         order, parts = _parts(topics, numbers)
         batch = _reordered(batch, order)
-        if self._rows_alike is not None:
-            return _cut(self._rows_alike.encode(batch, now_ms), order, parts)
+        first, together = self._together(parts)
+        if isinstance(first, FlatMessages):
+            messages = first.encode_divided(batch, together)
+            return [(topic, messages.slice(at, length), order.slice(at, length)) for topic, at, length in parts]
         return [
             (topic, self._of(topic).encode(batch.slice(start, length), now_ms), order.slice(start, length))
             for topic, start, length in parts
@@ -150,18 +159,17 @@ class DividedPairs(_Divided[PairedEncoder]):
             return _NOTHING
         order, parts = _parts(topics, numbers)
         paired = _taken(_split(paired, numbers), order)
-        encoders = [self._of(topic) for topic, _, _ in parts]
-        of_rows = pa.concat_arrays([pa.repeat(pa.scalar(at), length) for at, (_, _, length) in enumerate(parts)])
-        messages, rows = encoders[0].write_divided(now_ms, paired, Topics(encoders, of_rows))
+        first, together = self._together(parts)
+        messages, rows = first.write_divided(now_ms, paired, together)
         start = 0
-        for each in pc.value_counts(of_rows if rows is None else of_rows.take(rows)).to_pylist():  # in their order
-            topic, first, length = parts[each["values"]]
-            sent.append((topic, messages.slice(start, each["counts"]), order.slice(first, length)))
+        for each in pc.value_counts(together.of(rows).numbers).to_pylist():  # in their order
+            topic, at, length = parts[each["values"]]
+            sent.append((topic, messages.slice(start, each["counts"]), order.slice(at, length)))
             start += each["counts"]
         return _NOTHING
 
 
-def _parts(topics: Sequence[str], numbers: pa.Array) -> tuple[pa.Array, list[tuple[str, int, int]]]:
+def _parts(topics: Sequence[str], numbers: pa.Array) -> tuple[pa.Array, list[_Part]]:
     """Return the order of rows that puts each topic's together, and each topic with its first row and their number.
 
     Rows of a topic stay in their order: Arrow's sort is stable.
@@ -171,11 +179,6 @@ def _parts(topics: Sequence[str], numbers: pa.Array) -> tuple[pa.Array, list[tup
         parts.append((topics[each["values"]], start, each["counts"]))
         start += each["counts"]
     return pc.array_sort_indices(numbers), parts
-
-
-def _cut(messages: Messages, order: pa.Array, parts: Sequence[tuple[str, int, int]]) -> Sent:
-    """Give each topic its messages, of which there is one for each row."""
-    return [(topic, messages.slice(start, length), order.slice(start, length)) for topic, start, length in parts]
 
 
 def _reordered(batch: ChangeBatch, order: pa.Array) -> ChangeBatch:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tailer.errors import ConfigError, SinkRejected
 from tailer.events import CHANGE_TYPE, VARIANT, ChangeBatch
 from tailer.shape.select import parse_select
-from tailer_sinks.kafka.encoders import topic_encoder_for
+from tailer_sinks.encoding.messages import Messages
+from tailer_sinks.kafka.encoders import encoder_for, topic_encoder_for
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.options import Options, read
 from tailer_sinks.kafka.progress import Count, Entry, ProgressTopic, decode, encode, topic_key
@@ -323,3 +324,71 @@ def test_a_path_into_a_variant_names_topics_as_a_column_of_select() -> None:
     found = sent([replace(batch, rows=rows)], other_topic="rest")
     ids = {topic: [value["id"] for _, value in pairs] for topic, pairs in found.items()}
     assert ids == {"shop.de": [1], "rest": [2], "shop.fr": [3]}
+
+
+class Registry:
+    """Gives each subject a number."""
+
+    def __init__(self) -> None:
+        self.subjects: list[str] = []
+
+    def schema_id(self, subject: str, schema: str) -> int:
+        assert schema
+        if subject not in self.subjects:
+            self.subjects.append(subject)
+        return self.subjects.index(subject)
+
+
+AVRO = {"encoding": "avro", "registry_url": "http://one:8081"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *({}, AVRO, {"envelope": "debezium"}, {"envelope": "debezium", "embed_schemas": True}),
+        *({"envelope": "debezium", **AVRO}, {"envelope": "cloudevents"}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("key", [{}, {"key": ["id"]}], ids=["", "key"])
+def test_messages_are_those_that_an_encoder_of_the_topic_alone_makes(
+    given: dict[str, Any], key: dict[str, Any]
+) -> None:
+    kinds = [INSERT, DELETE, PRE, POST, INSERT, DELETE, PRE, POST, PRE, POST]
+    countries = ["de", "fr", "de", "de", "fr", "de", "fr", "fr", "de", "de"]
+    batch = in_countries(kinds, countries, [1, 2, 3, 3, 4, 5, 6, 6, 7, 8])
+    registry: Any = Registry()
+    routed = link(**given, **key)
+    routed.registry = registry
+    encoder = topic_encoder_for(routed, batch.rows.schema)
+    sent = [*encoder.encode(batch, 5), *encoder.flush(5)]
+    assert {topic for topic, _, _ in sent} == {"shop.de", "shop.fr"}
+    for topic in ("shop.de", "shop.fr"):
+        chosen = pa.array([f"shop.{country}" == topic for country in countries])
+        rows, row_index = batch.rows.filter(chosen), batch.row_index.filter(chosen)
+        one = Link("sink", options(topic=topic, **given, **key))
+        one.registry = registry
+        alone = encoder_for(one, batch.rows.schema)
+        wanted = [alone.encode(replace(batch, rows=rows, row_index=row_index), 5), alone.flush(5)]
+        assert content([messages for each, messages, _ in sent if each == topic]) == content(wanted)
+
+
+def content(found: Sequence[Messages | None]) -> list[tuple[Any, ...]]:
+    """Return the key, the value, the row and the headers of each message."""
+    return [
+        message
+        for each in found
+        if each is not None
+        for message in zip(
+            [None] * len(each) if each.keys is None else each.keys.to_pylist(),
+            each.values.to_pylist(),
+            each.row_index.to_pylist(),
+            map(
+                str,
+                zip(*([(name, value) for value in column.to_pylist()] for name, column in each.headers), strict=True),
+            )
+            if each.headers
+            else [""] * len(each),
+            strict=True,
+        )
+    ]
