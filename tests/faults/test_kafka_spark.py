@@ -85,12 +85,16 @@ def finish(lanes: Lanes, program: Sequence[str] = TAILER) -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("shaped", [False, True])
 def test_executors_and_drivers_are_killed(
-    tmp_path: Path, kafka: KafkaCluster, cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kafka: KafkaCluster, cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch, shaped: bool
 ) -> None:
-    """Executors compare versions together, however small, and deliver the others each by itself."""
+    """Executors compare versions together, however small, and deliver the others each by itself.
+
+    `shaped`: only some rows, with other values, in the topics that a column names.
+    """
     history = History(tmp_path / "table", seed=8, length=200, large=2_000, large_every=2)
-    pipelines = [ShardedLane("confluent-kafka")]
+    pipelines = [ShardedLane("confluent-kafka", routed=shaped, chosen=shaped)]
     run_on(cluster.settings(), pipelines, monkeypatch)
     moments = random.Random(history.seed)
     with ShardedLanes(tmp_path, history, kafka.bootstrap_servers, pipelines) as lanes:

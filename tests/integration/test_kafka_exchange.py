@@ -6,6 +6,7 @@ Messages are those of one process. Wherever a range ended early, the next one go
 import json
 import math
 import random
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
@@ -41,7 +42,7 @@ from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.history import History
 from tests.support.kafka.lanes import FORMS
 from tests.support.kafka.sharded_delivery import ShardedDelivery
-from tests.support.kafka.topics import unique_name
+from tests.support.kafka.topics import Record, unique_name
 from tests.support.oracle.recorded import HISTORIES, read
 from tests.support.seeds import seeds
 from tests.support.tables.log_files import add, metadata, parquet, protocol, remove, schema_string, write_commit
@@ -146,6 +147,31 @@ def test_every_change_once_in_order(place: ShardedDelivery, versions: list[int])
     reports = notes(place).reports
     assert sum((report.rows for report in reports), Counter()) == expected
     assert sorted(plan.version for report in reports for plan, _ in report.compared) == compared(place)
+
+
+@ALL_COMPARE
+def test_chosen_rows_in_topics_of_their_own(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, versions: list[int]
+) -> None:
+    """Every change of the filtered table once, with the columns that leave, in the topic that one of them names."""
+    history = History(tmp_path / "table", seed=6, length=22, large=900, large_every=9)
+    place = ShardedDelivery(kafka, history, routed=True, chosen=True)
+    place.exchange = Noted(spark)
+    published(place, 21)
+    place.deliver(SHARDS)
+    check(place)
+    assert len({record.topic for record in place.read("rows")}) == 2
+    assert versions == compared(place)
+
+
+@ALL_COMPARE
+@pytest.mark.usefixtures("versions")
+def test_masked_rows(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path) -> None:
+    history = History(tmp_path / "table", seed=6, length=12, large=400, large_every=9)
+    history.publish(11)
+    policy = Policy(where="n % 5 <> 0", select="id, sha2(note, 256) AS note, n")
+    for record in check_messages(spark, kafka, history.path, PairingRules(), policy):
+        assert re.fullmatch("[0-9a-f]{64}", json.loads(record.value or b"")["note"])
 
 
 @pytest.mark.nightly
@@ -472,8 +498,8 @@ def check_messages(
     rules: PairingRules,
     policy: Policy | None = None,
     first: int = 0,
-) -> None:
-    """Deliver the table by executors and by one process, and compare the messages."""
+) -> list[Record]:
+    """Deliver the table by executors and by one process, compare the messages, and return them."""
     found = []
     is_lance = (path / "_versions").exists()
     last = lance.dataset(path).version if is_lance else plans(path, first)[-1].version
@@ -485,8 +511,9 @@ def check_messages(
             place.deliver(SHARDS, last, str(first))
         else:
             place.deliver_undivided(last, str(first))
-        found.append(Counter((record.key, record.value, record.headers) for record in place.read("rows")))
-    executed, alone = found
+        found.append(place.read("rows"))
+    executed, alone = (Counter((record.key, record.value, record.headers) for record in each) for each in found)
     assert not list((alone - executed).items())[:3], "missing"
     assert not list((executed - alone).items())[:3], "doubled or wrong"
     assert executed
+    return found[0]

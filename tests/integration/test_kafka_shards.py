@@ -54,8 +54,12 @@ def test_all_shards_together_deliver_the_table(kafka: KafkaCluster, history: His
     assert place.figures(3).all_zero, place.figures(3)
 
 
-def test_all_shards_send_rows_to_the_topics_that_a_column_names(kafka: KafkaCluster, history: History) -> None:
-    place = ShardedDelivery(kafka, history, routed=True)
+@pytest.mark.parametrize("chosen", [False, True])
+def test_all_shards_send_rows_to_the_topics_that_a_column_names(
+    kafka: KafkaCluster, history: History, chosen: bool
+) -> None:
+    """`chosen`: only some rows, with other values."""
+    place = ShardedDelivery(kafka, history, routed=True, chosen=chosen)
     history.publish(20)
     place.deliver(3)
     history.publish(history.length)

@@ -47,7 +47,7 @@ T = TypeVar("T")
 class ShardedDelivery:
     """A pipeline over the table at `table`, or over that of a history, into topics of its own.
 
-    `remote`: the copy of the table to read. `routed`: see `Lane`.
+    `remote`: the copy of the table to read. `routed`, `chosen`: see `Lane`.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class ShardedDelivery:
         form: Form = "keyed",
         remote: RemoteTable | None = None,
         routed: bool = False,
+        chosen: bool = False,
         **options: Any,
     ) -> None:
         self.table_path = table.path if isinstance(table, History) else table
@@ -65,9 +66,9 @@ class ShardedDelivery:
         self.stores = Stores() if remote is None else remote.stores
         self.servers = kafka.bootstrap_servers
         self.rules: PairingRules | None = None  # None: those that go with the key
-        self.policy = Policy()
         self.exchange: ShardExchange = LocalExchange()
-        self.lane = Lane("confluent-kafka", form, options=options, routed=routed)
+        self.lane = Lane("confluent-kafka", form, options=options, routed=routed, chosen=chosen)
+        self.policy = Policy(where=self.lane.shape.get("where"), select=self.lane.shape.get("select"))
         self.lane.create(self.servers)
         self.options = self.lane.sink_options(self.servers, f"{self.lane.topic}-progress") | {"create_topics": True}
 
