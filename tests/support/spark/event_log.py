@@ -3,11 +3,14 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["LOST", "Stage", "event_log_settings", "stages"]
+from pyspark.sql import SparkSession
+
+__all__ = ["LOST", "Stage", "event_log_settings", "stages", "writing_event_log"]
 
 LOST: Final = "ExecutorLostFailure"
 """The reason that Spark gives for a task whose executor died while it ran."""
@@ -42,6 +45,27 @@ def event_log_settings(folder: Path) -> Mapping[str, str]:
         "spark.eventLog.rolling.enabled": "false",
         "spark.eventLog.compress": "false",
     }
+
+
+@contextmanager
+def writing_event_log(spark: SparkSession, folder: Path) -> Iterator[None]:
+    """Write the log of a driver of this process to `folder`, as long as the block runs."""
+    context, java = spark.sparkContext._jsc.sc(), spark.sparkContext._jvm
+    assert java is not None
+    settings = context.getConf()
+    for name, value in event_log_settings(folder).items():
+        settings.set(name, value)
+    log = java.org.apache.spark.scheduler.EventLoggingListener(
+        "tests", java.scala.Option.empty(), java.java.net.URI(folder.as_uri()), settings, context.hadoopConfiguration()
+    )
+    log.start()
+    context.addSparkListener(log)
+    try:
+        yield
+        context.listenerBus().waitUntilEmpty()
+    finally:
+        context.removeSparkListener(log)
+        log.stop()
 
 
 def stages(folder: Path) -> dict[int, Stage]:
