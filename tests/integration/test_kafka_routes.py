@@ -2,22 +2,35 @@
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
+from tailer.changelog.engine import ChangelogEngine
+from tailer.changelog.rules import PairingRules
+from tailer.config.tables import open_table
+from tailer.engine.local import LocalEngine
 from tailer.errors import SinkRejected
 from tailer.events import CHANGE_TYPE, ChangeBatch, Gap, SchemaChange
+from tailer.pipeline.policy import Policy
+from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import Position
 from tailer.sink import Progress
+from tailer.start import Start
+from tailer.stores.wakeup import TimerWake
 from tailer_sinks.kafka.sink import KafkaSink
 from tailer_sinks.testing import change_batch
 from tailer_sinks.testing.suite import APP, deliver, up_to
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.topics import admin, create_topic, end_offsets, read_topic, unique_name
+from tests.support.servers.schema_registry import RegistryServer, serving_registry
 from tests.support.tables.change_rows import POST, PRE, changes
+from tests.support.variant.avro_records import AvroReader
 
 
 class Shop:
@@ -216,3 +229,53 @@ def test_another_column_needs_a_new_position(kafka: KafkaCluster) -> None:
     shop.run(delivering(sold(1, ["fr"])))
     with pytest.raises(SinkRejected, match=f"was delivered to the topic {shop.topic}.{{country}}, not"):
         shop.run(delivering(sold(2, ["fr"])), topic=f"{shop.topic}.{{id}}", topics=f"{shop.topic}.*")
+
+
+@pytest.mark.parametrize("envelope", ["flat", "debezium"])
+def test_each_topic_has_its_subjects_with_the_columns_that_leave(
+    kafka: KafkaCluster, tmp_path: Path, envelope: str
+) -> None:
+    """Of a pipeline that chooses rows and columns, of which one comes later."""
+    extra = {"extra": ["new"] * 4}
+    for version, added in enumerate(({}, extra)):
+        ids = pa.array(range(version * 4, version * 4 + 4), pa.int64())
+        rows = pa.table({"id": ids, "country": ["de", "fr", "de", "it"], "mail": ["a@b.c"] * 4, **added})
+        write_deltalake(tmp_path, rows, mode="append", schema_mode="merge")
+    policy = Policy(where="country <> 'it'", select="* EXCLUDE (mail), sha2(mail, 256) AS mail")
+
+    async def run(sink: KafkaSink) -> None:
+        table, start, end = open_table(str(tmp_path)), Start.parse("earliest"), Start.parse("latest")
+        engine = ChangelogEngine(LocalEngine(), PairingRules(compute_updates=True, key=("id",), null_keys=True))
+        await row_pipeline("shop", table, sink, engine, TimerWake(), start, end, policy).run()
+
+    with serving_registry() as registry:
+        avro = {"encoding": "avro", "registry_url": registry.uris[0], "envelope": envelope, "key": ["id"]}
+        shop = Shop(kafka, **avro)
+        shop.run(run)
+        topics = [f"{shop.topic}.{country}" for country in ("de", "fr")]
+        records = {topic: AvroReader(registry.uris[0]).as_json(read_topic(shop.servers, topic)) for topic in topics}
+    assert sorted(registry.subjects) == sorted(f"{topic}-{part}" for topic in topics for part in ("key", "value"))
+    hashed = sha256(b"a@b.c").hexdigest()
+    for topic, firsts in zip(topics, ([0, 2], [1]), strict=True):
+        assert [each["name"] for each in registered(registry, f"{topic}-key", 0)["fields"]] == ["id"]
+        for version, names in enumerate((["id", "country", "mail"], ["id", "country", "extra", "mail"])):
+            assert columns_of(registered(registry, f"{topic}-value", version)) == names
+        values = [json.loads(record.value or b"") for record in records[topic]]
+        values = [value.get("after", value) for value in values]
+        assert [value["id"] for value in values] == [*firsts, *(first + 4 for first in firsts)]
+        assert {value["mail"] for value in values} == {hashed}
+        assert [value.get("extra") for value in values] == [None] * len(firsts) + ["new"] * len(firsts)
+
+
+def registered(registry: RegistryServer, subject: str, version: int) -> Any:
+    """Return a schema of a subject."""
+    return json.loads(registry.schemas[registry.subjects[subject][version] - 1])
+
+
+def columns_of(schema: Any) -> list[str]:
+    """Return the names of the table's columns in the schema of values."""
+    fields = {each["name"]: each["type"] for each in schema["fields"]}
+    if "after" in fields:
+        (row,) = (each for field in ("before", "after") for each in fields[field] if isinstance(each, dict))
+        fields = {each["name"]: each["type"] for each in row["fields"]}
+    return [name for name in fields if not name.startswith("_")]
