@@ -33,7 +33,8 @@ from tailer.stores.stores import Stores
 from tailer.stores.wakeup import TimerWake
 from tailer.table_log import TableLog
 from tests.bench.append_tables import FEED, wide, write_appends
-from tests.support.s3.link import Request, S3Link
+from tests.bench.counting_link import CountingLink
+from tests.support.s3.link import S3Link
 from tests.support.s3.server import S3Server, close_thread_clients
 from tests.support.s3.tables import RemoteTable
 from tests.support.streams import Destination, become
@@ -46,29 +47,6 @@ LATENCIES: Final = 100
 
 Show = Callable[[str], None]
 Timed = tuple[int, float]  # a number of rows, and the seconds for them
-
-
-class CountingLink(S3Link):
-    """A link that also counts the bytes of the answers."""
-
-    def __init__(self, server: S3Server) -> None:
-        self.sent_bytes = 0
-        super().__init__(server)
-
-    def forward(self, request: Request, target: str, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
-        """See `S3Link.forward`."""
-        answer = super().forward(request, target, body)
-        self.sent_bytes += len(answer[2])
-        return answer
-
-    def clear(self) -> None:
-        """Begin to count."""
-        self.requests.clear()
-        self.sent_bytes = 0
-
-    def counted(self) -> str:
-        """Return the number of requests by method."""
-        return ", ".join(f"{count} {method}" for method, count in sorted(Counter(self.methods()).items())) or "none"
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,15 @@ Ten appends of 100 files, one in each partition. `part` is the partition, `n` gr
 each of its 100 values in all files.
 """
 
+import json
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import write_deltalake
 
-__all__ = ["CONDITIONS", "FILES", "write_table"]
+__all__ = ["CONDITIONS", "FILES", "track_rows", "write_table"]
 
 PARTITIONS: Final = 100
 APPENDS: Final = 10
@@ -46,3 +47,26 @@ def write_table(path: Path) -> None:
         )
         properties = {"delta.enableChangeDataFeed": "true"}
         write_deltalake(path, rows, mode="append", partition_by=["part"], configuration=properties)
+
+
+def track_rows(path: Path) -> None:
+    """Rewrite the log so that the table tracks rows, which Spark's `CHANGES` needs, and delta-rs cannot write."""
+    rows = 0
+    for version, commit in enumerate(sorted((path / "_delta_log").glob("*.json"))):
+        actions: list[dict[str, Any]] = [json.loads(line) for line in commit.read_text().splitlines()]
+        for action in actions:
+            if "protocol" in action:
+                features = ["appendOnly", "invariants", "changeDataFeed", "domainMetadata", "rowTracking"]
+                action["protocol"] = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}
+            if "metaData" in action:
+                columns = {f"delta.rowTracking.materialized{name}ColumnName": f"_{name}" for name in _TRACKED}
+                action["metaData"]["configuration"] |= {"delta.enableRowTracking": "true", **columns}
+            if "add" in action:
+                action["add"] |= {"baseRowId": rows, "defaultRowCommitVersion": version}
+                rows += ROWS
+        highest = {"domain": "delta.rowTracking", "configuration": json.dumps({"rowIdHighWaterMark": rows - 1})}
+        actions.append({"domainMetadata": {**highest, "removed": False}})
+        commit.write_text("".join(json.dumps(action) + "\n" for action in actions))
+
+
+_TRACKED: Final = ("RowId", "RowCommitVersion")
