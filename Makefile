@@ -29,6 +29,8 @@ export LAKE_TAILER_FAKE_GCS := $(or $(shell $(PYTHON) tests/jars/where.py fake-g
 export LAKE_TAILER_AZURITE := $(or $(shell $(PYTHON) tests/jars/where.py azurite 2>/dev/null),no-azurite)
 # Each Java of Spark's tests starts in half the time with it.
 SPARK_CLASSES := .venv/spark-classes.jsa
+# Each of Kafka's nodes in tests starts in half the time with it.
+KAFKA_CLASSES := .venv/kafka-classes.jsa
 CLOUD_SERVERS := $(LAKE_TAILER_FAKE_GCS) $(LAKE_TAILER_AZURITE)
 SERVER_JARS := $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_CONNECT_JARS) $(LAKE_TAILER_REGISTRY_JARS)
 
@@ -53,7 +55,7 @@ quick: .venv/.synced
 PYTEST := $(BIN)/pytest tests -p no:cacheprovider
 SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
 
-test: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) $(SPARK_CLASSES)
+test: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) $(SPARK_CLASSES) $(KAFKA_CLASSES)
 	$(PYTEST) --tier test $(SIDE_BY_SIDE)
 
 test-long: .venv/.synced
@@ -66,17 +68,18 @@ test-golden: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_VERSITYGW) $(SPARK_
 test-stores: .venv/.synced $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_VERSITYGW) $(CLOUD_SERVERS) $(SPARK_CLASSES)
 	$(PYTEST) --tier stores $(SIDE_BY_SIDE)
 
-test-spark: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_VERSITYGW) $(LAKE_TAILER_AZURITE) $(SPARK_CLASSES)
+test-spark: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_VERSITYGW) $(LAKE_TAILER_AZURITE) $(SPARK_CLASSES) \
+		$(KAFKA_CLASSES)
 	$(PYTEST) --tier spark $(SIDE_BY_SIDE)
 
 # In an environment of its own, which takes a while to make.
 test-connect: $(CONNECT)/.synced $(LAKE_TAILER_VERSITYGW) java
 	$(PYTEST:.venv/%=$(CONNECT)/%) --tier connect
 
-test-kafka: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_VERSITYGW) $(SPARK_CLASSES)
+test-kafka: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_VERSITYGW) $(SPARK_CLASSES) $(KAFKA_CLASSES)
 	$(PYTEST) --tier kafka
 
-test-faults: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_SPARK_KAFKA_JARS) $(SPARK_CLASSES)
+test-faults: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_SPARK_KAFKA_JARS) $(SPARK_CLASSES) $(KAFKA_CLASSES)
 	$(PYTEST) --tier faults
 
 test-page: .venv/.synced
@@ -95,7 +98,7 @@ nightly test-nightly: export LAKE_TAILER_SEED := $(or $(LAKE_TAILER_SEED),$(shel
 nightly: setup $(CONNECT)/.synced $(LAKE_TAILER_SPARK_KAFKA_JARS)
 	@$(MAKE) --keep-going check-deploy test-all test-connect test-nightly
 
-test-nightly: setup $(LAKE_TAILER_SPARK_KAFKA_JARS) $(SPARK_CLASSES)
+test-nightly: setup $(LAKE_TAILER_SPARK_KAFKA_JARS) $(SPARK_CLASSES) $(KAFKA_CLASSES)
 	@echo "LAKE_TAILER_SEED=$$LAKE_TAILER_SEED"
 	$(PYTEST) --tier nightly --timeout=0 -s
 
@@ -139,7 +142,7 @@ check-unit:
 bench: setup $(LAKE_TAILER_SPARK_KAFKA_JARS)
 	$(BIN)/pytest tests/bench --tier bench --timeout=0
 
-# Without the archive of Spark's classes: targets that do not need it are made while it is.
+# Without the archives of classes: targets that do not need them are made while they are.
 setup: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_VERSITYGW) $(CLOUD_SERVERS)
 
 java:
@@ -147,6 +150,9 @@ java:
 
 $(SPARK_CLASSES): .venv/.synced $(LAKE_TAILER_JARS) | java
 	$(BIN)/python -m tests.support.spark.java
+
+$(KAFKA_CLASSES): .venv/.synced $(LAKE_TAILER_KAFKA_JARS) | java
+	$(BIN)/python -m tests.support.kafka.cluster
 
 .venv/.uv-$(UV_VERSION):
 	@$(PYTHON) -c '$(PYTHON_FITS)' 2>/dev/null || $(call lacks,Python 3.11 or newer with its venv module)

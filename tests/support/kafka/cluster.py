@@ -1,5 +1,7 @@
 """Real Apache Kafka on loopback ports: one node or several, which can be stopped, killed, frozen and restarted.
 
+    python -m tests.support.kafka.cluster     makes an archive of Kafka's classes, as make does
+
 Each node is broker and controller (KRaft). Each node has a plain listener without anything in front of it: nodes use it
 among themselves, and tests use it to check topics. Further listeners serve tests with a proxy, TLS or SASL.
 """
@@ -7,6 +9,8 @@ among themselves, and tests use it to check topics. Further listeners serve test
 import os
 import signal
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -19,18 +23,20 @@ from tests.jars.where import jars
 from tests.support.kafka.metadata import Metadata, ask_metadata
 from tests.support.servers.guard import Guard
 from tests.support.servers.ports import free_ports
+from tests.support.servers.shared_classes import archive_classes, share_classes
 from tests.tiers import using
 
-__all__ = ["SMALL_WORK", "KafkaCluster", "KafkaDownError", "Listener"]
+__all__ = ["KafkaCluster", "KafkaDownError", "Listener"]
 
 PATIENCE_S: Final = 300
 STOP_PATIENCE_S: Final = 300
 _INTERNAL: Final = "INTERNAL"
 _CLUSTER_ID: Final = "bGFrZS10YWlsZXItdGVzdA"
 
+_ARCHIVE: Final = Path(sys.prefix) / "kafka-classes.jsa"
 # The first compiler alone and the simple collector: a broker in a test hardly lives long enough for more. Not for
 # measurements.
-SMALL_WORK: Final = ("-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_SMALL_WORK: Final = ("-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _LOGGING: Final = (
     "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.common.config=warn",
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
@@ -94,7 +100,7 @@ class KafkaCluster:
         properties: Mapping[str, str] | None = None,
         listeners: Sequence[Listener] = (),
         scram_users: Sequence[str] = (),
-        java_options: Sequence[str] = SMALL_WORK,
+        java_options: Sequence[str] = (*_SMALL_WORK, *share_classes(_ARCHIVE)),
     ) -> None:
         using("kafka")
         self.directory = directory
@@ -289,3 +295,14 @@ class KafkaCluster:
     def _down(self, node: int, what: str) -> KafkaDownError:
         tail = "\n".join(self.log(node).splitlines()[-40:])
         return KafkaDownError(f"{what} Kafka's node {node}, the end of its log:\n{tail}")
+
+
+def _make() -> None:
+    """Start a node, let it shut down, and write the archive."""
+    options = (*_SMALL_WORK, *archive_classes(_ARCHIVE))
+    with tempfile.TemporaryDirectory() as folder, KafkaCluster(Path(folder), java_options=options) as cluster:
+        cluster.stop(hard=False)
+
+
+if __name__ == "__main__":
+    _make()

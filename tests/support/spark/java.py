@@ -1,8 +1,6 @@
-"""Options of Java for Spark in tests, and an archive of Spark's classes: with it, Java starts in half the time.
+"""Options of Java for Spark in tests, and an archive of Spark's classes.
 
-    python -m tests.support.spark.java     makes the archive (Java's class data sharing), as make does
-
-Java ignores an archive that was made with another Java, other jars or another order of jars.
+python -m tests.support.spark.java     makes the archive, as make does
 """
 
 import os
@@ -14,6 +12,7 @@ from typing import Final
 
 import pyspark
 
+from tests.support.servers.shared_classes import archive_classes, share_classes
 from tests.support.spark.session import build_spark
 
 __all__ = ["CLASS_PATH", "shared_classes", "small_work"]
@@ -22,7 +21,6 @@ _JARS: Final = Path(pyspark.__file__).parent / "jars"
 # That of Spark's own scripts, with which the archive is made.
 CLASS_PATH: Final = (f"{_JARS.parent / 'conf'}", f"{next(_JARS.glob('slf4j-api-*.jar'))}", f"{_JARS}{os.sep}*")
 _ARCHIVE: Final = Path(sys.prefix) / "spark-classes.jsa"
-_NO_REMARKS: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 
 # For many small queries, where optimising code that runs once would take most of the time. The first compiler alone
 # takes a fifth less; by default its code cache has 48 MB, which Spark with Delta soon fills, and then nothing is
@@ -44,12 +42,12 @@ def small_work() -> tuple[str, ...]:
 
 def shared_classes() -> tuple[str, ...]:
     """Return the options to use the archive; none if there is none."""
-    return (f"-XX:SharedArchiveFile={_ARCHIVE}", *_NO_REMARKS) if _ARCHIVE.exists() else ()
+    return share_classes(_ARCHIVE)
 
 
 def _make() -> None:
     """Do what most tests do with Spark, and write the archive."""
-    os.environ["SPARK_SUBMIT_OPTS"] = " ".join((*_SMALL_WORK, f"-XX:ArchiveClassesAtExit={_ARCHIVE}", *_NO_REMARKS))
+    os.environ["SPARK_SUBMIT_OPTS"] = " ".join((*_SMALL_WORK, *archive_classes(_ARCHIVE)))
     with tempfile.TemporaryDirectory() as folder:
         spark = build_spark(Path(folder))
         spark.range(1000).write.format("delta").save(f"{folder}/table")
