@@ -17,7 +17,7 @@ from tests.support.kafka.cluster import KafkaCluster, Listener
 from tests.support.kafka.proxy import Proxy
 from tests.support.kafka.secure import SecureKafka, serving_secure
 from tests.support.s3.server import S3Server, serving_s3proxy, serving_versitygw
-from tests.support.seeds import repeats
+from tests.support.seeds import examples
 from tests.support.spark.java import small_work
 from tests.support.spark.session import build_spark
 from tests.tiers import BY_HAND, TIERS, Watch, may_hold, names_of, sample, select, set_markers, tier_of, watching
@@ -30,7 +30,7 @@ _WATCH: Final = pytest.StashKey[Watch]()
 
 # A busy machine is slow, which is no fault of a test. Health checks are advice for who writes one, and fail by chance.
 settings.register_profile(
-    "any machine", max_examples=repeats(40), deadline=None, suppress_health_check=list(HealthCheck)
+    "any machine", max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck)
 )
 settings.load_profile("any machine")
 

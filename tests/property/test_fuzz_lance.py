@@ -26,13 +26,13 @@ from tailer.formats.lance.protobuf import InvalidMessage
 from tailer.formats.lance.rows.deletions import read_deletions
 from tailer.formats.lance.schema import arrow_schema
 from tailer.formats.lance.transaction import parse_transaction
-from tests.support.seeds import repeats
+from tests.support.seeds import examples
 from tests.support.tables.damaged import broken
 from tests.support.tables.lance_files import field, manifest_file, varint
 
 quick: Final = settings(
     derandomize=True,
-    max_examples=repeats(50),
+    max_examples=examples(50),
     phases=[Phase.explicit, Phase.generate],
 )
 SECONDS: Final = 2.0  # for one file of some kilobytes, on a busy machine

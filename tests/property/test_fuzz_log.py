@@ -38,7 +38,7 @@ from tailer.formats.delta.log.paths import locate
 from tailer.formats.delta.snapshot import Snapshot
 from tailer.plan import DeletionVectorRef
 from tailer.stores.memory import MemoryStore
-from tests.support.seeds import repeats
+from tests.support.seeds import examples
 from tests.support.tables.damaged import broken
 from tests.support.tables.golden import golden_delta
 from tests.support.tables.log_files import (
@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 quick: Final = settings(
     derandomize=True,
-    max_examples=repeats(75),
+    max_examples=examples(75),
     phases=[Phase.explicit, Phase.generate],
 )
 # A length in a damaged file can ask for gigabytes. Memory that other tests of the process gave back grows again here.

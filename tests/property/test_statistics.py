@@ -20,7 +20,7 @@ from tailer.errors import TailerError
 from tailer.events import METADATA_FIELDS
 from tailer.read.execute import execute
 from tests.support.oracle.ranges import check_ranges, check_task, ranges_of_groups
-from tests.support.seeds import repeats, seeds
+from tests.support.seeds import examples, seeds
 from tests.support.spark.table import Table
 from tests.support.tables.damaged import broken
 from tests.support.tables.log_files import parquet, task
@@ -216,7 +216,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
     return folder, original(folder)
 
 
-@settings(max_examples=repeats(50), deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(50), deadline=None, derandomize=True, database=None)
 @given(data=st.data())
 def test_damaged_footers(damaged: tuple[Path, bytes], data: st.DataObject) -> None:
     """Arrow, asked for the same, ends the process for some of them."""

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailer.variant import UNSHREDDED, InvalidVariant, Metadata, Variant, json_texts, unshred
-from tests.support.seeds import repeats
+from tests.support.seeds import examples
 from tests.support.variant.encoder import Layout, encode, metadata, names_in
 from tests.support.variant.shredder import Shredding, shred, shreddings
 from tests.support.variant.strategies import LAYOUTS, NAMES, VALUES
@@ -28,7 +28,7 @@ def json_of(value: Any) -> str:
     return text
 
 
-@settings(max_examples=repeats(75))
+@settings(max_examples=examples(75))
 @given(VALUES, LAYOUTS, st.lists(NAMES, max_size=5), st.integers(1, 4), st.randoms())
 def test_what_is_encoded_is_decoded(value: Any, layouts: list[Layout], more: list[str], size: int, chance: Any) -> None:
     names = [*names_in(value) | set(more)]
@@ -37,7 +37,7 @@ def test_what_is_encoded_is_decoded(value: Any, layouts: list[Layout], more: lis
     assert Variant(metadata(names, size), data).to_json() == json_of(value)
 
 
-@settings(max_examples=repeats(75))
+@settings(max_examples=examples(75))
 @given(VALUES, LAYOUTS, st.data())
 def test_damaged_values(value: Any, layouts: list[Layout], data: st.DataObject) -> None:
     names = sorted(names_in(value))
@@ -54,7 +54,7 @@ def test_damaged_values(value: Any, layouts: list[Layout], data: st.DataObject) 
     only_named_errors(bytes(parts[0]), bytes(parts[1]))
 
 
-@settings(max_examples=repeats(75))
+@settings(max_examples=examples(75))
 @given(st.binary(max_size=200), st.binary(max_size=200))
 def test_any_bytes(names: bytes, value: bytes) -> None:
     only_named_errors(names, value)
@@ -83,7 +83,7 @@ def only_named_errors(names: bytes, value: bytes) -> None:
         pass
 
 
-@settings(max_examples=repeats(50))
+@settings(max_examples=examples(50))
 @given(st.lists(st.none() | VALUES, max_size=6), shreddings(), LAYOUTS, st.integers(0, 3))
 def test_what_is_shredded_is_put_together(
     rows: list[Any], shredding: Shredding, layouts: list[Layout], skipped: int

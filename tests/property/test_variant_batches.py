@@ -24,7 +24,7 @@ from tailer.variant.batch import BatchTexts
 from tailer.variant.keys import KeyForm
 from tailer.variant.scalars import JsonForm
 from tailer.variant.shredded import SQL_NULL, ColumnReader
-from tests.support.seeds import repeats
+from tests.support.seeds import examples
 from tests.support.variant.encoder import Encoded, Layout, Scalar, array, encode, metadata, names_in, object_of
 from tests.support.variant.strategies import LAYOUTS, TEXTS, VALUES
 
@@ -137,7 +137,7 @@ def encoded_rows(draw: st.DrawFn) -> list[Row]:
     return rows + draw(st.lists(st.sampled_from([None, (NONE, None)]), max_size=2))
 
 
-@settings(max_examples=repeats(50))
+@settings(max_examples=examples(50))
 @given(encoded_rows(), st.randoms())
 def test_random_values(rows: list[Row], chance: random.Random) -> None:
     mixed = rows * 9 + SOUND
@@ -145,7 +145,7 @@ def test_random_values(rows: list[Row], chance: random.Random) -> None:
     agree(mixed)
 
 
-@settings(max_examples=repeats(50))
+@settings(max_examples=examples(50))
 @given(encoded_rows(), st.data())
 def test_damaged_values(rows: list[Row], data: st.DataObject) -> None:
     """One value is damaged; it stands alone, and ten times."""
@@ -167,7 +167,7 @@ def test_damaged_values(rows: list[Row], data: st.DataObject) -> None:
     agree([broken] * 20)
 
 
-@settings(max_examples=repeats(50))
+@settings(max_examples=examples(50))
 @given(
     st.lists(st.tuples(st.sampled_from([NONE, metadata(["a", "b"])]), st.binary(max_size=40)), min_size=1, max_size=3)
 )

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailer.variant import UNSHREDDED, InvalidVariant, compare_keys
-from tests.support.seeds import repeats
+from tests.support.seeds import examples, repeats
 from tests.support.variant.encoder import Layout, Scalar, encode, metadata, names_in
 from tests.support.variant.shredder import Shredding, shred, shreddings
 from tests.support.variant.strategies import LAYOUTS, NAMES, VALUES
@@ -107,7 +107,7 @@ def canonical(value: Any) -> Any:
     return (value.number, value.value)
 
 
-@settings(max_examples=repeats(50))
+@settings(max_examples=examples(50))
 @given(VALUES, VALUES, LAYOUTS, LAYOUTS, st.lists(NAMES, max_size=4), st.randoms())
 def test_keys_of_any_two_values(
     one: Any, other: Any, some: list[Layout], others: list[Layout], more: list[str], chance: Any

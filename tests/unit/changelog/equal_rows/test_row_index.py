@@ -27,7 +27,7 @@ from tailer.changelog.equal_rows.stopped import Stopped
 from tailer.errors import FileVacuumed, StorageUnavailable
 from tailer.events import METADATA_FIELDS, ChangeBatch, ChangeType
 from tailer.files.row_bitmaps import Bitmaps, bitmap_of
-from tests.support.seeds import repeats
+from tests.support.seeds import examples, repeats
 
 ALL = tuple(ChangeType)
 GONE = ("delete", "update_preimage")
@@ -236,7 +236,7 @@ def grouped(rows: Iterable[tuple[Any, bool, Place]]) -> list[Sides]:
     return [(sorted(gone), sorted(come)) for gone, come in found.values()]
 
 
-EXAMPLES = settings(max_examples=repeats(37))
+EXAMPLES = settings(max_examples=examples(37))
 
 
 MOVES = RowIndex()

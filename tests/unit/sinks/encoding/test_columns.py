@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tailer_sinks.encoding import FlatEncoder, row_texts
 from tailer_sinks.encoding.values import value_text
-from tests.support.seeds import repeats
+from tests.support.seeds import examples
 
 NAMES = st.text(min_size=0, max_size=6)
 TEXTS = st.one_of(st.text(max_size=12), st.text('"\\/\n\x00\x1f\x7f\u2028😀e.N', max_size=8))
@@ -145,7 +145,7 @@ def batches(draw: st.DrawFn) -> pa.RecordBatch:
     return rows.slice(start, draw(st.integers(0, length - start)))
 
 
-@settings(max_examples=repeats(100))
+@settings(max_examples=examples(100))
 @given(batches())
 def test_columns_equal_the_reference(rows: pa.RecordBatch) -> None:
     encoder = FlatEncoder("out", rows.schema)
@@ -157,7 +157,7 @@ def test_columns_equal_the_reference(rows: pa.RecordBatch) -> None:
         assert list(json.loads(text)) == rows.schema.names
 
 
-@settings(max_examples=repeats(75))
+@settings(max_examples=examples(75))
 @given(st.lists(DOUBLES, min_size=5))
 def test_doubles_have_one_text_which_reads_back(numbers: list[float]) -> None:
     array = pa.array(numbers)
@@ -167,7 +167,7 @@ def test_doubles_have_one_text_which_reads_back(numbers: list[float]) -> None:
         assert struct.pack("<d", float(text.strip('"'))) == struct.pack("<d", number) or isnan(number)
 
 
-@settings(max_examples=repeats(75))
+@settings(max_examples=examples(75))
 @given(st.lists(SINGLES, min_size=5))
 def test_floats_have_one_text_which_reads_back(numbers: list[float]) -> None:
     array = pa.array(numbers, pa.float32())
@@ -177,7 +177,7 @@ def test_floats_have_one_text_which_reads_back(numbers: list[float]) -> None:
         assert single(float(text.strip('"'))) == number or isnan(number)
 
 
-@settings(max_examples=repeats(50))
+@settings(max_examples=examples(50))
 @given(st.lists(TEXTS), st.lists(st.binary()), st.lists(decimals(38, 20)))
 def test_text_bytes_and_decimals_read_back_as_what_they_were(
     strings: list[str], binaries: list[bytes], numbers: list[Decimal]
@@ -188,7 +188,7 @@ def test_text_bytes_and_decimals_read_back_as_what_they_were(
     assert list(map(base64_to_bytes, texts(pa.array(binaries, pa.binary())))) == binaries
 
 
-@settings(max_examples=repeats(50))
+@settings(max_examples=examples(50))
 @given(st.lists(HALF_FLOATS, min_size=5))
 def test_half_floats_read_back_as_half_floats_and_as_floats(numbers: list[float]) -> None:
     for number, text in zip(numbers, plain_texts(pa.array(numbers, pa.float16())), strict=True):
@@ -197,7 +197,7 @@ def test_half_floats_read_back_as_half_floats_and_as_floats(numbers: list[float]
         assert isnan(number) or struct.pack("<e", found) == struct.pack("<e", number)
 
 
-@settings(max_examples=repeats(50))
+@settings(max_examples=examples(50))
 @given(st.sampled_from(list(UNITS)), st.lists(ANY_COUNT))
 def test_durations_read_back_as_what_they_were(unit: str, counts: list[int]) -> None:
     for count, text in zip(counts, texts(pa.array(counts, pa.duration(unit))), strict=True):
@@ -206,7 +206,7 @@ def test_durations_read_back_as_what_they_were(unit: str, counts: list[int]) -> 
         assert text.startswith("-") == (count < 0)
 
 
-@settings(max_examples=repeats(50))
+@settings(max_examples=examples(50))
 @given(st.lists(ANY_COUNT))
 def test_nanoseconds_read_back_as_what_they_were(counts: list[int]) -> None:
     for count, text in zip(counts, texts(pa.array(counts, pa.timestamp("ns", "UTC"))), strict=True):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tailer.formats.delta.checkpoints import add_columns
 from tailer.formats.delta.checkpoints.add_columns import ADD_COLUMNS, columns_of, json_values, read_columns, read_files
 from tailer.formats.delta.log.actions import AddFile, DeletionVector, Line
-from tests.support.seeds import repeats
+from tests.support.seeds import examples
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
 INT = st.integers(0, 2**31 - 1)
@@ -121,7 +121,7 @@ def row(data: st.DataObject, usual: dict[str, Any]) -> dict[str, Any]:
     return usual | {name: data.draw(VALUES[name]) for name in data.draw(st.sets(st.sampled_from([*usual]), max_size=2))}
 
 
-@settings(max_examples=repeats(125))
+@settings(max_examples=examples(125))
 @given(st.data())
 def test_columns_of_any_shape_are_read_as_actions_are(data: st.DataObject) -> None:
     kind, vector = column(data, FIELDS), column(data, VECTOR_FIELDS)
