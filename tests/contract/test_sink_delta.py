@@ -78,7 +78,7 @@ class TestDeltaSinkInS3(TestDeltaSink):
         return super()._read(app_id)
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.nightly
 class TestDeltaSinkInGcs(TestDeltaSink):
     @pytest.fixture(autouse=True)
     def destination(self, tmp_path: Path, fake_gcs: CloudServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -102,7 +102,6 @@ class TestDeltaSinkInGcs(TestDeltaSink):
         return super()._read(app_id)
 
 
-@pytest.mark.nightly
 class TestDeltaSinkInAzure(TestDeltaSinkInGcs):
     @pytest.fixture(autouse=True)
     def destination(self, tmp_path: Path, azurite: CloudServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

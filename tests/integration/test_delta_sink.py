@@ -339,7 +339,7 @@ def test_killed_at_random_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("apps", [(APP, APP), ("a", "b")])
 def test_two_processes_race(tmp_path: Path, apps: tuple[str, str]) -> None:
-    target, last = tmp_path / "target", repeats(30)
+    target, last = tmp_path / "target", repeats(20)
     with writer(target, apps[0], last) as one, writer(target, apps[1], last) as two:
         answers = [process.communicate()[0].splitlines() for process in (one, two)]
     assert (one.returncode, two.returncode) == (0, 0)

@@ -129,7 +129,7 @@ def compared(place: ShardedDelivery) -> list[int]:
     return [plan.version for plan in plans(place.table_path) if concerns(plan, rules)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_every_change_once_in_order(place: ShardedDelivery, versions: list[int]) -> None:
     for commits in (11, 10):
         published(place, commits)

@@ -232,10 +232,12 @@ def run_waiting_once(session: SparkSession, folder: Path, items: list[int]) -> l
         return list(executors.run(waiting_once(folder), items))
 
 
+@pytest.mark.nightly
 def test_a_cluster_gives_the_same(driver: Driver) -> None:
     assert driver.call(run_counting, ITEMS) == expected(ITEMS)
 
 
+@pytest.mark.nightly
 def test_a_killed_executor_changes_nothing(driver: Driver, cluster: StandaloneCluster, tmp_path: Path) -> None:
     driver.call(run_counting, [1])
     running = driver.start(run_waiting_once, tmp_path, list(range(8)))

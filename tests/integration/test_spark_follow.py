@@ -218,7 +218,7 @@ def test_wrong_arguments_are_refused_before_the_query(spark: SparkSession, order
 
 
 @pytest.mark.parametrize("archive", RECORDED, ids=lambda archive: archive.name.split(".")[0])
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 def test_recorded_histories(spark: SparkSession, archive: Path, tmp_path: Path) -> None:
     """With limits by which some files are cut; what stops one stream stops the other, at the same offset."""
     recorded, chance = read(archive, tmp_path), random.Random(archive.name)

@@ -99,7 +99,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, behind: Callable[[Span], object]) -
 
 @pytest.mark.parametrize("delivery", FORMS, indirect=True)
 @pytest.mark.parametrize("shared_bytes", [comparing.SHARED_BYTES, 0], ids=["one compares", "all compare"])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 def test_every_change_once_in_order(delivery: Delivery, shared_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a key, and without one. Versions that must be compared, deletion vectors, and large ones that are cut."""
     for commits in (20, 19):

@@ -208,6 +208,7 @@ def test_types_that_spark_lacks(spark: SparkSession, tmp_path: Path, column: pa.
         assert row.x.microseconds == 1
 
 
+@pytest.mark.nightly
 def test_executors_read_for_the_daemon(tmp_path: Path) -> None:
     """A pipeline with `engine = "spark"` into a Delta table, killed in between: every change once."""
     source = tmp_path / "source"

@@ -62,6 +62,7 @@ def test_the_engine_refuses_it(driver: Driver) -> None:
     assert "the same release" in raised.value.hint
 
 
+@pytest.mark.nightly
 def test_the_data_source_refuses_it(driver: Driver, tmp_path: Path) -> None:
     table = Growing(tmp_path / "t")
     table.insert([1])

@@ -109,7 +109,6 @@ def ids(rows: pa.Table, column: str = "a") -> list[Any]:
     return sorted(rows[column].to_pylist())
 
 
-@pytest.mark.smoke
 def test_batch_stream_and_view_equal_the_feed_of_delta(source: Source, orders: Table) -> None:
     spark = source.spark
     expected = feed(spark, orders.path)
