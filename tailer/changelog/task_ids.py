@@ -17,7 +17,8 @@ these formats is finished by the same rule (`has_maps_in_order`).
 
 `paired` is among the rules where row ids alone pair rows (`ChangePlan.paired`). A new rule must get an entry in
 `_USUAL`: the value with which versions were read before there was such a rule. Numbers of pipelines without it then
-stay what they are. All must end before 2**30, where snapshots begin (`tailer.plan.SNAPSHOT_TASKS`).
+stay what they are. All must end before 2**30, where snapshots begin (`tailer.plan.SNAPSHOT_TASKS`). Snapshots have
+readings of format 4 alone, so backfills take 1 to 2**28 of them (`tailer.pipeline.backfill.delivery`).
 """
 
 import json

@@ -14,7 +14,7 @@ from tailer.errors import ConfigError, how_to_install
 if TYPE_CHECKING:
     from tailer.daemon.client import DaemonClient
 
-__all__ = ["commands", "connection", "daemon_options"]
+__all__ = ["WHERE", "commands", "connection", "daemon_of", "daemon_options"]
 
 _CONFIG: Final = click.argument("config", type=click.Path(path_type=Path, readable=False), required=False)
 _SUFFIX: Final = ".toml"
@@ -48,16 +48,16 @@ def connection(config: Path | None, url: str | None, token_file: Path | None) ->
     return DaemonClient(socket=socket)
 
 
-_WHERE: Final = """
+WHERE: Final = """
 CONFIG is the daemon's configuration, and leads to its Unix socket; it may also come before PIPELINE. With --url the
 order goes over TCP, and needs the token of `control_token_file`."""
 _HELP: Final = {
     "pause": "PIPELINE ends after the transaction it is at. It stays paused until `tailer resume`, or until the daemon "
     "is started again.",
     "resume": "PIPELINE goes on after the progress of its sink.",
-    "resnapshot": "PIPELINE announces a gap and delivers all rows of the newest version. The snapshot takes the place "
-    "of the next version that is due: where everything is delivered, it waits for the next commit. A stopped or paused "
-    "pipeline begins again. One that waits for its table refuses.",
+    "resnapshot": "PIPELINE announces a gap and delivers all rows of the newest version, at once. Where versions are "
+    "due, the snapshot takes their place. A stopped or paused pipeline begins again. One that waits for its table "
+    "refuses.",
     "skip": "PIPELINE, which lost changes have stopped, announces the gap and goes on after it, once.",
 }
 
@@ -70,14 +70,25 @@ def _is_config(pipeline: str, config: Path) -> bool:
     return is_named or os.path.isfile(pipeline)  # noqa: PTH113 - as above
 
 
+def daemon_of(
+    pipeline: str, config: Path | None, url: str | None, token_file: Path | None
+) -> tuple[str, "DaemonClient"]:
+    """Return the pipeline and the client of its daemon; the configuration may come first, as in other commands.
+
+    Raises as `connection` does.
+    """
+    if config is not None and _is_config(pipeline, config):
+        pipeline, config = str(config), Path(pipeline)
+    return pipeline, connection(config, url, token_file)
+
+
 def _order(verb: str) -> click.Command:
-    @click.command(verb, help=f"{VERBS[verb]}\n\n{_HELP[verb]}\n{_WHERE}")
+    @click.command(verb, help=f"{VERBS[verb]}\n\n{_HELP[verb]}\n{WHERE}")
     @click.argument("pipeline")
     @daemon_options
     def command(pipeline: str, config: Path | None, url: str | None, token_file: Path | None) -> None:
-        if config is not None and _is_config(pipeline, config):
-            pipeline, config = str(config), Path(pipeline)  # the order of the other commands
-        click.echo(connection(config, url, token_file).order(pipeline, verb))
+        name, daemon = daemon_of(pipeline, config, url, token_file)
+        click.echo(daemon.order(name, verb))
 
     return command
 

@@ -15,11 +15,11 @@ from tailer.cli.control import connection, daemon_options
 from tailer.errors import one_line
 
 if TYPE_CHECKING:
-    from tailer.daemon.status_report import PipelineReport
+    from tailer.daemon.status_report import BackfillReport, PipelineReport
 
 __all__ = ["command"]
 
-COLUMNS: Final = ("pipeline", "state", "since", "delivered", "latest", "behind", "rows", "why")
+COLUMNS: Final = ("pipeline", "state", "since", "delivered", "latest", "behind", "rows", "backfill", "why")
 _COLORS: Final = {"retrying": "yellow", "paused": "yellow", "stopped": "red"}
 
 
@@ -62,8 +62,19 @@ def _row(pipeline: "PipelineReport", now: datetime) -> tuple[str, ...]:
         _text(pipeline.latest),
         behind,
         "-" if pipeline.rows is None else str(sum(pipeline.rows.values())),
+        _backfill(pipeline.backfill),
         one_line(pipeline.why).replace("\t", " "),
     )
+
+
+def _backfill(found: "BackfillReport | None") -> str:
+    if found is None:
+        return "-"
+    if found.error is not None:
+        return one_line(f"{found.phase.value}: {found.error.text}").replace("\t", " ")
+    if found.phase.value != "running" or found.files is None:
+        return found.phase.value
+    return f"{found.files_done} of {found.files} files"
 
 
 def _text(version: int | None) -> str:

@@ -18,7 +18,7 @@ _NEEDED: Final = ("prometheus_client", "starlette", "uvicorn")
 
 @dataclass(frozen=True, slots=True)
 class ControlSettings:
-    """The Unix socket for orders (None: none), and the file of the token for orders over TCP.
+    """The Unix socket for orders (None: none), the file of the token for orders over TCP, and that of kept orders.
 
     `is_required`: whether the daemon does not begin without the socket, because the file names it.
     """
@@ -26,6 +26,7 @@ class ControlSettings:
     socket: Path | None = None
     is_required: bool = False
     token_file: Path | None = None
+    orders_file: Path = Path("tailer.backfills.json")
 
 
 def control_settings(
@@ -35,12 +36,14 @@ def control_settings(
     token_file = None
     if file.control_token_file is not None:
         token_file = attempt(("control_token_file",), partial(local_folder, file.control_token_file, path.parent, ""))
-    if file.control is None:
-        return ControlSettings(path.absolute().with_suffix(".sock"), False, token_file)
-    socket = None
+    socket = path.absolute().with_suffix(".sock") if file.control is None else None
     if file.control:
         socket = attempt(("control",), partial(local_folder, file.control, path.parent, ""))
-    return ControlSettings(socket, socket is not None, token_file)
+    orders_file = (socket or path.absolute()).with_suffix(".backfills.json")
+    if file.orders_file is not None:
+        given = attempt(("orders_file",), partial(local_folder, file.orders_file, path.parent, ""))
+        orders_file = given or orders_file
+    return ControlSettings(socket, socket is not None and file.control is not None, token_file, orders_file)
 
 
 def missing_library(file: FileShape) -> tuple[str, str, str] | None:

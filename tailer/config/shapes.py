@@ -150,6 +150,8 @@ class FileShape(_Shape, frozen=True, kw_only=True):
     # Unix socket for `tailer status`, `pause` and so on; default: the file with .sock in place of .toml; "": none
     control: str | None = None
     control_token_file: str | None = None  # file with the token for control through the address of `metrics`
+    # file that keeps orders to backfill over restarts; default: beside the socket, with .backfills.json for .sock
+    orders_file: str | None = None
     engine: EngineKind = EngineKind.LOCAL  # where rows are read: local, spark, or auto, by the size of a version
     # bytes of rows, in the memory of the process, from which on no pipeline reads ahead of its sink
     read_ahead_bytes: Annotated[int, msgspec.Meta(ge=0)] = AHEAD_BYTES

@@ -1,5 +1,6 @@
 """Ask the running daemon, through its Unix socket or over TCP, for `tailer status` and the verbs of control."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -36,9 +37,12 @@ class DaemonClient:
             raise ConfigError(self._where, reason, "Use the command of the daemon's version.")
         return report
 
-    def order(self, pipeline: str, verb: str) -> str:
-        """Give the order `verb`; return the daemon's answer. Raises `ConfigError` if it refuses."""
-        answer = self._ask("POST", f"/pipelines/{quote(pipeline)}/{verb}")
+    def order(self, pipeline: str, verb: str, **asked: str | int | None) -> str:
+        """Give the order `verb`, with what is `asked`; return the daemon's answer.
+
+        Raises `ConfigError` if it refuses.
+        """
+        answer = self._ask("POST", f"/pipelines/{quote(pipeline)}/{verb}", asked)
         try:
             said: Any = answer.json()["message"]
         except (ValueError, KeyError, TypeError):
@@ -47,13 +51,13 @@ class DaemonClient:
             raise ConfigError(f"{verb} {pipeline}", str(said), "`tailer status` shows what each pipeline is doing.")
         return str(said)
 
-    def _ask(self, method: str, path: str) -> httpx2.Response:
+    def _ask(self, method: str, path: str, body: Mapping[str, str | int | None] | None = None) -> httpx2.Response:
         transport = None if self.socket is None else httpx2.HTTPTransport(uds=str(self.socket))
         headers = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
         base = self.url or "http://daemon"
         try:
             with httpx2.Client(transport=transport, base_url=base, headers=headers, timeout=TIMEOUT_S) as client:
-                return client.request(method, path)
+                return client.request(method, path, json=body or None)
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             remedy = "Check that `tailer run` is running with this configuration, as the same user."
             raise ConfigError(self._where, f"no daemon answers: {error}", remedy) from error

@@ -40,6 +40,16 @@ _GAUGES: Final[tuple[tuple[str, str, Callable[[PipelineStatus], float | None]], 
         "Seconds since the pipeline last planned, wrote, committed, found nothing due, began or failed.",
         lambda status: status.seconds_since_step,
     ),
+    (
+        "lake_tailer_backfill_files",
+        "Files that the backfill under way reads.",
+        lambda status: status.backfills.files if status.backfills.order is not None else None,
+    ),
+    (
+        "lake_tailer_backfill_files_done",
+        "Those of them that are delivered.",
+        lambda status: status.backfills.files_done if status.backfills.order is not None else None,
+    ),
 )
 _COUNTERS: Final[tuple[tuple[str, str, Callable[[PipelineStatus], float | None]], ...]] = (
     ("lake_tailer_gaps", "Gaps in the changes that the pipeline got past.", lambda status: status.gaps),

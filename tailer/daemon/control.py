@@ -1,15 +1,16 @@
-"""Orders of an operator to the running daemon: pause, resume, resnapshot and skip a pipeline.
+"""Orders of an operator to the running daemon: pause, resume, resnapshot, backfill and skip a pipeline.
 
 They come as `POST /pipelines/NAME/VERB`, through a Unix socket that only the daemon's user may connect to, or over TCP
-with a token. None of them touches progress: a pause ends a run after its transaction, and the next run begins with the
-sink's progress, as after any error or restart.
+with a token. That to backfill has the version and the condition in a body, as JSON. None of them touches progress: a
+pause ends a run after its transaction, and the next run begins with the sink's progress, as after any error or restart.
 """
 
 import hmac
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 import anyio
+import msgspec
 from anyio import from_thread, to_thread
 from anyio.lowlevel import EventLoopToken, current_token
 from starlette.requests import Request
@@ -17,13 +18,22 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tailer.daemon.runs import Lifecycle, Runs
+from tailer.errors import TailerError
+from tailer.pipeline.backfill.order import BackfillOrder, BackfillPhase
 from tailer.pipeline.data_loss import is_lost
 from tailer.pipeline.policy import OnDataLoss
 from tailer.pipeline.status import PipelineState
 
 __all__ = ["VERBS", "Control"]
 
-ANSWER_S: Final = 10.0
+ANSWER_S: Final = 25.0  # a backfill is checked against the table's log
+
+
+class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of an order: `version` and `where` of a backfill."""
+
+    version: int | None = None
+    where: str | None = None
 
 
 class _RefusedError(Exception):
@@ -43,27 +53,30 @@ class Control:
         async def answer(request: Request) -> Response:
             if needs_token and (refusal := _refusal(request, token)):
                 return refusal
-            return await self._answer(request.path_params["name"], request.path_params["verb"])
+            return await self._answer(request.path_params["name"], request.path_params["verb"], await request.body())
 
         return Route("/pipelines/{name:path}/{verb}", answer, methods=["POST"])
 
-    async def _answer(self, name: str, verb: str) -> Response:
+    async def _answer(self, name: str, verb: str, body: bytes) -> Response:
         lifecycle = None if self.runs is None else self.runs.lifecycles.get(name)
         if verb not in VERBS:
             return _said(404, f"there is no order {verb!r}; there are {', '.join(VERBS)}")
         if lifecycle is None:
             return _said(404, f"there is no pipeline {name!r}, or it has not been started yet")
         try:
+            asked = msgspec.json.decode(body or b"{}", type=_Asked)
             with anyio.fail_after(ANSWER_S):
-                return _said(200, await to_thread.run_sync(self._obey, lifecycle, verb, abandon_on_cancel=True))
+                return _said(200, await to_thread.run_sync(self._obey, lifecycle, verb, asked, abandon_on_cancel=True))
+        except msgspec.DecodeError as error:
+            return _said(400, f"the order cannot be read: {error}")
         except _RefusedError as refused:
             return _said(409, str(refused))
         except (TimeoutError, RuntimeError):
             return _said(503, "the event loop of the pipelines does not answer; see /livez")
 
-    def _obey(self, lifecycle: Lifecycle, verb: str) -> str:
+    def _obey(self, lifecycle: Lifecycle, verb: str, asked: _Asked) -> str:
         """Run the order in the event loop of the pipelines, and return what to tell the operator."""
-        return from_thread.run_sync(VERBS[verb], lifecycle, token=self._loop)
+        return from_thread.run(VERBS[verb], lifecycle, asked, token=self._loop)
 
 
 def _refusal(request: Request, token: str | None) -> Response | None:
@@ -80,7 +93,7 @@ def _said(code: int, text: str) -> Response:
     return JSONResponse({"message": text}, code)
 
 
-def _pause(lifecycle: Lifecycle) -> str:
+async def _pause(lifecycle: Lifecycle, _asked: _Asked) -> str:
     name = lifecycle.status.name
     if lifecycle.status.state is PipelineState.PAUSED:
         return f"{name} is paused already"
@@ -88,22 +101,46 @@ def _pause(lifecycle: Lifecycle) -> str:
     return f"{name} pauses after its transaction"
 
 
-def _resume(lifecycle: Lifecycle) -> str:
+async def _resume(lifecycle: Lifecycle, _asked: _Asked) -> str:
     name, runs = lifecycle.status.name, lifecycle.is_running
     lifecycle.resume()
     return f"{name} {'runs' if runs else 'begins again, after the progress of its sink'}"
 
 
-def _resnapshot(lifecycle: Lifecycle) -> str:
+async def _resnapshot(lifecycle: Lifecycle, _asked: _Asked) -> str:
     _check(lifecycle)
-    if lifecycle.status.state is PipelineState.WAITING:
-        reason = "waits for its table, and begins with its start once the table is there: order it again after that"
-        raise _RefusedError(f"{lifecycle.status.name} {reason}")
+    _check_table(lifecycle)
     lifecycle.order(OnDataLoss.RESNAPSHOT)
-    return f"{lifecycle.status.name} delivers all rows of the newest version, as soon as a version is due"
+    return f"{lifecycle.status.name} announces a gap and delivers all rows of the newest version"
 
 
-def _skip(lifecycle: Lifecycle) -> str:
+async def _backfill(lifecycle: Lifecycle, asked: _Asked) -> str:
+    _check(lifecycle)
+    _check_table(lifecycle)
+    name = lifecycle.status.name
+    if (had := lifecycle.status.backfills.order) is not None:
+        raise _RefusedError(f"{name} has not ended backfill {had.id}: wait for its end, or cancel it with --cancel")
+    try:
+        await lifecycle.backfill(BackfillOrder.make(asked.version, asked.where))
+    except TailerError as error:
+        raise _RefusedError(f"{type(error).__name__}: {error}. {error.hint}".rstrip()) from error
+    rows = "all rows" if asked.where is None else "the rows that fulfil the condition"
+    version = "the version where it is" if asked.version is None else f"version {asked.version}"
+    return f"{name} delivers {rows} of {version}, and then its changes"
+
+
+async def _cancel_backfill(lifecycle: Lifecycle, _asked: _Asked) -> str:
+    backfills = lifecycle.status.backfills
+    if (had := backfills.order) is None:
+        raise _RefusedError(f"{lifecycle.status.name} has no backfill to cancel")
+    try:
+        await backfills.end(BackfillPhase.CANCELLED)
+    except TailerError as error:
+        raise _RefusedError(f"the backfill ends, and comes back at the next start: {error}. {error.hint}") from error
+    return f"{lifecycle.status.name} ends backfill {had.id}; rows that were delivered stay"
+
+
+async def _skip(lifecycle: Lifecycle, _asked: _Asked) -> str:
     _check(lifecycle)
     status = lifecycle.status
     if status.state is not PipelineState.STOPPED or not is_lost(lifecycle.error):
@@ -120,9 +157,18 @@ def _check(lifecycle: Lifecycle) -> None:
         raise _RefusedError(f"{lifecycle.status.name} {reason}")
 
 
-VERBS: Final[dict[str, Callable[[Lifecycle], str]]] = {
+def _check_table(lifecycle: Lifecycle) -> None:
+    """Raise if the pipeline waits for its table."""
+    if lifecycle.status.state is PipelineState.WAITING:
+        reason = "waits for its table, and begins with its start once the table is there: order it again after that"
+        raise _RefusedError(f"{lifecycle.status.name} {reason}")
+
+
+VERBS: Final[dict[str, Callable[[Lifecycle, _Asked], Coroutine[Any, Any, str]]]] = {
     "pause": _pause,
     "resume": _resume,
     "resnapshot": _resnapshot,
+    "backfill": _backfill,
+    "cancel-backfill": _cancel_backfill,
     "skip": _skip,
 }

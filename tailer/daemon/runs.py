@@ -22,6 +22,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from tailer.daemon.logs import about
 from tailer.errors import TailerError
+from tailer.pipeline.backfill.order import BackfillOrder
 from tailer.pipeline.policy import OnDataLoss
 from tailer.pipeline.retry import revival_pause_s
 from tailer.pipeline.status import PipelineState, PipelineStatus
@@ -47,7 +48,7 @@ class Lifecycle:
     """A pipeline over all of its runs, which `make` makes. `status` is told what happens.
 
     `revives`: whether it begins again by itself after an error that may pass. `is_paused`: begin with a pause.
-    `announces_gaps`: whether it can report a gap to its sink.
+    `announces_gaps`: whether it can report a gap to its sink. `check_backfill`: raises if a backfill cannot be done.
     """
 
     def __init__(
@@ -58,9 +59,11 @@ class Lifecycle:
         revives: bool,
         is_paused: bool = False,
         announces_gaps: bool = True,
+        check_backfill: Callable[[BackfillOrder], Awaitable[None]] | None = None,
     ) -> None:
         self.status: Final = status
         self.announces_gaps: Final = announces_gaps
+        self._check_backfill = check_backfill
         self.ended: Final = anyio.Event()
         self.error: Exception | None = None
         self._next: Drainable | None = make()  # made here, because settings that do not fit are refused at the start
@@ -141,6 +144,15 @@ class Lifecycle:
         """Get past lost data once as `reaction` says, or deliver a snapshot of all rows; begin a run if none is."""
         self.status.order = reaction
         self.resume()
+        self.status.on_order()
+
+    async def backfill(self, order: BackfillOrder) -> None:
+        """Backfill as `order` says; begin a run if none is. Raises the `TailerError` for which it cannot be done."""
+        if self._check_backfill is not None:
+            await self._check_backfill(order)
+        await self.status.backfills.give(order)
+        self.resume()
+        self.status.on_order()
 
     def end(self, why: str) -> None:
         """End the current run after its transaction, and then `run`."""

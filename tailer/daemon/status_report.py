@@ -11,10 +11,20 @@ from typing import Final
 import msgspec
 
 from tailer.events import ChangeType
+from tailer.pipeline.backfill.order import BackfillPhase, Backfills
 from tailer.pipeline.status import Fault, PipelineState, PipelineStatus
 from tailer.plan import Position
 
-__all__ = ["FORMAT", "ErrorReport", "Lag", "PipelineReport", "StatusReport", "report_of", "rows_by_kind"]
+__all__ = [
+    "FORMAT",
+    "BackfillReport",
+    "ErrorReport",
+    "Lag",
+    "PipelineReport",
+    "StatusReport",
+    "report_of",
+    "rows_by_kind",
+]
 
 FORMAT: Final = 1
 _KINDS: Final = tuple(ChangeType)
@@ -38,13 +48,31 @@ class Lag(msgspec.Struct, frozen=True):
     bytes: int | None
 
 
+class BackfillReport(msgspec.Struct, frozen=True):
+    """The last backfill of a pipeline.
+
+    `phase`: `waiting`, `running`, `done`, `failed` or `cancelled`. `version`: null before it is decided. `files`: how
+    many it reads; null before they are counted. `rows`: committed since the process began. `error`: why it failed.
+    """
+
+    id: str
+    phase: BackfillPhase
+    version: int | None
+    where: str | None
+    files: int | None
+    files_done: int
+    rows: int
+    error: ErrorReport | None
+
+
 class PipelineReport(msgspec.Struct, frozen=True):
     """One pipeline.
 
     `state`, `since`, `why`, `hint`: see operations.md. `draining`: whether it was asked to end. `retry_at`: when it
     begins again by itself; null: not. `order`: of an operator, not obeyed yet; empty: none. `position`: the sink's
     progress. `delivered`: the last version the sink has completely. `latest`: the newest version known. `rows`: by
-    change type, since the process began; null where Spark writes them. `last_error`: may be over.
+    change type, since the process began; null where Spark writes them. `last_error`: may be over. `backfill`: the last
+    one since the process began, or one that it goes on with.
     """
 
     name: str
@@ -65,6 +93,7 @@ class PipelineReport(msgspec.Struct, frozen=True):
     transactions: int
     seconds_since_progress: float | None
     last_error: ErrorReport | None
+    backfill: BackfillReport | None = None
 
 
 class StatusReport(msgspec.Struct, frozen=True):
@@ -111,7 +140,17 @@ def _pipeline(status: PipelineStatus) -> PipelineReport:
         transactions=status.transactions,
         seconds_since_progress=None if progress is None else round(progress, 3),
         last_error=None if status.fault is None else _error(status.fault),
+        backfill=_backfill(status.backfills),
     )
+
+
+def _backfill(found: Backfills) -> BackfillReport | None:
+    order, error = found.shown, found.error
+    if order is None:
+        return None
+    fault = None if error is None else _error(Fault.of(error, found.ended_s))
+    files, rows = (found.files, found.files_done), found.rows
+    return BackfillReport(order.id, found.phase, order.version, order.where, *files, rows, fault)
 
 
 def _delivered(position: Position) -> int | None:

@@ -29,7 +29,7 @@ from tailer.errors import (
     VersionGone,
 )
 from tailer.events import Gap
-from tailer.pipeline.delivery import AnnouncesGaps, ResumePoint, Session
+from tailer.pipeline.delivery import ResumePoint, Session, TakesOrders
 from tailer.pipeline.policy import OnDataLoss, Policy
 from tailer.pipeline.status import PipelineStatus
 from tailer.stores.wakeup import Wake
@@ -165,19 +165,19 @@ class DataLoss:
         if undeliverable is None or (not point.snapshot and await self._is_restored(version)):
             return None
         undeliverable.tried = True
-        gaps = session.gaps
-        if gaps is None or not undeliverable.skippable:
+        orders = session.orders
+        if orders is None or not undeliverable.skippable:
             raise undeliverable.error
         replaced = isinstance(undeliverable.error, TableReplaced)
         if self._reaction is OnDataLoss.RESNAPSHOT or replaced:
             first = 0 if replaced else version
             least = version + 1 if point.snapshot and point.after is not None else first  # never the same files again
             may_return = not replaced and not point.snapshot
-            found = await self._resnapshot(gaps, first, least, undeliverable, may_return)
+            found = await self._resnapshot(orders, first, least, undeliverable, may_return)
         elif point.snapshot:
             raise undeliverable.error  # the policy does not cover leaving out the rest of a table
         else:
-            found = await self._skip(gaps, version, undeliverable)
+            found = await self._skip(orders, version, undeliverable)
         if found is None:
             return None
         _log.warning(
@@ -196,7 +196,7 @@ class DataLoss:
         return True
 
     async def _resnapshot(
-        self, gaps: AnnouncesGaps, first: int, least: int, undeliverable: "UndeliverableVersion", may_return: bool
+        self, orders: TakesOrders, first: int, least: int, undeliverable: "UndeliverableVersion", may_return: bool
     ) -> int | None:
         """Deliver all rows of the newest readable version, `least` or later. Return the version after it.
 
@@ -217,18 +217,18 @@ class DataLoss:
                 gap = undeliverable.gap(page.table_id, first, version, snapshot=True)
                 undeliverable.snapshot = version
                 self._status.note_snapshot(version)
-                await gaps.resnapshot(gap, page, pages)
+                await orders.resnapshot(gap, page, pages)
                 return version + 1
         raise undeliverable.error
 
-    async def _skip(self, gaps: AnnouncesGaps, version: int, undeliverable: "UndeliverableVersion") -> int | None:
+    async def _skip(self, orders: TakesOrders, version: int, undeliverable: "UndeliverableVersion") -> int | None:
         """Announce the gap that begins at `version` and return the first version that can be delivered after it."""
         found, seen = await self._next_readable(undeliverable.error, version)
         table_id = self._table.state_id or undeliverable.table_id
         if await self._is_restored(version):  # restored while the log was read
             return None
         gap = undeliverable.gap(table_id, version, found - 1, snapshot=False)
-        await gaps.skip(gap, self._policy.shape_schema(seen, self._table.uri, found) or pa.schema([]))
+        await orders.skip(gap, self._policy.shape_schema(seen, self._table.uri, found) or pa.schema([]))
         return found
 
     async def _next_readable(self, error: TailerError, version: int) -> tuple[int, pa.Schema | None]:

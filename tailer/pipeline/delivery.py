@@ -16,10 +16,11 @@ import pyarrow as pa
 
 from tailer.errors import TailerError
 from tailer.events import Gap
+from tailer.pipeline.backfill.order import BackfillOrder, Backfills
 from tailer.plan import TASKS, ChangePlan, Position
 from tailer.sink import Sink
 
-__all__ = ["AnnouncesGaps", "Delivery", "ResumePoint", "Session", "VersionRange"]
+__all__ = ["Delivery", "ResumePoint", "Session", "TakesOrders", "VersionRange"]
 
 _NET_TASKS: Final = 2**31  # the number, modulo `TASKS`, from which tasks of net differences were numbered
 
@@ -56,6 +57,11 @@ class ResumePoint:
         """
         after = self.after
         return after is not None and after.is_inside and not self.snapshot and after.task % TASKS >= _NET_TASKS
+
+    @property
+    def is_between(self) -> bool:
+        """Return whether there is a version before, and nothing is delivered of `version`."""
+        return self.version > 0 and not self.snapshot and not (self.after is not None and self.after.is_inside)
 
     def after_snapshot(self) -> "ResumePoint":
         """Return the place after the whole snapshot."""
@@ -116,8 +122,8 @@ class Session(Protocol):
         ...
 
     @property
-    def gaps(self) -> "AnnouncesGaps | None":
-        """The side that can leave out lost versions; None: they stop the pipeline."""
+    def orders(self) -> "TakesOrders | None":
+        """The side that can leave out lost versions and backfill others; None: lost versions stop the pipeline."""
         ...
 
     async def record_start(self, plan: ChangePlan) -> None:
@@ -164,8 +170,8 @@ class Delivery(Protocol):
         ...
 
 
-class AnnouncesGaps(Protocol):
-    """The side of a `Session` that can leave out lost versions (`Session.gaps`).
+class TakesOrders(Protocol):
+    """The side of a `Session` that can leave out lost versions and backfill others (`Session.orders`).
 
     Only a delivery of rows has it: its sink takes control events between them.
     """
@@ -176,4 +182,8 @@ class AnnouncesGaps(Protocol):
 
     async def resnapshot(self, gap: Gap, page: ChangePlan, rest: AsyncIterator[ChangePlan]) -> None:
         """Announce `gap`, then deliver a snapshot in place of the lost versions: `page`, then the `rest`."""
+        ...
+
+    async def backfill(self, backfills: Backfills, order: BackfillOrder) -> bool:
+        """Deliver the rest of a backfill. Return False if it was stopped or has ended meanwhile."""
         ...

@@ -18,9 +18,10 @@ import anyio
 import pyarrow as pa
 
 from tailer.errors import ChangeError, ChangesUnavailable, ConfigError, LogError, TableReplaced, TailerError
+from tailer.pipeline.backfill.between import BetweenVersions
 from tailer.pipeline.data_loss import DataLoss
 from tailer.pipeline.delivery import Delivery, ResumePoint, Session, VersionRange
-from tailer.pipeline.policy import OnSchemaChange, Policy
+from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy
 from tailer.pipeline.polling import Polling
 from tailer.pipeline.retention import VacuumWatch
 from tailer.pipeline.retry import Retries
@@ -68,6 +69,8 @@ class Pipeline:
         self._vacuum_watch = vacuum_watch
         self._looked_back = -_LOOK_BACK_S
         self._loss = DataLoss(name, table, policy, wake, polling.shortest_s, retries.status)
+        self._between = BetweenVersions(name, retries.status)
+        retries.status.on_order = wake.ring
 
     def stop(self) -> None:
         """Finish and commit the current versions, then return from `run`."""
@@ -104,7 +107,8 @@ class Pipeline:
             last = await self._table.resolve_end(self._until) if self._until is not None else None
             self._retries.status.note_step()
             try:
-                done = await self._deliver_all(session, last)
+                point = await self._begin(session, last)
+                done = point is not None and await self._deliver_all(session, point, last)
                 await session.commit()
             except TailerError as error:
                 if session.narrow(error):
@@ -115,21 +119,29 @@ class Pipeline:
                 raise
         return done
 
-    async def _deliver_all(self, session: Session, last: int | None) -> bool:
-        """Deliver everything up to `last`. Return False if the undeliverable version has become readable."""
+    async def _begin(self, session: Session, last: int | None) -> ResumePoint | None:
+        """Get to the first version whose changes are due, and seek the table to it.
+
+        Returns None if the undeliverable version has become readable, or if it was stopped in a snapshot.
+        """
         point = session.resume or await self._first_start(session, last)
         self._loss.note_resume(point)
         if self._loss.blocks(point.version, last):
             after_loss = await self._loss.get_past(session, point)
             if after_loss is None:
-                return False
+                return None
             point = after_loss
         elif point.snapshot:
             self._retries.status.note_snapshot(point.version)
             if self._retries.is_stopping() or not await session.snapshot(point.version, point.after):
-                return True
+                return None
             point = point.after_snapshot()
         await self._seek(session, point, last)
+        return point
+
+    async def _deliver_all(self, session: Session, point: ResumePoint, last: int | None) -> bool:
+        """Deliver everything from `point` to `last`. Return False if the undeliverable version has become readable."""
+        status = self._retries.status
         while not self._retries.is_stopping() and (last is None or point.version <= last):
             if self._loss.blocks(point.version, last):
                 after_loss = await self._loss.get_past(session, point)
@@ -138,14 +150,21 @@ class Pipeline:
                 point = after_loss
                 await self._seek(session, point, last)
                 continue
+            has_progress = not point.fresh or self._records_start(point, last)
+            if status.backfills.order is not None and has_progress and point.is_between:
+                point = await self._between.deliver(session, point)
+                await self._seek(session, point, last)
+                continue
             versions = await session.plan()
             if versions is None:
-                has_progress = not point.fresh or self._records_start(point, last)
-                await self._wait(session, point.version - 1, has_progress)
+                if status.order is OnDataLoss.RESNAPSHOT and has_progress and point.is_between:
+                    await self._between.resnapshot(point.version - 1)
+                else:
+                    await self._wait(session, point.version - 1, has_progress)
                 continue
             if self._loss.obey(point.version):
                 continue
-            self._retries.status.note_work(versions.last, versions.oldest_ms, versions.size_bytes)
+            status.note_work(versions.last, versions.oldest_ms, versions.size_bytes)
             self._polling.found()
             await self._look_back(versions)
             await session.deliver(versions, point.after)

@@ -23,7 +23,9 @@ from tailer.engine.look_ahead import LookAhead, PrefetchedBatches
 from tailer.engine.port import Engine
 from tailer.errors import ChangeError, ConfigError, LogError, SchemaChanged, SinkRejected, StorageError, TailerError
 from tailer.events import Gap
-from tailer.pipeline.delivery import AnnouncesGaps, ResumePoint, VersionRange
+from tailer.pipeline.backfill.delivery import BackfillDelivery
+from tailer.pipeline.backfill.order import BackfillOrder, Backfills
+from tailer.pipeline.delivery import ResumePoint, TakesOrders, VersionRange
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import OnSchemaChange, PlanReport, Policy
@@ -92,7 +94,7 @@ class RowDelivery:
         self.policy: Final = policy
         self.retries: Final = retries
         self.report: Final = PlanReport(name, policy.row_ids)
-        self._limits = limits.within(sink.demands)
+        self.limits = limits.within(sink.demands)
 
     @asynccontextmanager
     async def session(self, table_id: str) -> AsyncIterator["RowSession"]:
@@ -101,14 +103,14 @@ class RowDelivery:
         resume = None if progress is None else ResumePoint.following(progress.position)
         self.retries.status.note_resume(None if progress is None else progress.position)
         made = self.table.confirm, self.retries.note_commit
-        async with background() as group, SinkWriter(self.name, self.sink, progress, self._limits, *made) as writer:
+        async with background() as group, SinkWriter(self.name, self.sink, progress, self.limits, *made) as writer:
             yield RowSession(self, writer, resume, group)
 
     def narrow(self) -> bool:
         """Give each version a transaction of its own from now on. Return False if that is so already."""
-        if self._limits.max_versions == 1:
+        if self.limits.max_versions == 1:
             return False
-        self._limits = replace(self._limits, max_versions=1)
+        self.limits = replace(self.limits, max_versions=1)
         return True
 
 
@@ -144,8 +146,8 @@ class RowSession:
         return None if self.table_id is None else app_id_of(self._delivery.name, self.table_id)
 
     @property
-    def gaps(self) -> AnnouncesGaps:
-        """See `Session.gaps`."""
+    def orders(self) -> TakesOrders:
+        """See `Session.orders`."""
         return self
 
     async def record_start(self, plan: ChangePlan) -> None:
@@ -195,15 +197,21 @@ class RowSession:
         return False
 
     async def skip(self, gap: Gap, schema: pa.Schema) -> None:
-        """See `AnnouncesGaps.skip`."""
+        """See `TakesOrders.skip`."""
         await self._writer.skip(gap, schema, at_once=True)
 
     async def resnapshot(self, gap: Gap, page: ChangePlan, rest: AsyncIterator[ChangePlan]) -> None:
-        """See `AnnouncesGaps.resnapshot`."""
+        """See `TakesOrders.resnapshot`."""
         plan = self._shape(page)
         self._check_schema(plan)
         await self._writer.skip(gap, plan.schema, at_once=False)
         await self._deliver_pages(plan, rest, None)
+
+    async def backfill(self, backfills: Backfills, order: BackfillOrder) -> bool:
+        """See `TakesOrders.backfill`."""
+        own, progress = self._delivery, self._writer.progress
+        parts = own.name, own.table, own.sink, own.engine, own.policy, own.limits, own.retries
+        return await BackfillDelivery(*parts, progress, self._group).deliver(backfills, order)
 
     async def _deliver_version(self, plan: ChangePlan, rows: PrefetchedBatches, after: Position | None) -> None:
         """Deliver `rows`, those after `after` of the version of `plan`, and close the version."""

@@ -208,6 +208,13 @@ class SinkWriter:
         self._position = None
 
     @property
+    def progress(self) -> Progress | None:
+        """The progress that is committed; None: none."""
+        if self._delivered is None or self.table_id is None:
+            return None
+        return Progress(app_id_of(self._name, self.table_id), self._delivered)
+
+    @property
     def holds_versions(self) -> bool:
         """Return whether the open transaction holds whole versions, which would be aborted with it."""
         return self._transaction is not None and self._held.versions > 0 and self._sink.aborts

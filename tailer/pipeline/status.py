@@ -28,6 +28,7 @@ from typing import Final
 
 from tailer.errors import TailerError
 from tailer.metrics import Counter, Gauge
+from tailer.pipeline.backfill.order import Backfills
 from tailer.pipeline.policy import OnDataLoss
 from tailer.pipeline.retention import Backlog
 from tailer.plan import Position
@@ -167,9 +168,11 @@ class PipelineStatus:
         self.gaps = 0  # losses of changes that were reported to the sink
         self.transaction_seconds = 0.0
         self.backlog: Final = Backlog()
+        self.backfills: Final = Backfills()
         self.fault: Fault | None = None  # the last one, which may be over
         self.retry_at_s: float | None = None
         self.order: OnDataLoss | None = None  # of an operator, not obeyed yet
+        self.on_order: Callable[[], object] = bool  # ends the wait for a version
         self._clock = clock
         self._hold, self._work, self._why, self._lacks = _Hold.RUNNING, _Work.NOTHING, "", ""
         self._failing = self._waits = False
@@ -332,17 +335,18 @@ class PipelineStatus:
         self._note_success(now_s)
         self._note_change(before)
 
-    def note_commit(self, done: Committed) -> None:
-        """Note a committed transaction."""
+    def note_commit(self, done: Committed, *, moves: bool = True) -> None:
+        """Note a committed transaction. `moves`: not that of a backfill, which leaves the pipeline at its position."""
         before, now_s = self.state, self._clock()
-        for watcher in _watchers:
-            watcher(self, done)
-        self.backlog.deliver(done.position)
+        if moves:
+            for watcher in _watchers:
+                watcher(self, done)
+            self.backlog.deliver(done.position)
+            self._delivered_s = now_s
         self.transactions += 1
         self.transaction_bytes += done.size_bytes
         self.transaction_seconds += done.seconds
         self.rows.update(done.rows)
-        self._delivered_s = now_s
         self._note_success(now_s)
         self._note_change(before)
 

@@ -1,6 +1,7 @@
 """App ids: the names under which sinks keep the progress of streams.
 
-`<pipeline>/<table id>`, of a shard `<pipeline>/<shard>-of-<shards>/<table id>`.
+`<pipeline>/<table id>`, of a shard `<pipeline>/<shard>-of-<shards>/<table id>`, of a backfill
+`<pipeline>/~backfill-<id>/<table id>`. No pipeline and no shard has `~` in its name.
 """
 
 import re
@@ -10,6 +11,7 @@ __all__ = [
     "LAYOUT",
     "LAYOUT_SHARDS",
     "app_id_of",
+    "backfill_name",
     "is_layout",
     "pipeline_of",
     "shard_name",
@@ -41,6 +43,11 @@ def table_of(app_id: str) -> str:
 def shard_name(pipeline: str, shard: int, shards: int) -> str:
     """Return the name of a shard of `pipeline` as a pipeline of its own; `shard` is from 0 to below `shards`."""
     return f"{pipeline}/{shard}-of-{shards}"
+
+
+def backfill_name(pipeline: str, backfill: str) -> str:
+    """Return the name of the stream of a backfill of `pipeline`, given by its id, as a pipeline of its own."""
+    return f"{pipeline}/~backfill-{backfill}"
 
 
 def shard_of(app_id: str) -> tuple[int, int] | None:

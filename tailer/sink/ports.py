@@ -31,8 +31,8 @@ __all__ = [
 class Progress:
     """The progress of one stream in a sink: everything up to and including `position` is delivered.
 
-    `app_id` is `<pipeline>/<table id>`, of a shard `<pipeline>/<shard>-of-<shards>/<table id>`. This is Delta's `txn`
-    idea (PROTOCOL.md, "Transaction Identifiers") for every sink.
+    `app_id` is `<pipeline>/<table id>`, of others as in `tailer.sink.app_id`. This is Delta's `txn` idea (PROTOCOL.md,
+    "Transaction Identifiers") for every sink.
     """
 
     app_id: str

@@ -6,8 +6,6 @@ reported by a new instance of the sink must be the position of the last row.
 """
 
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -19,35 +17,17 @@ from tailer.plan import SNAPSHOT_TASKS, Position
 from tailer.sink import Sink
 from tailer_sinks.delta.sink import DeltaSink
 from tailer_sinks.files.sink import FilesSink
-from tests.support.daemon.process import Daemon, DeltaDestination, Destination, FilesDestination
+from tests.support.daemon.process import ROWS_TOGETHER, DeltaDestination, Destination, FilesDestination, SmallDaemon
 from tests.support.streams import Growing
 from tests.support.waiting import until
 
 FILES: Final = 18
 ROWS: Final = 60
-ROWS_TOGETHER: Final = 10
 KILLS: Final = 2
 MANY_KILLS: Final = 9
-SMALL_TRANSACTIONS: Final = f"""
-from functools import partial
-import tailer.config.pipelines
-from tailer.__main__ import main
-tailer.config.pipelines.Limits = partial(tailer.config.pipelines.Limits, max_rows={ROWS_TOGETHER})
-main()
-"""
 
 Place = tuple[int, int]  # a file of the snapshot, a row in it
 Row = tuple[int, str, int]  # version, change type, id
-
-
-class SmallDaemon(Daemon):
-    """`tailer run` with small transactions."""
-
-    def __init__(self, config: Path) -> None:
-        self._said = config.with_suffix(".log")
-        with self._said.open("wb") as said:
-            command = [sys.executable, "-c", SMALL_TRANSACTIONS, "run", str(config)]
-            self.process = subprocess.Popen(command, stdout=said, stderr=said)
 
 
 class Followed:

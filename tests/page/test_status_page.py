@@ -14,6 +14,7 @@ from tailer.daemon.http_server import HttpServer, listen
 from tailer.daemon.monitor import Monitor
 from tailer.daemon.page import History, history, page_routes
 from tailer.errors import FileVacuumed, SinkUnavailable
+from tailer.pipeline.backfill.order import BackfillOrder, BackfillPhase
 from tailer.pipeline.status import Committed, PipelineStatus
 from tailer.plan import Position
 
@@ -95,6 +96,16 @@ def test_those_that_need_attention_come_first_with_their_next_step(browser: Brow
         expect(row).to_contain_text("FileVacuumed")
         expect(row).to_contain_text("Restore the file")
         expect(opened.locator("#rows tr").nth(1)).to_contain_text(HOSTILE)
+
+
+def test_a_backfill_is_shown(browser: Browser) -> None:
+    statuses = pipelines()
+    backfills = statuses[0].backfills
+    backfills.restore(BackfillOrder("20260301T120005-1f3a5c7e", 7, "id < 9"), lambda _order: None)
+    backfills.phase, backfills.files, backfills.files_done = BackfillPhase.RUNNING, 12, 3
+    with daemon(statuses) as address, page(browser, address) as opened:
+        opened.get_by_role("button", name="orders").click()
+        expect(opened.locator(".details")).to_contain_text("running of version 7 where id < 9, 3 of 12 files")
 
 
 def test_find_filter_and_sort(browser: Browser) -> None:

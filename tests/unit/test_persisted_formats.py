@@ -11,17 +11,22 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
+import anyio
 import pyarrow as pa
 import pytest
 
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.changelog.task_ids import check_reading, has_maps_in_order, renumbered
 from tailer.config.pipelines import PipelineSettings, TablePattern, Template
+from tailer.daemon.fleet.orders import OrderFile
 from tailer.errors import ConfigError
 from tailer.formats.lance.format import LANCE
 from tailer.formats.lance.table import branch_id, dataset_id
+from tailer.pipeline.backfill.delivery import backfill_plan
+from tailer.pipeline.backfill.order import BackfillOrder
 from tailer.pipeline.delivery import ResumePoint
 from tailer.pipeline.policy import Policy
+from tailer.pipeline.status import PipelineStatus
 from tailer.plan import (
     END,
     SNAPSHOT_TASKS,
@@ -41,7 +46,18 @@ from tailer.read.shaping import with_condition, with_select
 from tailer.shards.assignment import shard_numbers
 from tailer.shards.division import Division
 from tailer.shards.resharding import layout_id, stream_names
-from tailer.sink import Demands, Progress, app_id_of, is_layout, pipeline_of, shard_name, shard_of, shards_in, table_of
+from tailer.sink import (
+    Demands,
+    Progress,
+    app_id_of,
+    backfill_name,
+    is_layout,
+    pipeline_of,
+    shard_name,
+    shard_of,
+    shards_in,
+    table_of,
+)
 from tailer.spark.source.envelope import ENVELOPE, EnvelopeRows
 from tailer.spark.source.offsets import StreamPlace, offset_of, place_of
 from tailer.spark.source.plan_cache import Place
@@ -92,6 +108,7 @@ def test_app_ids() -> None:
     assert layout_id("orders") == "orders/shards/layout"
     app_id = "orders/2-of-4/5f0c"
     assert (pipeline_of(app_id), table_of(app_id), shard_of(app_id)) == ("orders/2-of-4", "5f0c", (2, 4))
+    assert backfill_name("orders", "20260301T120005-1f3a5c7e") == "orders/~backfill-20260301T120005-1f3a5c7e"
     assert is_layout("orders/shards/layout")
     assert not is_layout(app_id)
 
@@ -468,6 +485,45 @@ def test_task_numbers_of_a_condition() -> None:
     found = with_condition(snapshot, "country = 'DE'")
     assert numbers(found) == [SNAPSHOT_TASKS + 995139706 * TASKS, SNAPSHOT_TASKS + 995139706 * TASKS + 1]
     assert all(Position(7, number, 0).in_snapshot for number in numbers(found))
+
+
+def test_task_numbers_of_a_backfill() -> None:
+    """Their readings end before those of format 2, and are made of the order's id and of what shapes the rows."""
+    whole = planned(["id", "country"])
+    tasks = tuple(replace(task, index=SNAPSHOT_TASKS + task.index, schema=COUNTRIES) for task in whole.tasks)
+    page = replace(whole, schema=COUNTRIES, tasks=tasks)
+    order = BackfillOrder("20260301T120005-1f3a5c7e", 7)
+    found = {
+        (None, None): 79966295,
+        ("country = 'DE'", None): 250924331,
+        (None, "id > 1"): 64972728,
+        ("country = 'DE'", "id > 1"): 119188400,
+    }
+    for (own, where), reading in found.items():
+        plan = backfill_plan(page, replace(order, where=where), Policy(where=own))
+        assert numbers(plan) == [SNAPSHOT_TASKS + reading * TASKS, SNAPSHOT_TASKS + reading * TASKS + 1]
+        assert 0 < reading <= 2**28
+    other = backfill_plan(page, replace(order, id="20260301T120005-1f3a5c7f"), Policy())
+    assert numbers(other)[0] == SNAPSHOT_TASKS + 6624591 * TASKS
+
+
+def test_the_file_of_orders(tmp_path: Path) -> None:
+    path, status = tmp_path / "tailer.backfills.json", PipelineStatus("orders")
+    text = (
+        '{"format":1,"backfills":{"orders":{"id":"20260301T120005-1f3a5c7e","version":7,"where":"id > 1",'
+        '"announces_gap":true}}}'
+    )
+    path.write_text('{"format":1,"backfills":{"orders":{"id":"20260301T120005-1f3a5c7e"}}}')
+    OrderFile(path).restore(status)
+    assert status.backfills.order == BackfillOrder("20260301T120005-1f3a5c7e")
+    path.write_text(text)
+    OrderFile(path).restore(status)
+    order = BackfillOrder("20260301T120005-1f3a5c7e", 7, "id > 1", announces_gap=True)
+    assert status.backfills.order == order
+    path.unlink()
+    OrderFile(path).restore(status)
+    anyio.run(status.backfills.give, order)
+    assert path.read_text() == text
 
 
 def test_another_condition_does_not_go_on_in_the_middle_of_a_version() -> None:

@@ -20,6 +20,7 @@ from tailer.config.pipelines import PipelineSettings, Settings, Template
 from tailer.config.placement import EngineKind, Writers
 from tailer.config.tables import CurrentStores
 from tailer.daemon.fleet.discovery import Names, find_tables
+from tailer.daemon.fleet.orders import OrderFile, check_backfill
 from tailer.daemon.fleet.reload import ReloadWatch
 from tailer.daemon.fleet.statuses import Statuses
 from tailer.daemon.runs import Drainable, Lifecycle, Runs
@@ -35,7 +36,7 @@ _log = logging.getLogger(__name__)
 _FIXED: Final = ("state_table", "metrics", "control", "hung_s", "read_ahead_bytes", "engine", "spark")
 _METRICS: Final = (*status.METRICS, *report.METRICS)
 _SHOWN: Final = 10
-_KEYS: Final = {"control": "control or control_token_file"}
+_KEYS: Final = {"control": "control, control_token_file or orders_file"}
 
 Make = Callable[[PipelineSettings, PipelineStatus, bool], Drainable]
 """Makes a run of a pipeline; the last: whether its table has come while the process ran."""
@@ -95,10 +96,11 @@ class Fleet:
     """The pipelines of a process. `run` lets them come and go, in the task group of `runs`.
 
     `statuses`: of the pipelines of `settings`, in their order; it is kept up to date. `stores`: where files are opened.
-    `make`: makes a run of a pipeline.
+    `make`: makes a run of a pipeline. Raises `ConfigError` if the orders to backfill cannot be read.
     """
 
     def __init__(self, settings: Settings, statuses: Statuses, stores: CurrentStores, make: Make) -> None:
+        self._orders = OrderFile(settings.control.orders_file)
         self._settings = self._first = settings
         self._statuses = statuses
         self._stores = stores
@@ -111,9 +113,11 @@ class Fleet:
         self._faults: dict[str, set[str]] = {}
         self._reloads = ReloadWatch(settings)
         lifecycles = [
-            Lifecycle(each, partial(make, pipeline, each, False), revives=True, announces_gaps=pipeline.announces_gaps)
+            _make_lifecycle(pipeline, each, partial(make, pipeline, each, False))
             for pipeline, each in zip(settings.pipelines, statuses, strict=True)
         ]
+        for each in statuses:
+            self._orders.restore(each)
         self.runs: Final = Runs(lifecycles, settings.drain_s, self.run, self._reloads.ask)
         self.runs.stays = bool(settings.templates)
 
@@ -232,15 +236,14 @@ class Fleet:
     def _lifecycle(self, pipeline: PipelineSettings, before: Lifecycle | None) -> Lifecycle:
         """Make a pipeline that begins while others run. `before`: the one with other settings that has ended."""
         state, is_new = pipeline.make_status(), pipeline.name in self._came
+        self._orders.restore(state)
         if before is not None:
             state.order = before.status.order
 
         def make() -> Drainable:
             return _LaterRun(partial(self._claim, pipeline), partial(self._make, pipeline, state, is_new))
 
-        is_paused = before is not None and before.is_paused
-        gaps = pipeline.announces_gaps
-        return Lifecycle(state, make, revives=True, is_paused=is_paused, announces_gaps=gaps)
+        return _make_lifecycle(pipeline, state, make, is_paused=before is not None and before.is_paused)
 
     def _claim(self, pipeline: PipelineSettings) -> None:
         """Take the target for the pipeline. Raises `ConfigError` where it cannot run in this process."""
@@ -253,6 +256,13 @@ class Fleet:
         if (error := conflict(pipeline, others)) is not None:
             raise error
         self._claims[pipeline.name] = pipeline
+
+
+def _make_lifecycle(
+    pipeline: PipelineSettings, state: PipelineStatus, make: Callable[[], Drainable], *, is_paused: bool = False
+) -> Lifecycle:
+    check, gaps = partial(check_backfill, pipeline, state), pipeline.announces_gaps
+    return Lifecycle(state, make, revives=True, is_paused=is_paused, announces_gaps=gaps, check_backfill=check)
 
 
 def _listed(names: tuple[str, ...]) -> str:

@@ -172,6 +172,13 @@ function showSparks(name) {
   }
 }
 
+function backfill(found) {
+  const version = found.version === null ? "" : ` of version ${found.version}`;
+  const files = found.files === null ? "" : `, ${number(found.files_done)} of ${plural(found.files, "file")}`;
+  const where = found.where === null ? "" : ` where ${found.where}`;
+  return `${found.phase}${version}${where}${files}${found.error ? `: ${found.error.name}: ${found.error.text}` : ""}`;
+}
+
 function facts(found) {
   const kinds = found.rows && Object.entries(found.rows).filter(([, many]) => many).map(([kind, many]) => `${number(many)} ${kind}`);
   const error = found.last_error;
@@ -184,6 +191,7 @@ function facts(found) {
     ["Rows since the start", found.rows === null ? "written by Spark" : kinds.join(", ") || "none"],
     ["Transactions since the start", number(found.transactions)],
   ];
+  if (found.backfill) listed.push(["Backfill", backfill(found.backfill)]);
   if (found.retry_at) listed.push(["Begins again", new Date(found.retry_at).toLocaleString()]);
   const list = element("dl", {}, ...listed.map(([term, text]) =>
     element("div", {}, element("dt", { textContent: term }), element("dd", { textContent: text }))));

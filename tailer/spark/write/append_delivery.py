@@ -147,7 +147,7 @@ class AppendSession:
         self._ranges: VersionRanges | None = None
         self._under_way: VersionRange | None = None
         self.sink = delivery.sink
-        self.gaps = None
+        self.orders = None
         self.resume = None if progress is None else ResumePoint.following(progress.position)
         self.table_id = None if progress is None else progress.app_id.removeprefix(f"{self._name}/")
 

@@ -113,7 +113,7 @@ class ShardSession:
 
     table_id: Final = None
     announces_columns: Final = True
-    gaps: Final = None
+    orders: Final = None
 
     def __init__(self, delivery: ShardDelivery, sink: Sink, layout: Layout, places: Sequence[Position]) -> None:
         low = min(places)

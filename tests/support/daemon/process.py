@@ -21,17 +21,27 @@ from deltalake.exceptions import TableNotFoundError
 from tests.support.waiting import until
 
 __all__ = [
+    "ROWS_TOGETHER",
     "Daemon",
     "Delivered",
     "DeltaDestination",
     "Destination",
     "FilesDestination",
+    "SmallDaemon",
     "delivered",
     "peak_mb",
 ]
 
 TAILER: Final = Path(sys.executable).with_name("tailer")
 EXIT_S: Final = 120.0
+ROWS_TOGETHER: Final = 10
+_SMALL_TRANSACTIONS: Final = f"""
+from functools import partial
+import tailer.config.pipelines
+from tailer.__main__ import main
+tailer.config.pipelines.Limits = partial(tailer.config.pipelines.Limits, max_rows={ROWS_TOGETHER})
+main()
+"""
 
 Delivered = list[tuple[int, str, int, int]]  # version, change type, id, time of commit in milliseconds
 
@@ -158,6 +168,16 @@ class Daemon:
         """Send SIGTERM; return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(EXIT_S)
+
+
+class SmallDaemon(Daemon):
+    """`tailer run` with transactions of `ROWS_TOGETHER` rows, which no setting gives."""
+
+    def __init__(self, config: Path) -> None:
+        self._said = config.with_suffix(".log")
+        with self._said.open("wb") as said:
+            command = [sys.executable, "-c", _SMALL_TRANSACTIONS, "run", str(config)]
+            self.process = subprocess.Popen(command, stdout=said, stderr=said)
 
 
 def peak_mb(process: subprocess.Popen[bytes]) -> float:

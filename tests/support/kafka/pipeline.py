@@ -18,6 +18,7 @@ from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
+from tailer.pipeline.status import PipelineStatus
 from tailer.shards.resharding import Layout, UndividedSink
 from tailer.shards.worker import make_sink
 from tailer.sink import Sink, app_id_of
@@ -97,14 +98,16 @@ class Pipe:
         else:
             self.with_sink(lambda sink: self.deliver_by(sink, start), **options)
 
-    async def deliver_by(self, sink: Sink, start: str = "earliest", retry_for_s: float = 600.0) -> None:
-        """Deliver with the instance `sink`, undivided."""
+    async def deliver_by(
+        self, sink: Sink, start: str = "earliest", retry_for_s: float = 600.0, status: PipelineStatus | None = None
+    ) -> None:
+        """Deliver with the instance `sink`, undivided. `status`: has the operator's orders."""
         settings = self._settings(0, start, {})
         whole = UndividedSink(sink, self.name, self._layout(sink), settings.start)
         until, limits = Start.parse("latest"), Limits(retry_for_s=retry_for_s)
         engine = LocalEngine(1)
         await row_pipeline(
-            self.name, self._table(), whole, engine, TimerWake(), settings.start, until, limits=limits
+            self.name, self._table(), whole, engine, TimerWake(), settings.start, until, limits=limits, status=status
         ).run()
 
     def reset(self, version: int, shards: int = 0) -> None:

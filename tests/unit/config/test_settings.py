@@ -196,7 +196,7 @@ FAULTS: list[tuple[str, str, str, str]] = [
         "zzz = 1" + PIPELINE,
         "zzz",
         "no such option",
-        "The options are: state_table, drain_s, metrics, hung_s, control, control_token_file, engine,",
+        "The options are: state_table, drain_s, metrics, hung_s, control, control_token_file, orders_file, engine,",
     ),
     ("drain_s = -1" + PIPELINE, "drain_s", "of at least 0", ""),
     ("drain_s = inf" + PIPELINE, "drain_s", "finite", ""),

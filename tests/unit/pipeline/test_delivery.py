@@ -32,7 +32,7 @@ class Scripted:
 
     def __init__(self, table: DeltaTableLog, resume: ResumePoint | None, fails: TailerError | None = None) -> None:
         self.sink = MemorySink("memory")
-        self.gaps = None
+        self.orders = None
         self.resume = resume
         self.table_id: str | None = None
         self.app_id: str | None = None

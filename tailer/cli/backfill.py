@@ -1,0 +1,49 @@
+"""`tailer backfill`: let a pipeline of the running daemon deliver rows of a version again."""
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+from tailer.cli import VERBS
+from tailer.cli.control import WHERE, daemon_of, daemon_options
+
+__all__ = ["command"]
+
+_HELP: Final = f"""{VERBS["backfill"]}
+
+PIPELINE delivers all rows of the version where it is as reads, without waiting for a commit. Later changes wait until
+the backfill ends. `tailer status` shows how far it is. A daemon that is started again goes on with it. A stopped or
+paused pipeline begins again.
+{WHERE}"""
+
+
+@click.command("backfill", help=_HELP)
+@click.argument("pipeline")
+@daemon_options
+@click.option("--where", metavar="SQL", help="The condition that rows must fulfil, as the option of pipelines.")
+@click.option(
+    "--version",
+    type=click.IntRange(min=0),
+    metavar="V",
+    help="An earlier version. Its rows come after later changes, so a reader by key must compare _commit_version.",
+)
+@click.option("--cancel", is_flag=True, help="End the backfill. Rows that were delivered stay.")
+def command(
+    pipeline: str,
+    config: Path | None,
+    url: str | None,
+    token_file: Path | None,
+    where: str | None,
+    version: int | None,
+    cancel: bool,
+) -> None:
+    """Order a backfill, or its end."""
+    if cancel and (where is not None or version is not None):
+        raise click.UsageError("--cancel goes without --where and --version.")
+    name, daemon = daemon_of(pipeline, config, url, token_file)
+    if cancel:
+        click.echo(daemon.order(name, "cancel-backfill"))
+        return
+    asked = {key: value for key, value in (("where", where), ("version", version)) if value is not None}
+    click.echo(daemon.order(name, "backfill", **asked))

@@ -1,0 +1,171 @@
+"""Delivery of a backfill to a sink: the rows of a snapshot, in a stream of its own.
+
+The version after the backfill waits, so nobody else may deliver it meanwhile. Before each transaction, the sink is
+asked for the progress of the pipeline: if another instance has delivered something, this one stops (invariant 6).
+
+Task numbers of a backfill are those of a snapshot in a range of its own: `SNAPSHOT_TASKS` + reading * `TASKS` + the
+index in the plan. The reading is between 1 and 2**28, and made of CRC-32 of the order's id and of what shapes the rows.
+No other snapshot has such numbers (`tailer.changelog.task_ids`, `tailer.read.shaping`). So a part of a backfill is
+never finished with another condition or other columns.
+"""
+
+import json
+import logging
+import time
+from bisect import bisect_left
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Final
+from zlib import crc32
+
+from anyio.abc import TaskGroup
+
+from tailer.engine.look_ahead import PrefetchedBatches
+from tailer.engine.port import Engine
+from tailer.errors import ConfigError, SinkFenced
+from tailer.events import Gap
+from tailer.pipeline.backfill.order import BackfillOrder, Backfills
+from tailer.pipeline.limits import Limits
+from tailer.pipeline.policy import Policy
+from tailer.pipeline.retry import Retries
+from tailer.pipeline.sink_writer import SinkWriter
+from tailer.pipeline.status import Committed
+from tailer.plan import SNAPSHOT_TASKS, TASKS, ChangePlan, Position
+from tailer.sink import Progress, Sink, app_id_of, backfill_name
+from tailer.table_log import TableLog
+
+__all__ = ["BackfillDelivery", "backfill_plan", "with_where"]
+
+_READINGS: Final = 2**28
+
+_log = logging.getLogger(__name__)
+
+
+def with_where(policy: Policy, where: str | None) -> Policy:
+    """Return the policy for rows that also fulfil `where`. Raises `ConfigError` if that is no condition."""
+    if where is None:
+        return policy
+    fault = next(Policy(where=where).faults(), None)
+    if fault is not None:
+        raise fault
+    return replace(policy, where=where if policy.where is None else f"({policy.where}\n) AND ({where}\n)")
+
+
+def backfill_plan(page: ChangePlan, order: BackfillOrder, policy: Policy) -> ChangePlan:
+    """Return a page of a snapshot as part of a backfill. `policy`: of the pipeline. Raises as `Policy.shape` does."""
+    policy = with_where(policy, order.where)
+    plan = policy.shape(page)
+    shape = {"columns": plan.schema.names, "id": order.id, "select": policy.select, "where": policy.where}
+    text = json.dumps(shape, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
+    first = SNAPSHOT_TASKS + (1 + crc32(text.encode("ascii")) % _READINGS) * TASKS
+    tasks = tuple(replace(task, index=first + task.index % TASKS) for task in plan.tasks)
+    return replace(plan, tasks=tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillDelivery:
+    """The delivery of backfills of the pipeline `name` to `sink`.
+
+    `delivered`: the progress of the pipeline, which stays the same; None: it has none. Rows are read in `group`.
+    """
+
+    name: str
+    table: TableLog
+    sink: Sink
+    engine: Engine
+    policy: Policy
+    limits: Limits
+    retries: Retries
+    delivered: Progress | None
+    group: TaskGroup
+
+    async def deliver(self, backfills: Backfills, order: BackfillOrder) -> bool:
+        """Deliver what the sink lacks of the backfill. Return False if it was stopped or has ended meanwhile.
+
+        Raises what table, engine and sink raise.
+        """
+        assert order.version is not None, "decided by `Backfills.begin`"
+        backfills.files, backfills.files_done = await self._count(order), 0
+        async with aclosing(self.table.snapshot_plans(order.version)) as pages:
+            plan = backfill_plan(await anext(pages), order, self.policy)
+            progress = await self.sink.progress(app_id_of(backfill_name(self.name, order.id), plan.table_id))
+            after = None if progress is None else progress.position
+            if after is not None and after.closes_version:
+                backfills.files_done = backfills.files
+                return True
+            if after is not None and plan.tasks and after.task // TASKS != plan.tasks[0].index // TASKS:
+                reason = f"a part of its backfill was delivered with another where, select or columns: {after}"
+                raise ConfigError(self.name, reason, "Give the order again.")
+            return await self._write(backfills, order, plan, pages, progress)
+
+    async def _count(self, order: BackfillOrder) -> int:
+        """Return how many files the backfill reads."""
+        assert order.version is not None, "decided by `Backfills.begin`"
+        files = 0
+        async with aclosing(self.table.snapshot_plans(order.version)) as pages:
+            async for page in pages:
+                files += len(backfill_plan(page, order, self.policy).tasks)
+        return files
+
+    async def _write(
+        self,
+        backfills: Backfills,
+        order: BackfillOrder,
+        plan: ChangePlan,
+        rest: AsyncIterator[ChangePlan],
+        progress: Progress | None,
+    ) -> bool:
+        """Write the rows of `plan` and the `rest` after `progress`. Return as `deliver`."""
+
+        def committed(done: Committed) -> None:
+            backfills.rows += sum(done.rows.values())
+            self.retries.note_progress()
+            self.retries.status.note_commit(done, moves=False)
+
+        stream, after = backfill_name(self.name, order.id), None if progress is None else progress.position
+        async with SinkWriter(stream, self.sink, progress, self.limits, self._confirm, committed) as writer:
+            if progress is None and order.announces_gap:
+                reason = "an operator ordered a snapshot; no changes are lost"
+                gap = Gap(plan.table_id, plan.version, plan.version, int(time.time() * 1000), reason, snapshot=True)
+                await writer.skip(gap, plan.schema, at_once=False)
+            before = 0
+            while True:
+                rows = PrefetchedBatches(self.group, self.engine, plan, after)
+                try:
+                    while batches := await writer.next_batches(rows):
+                        self.retries.status.note_step()
+                        if self._ends(backfills, order):
+                            await writer.salvage()
+                            return False
+                        await writer.write(batches, plan)
+                        backfills.files_done = before + bisect_left(
+                            plan.tasks, batches[-1].task, key=lambda task: task.index
+                        )
+                finally:
+                    rows.stop()
+                before += len(plan.tasks)
+                backfills.files_done = before
+                page = await anext(rest, None)
+                if page is None and backfills.order is not order:
+                    return False
+                if page is None:
+                    await writer.close_version(plan)
+                    await writer.commit()
+                    return True
+                plan = backfill_plan(page, order, self.policy)
+
+    def _ends(self, backfills: Backfills, order: BackfillOrder) -> bool:
+        """Return whether it is to end before its last row: it is cancelled, or stopped where the sink allows that."""
+        is_stopped = self.sink.splits_snapshots and self.retries.is_stopping()
+        return is_stopped or backfills.order is not order
+
+    async def _confirm(self, position: Position | None) -> None:
+        """Raise if the version has changed since it was planned, or if another instance has delivered something."""
+        await self.table.confirm(position)
+        if self.delivered is None:
+            return
+        found = await self.sink.progress(self.delivered.app_id)
+        if found != self.delivered:
+            at = "nothing" if found is None else str(found.position)
+            raise SinkFenced(self.sink.name, f"{self.delivered.app_id} is at {at} during its backfill")
