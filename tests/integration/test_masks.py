@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from tailer.changelog.engine import ChangelogEngine
-from tailer.changelog.equal_rows import row_index_pool
+from tailer.changelog.equal_rows import row_index
 from tailer.changelog.equal_rows.row_index import RowIndex
 from tailer.changelog.rules import PairingRules
 from tailer.changelog.spill.preimages import SpilledPreimages
@@ -188,7 +188,7 @@ def test_spill_files_hold_masked_values(tmp_path: Path, monkeypatch: pytest.Monk
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-    monkeypatch.setattr(row_index_pool, "RowIndex", WatchedIndex)
+    monkeypatch.setattr(row_index, "RowIndex", WatchedIndex)
     spools: list[bytes] = []
     preimages: list[bytes] = []
     close, leave = Spool.close, SpilledPreimages.__exit__
