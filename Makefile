@@ -65,7 +65,7 @@ test-golden: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_VERSITYGW) $(SPARK_
 	@[ -d "$(GOLDEN)/delta" ] || { echo "no golden tables in $(GOLDEN): put them there, or run make with GOLDEN=DIR." >&2; exit 1; }
 	LAKE_TAILER_GOLDEN="$(abspath $(GOLDEN))" $(PYTEST) --tier golden $(SIDE_BY_SIDE)
 
-test-stores: .venv/.synced $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_VERSITYGW) $(CLOUD_SERVERS) $(SPARK_CLASSES)
+test-stores: .venv/.synced $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_CONNECT_JARS) $(LAKE_TAILER_VERSITYGW) $(CLOUD_SERVERS) $(SPARK_CLASSES)
 	$(PYTEST) --tier stores $(SIDE_BY_SIDE)
 
 test-spark: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_VERSITYGW) $(LAKE_TAILER_AZURITE) $(SPARK_CLASSES) \
@@ -79,7 +79,7 @@ test-connect: $(CONNECT)/.synced $(LAKE_TAILER_VERSITYGW) java
 test-kafka: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_VERSITYGW) $(SPARK_CLASSES) $(KAFKA_CLASSES)
 	$(PYTEST) --tier kafka
 
-test-faults: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_SPARK_KAFKA_JARS) $(SPARK_CLASSES) $(KAFKA_CLASSES)
+test-faults: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_SPARK_KAFKA_JARS) $(SPARK_CLASSES) $(KAFKA_CLASSES)
 	$(PYTEST) --tier faults
 
 test-page: .venv/.synced

@@ -14,7 +14,7 @@ it is nested: no table format gives a column of `large_binary`, so a struct that
 `metadata` and `value` has another type.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -148,7 +148,8 @@ class SchemaChange:
     """A change of schema: later rows have the columns of `after`, not `before`; both include the metadata columns.
 
     `version`, `timestamp_ms`: the commit that changed the schema. `changes`: one sentence per changed column, such as
-    `column b was renamed to c`.
+    `column b was renamed to c`. `origins`: the former name of each column of `after` that was there before, by its
+    identity; None: columns are known by their names.
     """
 
     kind: ClassVar[str] = "schema_change"
@@ -159,6 +160,7 @@ class SchemaChange:
     before: pa.Schema
     after: pa.Schema
     changes: tuple[str, ...]
+    origins: Mapping[str, str] | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,10 @@ from tests.support.kafka.proxy import Proxy
 from tests.support.kafka.secure import SecureKafka, serving_secure
 from tests.support.s3.server import S3Server, serving_s3proxy, serving_versitygw
 from tests.support.seeds import examples
+from tests.support.servers.postgres import Postgres
 from tests.support.spark.java import small_work
 from tests.support.spark.session import build_spark
+from tests.support.sql import Database, PostgresDatabase, SqliteDatabase
 from tests.tiers import BY_HAND, TIERS, Watch, may_hold, names_of, sample, select, set_markers, tier_of, watching
 
 # Units use nothing that a marker names, so `make test` has all but repetition.
@@ -182,6 +184,21 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudServer]:
     """One Azurite for the whole run, started by the first test that uses it. Every test has its own container."""
     with serving_azurite(tmp_path_factory.mktemp("azurite")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """One PostgreSQL for the whole run, started by the first test that uses it. Every test has its own schema."""
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.stores)])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
+    """Each database of the `sql` sink, empty."""
+    if request.param == "sqlite":
+        return SqliteDatabase(tmp_path / "mirror.db")
+    return PostgresDatabase(request.getfixturevalue("postgres"))
 
 
 @pytest.fixture(params=["fake_gcs", "azurite"])

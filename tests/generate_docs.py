@@ -26,6 +26,7 @@ from tailer_sinks.files import sink as files
 from tailer_sinks.http import options as http
 from tailer_sinks.kafka import options as kafka
 from tailer_sinks.kafka.clients.settings import ClientSettings
+from tailer_sinks.sql import options as sql
 
 NAMES: Final = re.compile(r"\{(\w+)\}")
 DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
@@ -58,6 +59,7 @@ SECTIONS: Final[tuple[tuple[str, str, type[msgspec.Struct]], ...]] = (
         "It delivers at least once, and needs `state_table`. See [http.md](http.md).",
         http.Options,
     ),
+    ('[pipelines.NAME.sink], kind = "sql"', "See [sql.md](sql.md).", sql.Options),
     ('[pipelines.NAME.sink], kind = "stdout"', "It delivers at least once, and needs `state_table`.", stdout._Options),
     (
         '[pipelines.NAME.catalog], kind = "unity"',

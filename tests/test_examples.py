@@ -14,7 +14,7 @@ import sys
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -179,46 +179,26 @@ def test_changes_in_dataframes(folder: Path, library: str) -> None:
     assert printed == f"updates: [(2, 1)]\namounts: {[(each, amount) for each, _, amount in ROWS]}\n"
 
 
-class TestUpsertIntoSqlite:
-    def follow(self, folder: Path) -> tuple[list[tuple[int, str, float]], int]:
-        """Run it; the rows and the version that the database then has."""
-        run(folder, "python", "upsert_into_sqlite.py", "orders", "shop.db")
-        return self.contents(folder)
+def mirrored(folder: Path) -> tuple[list[tuple[int, str, float]], int | None]:
+    """Return the rows and the version of the mirror in SQLite."""
+    with closing(sqlite3.connect(folder / "shop.db")) as database, suppress(sqlite3.OperationalError):
+        ((version,),) = database.execute("SELECT version FROM lake_tailer_mirrors")
+        return database.execute("SELECT * FROM orders ORDER BY id").fetchall(), version
+    return [], None
 
-    def contents(self, folder: Path) -> tuple[list[tuple[int, str, float]], int]:
-        database = sqlite3.connect(folder / "shop.db")
-        try:
-            ((version,),) = database.execute("SELECT version FROM progress")
-            return database.execute("SELECT * FROM orders ORDER BY id").fetchall(), version
-        finally:
-            database.close()
 
-    def test_rows_and_progress(self, folder: Path) -> None:
-        assert self.follow(folder) == self.follow(folder) == (ROWS, 3)
-        orders = DeltaTable(folder / "orders")
-        orders.update(updates={"id": "id + 10"}, predicate="id < 3")
-        orders.delete("id = 3")
-        add_a_row(folder)
-        after = [(5, *ROWS[3][1:]), (6, "customer-6", 60.0), (11, *ROWS[0][1:]), (12, *ROWS[1][1:])]
-        assert self.follow(folder) == self.follow(folder) == (after, 6)
-
-    def test_a_change_feed_in_which_updates_swap_keys(self, folder: Path) -> None:
-        orders = DeltaTable(folder / "orders")
-        orders.alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
-        assert self.follow(folder) == (ROWS, 4)
-        orders = DeltaTable(folder / "orders")
-        orders.update(updates={"id": "8 - id"}, predicate="id IN (3, 5)")
-        swapped = [*ROWS[:2], (3, *ROWS[3][1:]), (5, *ROWS[2][1:])]
-        assert self.follow(folder) == (swapped, 5)
-
-    def test_a_version_that_fails_leaves_nothing(self, folder: Path) -> None:
-        self.follow(folder)
-        DeltaTable(folder / "orders").delete("id = 1")
-        add_a_row(folder)
-        add_a_row(folder)  # the key is there already
-        with pytest.raises(AssertionError, match="UNIQUE constraint failed"):
-            self.follow(folder)
-        assert self.contents(folder) == ([*ROWS[1:], (6, "customer-6", 60.0)], 5)
+def test_mirror_in_sqlite(folder: Path) -> None:
+    config = "mirror_in_sqlite.toml"
+    run(folder, "tailer", "check", config)
+    with daemon(folder, config):
+        until(lambda: mirrored(folder) == (ROWS, 3))
+    orders = DeltaTable(folder / "orders")
+    orders.update(updates={"id": "id + 10"}, predicate="id < 3")
+    orders.delete("id = 3")
+    add_a_row(folder)
+    after = [(5, *ROWS[3][1:]), (6, "customer-6", 60.0), (11, *ROWS[0][1:]), (12, *ROWS[1][1:])]
+    with daemon(folder, config):
+        until(lambda: mirrored(folder) == (after, 6))
 
 
 @pytest.mark.spark

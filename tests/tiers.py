@@ -67,6 +67,7 @@ _MARKER_BY_FIXTURE: Final = {
     "fake_gcs": "stores",
     "azurite": "stores",
     "cloud": "stores",
+    "postgres": "stores",
     "browser": "page",
 }
 # Tests without a marker are in the first; `sample` puts any test in the second.

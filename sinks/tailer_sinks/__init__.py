@@ -5,6 +5,7 @@
     delta      a Delta table; exactly once
     kafka      messages of a Kafka topic; exactly once for read_committed consumers
     http       requests to a web service; at least once
+    sql        a table of PostgreSQL or SQLite, as a mirror of the source or a log of its changes; exactly once
     memory     lists in this process, for tests and embedding, not for configurations; exactly once
     encoding   text or messages from Arrow rows, for sinks without types; rows of several schemas as one, for the others
     testing    the contract below as a test suite, and a sink with faults for testing the code before it
@@ -12,7 +13,7 @@
 The ports are in `tailer.sink`. This page explains them; `tailer_sinks.testing.SinkTests` says the same in code, and
 passing it is what "a sink" means.
 
-A sink keeps change rows, each with its change type. A copy of the table, by upserts, is made from them downstream.
+A sink keeps change rows, each with its change type, or makes a copy of the table from them (`sql`).
 
 Writing a sink
 --------------
@@ -48,11 +49,11 @@ your module: it is loaded only when a user configures your kind. If a module `op
    is not abandoned when the task is cancelled: finish it, or know that it did not take place.
 9. **Columns change while you write.** `begin` gives the schema of the first rows, `announce(SchemaChange)` that of the
    rows after it, and both may be in one transaction: a version that drops a column deletes rows that have it and
-   inserts rows that lack it. Make room for the new columns in the transaction itself; if that would lock readers
-   out, as `ALTER TABLE` of a database may, stage the rows and do it in `commit`. Columns are known by name: a
-   renamed column is another one, and a dropped column is null from then on. If there is no room, raise `SinkRejected`
-   in `announce`, before any of those rows, naming the column and the next step. Rows that were not announced are
-   refused.
+   inserts rows that lack it. Make room for the new columns in the transaction itself; if that would lock readers out,
+   as `ALTER TABLE` of a database may, stage the rows and do it in `commit`. Columns are known by name: a renamed column
+   is another one, and a dropped column is null from then on. A copy of the table follows columns by
+   `SchemaChange.origins` instead. If there is no room, raise `SinkRejected` in `announce`, before any of those rows,
+   naming the column and the next step. Rows that were not announced are refused.
 10. **A gap is reported in its place.** `announce(Gap)` reports lost changes, and whether all rows of the table
     follow. Readers of the destination must find it: as an entry between the rows of lines or messages
     (`tailer_sinks.encoding.event_values` gives the words), otherwise as a row with the change type `gap`
@@ -65,9 +66,10 @@ a snapshot is as large as its table. If it cannot be split it is one transaction
 A position inside a snapshot is stored as atomically as a complete version, and fenced likewise. The next position, the
 commit that closes the version, or a `reset` replaces it.
 
-`demands` lists your demands on the pipeline: `Demands()` is none. For a destination that identifies rows by a `key`,
-both images of an update come together, and a single image belongs to a row whose key was added or removed. If your
-transactions must be small, or must not stay open, `demands` gives the limits, and how long to wait (`max_quiet_s`).
+`demands` lists your demands on the pipeline: `Demands()` is none. A copy of the table needs the `whole` table. For a
+destination that identifies rows by a `key`, both images of an update come together, and a single image belongs to a row
+whose key was added or removed. If your transactions must be small, or must not stay open, `demands` gives the limits,
+and how long to wait (`max_quiet_s`).
 
 `distributes` is True if several processes may write at once, each with a sink of the same options and with app_ids that
 no other process has: no operation of one may fence, hide or wait for another's app_id. Spark's executors then write a

@@ -212,11 +212,13 @@ class Template:
 
 
 def fill(options: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the options of a sink with the names of a table in its path, in names of topics and in their pattern."""
+    """Return the options of a sink with the names of a table in its path, its table, its topics and their pattern."""
     filled = dict(options)
     for option, value in options.items():
         if isinstance(value, str) and option == "path":
             filled[option] = value.replace(PLACEHOLDER, "/".join(names))
+        elif isinstance(value, str) and option == "table":
+            filled[option] = value.replace(PLACEHOLDER, "_".join(names))
         elif isinstance(value, str) and option.endswith("topic"):
             filled[option] = value.replace(PLACEHOLDER, ".".join(names))
         elif option == "topics":
@@ -230,10 +232,10 @@ def fill(options: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 def target_faults(options: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, str]]:
     """Yield the option (empty: none), the reason and the next step where tables of a template would share a target."""
-    targets = [option for option in ("path", "topic") if isinstance(options.get(option), str)]
+    targets = [option for option in ("path", "topic", "table") if isinstance(options.get(option), str)]
     remedy = f'Add it, for example path = "/data/{PLACEHOLDER}_changes" or topic = "sales.{PLACEHOLDER}".'
     if not targets:
-        yield (), f"has no path or topic with {PLACEHOLDER}: all tables would share one target", remedy
+        yield (), f"has no path, topic or table with {PLACEHOLDER}: all tables would share one target", remedy
     for option in targets:
         if PLACEHOLDER not in options[option]:
             yield (option,), f"has no {PLACEHOLDER}: all tables would share it", remedy

@@ -110,6 +110,7 @@ __all__ = ["Findings", "examine", "load"]
 
 T = TypeVar("T")
 
+_FILE_URL: Final = "sqlite:///"
 # The length of the key of a sink's table: pipelines, the name, sink.
 _SINK_DEPTH: Final = 3
 
@@ -339,6 +340,8 @@ class _Checks:
             found[option] = value
             if isinstance(value, Mapping):
                 found[option] = self._with_paths((*key, option), value, refused)
+            elif option == "url" and isinstance(value, str) and value.startswith(_FILE_URL):
+                found[option] = f"{_FILE_URL}{self._attempt((*key, option), self._file(value[len(_FILE_URL) :])) or ''}"
             elif isinstance(value, str) and (option == "path" or (value and _is_local_path(option))):
                 # The folder of a sink may be in a store.
                 is_target = option == "path" and len(key) == _SINK_DEPTH

@@ -182,6 +182,8 @@ class Pipeline:
             raise ConfigError("start", reason, EARLIER)
         if not self._loss.is_known:
             await check_new(self._name, self._table, await self._table.table_id(), session.sink)
+        if session.sink.demands.whole and start.version > 0 and not start.snapshot:
+            return ResumePoint(min(start.version, await self._table.latest()), snapshot=True, fresh=True)
         return ResumePoint(start.version, start.snapshot, fresh=True)
 
     async def _seek(self, session: Session, point: ResumePoint, last: int | None) -> None:

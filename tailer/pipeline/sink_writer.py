@@ -21,12 +21,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.engine.look_ahead import AHEAD_BYTES, PrefetchedBatches, patiently
-from tailer.errors import CommitUnknown, SinkFenced, SinkRejected
+from tailer.errors import ChangesUnavailable, CommitUnknown, SinkFenced, SinkRejected
 from tailer.events import CHANGE_TYPE, ChangeBatch, ChangeType, Gap, SchemaChange
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.status import Committed
 from tailer.plan import ChangePlan, Position, output_schema
-from tailer.schema.changes import describe_changes
+from tailer.schema.changes import describe_changes, former_names
+from tailer.schema.columns import dropped_column
 from tailer.sink import Progress, Sink, SinkTransaction, app_id_of
 
 __all__ = ["SinkWriter", "TransactionSize"]
@@ -234,12 +235,15 @@ class SinkWriter:
         if changes and self._position is not None and self._position.closes_version:
             # The versions before the change are delivered even if the sink refuses it.
             await self.commit()
+        if changes and self._sink.demands.whole:
+            _check_restored(plan, before, schema)
         transaction = await self._open(plan.table_id, plan.version, before)
         self.schema = schema
         if changes:
             _log.info("%s: version %d changes the schema: %s", self._name, plan.version, "; ".join(changes))
             rows_before, rows = output_schema(before), output_schema(schema)
-            event = SchemaChange(plan.table_id, plan.version, plan.timestamp_ms, rows_before, rows, changes)
+            origins = former_names(before, schema)
+            event = SchemaChange(plan.table_id, plan.version, plan.timestamp_ms, rows_before, rows, changes, origins)
             await transaction.announce(event)
         return transaction
 
@@ -269,6 +273,13 @@ class SinkWriter:
         if self._sink.distributes or found is not None:
             await self._sink.reset(Progress(app_id, Position.end(version - 1)))
         _log.info("%s: version %d replaces the table; continuing as %s", self._name, version, app_id)
+
+
+def _check_restored(plan: ChangePlan, before: pa.Schema, after: pa.Schema) -> None:
+    """Raise `ChangesUnavailable` where RESTORE brings a column back: no change reports its values in unchanged rows."""
+    if plan.operation == "RESTORE" and (column := dropped_column(after, before)) is not None:
+        reason = f"RESTORE brought column {column} back, with values that no change reports"
+        raise ChangesUnavailable(plan.table, plan.version, reason)
 
 
 def _end_of(batch: ChangeBatch) -> Position:

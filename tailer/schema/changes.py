@@ -14,7 +14,7 @@ from tailer.schema.char_types import char_notes
 from tailer.schema.columns import column_id, widens
 from tailer.schema.identity import identified
 
-__all__ = ["describe_changes"]
+__all__ = ["describe_changes", "former_names"]
 
 
 def describe_changes(before: pa.Schema, after: pa.Schema) -> tuple[str, ...]:
@@ -27,6 +27,13 @@ def describe_changes(before: pa.Schema, after: pa.Schema) -> tuple[str, ...]:
         return ()
     old, new = (pa.struct(list(schema)) for schema in identified([before, after]))
     return tuple(_differences(old, new, ""))
+
+
+def former_names(before: pa.Schema, after: pa.Schema) -> dict[str, str]:
+    """Return the name in `before` of each column of `after` that is there, by its name in `after`."""
+    old, new = identified([before, after])
+    names = {column_id(each): each.name for each in old}
+    return {each.name: names[column_id(each)] for each in new if column_id(each) in names}
 
 
 def _differences(before: pa.StructType, after: pa.StructType, above: str) -> Iterator[str]:

@@ -46,13 +46,15 @@ class Demands:
     `key`: the columns by which the destination identifies rows. Both images of an update then come together, and a
     single image belongs to a row whose key was added or removed by the version. `max_rows`, `max_bytes` (of Arrow
     memory): the limits of a transaction; None: no limit. `max_quiet_s`: how long an open transaction may wait for rows;
-    None: no limit.
+    None: no limit. `whole`: whether the destination needs all rows of the table: a first start that would leave out
+    versions begins with a snapshot instead.
     """
 
     key: tuple[str, ...] = ()
     max_rows: int | None = None
     max_bytes: int | None = None
     max_quiet_s: float | None = None
+    whole: bool = False
 
 
 class SinkTransaction(ABC):

@@ -15,7 +15,15 @@ import pytest
 from deltalake import DeltaTable
 
 from tailer.events import METADATA_FIELDS
-from tests.support.daemon.process import Daemon, Delivered, DeltaDestination, Destination, FilesDestination, delivered
+from tests.support.daemon.process import (
+    Daemon,
+    Delivered,
+    DeltaDestination,
+    Destination,
+    FilesDestination,
+    SqlDestination,
+    delivered,
+)
 from tests.support.follow import follow
 from tests.support.histories.long_history import Change, LongHistory
 from tests.support.seeds import repeats
@@ -32,10 +40,16 @@ select = "concat('row ', CAST(id AS STRING)) AS name, id"
 """
 OF_ONE_IMAGE: Final = {"update_preimage": "delete", "update_postimage": "insert"}
 
+DESTINATIONS: Final[dict[str, Callable[[Path, str], Destination]]] = {
+    "delta": DeltaDestination,
+    "files": FilesDestination,
+    "sql": SqlDestination,
+}
+
 Rows = Callable[[Delivered], Delivered]
 
 
-@pytest.fixture(params=["delta", "files"])
+@pytest.fixture(params=["delta", "files", "sql"])
 def kind(request: pytest.FixtureRequest) -> str:
     """The kind of the sink."""
     return str(request.param)
@@ -62,8 +76,7 @@ def history(tmp_path: Path, kind: str, commits: int) -> LongHistory:
 @pytest.fixture
 def destination(tmp_path: Path, kind: str, history: LongHistory) -> Destination:
     """The destination of its changes."""
-    make = DeltaDestination if kind == "delta" else FilesDestination
-    return make(tmp_path / "target", f"orders/{history.table_id}")
+    return DESTINATIONS[kind](tmp_path / "target", f"orders/{history.table_id}")
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ NEED_EXTRAS: Final = {
     "urllib3": {"tailer.stores.s3."},
     "obstore": {"tailer.stores.cloud."},
     "deltalake": {"tailer_sinks.delta."},
+    "psycopg": {"tailer_sinks.sql.databases.postgresql."},
     "lance": {"tailer.formats.lance.rows.fragments."},
     "numpy": {"tailer.variant.batch."},
     "fastavro": {"tailer_sinks.encoding.avro."},

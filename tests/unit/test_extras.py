@@ -16,7 +16,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DAEMON: Final = {"prometheus_client", "click", "rich"}
 STORES: Final = {"aiobotocore", "aiohttp", "botocore"}
-SINKS: Final = {"kafka", "crc32c", "lz4", "confluent_kafka", "deltalake", "fastavro", "httpx2"}
+SINKS: Final = {"kafka", "crc32c", "lz4", "confluent_kafka", "deltalake", "fastavro", "httpx2", "psycopg"}
 
 # Libraries that must not be imported: an executor, or an installation without extras, may lack them.
 ON_EXECUTORS: Final = "tailer.spark.engine.worker, tailer.spark.source.data_source, tailer.spark.write.appends"

@@ -6,6 +6,8 @@ readable for ever. `tests/integration/test_old_targets.py` finishes the unfinish
 
 import base64
 import json
+import sqlite3
+from contextlib import closing
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -72,6 +74,8 @@ from tailer_sinks.kafka.encoders import key_form, source_of
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.options import read
 from tailer_sinks.kafka.progress import Count, Entry, decode, encode
+from tailer_sinks.sql.records import schema_from_text
+from tailer_sinks.sql.sink import SqlSink
 from tailer_sinks.testing.rows import change_batch, numbered
 from tailer_sinks.testing.snapshots import inside, part
 from tailer_sinks.testing.suite import APP, SCHEMA, deliver, up_to
@@ -346,6 +350,50 @@ async def test_the_state_table(tmp_path: Path) -> None:
     created = (tmp_path / "_delta_log" / "00000000000000000000.json").read_text()
     metadata = next(action for line in created.splitlines() if (action := json.loads(line).get("metaData")))
     assert metadata["configuration"] == {"lakeTailer.progress": "1"}
+
+
+# Tables of the `sql` sink.
+
+COLUMNS: Final = (
+    "/////6gAAAAQAAAAAAAKAAwABgAFAAgACgAAAAABBAAMAAAACAAIAAAABAAIAAAABAAAAAIAAABEAAAABAAAANT///8AAAEFEAAA"
+    "ABwAAAAEAAAAAAAAAAQAAABuYW1lAAAAAAQABAAEAAAAEAAUAAgABgAHAAwAAAAQABAAAAAAAAECEAAAABwAAAAEAAAAAAAAAAIA"
+    "AABpZAAACAAMAAgABwAIAAAAAAAAAUAAAAA="
+)
+
+
+@pytest.mark.anyio
+async def test_tables_of_the_sql_sink(tmp_path: Path) -> None:
+    file, app_id = tmp_path / "shop.db", "orders/5f0c"
+    sink = SqlSink.configure("orders", {"url": f"sqlite:///{file}", "key": ["id"]})
+    part_of_it = part(7, 0, 3)
+
+    def rows(query: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(file)) as connection:
+            return connection.execute(query).fetchall()
+
+    await deliver(sink, part_of_it, app_id=app_id, progress=replace(inside(part_of_it), app_id=app_id))
+    (progress,) = rows("SELECT format, app_id, version, task, row, parts FROM lake_tailer_progress")
+    (waiting,) = json.loads(progress[-1])
+    assert progress[:-1] == (1, "orders/5f0c", 7, 2**62, 2)
+    assert schema_from_text(waiting.pop("schema")) == part_of_it.rows.schema
+    assert waiting == {
+        "origins": None,
+        "table": "lake_tailer_part_f6692479f9fa0d95_0",
+        "versions": [7, 7],
+        "deletes": False,
+        "replace": True,
+        "changed_us": 1_772_366_400_000_007,
+    }
+    names = [name for _, name, *_ in rows(f"PRAGMA table_info({waiting['table']})")]
+    assert names == ["id", "name", "_commit_version", "_change_type"]
+    await deliver(sink, part(7, 1, 3), app_id=app_id)
+    await sink.aclose()
+    assert rows("SELECT * FROM lake_tailer_progress") == [(1, "orders/5f0c", 7, 2**63 - 1, 2**63 - 1, None)]
+    (mirror,) = rows("SELECT * FROM lake_tailer_mirrors")
+    assert mirror[:6] == ("orders", "orders", "orders/5f0c", "mirror", 7, "2026-03-01T12:00:00.000007+00:00")
+    assert mirror[7] == '{"configured": ["id"], "columns": ["id"]}'
+    assert mirror[8] == COLUMNS
+    assert schema_from_text(COLUMNS).names == ["id", "name"]
 
 
 # Folders of files.

@@ -119,6 +119,12 @@ SINKS: Final = (
     (f"{OWN}.kafka.clients.python_*", f"{OWN}.kafka.* {OWN}.encoding.* {PORTS}", "kafka pyarrow"),
     (f"{OWN}.kafka {OWN}.kafka.*", f"{OWN} {OWN}.kafka.* {OWN}.encoding.* {PORTS}", "anyio msgspec pyarrow"),
     (f"{OWN}.memory", f"{OWN} {PORTS}", "anyio msgspec pyarrow"),
+    (f"{OWN}.sql.databases.postgresql", f"{OWN}.sql.* {OWN}.encoding.* {PORTS}", "psycopg pyarrow"),
+    (
+        f"{OWN}.sql {OWN}.sql.*",
+        f"{OWN} {OWN}.sql.* {OWN}.encoding.* tailer.schema.exact_types {PORTS}",
+        "anyio msgspec pyarrow",
+    ),
     (f"{OWN}.stdout", f"{OWN} {OWN}.encoding.* {PORTS}", "anyio msgspec rich"),
     (f"{OWN}.testing {OWN}.testing.*", f"{OWN}.testing.* {OWN}.encoding.* {PORTS}", "anyio pyarrow pytest"),
 )

@@ -1,14 +1,16 @@
 """The real daemon as a process, and its destinations, read without it."""
 
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -28,6 +30,7 @@ __all__ = [
     "Destination",
     "FilesDestination",
     "SmallDaemon",
+    "SqlDestination",
     "delivered",
     "peak_mb",
 ]
@@ -117,6 +120,36 @@ class FilesDestination:
         for file in self._files():
             rows: list[dict[str, Any]] = [msgspec.json.decode(line) for line in file.read_bytes().splitlines()]
             yield list(delivered(pa.Table.from_pylist(rows))) if rows else []
+
+
+@dataclass
+class SqlDestination:
+    """A log of changes in a file of SQLite."""
+
+    path: Path
+    app_id: str
+
+    @property
+    def sink(self) -> str:
+        """The sink's table in the configuration."""
+        return f'kind = "sql"\nurl = "sqlite:///{self.path}"\nmode = "append"\n'
+
+    def reached(self) -> int:
+        """See `Destination.reached`."""
+        if not self.path.exists():
+            return -1
+        with closing(sqlite3.connect(self.path)) as connection, suppress(sqlite3.OperationalError):
+            (found,) = connection.execute("SELECT max(version) FROM lake_tailer_mirrors").fetchone()
+            return -1 if found is None else int(found)
+        return -1
+
+    def transactions(self) -> Iterator[Delivered]:
+        """See `Destination.transactions`. A table does not show them, so that each version counts as one."""
+        query = "SELECT _commit_version, _change_type, id, _commit_timestamp FROM orders ORDER BY 1, _task, _row"
+        with closing(sqlite3.connect(self.path)) as connection:
+            rows = connection.execute(query).fetchall()
+        for _, version in groupby(rows, key=lambda row: row[0]):
+            yield [(number, kind, one, _millis(moment)) for number, kind, one, moment in version]
 
 
 def delivered(table: pa.Table) -> Iterator[tuple[int, str, int, int]]:

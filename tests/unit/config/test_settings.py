@@ -125,6 +125,9 @@ def test_paths_are_relative_to_the_file_not_to_where_we_are(tmp_path: Path, monk
     monkeypatch.chdir(tmp_path / "elsewhere")
     (orders,) = load(Path("../tailer.toml")).pipelines
     assert (orders.table, orders.target) == (str(tmp_path / "orders"), str(tmp_path / "copy"))
+    written(tmp_path, '[pipelines.orders]\ntable = "orders"\nsink = {kind = "sql", url = "sqlite:///shop.db"}\n')
+    (orders,) = load(Path("../tailer.toml")).pipelines
+    assert orders.sink_options["url"] == f"sqlite:///{tmp_path}/shop.db"
 
 
 def test_options_of_a_sink_that_are_paths_are_so_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +241,12 @@ FAULTS: list[tuple[str, str, str, str]] = [
     ("[pipelines.a]\ntable = 'x'\nsink = {}", "pipelines.a.sink.kind", "is missing", "kind"),
     (PIPELINE.replace('"delta"', '"delat"'), "pipelines.orders.sink", "no sink of kind 'delat'", "mean 'delta'?"),
     (PIPELINE.replace('"delta"', '"Kafka"'), "pipelines.orders.sink", "no sink of kind 'Kafka'", "mean 'kafka'?"),
-    (PIPELINE.replace('"delta"', '"sql"'), "pipelines.orders.sink", "no sink of kind 'sql'", "Installed kinds: delta"),
+    (
+        PIPELINE.replace('"delta"', '"mail"'),
+        "pipelines.orders.sink",
+        "no sink of kind 'mail'",
+        "Installed kinds: delta",
+    ),
     (
         PIPELINE.replace('"delta"', '"memory"'),
         "pipelines.orders.sink",

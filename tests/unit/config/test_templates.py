@@ -106,6 +106,12 @@ def test_topics_that_a_column_names_have_the_name_of_the_table(tmp_path: Path) -
     assert found.sink_options["topics"] == r"x[.]eu\.sales_orders[.][a-z]{2}"
 
 
+def test_names_of_tables_of_databases(tmp_path: Path) -> None:
+    sink = '{kind = "sql", url = "sqlite:///shop.db", table = "x_{table}"}'
+    text = TEMPLATE.replace('{kind = "delta", path = "copies/{table}"}', sink).replace("sales/*", "*/sales_*")
+    assert expanded(tmp_path, text, "eu", "sales_orders").sink_options["table"] == "x_eu_sales_orders"
+
+
 def test_a_placeholder_means_nothing_to_other_pipelines(tmp_path: Path) -> None:
     (tmp_path / "tailer.toml").write_text(TEMPLATE.replace("*", "orders"))
     (orders,) = load(tmp_path / "tailer.toml").pipelines
@@ -120,7 +126,7 @@ def test_a_placeholder_means_nothing_to_other_pipelines(tmp_path: Path) -> None:
             'delta", path = "copies/{table}"',
             'kafka", bootstrap_servers = "h:1"',
             "pipelines.sales.sink",
-            "has no path or topic with {table}: all tables would share one target",
+            "has no path, topic or table with {table}: all tables would share one target",
         ),
         (
             'delta", path = "copies/{table}"',

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.plan import add_row_ids
-from tailer.schema.changes import describe_changes
+from tailer.schema.changes import describe_changes, former_names
 from tailer.schema.columns import FIELD_ID, PHYSICAL_NAME
 
 INT, LONG, TEXT = pa.int32(), pa.int64(), pa.string()
@@ -145,3 +145,11 @@ def test_a_field_id_that_is_given_to_another_column() -> None:
 def test_row_ids_stay_what_they_are() -> None:
     before, after = pa.schema([("a", LONG)]), pa.schema([("a", LONG), ("b", LONG)])
     assert describe_changes(add_row_ids(before), add_row_ids(after)) == ("column b int64 was added",)
+
+
+def test_former_names_follow_columns_and_not_their_names() -> None:
+    before = pa.schema([mapped("a", "1"), mapped("b", "2"), mapped("c", "3")])
+    after = pa.schema([mapped("b", "1"), mapped("a", "2"), mapped("c", "4"), mapped("d", "5")])
+    assert former_names(before, after) == {"b": "a", "a": "b"}
+    plain = pa.schema([("a", LONG), ("b", TEXT)])
+    assert former_names(plain, pa.schema([("b", TEXT), ("x", LONG)])) == {"b": "b"}

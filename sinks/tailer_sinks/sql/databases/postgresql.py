@@ -1,0 +1,287 @@
+"""PostgreSQL, by psycopg 3.
+
+Rows are sent by `COPY`, in its text format, which Arrow builds a column at a time. Dates and moments are sent as Julian
+days, because PostgreSQL reads these for all years that it has. Texts of PostgreSQL cannot have the character U+0000.
+"""
+
+import re
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from os import dup
+from typing import Any, Final
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg.conninfo import make_conninfo
+
+from tailer.errors import CommitUnknown, SinkError, SinkRejected, SinkUnavailable
+from tailer_sinks.encoding.flat import slices
+from tailer_sinks.sql.databases.dialect import Connection, UniqueViolationError, quoted
+from tailer_sinks.sql.databases.texts import TEXT, Convert, NoText, holds_json, json_texts
+
+__all__ = ["PostgreSql", "copied", "prepared"]
+
+_SETTINGS: Final[dict[str, Any]] = {
+    "application_name": "lake-tailer",
+    "client_encoding": "utf8",
+    "options": "-c timezone=UTC -c datestyle=ISO",
+    "connect_timeout": 10,
+    # A connection whose other end is silent is given up after a minute.
+    "keepalives_idle": 15,
+    "keepalives_interval": 15,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+_EPOCH_DAY: Final = pa.scalar(2_440_588, pa.int64())  # the Julian day of 1970-01-01
+_US_PER_DAY: Final = 86_400_000_000
+_MARK: Final = re.compile(r'"(?:[^"]|"")*"|\?|%')
+_NUL: Final = "\0"
+_NUL_IN_JSON: Final = r"(^|[^\\])(\\\\)*\\u0000"
+# Classes of errors that may pass: connection, rollback of a transaction, resources, operators, the system.
+_MAY_PASS: Final = ("08", "40", "53", "55", "57", "58", "25")
+_TYPES: Final = {
+    pa.bool_(): "boolean",
+    pa.int8(): "smallint",
+    pa.int16(): "smallint",
+    pa.int32(): "integer",
+    pa.int64(): "bigint",
+    pa.float32(): "real",
+    pa.float64(): "double precision",
+    pa.string(): "text",
+    pa.large_string(): "text",
+    pa.null(): "text",
+    pa.binary(): "bytea",
+    pa.large_binary(): "bytea",
+    pa.date32(): "date",
+    pa.timestamp("us"): "timestamp",
+    pa.timestamp("us", "UTC"): "timestamptz",
+    pa.time64("us"): "time",
+}
+
+
+class PostgreSql:
+    """The database at `url`, for the sink called `name`. `schema`: of the tables; None: the user's."""
+
+    name_bytes: Final = 63
+
+    def __init__(self, name: str, url: str, password: str | None, schema: str | None) -> None:
+        self.name = name
+        self.url = url
+        self.schema = schema
+        self._password = password
+
+    def is_there(self) -> bool:
+        """See `Dialect.is_there`."""
+        return True
+
+    def connect(self) -> Connection:
+        """See `Dialect.connect`."""
+        settings: dict[str, Any] = (
+            {**_SETTINGS} if self._password is None else {**_SETTINGS, "password": self._password}
+        )
+        try:
+            connection = psycopg.connect(make_conninfo(self.url, **settings), autocommit=True)
+        except psycopg.OperationalError as error:
+            raise SinkUnavailable(self.name, f"no connection to PostgreSQL: {_first_line(error)}") from None
+        except psycopg.ProgrammingError as error:
+            reason = f"the url has an option that libpq does not take: {_first_line(error)}"
+            raise SinkRejected(self.name, reason, "See PostgreSQL's page on connection URIs.") from None
+        return _PostgreSqlConnection(self.name, connection)
+
+    def type_of(self, kind: pa.DataType) -> str | None:
+        """See `Dialect.type_of`."""
+        if pa.types.is_decimal(kind):
+            return f"numeric({kind.precision}, {kind.scale})"
+        if holds_json(kind):
+            try:
+                json_texts(kind)
+            except NoText:
+                return None
+            return "jsonb"
+        return "bytea" if pa.types.is_fixed_size_binary(kind) else _TYPES.get(kind)
+
+    def name_of(self, table: str) -> str:
+        """See `Dialect.name_of`."""
+        return quoted(table) if self.schema is None else f"{quoted(self.schema)}.{quoted(table)}"
+
+    def has_table(self, connection: Connection, table: str) -> bool:
+        """See `Dialect.has_table`."""
+        return connection.query("SELECT to_regclass(?) IS NOT NULL", [self.name_of(table)]) == [(True,)]
+
+    def empty(self, connection: Connection, table: str) -> None:
+        """See `Dialect.empty`."""
+        connection.execute(f"TRUNCATE {table}")
+
+    def analyze(self, connection: Connection, table: str) -> None:
+        """See `Dialect.analyze`."""
+        connection.execute(f"ANALYZE {table}")
+
+    def widen(
+        self, table: str, column: str, narrow: pa.DataType, wide: pa.DataType, *, is_key: bool
+    ) -> list[str] | None:
+        """See `Dialect.widen`."""
+        kind = self.type_of(wide)
+        if kind == self.type_of(narrow):
+            return []
+        value = "NULL" if pa.types.is_null(narrow) else f"{quoted(column)}::{kind}"
+        return [f"ALTER TABLE {table} ALTER COLUMN {quoted(column)} TYPE {kind} USING {value}"]
+
+
+class _PostgreSqlConnection:
+    def __init__(self, name: str, connection: psycopg.Connection[Any]) -> None:
+        self._name = name
+        self._connection = connection
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> int:
+        with self._translated():
+            return self._connection.execute(*prepared(statement, parameters)).rowcount
+
+    def query(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self._translated():
+            return self._connection.execute(*prepared(statement, parameters)).fetchall()
+
+    def load(self, table: str, rows: pa.RecordBatch) -> None:
+        if not len(rows):
+            return
+        statement = f"COPY {table} FROM STDIN".encode()
+        with (
+            self._translated(rows.schema.names),
+            self._connection.cursor() as cursor,
+            cursor.copy(statement) as copy,
+        ):
+            for part in slices(rows):
+                copy.write(copied(self._name, part))
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        self.execute("BEGIN")
+        try:
+            yield
+        except BaseException:
+            # A connection that is lost has no transaction any more.
+            with suppress(SinkError):
+                self.execute("ROLLBACK")
+            raise
+        try:
+            self.execute("COMMIT")
+        except SinkUnavailable as error:
+            raise CommitUnknown(self._name, error.reason) from error
+
+    def interrupt(self) -> None:
+        # The server may be the one that does not answer, so no request is sent to it.
+        with suppress(OSError, psycopg.Error), socket.socket(fileno=dup(self._connection.fileno())) as end:
+            end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @contextmanager
+    def _translated(self, columns: Sequence[str] = ()) -> Iterator[None]:
+        """Translate errors. Details of PostgreSQL's errors have values of rows, and are left out."""
+        try:
+            yield
+        except psycopg.errors.UniqueViolation:
+            raise UniqueViolationError from None
+        except psycopg.Error as error:
+            state = error.sqlstate or ""
+            if not state or state.startswith(_MAY_PASS):
+                raise SinkUnavailable(self._name, f"PostgreSQL: {_first_line(error)}") from None
+            what = f"{type(error).__name__}, {state}"
+            if state.startswith(("22", "23", "54")):  # of values, whose messages may have them
+                found = re.search(r"column (.*?)(?:: |$)", error.diag.context or "")
+                column = error.diag.column_name or (found[1] if found else "")
+                place = f"a value of column {column}" if column in columns else "a value of a row"
+                remedy = "Leave the column out, or change it with select."
+                raise SinkRejected(self._name, f"PostgreSQL refuses {place} ({what})", remedy) from None
+            reason = f"PostgreSQL refuses: {error.diag.message_primary} ({what})"
+            raise SinkRejected(self._name, reason, "See what the database says.") from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def prepared(statement: str, parameters: Sequence[Any]) -> tuple[bytes, Sequence[Any] | None]:
+    """Return a statement as psycopg takes it. Without parameters it is sent as it is."""
+    if not parameters:
+        return statement.encode(), None
+    marks = {"?": "%s", "%": "%%"}
+    return _MARK.sub(lambda found: marks.get(found[0], found[0].replace("%", "%%")), statement).encode(), parameters
+
+
+def copied(name: str, rows: pa.RecordBatch) -> pa.Buffer:
+    """Return rows in the text format of COPY."""
+    columns = [_texts(name, field, column) for field, column in zip(rows.schema, rows.columns, strict=True)]
+    lines = pc.binary_join_element_wise(
+        *columns, pa.scalar("\t", TEXT), null_handling="replace", null_replacement="\\N"
+    )
+    lines = pc.binary_join_element_wise(lines, pa.scalar("\n", TEXT), pa.scalar("", TEXT))
+    return lines.buffers()[2]
+
+
+def _texts(name: str, field: pa.Field, column: pa.Array) -> pa.Array:
+    kind = column.type
+    try:
+        texts = _converter(kind)(column)
+    except NoText as error:
+        raise SinkRejected(name, f"column {field.name} {error}", "Leave the column out.") from error
+    if not (holds_json(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        return texts
+    is_json = holds_json(kind)
+    has_nul = pc.match_substring_regex(texts, _NUL_IN_JSON) if is_json else pc.match_substring(texts, _NUL)
+    if pc.any(has_nul).as_py():
+        reason = f"column {field.name} has a text with the character U+0000, which texts of PostgreSQL cannot have"
+        raise SinkRejected(name, reason, "Leave the column out, or replace the character with select.")
+    return _escaped(texts)
+
+
+def _escaped(texts: pa.Array) -> pa.Array:
+    """Return texts with the characters escaped that COPY would take for something else."""
+    if pc.any(pc.match_substring_regex(texts, r"[\\\t\n\r]")).as_py():
+        for character, escape in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
+            texts = pc.replace_substring(texts, character, escape)
+    return texts
+
+
+@cache
+def _converter(kind: pa.DataType) -> Convert:
+    """Return what turns a column into texts that PostgreSQL reads."""
+    if holds_json(kind):
+        return json_texts(kind)
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return _hex
+    if pa.types.is_date(kind):
+        return lambda column: _days(column.cast(pa.int32()).cast(pa.int64()))
+    if pa.types.is_timestamp(kind):
+        return _moments
+    return lambda column: column.cast(TEXT)
+
+
+def _hex(column: pa.Array) -> pa.Array:
+    """Return bytes in hexadecimal; all of them are converted at once."""
+    column = pa.concat_arrays([column.cast(pa.large_binary())])
+    _, offsets, data = column.buffers()
+    start = column.offset
+    places = pa.Array.from_buffers(pa.int64(), len(column) + 1, [None, offsets], offset=start)
+    doubled = pc.multiply(places, 2)
+    digits = pa.py_buffer((data.to_pybytes() if data is not None else b"").hex().encode())
+    texts = pa.LargeStringArray.from_buffers(len(column), doubled.buffers()[1], digits)
+    with_mark = pc.binary_join_element_wise(pa.scalar("\\\\x", TEXT), texts, pa.scalar("", TEXT))
+    return with_mark if column.null_count == 0 else pc.if_else(column.is_valid(), with_mark, pa.scalar(None, TEXT))
+
+
+def _days(days: pa.Array) -> pa.Array:
+    """Return days since 1970 as Julian days."""
+    return pc.binary_join_element_wise(pa.scalar("J", TEXT), pc.add(days, _EPOCH_DAY).cast(TEXT), pa.scalar("", TEXT))
+
+
+def _moments(column: pa.Array) -> pa.Array:
+    """Return moments in microseconds as Julian days and times of the day."""
+    micros = column.cast(pa.int64())
+    days = pc.divide(micros, _US_PER_DAY)
+    days = pc.if_else(pc.less(micros, pc.multiply(days, _US_PER_DAY)), pc.subtract(days, 1), days)
+    times = pc.subtract(micros, pc.multiply(days, _US_PER_DAY)).cast(pa.time64("us")).cast(TEXT)
+    return pc.binary_join_element_wise(_days(days), times, pa.scalar(" ", TEXT))

@@ -1,0 +1,238 @@
+"""SQLite, by Python's own library.
+
+A file of SQLite has few types, so decimals, dates and moments are text, and booleans are 0 and 1. Columns of floats are
+declared without a type: SQLite would store -0.0 as 0 in a column of type REAL. It has no NaN, for which the column has
+the text `NaN`. The journal is a write-ahead log, so that readers of the file never wait. It is not synced at each
+commit: a loss of power may take the last commits back, rows and progress together.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.errors import CommitUnknown, SinkError, SinkRejected, SinkUnavailable
+from tailer_sinks.encoding.flat import slices
+from tailer_sinks.sql.databases.dialect import Connection, UniqueViolationError, quoted
+from tailer_sinks.sql.databases.texts import NoText, bare_texts, holds_json, json_texts
+
+__all__ = ["Sqlite"]
+
+_NOT_A_DATABASE: Final = "Give another file: this one is not a database of SQLite, or is damaged."
+# Errors that another attempt cannot get past.
+_FINAL: Final = frozenset({"SQLITE_NOTADB", "SQLITE_CORRUPT", "SQLITE_READONLY", "SQLITE_AUTH", "SQLITE_ERROR"})
+_NAN: Final = "NaN"
+
+
+class Sqlite:
+    """The database in the file at `path`, for the sink called `name`. `timeout_s`: how long to wait for its lock."""
+
+    name_bytes: Final = 1 << 16
+
+    def __init__(self, name: str, path: Path, timeout_s: float) -> None:
+        self.name = name
+        self.path = path
+        self.timeout_s = timeout_s
+
+    def is_there(self) -> bool:
+        """See `Dialect.is_there`."""
+        return self.path.exists()
+
+    def connect(self) -> Connection:
+        """See `Dialect.connect`. The file is made if it is not there."""
+        with _translated(self.name):
+            connection = sqlite3.connect(
+                self.path, timeout=self.timeout_s, isolation_level=None, check_same_thread=False
+            )
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = NORMAL")
+            except BaseException:
+                connection.close()
+                raise
+        return _SqliteConnection(self.name, connection)
+
+    def type_of(self, kind: pa.DataType) -> str | None:
+        """See `Dialect.type_of`."""
+        if pa.types.is_floating(kind):
+            return ""
+        if pa.types.is_duration(kind):
+            return None
+        names = (
+            (pa.types.is_boolean, "BOOLEAN"),
+            (pa.types.is_integer, "INTEGER"),
+            (pa.types.is_binary, "BLOB"),
+            (pa.types.is_large_binary, "BLOB"),
+            (pa.types.is_fixed_size_binary, "BLOB"),
+        )
+        return next((name for applies, name in names if applies(kind)), "TEXT" if _converter(kind) else None)
+
+    def name_of(self, table: str) -> str:
+        """See `Dialect.name_of`."""
+        return quoted(table)
+
+    def has_table(self, connection: Connection, table: str) -> bool:
+        """See `Dialect.has_table`."""
+        return bool(connection.query("SELECT 1 FROM main.sqlite_master WHERE lower(name) = lower(?)", [table]))
+
+    def empty(self, connection: Connection, table: str) -> None:
+        """See `Dialect.empty`."""
+        connection.execute(f"DELETE FROM {table}")
+
+    def analyze(self, connection: Connection, table: str) -> None:
+        """See `Dialect.analyze`."""
+
+    def widen(
+        self, table: str, column: str, narrow: pa.DataType, wide: pa.DataType, *, is_key: bool
+    ) -> list[str] | None:
+        """See `Dialect.widen`. Columns of text are changed in place, others are replaced, which a key cannot be."""
+        value = _widened(quoted(column), narrow, wide)
+        if value is None:
+            return []
+        if self.type_of(narrow) == self.type_of(wide):
+            return [f"UPDATE {table} SET {quoted(column)} = {value}"]
+        if is_key:
+            return None
+        wider = quoted(f"lake_tailer_wider {column}")
+        return [
+            f"ALTER TABLE {table} ADD COLUMN {wider} {self.type_of(wide)}",
+            f"UPDATE {table} SET {wider} = {value}",
+            f"ALTER TABLE {table} DROP COLUMN {quoted(column)}",
+            f"ALTER TABLE {table} RENAME COLUMN {wider} TO {quoted(column)}",
+        ]
+
+
+class _SqliteConnection:
+    def __init__(self, name: str, connection: sqlite3.Connection) -> None:
+        self._name = name
+        self._connection = connection
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> int:
+        with _translated(self._name):
+            return self._connection.execute(statement, parameters).rowcount
+
+    def query(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with _translated(self._name):
+            return self._connection.execute(statement, parameters).fetchall()
+
+    def load(self, table: str, rows: pa.RecordBatch) -> None:
+        marks = ", ".join("?" * rows.num_columns)
+        statement = f"INSERT INTO {table} VALUES ({marks})"
+        for part in slices(rows):
+            columns = [
+                _values(self._name, field.name, column) for field, column in zip(part.schema, part.columns, strict=True)
+            ]
+            with _translated(self._name):
+                # One transaction for all of them, which locks only the temporary tables.
+                self._connection.execute("BEGIN")
+                try:
+                    self._connection.executemany(statement, zip(*columns, strict=True))
+                except BaseException:
+                    self._roll_back()
+                    raise
+                self._connection.execute("COMMIT")
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        self.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._roll_back()
+            raise
+        try:
+            self.execute("COMMIT")
+        except SinkError as error:
+            if not self._connection.in_transaction:
+                raise CommitUnknown(self._name, error.reason) from error
+            self._roll_back()
+            raise
+
+    def interrupt(self) -> None:
+        self._connection.interrupt()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            self.execute("ROLLBACK")
+
+
+@contextmanager
+def _translated(name: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.IntegrityError as error:
+        if "UNIQUE" in error.sqlite_errorname or "PRIMARYKEY" in error.sqlite_errorname:
+            raise UniqueViolationError(str(error)) from error
+        raise SinkRejected(name, f"a constraint of the table refuses a row: {error}", "Drop the constraint.") from error
+    except sqlite3.DatabaseError as error:
+        code = getattr(error, "sqlite_errorname", "")
+        if any(code.startswith(final) for final in _FINAL):
+            remedy = _NOT_A_DATABASE if code in ("SQLITE_NOTADB", "SQLITE_CORRUPT") else "See what the database says."
+            raise SinkRejected(name, f"SQLite refuses: {error}", remedy) from error
+        raise SinkUnavailable(name, f"SQLite: {error}") from error
+
+
+def _values(name: str, column: str, values: pa.Array) -> list[Any]:
+    """Return the values of a column as SQLite's library takes them."""
+    convert = _converter(values.type)
+    assert convert is not None, "a column of the table"
+    try:
+        return convert(values)
+    except NoText as error:
+        raise SinkRejected(name, f"column {column} {error}", "Leave the column out.") from error
+
+
+def _converter(kind: pa.DataType) -> Callable[[pa.Array], list[Any]] | None:
+    """Return what turns a column of `kind` into values of SQLite; None: no type of it holds them."""
+    plain = (
+        pa.types.is_boolean,
+        pa.types.is_integer,
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+        pa.types.is_fixed_size_binary,
+        pa.types.is_null,
+    )
+    if any(applies(kind) for applies in plain):
+        return _plain
+    if pa.types.is_floating(kind):
+        return _floats
+    try:
+        convert = json_texts(kind) if holds_json(kind) else bare_texts(kind)
+    except NoText:
+        return None
+    return lambda column: _plain(convert(column))
+
+
+def _plain(column: pa.Array) -> list[Any]:
+    return list(column.to_pylist())
+
+
+def _floats(column: pa.Array) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    if pc.any(pc.is_nan(column)).as_py():
+        values = [_NAN if value is not None and value != value else value for value in values]  # noqa: PLR0124 - NaN
+    return values
+
+
+def _widened(column: str, narrow: pa.DataType, wide: pa.DataType) -> str | None:
+    """Return the expression of a column's values in a wider type; None: they are the same there."""
+    if pa.types.is_null(narrow):
+        return "NULL"
+    if pa.types.is_decimal(wide):
+        scale = narrow.scale if pa.types.is_decimal(narrow) else 0
+        zeros = ("." if scale == 0 and wide.scale else "") + "0" * (wide.scale - scale)
+        return f"CAST({column} AS TEXT) || '{zeros}'"
+    if pa.types.is_integer(narrow) and pa.types.is_floating(wide):
+        return f"CAST({column} AS REAL)"
+    if pa.types.is_date(narrow) and pa.types.is_timestamp(wide):
+        return f"{column} || 'T00:00:00.000000'"
+    return None

@@ -1,0 +1,40 @@
+"""Columns as the texts that databases read: numbers, dates and JSON, a whole column at a time.
+
+The texts are those of `tailer_sinks.encoding.values`. Nested values and Variants are stored as JSON.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.events import is_variant
+from tailer_sinks.encoding.columns import NoText, whole, writer_for
+
+__all__ = ["TEXT", "Convert", "NoText", "bare_texts", "holds_json", "json_texts"]
+
+TEXT: Final = pa.large_string()
+Convert = Callable[[pa.Array], pa.Array]
+
+
+def holds_json(kind: pa.DataType) -> bool:
+    """Return whether values of `kind` are stored as JSON."""
+    return is_variant(kind) or bool(pa.types.is_nested(kind))
+
+
+def json_texts(kind: pa.DataType) -> Convert:
+    """Return what turns columns of `kind` into JSON texts, with the nulls of the column. Raises `NoText`."""
+    writer = writer_for(kind)
+
+    def convert(column: pa.Array) -> pa.Array:
+        texts = whole(writer(column))
+        return texts if column.null_count == 0 else pc.if_else(column.is_valid(), texts, pa.scalar(None, TEXT))
+
+    return convert
+
+
+def bare_texts(kind: pa.DataType) -> Convert:
+    """Return what turns columns of decimals, dates, times or moments into their JSON texts without the quotes."""
+    convert = json_texts(kind)
+    return lambda column: pc.utf8_slice_codeunits(convert(column), 1, -1)

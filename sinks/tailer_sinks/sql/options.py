@@ -1,0 +1,113 @@
+"""The options of a `sql` sink, checked before any I/O."""
+
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
+
+from tailer.errors import ConfigError, SinkRejected, how_to_install
+from tailer_sinks import read_options
+
+__all__ = ["Options", "password_of", "read", "sqlite_file"]
+
+SQLITE = "sqlite:///"
+_POSTGRESQL = ("postgresql", "postgres")
+_LONGEST_NAME = 63  # of a table in PostgreSQL, in bytes
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The options in the configuration."""
+
+    url: str  # "postgresql://user@host:5432/database", or "sqlite:///mirror.db"
+    table: str = ""  # the name of the table; by default the pipeline's name
+    mode: Literal["mirror", "append"] = "mirror"  # keep a table equal to the source, or a log of its changes
+    key: list[str] = []  # of a mirror: the columns that identify a row; by default the row ids of row_ids = true
+    boundary: Literal["version", "chunk"] = "version"  # what becomes visible together; chunk: for append
+    schema: str | None = None  # the schema of PostgreSQL for all tables of the sink; by default the user's
+    password: str | None = None  # of PostgreSQL; keep it in the environment
+    password_file: str | None = None  # a file with the password
+    timeout_s: float = 600.0  # the longest time that one call of the database may take
+
+    def __repr__(self) -> str:
+        """Return a text without the password."""
+        return f"Options(url={self.url!r}, table={self.table!r}, mode={self.mode!r})"
+
+
+def read(name: str, options: Mapping[str, Any]) -> Options:
+    """Read the options of the sink called `name`; no I/O.
+
+    Raises `ConfigError` naming the option; several as an `ExceptionGroup`.
+    """
+    given = read_options(name, options, Options, _check_url, _check_table, _check_others)
+    return msgspec.structs.replace(given, table=given.table or name)
+
+
+def sqlite_file(options: Options) -> Path | None:
+    """Return the file of an SQLite database; None: the url is that of a server."""
+    return Path(options.url.removeprefix(SQLITE)) if options.url.startswith(SQLITE) else None
+
+
+def password_of(name: str, options: Options) -> str | None:
+    """Return the password, from its file if there is one. Raises `SinkRejected` for an unreadable file."""
+    if options.password_file is None:
+        return options.password
+    try:
+        return Path(options.password_file).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeError) as error:
+        reason = f"{options.password_file} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}"
+        raise SinkRejected(name, reason, "Put the secret there, readable for this process only.") from None
+
+
+def _check_url(name: str, options: Options) -> Iterator[ConfigError]:
+    where, url = f"{name}.url", options.url
+    if url.startswith(SQLITE):
+        if url == SQLITE or ":memory:" in url or "?" in url:
+            yield ConfigError(where, "names no file", f'Give a file, such as "{SQLITE}mirror.db".')
+        return
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:  # brackets without an address, or a port that is none
+        parts, port = urlsplit(""), None
+    if parts.scheme not in _POSTGRESQL or not parts.path.strip("/") or port == 0:
+        remedy = f'Give "postgresql://user@host:5432/database" or "{SQLITE}mirror.db".'
+        yield ConfigError(where, "is not the address of a database", remedy)
+    elif parts.password is not None or any(unquote(key).lower() == "password" for key, _ in parse_qsl(parts.query)):
+        remedy = "Leave it out there, and give the option password in the environment, or password_file."
+        yield ConfigError(where, "has a password in it, and addresses are in logs", remedy)
+    elif find_spec("psycopg") is None:
+        yield ConfigError(where, "PostgreSQL needs psycopg", how_to_install("postgresql"))
+
+
+def _check_table(name: str, options: Options) -> Iterator[ConfigError]:
+    given = {"table": options.table or name, "schema": options.schema}
+    for option, value in given.items():
+        if value is None:
+            continue
+        if not value or "\0" in value or len(value.encode()) > _LONGEST_NAME:
+            remedy = f"Give a name of at most {_LONGEST_NAME} bytes."
+            yield ConfigError(f"{name}.{option}", f"{value!r} cannot be a name in a database", remedy)
+        elif value.lower().startswith("lake_tailer_"):
+            reason = "begins with lake_tailer_, as the sink's own tables do"
+            yield ConfigError(f"{name}.{option}", reason, "Give it another name.")
+
+
+def _check_others(name: str, options: Options) -> Iterator[ConfigError]:
+    if len(set(options.key)) < len(options.key):
+        yield ConfigError(f"{name}.key", "names a column twice", "Name each column once.")
+    if options.mode == "append" and options.key:
+        yield ConfigError(f"{name}.key", "is for a mirror", 'Leave it out, or set mode = "mirror".')
+    if options.mode == "mirror" and options.boundary == "chunk":
+        remedy = 'Leave it out, or set mode = "append".'
+        yield ConfigError(f"{name}.boundary", "chunk is not for a mirror, which shows whole versions", remedy)
+    if not 1 <= options.timeout_s <= 86_400:
+        yield ConfigError(f"{name}.timeout_s", f"is {options.timeout_s}", "Give a number from 1 to 86,400.")
+    if options.password is not None and options.password_file is not None:
+        yield ConfigError(f"{name}.password_file", "is given beside the secret itself", "Give one of them.")
+    if options.url.startswith(SQLITE):
+        for option in ("schema", "password", "password_file"):
+            if getattr(options, option) is not None:
+                yield ConfigError(f"{name}.{option}", "is of no use for SQLite", "Leave it out.")

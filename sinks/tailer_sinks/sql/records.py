@@ -1,0 +1,173 @@
+"""The sink's own tables: the progress of streams, and what is known of the tables that they fill.
+
+`lake_tailer_progress` has a row for each app_id. Its position is that of the last committed row. Inside a version whose
+rows are not visible yet, `parts` describes the tables in which they wait (`tailer_sinks.sql.segments`). A row is never
+deleted, so it also says that a pipeline has delivered.
+
+`lake_tailer_mirrors` has a row for each table that a pipeline fills, for people and programs that read the table: the
+version that it has, the time of the last version that changed it, and the time when that was written. `columns` is the
+schema of its rows as Arrow serializes it, `key_columns` the key as configured and as it is called now.
+"""
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tailer.errors import SinkFenced, SinkRejected
+from tailer.plan import Position
+from tailer.sink import pipeline_of
+from tailer_sinks.sql.databases.dialect import Connection, Dialect
+
+__all__ = ["MIRRORS", "PROGRESS", "Entry", "Records", "TableRecord", "schema_from_text", "schema_to_text"]
+
+FORMAT: Final = 1
+PROGRESS: Final = "lake_tailer_progress"
+MIRRORS: Final = "lake_tailer_mirrors"
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_PROGRESS_COLUMNS: Final = (
+    "format INTEGER NOT NULL, app_id TEXT NOT NULL PRIMARY KEY, version BIGINT NOT NULL, task BIGINT NOT NULL, "
+    "row BIGINT NOT NULL, parts TEXT"
+)
+_MIRROR_COLUMNS: Final = (
+    "table_name TEXT NOT NULL PRIMARY KEY, pipeline TEXT NOT NULL, app_id TEXT NOT NULL, mode TEXT NOT NULL, "
+    "version BIGINT NOT NULL, changed_at {moment}, written_at {moment} NOT NULL, key_columns TEXT NOT NULL, "
+    "columns TEXT NOT NULL"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The progress of a stream. `parts`: of a version that is not visible yet; None: nothing waits."""
+
+    position: Position
+    parts: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableRecord:
+    """A table that `pipeline` fills. `configured`: the key as it was given; `key`: as its columns are called now."""
+
+    table: str
+    pipeline: str
+    mode: str
+    schema: pa.Schema
+    configured: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
+
+
+class Records:
+    """The sink's tables in a database. All methods block."""
+
+    def __init__(self, name: str, dialect: Dialect) -> None:
+        self._name = name
+        self._dialect = dialect
+        self._progress = dialect.name_of(PROGRESS)
+        self._mirrors = dialect.name_of(MIRRORS)
+
+    def exist(self, connection: Connection) -> bool:
+        """Return whether the tables are there."""
+        return self._dialect.has_table(connection, PROGRESS)
+
+    def create(self, connection: Connection) -> None:
+        """Create the tables, in the open transaction, where they are not there."""
+        moment = self._dialect.type_of(pa.timestamp("us", "UTC"))
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {self._progress} ({_PROGRESS_COLUMNS})")
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {self._mirrors} ({_MIRROR_COLUMNS.format(moment=moment)})")
+
+    def progress(self, connection: Connection, app_id: str) -> Entry | None:
+        """Read the progress of `app_id`. Raises `SinkRejected` where a later release has written it."""
+        if not self.exist(connection):
+            return None
+        found = connection.query(
+            f"SELECT format, version, task, row, parts FROM {self._progress} WHERE app_id = ?", [app_id]
+        )
+        if not found:
+            return None
+        form, version, task, row, parts = found[0]
+        if form != FORMAT:
+            reason = f"the progress of {app_id} has format {form}, and this release knows format {FORMAT}"
+            raise SinkRejected(self._name, reason, "Install the release that wrote it, or a later one.")
+        return Entry(Position(version, task, row), parts)
+
+    def pipelines(self, connection: Connection) -> set[str]:
+        """Return the pipelines that have progress."""
+        if not self.exist(connection):
+            return set()
+        return {pipeline_of(app_id) for (app_id,) in connection.query(f"SELECT app_id FROM {self._progress}")}
+
+    def swap(self, connection: Connection, app_id: str, before: Entry | None, after: Entry) -> None:
+        """Replace the progress `before`, in the open transaction. Raises `SinkFenced` if it is another one now."""
+        at = after.position
+        if before is None:
+            changed = connection.execute(
+                f"INSERT INTO {self._progress} (format, app_id, version, task, row, parts) VALUES (?, ?, ?, ?, ?, ?) "
+                "ON CONFLICT (app_id) DO NOTHING",
+                [FORMAT, app_id, at.version, at.task, at.row, after.parts],
+            )
+        else:
+            was = before.position
+            changed = connection.execute(
+                f"UPDATE {self._progress} SET version = ?, task = ?, row = ?, parts = ? "
+                "WHERE app_id = ? AND version = ? AND task = ? AND row = ?",
+                [at.version, at.task, at.row, after.parts, app_id, was.version, was.task, was.row],
+            )
+        if changed != 1:
+            raise SinkFenced(self._name, f"{app_id} is not at {None if before is None else before.position} any more")
+
+    def table(self, connection: Connection, table: str) -> TableRecord | None:
+        """Read what is known of a table; None: no pipeline fills it."""
+        if not self.exist(connection):
+            return None
+        found = connection.query(
+            f"SELECT pipeline, mode, columns, key_columns FROM {self._mirrors} WHERE table_name = ?", [table]
+        )
+        if not found:
+            return None
+        pipeline, mode, columns, key = found[0]
+        keys = json.loads(key)
+        return TableRecord(
+            table, pipeline, mode, schema_from_text(columns), tuple(keys["configured"]), tuple(keys["columns"])
+        )
+
+    def note_table(
+        self, connection: Connection, record: TableRecord, app_id: str, version: int, changed_us: int | None
+    ) -> None:
+        """Write what is known of a table that is at `version` now. `changed_us`: when it changed last; None: before."""
+        now = datetime.now(UTC)
+        changed = None if changed_us is None else _EPOCH + timedelta(microseconds=changed_us)
+        keys = json.dumps({"configured": record.configured, "columns": record.key})
+        values: Sequence[Any] = [
+            record.table,
+            record.pipeline,
+            app_id,
+            record.mode,
+            version,
+            None if changed is None else changed.isoformat(),
+            now.isoformat(),
+            keys,
+            schema_to_text(record.schema),
+        ]
+        connection.execute(
+            f"INSERT INTO {self._mirrors} AS known (table_name, pipeline, app_id, mode, version, changed_at, "
+            "written_at, key_columns, columns) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (table_name) DO UPDATE "
+            "SET app_id = excluded.app_id, version = excluded.version, "
+            "changed_at = COALESCE(excluded.changed_at, known.changed_at), written_at = excluded.written_at, "
+            "key_columns = excluded.key_columns, columns = excluded.columns",
+            values,
+        )
+
+
+def schema_to_text(schema: pa.Schema) -> str:
+    """Return a schema as text."""
+    return base64.b64encode(schema.remove_metadata().serialize().to_pybytes()).decode("ascii")
+
+
+def schema_from_text(text: str) -> pa.Schema:
+    """Rebuild a schema from the text that `schema_to_text` returned."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))

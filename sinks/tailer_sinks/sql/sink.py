@@ -1,0 +1,139 @@
+"""The `sql` sink for the pipeline; the package's docstring explains how it works."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Final, Self
+
+import pyarrow as pa
+from anyio import CancelScope, to_thread
+
+from tailer.errors import SinkRejected
+from tailer.events import ChangeBatch, ControlEvent
+from tailer.sink import Demands, Progress, Sink, SinkTransaction
+from tailer_sinks.sql.append import ChangeLog
+from tailer_sinks.sql.databases.dialect import Dialect
+from tailer_sinks.sql.databases.sqlite import Sqlite
+from tailer_sinks.sql.mirror import Mirror
+from tailer_sinks.sql.options import Options, password_of, read, sqlite_file
+from tailer_sinks.sql.stream import Stream
+from tailer_sinks.sql.target import Target
+from tailer_sinks.sql.work import Work, reset
+
+__all__ = ["SqlSink"]
+
+_OPERATOR: Final = ""  # of the stream that asks about all pipelines, which is no app_id
+
+
+class SqlSink(Sink):
+    """A `Sink` that fills a table of a database."""
+
+    splits_snapshots: Final = True
+    splits_versions: Final = True
+
+    def __init__(self, name: str, options: Options) -> None:
+        self.name = name
+        self._options = options
+        self._streams: dict[str, Stream] = {}
+
+    @classmethod
+    def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
+        """Read the options, see `tailer_sinks.sql.options`; no I/O. Raises `ConfigError`."""
+        return cls(name, read(name, options))
+
+    @property
+    def demands(self) -> Demands:
+        """A mirror has all rows of the source, so it begins with a snapshot, or with the first version."""
+        return Demands(whole=self._options.mode == "mirror")
+
+    async def progress(self, app_id: str) -> Progress | None:
+        """Read the progress from the database. None: there is none.
+
+        Raises `SinkUnavailable`, and `SinkRejected` if progress is gone.
+        """
+        found = await to_thread.run_sync(self._stream(app_id).progress)
+        return None if found is None else Progress(app_id, found.position)
+
+    async def has_delivered(self, pipeline: str) -> bool:
+        """Return whether the database has progress of the pipeline. Raises as `progress` does."""
+        return pipeline in await to_thread.run_sync(self._stream(_OPERATOR).pipelines)
+
+    async def check_first_start(self, pipeline: str, table_ids: Sequence[str]) -> None:
+        """Refuse a table that is not this pipeline's, or that has rows of it without progress."""
+        await to_thread.run_sync(self._stream(_OPERATOR).check_new, self._target(_OPERATOR), pipeline)
+
+    async def reset(self, progress: Progress) -> None:
+        """Set progress without rows. Raises `SinkRejected` if rows would be there twice, or a mirror would be none."""
+        if not progress.position.closes_version:
+            raise SinkRejected(self.name, f"{progress.position} is in the middle of a version", "Name a whole version.")
+        stream = self._stream(progress.app_id)
+        await to_thread.run_sync(reset, stream, self._target(progress.app_id), self._options.key, progress.position)
+
+    @asynccontextmanager
+    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator["_SqlTransaction"]:
+        """Begin a transaction on top of the progress that was read last, or else the current one.
+
+        Entering raises `SinkFenced` if another instance has committed since, and `SinkRejected` if the table is not
+        this pipeline's, or has no room for rows of `schema`.
+        """
+        stream, options = self._stream(app_id), self._options
+        chunks = options.boundary == "chunk"
+        begin = partial(Work, stream, self._target(app_id), options.key, schema, chunks=chunks)
+        yield _SqlTransaction(self.name, app_id, await to_thread.run_sync(begin))
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        with CancelScope(shield=True):
+            for stream in self._streams.values():
+                await to_thread.run_sync(stream.close)
+
+    def _stream(self, app_id: str) -> Stream:
+        if app_id not in self._streams:
+            self._streams[app_id] = Stream(self.name, self._dialect(), app_id, self._options.timeout_s)
+        return self._streams[app_id]
+
+    def _target(self, app_id: str) -> Target:
+        options, dialect = self._options, self._dialect()
+        if options.mode == "append":
+            return ChangeLog(self.name, dialect, options.table, app_id)
+        return Mirror(self.name, dialect, options.table, options.key)
+
+    def _dialect(self) -> Dialect:
+        options = self._options
+        if (path := sqlite_file(options)) is not None:
+            return Sqlite(self.name, path, options.timeout_s)
+        from tailer_sinks.sql.databases.postgresql import PostgreSql  # noqa: PLC0415 - its client is an extra
+
+        return PostgreSql(self.name, options.url, password_of(self.name, options), options.schema)
+
+
+class _SqlTransaction(SinkTransaction):
+    """Rows in tables of their own until `commit`."""
+
+    writes_together = True
+
+    def __init__(self, name: str, app_id: str, work: Work) -> None:
+        self._name = name
+        self._app_id = app_id
+        self._work = work
+
+    async def write(self, batch: ChangeBatch) -> None:
+        """See `SinkTransaction.write`."""
+        await self.write_all([batch])
+
+    async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
+        """See `SinkTransaction.write_all`."""
+        await to_thread.run_sync(self._work.write, batches)
+
+    async def announce(self, event: ControlEvent) -> None:
+        """See `SinkTransaction.announce`. Rows that would not fit the table are refused before they come."""
+        await to_thread.run_sync(self._work.announce, event)
+
+    async def commit(self, progress: Progress) -> None:
+        """See `SinkTransaction.commit`. Not cancelled once begun.
+
+        Raises `SinkFenced`, `SinkRejected`, `SinkUnavailable` (nothing was committed) or `CommitUnknown`.
+        """
+        if progress.app_id != self._app_id:
+            raise SinkRejected(self._name, f"progress of {progress.app_id} in a transaction of {self._app_id}")
+        await to_thread.run_sync(self._work.commit, progress.position)

@@ -1,0 +1,144 @@
+"""One stream of the `sql` sink: its connection, and its progress. Blocking, for worker threads only.
+
+Exactly once rests on this (invariants 1, 2, 6): the first statement of the transaction that makes rows visible replaces
+the progress that this instance has read, and fails if it is another one by now. That also locks the progress, so that
+a second instance waits, and is then refused.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from tailer.errors import SinkFenced, SinkRejected
+from tailer.sink import pipeline_of
+from tailer_sinks.sql.databases.dialect import Connection, Dialect, quoted
+from tailer_sinks.sql.records import Entry, Records, TableRecord
+from tailer_sinks.sql.segments import Staging, create_waiting
+from tailer_sinks.sql.target import Target
+
+__all__ = ["Stream"]
+
+_ROWS = "lake_tailer_rows"
+
+
+class Stream:
+    """The stream `app_id` of the sink called `name`. `timeout_s`: how long one call may take.
+
+    `expected`: the progress that was read last, or committed; None is no progress, if it was `asked` for.
+    """
+
+    def __init__(self, name: str, dialect: Dialect, app_id: str, timeout_s: float) -> None:
+        self.name = name
+        self.dialect = dialect
+        self.app_id = app_id
+        self.records = Records(name, dialect)
+        self.expected: Entry | None = None
+        self.asked = False
+        self._timeout_s = timeout_s
+        self._connection: Connection | None = None
+        self._staging: list[Staging] = []
+        self._made = 0
+
+    @contextmanager
+    def connected(self) -> Iterator[Connection]:
+        """Give the connection for one call, which may take `timeout_s`. After an error it is closed."""
+        if self._connection is None:
+            self._connection = self.dialect.connect()
+        connection = self._connection
+        timer = threading.Timer(self._timeout_s, connection.interrupt)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield connection
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            timer.cancel()
+
+    def close(self) -> None:
+        """Close the connection; its temporary tables are gone."""
+        connection, self._connection, self._staging = self._connection, None, []
+        if connection is not None:
+            connection.close()
+
+    def progress(self) -> Entry | None:
+        """Read the progress. Raises `SinkRejected` if there was some, and there is none now."""
+        found = None
+        if self.dialect.is_there():
+            with self.connected() as connection:
+                found = self.records.progress(connection, self.app_id)
+        if found is None and self.expected is not None:
+            reason = f"the progress of {self.app_id} is gone; this instance left it at {self.expected.position}"
+            raise SinkRejected(self.name, reason, "Restore the database. Or choose a new table and a new pipeline.")
+        self.expected, self.asked = found, True
+        return found
+
+    def begin(self, target: Target) -> TableRecord | None:
+        """Check that a transaction can begin, and return what is known of the table.
+
+        Raises `SinkFenced`, `SinkRejected`, `SinkUnavailable`.
+        """
+        before, asked = self.expected, self.asked
+        found = self.progress()
+        if asked and found != before:
+            self.expected = before  # until the pipeline asks for progress again
+            raise SinkFenced(self.name, f"{self.app_id} is at {None if found is None else found.position} now")
+        with self.connected() as connection:
+            return self._record(connection, target, pipeline_of(self.app_id))
+
+    def pipelines(self) -> set[str]:
+        """Return the pipelines that have progress in the database."""
+        if not self.dialect.is_there():
+            return set()
+        with self.connected() as connection:
+            return self.records.pipelines(connection)
+
+    def check_new(self, target: Target, pipeline: str) -> None:
+        """Raise `SinkRejected` if `pipeline`, which has no progress, cannot begin to fill the table."""
+        if not self.dialect.is_there():
+            return
+        with self.connected() as connection:
+            if self._record(connection, target, pipeline) is not None:
+                reason = f"the table {target.table} has rows of {pipeline}, but there is no progress"
+                raise SinkRejected(self.name, reason, "Restore the progress, or set table to another name.")
+
+    def staging(self, connection: Connection, schema: pa.Schema, taken: Sequence[Staging]) -> Staging:
+        """Return an empty temporary table for rows of `schema`, not one of those `taken`."""
+        for each in self._staging:
+            if each.schema.equals(schema) and not any(each is other for other in taken):
+                if each.used:
+                    self.dialect.empty(connection, quoted(each.name))
+                each.used = True
+                return each
+        for each in [each for each in self._staging if not any(each is other for other in taken)]:
+            connection.execute(f"DROP TABLE {quoted(each.name)}")
+            self._staging.remove(each)
+        self._made += 1
+        made = Staging(f"{_ROWS}_{self._made}", schema, used=True)
+        create_waiting(connection, self.dialect, made.name, schema, stays=False)
+        self._staging.append(made)
+        return made
+
+    def _record(self, connection: Connection, target: Target, pipeline: str) -> TableRecord | None:
+        """Return what is known of the table; None: it is not there.
+
+        Raises `SinkRejected` if the table is not this pipeline's, or has another mode, or is gone.
+        """
+        table, remedy = target.table, "Set table to another name, or drop it if nobody needs it."
+        record, is_there = self.records.table(connection, table), self.dialect.has_table(connection, table)
+        reason = None
+        if record is None:
+            reason = f"there is a table {table} that lake-tailer did not make" if is_there else None
+        elif record.pipeline != pipeline:
+            reason = f"pipeline {record.pipeline} fills the table {table}"
+        elif record.mode != target.mode:
+            reason = f'the table {table} was made with mode = "{record.mode}"'
+        elif not is_there:
+            reason = f"the table {table} is gone, and the progress says that it has rows"
+            remedy = "Restore it. Or choose a new table and a new pipeline."
+        if reason is not None:
+            raise SinkRejected(self.name, reason, remedy)
+        return record

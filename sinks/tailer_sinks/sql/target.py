@@ -1,0 +1,194 @@
+"""The port of a table that a pipeline fills, with what a mirror and a log of changes have in common.
+
+A table is filled from *segments*: rows of one schema that wait in a table of their own (`tailer_sinks.sql.segments`).
+A change of the schema begins another segment. The columns of the table change between the two.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+
+from tailer.errors import SinkRejected
+from tailer.events import COMMIT_TIMESTAMP, ChangeBatch, Gap
+from tailer.plan import Position
+from tailer.schema.exact_types import exact_type
+from tailer_sinks.sql.databases.dialect import Connection, Dialect, quoted
+from tailer_sinks.sql.databases.texts import holds_json
+
+__all__ = ["Columns", "Rows", "Target", "alter", "create", "plain_schema"]
+
+
+@dataclass(slots=True)
+class Rows:
+    """Facts about the rows of a segment.
+
+    `versions`: the first and the last one; None: there are no rows. `replace`: they are all rows of the table, whatever
+    it had before. `changed_us`: the time of the last version, in microseconds since 1970; `before_us`: that of the last
+    but one.
+    """
+
+    versions: tuple[int, int] | None = None
+    deletes: bool = False
+    replace: bool = False
+    changed_us: int | None = None
+    before_us: int | None = None
+
+    @property
+    def last(self) -> int | None:
+        """The last version."""
+        return None if self.versions is None else self.versions[1]
+
+    def note(self, batches: Sequence[ChangeBatch], *, deletes: bool) -> None:
+        """Note rows, at least one."""
+        last = batches[-1]
+        before = next((each for each in reversed(batches) if each.version < last.version), None)
+        for each in (batches[0], *([] if before is None else [before]), last):
+            self.reach(each.version, each.rows.column(COMMIT_TIMESTAMP)[-1].cast(pa.int64()).as_py())
+        self.deletes = self.deletes or deletes
+
+    def reach(self, version: int, moment_us: int | None) -> None:
+        """Note that there are rows of `version`, the last one until now."""
+        if self.versions is not None and self.versions[1] < version:
+            self.before_us = self.changed_us
+        self.versions = (version if self.versions is None else self.versions[0], version)
+        self.changed_us = moment_us
+
+    def since(self, version: int) -> "Rows":
+        """Return what is known of the rows of the last version, `version`."""
+        return Rows((version, version), self.deletes, changed_us=self.changed_us)
+
+    def until(self, version: int) -> "Rows":
+        """Return what is known of the rows of the versions up to `version`, the last but one."""
+        assert self.versions is not None, "rows of several versions"
+        return Rows((self.versions[0], version), self.deletes, self.replace, self.before_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """A change of a table's columns to those of `after`.
+
+    `renamed`: old and new names. `widened`: name, old and new type, by new names. `emptied`: columns of other types,
+    which need an empty table.
+    """
+
+    after: pa.Schema
+    dropped: Sequence[str] = ()
+    renamed: Sequence[tuple[str, str]] = ()
+    widened: Sequence[tuple[str, pa.DataType, pa.DataType]] = ()
+    added: Sequence[pa.Field] = ()
+    emptied: Sequence[str] = ()
+    key: tuple[str, ...] = field(default=())
+
+
+class Target(Protocol):
+    """A table.
+
+    `key`: the columns that identify a row; empty: not known yet, or there are none. `may_differ`: whether it may get
+    the columns of other rows without an announcement.
+    """
+
+    table: str
+    key: tuple[str, ...]
+
+    @property
+    def mode(self) -> str:
+        """The option `mode`."""
+        ...
+
+    @property
+    def may_differ(self) -> bool:
+        """See the class."""
+        ...
+
+    def start(self, schema: pa.Schema) -> pa.Schema:
+        """Return the schema of a new table for rows of `schema`. Raises `SinkRejected`."""
+        ...
+
+    def change(self, shape: pa.Schema, after: pa.Schema, origins: Mapping[str, str] | None) -> Columns:
+        """Return how a table with the columns of `shape` gets room for rows of `after`.
+
+        `origins`: the former name of each column that was there; None: columns are known by name. Raises
+        `SinkRejected`.
+        """
+        ...
+
+    def staging(self, shape: pa.Schema, schema: pa.Schema) -> pa.Schema:
+        """Return the schema of rows that wait, for a table with the columns of `shape` and rows of `schema`."""
+        ...
+
+    def staged(self, batches: Sequence[ChangeBatch], staging: pa.Schema, rows: Rows) -> list[pa.RecordBatch]:
+        """Return rows as they wait, and note them in `rows`. Raises `SinkRejected`."""
+        ...
+
+    def gap(self, gap: Gap, staging: pa.Schema) -> pa.RecordBatch | None:
+        """Return the row of a gap; None: all rows of the table follow. Raises `SinkRejected`."""
+        ...
+
+    def constraint(self) -> str:
+        """Return the constraint of a new table."""
+        ...
+
+    def merge(self, connection: Connection, waiting: str, staging: pa.Schema, rows: Rows) -> None:
+        """Bring rows that wait in a table into the table, in the open transaction. Raises `SinkRejected`."""
+        ...
+
+    def reset_refusal(self, connection: Connection, is_known: bool, position: Position) -> tuple[str, str] | None:
+        """Return why progress cannot be set to `position`, and the next step; None: it can.
+
+        `is_known`: whether the table is there.
+        """
+        ...
+
+
+def plain_schema(name: str, dialect: Dialect, schema: pa.Schema) -> pa.Schema:
+    """Return the columns of `schema` with types of the database. Raises `SinkRejected` for a column without any."""
+    fields: list[pa.Field] = []
+    for each in schema:
+        kind = each.type if holds_json(each.type) else exact_type(each.type)
+        if dialect.type_of(kind) is None:
+            reason = f"column {each.name} has type {each.type}, for which the database has no exact type"
+            raise SinkRejected(name, reason, "Leave the column out, or change its type with select.")
+        if len(each.name.encode()) > dialect.name_bytes:
+            reason = (
+                f"column {each.name} has a name of more than {dialect.name_bytes} bytes, which the database would cut"
+            )
+            raise SinkRejected(name, reason, "Give it a shorter name with select.")
+        fields.append(pa.field(each.name, kind))
+    return pa.schema(fields)
+
+
+def create(connection: Connection, dialect: Dialect, target: Target, shape: pa.Schema) -> None:
+    """Create the table, in the open transaction."""
+    columns = [f"{quoted(each.name)} {dialect.type_of(each.type)}{_not_null(target, each.name)}" for each in shape]
+    connection.execute(f"CREATE TABLE {dialect.name_of(target.table)} ({', '.join([*columns, target.constraint()])})")
+
+
+def alter(name: str, connection: Connection, dialect: Dialect, target: Target, change: Columns) -> None:
+    """Change the columns of the table, in the open transaction. Raises `SinkRejected`."""
+    table = dialect.name_of(target.table)
+    if change.emptied and connection.query(f"SELECT 1 FROM {table} LIMIT 1"):
+        reason = f"columns {', '.join(change.emptied)} of {target.table} have another type, and there are rows"
+        raise SinkRejected(name, reason, "Order a snapshot with `tailer resnapshot`, or name another table.")
+    for column in change.dropped:
+        connection.execute(f"ALTER TABLE {table} DROP COLUMN {quoted(column)}")
+    # By names that nobody has: columns may change their names with each other.
+    between = [(old, f"lake_tailer_renamed_{number}", new) for number, (old, new) in enumerate(change.renamed)]
+    for old, name_between, _ in between:
+        connection.execute(f"ALTER TABLE {table} RENAME COLUMN {quoted(old)} TO {quoted(name_between)}")
+    for _, name_between, new in between:
+        connection.execute(f"ALTER TABLE {table} RENAME COLUMN {quoted(name_between)} TO {quoted(new)}")
+    for column, narrow, wide in change.widened:
+        statements = dialect.widen(table, column, narrow, wide, is_key=column in change.key)
+        if statements is None:
+            reason = f"column {column} of the key of {target.table} was widened to {wide}"
+            raise SinkRejected(name, reason, "Order a snapshot with `tailer resnapshot`.")
+        for statement in statements:
+            connection.execute(statement)
+    for each in change.added:
+        connection.execute(f"ALTER TABLE {table} ADD COLUMN {quoted(each.name)} {dialect.type_of(each.type)}")
+
+
+def _not_null(target: Target, column: str) -> str:
+    return " NOT NULL" if column in target.key else ""

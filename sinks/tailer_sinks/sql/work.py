@@ -1,0 +1,286 @@
+"""A transaction of the `sql` sink: its segments, and what is done with them at the end. Blocking.
+
+A position inside a version makes all versions before it visible. The rows of that version are stored, and become
+visible with its last ones.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from tailer.errors import SinkRejected, SinkUnavailable
+from tailer.events import COMMIT_VERSION, ChangeBatch, ControlEvent, Gap
+from tailer.plan import Position
+from tailer.sink import pipeline_of
+from tailer_sinks.sql.databases.dialect import Connection, UniqueViolationError, quoted
+from tailer_sinks.sql.records import Entry, TableRecord
+from tailer_sinks.sql.segments import Segment, create_waiting, described, part_table, parts_from
+from tailer_sinks.sql.stream import Stream
+from tailer_sinks.sql.target import Columns, Target, alter, create
+
+__all__ = ["Work", "reset"]
+
+
+class Work:
+    """An open transaction of `stream`, of which rows of `schema` come first.
+
+    `configured`: the key of the options. `chunks`: whether a part of a version may be visible.
+    Raises as entering `Sink.begin` does.
+    """
+
+    def __init__(
+        self, stream: Stream, target: Target, configured: Sequence[str], schema: pa.Schema, *, chunks: bool
+    ) -> None:
+        self._stream = stream
+        self._target = target
+        self._configured = tuple(configured)
+        self._record = stream.begin(target)
+        self._chunks = chunks
+        self._expected = stream.expected
+        self._segments: list[Segment] = []
+        self._obsolete: list[str] = []
+        self._own_key = target.key
+        if self._record is not None and self._key_stays(self._record):
+            target.key = self._record.key
+        for each in parts_from(None if stream.expected is None else stream.expected.parts):
+            segment = self._add(each["schema"], each["origins"], replace=each["rows"].replace)
+            segment.rows, segment.stored = each["rows"], each["table"]
+        if not self._segments or not self.schema.equals(schema):
+            self._add(schema, None, replace=False)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the next rows."""
+        return self._segments[-1].schema
+
+    def write(self, batches: Sequence[ChangeBatch]) -> None:
+        """Take rows of `schema`. Raises as `SinkTransaction.write` does."""
+        batches = [batch for batch in batches if len(batch)]
+        if not batches:
+            return
+        segment = self._segments[-1]
+        if not batches[0].rows.schema.equals(segment.schema):
+            remedy = "This is a defect of the pipeline: every batch must have the schema that was announced last."
+            raise SinkRejected(self._stream.name, f"rows of another schema at version {batches[0].version}", remedy)
+        if segment.refusal is not None:
+            raise segment.refusal
+        self._load(segment, self._target.staged(batches, segment.staging, segment.rows))
+
+    def announce(self, event: ControlEvent) -> None:
+        """Take an event. Raises as `SinkTransaction.announce` does."""
+        segment = self._segments[-1]
+        if not isinstance(event, Gap):
+            if segment.refusal is not None:
+                raise segment.refusal
+            self._add(event.after, event.origins, replace=False)
+            return
+        row = self._target.gap(event, segment.staging)
+        if row is not None:
+            self._load(segment, [row])
+            segment.rows.reach(event.version, event.timestamp_ms * 1000)
+            return
+        # All rows follow, so nothing that waits is of use.
+        self._obsolete += [each.stored for each in self._segments if each.stored is not None]
+        self._segments = []
+        self._add(segment.schema, None, replace=True)
+
+    def commit(self, position: Position) -> None:
+        """Make the rows visible with the progress; inside a version, those before it.
+
+        Raises as `SinkTransaction.commit` does.
+        """
+        stream, before = self._stream, None if self._expected is None else self._expected.position
+        if before is not None and position <= before:
+            reason = f"progress of {stream.app_id} must continue after {before}, not at {position}"
+            raise SinkRejected(stream.name, reason, "Use `tailer progress reset` to go back.")
+        try:
+            with stream.connected() as connection:
+                for each in self._segments:
+                    if each.waiting is not None and each.rows.deletes:
+                        stream.dialect.analyze(connection, quoted(each.waiting.name))
+                with connection.transaction():
+                    stream.records.create(connection)
+                    entry = self._fill(connection, position)
+        except UniqueViolationError as error:
+            raise SinkUnavailable(stream.name, "another instance made the sink's tables at the same time") from error
+        stream.expected = entry
+
+    def _fill(self, connection: Connection, position: Position) -> Entry:
+        """Replace the progress, and bring rows to where they belong. Return the progress."""
+        stream, version = self._stream, position.version
+        self._plan_again(connection)
+        kept: list[Segment] = []
+        complete = self._segments
+        if not (position.closes_version or self._chunks):
+            complete, kept = self._apart(version)
+            self._name_parts(kept)
+        entry = Entry(position, described(kept) if kept else None)
+        stream.records.swap(connection, stream.app_id, self._expected, entry)
+        for each in kept:
+            self._store(connection, each, version)
+        for each in complete:
+            self._publish(connection, each)
+        for table in self._obsolete:
+            connection.execute(f"DROP TABLE {stream.dialect.name_of(table)}")
+        if complete:
+            self._note(connection, complete, version if position.closes_version else version - 1)
+        return entry
+
+    def _apart(self, version: int) -> tuple[list[Segment], list[Segment]]:
+        """Return the segments with the rows of earlier versions, and those with the rows of `version`."""
+        is_earlier = [each.rows.versions is not None and each.rows.versions[0] < version for each in self._segments]
+        count = max((at for at, earlier in enumerate(is_earlier, 1) if earlier), default=0)
+        complete, kept = self._segments[:count], self._segments[count:]
+        last = complete[-1] if complete else None
+        if last is not None and last.rows.last == version:
+            # What earlier transactions stored is of one version, which is complete now.
+            rows, last.rows = last.rows.since(version), last.rows.until(version - 1)
+            kept = [replace(last, origins=None, change=None, is_new=False, stored=None, rows=rows), *kept]
+        return complete, kept
+
+    def _name_parts(self, kept: Sequence[Segment]) -> None:
+        """Give each segment a table for its rows, beside those that are there."""
+        used = {each.stored for each in (*self._segments, *kept)} | set(self._obsolete)
+        free = (name for number in range(1 << 16) if (name := part_table(self._stream.app_id, number)) not in used)
+        for each in kept:
+            each.stored = each.stored or next(free)
+
+    def _store(self, connection: Connection, segment: Segment, version: int) -> None:
+        """Move the rows of `version` to a table that stays."""
+        dialect = self._stream.dialect
+        assert segment.stored is not None, "it has a name"
+        if not dialect.has_table(connection, segment.stored):
+            create_waiting(connection, dialect, segment.stored, segment.staging, stays=True)
+        if segment.waiting is not None:
+            waiting, where = quoted(segment.waiting.name), f"WHERE {quoted(COMMIT_VERSION)} >= {version}"
+            connection.execute(f"INSERT INTO {dialect.name_of(segment.stored)} SELECT * FROM {waiting} {where}")
+            connection.execute(f"DELETE FROM {waiting} {where}")
+
+    def _publish(self, connection: Connection, segment: Segment) -> None:
+        """Give the table the columns of a segment, and bring its rows into it."""
+        dialect, target = self._stream.dialect, self._target
+        if segment.refusal is not None:
+            raise segment.refusal
+        target.key = segment.key
+        if segment.is_new:
+            if self._record is not None:
+                connection.execute(f"DROP TABLE {dialect.name_of(target.table)}")
+            create(connection, dialect, target, segment.shape)
+        elif segment.change is not None:
+            alter(self._stream.name, connection, dialect, target, segment.change)
+        source = None if segment.waiting is None else quoted(segment.waiting.name)
+        if segment.stored is not None:
+            stored = dialect.name_of(segment.stored)
+            if source is not None:
+                connection.execute(f"INSERT INTO {stored} SELECT * FROM {source}")
+            source = stored
+            self._obsolete.append(segment.stored)
+        if source is not None:
+            target.merge(connection, source, segment.staging, segment.rows)
+        elif segment.rows.replace:
+            connection.execute(f"DELETE FROM {dialect.name_of(target.table)}")
+
+    def _note(self, connection: Connection, complete: Sequence[Segment], version: int) -> None:
+        """Note the version of the table, and its columns."""
+        stream, target, last = self._stream, self._target, complete[-1]
+        pipeline = pipeline_of(stream.app_id)
+        record = TableRecord(target.table, pipeline, target.mode, last.shape, self._configured, last.key)
+        changed = [each.rows.changed_us for each in complete if each.rows.changed_us is not None]
+        stream.records.note_table(connection, record, stream.app_id, version, max(changed, default=None))
+
+    def _add(self, schema: pa.Schema, origins: Mapping[str, str] | None, *, replace: bool) -> Segment:
+        """Begin a segment. Raises `SinkRejected` if the table has no room for rows of `schema`."""
+        target, record = self._target, self._record
+        before = self._segments[-1].shape if self._segments else None if record is None else record.schema
+        is_new, change, refusal = before is None, None, None
+        if before is None:
+            shape = target.start(schema)
+        else:
+            try:
+                change = self._change(before, schema, origins, replace=replace)
+                shape = change.after
+            except SinkRejected as error:
+                if self._segments:
+                    raise
+                # The table as it is has no room for these rows. A snapshot makes it again.
+                target.key, is_new, refusal = self._own_key, True, None if replace else error
+                shape = target.start(schema)
+        segment = Segment(schema, shape, target.staging(shape, schema), target.key, origins, change, is_new, refusal)
+        segment.rows.replace = replace
+        self._segments.append(segment)
+        return segment
+
+    def _change(
+        self, before: pa.Schema, schema: pa.Schema, origins: Mapping[str, str] | None, *, replace: bool
+    ) -> Columns:
+        """Return how the table gets room for rows of `schema`. Raises `SinkRejected`."""
+        name, table, record = self._stream.name, self._target.table, self._record
+        remedy = "If you chose other columns or another key, order a snapshot with `tailer resnapshot`."
+        if record is not None and not self._key_stays(record):
+            reason = f"the key of {table} is {', '.join(record.key)}, and another one is configured"
+            raise SinkRejected(name, reason, remedy)
+        change = self._target.change(before, schema, origins)
+        announced = replace or origins is not None or bool(self._segments) or self._target.may_differ
+        if not announced and not _same(before, change.after):
+            names = sorted({*before.names, *change.after.names})
+            other = ", ".join(each for each in names if _type(before, each) != _type(change.after, each))
+            raise SinkRejected(name, f"{table} has other columns than are delivered: {other}", remedy)
+        return change
+
+    def _key_stays(self, record: TableRecord) -> bool:
+        return set(self._configured) in (set(record.configured), set(record.key))
+
+    def _plan_again(self, connection: Connection) -> None:
+        """Follow what another stream of the pipeline has made of the table meanwhile."""
+        record = self._stream.records.table(connection, self._target.table)
+        if record == self._record:
+            return
+        segments, self._segments, self._record = self._segments, [], record
+        for each in segments:
+            made = self._add(each.schema, each.origins, replace=each.rows.replace)
+            if not made.staging.equals(each.staging):
+                reason = f"another stream has changed the columns of {self._target.table}"
+                raise SinkUnavailable(self._stream.name, reason)
+            made.rows, made.stored, made.waiting = each.rows, each.stored, each.waiting
+
+    def _load(self, segment: Segment, parts: Sequence[pa.RecordBatch]) -> None:
+        with self._stream.connected() as connection:
+            if segment.waiting is None:
+                taken = [each.waiting for each in self._segments if each.waiting is not None]
+                segment.waiting = self._stream.staging(connection, segment.staging, taken)
+            for part in parts:
+                connection.load(quoted(segment.waiting.name), part)
+
+
+def reset(stream: Stream, target: Target, configured: Sequence[str], position: Position) -> None:
+    """Set the progress to `position`, which closes a version.
+
+    Rows that wait for the end of their version become visible if that counts as delivered, or else are removed. Raises
+    `SinkRejected` if the table would not be what it is.
+    """
+    stream.asked = False
+    record = stream.begin(target)
+    before = stream.expected
+    with stream.connected() as connection:
+        if reason := target.reset_refusal(connection, record is not None, position):
+            raise SinkRejected(stream.name, *reason)
+    parts = parts_from(None if before is None else before.parts)
+    if parts and before is not None and position > before.position:
+        Work(stream, target, configured, parts[-1]["schema"], chunks=False).commit(position)
+        return
+    with stream.connected() as connection, connection.transaction():
+        stream.records.create(connection)
+        stream.records.swap(connection, stream.app_id, before, Entry(position))
+        for each in parts:
+            connection.execute(f"DROP TABLE {stream.dialect.name_of(each['table'])}")
+    stream.expected = Entry(position)
+
+
+def _same(one: pa.Schema, other: pa.Schema) -> bool:
+    return {each.name: each.type for each in one} == {each.name: each.type for each in other}
+
+
+def _type(schema: pa.Schema, name: str) -> pa.DataType | None:
+    at = schema.get_field_index(name)
+    return None if at < 0 else schema.field(at).type

@@ -1,0 +1,100 @@
+"""SIGKILL of the real daemon while it mirrors a table: at the end the mirror equals the table, and all along a version.
+
+A reader looks at the mirror all the time, and must never see a part of a version.
+"""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.daemon.process import Daemon
+from tests.support.histories.long_history import LongHistory
+from tests.support.servers.postgres import Postgres
+from tests.support.sql import Database, PostgresDatabase, SqliteDatabase
+from tests.support.waiting import until
+
+FEW_KILLS: Final = 3
+KILLS: Final = 20
+COMMITS: Final = 200
+
+
+@pytest.fixture
+def started() -> Iterator[list[Daemon]]:
+    """The daemons of a test, all killed at its end."""
+    daemons: list[Daemon] = []
+    yield daemons
+    for daemon in daemons:
+        if daemon.process.poll() is None:
+            daemon.process.kill()
+            daemon.process.wait()
+
+
+class Mirror:
+    """The mirror of a history in a database, and the check that it is one."""
+
+    def __init__(self, database: Database, history: LongHistory) -> None:
+        self._database = database
+        self._states: list[set[int]] = []
+        ids: Counter[int] = Counter()
+        changes = sorted(history.changes.items(), key=lambda each: each[0][0])
+        for version in range(history.length):
+            while changes and changes[0][0][0] == version:
+                (_, kind, one), number = changes.pop(0)
+                ids[one] += number if kind in ("insert", "update_postimage") else -number
+            self._states.append(set(+ids))
+
+    def version(self) -> int:
+        """Check that the table is at the version that it says. Return that; -1: none."""
+        if not self._database.has("lake_tailer_mirrors") or not self._database.has("orders"):
+            return -1
+        query = "SELECT (SELECT max(version) FROM lake_tailer_mirrors), id FROM orders"
+        rows = self._database.query(query)  # one statement sees one state
+        if not rows:
+            return -1
+        found = [one for _, one in rows]
+        assert len(found) == len(set(found))
+        assert set(found) == self._states[rows[0][0]], f"not version {rows[0][0]}"
+        return int(rows[0][0])
+
+
+@pytest.mark.parametrize("kills", [FEW_KILLS, pytest.param(KILLS, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.stores)])
+def test_a_mirror_is_always_at_a_version(
+    request: pytest.FixtureRequest, tmp_path: Path, started: list[Daemon], kind: str, kills: int
+) -> None:
+    history = LongHistory(tmp_path / "source", seed=7, length=COMMITS)
+    database: Database = SqliteDatabase(tmp_path / "mirror.db")
+    if kind == "postgresql":
+        server: Postgres = request.getfixturevalue("postgres")
+        database = PostgresDatabase(server)
+    mirror = Mirror(database, history)
+    config = tmp_path / "tailer.toml"
+    options = "".join(f'{name} = "{value}"\n' for name, value in database.options.items())
+    pipeline = f'[pipelines.orders]\ntable = "{history.path}"\npoll_interval_s = 0.05\n'
+    config.write_text(f'{pipeline}[pipelines.orders.sink]\nkind = "sql"\nkey = ["id"]\n{options}')
+    moments, reached = random.Random(7), []
+    for number in range(kills):
+        history.publish(1 + moments.randrange(4))
+        started.append(Daemon(config))
+        started[-1].wait_until_running()
+        if number % 2:
+            until(lambda: mirror.version() > max(reached), mirror.version, lambda: started[-1].said)
+        killed_at = time.monotonic() + moments.uniform(0.0, 1.5)
+        while time.monotonic() < killed_at:
+            if history.published < history.length * (number + 1) // (kills + 1):
+                history.publish(moments.randrange(5))
+            mirror.version()
+            time.sleep(moments.uniform(0.0, 0.1))
+        started[-1].kill()
+        reached.append(mirror.version())
+    history.publish(history.length)
+    started.append(Daemon(config))
+    until(lambda: mirror.version() == history.last, mirror.version, lambda: started[-1].said)
+    assert started[-1].terminate() == 0, started[-1].said
+    assert sorted(database.tables()) == ["lake_tailer_mirrors", "lake_tailer_progress", "orders"]
+    print(f"killed at versions {reached}")

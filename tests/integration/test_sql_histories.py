@@ -1,0 +1,165 @@
+"""Recorded histories mirrored into databases: after each transaction, the table has Spark's rows of that version.
+
+A mirror that cannot follow a change of the columns says so, and another one begins with a snapshot of that version.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import pyarrow as pa
+import pytest
+
+from tailer.changelog.engine import ChangelogEngine
+from tailer.changelog.rules import PairingRules
+from tailer.engine.local import LocalEngine
+from tailer.errors import ChangesUnavailable, SinkRejected, TailerError
+from tailer.formats.delta.table import DeltaTableLog
+from tailer.pipeline.limits import Limits
+from tailer.pipeline.row_delivery import row_pipeline
+from tailer.sink import Progress, SinkTransaction, SinkWrapper, TransactionWrapper
+from tailer.start import Start, StartKind
+from tailer.stores.local import LocalStore
+from tailer.stores.wakeup import TimerWake
+from tailer_sinks.sql.sink import SqlSink
+from tailer_sinks.testing import flat_rows
+from tailer_sinks.testing.suite import row_text
+from tests.support.histories.schema_evolution import EVOLVING
+from tests.support.oracle.recorded import HISTORIES, RecordedTable, read
+from tests.support.servers.postgres import Postgres
+from tests.support.sql import Database, PostgresDatabase, SqliteDatabase, mirrored, rows_in
+
+WRITTEN: Final = sorted(HISTORIES.glob("*.tar.xz"))
+# Why a mirror of a table with a key cannot follow a version.
+FOLLOWED_NO_FURTHER: Final = ("have another type, and there are rows", "RESTORE brought column")
+NAMES: Final = [f"{archive.name[:2]} {EVOLVING[int(archive.name[:2])]}" for archive in WRITTEN]
+
+
+class Judged(SinkWrapper):
+    """A sink whose table is compared after each transaction."""
+
+    def __init__(self, sink: SqlSink, judge: Callable[[], None]) -> None:
+        super().__init__(sink)
+        self.judge = judge
+
+    @asynccontextmanager
+    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:
+        async with self._sink.begin(app_id, schema) as transaction:
+            yield _JudgedTransaction(transaction, self)
+
+
+class _JudgedTransaction(TransactionWrapper):
+    def __init__(self, transaction: SinkTransaction, sink: Judged) -> None:
+        super().__init__(transaction)
+        self._sink = sink
+
+    async def commit(self, progress: Progress) -> None:
+        await super().commit(progress)
+        await anyio.to_thread.run_sync(self._sink.judge)
+
+
+def without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: without_nulls(each) for name, each in value.items() if each is not None}
+    return [without_nulls(each) for each in value] if isinstance(value, list) else value
+
+
+def counted(rows: list[dict[str, Any]]) -> Counter[str]:
+    return Counter(row_text(without_nulls(row)) for row in rows)
+
+
+def key_of(snapshot: pa.Table) -> str | None:
+    """Return a column whose values identify the rows; None: there is none."""
+    numbers = [name for name in snapshot.column_names if pa.types.is_int64(snapshot.schema.field(name).type)]
+    return next((name for name in numbers if identifies(name, snapshot)), None)
+
+
+def has_key(key: str, snapshot: pa.Table) -> bool:
+    return key in snapshot.column_names and identifies(key, snapshot)
+
+
+def identifies(column: str, snapshot: pa.Table) -> bool:
+    values = snapshot.column(column)
+    return values.null_count == 0 and len(values.unique()) == len(values)
+
+
+def mirror(recorded: RecordedTable, new_database: Callable[[], Database], limits: Limits) -> None:
+    """Mirror all versions, with another mirror after each one that has no key, or cannot be followed."""
+    snapshots = {version: answer.snapshot for version, answer in recorded.answers.items()}
+    version, reached = recorded.first, 0
+    while version <= recorded.last:
+        key = key_of(snapshots[version])
+        if key is None:
+            version += 1
+            continue
+        versions, error = mirrored_from(recorded, version, key, new_database(), limits)
+        reached += len(set(versions))
+        version = max(versions, default=version - 1) + 1
+        if error is None:
+            break
+        assert error.hint
+        # A transaction that ends inside a version may have whole ones before it, so another one may be refused.
+        near = [each for each in range(version, version + 3) if each in snapshots and not has_key(key, snapshots[each])]
+        assert near or any(reason in str(error) for reason in FOLLOWED_NO_FURTHER), error
+        version = min(near, default=version)
+    assert reached > 0, "no version"
+
+
+def mirrored_from(
+    recorded: RecordedTable, first: int, key: str, database: Database, limits: Limits
+) -> tuple[list[int], TailerError | None]:
+    """Mirror versions from `first` on. Return those that the table had, and the error that ended it."""
+
+    versions: list[int] = []
+
+    def judge() -> None:
+        version = mirrored(database, "m")
+        if version is None:
+            return
+        versions.append(version)
+        found, wanted = counted(rows_in(database, "m")), counted(flat_rows(recorded.answers[version].snapshot))
+        assert not found - wanted, recorded.where(version, f"superfluous: {list(found - wanted)[:3]}")
+        assert not wanted - found, recorded.where(version, f"missing: {list(wanted - found)[:3]}")
+
+    sink = Judged(SqlSink.configure("m", {**database.options, "key": [key]}), judge)
+
+    async def run() -> None:
+        log = DeltaTableLog(LocalStore(recorded.path), allowed_roots=("/",))
+        start, end = (Start(StartKind.VERSION, version) for version in (first, recorded.last))
+        engine = ChangelogEngine(LocalEngine(), PairingRules())
+        try:
+            await row_pipeline("m", log, sink, engine, TimerWake(), start, end, limits=limits).run()
+        finally:
+            await sink.aclose()
+
+    try:
+        anyio.run(run)
+    except (SinkRejected, ChangesUnavailable) as error:
+        return versions, error
+    return versions, None
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize(
+    "limits",
+    [Limits(max_versions=1), Limits(max_versions=4), Limits(max_rows=5)],
+    ids=["each version", "four at once", "in parts"],
+)
+@pytest.mark.parametrize("archive", WRITTEN, ids=NAMES)
+def test_histories_in_sqlite(archive: Path, limits: Limits, tmp_path: Path) -> None:
+    numbers = iter(range(100))
+    mirror(read(archive, tmp_path / "t"), lambda: SqliteDatabase(tmp_path / f"{next(numbers)}.db"), limits)
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize(
+    "limits",
+    [Limits(max_versions=1), Limits(max_versions=4), Limits(max_rows=5)],
+    ids=["each version", "four at once", "in parts"],
+)
+@pytest.mark.parametrize("archive", WRITTEN, ids=NAMES)
+def test_histories_in_postgresql(archive: Path, limits: Limits, tmp_path: Path, postgres: Postgres) -> None:
+    mirror(read(archive, tmp_path / "t"), lambda: PostgresDatabase(postgres), limits)

@@ -1,0 +1,257 @@
+"""The `sql` sink by itself, in SQLite and PostgreSQL: what a mirror does, columns that change, and what it refuses."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tailer.errors import SinkFenced, SinkRejected, SinkUnavailable
+from tailer.events import ChangeBatch, Gap
+from tailer.plan import SNAPSHOT_TASKS, Position
+from tailer.sink import Progress
+from tailer_sinks.sql.sink import SqlSink
+from tests.support.sql import APP, Database, SqliteDatabase, batch, deliver, full, mirrored, opened, rows_in
+
+pytestmark = pytest.mark.anyio
+
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+def inserts(version: int, *ids: int, task: int = 0) -> ChangeBatch:
+    return batch(version, "insert", SCHEMA, [{"id": each, "name": f"{each} at {version}"} for each in ids], task)
+
+
+def deletes(version: int, *ids: int, task: int = 0) -> ChangeBatch:
+    return batch(version, "delete", SCHEMA, [{"id": each, "name": "old"} for each in ids], task)
+
+
+def names(database: Database) -> dict[int, str]:
+    return {row["id"]: row["name"] for row in rows_in(database, "orders")}
+
+
+class TestMirror:
+    async def test_of_a_key_that_changes_in_several_versions_the_last_one_counts(self, database: Database) -> None:
+        async with opened(database) as sink:
+            await deliver(sink, inserts(1, 1, 2, 3))
+            await deliver(
+                sink,
+                deletes(2, 1, 2),
+                inserts(2, 1, 4),
+                deletes(3, 1, 4),
+                inserts(3, 1),
+                deletes(4, 1),
+                inserts(5, 1, 5),
+            )
+        assert names(database) == {3: "3 at 1", 1: "1 at 5", 5: "5 at 5"}
+        assert mirrored(database, "orders") == 5
+
+    async def test_the_rows_of_a_version_need_no_order(self, database: Database) -> None:
+        both = batch(2, ["update_postimage", "update_preimage"], SCHEMA, [{"id": 1, "name": "new"}, {"id": 1}])
+        async with opened(database) as sink:
+            await deliver(sink, inserts(1, 1, 2))
+            await deliver(sink, both)
+        assert names(database) == {1: "new", 2: "2 at 1"}
+
+    async def test_readers_do_not_see_a_part_of_a_version(self, database: Database) -> None:
+        async with opened(database) as sink:
+            await deliver(sink, inserts(1, 1, 2))
+            await deliver(sink, deletes(2, 1, 2), at=Position(2, 0, 1))
+        assert names(database) == {1: "1 at 1", 2: "2 at 1"}
+        assert mirrored(database, "orders") == 1
+        async with opened(database) as sink:
+            assert await sink.progress(APP) == Progress(APP, Position(2, 0, 1))
+            await deliver(sink, inserts(2, 2, 7, task=1), at=Position(2, 1, 1))
+        assert mirrored(database, "orders") == 1
+        async with opened(database) as sink:
+            await deliver(sink, inserts(2, 8, task=2))
+        assert names(database) == {2: "2 at 2", 7: "7 at 2", 8: "8 at 2"}
+        assert mirrored(database, "orders") == 2
+        assert sorted(database.tables()) == ["lake_tailer_mirrors", "lake_tailer_progress", "orders"]
+
+    async def test_a_snapshot_after_a_gap_takes_the_place_of_all_rows(self, database: Database) -> None:
+        async with opened(database) as sink:
+            await deliver(sink, inserts(1, 1, 2))
+            gap = Gap("t", 2, 6, 0, "lost", snapshot=True)
+            await deliver(sink, gap, inserts(6, 2, task=SNAPSHOT_TASKS), at=Position(6, SNAPSHOT_TASKS, 0))
+            assert names(database) == {1: "1 at 1", 2: "2 at 1"}
+            await deliver(sink, inserts(6, 3, task=SNAPSHOT_TASKS + 1))
+        assert names(database) == {2: "2 at 6", 3: "3 at 6"}
+
+    async def test_an_empty_snapshot_empties_the_table(self, database: Database) -> None:
+        async with opened(database) as sink:
+            await deliver(sink, inserts(1, 1, 2))
+            await deliver(sink, Gap("t", 2, 6, 0, "lost", snapshot=True))
+        assert names(database) == {}
+        assert mirrored(database, "orders") == 6
+
+    async def test_a_snapshot_makes_room_for_other_columns_and_another_key(self, database: Database) -> None:
+        other = pa.schema([("name", pa.string()), ("number", pa.float64())])
+        async with opened(database) as sink:
+            await deliver(sink, inserts(1, 1, 2))
+        rows = batch(6, "insert", other, [{"name": "a", "number": 0.5}], SNAPSHOT_TASKS)
+        async with opened(database, key=["name"]) as sink:
+            async with sink.begin(APP, rows.rows.schema) as transaction:
+                with pytest.raises(SinkRejected, match="the key of orders is id, and another one is configured"):
+                    await transaction.write(rows)
+            async with sink.begin(APP, rows.rows.schema) as transaction:
+                await transaction.announce(Gap("t", 2, 6, 0, "lost", snapshot=True))
+                await transaction.write(rows)
+                await transaction.commit(Progress(APP, Position.end(6)))
+        assert rows_in(database, "orders") == [{"name": "a", "number": 0.5}]
+
+    async def test_it_continues_under_the_next_id_of_its_table(self, database: Database) -> None:
+        async with opened(database) as sink:
+            await deliver(sink, inserts(1, 1, 2))
+            app_id = "orders/another"
+            async with sink.begin(app_id, full(SCHEMA)) as transaction:
+                await transaction.write(deletes(2, 1, 2))
+                await transaction.write(inserts(2, 5))
+                await transaction.commit(Progress(app_id, Position.end(2)))
+        assert names(database) == {5: "5 at 2"}
+
+    async def test_a_table_without_a_key_of_its_own_is_mirrored_by_row_ids(self, database: Database) -> None:
+        tracked = pa.schema([*SCHEMA, ("_row_id", pa.int64()), ("_row_commit_version", pa.int64())])
+        rows = [{"id": 1, "name": "a", "_row_id": 10}, {"id": 1, "name": "a", "_row_id": 11}]
+        async with opened(database, key=[]) as sink:
+            await deliver(sink, batch(1, "insert", tracked, rows))
+            await deliver(sink, batch(2, "delete", tracked, rows[:1]))
+        assert [row["_row_id"] for row in rows_in(database, "orders")] == [11]
+
+
+@pytest.mark.parametrize(
+    ("items", "error"),
+    [
+        ([inserts(2, 5, 5)], "the changes of version 2 insert a key that orders has, or insert it twice"),
+        ([inserts(2, 1)], "the changes of version 2 insert a key that orders has, or insert it twice"),
+        ([deletes(2, 9)], "of 1 keys that the changes of version 2 delete, 0 are in orders"),
+        ([deletes(2, 1, 1)], "of 2 keys that the changes of version 2 delete, 1 are in orders"),
+        (
+            [deletes(2, 1), inserts(2, 3, 3)],
+            "the changes of version 2 insert a key that orders has, or insert it twice",
+        ),
+        ([inserts(2, 3), deletes(3, 1), inserts(3, 3)], "versions 2 to 3 insert or delete a key twice"),
+        ([deletes(2, 1), deletes(3, 1)], "versions 2 to 3 insert or delete a key twice"),
+        ([batch(2, "insert", SCHEMA, [{"name": "x"}])], "the key column id of orders is null in version 2"),
+        ([batch(2, "merge", SCHEMA, [{"id": 6}])], "another change type than Delta defines"),
+        ([Gap("t", 2, 4, 0, "cleaned up", snapshot=False)], "versions 2 to 4 are lost"),
+    ],
+)
+async def test_contradictions_stop_a_mirror(database: Database, items: list[Any], error: str) -> None:
+    async with opened(database) as sink:
+        await deliver(sink, inserts(1, 1, 2))
+        with pytest.raises(SinkRejected, match=error) as refused:
+            await deliver(sink, *items)
+        assert refused.value.hint
+        assert names(database) == {1: "1 at 1", 2: "2 at 1"}
+        assert await sink.progress(APP) == Progress(APP, Position.end(1))
+
+
+class TestTablesOfOthers:
+    async def test_a_table_that_the_sink_did_not_make_is_refused(self, database: Database) -> None:
+        database.query("CREATE TABLE orders (id INTEGER)")
+        async with opened(database) as sink:
+            with pytest.raises(SinkRejected, match="there is a table orders that lake-tailer did not make"):
+                await sink.check_first_start("orders", [])
+            with pytest.raises(SinkRejected, match="there is a table orders that lake-tailer did not make"):
+                await deliver(sink, inserts(1, 1))
+
+    async def test_a_table_of_another_pipeline_or_mode_is_refused(self, database: Database) -> None:
+        async with opened(database) as sink:
+            await deliver(sink, inserts(1, 1))
+            with pytest.raises(SinkRejected, match="pipeline orders fills the table orders"):
+                await sink.check_first_start("items", [])
+        async with opened(database, mode="append", key=[]) as sink:
+            with pytest.raises(SinkRejected, match='the table orders was made with mode = "mirror"'):
+                await deliver(sink, inserts(2, 2))
+
+    async def test_lost_progress_and_a_lost_table_are_no_first_start(self, database: Database) -> None:
+        async with opened(database) as sink:
+            await deliver(sink, inserts(1, 1))
+            database.query("DELETE FROM lake_tailer_progress")
+            with pytest.raises(SinkRejected, match="the table orders has rows of orders, but there is no progress"):
+                await sink.check_first_start("orders", [])
+            with pytest.raises(SinkRejected, match="is gone; this instance left it at the end of version 1"):
+                await sink.progress(APP)
+        database.query("DROP TABLE orders")
+        async with opened(database) as sink:
+            with pytest.raises(SinkRejected, match="the table orders is gone"):
+                await deliver(sink, inserts(2, 1))
+
+
+async def test_no_progress_makes_no_database(tmp_path: Path) -> None:
+    database = SqliteDatabase(tmp_path / "mirror.db")
+    async with opened(database) as sink:
+        assert await sink.progress(APP) is None
+        assert not await sink.has_delivered("orders")
+        await sink.check_first_start("orders", [])
+    assert not database.path.exists()
+
+
+async def test_of_two_instances_one_commits(database: Database) -> None:
+    async with opened(database) as first, opened(database) as second:
+        assert await first.progress(APP) == await second.progress(APP) is None
+        async with first.begin(APP, full(SCHEMA)) as transaction:
+            await transaction.write(inserts(1, 1))
+            await deliver(second, inserts(1, 1))
+            with pytest.raises(SinkFenced):
+                await transaction.commit(Progress(APP, Position.end(1)))
+        with pytest.raises(SinkFenced):
+            await deliver(first, inserts(2, 2))
+        assert await first.progress(APP) == Progress(APP, Position.end(1))
+        await deliver(first, inserts(2, 2))
+    assert names(database) == {1: "1 at 1", 2: "2 at 2"}
+
+
+async def test_a_call_that_takes_too_long_is_ended(database: Database) -> None:
+    """Another client holds the progress."""
+    async with opened(database) as sink:
+        await deliver(sink, inserts(1, 1))
+    with database.holding_the_progress():
+        async with opened(database, timeout_s=1) as sink:
+            with pytest.raises(SinkUnavailable):
+                await deliver(sink, inserts(2, 2))
+    async with opened(database) as sink:
+        assert await sink.progress(APP) == Progress(APP, Position.end(1))
+        await deliver(sink, inserts(2, 2))
+    assert names(database) == {1: "1 at 1", 2: "2 at 2"}
+
+
+async def test_no_server_is_an_error_that_may_pass_and_has_no_password() -> None:
+    options = {"url": "postgresql://tailer@127.0.0.1:1/shop", "password": "hunter2", "key": ["id"]}
+    sink = SqlSink.configure("orders", options)
+    with pytest.raises(SinkUnavailable, match="no connection to PostgreSQL") as failed:
+        await sink.progress(APP)
+    assert "hunter2" not in str(failed.value) + repr(sink) + repr(failed.value.__cause__)
+
+
+class TestLog:
+    async def test_a_part_of_a_version_is_visible_only_by_choice(self, database: Database) -> None:
+        for boundary, seen in (("version", []), ("chunk", [1, 2])):
+            table = f"log by {boundary}"
+            options = {"mode": "append", "key": [], "table": table, "boundary": boundary}
+            app_id = f"{boundary}/5f0c"
+            async with opened(database, **options) as sink, sink.begin(app_id, full(SCHEMA)) as transaction:
+                await transaction.write(inserts(2, 1, 2))
+                await transaction.commit(Progress(app_id, Position(2, 0, 1)))
+            assert [row["id"] for row in rows_in(database, table)] == seen
+            async with opened(database, **options) as sink, sink.begin(app_id, full(SCHEMA)) as transaction:
+                await transaction.write(inserts(2, 3, task=1))
+                await transaction.commit(Progress(app_id, Position.end(2)))
+            assert [(row["id"], row["_task"], row["_row"]) for row in rows_in(database, table)] == [
+                (1, 0, 0),
+                (2, 0, 1),
+                (3, 1, 0),
+            ]
+
+    async def test_rows_that_are_there_are_not_delivered_again(self, database: Database) -> None:
+        async with opened(database, mode="append", key=[]) as sink:
+            await deliver(sink, inserts(1, 1))
+            await deliver(sink, inserts(2, 2))
+            with pytest.raises(SinkRejected, match="orders has rows after version 1"):
+                await sink.reset(Progress(APP, Position.end(1)))
+            database.query("DELETE FROM orders WHERE _commit_version > 1")
+            await sink.reset(Progress(APP, Position.end(1)))
+            await deliver(sink, inserts(2, 2))
+        assert [row["id"] for row in rows_in(database, "orders")] == [1, 2]

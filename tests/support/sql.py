@@ -1,0 +1,247 @@
+"""Databases of the tests of the `sql` sink, read without it: the rows of their tables as flat JSON values."""
+
+import base64
+import json
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, closing, contextmanager
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any, Protocol
+
+import psycopg
+import pyarrow as pa
+
+from tailer.events import METADATA_FIELDS, ChangeBatch, Gap, SchemaChange
+from tailer.plan import Position
+from tailer.sink import Progress
+from tailer_sinks.sql.databases.dialect import column_list, quoted
+from tailer_sinks.sql.databases.texts import holds_json
+from tailer_sinks.sql.records import schema_from_text
+from tailer_sinks.sql.sink import SqlSink
+from tests.support.servers.postgres import USER, Postgres
+
+__all__ = [
+    "APP",
+    "Database",
+    "PostgresDatabase",
+    "SqliteDatabase",
+    "batch",
+    "deliver",
+    "full",
+    "mirrored",
+    "opened",
+    "rows_in",
+    "waiting_in",
+]
+
+APP = "orders/5f0c6a1e"
+
+Row = Mapping[str, Any]
+Values = list[dict[str, Any]]
+_SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+_NUMBERS = count()
+
+
+class Database(Protocol):
+    """A database. `options`: those of the sink that name it."""
+
+    @property
+    def options(self) -> dict[str, Any]: ...
+
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
+        """Run a statement. Return its rows."""
+        ...
+
+    def has(self, table: str) -> bool:
+        """Return whether there is a table of that name."""
+        ...
+
+    def values(self, table: str, schema: pa.Schema) -> Values:
+        """Return all rows of a table whose columns hold values of `schema`, as JSON values."""
+        ...
+
+    def tables(self) -> list[str]:
+        """Return the names of all tables."""
+        ...
+
+    def holding_the_progress(self) -> AbstractContextManager[None]:
+        """Hold the lock of the progress of all streams."""
+        ...
+
+
+class SqliteDatabase:
+    """A file of SQLite."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.options = {"url": f"sqlite:///{path}"}
+
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self.path, timeout=30)) as connection, connection:
+            return connection.execute(statement).fetchall()
+
+    def has(self, table: str) -> bool:
+        return table in self.tables()
+
+    def tables(self) -> list[str]:
+        if not self.path.exists():
+            return []
+        return [name for (name,) in self.query("SELECT name FROM sqlite_master WHERE type = 'table'")]
+
+    @contextmanager
+    def holding_the_progress(self) -> Iterator[None]:
+        with closing(sqlite3.connect(self.path)) as connection, connection:
+            connection.execute("UPDATE lake_tailer_progress SET task = task")
+            yield
+
+    def values(self, table: str, schema: pa.Schema) -> Values:
+        rows = self.query(f"SELECT {column_list(schema.names)} FROM {quoted(table)}")
+        return _values(rows, schema, _sqlite_value)
+
+
+class PostgresDatabase:
+    """A schema of its own in a PostgreSQL."""
+
+    def __init__(self, server: Postgres) -> None:
+        self.schema = f"tests_{next(_NUMBERS)}"
+        url = server.url.removeprefix("jdbc:").replace("//", f"//{USER}@")
+        self.options = {"url": url, "schema": self.schema}
+        self.query(f"CREATE SCHEMA {self.schema}")
+
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
+        settings = f"-c search_path={self.schema} -c timezone=UTC"
+        with psycopg.connect(self.options["url"], options=settings) as connection:
+            cursor = connection.execute(statement.encode())
+            return [] if cursor.description is None else cursor.fetchall()
+
+    def has(self, table: str) -> bool:
+        return table in self.tables()
+
+    def tables(self) -> list[str]:
+        return [name for (name,) in self.query(f"SELECT tablename FROM pg_tables WHERE schemaname = '{self.schema}'")]
+
+    @contextmanager
+    def holding_the_progress(self) -> Iterator[None]:
+        with psycopg.connect(self.options["url"], options=f"-c search_path={self.schema}") as connection:
+            connection.execute("UPDATE lake_tailer_progress SET task = task")
+            yield
+
+    def values(self, table: str, schema: pa.Schema) -> Values:
+        columns = ", ".join(_as_text(each) for each in schema)
+        return _values(self.query(f"SELECT {columns} FROM {quoted(table)}"), schema, _text_value)
+
+
+def rows_in(database: Database, table: str) -> Values:
+    """Return the rows of a table of the sink as JSON values; none if there is no such table."""
+    schema = _schema(database, table)
+    return [] if schema is None else database.values(table, schema)
+
+
+def waiting_in(database: Database, app_id: str) -> Iterator[tuple[str, pa.Schema]]:
+    """Yield the tables with rows that wait for the end of their version, and the schema of these rows."""
+    if database.has("lake_tailer_progress"):
+        found = database.query(f"SELECT parts FROM lake_tailer_progress WHERE app_id = '{app_id}'")
+        for each in json.loads(found[0][0] or "[]") if found else []:
+            yield each["table"], schema_from_text(each["schema"])
+
+
+def mirrored(database: Database, table: str) -> int | None:
+    """Return the version of a table; None: there is none yet."""
+    if not database.has("lake_tailer_mirrors"):
+        return None
+    found = database.query(f"SELECT version FROM lake_tailer_mirrors WHERE table_name = '{table}'")
+    return found[0][0] if found else None
+
+
+def _schema(database: Database, table: str) -> pa.Schema | None:
+    if not database.has("lake_tailer_mirrors"):
+        return None
+    found = database.query(f"SELECT columns FROM lake_tailer_mirrors WHERE table_name = '{table}'")
+    return schema_from_text(found[0][0]) if found else None
+
+
+def _values(rows: list[tuple[Any, ...]], schema: pa.Schema, convert: Callable[[pa.DataType, Any], Any]) -> Values:
+    return [
+        {
+            each.name: None if value is None else convert(each.type, value)
+            for each, value in zip(schema, row, strict=True)
+        }
+        for row in rows
+    ]
+
+
+def _sqlite_value(kind: pa.DataType, value: Any) -> Any:
+    if pa.types.is_boolean(kind):
+        return bool(value)
+    if pa.types.is_floating(kind):
+        return _float(kind, float(value))
+    if holds_json(kind):
+        return json.loads(value)
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+def _text_value(kind: pa.DataType, value: str) -> Any:
+    if pa.types.is_boolean(kind):
+        return value == "true"
+    if pa.types.is_integer(kind):
+        return int(value)
+    if pa.types.is_floating(kind):
+        return _float(kind, float(value))
+    return json.loads(value) if holds_json(kind) else value.replace("\n", "") if _is_bytes(kind) else value
+
+
+def _float(kind: pa.DataType, value: float) -> Any:
+    if value != value or value in (float("inf"), float("-inf")):  # noqa: PLR0124 - NaN
+        return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
+    return float(pa.scalar(value, kind).cast(pa.string()).as_py())
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
+
+
+def _as_text(column: pa.Field) -> str:
+    name, kind = quoted(column.name), column.type
+    if _is_bytes(kind):
+        return f"encode({name}, 'base64')"
+    if pa.types.is_timestamp(kind):
+        zone = "" if kind.tz is None else '"Z"'
+        return f"""to_char({name}, 'YYYY-MM-DD"T"HH24:MI:SS.US{zone}')"""
+    return f"{name}::text"
+
+
+@asynccontextmanager
+async def opened(database: Database, **options: Any) -> AsyncIterator[SqlSink]:
+    sink = SqlSink.configure("orders", {"key": ["id"], **database.options, **options})
+    try:
+        yield sink
+    finally:
+        await sink.aclose()
+
+
+def batch(
+    version: int, kinds: str | Sequence[str], schema: pa.Schema, rows: Sequence[Row], task: int = 0
+) -> ChangeBatch:
+    kinds = [kinds] * len(rows) if isinstance(kinds, str) else kinds
+    moment = datetime(2026, 3, 1, tzinfo=UTC)
+    values = [
+        {**row, "_change_type": kind, "_commit_version": version, "_commit_timestamp": moment.replace(second=version)}
+        for row, kind in zip(rows, kinds, strict=True)
+    ]
+    found = pa.RecordBatch.from_pylist(values, schema=full(schema))
+    return ChangeBatch("t", version, task, found, pa.array(range(len(rows)), pa.int64()))
+
+
+def full(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([*schema, *METADATA_FIELDS])
+
+
+async def deliver(sink: SqlSink, *items: ChangeBatch | SchemaChange | Gap, at: Position | None = None) -> None:
+    first = items[0]
+    schema = first.rows.schema if isinstance(first, ChangeBatch) else getattr(first, "before", full(_SCHEMA))
+    async with sink.begin(APP, schema) as transaction:
+        for each in items:
+            await (transaction.write(each) if isinstance(each, ChangeBatch) else transaction.announce(each))
+        await transaction.commit(Progress(APP, at or Position.end(items[-1].version)))

@@ -1,0 +1,57 @@
+"""The options of the `sql` sink: what is refused, and that a password is in no text."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailer.errors import ConfigError
+from tailer_sinks.sql.options import password_of, read, sqlite_file
+
+SERVER = "postgresql://tailer@db:5432/shop"
+FILE = "sqlite:////data/shop.db"
+
+
+def test_defaults() -> None:
+    found = read("orders", {"url": SERVER})
+    assert (found.table, found.mode, found.boundary, found.key) == ("orders", "mirror", "version", [])
+    assert sqlite_file(found) is None
+    assert sqlite_file(read("orders", {"url": FILE})) == Path("/data/shop.db")
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ({"url": "mysql://db/shop"}, "url"),
+        ({"url": "postgresql://db"}, "url"),
+        ({"url": "postgresql://db:x/shop"}, "url"),
+        ({"url": "postgresql://tailer:hunter2@db/shop"}, "url"),
+        ({"url": "postgresql://tailer@db/shop?password=hunter2"}, "url"),
+        ({"url": "sqlite:///"}, "url"),
+        ({"url": "sqlite:///:memory:"}, "url"),
+        ({"url": FILE, "password": "hunter2"}, "password"),
+        ({"url": FILE, "schema": "s"}, "schema"),
+        ({"url": SERVER, "password": "hunter2", "password_file": "/f"}, "password_file"),
+        ({"url": SERVER, "table": "lake_tailer_progress"}, "table"),
+        ({"url": SERVER, "table": "x" * 64}, "table"),
+        ({"url": SERVER, "key": ["id", "id"]}, "key"),
+        ({"url": SERVER, "mode": "append", "key": ["id"]}, "key"),
+        ({"url": SERVER, "boundary": "chunk"}, "boundary"),
+        ({"url": SERVER, "timeout_s": 0.5}, "timeout_s"),
+        ({"url": SERVER, "mode": "upsert"}, "mode"),
+    ],
+)
+def test_faults_are_named(options: dict[str, Any], where: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read("orders", options)
+    assert refused.value.where == f"orders.{where}"
+    assert refused.value.remedy
+    assert "hunter2" not in str(refused.value)
+
+
+def test_the_password_is_in_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("hunter2\n")
+    given = read("orders", {"url": SERVER, "password_file": str(file)})
+    assert password_of("orders", given) == "hunter2"
+    assert "hunter2" not in repr(read("orders", {"url": SERVER, "password": "hunter2"}))

@@ -1,0 +1,61 @@
+"""Rows as PostgreSQL's COPY reads them, without a server."""
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tailer.errors import SinkRejected
+from tailer_sinks.sql.databases.postgresql import PostgreSql, copied, prepared
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        (pa.bool_(), True, "true"),
+        (pa.int64(), -(2**63), "-9223372036854775808"),
+        (pa.float32(), 0.1, "0.1"),
+        (pa.float64(), -0.0, "-0"),
+        (pa.decimal128(5, 2), Decimal("-1.50"), "-1.50"),
+        (pa.string(), "a\\b\tc\nd\re", r"a\\b\tc\nd\re"),
+        (pa.string(), r"\N", r"\\N"),
+        (pa.string(), "", ""),
+        (pa.binary(), b"\x00\xff", r"\\x00ff"),
+        (pa.date32(), date(1970, 1, 1), "J2440588"),
+        (pa.timestamp("us", "UTC"), datetime(1969, 12, 31, 23, 59, 59, 1, UTC), "J2440587 23:59:59.000001"),
+        (pa.list_(pa.string()), ["a\\"], r'["a\\\\"]'),
+        (pa.string(), None, r"\N"),
+    ],
+    ids=str,
+)
+def test_texts(kind: pa.DataType, value: Any, text: str) -> None:
+    rows = pa.record_batch({"before": pa.array([1, 2]), "v": pa.array([value, None], kind)}).slice(0, 2)
+    assert copied("orders", rows).to_pybytes().decode() == f"1\t{text}\n2\t\\N\n"
+    assert copied("orders", rows.slice(1)).to_pybytes() == b"2\t\\N\n"
+
+
+def test_slices_of_bytes() -> None:
+    rows = pa.record_batch({"v": pa.array([b"a", None, b"bc", b""], pa.binary())})
+    assert copied("orders", rows.slice(1, 3)).to_pybytes() == b"\\N\n\\\\x6263\n\\\\x\n"
+
+
+def test_a_column_with_the_character_that_texts_cannot_have() -> None:
+    with pytest.raises(SinkRejected, match=r"column v has a text with the character U\+0000"):
+        copied("orders", pa.record_batch({"v": pa.array(["ok", "a\0"])}))
+    with pytest.raises(SinkRejected, match=r"column v has a text with the character U\+0000"):
+        copied("orders", pa.record_batch({"v": pa.array([["a\\\0"]])}))
+    assert b"u0000" in copied("orders", pa.record_batch({"v": pa.array([["\\u0000"]])})).to_pybytes()
+
+
+def test_types_that_it_lacks() -> None:
+    database = PostgreSql("orders", "postgresql://db/shop", None, None)
+    assert database.type_of(pa.timestamp("ns")) is None
+    assert database.type_of(pa.time64("ns")) is None
+    assert database.type_of(pa.decimal128(38, 18)) == "numeric(38, 18)"
+
+
+def test_parameters_beside_any_names() -> None:
+    assert prepared('SELECT "a?%" FROM t WHERE x = ?', [1]) == (b'SELECT "a?%%" FROM t WHERE x = %s', [1])
+    assert prepared('SELECT "a?%"', []) == (b'SELECT "a?%"', None)
