@@ -70,6 +70,8 @@ _MARKER_BY_FIXTURE: Final = {
     "postgres": "stores",
     "browser": "page",
 }
+# Fixtures with cases in that tier, which have the marker themselves.
+_SOME_OF_FIXTURE: Final = {"database": "stores"}
 # Tests without a marker are in the first; `sample` puts any test in the second.
 _UNNAMED: Final = frozenset({"test", "nightly"})
 # In `tests/faults`: the list of processes that a test starts and kills.
@@ -120,7 +122,8 @@ def may_hold(module: Path, tier: str) -> bool:
     if tier in _UNNAMED:
         return True
     markers = {marker for marker, each in _TIER_BY_MARKER.items() if each == tier}
-    fixtures = {fixture for fixture, marker in _MARKER_BY_FIXTURE.items() if marker in markers}
+    named = (*_MARKER_BY_FIXTURE.items(), *_SOME_OF_FIXTURE.items())
+    fixtures = {fixture for fixture, marker in named if marker in markers}
     words = [rf"\bmark\.{marker}\b" for marker in markers] + [rf"\b{fixture}\b" for fixture in fixtures]
     return re.search("|".join(words), module.read_text()) is not None
 

@@ -77,7 +77,8 @@ def test_a_mirror_is_always_at_a_version(
     options = "".join(f'{name} = "{value}"\n' for name, value in database.options.items())
     pipeline = f'[pipelines.orders]\ntable = "{history.path}"\npoll_interval_s = 0.05\n'
     config.write_text(f'{pipeline}[pipelines.orders.sink]\nkind = "sql"\nkey = ["id"]\n{options}')
-    moments, reached = random.Random(7), []
+    moments = random.Random(7)
+    reached: list[int] = []
     for number in range(kills):
         history.publish(1 + moments.randrange(4))
         started.append(Daemon(config))
