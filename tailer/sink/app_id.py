@@ -12,6 +12,7 @@ __all__ = [
     "LAYOUT_SHARDS",
     "app_id_of",
     "backfill_name",
+    "backfilled_app_id",
     "is_layout",
     "pipeline_of",
     "shard_name",
@@ -48,6 +49,12 @@ def shard_name(pipeline: str, shard: int, shards: int) -> str:
 def backfill_name(pipeline: str, backfill: str) -> str:
     """Return the name of the stream of a backfill of `pipeline`, given by its id, as a pipeline of its own."""
     return f"{pipeline}/~backfill-{backfill}"
+
+
+def backfilled_app_id(app_id: str) -> str | None:
+    """Return the app_id of the pipeline whose backfill has `app_id`. None: it is not that of a backfill."""
+    found = re.fullmatch(r"(.*)/~backfill-[^/]*(/[^/]*)", app_id)
+    return None if found is None else found[1] + found[2]
 
 
 def shard_of(app_id: str) -> tuple[int, int] | None:

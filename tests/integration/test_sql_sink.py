@@ -8,8 +8,8 @@ import pytest
 
 from tailer.errors import SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, Gap
-from tailer.plan import SNAPSHOT_TASKS, Position
-from tailer.sink import Progress
+from tailer.plan import SNAPSHOT_TASKS, TASKS, Position
+from tailer.sink import Progress, app_id_of, backfill_name, table_of
 from tailer_sinks.sql.sink import SqlSink
 from tests.support.sql import APP, Database, SqliteDatabase, batch, deliver, full, mirrored, opened, rows_in
 
@@ -224,6 +224,38 @@ async def test_no_server_is_an_error_that_may_pass_and_has_no_password() -> None
     with pytest.raises(SinkUnavailable, match="no connection to PostgreSQL") as failed:
         await sink.progress(APP)
     assert "hunter2" not in str(failed.value) + repr(sink) + repr(failed.value.__cause__)
+
+
+class TestBackfills:
+    APP_ID = app_id_of(backfill_name("orders", "20260301T115001-1f3a5c7e"), table_of(APP))
+
+    async def test_a_snapshot_that_was_ordered_takes_the_place_of_all_rows(self, database: Database) -> None:
+        gap = Gap("t", 3, 3, 0, "ordered", snapshot=True)
+        async with opened(database) as sink:
+            await deliver(sink, inserts(3, 1, 2))
+            first = inserts(3, 1, task=SNAPSHOT_TASKS)
+            await deliver(sink, gap, first, at=Position(3, SNAPSHOT_TASKS, 0), app_id=self.APP_ID)
+            assert names(database) == {1: "1 at 3", 2: "2 at 3"}
+        async with opened(database) as sink:
+            await deliver(sink, inserts(3, 7, task=SNAPSHOT_TASKS + 1), app_id=self.APP_ID)
+            assert names(database) == {1: "1 at 3", 7: "7 at 3"}
+            assert await sink.progress(APP) == Progress(APP, Position.end(3))
+            await deliver(sink, deletes(4, 7), inserts(4, 8))
+        assert names(database) == {1: "1 at 3", 8: "8 at 4"}
+        assert mirrored(database, "orders") == 4
+
+    async def test_a_log_has_rows_and_gaps_of_each(self, database: Database) -> None:
+        gap = Gap("t", 1, 1, 0, "ordered", snapshot=True)
+        async with opened(database, mode="append", key=[]) as sink:
+            await deliver(sink, inserts(1, 1))
+            await deliver(sink, inserts(2, 2))
+            for number, task in enumerate((SNAPSHOT_TASKS + TASKS, SNAPSHOT_TASKS + 2 * TASKS)):
+                app_id = app_id_of(backfill_name("orders", str(number)), table_of(APP))
+                await deliver(sink, gap, inserts(1, 1, task=task), app_id=app_id)
+        found = rows_in(database, "orders")
+        assert [row["id"] for row in found if row["_change_type"] == "insert"] == [1, 2, 1, 1]
+        assert len([row for row in found if row["_change_type"] == "gap"]) == 2
+        assert mirrored(database, "orders") == 2
 
 
 class TestLog:

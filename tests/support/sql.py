@@ -238,10 +238,12 @@ def full(schema: pa.Schema) -> pa.Schema:
     return pa.schema([*schema, *METADATA_FIELDS])
 
 
-async def deliver(sink: SqlSink, *items: ChangeBatch | SchemaChange | Gap, at: Position | None = None) -> None:
+async def deliver(
+    sink: SqlSink, *items: ChangeBatch | SchemaChange | Gap, at: Position | None = None, app_id: str = APP
+) -> None:
     first = items[0]
     schema = first.rows.schema if isinstance(first, ChangeBatch) else getattr(first, "before", full(_SCHEMA))
-    async with sink.begin(APP, schema) as transaction:
+    async with sink.begin(app_id, schema) as transaction:
         for each in items:
             await (transaction.write(each) if isinstance(each, ChangeBatch) else transaction.announce(each))
-        await transaction.commit(Progress(APP, at or Position.end(items[-1].version)))
+        await transaction.commit(Progress(app_id, at or Position.end(items[-1].version)))

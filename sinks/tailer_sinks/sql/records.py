@@ -136,11 +136,23 @@ class Records:
         )
 
     def note_table(
-        self, connection: Connection, record: TableRecord, app_id: str, version: int, changed_us: int | None
+        self,
+        connection: Connection,
+        record: TableRecord,
+        app_id: str,
+        version: int,
+        changed_us: int | None,
+        *,
+        moves: bool,
     ) -> None:
-        """Write what is known of a table that is at `version` now. `changed_us`: when it changed last; None: before."""
+        """Write what is known of a table that is at `version` now. `changed_us`: when it changed last; None: before.
+
+        `moves`: not if the table was at a version before, and stays there.
+        """
         now = datetime.now(UTC)
         changed = None if changed_us is None else _EPOCH + timedelta(microseconds=changed_us)
+        moved = "version = excluded.version, changed_at = COALESCE(excluded.changed_at, known.changed_at), "
+        moved = moved if moves else ""
         keys = json.dumps({"configured": record.configured, "columns": record.key})
         values: Sequence[Any] = [
             record.table,
@@ -156,8 +168,7 @@ class Records:
         connection.execute(
             f"INSERT INTO {self._mirrors} AS known (table_name, pipeline, app_id, mode, version, changed_at, "
             "written_at, key_columns, columns) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (table_name) DO UPDATE "
-            "SET app_id = excluded.app_id, version = excluded.version, "
-            "changed_at = COALESCE(excluded.changed_at, known.changed_at), written_at = excluded.written_at, "
+            f"SET app_id = excluded.app_id, {moved}written_at = excluded.written_at, "
             "key_columns = excluded.key_columns, columns = excluded.columns",
             values,
         )

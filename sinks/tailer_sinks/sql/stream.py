@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from tailer.errors import SinkFenced, SinkRejected
-from tailer.sink import pipeline_of
+from tailer.sink import backfilled_app_id, pipeline_of
 from tailer_sinks.sql.databases.dialect import Connection, Dialect, quoted
 from tailer_sinks.sql.records import Entry, Records, TableRecord
 from tailer_sinks.sql.segments import Staging, create_waiting
@@ -33,6 +33,8 @@ class Stream:
         self.name = name
         self.dialect = dialect
         self.app_id = app_id
+        self.is_backfill = backfilled_app_id(app_id) is not None
+        self.main_app_id = backfilled_app_id(app_id) or app_id
         self.records = Records(name, dialect)
         self.expected: Entry | None = None
         self.asked = False
@@ -87,7 +89,7 @@ class Stream:
             self.expected = before  # until the pipeline asks for progress again
             raise SinkFenced(self.name, f"{self.app_id} is at {None if found is None else found.position} now")
         with self.connected() as connection:
-            return self._record(connection, target, pipeline_of(self.app_id))
+            return self._record(connection, target, pipeline_of(self.main_app_id))
 
     def pipelines(self) -> set[str]:
         """Return the pipelines that have progress in the database."""

@@ -184,10 +184,11 @@ class Work:
     def _note(self, connection: Connection, complete: Sequence[Segment], version: int) -> None:
         """Note the version of the table, and its columns."""
         stream, target, last = self._stream, self._target, complete[-1]
-        pipeline = pipeline_of(stream.app_id)
+        pipeline = pipeline_of(stream.main_app_id)
         record = TableRecord(target.table, pipeline, target.mode, last.shape, self._configured, last.key)
         changed = [each.rows.changed_us for each in complete if each.rows.changed_us is not None]
-        stream.records.note_table(connection, record, stream.app_id, version, max(changed, default=None))
+        moves, moment = not stream.is_backfill, max(changed, default=None)
+        stream.records.note_table(connection, record, stream.main_app_id, version, moment, moves=moves)
 
     def _add(self, schema: pa.Schema, origins: Mapping[str, str] | None, *, replace: bool) -> Segment:
         """Begin a segment. Raises `SinkRejected` if the table has no room for rows of `schema`."""

@@ -17,6 +17,7 @@ __all__ = ["BetweenVersions"]
 
 _log = logging.getLogger(__name__)
 
+_COMPLETE: Final = "delivers to a mirror, which has all rows"
 _BY_EXECUTORS: Final = "is written by executors, which deliver no backfill"
 
 
@@ -74,6 +75,8 @@ class BetweenVersions:
         """Raise `ConfigError` if the order cannot be carried out."""
         if session.orders is None:
             raise ConfigError(self._name, _BY_EXECUTORS, 'Set write = "driver".')
+        if session.sink.demands.whole and not order.announces_gap:
+            raise ConfigError(self._name, _COMPLETE, "Order a snapshot, which replaces them: `tailer resnapshot`.")
         if order.version is not None and order.version > version:
             reason = f"version {order.version} comes after version {version}, up to which the pipeline has delivered"
             raise ConfigError("version", reason, "Give an earlier version, or none.")

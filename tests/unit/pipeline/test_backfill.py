@@ -1,7 +1,9 @@
 """Backfills: the rows of a version between two versions, once and whole, whatever fails meanwhile."""
 
 import random
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +29,7 @@ from tailer.start import Start
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
 from tailer_sinks.files.sink import FilesSink
+from tailer_sinks.sql.sink import SqlSink
 from tailer_sinks.testing.faults import Fault, FaultySink, Kind, Step
 from tests.support.seeds import seeds
 from tests.support.streams import APP, Destination, Growing, WholeVersions, become
@@ -407,6 +410,33 @@ async def test_an_order_that_cannot_be_kept_is_refused(table: Growing, kept: Kep
     status.order = OnDataLoss.RESNAPSHOT
     await running(make(table, there.sink(), status, None), lambda: status.backfills.phase is BackfillPhase.FAILED)
     assert there.delivered() == table.inserted
+
+
+async def test_a_mirror_takes_a_whole_snapshot_alone(table: Growing, kept: Kept, tmp_path: Path) -> None:
+    """A condition would say of no other row whether the mirror has it."""
+
+    def run(until: str | None) -> Pipeline:
+        sink = SqlSink.configure("p", {"url": f"sqlite:///{tmp_path}/mirror.db", "key": ["id"]})
+        return make(table, sink, status, until)
+
+    def mirrored() -> list[int]:
+        with closing(sqlite3.connect(tmp_path / "mirror.db")) as database:
+            return [each for (each,) in database.execute("SELECT id FROM p ORDER BY id")]
+
+    status = kept.status()
+    await run("latest").run()
+    await status.backfills.give(BackfillOrder.make(where="id > 20"))
+    await running(run(None), lambda: status.backfills.phase is BackfillPhase.FAILED)
+    assert "a mirror, which has all rows" in str(status.backfills.error)
+    with closing(sqlite3.connect(tmp_path / "mirror.db")) as database, database:
+        database.execute("DELETE FROM p WHERE id > 20")
+        database.execute("INSERT INTO p (id) VALUES (5)")
+    status.order = OnDataLoss.RESNAPSHOT
+    await running(run(None), lambda: status.backfills.phase is BackfillPhase.DONE)
+    assert mirrored() == ids(table, 4)
+    table.insert([50])
+    await run("latest").run()
+    assert mirrored() == ids(table, 5)
 
 
 async def test_files_of_a_backfill_are_in_a_folder_of_its_own(table: Growing, kept: Kept, tmp_path: Path) -> None:
