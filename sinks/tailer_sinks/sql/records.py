@@ -51,10 +51,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class TableRecord:
-    """A table that `pipeline` fills. `configured`: the key as it was given; `key`: as its columns are called now."""
+    """A table that `pipeline` fills, last under `app_id`.
+
+    `configured`: the key as it was given; `key`: as its columns are called now.
+    """
 
     table: str
     pipeline: str
+    app_id: str
     mode: str
     schema: pa.Schema
     configured: tuple[str, ...] = ()
@@ -125,25 +129,18 @@ class Records:
         if not self.exist(connection):
             return None
         found = connection.query(
-            f"SELECT pipeline, mode, columns, key_columns FROM {self._mirrors} WHERE table_name = ?", [table]
+            f"SELECT pipeline, app_id, mode, columns, key_columns FROM {self._mirrors} WHERE table_name = ?", [table]
         )
         if not found:
             return None
-        pipeline, mode, columns, key = found[0]
+        pipeline, app_id, mode, columns, key = found[0]
         keys = json.loads(key)
         return TableRecord(
-            table, pipeline, mode, schema_from_text(columns), tuple(keys["configured"]), tuple(keys["columns"])
+            table, pipeline, app_id, mode, schema_from_text(columns), tuple(keys["configured"]), tuple(keys["columns"])
         )
 
     def note_table(
-        self,
-        connection: Connection,
-        record: TableRecord,
-        app_id: str,
-        version: int,
-        changed_us: int | None,
-        *,
-        moves: bool,
+        self, connection: Connection, record: TableRecord, version: int, changed_us: int | None, *, moves: bool
     ) -> None:
         """Write what is known of a table that is at `version` now. `changed_us`: when it changed last; None: before.
 
@@ -157,7 +154,7 @@ class Records:
         values: Sequence[Any] = [
             record.table,
             record.pipeline,
-            app_id,
+            record.app_id,
             record.mode,
             version,
             None if changed is None else changed.isoformat(),

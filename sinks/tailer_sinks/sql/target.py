@@ -137,7 +137,7 @@ class Target(Protocol):
     def reset_refusal(self, connection: Connection, is_known: bool, position: Position) -> tuple[str, str] | None:
         """Return why progress cannot be set to `position`, and the next step; None: it can.
 
-        `is_known`: whether the table is there.
+        `is_known`: whether the table is there, and was filled last under the app_id of that progress.
         """
         ...
 

@@ -184,11 +184,11 @@ class Work:
     def _note(self, connection: Connection, complete: Sequence[Segment], version: int) -> None:
         """Note the version of the table, and its columns."""
         stream, target, last = self._stream, self._target, complete[-1]
-        pipeline = pipeline_of(stream.main_app_id)
-        record = TableRecord(target.table, pipeline, target.mode, last.shape, self._configured, last.key)
+        owner = pipeline_of(stream.main_app_id), stream.main_app_id
+        record = TableRecord(target.table, *owner, target.mode, last.shape, self._configured, last.key)
         changed = [each.rows.changed_us for each in complete if each.rows.changed_us is not None]
-        moves, moment = not stream.is_backfill, max(changed, default=None)
-        stream.records.note_table(connection, record, stream.main_app_id, version, moment, moves=moves)
+        moment, moves = max(changed, default=None), not stream.is_backfill
+        stream.records.note_table(connection, record, version, moment, moves=moves)
 
     def _add(self, schema: pa.Schema, origins: Mapping[str, str] | None, *, replace: bool) -> Segment:
         """Begin a segment. Raises `SinkRejected` if the table has no room for rows of `schema`."""
@@ -263,8 +263,10 @@ def reset(stream: Stream, target: Target, configured: Sequence[str], position: P
     stream.asked = False
     record = stream.begin(target)
     before = stream.expected
+    # A table that gets an id back that it had before goes on from where it is under the other one.
+    is_known = record is not None and record.app_id == stream.app_id
     with stream.connected() as connection:
-        if reason := target.reset_refusal(connection, record is not None, position):
+        if reason := target.reset_refusal(connection, is_known, position):
             raise SinkRejected(stream.name, *reason)
     parts = parts_from(None if before is None else before.parts)
     if parts and before is not None and position > before.position:
