@@ -17,7 +17,7 @@ VERBS: Final = {
     "pause": "Pause a pipeline of the running daemon.",
     "resume": "Let a paused or stopped pipeline run again.",
     "resnapshot": "Let a pipeline deliver all rows once, in place of changes.",
-    "backfill": "Let a pipeline deliver rows of a version again, between its changes.",
+    "backfill": "Let a pipeline deliver rows of a version again.",
     "skip": "Let a pipeline go on after lost changes.",
     "check": "Check a configuration without touching any table.",
     "plan": "Print what one version changed, as a plan in JSON.",

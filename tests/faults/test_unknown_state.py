@@ -171,9 +171,9 @@ class TestWaiting:
         lose(table, 4)
         there = Destination()
         for _ in range(3):
-            with anyio.move_on_after(0.3):
-                async with following(table, there, policy, whole=whole):
-                    await anyio.sleep_forever()
+            async with following(table, there, policy, whole=whole):
+                await become(lambda: there.position() == Position.end(3))
+                await anyio.sleep(0.1)
             assert there.position() == Position.end(3)
         checkpoint(table, 4)
         before = None
