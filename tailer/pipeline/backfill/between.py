@@ -77,6 +77,9 @@ class BetweenVersions:
             raise ConfigError(self._name, _BY_EXECUTORS, 'Set write = "driver".')
         if session.sink.demands.whole and not order.announces_gap:
             raise ConfigError(self._name, _COMPLETE, "Order a snapshot, which replaces them: `tailer resnapshot`.")
+        if order.announces_gap and order.version not in (None, version):
+            reason = f"it is a snapshot of version {order.version}, and the pipeline is at version {version} by now"
+            raise ConfigError("version", reason, "Order a snapshot again: `tailer resnapshot`.")
         if order.version is not None and order.version > version:
             reason = f"version {order.version} comes after version {version}, up to which the pipeline has delivered"
             raise ConfigError("version", reason, "Give an earlier version, or none.")

@@ -439,6 +439,29 @@ async def test_a_mirror_takes_a_whole_snapshot_alone(table: Growing, kept: Kept,
     assert mirrored() == ids(table, 5)
 
 
+async def test_a_snapshot_of_a_mirror_ends_if_the_pipeline_is_past_it(
+    table: Growing, kept: Kept, tmp_path: Path
+) -> None:
+    """The daemon was down in the middle of the snapshot, and then changes were lost."""
+
+    def run(status: PipelineStatus | None, until: str | None) -> Pipeline:
+        sink = SqlSink.configure("p", {"url": f"sqlite:///{tmp_path}/mirror.db", "key": ["id"]})
+        return make(table, sink, status or PipelineStatus("p"), until, Policy(on_data_loss=OnDataLoss.RESNAPSHOT))
+
+    await run(None, "latest").run()
+    kept.order = BackfillOrder.make(4, announces_gap=True)
+    table.insert([50])
+    table.insert([60])
+    DeltaTable(table.path).create_checkpoint()
+    for version in range(6):
+        table.commit_file(version).unlink()
+    status = kept.status()
+    await running(run(status, None), lambda: kept.is_empty)
+    assert "snapshot of version 4, and the pipeline is at version 6" in str(status.backfills.error)
+    with closing(sqlite3.connect(tmp_path / "mirror.db")) as database:
+        assert [each for (each,) in database.execute("SELECT id FROM p ORDER BY id")] == ids(table, 6)
+
+
 async def test_files_of_a_backfill_are_in_a_folder_of_its_own(table: Growing, kept: Kept, tmp_path: Path) -> None:
     status = kept.status()
     await deliver(table, FilesSink("files", tmp_path / "out"), status)
