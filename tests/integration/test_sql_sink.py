@@ -11,7 +11,7 @@ from tailer.events import ChangeBatch, Gap
 from tailer.plan import SNAPSHOT_TASKS, TASKS, Position
 from tailer.sink import Progress, app_id_of, backfill_name, table_of
 from tailer_sinks.sql.sink import SqlSink
-from tests.support.sql import APP, Database, SqliteDatabase, batch, deliver, full, mirrored, opened, rows_in
+from tests.support.sql import APP, Database, SqliteDatabase, batch, deliver, full, mirrored, opened, rows_in, waiting_in
 
 pytestmark = pytest.mark.anyio
 
@@ -116,6 +116,18 @@ class TestMirror:
             with pytest.raises(SinkRejected, match="orders would not be a mirror of version 2"):
                 await sink.reset(Progress(APP, Position.end(2)))
         assert names(database) == {6: "6 at 3"}
+
+    async def test_half_a_version_under_a_former_id_is_no_part_of_the_table(self, database: Database) -> None:
+        snapshot = Gap("another", 2, 3, 0, "replaced", snapshot=True), inserts(3, 7, task=SNAPSHOT_TASKS)
+        async with opened(database) as sink:
+            await deliver(sink, inserts(1, 1))
+            await deliver(sink, inserts(2, 2), at=Position(2, 0, 0))
+            await deliver(sink, *snapshot, app_id="orders/another")
+            await sink.reset(Progress(APP, Position.end(3)))
+            assert names(database) == {7: "7 at 3"}
+            await deliver(sink, inserts(4, 2))
+        assert names(database) == {7: "7 at 3", 2: "2 at 4"}
+        assert not [each for each in database.tables() if each.startswith("lake_tailer_part_")]
 
     async def test_a_table_without_a_key_of_its_own_is_mirrored_by_row_ids(self, database: Database) -> None:
         tracked = pa.schema([*SCHEMA, ("_row_id", pa.int64()), ("_row_commit_version", pa.int64())])
@@ -249,6 +261,30 @@ class TestBackfills:
             await deliver(sink, deletes(4, 7), inserts(4, 8))
         assert names(database) == {1: "1 at 3", 8: "8 at 4"}
         assert mirrored(database, "orders") == 4
+
+    async def test_one_that_is_late_leaves_the_table_as_it_is(self, database: Database) -> None:
+        """Another instance commits the next version after this one has looked at the progress for the last time."""
+        async with opened(database) as late, opened(database) as first:
+            await deliver(first, inserts(3, 1, 2))
+            async with late.begin(self.APP_ID, full(SCHEMA)) as transaction:
+                await transaction.announce(Gap("t", 3, 3, 0, "ordered", snapshot=True))
+                await transaction.write(inserts(3, 1, 2, task=SNAPSHOT_TASKS))
+                await deliver(first, deletes(4, 1), inserts(4, 9))
+                with pytest.raises(SinkFenced):
+                    await transaction.commit(Progress(self.APP_ID, Position.end(3)))
+        assert names(database) == {2: "2 at 3", 9: "9 at 4"}
+
+    async def test_what_a_cancelled_one_stored_is_removed(self, database: Database) -> None:
+        gap, first = Gap("t", 3, 3, 0, "ordered", snapshot=True), inserts(3, 1, task=SNAPSHOT_TASKS)
+        async with opened(database) as sink:
+            await deliver(sink, inserts(3, 1, 2))
+            await deliver(sink, gap, first, at=Position(3, SNAPSHOT_TASKS, 0), app_id=self.APP_ID)
+            assert list(waiting_in(database, self.APP_ID))
+            await deliver(sink, inserts(4, 3))
+            with pytest.raises(SinkRejected, match="is gone"):
+                await deliver(sink, inserts(3, 2, task=SNAPSHOT_TASKS + 1), app_id=self.APP_ID)
+        assert names(database) == {1: "1 at 3", 2: "2 at 3", 3: "3 at 4"}
+        assert not [each for each in database.tables() if each.startswith("lake_tailer_part_")]
 
     async def test_a_log_has_rows_and_gaps_of_each(self, database: Database) -> None:
         gap = Gap("t", 1, 1, 0, "ordered", snapshot=True)

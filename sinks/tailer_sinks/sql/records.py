@@ -1,8 +1,8 @@
 """The sink's own tables: the progress of streams, and what is known of the tables that they fill.
 
 `lake_tailer_progress` has a row for each app_id. Its position is that of the last committed row. Inside a version whose
-rows are not visible yet, `parts` describes the tables in which they wait (`tailer_sinks.sql.segments`). A row is never
-deleted, so it also says that a pipeline has delivered.
+rows are not visible yet, `parts` describes the tables in which they wait (`tailer_sinks.sql.segments`). The row of a
+pipeline is never deleted, so it also says that the pipeline has delivered.
 
 `lake_tailer_mirrors` has a row for each table that a pipeline fills, for people and programs that read the table: the
 version that it has, the time of the last version that changed it, and the time when that was written. `columns` is the
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from tailer.errors import SinkFenced, SinkRejected
 from tailer.plan import Position
-from tailer.sink import pipeline_of
+from tailer.sink import backfilled_app_id, pipeline_of
 from tailer_sinks.sql.databases.dialect import Connection, Dialect
 
 __all__ = ["MIRRORS", "PROGRESS", "Entry", "Records", "TableRecord", "schema_from_text", "schema_to_text"]
@@ -29,6 +29,7 @@ FORMAT: Final = 1
 PROGRESS: Final = "lake_tailer_progress"
 MIRRORS: Final = "lake_tailer_mirrors"
 
+_AT: Final = "app_id = ? AND version = ? AND task = ? AND row = ?"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PROGRESS_COLUMNS: Final = (
     "format INTEGER NOT NULL, app_id TEXT NOT NULL PRIMARY KEY, version BIGINT NOT NULL, task BIGINT NOT NULL, "
@@ -105,6 +106,17 @@ class Records:
             return set()
         return {pipeline_of(app_id) for (app_id,) in connection.query(f"SELECT app_id FROM {self._progress}")}
 
+    def hold(self, connection: Connection, app_id: str, entry: Entry | None) -> None:
+        """Lock the progress `entry` in the open transaction. Raises `SinkFenced` if it is another one now."""
+        if entry is None:
+            is_same = self.progress(connection, app_id) is None
+        else:
+            at = entry.position
+            statement = f"UPDATE {self._progress} SET task = task WHERE {_AT}"
+            is_same = connection.execute(statement, [app_id, at.version, at.task, at.row]) == 1
+        if not is_same:
+            raise self._fenced(app_id, entry)
+
     def swap(self, connection: Connection, app_id: str, before: Entry | None, after: Entry) -> None:
         """Replace the progress `before`, in the open transaction. Raises `SinkFenced` if it is another one now."""
         at = after.position
@@ -117,12 +129,22 @@ class Records:
         else:
             was = before.position
             changed = connection.execute(
-                f"UPDATE {self._progress} SET version = ?, task = ?, row = ?, parts = ? "
-                "WHERE app_id = ? AND version = ? AND task = ? AND row = ?",
+                f"UPDATE {self._progress} SET version = ?, task = ?, row = ?, parts = ? WHERE {_AT}",
                 [at.version, at.task, at.row, after.parts, app_id, was.version, was.task, was.row],
             )
         if changed != 1:
-            raise SinkFenced(self._name, f"{app_id} is not at {None if before is None else before.position} any more")
+            raise self._fenced(app_id, before)
+
+    def end_backfills(self, connection: Connection, pipeline: str) -> list[str]:
+        """Remove the progress of backfills of which rows wait. Return the tables with these rows."""
+        found = connection.query(f"SELECT app_id, parts FROM {self._progress} WHERE parts IS NOT NULL")
+        tables = []
+        for app_id, parts in found:
+            main_app_id = backfilled_app_id(app_id)
+            if main_app_id is not None and pipeline_of(main_app_id) == pipeline:
+                connection.execute(f"DELETE FROM {self._progress} WHERE app_id = ?", [app_id])
+                tables += [each["table"] for each in json.loads(parts)]
+        return tables
 
     def table(self, connection: Connection, table: str) -> TableRecord | None:
         """Read what is known of a table; None: no pipeline fills it."""
@@ -169,6 +191,10 @@ class Records:
             "key_columns = excluded.key_columns, columns = excluded.columns",
             values,
         )
+
+    def _fenced(self, app_id: str, before: Entry | None) -> SinkFenced:
+        position = None if before is None else before.position
+        return SinkFenced(self._name, f"{app_id} is not at {position} any more")
 
 
 def schema_to_text(schema: pa.Schema) -> str:

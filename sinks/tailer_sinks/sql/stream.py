@@ -2,7 +2,8 @@
 
 Exactly once rests on this (invariants 1, 2, 6): the first statement of the transaction that makes rows visible replaces
 the progress that this instance has read, and fails if it is another one by now. That also locks the progress, so that
-a second instance waits, and is then refused.
+a second instance waits, and is then refused. A backfill locks the pipeline's progress in the same way, and leaves it as
+it is.
 """
 
 import threading
@@ -38,6 +39,7 @@ class Stream:
         self.records = Records(name, dialect)
         self.expected: Entry | None = None
         self.asked = False
+        self._main: Entry | None = None
         self._timeout_s = timeout_s
         self._connection: Connection | None = None
         self._staging: list[Staging] = []
@@ -89,7 +91,16 @@ class Stream:
             self.expected = before  # until the pipeline asks for progress again
             raise SinkFenced(self.name, f"{self.app_id} is at {None if found is None else found.position} now")
         with self.connected() as connection:
+            if self.is_backfill:
+                self._main = self.records.progress(connection, self.main_app_id)
             return self._record(connection, target, pipeline_of(self.main_app_id))
+
+    def hold(self, connection: Connection) -> None:
+        """Lock the pipeline's progress in the open transaction: its streams change the table one after the other.
+
+        Raises `SinkFenced` if it is another one than at `begin`.
+        """
+        self.records.hold(connection, self.main_app_id, self._main if self.is_backfill else self.expected)
 
     def pipelines(self) -> set[str]:
         """Return the pipelines that have progress in the database."""

@@ -109,6 +109,7 @@ class Work:
     def _fill(self, connection: Connection, position: Position) -> Entry:
         """Replace the progress, and bring rows to where they belong. Return the progress."""
         stream, version = self._stream, position.version
+        stream.hold(connection)
         self._plan_again(connection)
         kept: list[Segment] = []
         complete = self._segments
@@ -117,6 +118,9 @@ class Work:
             self._name_parts(kept)
         entry = Entry(position, described(kept) if kept else None)
         stream.records.swap(connection, stream.app_id, self._expected, entry)
+        if not stream.is_backfill:
+            # The pipeline goes on only after its backfill. What waits is of one that was cancelled, or has failed.
+            self._obsolete += stream.records.end_backfills(connection, pipeline_of(stream.app_id))
         for each in kept:
             self._store(connection, each, version)
         for each in complete:
@@ -257,8 +261,8 @@ class Work:
 def reset(stream: Stream, target: Target, configured: Sequence[str], position: Position) -> None:
     """Set the progress to `position`, which closes a version.
 
-    Rows that wait for the end of their version become visible if that counts as delivered, or else are removed. Raises
-    `SinkRejected` if the table would not be what it is.
+    Rows of a log that wait for the end of their version become visible if that counts as delivered. All others are
+    removed: a mirror is at another version by now. Raises `SinkRejected` if the table would not be what it is.
     """
     stream.asked = False
     record = stream.begin(target)
@@ -269,7 +273,7 @@ def reset(stream: Stream, target: Target, configured: Sequence[str], position: P
         if reason := target.reset_refusal(connection, is_known, position):
             raise SinkRejected(stream.name, *reason)
     parts = parts_from(None if before is None else before.parts)
-    if parts and before is not None and position > before.position:
+    if parts and target.mode == "append" and before is not None and position > before.position:
         Work(stream, target, configured, parts[-1]["schema"], chunks=False).commit(position)
         return
     with stream.connected() as connection, connection.transaction():
