@@ -1,5 +1,6 @@
 """The tables of the `sql` sink get the columns of the source, and hold its values exactly."""
 
+from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -11,7 +12,7 @@ from tailer.errors import SinkRejected
 from tailer.events import SchemaChange
 from tailer.plan import Position
 from tailer_sinks.testing import DELTA_TYPES, flat_rows
-from tests.support.sql import Database, batch, deliver, full, mirrored, opened, rows_in
+from tests.support.sql import Database, SqliteDatabase, batch, deliver, full, mirrored, opened, rows_in
 
 pytestmark = pytest.mark.anyio
 
@@ -192,3 +193,60 @@ async def test_what_texts_of_postgresql_cannot_have_is_refused_by_name(database:
             else:
                 await deliver(sink, rows)
                 assert rows_in(database, f"table of {column}")[0][column] == value
+
+
+async def test_names_with_signs_of_sql_are_names(database: Database) -> None:
+    schema = pa.schema([("id", pa.int64()), *((name, pa.string()) for name in ('a"b', "q?", "p%s", "select", "é"))])
+    row = {each.name: "?%s" for each in schema} | {"id": 1}
+    async with opened(database) as sink:
+        await deliver(sink, batch(1, "insert", schema, [row, {**row, "id": 2}]))
+        await deliver(sink, batch(2, "delete", schema, [row]), batch(3, "insert", schema, [row]))
+    assert sorted(rows_in(database, "orders"), key=lambda each: each["id"]) == [row, {**row, "id": 2}]
+
+
+async def test_columns_that_are_called_like_the_sinks_own_are_refused(database: Database) -> None:
+    schema = pa.schema([("id", pa.int64()), ("Lake_Tailer_Before", pa.int16())])
+    async with opened(database) as sink:
+        with pytest.raises(SinkRejected, match="column Lake_Tailer_Before has a name that begins with lake_tailer_"):
+            await deliver(sink, batch(1, "insert", schema, [{"id": 1}]))
+
+
+async def test_names_that_differ_only_in_case(database: Database) -> None:
+    schema = pa.schema([("id", pa.int64()), ("a", pa.string()), ("A", pa.string())])
+    row = {"id": 1, "a": "small", "A": "large"}
+    async with opened(database) as sink:
+        if isinstance(database, SqliteDatabase):
+            with pytest.raises(SinkRejected, match="duplicate column name: A"):
+                await deliver(sink, batch(1, "insert", schema, [row]))
+        else:
+            await deliver(sink, batch(1, "insert", schema, [row]))
+            assert rows_in(database, "orders") == [row]
+
+
+async def test_indexes_and_views_of_others_on_a_dropped_column(database: Database) -> None:
+    schema = pa.schema([("id", pa.int64()), ("a", pa.string())])
+    ids = pa.schema([("id", pa.int64())])
+    async with opened(database) as sink:
+        await deliver(sink, batch(1, "insert", schema, [{"id": 1, "a": "x"}]))
+        database.query("CREATE INDEX mine ON orders (a)")
+        database.query("CREATE VIEW orders_by_a AS SELECT a FROM orders")
+        with pytest.raises(SinkRejected):
+            await deliver(sink, change(schema, ids, same("id")), batch(2, "insert", ids, [{"id": 2}]))
+        assert len(rows_in(database, "orders")) == 1
+        database.query("DROP VIEW orders_by_a")
+        if isinstance(database, SqliteDatabase):
+            with pytest.raises(SinkRejected):
+                await deliver(sink, change(schema, ids, same("id")), batch(2, "insert", ids, [{"id": 2}]))
+            database.query("DROP INDEX mine")
+        await deliver(sink, change(schema, ids, same("id")), batch(2, "insert", ids, [{"id": 2}]))
+    assert rows_in(database, "orders") == [{"id": 1}, {"id": 2}]
+
+
+async def test_bytes_that_are_no_text_are_refused_by_name(database: Database) -> None:
+    rows = batch(1, "insert", pa.schema([("id", pa.int64()), ("name", pa.binary())]), [{"id": 1, "name": b"\xff"}])
+    schema = rows.rows.schema.set(1, pa.field("name", pa.string()))
+    columns = [column.view(each.type) for column, each in zip(rows.rows.columns, schema, strict=True)]
+    rows = replace(rows, rows=pa.RecordBatch.from_arrays(columns, schema=schema))
+    async with opened(database) as sink:
+        with pytest.raises(SinkRejected, match=r"column name has a text that is not UTF-8|a value of a row"):
+            await deliver(sink, rows)

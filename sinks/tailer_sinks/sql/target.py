@@ -6,7 +6,7 @@ A change of the schema begins another segment. The columns of the table change b
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 
@@ -18,6 +18,8 @@ from tailer_sinks.sql.databases.dialect import Connection, Dialect, quoted
 from tailer_sinks.sql.databases.texts import holds_json
 
 __all__ = ["Columns", "Rows", "Target", "alter", "create", "plain_schema"]
+
+OWN_PREFIX: Final = "lake_tailer_"
 
 
 @dataclass(slots=True)
@@ -146,6 +148,9 @@ def plain_schema(name: str, dialect: Dialect, schema: pa.Schema) -> pa.Schema:
     """Return the columns of `schema` with types of the database. Raises `SinkRejected` for a column without any."""
     fields: list[pa.Field] = []
     for each in schema:
+        if each.name.lower().startswith(OWN_PREFIX):
+            reason = f"column {each.name} has a name that begins with {OWN_PREFIX}, as the sink's own columns do"
+            raise SinkRejected(name, reason, "Give it another name with select.")
         kind = each.type if holds_json(each.type) else exact_type(each.type)
         if dialect.type_of(kind) is None:
             reason = f"column {each.name} has type {each.type}, for which the database has no exact type"

@@ -15,7 +15,7 @@ from typing import Any, Final
 import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tailer.errors import CommitUnknown, SinkError, SinkRejected, SinkUnavailable
 from tailer_sinks.encoding.flat import slices
@@ -24,10 +24,10 @@ from tailer_sinks.sql.databases.texts import TEXT, Convert, NoText, holds_json, 
 
 __all__ = ["PostgreSql", "copied", "prepared"]
 
-_SETTINGS: Final[dict[str, Any]] = {
+# What values need, whatever the url says.
+_OPTIONS: Final = "-c timezone=UTC -c datestyle=ISO"
+_DEFAULTS: Final[dict[str, Any]] = {
     "application_name": "lake-tailer",
-    "client_encoding": "utf8",
-    "options": "-c timezone=UTC -c datestyle=ISO",
     "connect_timeout": 10,
     # A connection whose other end is silent is given up after a minute.
     "keepalives_idle": 15,
@@ -79,11 +79,13 @@ class PostgreSql:
 
     def connect(self) -> Connection:
         """See `Dialect.connect`."""
-        settings: dict[str, Any] = (
-            {**_SETTINGS} if self._password is None else {**_SETTINGS, "password": self._password}
-        )
         try:
-            connection = psycopg.connect(make_conninfo(self.url, **settings), autocommit=True)
+            given = conninfo_to_dict(self.url)
+            options = f"{given.get('options', '')} {_OPTIONS}".strip()
+            settings = {**_DEFAULTS, **given, "client_encoding": "utf8", "options": options}
+            if self._password is not None:
+                settings["password"] = self._password
+            connection = psycopg.connect(make_conninfo(**settings), autocommit=True)
         except psycopg.OperationalError as error:
             raise SinkUnavailable(self.name, f"no connection to PostgreSQL: {_first_line(error)}") from None
         except psycopg.ProgrammingError as error:

@@ -24,7 +24,9 @@ __all__ = ["Sqlite"]
 
 _NOT_A_DATABASE: Final = "Give another file: this one is not a database of SQLite, or is damaged."
 # Errors that another attempt cannot get past.
-_FINAL: Final = frozenset({"SQLITE_NOTADB", "SQLITE_CORRUPT", "SQLITE_READONLY", "SQLITE_AUTH", "SQLITE_ERROR"})
+_FINAL: Final = frozenset(
+    {"SQLITE_NOTADB", "SQLITE_CORRUPT", "SQLITE_READONLY", "SQLITE_AUTH", "SQLITE_ERROR", "SQLITE_TOOBIG"}
+)
 _NAN: Final = "NaN"
 
 
@@ -187,6 +189,9 @@ def _values(name: str, column: str, values: pa.Array) -> list[Any]:
         return convert(values)
     except NoText as error:
         raise SinkRejected(name, f"column {column} {error}", "Leave the column out.") from error
+    except UnicodeDecodeError:
+        reason = f"column {column} has a text that is not UTF-8, which SQLite cannot have"
+        raise SinkRejected(name, reason, "Leave the column out.") from None
 
 
 def _converter(kind: pa.DataType) -> Callable[[pa.Array], list[Any]] | None:

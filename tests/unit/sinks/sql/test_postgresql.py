@@ -4,8 +4,10 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from tailer.errors import SinkRejected
 from tailer_sinks.sql.databases.postgresql import PostgreSql, copied, prepared
@@ -59,3 +61,15 @@ def test_types_that_it_lacks() -> None:
 def test_parameters_beside_any_names() -> None:
     assert prepared('SELECT "a?%" FROM t WHERE x = ?', [1]) == (b'SELECT "a?%%" FROM t WHERE x = %s', [1])
     assert prepared('SELECT "a?%"', []) == (b'SELECT "a?%"', None)
+
+
+def test_what_the_url_says_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Except for the settings without which values would be others."""
+    given: list[str] = []
+    monkeypatch.setattr(psycopg, "connect", lambda conninfo, **_: given.append(conninfo))
+    url = "postgresql://u@h/shop?connect_timeout=3&options=-csearch_path%3Dtail&client_encoding=latin1"
+    PostgreSql("orders", url, "secret", None).connect()
+    found = conninfo_to_dict(given[0])
+    assert (found["connect_timeout"], found["client_encoding"], found["keepalives_count"]) == ("3", "utf8", "3")
+    assert found["options"] == "-csearch_path=tail -c timezone=UTC -c datestyle=ISO"
+    assert (found["password"], found["application_name"]) == ("secret", "lake-tailer")
