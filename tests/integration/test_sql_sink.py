@@ -101,6 +101,16 @@ class TestMirror:
                 await transaction.commit(Progress(APP, Position.end(6)))
         assert rows_in(database, "orders") == [{"name": "a", "number": 0.5}]
 
+    async def test_a_snapshot_makes_room_for_other_types(self, database: Database) -> None:
+        numbers = pa.schema([("id", pa.int64()), ("name", pa.int64())])
+        async with opened(database) as sink:
+            await deliver(sink, inserts(1, 1, 2))
+            async with sink.begin(APP, full(numbers)) as transaction:
+                await transaction.announce(Gap("t", 2, 3, 0, "ordered", snapshot=True))
+                await transaction.write(batch(3, "insert", numbers, [{"id": 1, "name": 5}], SNAPSHOT_TASKS))
+                await transaction.commit(Progress(APP, Position.end(3)))
+        assert rows_in(database, "orders") == [{"id": 1, "name": 5}]
+
     async def test_it_continues_under_the_next_id_of_its_table(self, database: Database) -> None:
         async with opened(database) as sink:
             await deliver(sink, inserts(1, 1, 2))

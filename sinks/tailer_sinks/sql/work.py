@@ -172,6 +172,8 @@ class Work:
                 connection.execute(f"DROP TABLE {dialect.name_of(target.table)}")
             create(connection, dialect, target, segment.shape)
         elif segment.change is not None:
+            if segment.rows.replace:  # then columns may get any type
+                connection.execute(f"DELETE FROM {dialect.name_of(target.table)}")
             alter(self._stream.name, connection, dialect, target, segment.change)
         source = None if segment.waiting is None else quoted(segment.waiting.name)
         if segment.stored is not None:
