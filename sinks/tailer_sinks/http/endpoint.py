@@ -158,5 +158,5 @@ def _retry_after_s(value: str | None) -> float | None:
         return float(value[:9])
     try:
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
