@@ -23,7 +23,7 @@ from tests.jars.where import jars
 from tests.support.kafka.metadata import Metadata, ask_metadata
 from tests.support.servers.guard import Guard
 from tests.support.servers.ports import free_ports
-from tests.support.servers.shared_classes import archive_classes, share_classes
+from tests.support.shared_classes import archive_classes, share_classes
 from tests.tiers import using
 
 __all__ = ["KafkaCluster", "KafkaDownError", "Listener"]

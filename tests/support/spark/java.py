@@ -12,7 +12,7 @@ from typing import Final
 
 import pyspark
 
-from tests.support.servers.shared_classes import archive_classes, share_classes
+from tests.support.shared_classes import archive_classes, share_classes
 from tests.support.spark.session import build_spark
 
 __all__ = ["CLASS_PATH", "shared_classes", "small_work"]
