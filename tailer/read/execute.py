@@ -29,12 +29,12 @@ from tailer.events import CHANGE_TYPE, ChangeBatch
 from tailer.files.row_bitmaps import words_of
 from tailer.plan import END, HELD, ChangeTask
 from tailer.read.data_files import LOCAL, DataFile, Files, check_task, translated
-from tailer.read.matching import Batches, ChangedRows, RowFilter, rows_of_changes
+from tailer.read.matching import Batches, ChangedRows, rows_of_changes
 from tailer.read.parquet.batch_sizes import MAX_ROWS, BatchSizes
 from tailer.read.parquet.footer import Footer
 from tailer.read.parquet.int96 import open_as_binary
 from tailer.read.parquet.layout import ConditionLayout, layout_of
-from tailer.read.parquet.row_group_ranges import RowGroupRanges
+from tailer.read.parquet.row_group_ranges import FEW_BYTES, RowGroupRanges
 from tailer.read.parquet.statistics import group_ranges
 from tailer.read.projection import stamps
 from tailer.read.selection import CHANGE_FILES, Selection
@@ -79,9 +79,13 @@ def execute(
 def needed_files(
     task: ChangeTask, after_row: int = -1, through_row: int = END, first_byte: int = 0, end_byte: int = END
 ) -> tuple[tuple[str, int]]:
-    """Return the task's file with its size if `execute` reads all its rows, 0 if it does not, or may not have to."""
+    """Return the task's file with its size if `execute` reads all its rows, 0 if it does not, or may not have to.
+
+    Of a small file, all rows are read under a condition, too: to fetch it takes less than a second request.
+    """
     is_all = after_row == -1 and through_row == END and first_byte == 0 and end_byte == END
-    whole = is_all and task.include is None and task.where is None and task.kind not in CHANGE_FILES
+    is_whole = is_all and task.include is None and task.kind not in CHANGE_FILES
+    whole = is_whole and (task.where is None or task.size_bytes <= FEW_BYTES)
     return ((task.uri, max(task.size_bytes, 0) if whole else 0),)
 
 
@@ -183,7 +187,7 @@ class _OpenFile:
         self.stamps = stamps(task.version, task.timestamp_ms, min(file.metadata.num_rows, MAX_ROWS))
         self.row_filter = None  # of a change file, `_changes` finds out which rows fulfil the condition
         if (condition := layout.condition) is not None and task.kind not in CHANGE_FILES:
-            self.row_filter = RowFilter(condition.where, condition.projection)
+            self.row_filter = condition.row_filter
 
     def batches(self, asked: range, part: range) -> Iterator[tuple[pa.RecordBatch, int, range]]:
         """Yield the batches that may have chosen rows, each with the position of its first row, and those wanted.
@@ -218,8 +222,7 @@ class _OpenFile:
         beside = {group + step for group in groups for step in (-1, 0, 1)}
         every = dict(_row_groups_in(self.task, self._counts, range(END)))
         near = {group: rows for group, rows in every.items() if group in beside and self._may_hold(group, condition)}
-        row_filter = RowFilter(condition.where, condition.projection)
-        return rows_of_changes(self.task.kind, near, self._first_columns, row_filter)
+        return rows_of_changes(self.task.kind, near, self._first_columns, condition.row_filter)
 
     def _may_hold(self, group: int, condition: ConditionLayout) -> bool:
         """Return whether rows of a row group may fulfil the condition, by what the footer says of their values."""
@@ -289,11 +292,14 @@ def _choose(of: _OpenFile, batch: pa.RecordBatch, position: int, wanted: range) 
     task, selection, projection = of.task, of.selection, of.layout.projection
     indices = selection.fulfilling(batch, position, of.row_filter, wanted)
     if len(indices) > 0:
-        columns = [*projection.apply(batch, position), selection.labels(selection.change_types(batch), position)]
-        columns += [stamp.slice(0, batch.num_rows) for stamp in of.stamps]
-        # Taken from the table's own types: some of those that files have cannot be taken from.
-        rows = pa.RecordBatch.from_arrays(columns, schema=projection.schema)
-        chosen = rows if len(indices) == batch.num_rows else rows.take(indices)
+        count, columns = len(indices), projection.apply(batch, position)
+        labels = selection.labels(selection.change_types(batch), position)
+        if count < batch.num_rows:
+            # Taken from the table's own types: some of those that files have cannot be taken from.
+            columns = [column.take(indices) for column in columns]
+            labels = labels.take(indices) if selection.kind is None else labels.slice(0, count)
+        columns += [labels, *(stamp.slice(0, count) for stamp in of.stamps)]
+        chosen = pa.RecordBatch.from_arrays(columns, schema=projection.schema)
         row_index = indices if position == 0 else pc.add(indices, pa.scalar(position, pa.int64()))
         yield ChangeBatch(task.table_id, task.version, task.index, chosen, row_index, selection.kind)
 

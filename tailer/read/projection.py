@@ -13,6 +13,7 @@ Metadata columns whose value is one for many rows are made once, and shared by a
 
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Final
@@ -75,7 +76,8 @@ class Projection:
         self._calendar = calendar
         self._int96 = int96
         values = dict(task.partition_values)
-        there = FileFields(file, self._corrupt)
+        self._there = there = FileFields(file, self._corrupt)
+        self._logged: list[tuple[int, pa.Field, pa.Field]] = []
         self._sources: list[_Column] = []
         self.columns: list[str] = []
         self.padded: dict[str, int] = {}
@@ -84,13 +86,14 @@ class Projection:
             if file.names.count(CHANGE_TYPE) != 1 or not _reads_as(file.field(CHANGE_TYPE).type, pa.string()):
                 raise self._corrupt(f"a change file must have one {CHANGE_TYPE} column, of text")
             self.columns.append(CHANGE_TYPE)
-        for field, bare in zip(task.schema, self.schema, strict=False):
+        for index, (field, bare) in enumerate(zip(task.schema, self.schema, strict=False)):
             name = physical_name(field)
             if field.metadata and ROW_TRACKING in field.metadata:
+                self._logged.append((index, field, bare))
                 self._sources.append(self._tracked(bare, there))
             elif name in values:
-                value = partition_scalar(values[name], field, task.table, task.version, task.uri)
-                self._sources.append(_constant(value))
+                self._logged.append((index, field, bare))
+                self._sources.append(self._partition(field, values[name]))
             else:
                 self._sources.append(self._column(field, bare.type, there))
         self._wanted = tuple(self.columns)
@@ -98,6 +101,27 @@ class Projection:
         if not self.columns:
             # Row counts come from batches, and a batch needs a column to have rows.
             self.columns.extend(file.names[:1])
+
+    def of(self, task: ChangeTask) -> "Projection":
+        """Return the projection for `task`, which differs only in values that the log has for its file; maybe `self`.
+
+        These are the values of the same partition columns, and the numbers of `RowTracking`. Raises
+        `ChangesUnavailable` for a text that is no value of its column.
+        """
+        if not self._logged:
+            return self
+        other = copy(self)
+        other.set_task(task)
+        return other
+
+    def set_task(self, task: ChangeTask) -> None:
+        """Take the values that the log has for `task`. Raises as `of`."""
+        self._task, self._sources, values = task, list(self._sources), dict(task.partition_values)
+        for index, field, bare in self._logged:
+            if field.metadata and ROW_TRACKING in field.metadata:
+                self._sources[index] = self._tracked(bare, self._there)
+            else:
+                self._sources[index] = self._partition(field, values[physical_name(field)])
 
     def apply(self, batch: pa.RecordBatch, position: int) -> list[pa.Array]:
         """Return the task's columns for the rows of `batch`, the first of which is at `position` in the file.
@@ -111,6 +135,9 @@ class Projection:
             self._calendar.check({name: columns[name] for name in self._wanted})
         rows = _Rows(position, batch.num_rows, columns)
         return [source(rows) for source in self._sources]
+
+    def _partition(self, field: pa.Field, text: str | None) -> _Column:
+        return _constant(partition_scalar(text, field, self._task.table, self._task.version, self._task.uri))
 
     def _int96_in(self, column: str) -> list[str]:
         return [path for path in self._int96 if f"{path}.".startswith(f"{column}.")]

@@ -1,8 +1,8 @@
 """Layouts of Parquet files: how the columns of a file become those of a task, and how large their values can be.
 
 A version may have thousands of files with a row each. To work out the layout of such a file takes as long as to read
-it, so each thread keeps its last layout, and uses it again for a file with the same schema. The layout of a condition
-is kept by itself: that of the other columns depends on the partition.
+it, so each thread keeps its last layout, and uses it again for a file with the same schema. Of a file in another
+partition, only the values of partition columns are worked out.
 """
 
 import threading
@@ -12,14 +12,14 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tailer.plan import ChangeTask, TaskKind
+from tailer.plan import ChangeTask, RowTracking, TaskKind
+from tailer.read.matching import RowFilter
 from tailer.read.parquet.batch_sizes import ValueSizes
 from tailer.read.parquet.int96 import int96_paths
 from tailer.read.parquet.legacy_datetimes import OldCalendar
 from tailer.read.parquet.statistics import FileColumns
 from tailer.read.parquet.uuids import with_uuids
 from tailer.read.projection import Projection
-from tailer.schema.columns import physical_name
 from tailer.shape.condition import Condition
 
 __all__ = ["ConditionLayout", "Layout", "layout_of"]
@@ -27,17 +27,31 @@ __all__ = ["ConditionLayout", "Layout", "layout_of"]
 _CDC: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
 _FOOTER_BYTES: Final = 2**16
 
+_UNTRACKED: Final = RowTracking()
 _last: Final = threading.local()
 
 
 @dataclass(frozen=True, slots=True)
 class ConditionLayout:
-    """The columns of `where` in a file: `projection` reads them, `sizes` are theirs, `noted` is in footers."""
+    """The columns of `where` in a file: `projection` reads them, `sizes` are theirs, `noted` is in footers.
+
+    `row_filter`: finds the rows that fulfil the condition.
+    """
 
     where: Condition
     projection: Projection
     sizes: ValueSizes
     noted: FileColumns
+    row_filter: RowFilter
+
+    def of(self, task: ChangeTask) -> "ConditionLayout":
+        """Return the layout for a task as `Projection.of` takes it. Raises as that does."""
+        projection = self.projection.of(task)
+        if projection is self.projection:
+            return self
+        return ConditionLayout(
+            self.where, projection, self.sizes, self.noted.of(task), RowFilter(self.where, projection)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +64,11 @@ class Layout:
     projection: Projection
     condition: ConditionLayout | None
     sizes: ValueSizes
+
+    def of(self, task: ChangeTask) -> "Layout":
+        """Return the layout for a task as `Projection.of` takes it. Raises as that does."""
+        condition = None if self.condition is None else self.condition.of(task)
+        return Layout(self.projection.of(task), condition, self.sizes)
 
     @property
     def has_int96(self) -> bool:
@@ -87,37 +106,33 @@ class _Kept:
     file: _File
 
     def is_layout_of(self, task: ChangeTask, file: pq.ParquetFile) -> bool:
-        """Return whether `file` has the same layout for `task`."""
+        """Return whether `file` has the same layout for `task`, but for values that the log has."""
+        own = self.task
+        tracking, own_tracking = task.tracking or _UNTRACKED, own.tracking or _UNTRACKED
         # Most tasks share one schema object. Schemas that are only equal may differ in field ids.
         return (
-            task.schema is self.task.schema
-            and task.where is self.task.where
-            and (task.kind in _CDC) is (self.task.kind in _CDC)
-            and task.partition_values == self.task.partition_values
-            and task.tracking == self.task.tracking
+            task.schema is own.schema
+            and task.where is own.where
+            and (task.kind in _CDC) is (own.kind in _CDC)
+            and dict(task.partition_values).keys() == dict(own.partition_values).keys()
+            and tracking.id_column == own_tracking.id_column
+            and tracking.version_column == own_tracking.version_column
             and self.file.is_like(file)
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _KeptCondition:
-    """The layout of a condition without partition columns, which is that of all partitions."""
-
-    layout: ConditionLayout
-    is_cdc: bool
-    file: _File
 
 
 def layout_of(task: ChangeTask, file: pq.ParquetFile) -> Layout:
     """Return the layout of `file`. Raises as `Projection` does."""
     kept: _Kept | None = getattr(_last, "kept", None)
     if kept is not None and kept.is_layout_of(task, file):
-        return kept.layout
+        own = kept.task
+        is_same = task.partition_values == own.partition_values and task.tracking == own.tracking
+        return kept.layout if is_same else kept.layout.of(task)
     calendar = OldCalendar.of(file, task)
     # A calendar names its file, so it is not kept. Nor is a large footer.
     may_keep = calendar is None and file.metadata.serialized_size <= _FOOTER_BYTES
     projection = _projection(task, file, calendar)
-    condition = None if task.where is None else _condition_layout(task, task.where, file, calendar, may_keep)
+    condition = None if task.where is None else _condition_layout(task, task.where, file, calendar)
     columns, padded = list(projection.columns), dict(projection.padded)
     if condition is not None:
         columns = list(dict.fromkeys([*condition.projection.columns, *columns]))
@@ -134,17 +149,9 @@ def _projection(task: ChangeTask, file: pq.ParquetFile, calendar: OldCalendar | 
 
 
 def _condition_layout(
-    task: ChangeTask, where: Condition, file: pq.ParquetFile, calendar: OldCalendar | None, may_keep: bool
+    task: ChangeTask, where: Condition, file: pq.ParquetFile, calendar: OldCalendar | None
 ) -> ConditionLayout:
-    kept: _KeptCondition | None = getattr(_last, "condition", None)
-    is_cdc = task.kind in _CDC
-    if kept is not None and kept.layout.where is where and kept.is_cdc is is_cdc and kept.file.is_like(file):
-        return kept.layout
     projection = _projection(replace(task, schema=where.fields), file, calendar)
     sizes = ValueSizes(file.schema, projection.columns, projection.padded)
     noted = FileColumns(task, where.fields, file.schema_arrow, file.schema, is_old=calendar is not None)
-    layout = ConditionLayout(where, projection, sizes, noted)
-    partitions = {name for name, _ in task.partition_values}
-    if may_keep and partitions.isdisjoint(map(physical_name, where.fields)):
-        _last.condition = _KeptCondition(layout, is_cdc, _File.of(file))
-    return layout
+    return ConditionLayout(where, projection, sizes, noted, RowFilter(where, projection))

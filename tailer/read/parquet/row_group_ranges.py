@@ -11,9 +11,9 @@ from tailer.read.parquet.footer import Footer
 from tailer.stores.pieces import Range
 from tailer.stores.read_ahead import ReadAhead
 
-__all__ = ["RowGroupRanges"]
+__all__ = ["FEW_BYTES", "RowGroupRanges"]
 
-_FEW_BYTES: Final = 2**20
+FEW_BYTES: Final = 2**20  # to read more than is needed of these takes less than another request
 
 
 class RowGroupRanges:
@@ -55,7 +55,7 @@ class RowGroupRanges:
         """Return the ranges that are read first, and all."""
         if group not in self._known:
             every = self._ranges(group, self._columns)
-            is_small = sum(end - begin for begin, end in every) <= _FEW_BYTES
+            is_small = sum(end - begin for begin, end in every) <= FEW_BYTES
             self._known[group] = every if is_small else self._ranges(group, self._first), every
         return self._known[group]
 

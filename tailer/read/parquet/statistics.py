@@ -68,6 +68,10 @@ class FileColumns:
         self._there = FileFields(arrow, self._corrupt)
         self._found: dict[tuple[str, ...], _Leaf | ColumnRange | None] = {}
 
+    def of(self, task: ChangeTask) -> "FileColumns":
+        """Return the columns for a task as `Projection.of` takes it."""
+        return FileColumns(task, self.fields, self._arrow, self._schema, self._is_old)
+
     def range(self, path: tuple[str, ...], file: pq.ParquetFile, footer: Footer, group: int) -> ColumnRange | None:
         """Return what is known of a column in a row group; None: nothing."""
         if path not in self._found:

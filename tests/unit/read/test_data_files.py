@@ -29,6 +29,7 @@ from tailer.events import CHANGE_TYPE, ChangeBatch
 from tailer.plan import ChangePlan, ChangeTask, DeletionVectorRef, Regime, TaskKind
 from tailer.read.data_files import LOCAL, DataFiles
 from tailer.read.execute import execute, needed_files, row_groups
+from tailer.shape.condition import parse_condition
 from tailer.stores.pieces import Limits
 from tailer.stores.read_ahead import _THREADS
 from tests.support.ranges import PREFIX, StoredObjects, long_footer
@@ -107,6 +108,23 @@ def test_a_file_of_which_all_is_read_takes_one_request(narrow: Path, known: floa
     assert list(execute(job, files=DataFiles(objects))) == list(execute(task(narrow, schema)))
     assert len(objects.requests) == 1 or known < 1
     assert objects.fetched_bytes <= size
+
+
+@pytest.mark.parametrize("text", ["a % 100 = 7", "a >= 0", "a = -1"])
+def test_a_small_file_takes_no_more_requests_with_a_condition(narrow: Path, text: str) -> None:
+    size, schema, objects = narrow.stat().st_size, pa.schema([("a", pa.int64())]), StoredObjects()
+    job = replace(stored(narrow, schema), size_bytes=size, where=parse_condition(text, schema))
+    found = list(execute(job, files=DataFiles(objects)))
+    assert found == list(execute(replace(job, uri=str(narrow))))
+    assert len(objects.requests) == 1
+
+
+def test_of_a_larger_file_the_columns_of_a_condition_come_first(wide: Path) -> None:
+    size, objects = wide.stat().st_size, StoredObjects()
+    job = replace(stored(wide, SCHEMA), size_bytes=size, where=parse_condition("c0 = 5", SCHEMA))
+    assert needed_files(job) == ((job.uri, 0),)
+    assert not list(execute(job, files=DataFiles(objects)))
+    assert objects.fetched_bytes < size / 4
 
 
 def test_of_a_file_that_is_not_read_as_a_whole_parts_are_fetched(narrow: Path) -> None:

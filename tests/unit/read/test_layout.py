@@ -18,6 +18,7 @@ from tailer.plan import ChangeTask, RowTracking, TaskKind, add_row_ids
 from tailer.read.execute import execute
 from tailer.read.projection import Projection
 from tailer.schema.columns import FIELD_ID, PHYSICAL_NAME
+from tailer.shape.condition import parse_condition
 from tests.support.tables.log_files import parquet, task
 
 LONG, TEXT = pa.int64(), pa.string()
@@ -73,6 +74,23 @@ def test_files_of_one_schema_share_a_layout(tmp_path: Path, made: list[str]) -> 
     tasks = [task(file(tmp_path, each, schema, [each], [str(each)]), schema) for each in range(20)]
     assert [read(each) for each in tasks] == [[{"a": number, "b": str(number)}] for number in range(20)]
     assert made == ["a,b"]
+
+
+@pytest.mark.parametrize("text", [None, "a >= 0", "p <> 'p3' AND a >= 0"])
+def test_files_of_other_partitions_share_a_layout(tmp_path: Path, made: list[str], text: str | None) -> None:
+    """With the row ids of each file, and a condition that names the partition or not."""
+    schema = pa.schema([("p", TEXT), ("a", LONG)])
+    where = None if text is None else parse_condition(text, schema)
+    tracked, tasks, expected = add_row_ids(schema), [], []
+    for number in range(12):
+        found = task(file(tmp_path, number, [pa.field("a", LONG)], [number, number + 1]), tracked)
+        partition, tracking = f"p{number % 4}", RowTracking(number * 100, number)
+        tasks.append(replace(found, partition_values=(("p", partition),), tracking=tracking, where=where))
+        is_left = text is None or "p" not in text or partition != "p3"
+        ids = (number * 100, number * 100 + 1) if is_left else ()
+        expected.append([(partition, number + row_id % 100, row_id, number) for row_id in ids])
+    assert [[tuple(row.values()) for row in read(each)] for each in tasks] == expected
+    assert len(made) == (1 if text is None else 2)
 
 
 def test_files_that_are_alike(tmp_path: Path, made: list[str]) -> None:
