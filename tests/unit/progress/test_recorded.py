@@ -169,7 +169,7 @@ async def test_rows_that_are_held_back_end_with_their_transaction(commits: bool)
 
 
 def test_sinks_are_found_by_kind() -> None:
-    assert set(sink_kinds()) == {"delta", "files", "http", "kafka", "stdout"}
+    assert set(sink_kinds()) == {"delta", "files", "http", "kafka", "sql", "stdout"}
     assert isinstance(configure_sink("archive", "files", {"path": "out"}), FilesSink)
 
 
@@ -177,7 +177,7 @@ def test_an_unknown_kind_is_answered_with_the_known_ones() -> None:
     with pytest.raises(ConfigError) as raised:
         configure_sink("archive", "flies", {"path": "out"})
     assert str(raised.value) == "archive: no sink of kind 'flies'"
-    assert "delta, files, http, kafka, stdout" in raised.value.hint
+    assert "delta, files, http, kafka, sql, stdout" in raised.value.hint
 
 
 def test_a_missing_client_is_named_only_when_its_sink_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
