@@ -32,7 +32,7 @@ from tests.test_readme import make_orders
 ROOT: Final = Path(__file__).resolve().parents[1]
 EXAMPLES: Final = ROOT / "examples"
 TOOLS: Final = Path(sys.executable).parent
-END_S: Final = 120
+END_S: Final = 600
 
 Event = tuple[int, str, int, float]  # version, change type, id, amount
 
