@@ -315,7 +315,7 @@ def writer(path: Path, app: str, last: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_killed_at_random_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
     chance = random.Random(20260801)
     target, last = tmp_path / "target", 200

@@ -529,7 +529,7 @@ def test_two_processes_record(tmp_path: Path, apps: tuple[str, str]) -> None:
 def test_killed_at_random_nothing_is_half_recorded(tmp_path: Path) -> None:
     """Each process continues where the previous one was killed: never later, never between two positions."""
     chance = random.Random(20260802)
-    last, kills = 200, 0
+    last, kills = 100, 0
     position: Position | None = None
     while position != Position.end(last):
         with writer(tmp_path, APP, last) as process:
@@ -545,7 +545,7 @@ def test_killed_at_random_nothing_is_half_recorded(tmp_path: Path) -> None:
             assert position is None or position <= found.position
             assert found.position in {following(None), following(found.position), found.position}
             position = found.position
-    assert kills > 3
+    assert kills > 1
 
 
 async def test_creating_at_once(store: ObjectStore) -> None:

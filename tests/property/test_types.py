@@ -369,7 +369,7 @@ def test_names_with_backticks(table: Table) -> None:
 
 
 @pytest.mark.parametrize(("mode", "legacy"), [("name", True), ("id", False)])
-@pytest.mark.sampled(3)
+@pytest.mark.nightly
 def test_mapped_columns_renamed_dropped_and_added_on_every_level(table: Table, mode: str, legacy: bool) -> None:
     properties = f"'delta.columnMapping.mode' = '{mode}'"
     if legacy:
