@@ -3,7 +3,6 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,17 +17,6 @@ from tests.support.waiting import until
 KILLS: Final = repeats(3)
 COMMITS: Final = 60
 SLOW_S: Final = 0.005  # a request is under way when the daemon is killed
-
-
-@pytest.fixture
-def started() -> Iterator[list[Daemon]]:
-    """The daemons of a test, all killed at its end."""
-    daemons: list[Daemon] = []
-    yield daemons
-    for daemon in daemons:
-        if daemon.process.poll() is None:
-            daemon.process.kill()
-            daemon.process.wait()
 
 
 def rows_of(event: dict[str, Any]) -> list[Change]:

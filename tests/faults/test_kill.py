@@ -7,7 +7,7 @@ the versions read again from the log.
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -86,17 +86,6 @@ def config(tmp_path: Path, history: LongHistory, destination: Destination, optio
     pipeline = f'[pipelines.orders]\ntable = "{history.path}"\nstart = "earliest"\npoll_interval_s = 0.05\n'
     path.write_text(f"{pipeline}{options}[pipelines.orders.sink]\n{destination.sink}")
     return path
-
-
-@pytest.fixture
-def started() -> Iterator[list[Daemon]]:
-    """The daemons of a test, all killed at its end."""
-    daemons: list[Daemon] = []
-    yield daemons
-    for daemon in daemons:
-        if daemon.process.poll() is None:
-            daemon.process.kill()
-            daemon.process.wait()
 
 
 def all_rows(version: Delivered) -> Delivered:

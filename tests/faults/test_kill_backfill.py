@@ -3,11 +3,8 @@
 Delivered rows are read from the destination with its own reader, commit by commit.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
-
-import pytest
 
 from tailer.daemon.client import DaemonClient
 from tailer.errors import ConfigError
@@ -20,17 +17,6 @@ ROWS: Final = 40
 KILLS: Final = 2
 
 Row = tuple[int, int]  # version, id
-
-
-@pytest.fixture
-def started() -> Iterator[list[SmallDaemon]]:
-    """The daemons of the test, all killed at its end."""
-    daemons: list[SmallDaemon] = []
-    yield daemons
-    for daemon in daemons:
-        if daemon.process.poll() is None:
-            daemon.process.kill()
-            daemon.process.wait()
 
 
 def test_killed_again_and_again(tmp_path: Path, started: list[SmallDaemon]) -> None:

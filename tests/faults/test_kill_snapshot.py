@@ -6,7 +6,6 @@ reported by a new instance of the sink must be the position of the last row.
 """
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -106,17 +105,6 @@ class Followed:
 def followed(tmp_path: Path, request: pytest.FixtureRequest) -> Followed:
     """One table and one destination."""
     return Followed(tmp_path, str(request.param))
-
-
-@pytest.fixture
-def started() -> Iterator[list[SmallDaemon]]:
-    """The daemons of a test, all killed at its end."""
-    daemons: list[SmallDaemon] = []
-    yield daemons
-    for daemon in daemons:
-        if daemon.process.poll() is None:
-            daemon.process.kill()
-            daemon.process.wait()
 
 
 def kill_behind(followed: Followed, daemon: SmallDaemon, transactions: int) -> Position:

@@ -4,7 +4,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -76,16 +76,6 @@ class Writer:
 
     def _of(self, ids: list[int]) -> pa.Table:
         return pa.table({"id": pa.array(ids, pa.int64()), "v": pa.array([each % 3 for each in ids], pa.int64())})
-
-
-@pytest.fixture
-def started() -> Iterator[list[Daemon]]:
-    """The daemons of a test, all killed at its end."""
-    daemons: list[Daemon] = []
-    yield daemons
-    for daemon in daemons:
-        daemon.process.kill()
-        daemon.process.wait()
 
 
 def killed(config: Path, writer: Writer, reached: Callable[[], int], started: list[Daemon]) -> None:

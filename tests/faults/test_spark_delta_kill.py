@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -68,17 +68,6 @@ class Writer:
             return holds()
 
         until(living, lambda: len(self.said), lambda: self.said)
-
-
-@pytest.fixture
-def started() -> Iterator[list[Writer]]:
-    """The writers of a test, all killed at its end."""
-    writers: list[Writer] = []
-    yield writers
-    for writer in writers:
-        if writer.process.poll() is None:
-            writer.process.kill()
-            writer.process.wait()
 
 
 def files(destination: DeltaDestination) -> int:

@@ -6,7 +6,6 @@ A reader looks at the mirror all the time, and must never see a part of a versio
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -21,17 +20,6 @@ from tests.support.waiting import until
 FEW_KILLS: Final = 3
 KILLS: Final = 20
 COMMITS: Final = 200
-
-
-@pytest.fixture
-def started() -> Iterator[list[Daemon]]:
-    """The daemons of a test, all killed at its end."""
-    daemons: list[Daemon] = []
-    yield daemons
-    for daemon in daemons:
-        if daemon.process.poll() is None:
-            daemon.process.kill()
-            daemon.process.wait()
 
 
 class Mirror:

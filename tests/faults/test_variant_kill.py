@@ -6,7 +6,6 @@ Each file of the table is shredded in another way, so that rewritten files compa
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,17 +26,6 @@ KILLS: Final = 8
 DELTA_KILLS: Final = 6
 BACKLOG: Final = 8
 PATIENCE_S: Final = 300.0
-
-
-@pytest.fixture
-def started() -> Iterator[list[Process]]:
-    """The daemons of a test, all killed at its end."""
-    daemons: list[Process] = []
-    yield daemons
-    for daemon in daemons:
-        if daemon.process.poll() is None:
-            daemon.process.kill()
-            daemon.process.wait()
 
 
 def changes_in(target: Path) -> Counter[RowChange]:

@@ -184,7 +184,7 @@ class WatchedIndex(RowIndex):
 @pytest.mark.long
 @pytest.mark.usefixtures("key")
 def test_spill_files_hold_masked_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of a comparison: rows of the database and preimages. And those of the sink's transaction."""
+    """Look into the rows and preimages of a comparison, and into the rows of the sink's transaction."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
@@ -229,7 +229,7 @@ def read_spool(spool: Spool) -> bytes:
 
 @pytest.mark.usefixtures("key")
 def test_topics_hold_no_masked_value(table: Path, kafka: KafkaCluster) -> None:
-    """Those of rows, of dead letters, of ends and of progress; the key is a masked column."""
+    """Read the topics of rows, dead letters, ends, schemas and progress; the key is a masked column."""
     topic = unique_name("masked")
     topics = {name: f"{topic}-{name}" for name in ("dead_letter_topic", "end_topic", "schema_topic", "progress_topic")}
     options = {

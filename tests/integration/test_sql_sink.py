@@ -297,12 +297,12 @@ class TestBackfills:
         assert not [each for each in database.tables() if each.startswith("lake_tailer_part_")]
 
     async def test_a_log_has_rows_and_gaps_of_each(self, database: Database) -> None:
-        gap = Gap("t", 1, 1, 0, "ordered", snapshot=True)
         async with opened(database, mode="append", key=[]) as sink:
             await deliver(sink, inserts(1, 1))
             await deliver(sink, inserts(2, 2))
             for number, task in enumerate((SNAPSHOT_TASKS + TASKS, SNAPSHOT_TASKS + 2 * TASKS)):
                 app_id = app_id_of(backfill_name("orders", str(number)), table_of(APP))
+                gap = Gap("t", 1, 1, 0, "ordered", snapshot=True, order=str(number))
                 await deliver(sink, gap, inserts(1, 1, task=task), app_id=app_id)
         found = rows_in(database, "orders")
         assert [row["id"] for row in found if row["_change_type"] == "insert"] == [1, 2, 1, 1]

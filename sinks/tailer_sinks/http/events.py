@@ -1,6 +1,7 @@
 """Rows and control events as JSON texts, each with an id of its own, in the two formats of the sink.
 
-An id is `<pipeline>;<table id>;<version>;<task>;<row>;<change>`: the same whenever the event is sent, and unique.
+An id is `<pipeline>;<table id>;<version>;<task>;<row>;<change>`: the same whenever the event is sent, and unique. That
+of a control event is `<pipeline>;<table id>;<version>;<kind>`, followed by `;<order>` for a snapshot that was ordered.
 """
 
 import json
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.errors import SinkRejected
-from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, ChangeBatch, ControlEvent, joined_rows
+from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, ChangeBatch, ControlEvent, Gap, joined_rows
 from tailer_sinks.encoding.cloudevents import CloudEventsEncoder, source_of
 from tailer_sinks.encoding.events import event_values
 from tailer_sinks.encoding.flat import AT_ONCE, FlatEncoder, encoded_ahead, slices
@@ -62,6 +63,10 @@ class EventEncoder(ABC):
     def _control(self, event: ControlEvent) -> dict[str, object]:
         """Return the members of a control event."""
 
+    def _control_id(self, event: ControlEvent) -> str:
+        order = [event.order] if isinstance(event, Gap) and event.order is not None else []
+        return self._id(event.table_id, event.version, event.kind, *order)
+
     def _id(self, *parts: object) -> str:
         return ";".join(map(str, (self._name, *parts)))
 
@@ -100,7 +105,7 @@ class FlatEvents(EventEncoder):
         return pc.binary_join_element_wise(starts.take(pa.concat_arrays(numbers)), ends, NO_TEXT)
 
     def _control(self, event: ControlEvent) -> dict[str, object]:
-        return {**event_values(event), EVENT_ID: self._id(event.table_id, event.version, event.kind)}
+        return {**event_values(event), EVENT_ID: self._control_id(event)}
 
 
 class CloudEvents(EventEncoder):
@@ -145,7 +150,7 @@ class CloudEvents(EventEncoder):
         data = event_values(event)
         return {
             "specversion": "1.0",
-            "id": self._id(event.table_id, event.version, event.kind),
+            "id": self._control_id(event),
             "source": source_of(self._name),
             "type": f"{EVENT_TYPE}{event.kind}",
             "time": data[COMMIT_TIMESTAMP],

@@ -14,7 +14,7 @@ import pyarrow as pa
 from tailer.errors import SinkRejected
 from tailer.events import CHANGE_TYPE, COMMIT_VERSION, ChangeBatch, Gap, joined_rows
 from tailer.plan import Position
-from tailer.sink import backfilled_app_id, table_of
+from tailer.sink import table_of
 from tailer_sinks.encoding.typed import Misfit, conform, fits, gap_row
 from tailer_sinks.sql.databases.dialect import Connection, Dialect, UniqueViolationError, column_list
 from tailer_sinks.sql.databases.texts import holds_json
@@ -40,8 +40,6 @@ class ChangeLog:
         self._name = name
         self._dialect = dialect
         self._table_id = table_of(app_id)
-        # A version may have a gap, and others of snapshots that were ordered after it.
-        self._gap_task = -1 if backfilled_app_id(app_id) is None else -2 - crc32(app_id.encode())
 
     def start(self, schema: pa.Schema) -> pa.Schema:
         """See `Target.start`."""
@@ -88,7 +86,9 @@ class ChangeLog:
     def gap(self, gap: Gap, staging: pa.Schema) -> pa.RecordBatch:
         """See `Target.gap`."""
         row = gap_row(gap, staging)
-        place = {TABLE_ID: self._table_id, TASK: self._gap_task, ROW: -1}
+        # A version may have a gap, and others of snapshots that were ordered after it.
+        task = -1 if gap.order is None else -2 - crc32(gap.order.encode())
+        place = {TABLE_ID: self._table_id, TASK: task, ROW: -1}
         columns = [
             pa.array([place[each.name]], each.type) if each.name in place else row.column(each.name) for each in staging
         ]

@@ -127,7 +127,8 @@ class BackfillDelivery:
         async with SinkWriter(stream, self.sink, progress, self.limits, self._confirm, committed) as writer:
             if progress is None and order.announces_gap:
                 reason = "an operator ordered a snapshot; no changes are lost"
-                gap = Gap(plan.table_id, plan.version, plan.version, int(time.time() * 1000), reason, snapshot=True)
+                version, now_ms = plan.version, int(time.time() * 1000)
+                gap = Gap(plan.table_id, version, version, now_ms, reason, snapshot=True, order=order.id)
                 await writer.skip(gap, plan.schema, at_once=False)
             before = 0
             while True:

@@ -180,7 +180,7 @@ async def test_a_resnapshot_needs_no_commit(table: Growing, kept: Kept) -> None:
     stream = app_id_of(backfill_name("p", order.id), APP.removeprefix("p/"))
     gap, *_ = there.log[stream]
     assert isinstance(gap, Gap)
-    assert (gap.first_version, gap.version, gap.snapshot) == (4, 4, True)
+    assert (gap.first_version, gap.version, gap.snapshot, gap.order) == (4, 4, True, order.id)
     assert (status.order, kept.order, there.delivered()) == (None, None, table.inserted)
     table.insert([5])
     await deliver(table, there.sink(), status)
