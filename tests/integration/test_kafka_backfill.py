@@ -25,6 +25,8 @@ def test_rows_come_between_two_versions_once(kafka: KafkaCluster, tmp_path: Path
     pipe.deliver()
     values = [json.loads(record.value or b"") for record in read_topic(pipe.servers, pipe.topic)]
     assert [(each["v"], each["_commit_version"]) for each in values] == [(0, 0), (1, 1), (0, 1), (1, 1), (2, 2), (3, 3)]
+    ends = [json.loads(record.value or b"") for record in read_topic(pipe.servers, f"{pipe.topic}.ends")]
+    assert [(each["commit_version"], each["event_count"]) for each in ends] == [(0, 1), (1, 1), (1, 2), (2, 1), (3, 1)]
     entry = pipe.entry()
     assert entry is not None
     assert entry.position == Position.end(3)
