@@ -274,7 +274,8 @@ def _pipeline(
         from tailer.spark.write.shard_delivery import sharded_pipeline  # noqa: PLC0415
 
         assert engines.spark is not None, "checked by tailer.config.settings"
-        return sharded_pipeline(settings, table, ShardExchange(engines.spark.session), wake, status=status)
+        exchange = ShardExchange(engines.spark.session)
+        return sharded_pipeline(settings, table, sink, exchange, wake, status=status)
     if sink.distributes:
         sink = UndividedSink(sink, settings.name, open_layout(settings, sink), settings.start)
     engine = engines.for_pipeline(settings.pairing, ChangelogReport(settings.name).note)

@@ -299,7 +299,7 @@ def test_cancelled_in_the_middle(spark: SparkSession, place: ShardedDelivery) ->
         notes(place).before = begin
         with fail_after(ENDS_S):
             async with create_task_group() as group:
-                group.start_soon(place.pipeline(SHARDS, place.last).run)
+                group.start_soon(place.run, SHARDS, place.last)
                 await began.wait()
                 await anyio.sleep(after_s)
                 group.cancel_scope.cancel()

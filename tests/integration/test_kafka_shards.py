@@ -3,6 +3,7 @@
 import json
 import pickle
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +15,13 @@ import pytest
 from anyio import create_task_group, to_thread
 from pyspark.sql import SparkSession
 
-from tailer.errors import ConfigError, SinkFenced, TableReplaced
-from tailer.pipeline.loop import Pipeline
+from tailer.errors import ConfigError, SinkFenced, SinkUnavailable, TableReplaced
 from tailer.plan import Position
 from tailer.shards.division import Division
 from tailer.shards.resharding import NO_COLUMNS, LayoutSink, layout_id
-from tailer.shards.worker import ShardWork
+from tailer.shards.worker import ShardReport, ShardWork
 from tailer.sink import Progress, Sink, app_id_of, shard_name
+from tailer.spark.splits import Split
 from tailer.spark.write.exchange import ShardExchange
 from tailer.stores.s3 import S3Options
 from tailer.stores.stores import Stores
@@ -29,7 +30,7 @@ from tests.support.follow import plans
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.history import TABLE_ID, History
 from tests.support.kafka.sharded_delivery import ShardedDelivery
-from tests.support.kafka.shards import together
+from tests.support.kafka.shards import LocalExchange, together
 from tests.support.kafka.topics import unique_name
 from tests.support.oracle.rows import delta_rs_snapshot
 from tests.support.s3.link import S3Link
@@ -266,20 +267,37 @@ def test_of_two_drivers_the_first_one_ends(kafka: KafkaCluster, history: History
     history.publish(5)
 
     async def both() -> None:
-        first = place.pipeline(2)
         async with create_task_group() as group:
-            group.start_soon(ending, first)
+            group.start_soon(ending)
             await place.until_ended(2, 5)
             history.publish(3)
-            await place.pipeline(2, until=8).run()
+            await place.run(2, until=8)
             history.publish(3)
 
-    async def ending(first: Pipeline) -> None:
+    async def ending() -> None:
         with pytest.raises(SinkFenced, match="layout"):
-            await first.run()
+            await place.run(2)
 
     anyio.run(both)
     place.deliver(2)
+    assert place.figures(2).all_zero, place.figures(2)
+
+
+def test_a_driver_that_was_replaced_during_a_temporary_error_ends(kafka: KafkaCluster, history: History) -> None:
+    place = ShardedDelivery(kafka, history)
+    history.publish(5)
+    place.deliver(2)
+    history.publish(3)
+
+    class Cut(LocalExchange):
+        async def deliver(self, splits: Sequence[Split], work: ShardWork, key: Sequence[str]) -> list[ShardReport]:
+            place.exchange = LocalExchange()
+            await place.run(2, history.published - 1)
+            raise SinkUnavailable("sink", "the connection is cut")
+
+    place.exchange = Cut()
+    with pytest.raises(SinkFenced, match="layout"):
+        anyio.run(place.run, 2, history.published - 1)
     assert place.figures(2).all_zero, place.figures(2)
 
 

@@ -19,7 +19,6 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
-import anyio
 import pyarrow as pa
 from anyio import to_thread
 
@@ -59,6 +58,7 @@ RANGE_BYTES: Final = 512 * 2**20  # of files, for each shard
 def sharded_pipeline(
     settings: PipelineSettings,
     table: TableLog,
+    sink: Sink,
     exchange: ShardExchange,
     wake: Wake,
     limits: Limits | None = None,
@@ -67,17 +67,17 @@ def sharded_pipeline(
 ) -> Pipeline:
     """Make the pipeline of `table`, the table of `settings`, in `settings.shards` shards.
 
-    `exchange`: delivers each range. `until`: the last version to deliver; None: continue until `stop`. Raises
-    `ConfigError` for a sink that only one process may write, and for a policy that shards cannot follow.
+    `sink`: made from `settings`, and closed by the caller; it notices another driver. `exchange`: delivers each range.
+    `until`: the last version to deliver; None: continue until `stop`. Raises `ConfigError` for a policy that shards
+    cannot follow.
     """
     name, policy = settings.name, settings.policy
     if policy.on_data_loss is not OnDataLoss.FAIL:
         reason = f"is {policy.on_data_loss}, and shards would each continue from another version"
         raise ConfigError(f"{name}.on_data_loss", reason, 'Leave it out, or set write = "driver".')
-    make_sink(settings)
     limits = limits or settings.limits
     retries = Retries(name, limits.retry_for_s, status)
-    delivery = ShardDelivery(settings, table, exchange, retries)
+    delivery = ShardDelivery(settings, table, sink, exchange, retries)
     polling, watch = Polling.of(limits, wake), VacuumWatch(name)
     return Pipeline(name, table, delivery, wake, settings.start, until, policy, polling, retries, watch)
 
@@ -85,9 +85,12 @@ def sharded_pipeline(
 class ShardDelivery:
     """See `sharded_pipeline`. `retries`: of the pipeline."""
 
-    def __init__(self, settings: PipelineSettings, table: TableLog, exchange: ShardExchange, retries: Retries) -> None:
+    def __init__(
+        self, settings: PipelineSettings, table: TableLog, sink: Sink, exchange: ShardExchange, retries: Retries
+    ) -> None:
         self.settings: Final = settings
         self.table: Final = table
+        self.sink: Final = sink
         self.exchange: Final = exchange
         self.retries: Final = retries
         self.report: Final = ChangelogReport(settings.name)
@@ -98,27 +101,22 @@ class ShardDelivery:
     async def session(self, table_id: str) -> AsyncIterator["ShardSession"]:
         """See `Delivery.session`. Puts the division in force, with every shard at some position."""
         settings = self.settings
-        sink = make_sink(settings)
-        try:
-            layout = Layout(settings.name, self.table, sink, lambda: make_sink(settings))
-            await layout.settle(Division.of(settings, sink), settings.start)
-            yield ShardSession(self, sink, layout, await layout.places(settings.shards))
-        finally:
-            with anyio.CancelScope(shield=True):
-                await sink.aclose()
+        layout = Layout(settings.name, self.table, self.sink, lambda: make_sink(settings))
+        await layout.settle(Division.of(settings, self.sink), settings.start)
+        yield ShardSession(self, layout, await layout.places(settings.shards))
 
 
 class ShardSession:
-    """A session of `delivery`: all shards of `layout`, in `sink`, continue from their `places`."""
+    """A session of `delivery`: all shards of `layout` continue from their `places`."""
 
     table_id: Final = None
     announces_columns: Final = True
     orders: Final = None
 
-    def __init__(self, delivery: ShardDelivery, sink: Sink, layout: Layout, places: Sequence[Position]) -> None:
+    def __init__(self, delivery: ShardDelivery, layout: Layout, places: Sequence[Position]) -> None:
         low = min(places)
         first = low.version + low.closes_version
-        self.sink = sink
+        self.sink = delivery.sink
         self.app_id: str | None = layout_id(delivery.settings.name)
         self.resume: ResumePoint | None = ResumePoint(
             first,

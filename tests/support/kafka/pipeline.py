@@ -93,8 +93,12 @@ class Pipe:
         settings = self._settings(shards, start, options)
         if shards:
             end = Start(StartKind.VERSION, self.versions - 1)
-            sharded = sharded_pipeline(settings, self._table(), LocalExchange(), TimerWake(), until=end)
-            anyio.run(sharded.run)
+            self.with_sink(
+                lambda sink: sharded_pipeline(
+                    settings, self._table(), sink, LocalExchange(), TimerWake(), until=end
+                ).run(),
+                **options,
+            )
         else:
             self.with_sink(lambda sink: self.deliver_by(sink, start), **options)
 

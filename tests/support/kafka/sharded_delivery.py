@@ -96,13 +96,15 @@ class ShardedDelivery:
         """The newest version."""
         return len(list((self.table_path / "_delta_log").glob("*.json"))) - 1
 
-    def pipeline(self, shards: int, until: int | None = None, start: str = "earliest") -> Pipeline:
-        end = None if until is None else Start(StartKind.VERSION, until)
-        return sharded_pipeline(self.settings(shards, start), self.table(), self.exchange, TimerWake(), until=end)
+    async def run(self, shards: int, until: int | None = None, start: str = "earliest") -> None:
+        """Deliver all shards up to that version, or without an end, as one run of the daemon."""
+        settings, end = self.settings(shards, start), None if until is None else Start(StartKind.VERSION, until)
+        async with own_sink(settings) as sink:
+            await sharded_pipeline(settings, self.table(), sink, self.exchange, TimerWake(), until=end).run()
 
     def deliver(self, shards: int, until: int | None = None, start: str = "earliest") -> None:
         """Deliver all shards up to the newest version, or up to that version."""
-        anyio.run(self.pipeline(shards, self.last if until is None else until, start).run)
+        anyio.run(self.run, shards, self.last if until is None else until, start)
 
     def deliver_undivided(self, last: int | None = None, start: str = "earliest") -> None:
         """Deliver up to the newest version, or up to `last`, in one process, as the daemon does."""
@@ -121,15 +123,19 @@ class ShardedDelivery:
         """Deliver one shard up to a version, whatever the others have."""
         settings, report = self.settings(shards), ShardReport(shard)
         table, retries = self.table(), Retries(settings.name, settings.limits.retry_for_s)
-        delivery = _OneShard(settings, table, LocalExchange(shard), retries)
-        delivery.name = shard_name(settings.name, shard, shards)
         end, wake = Start(StartKind.VERSION, until), TimerWake()
         polling = Polling.of(settings.limits, wake)
-        pipeline = Pipeline(
-            settings.name, table, delivery, wake, settings.start, end, settings.policy, polling, retries
-        )
+
+        async def run() -> None:
+            async with own_sink(settings) as sink:
+                delivery = _OneShard(settings, table, sink, LocalExchange(shard), retries)
+                delivery.name = shard_name(settings.name, shard, shards)
+                await Pipeline(
+                    settings.name, table, delivery, wake, settings.start, end, settings.policy, polling, retries
+                ).run()
+
         try:
-            anyio.run(pipeline.run)
+            anyio.run(run)
         except TailerError as error:
             report.error = error
         return report
@@ -156,11 +162,8 @@ class ShardedDelivery:
         """Return the result of `work` with an instance of the sink."""
 
         async def run() -> T:
-            sink = make_sink(self.settings(1))
-            try:
+            async with own_sink(self.settings(1)) as sink:
                 return await work(sink)
-            finally:
-                await sink.aclose()
 
         return anyio.run(run)
 
@@ -192,10 +195,17 @@ class _OneShard(ShardDelivery):
     @asynccontextmanager
     async def session(self, table_id: str) -> AsyncIterator[ShardSession]:
         """See `ShardDelivery.session`."""
-        sink = make_sink(self.settings)
-        try:
-            layout = Layout(self.settings.name, self.table, sink, lambda: make_sink(self.settings))
-            found = await progress_of(self.name, self.table, sink)
-            yield ShardSession(self, sink, layout, [found.position])
-        finally:
+        layout = Layout(self.settings.name, self.table, self.sink, lambda: make_sink(self.settings))
+        found = await progress_of(self.name, self.table, self.sink)
+        yield ShardSession(self, layout, [found.position])
+
+
+@asynccontextmanager
+async def own_sink(settings: PipelineSettings) -> AsyncIterator[Sink]:
+    """Make an instance of the sink, and close it at the end."""
+    sink = make_sink(settings)
+    try:
+        yield sink
+    finally:
+        with anyio.CancelScope(shield=True):
             await sink.aclose()

@@ -200,5 +200,5 @@ def test_pipelines_that_cannot_be_sharded_are_refused(tmp_path: Path) -> None:
     assert "kafka" in raised.value.hint
     losing = settings(tmp_path, "kafka", KAFKA, Policy(on_data_loss=OnDataLoss.RESNAPSHOT))
     with pytest.raises(ConfigError, match="on_data_loss"):
-        sharded_pipeline(losing, DeltaTableLog(LocalStore(tmp_path)), LocalExchange(), TimerWake())
+        sharded_pipeline(losing, DeltaTableLog(LocalStore(tmp_path)), make_sink(losing), LocalExchange(), TimerWake())
     assert not MemorySink("memory").distributes

@@ -92,7 +92,7 @@ class Place:
         )
         exchange, wake = LocalExchange(), TimerWake()
         return shard_delivery.sharded_pipeline(
-            settings, settings.open_table(), exchange, wake, until=until, status=self.status
+            settings, settings.open_table(), self.sink(), exchange, wake, until=until, status=self.status
         )
 
     async def deliver(self, last: int) -> None:
