@@ -18,6 +18,7 @@ Small versions of a backlog are read by one call of a thread: to call it takes a
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, closing, nullcontext, suppress
+from functools import partial
 from itertools import chain, islice
 from typing import Final
 
@@ -26,9 +27,10 @@ from anyio import CapacityLimiter, Event, to_thread
 from anyio.abc import TaskGroup
 
 from tailer.engine.background import background
+from tailer.engine.change_files import ChangeFiles
 from tailer.engine.port import Engine
 from tailer.events import ChangeBatch
-from tailer.formats.rows import execute, needed_files, opens_each_version
+from tailer.formats.rows import opens_each_version
 from tailer.plan import ChangePlan, ChangeTask, Position
 from tailer.read.data_files import LOCAL, DataFiles, Files
 
@@ -84,7 +86,10 @@ class LocalEngine(Engine):
         tasks = remaining(plan, after)
         are_local = all(self._files.is_local(task.uri) for task, _ in tasks[:1])
         threads, limiter = self._threads[are_local], self._limiter(are_local)
-        chunks = [_TaskChunk(chunk, limiter, self._files, are_local, self.has_room) for chunk in _split(tasks)]
+        once = ChangeFiles(tasks, self.has_room)
+        chunks = [
+            _TaskChunk(chunk, once, limiter, self._files, are_local, self.has_room) for chunk in _split(tasks, once)
+        ]
         # For few or tiny files, reading ahead costs more than it gains: threads wait for the interpreter lock. In a
         # store, they wait for the answer.
         small = _cost_bytes(tasks) < CHUNK_BYTES or (are_local and _are_tiny(tasks))
@@ -106,7 +111,8 @@ class LocalEngine(Engine):
     async def read_together(self, plans: Sequence[ChangePlan]) -> Sequence[Sequence[ChangeBatch]]:
         """See `Engine.read_together`."""
         are_local = all(self._files.is_local(task.uri) for plan in plans for task in plan.tasks)
-        return await to_thread.run_sync(_read_versions, plans, self._files, limiter=self._limiter(are_local))
+        reading = partial(_read_versions, plans, self._files, self.has_room)
+        return await to_thread.run_sync(reading, limiter=self._limiter(are_local))
 
     def has_room(self) -> bool:
         """See `Engine.has_room`: rows that no consumer waits for may be held."""
@@ -151,11 +157,14 @@ def _are_tiny(tasks: _Tasks) -> bool:
     return min(sizes, default=0) > 0 and sum(sizes) < len(sizes) * _TINY_BYTES
 
 
-def _split(tasks: _Tasks) -> Iterator[_Tasks]:
-    """Split consecutive tasks into chunks of about `CHUNK_BYTES`."""
+def _split(tasks: _Tasks, once: ChangeFiles) -> Iterator[_Tasks]:
+    """Split consecutive tasks into chunks of about `CHUNK_BYTES`, each of tasks whose rows are kept, or of others."""
     chunk: _Tasks = []
     size = 0
     for each in tasks:
+        if chunk and once.keeps(each[0]) is not once.keeps(chunk[0][0]):
+            yield chunk
+            chunk, size = [], 0
         chunk.append(each)
         size += _cost_bytes([each])
         if size >= CHUNK_BYTES:
@@ -168,15 +177,21 @@ def _split(tasks: _Tasks) -> Iterator[_Tasks]:
 class _TaskChunk:
     """Consecutive tasks, read by one thread at a time, at most one read ahead of the consumer.
 
-    Files that are not local (`are_local`) are opened ahead.
+    Files that are not local (`are_local`) are opened ahead. Rows that are kept are not read before they are due.
     """
 
     def __init__(
-        self, tasks: _Tasks, limiter: CapacityLimiter, files: DataFiles, are_local: bool, has_room: Callable[[], bool]
+        self,
+        tasks: _Tasks,
+        once: ChangeFiles,
+        limiter: CapacityLimiter,
+        files: DataFiles,
+        are_local: bool,
+        has_room: Callable[[], bool],
     ) -> None:
-        needed = chain.from_iterable(needed_files(*each) for each in tasks)
-        self._in_turn = None if are_local else files.in_turn(needed)
-        self._batches = _execute_all(tasks, self._in_turn or files, limiter.total_tokens > 1)
+        self._keeps = once.keeps(tasks[0][0])
+        self._in_turn = None if are_local else files.in_turn(_needed(tasks, once))
+        self._batches = _execute_all(tasks, once, self._in_turn or files, limiter.total_tokens > 1)
         self._limiter = limiter
         self._has_room = has_room
         self._results: list[_ReadResult] = []
@@ -189,7 +204,7 @@ class _TaskChunk:
 
     def start(self, group: TaskGroup | None) -> None:
         """Start the next read in the background; without a group, or without room, `take` reads."""
-        if group is not None and self._has_room():
+        if group is not None and not self._keeps and self._has_room():
             self._finished = Event()
             group.start_soon(self._read_some, self._finished)
 
@@ -216,16 +231,19 @@ class _TaskChunk:
             self._in_turn.close()
 
 
-def _read_versions(plans: Sequence[ChangePlan], files: DataFiles) -> list[list[ChangeBatch]]:
+def _read_versions(
+    plans: Sequence[ChangePlan], files: DataFiles, has_room: Callable[[], bool]
+) -> list[list[ChangeBatch]]:
     """Read the first `plans`, up to one that cannot be read, or has more than is left of `READ_BYTES`."""
     found: list[list[ChangeBatch]] = []
     size = 0
-    tasks = chain.from_iterable(plan.tasks for plan in plans)
-    with closing(files.in_turn(chain.from_iterable(map(needed_files, tasks)))) as in_turn:
-        for plan in plans:
+    versions = [[(task, -1) for task in plan.tasks] for plan in plans]
+    once = [ChangeFiles(tasks, has_room) for tasks in versions]
+    with closing(files.in_turn(chain.from_iterable(map(_needed, versions, once)))) as in_turn:
+        for tasks, of_version in zip(versions, once, strict=True):
             batches: list[ChangeBatch] = []
             try:
-                for batch in _execute_all([(task, -1) for task in plan.tasks], in_turn, use_threads=False):
+                for batch in _execute_all(tasks, of_version, in_turn, use_threads=False):
                     batches.append(batch)
                     size += batch.size_bytes
                     if size > READ_BYTES:
@@ -236,9 +254,15 @@ def _read_versions(plans: Sequence[ChangePlan], files: DataFiles) -> list[list[C
     return found
 
 
-def _execute_all(tasks: _Tasks, files: Files, use_threads: bool) -> Generator[ChangeBatch, None, None]:
+def _needed(tasks: _Tasks, once: ChangeFiles) -> Iterator[tuple[str, int]]:
+    return chain.from_iterable(once.needed_files(*each) for each in tasks)
+
+
+def _execute_all(
+    tasks: _Tasks, once: ChangeFiles, files: Files, use_threads: bool
+) -> Generator[ChangeBatch, None, None]:
     for task, after_row in tasks:
-        yield from execute(task, after_row, files=files, use_threads=use_threads)
+        yield from once.execute(task, after_row, files=files, use_threads=use_threads)
 
 
 def _read_some(batches: Iterator[ChangeBatch], most_bytes: int) -> _ReadResult:

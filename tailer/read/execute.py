@@ -16,8 +16,9 @@ Partition columns come from the log, never from the file.
 """
 
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import Any, Final
 
 import pyarrow as pa
@@ -40,7 +41,16 @@ from tailer.read.projection import stamps
 from tailer.read.selection import CHANGE_FILES, Selection
 from tailer.shape.condition import Condition
 
-__all__ = ["execute", "file_of", "needed_files", "open_footer", "opens_each_version", "row_groups", "selected"]
+__all__ = [
+    "execute",
+    "execute_both",
+    "file_of",
+    "needed_files",
+    "open_footer",
+    "opens_each_version",
+    "row_groups",
+    "selected",
+]
 
 opens_each_version = False  # as a `tailer.read.port.RowReader`, which this module is
 
@@ -74,6 +84,36 @@ def execute(
         asked, of = range(after_row + 1, through_row + 1), _OpenFile(task, file, opened, files, use_threads)
         for batch, position, wanted in of.batches(asked, range(first_byte, end_byte)):
             yield from _choose(of, batch, position, wanted)
+
+
+def execute_both(
+    deletes: ChangeTask,
+    others: ChangeTask,
+    keep: Callable[[ChangeBatch], bool],
+    *,
+    files: Files,
+    use_threads: bool,
+) -> Iterator[ChangeBatch]:
+    """Yield the rows of `deletes`, and pass those of `others`, the same change file, to `keep`, until that is False.
+
+    Neither task may have a condition, or rows that were compared. Both have the same columns. `keep` gets rows in
+    ascending order, and no others after those that it does not keep. Raises as `execute` does.
+    """
+    check_task(deletes, files)
+    needed = max(deletes.size_bytes, 0)
+    with (
+        translated(deletes, deletes.uri),
+        files.open(deletes.uri, needed) as opened,
+        _parquet(deletes, opened.source) as file,
+    ):
+        of = _OpenFile(deletes, file, opened, files, use_threads)
+        rest, of.reads_all = of.with_task(others, files), True
+        for batch, position, wanted in of.batches(range(END), range(END)):
+            columns = of.layout.projection.apply(batch, position)
+            if of.reads_all:
+                other_rows = _choose(rest, batch, position, wanted, columns)
+                of.reads_all = all(map(keep, other_rows))
+            yield from _choose(of, batch, position, wanted, columns)
 
 
 def needed_files(
@@ -185,9 +225,16 @@ class _OpenFile:
         self._sizes = BatchSizes(*known, layout.sizes, threads)
         self._first = None if layout.condition is None else BatchSizes(*known, layout.condition.sizes, threads)
         self.stamps = stamps(task.version, task.timestamp_ms, min(file.metadata.num_rows, MAX_ROWS))
+        self.reads_all = False  # also row groups without chosen rows
         self.row_filter = None  # of a change file, `_changes` finds out which rows fulfil the condition
         if (condition := layout.condition) is not None and task.kind not in CHANGE_FILES:
             self.row_filter = condition.row_filter
+
+    def with_task(self, task: ChangeTask, files: Files) -> "_OpenFile":
+        """Return the same file for another task of it, with the same columns."""
+        other = copy(self)
+        other.task, other.selection = task, Selection(task, self._file.metadata.num_rows, files)
+        return other
 
     def batches(self, asked: range, part: range) -> Iterator[tuple[pa.RecordBatch, int, range]]:
         """Yield the batches that may have chosen rows, each with the position of its first row, and those wanted.
@@ -239,6 +286,8 @@ class _OpenFile:
 
     def _touches(self, group: int, rows: range, wanted: range) -> bool:
         """Return whether any row of a row group is chosen; True where finding out would cost more than it saves."""
+        if self.reads_all:
+            return True
         if self.task.kind in CHANGE_FILES:
             known = self.layout.condition is not None  # by the positions of the rows
         else:
@@ -287,18 +336,20 @@ class _Looks(threading.local):
 _looks: Final = _Looks()
 
 
-def _choose(of: _OpenFile, batch: pa.RecordBatch, position: int, wanted: range) -> Iterator[ChangeBatch]:
-    """Yield the chosen rows of a batch, if any."""
+def _choose(
+    of: _OpenFile, batch: pa.RecordBatch, position: int, wanted: range, columns: list[pa.Array] | None = None
+) -> Iterator[ChangeBatch]:
+    """Yield the chosen rows of a batch, if any. `columns`: those of the task for all rows; None: not made yet."""
     task, selection, projection = of.task, of.selection, of.layout.projection
     indices = selection.fulfilling(batch, position, of.row_filter, wanted)
     if len(indices) > 0:
-        count, columns = len(indices), projection.apply(batch, position)
+        count, columns = len(indices), projection.apply(batch, position) if columns is None else columns
         labels = selection.labels(selection.change_types(batch), position)
         if count < batch.num_rows:
             # Taken from the table's own types: some of those that files have cannot be taken from.
             columns = [column.take(indices) for column in columns]
             labels = labels.take(indices) if selection.kind is None else labels.slice(0, count)
-        columns += [labels, *(stamp.slice(0, count) for stamp in of.stamps)]
+        columns = [*columns, labels, *(stamp.slice(0, count) for stamp in of.stamps)]
         chosen = pa.RecordBatch.from_arrays(columns, schema=projection.schema)
         row_index = indices if position == 0 else pc.add(indices, pa.scalar(position, pa.int64()))
         yield ChangeBatch(task.table_id, task.version, task.index, chosen, row_index, selection.kind)

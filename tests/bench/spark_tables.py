@@ -7,6 +7,7 @@ computed from their numbers, so a table is the same in every run.
 import json
 import os
 from collections.abc import Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -15,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from tailer.spark.splits import MAX_SPLIT_BYTES
+from tests.bench.rewritten import SPARK_COLUMNS
 from tests.support.tables.log_files import add, commit_info, metadata, parquet, protocol, write_commit
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "claim_size",
     "delete_by_vector",
     "grow_by_links",
+    "merge_with_feed",
     "update_with_feed",
 ]
 
@@ -62,6 +65,26 @@ def update_with_feed(spark: SparkSession, path: Path, rows: int, updates: int, s
     _create(_rows(spark, 0, rows, 2), path, ChangeDataFeed=True, DeletionVectors=False)
     for number in range(updates):
         spark.sql(f"UPDATE delta.`{path}` SET long_1 = -id WHERE id % {share} = {number}").collect()
+
+
+def merge_with_feed(spark: SparkSession, path: Path, merges: int, events: int) -> None:
+    """Write a table of the twelve columns of `rewritten`, and merges of `events` changes into it, one change file each.
+
+    Of the changes 80 % are updates, whose images lie side by side in the file, 10 % deletes and 10 % inserts.
+    """
+    changed = events * 9 // 10  # updated or deleted
+    rows = spark.range(0, merges * changed, 1, 4).selectExpr(*SPARK_COLUMNS)
+    _create(rows, path, ChangeDataFeed=True, DeletionVectors=True)
+    for number in range(merges):
+        new = merges * changed + number * (events - changed)
+        ranges = ((number * changed, (number + 1) * changed), (new, new + events - changed))
+        ids = reduce(DataFrame.union, (spark.range(first, end, 1, 1) for first, end in ranges)).coalesce(1)
+        ids.selectExpr(*SPARK_COLUMNS).createOrReplaceTempView("changed")
+        spark.sql(
+            f"MERGE INTO delta.`{path}` AS old USING changed AS new ON old.id = new.id "
+            "WHEN MATCHED AND new.id % 9 = 0 THEN DELETE WHEN MATCHED THEN UPDATE SET old.total = -new.total "
+            "WHEN NOT MATCHED THEN INSERT *"
+        ).collect()
 
 
 def delete_by_vector(spark: SparkSession, path: Path, rows: int, deletes: int, share: int, *, tracked: bool) -> None:

@@ -13,6 +13,7 @@ import anyio
 import pyarrow as pa
 import pytest
 
+import tailer.engine.change_files
 import tailer.engine.local
 from tailer.engine.local import LocalEngine, remaining
 from tailer.errors import DataCorrupt, SinkUnavailable
@@ -76,7 +77,7 @@ class Reader:
 def reader(monkeypatch: pytest.MonkeyPatch) -> Reader:
     """A reader whose batches are each read separately, for as many interleavings as possible."""
     found = Reader()
-    monkeypatch.setattr(tailer.engine.local, "execute", found)
+    monkeypatch.setattr(tailer.engine.change_files, "execute", found)
     monkeypatch.setattr(tailer.engine.local, "READ_BYTES", 1)
     return found
 
