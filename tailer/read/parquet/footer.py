@@ -5,6 +5,7 @@ the texts of a chunk have, nor whether bounds of values are exact.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -159,11 +160,15 @@ class Footer:
         Raises `ArrowInvalid` where the footer does not describe them.
         """
         try:
-            if group != self._group:
-                self._chunks, self._group = list(self._parse(group)), group
+            self._parse_group(group)
             return {column: Chunk.at(self.content, self._chunks[column]) for column in columns}
         except (LookupError, ValueError, RecursionError) as error:
             raise pa.ArrowInvalid(f"the footer does not describe the columns of row group {group}") from error
+
+    def parse(self, group: int) -> None:
+        """Parse all columns of a row group, for `chunks` and for `statistics`, if the footer describes them."""
+        with suppress(LookupError, ValueError, RecursionError):
+            self._parse_group(group)
 
     def statistics(self, group: int, column: int, columns: int) -> ChunkStatistics | None:
         """Return the statistics of a chunk of a file with so many `columns`, as `chunks` numbers them.
@@ -198,6 +203,10 @@ class Footer:
         for _ in range(column):
             at = skip(data, at, STRUCT)
         return offsets(data, at, _META_DATA)[0]
+
+    def _parse_group(self, group: int) -> None:
+        if group != self._group:
+            self._chunks, self._group = list(self._parse(group)), group
 
     def _parse(self, group: int) -> Iterator[dict[int, int]]:
         data = self.content

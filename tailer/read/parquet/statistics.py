@@ -136,9 +136,12 @@ class _GroupRanges(Mapping[tuple[str, ...], ColumnRange]):
         self._file = file
         self._footer = footer
         self._group = group
+        self._known: dict[tuple[str, ...], ColumnRange | None] = {}
 
     def __getitem__(self, path: tuple[str, ...]) -> ColumnRange:
-        found = self._columns.range(path, self._file, self._footer, self._group)
+        if path not in self._known:
+            self._known[path] = self._columns.range(path, self._file, self._footer, self._group)
+        found = self._known[path]
         if found is None:
             raise KeyError(path)
         return found
