@@ -1,8 +1,11 @@
-"""Tables for measurements of reading, written by hand from row numbers: the same in every run.
+"""Tables for measurements of reading, from row numbers: the same in every run. Spark writes the one with change files.
 
 Their twelve columns are those of `rewritten`: numbers, texts, a time, a decimal, a struct and a list.
 """
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +17,6 @@ import pyarrow.parquet as pq
 from tests.bench.rewritten import DELTA_TYPES, shop_rows
 from tests.support.tables.log_files import (
     add,
-    cdc,
     commit_info,
     metadata,
     protocol,
@@ -24,8 +26,9 @@ from tests.support.tables.log_files import (
     write_commit,
 )
 
-__all__ = ["TABLES", "write_appends", "write_change_files", "write_one_commit", "write_vectors"]
+__all__ = ["TABLES", "write_appends", "write_merges", "write_one_commit", "write_vectors"]
 
+ROOT: Final = Path(__file__).parents[2]
 _FEED: Final = {"delta.enableChangeDataFeed": "true"}
 _VECTORS: Final = {"delta.enableDeletionVectors": "true"}
 
@@ -38,17 +41,17 @@ def write_appends(path: Path, versions: int = 100, rows: int = 50_000) -> int:
     return versions * rows
 
 
-def write_change_files(path: Path, versions: int = 50, updates: int = 18_000) -> int:
-    """Update `updates` rows in each version, with a change file each; return the number of change rows."""
-    _commit(path, 0, [], _FEED)
-    kinds = pa.array(["update_preimage", "update_postimage"])
-    for version in range(1, versions + 1):
-        before = _rows(version * updates, updates)
-        types = kinds.take(pa.array([0] * updates + [1] * updates))
-        changes = pa.concat_tables([before, _negated(before)]).append_column("_change_type", types)
-        written = _file(path, f"changes-{version}.parquet", changes)["add"]
-        _commit(path, version, [cdc(written["path"], size=written["size"])])
-    return 2 * versions * updates
+def write_merges(path: Path, merges: int = 50, events: int = 20_000) -> int:
+    """Write a table and merges with a change file each by Spark; return the number of change rows."""
+    scratch = path.parent / "spark"
+    scratch.mkdir()
+    arguments = {"merges": merges, "events": events}
+    order = {"reader": "write", "path": str(path), "table": "merge_with_feed", "arguments": arguments}
+    command = [sys.executable, "-m", "tests.bench.spark_reader", str(scratch), "local[2]"]
+    done = subprocess.run(command, cwd=ROOT, input=json.dumps(order), stdout=subprocess.PIPE, text=True, check=True)
+    assert len(done.stdout.splitlines()) == 2, done.stdout
+    images = events * 8 // 10 * 2
+    return merges * (events * 9 // 10 + images + events * 2 // 10)
 
 
 def write_vectors(path: Path, versions: int = 20, rows: int = 2_000_000, files: int = 8, changed: int = 30_000) -> int:
@@ -121,7 +124,7 @@ def _gate(table: dict[str, str]) -> dict[str, Any]:
 
 TABLES: Final[dict[str, Callable[[Path], int]]] = {
     "W1": write_appends,
-    "W2": write_change_files,
+    "W2": write_merges,
     "W3": write_vectors,
     "W5": write_one_commit,
 }

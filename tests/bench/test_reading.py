@@ -25,7 +25,7 @@ RUNS: Final = 5
 ROOT: Final = Path(__file__).parents[2]
 WORKS: Final = {
     "W1": ("100 appends of 50,000 rows", "1.2 x delta-rs"),
-    "W2": ("50 change files, 1.8 M rows", "1.0 x delta-rs"),
+    "W2": ("0.9 M rows, then 50 change files of Spark's MERGE with 1.8 M rows", "1.0 x delta-rs"),
     "W5": ("one commit of 10 M rows in 4 files", "1.2 x delta-rs, 250 MB"),
 }
 
@@ -67,7 +67,8 @@ def shown(takings: list[Taken]) -> str:
 def test_reading(tmp_path: Path, put_line: PutLine, work: str) -> None:
     rows = TABLES[work](tmp_path / "t")
     title, goal = WORKS[work]
-    for peer in ("delta-rs", "Polars"):
+    # Polars knows nothing of the log: it would read all files of a table that is merged into.
+    for peer in ("delta-rs",) if work == "W2" else ("delta-rs", "Polars"):
         found = pairs(tmp_path / "t", rows, "ours", peer)
         ratio = statistics.median(other.seconds / one.seconds for one, other in found)
         theirs = f"{peer}: {shown([other for _, other in found])}; {ratio:.2f}"

@@ -166,7 +166,7 @@ def contenders() -> list[Contender]:
             ("appends", 0, VERSIONS - 1, VERSIONS * APPENDED),
             ("updates", 1, CHANGES, CHANGES * 2 * ROWS // UPDATED),
             ("W1", 0, 99, 5_000_000),
-            ("W2", 0, 49, 1_800_000),
+            ("W2", 1, 50, 1_800_000),
         )
         for master in ("local[1]", "local[2]")
         for reader, peer in (
