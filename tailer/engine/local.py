@@ -30,8 +30,8 @@ from tailer.engine.background import background
 from tailer.engine.change_files import ChangeFiles
 from tailer.engine.port import Engine
 from tailer.events import ChangeBatch
-from tailer.formats.rows import opens_each_version
-from tailer.plan import ChangePlan, ChangeTask, Position
+from tailer.formats.rows import execute, needed_files, opens_each_version
+from tailer.plan import ChangePlan, ChangeTask, Position, Regime
 from tailer.read.data_files import LOCAL, DataFiles, Files
 
 __all__ = ["AHEAD_BYTES", "LocalEngine", "remaining"]
@@ -86,7 +86,7 @@ class LocalEngine(Engine):
         tasks = remaining(plan, after)
         are_local = all(self._files.is_local(task.uri) for task, _ in tasks[:1])
         threads, limiter = self._threads[are_local], self._limiter(are_local)
-        once = ChangeFiles(tasks, self.has_room)
+        once = ChangeFiles(tasks, self.has_room) if plan.regime is Regime.CDC else None
         chunks = [
             _TaskChunk(chunk, once, limiter, self._files, are_local, self.has_room) for chunk in _split(tasks, once)
         ]
@@ -157,12 +157,12 @@ def _are_tiny(tasks: _Tasks) -> bool:
     return min(sizes, default=0) > 0 and sum(sizes) < len(sizes) * _TINY_BYTES
 
 
-def _split(tasks: _Tasks, once: ChangeFiles) -> Iterator[_Tasks]:
+def _split(tasks: _Tasks, once: ChangeFiles | None) -> Iterator[_Tasks]:
     """Split consecutive tasks into chunks of about `CHUNK_BYTES`, each of tasks whose rows are kept, or of others."""
     chunk: _Tasks = []
     size = 0
     for each in tasks:
-        if chunk and once.keeps(each[0]) is not once.keeps(chunk[0][0]):
+        if once is not None and chunk and once.keeps(each[0]) is not once.keeps(chunk[0][0]):
             yield chunk
             chunk, size = [], 0
         chunk.append(each)
@@ -183,13 +183,13 @@ class _TaskChunk:
     def __init__(
         self,
         tasks: _Tasks,
-        once: ChangeFiles,
+        once: ChangeFiles | None,
         limiter: CapacityLimiter,
         files: DataFiles,
         are_local: bool,
         has_room: Callable[[], bool],
     ) -> None:
-        self._keeps = once.keeps(tasks[0][0])
+        self._keeps = once is not None and once.keeps(tasks[0][0])
         self._in_turn = None if are_local else files.in_turn(_needed(tasks, once))
         self._batches = _execute_all(tasks, once, self._in_turn or files, limiter.total_tokens > 1)
         self._limiter = limiter
@@ -238,7 +238,10 @@ def _read_versions(
     found: list[list[ChangeBatch]] = []
     size = 0
     versions = [[(task, -1) for task in plan.tasks] for plan in plans]
-    once = [ChangeFiles(tasks, has_room) for tasks in versions]
+    once = [
+        ChangeFiles(tasks, has_room) if plan.regime is Regime.CDC else None
+        for plan, tasks in zip(plans, versions, strict=True)
+    ]
     with closing(files.in_turn(chain.from_iterable(map(_needed, versions, once)))) as in_turn:
         for tasks, of_version in zip(versions, once, strict=True):
             batches: list[ChangeBatch] = []
@@ -254,15 +257,17 @@ def _read_versions(
     return found
 
 
-def _needed(tasks: _Tasks, once: ChangeFiles) -> Iterator[tuple[str, int]]:
-    return chain.from_iterable(once.needed_files(*each) for each in tasks)
+def _needed(tasks: _Tasks, once: ChangeFiles | None) -> Iterator[tuple[str, int]]:
+    needed = needed_files if once is None else once.needed_files
+    return chain.from_iterable(needed(*each) for each in tasks)
 
 
 def _execute_all(
-    tasks: _Tasks, once: ChangeFiles, files: Files, use_threads: bool
+    tasks: _Tasks, once: ChangeFiles | None, files: Files, use_threads: bool
 ) -> Generator[ChangeBatch, None, None]:
+    read = execute if once is None else once.execute
     for task, after_row in tasks:
-        yield from once.execute(task, after_row, files=files, use_threads=use_threads)
+        yield from read(task, after_row, files=files, use_threads=use_threads)
 
 
 def _read_some(batches: Iterator[ChangeBatch], most_bytes: int) -> _ReadResult:
