@@ -84,6 +84,7 @@ class TestJsonLinesInMemory(InStoreTests):
         self.store = MemoryStore()
 
 
+@pytest.mark.nightly
 class TestParquetInMemory(TestJsonLinesInMemory):
     form = "parquet"
     reports_schema_changes = False

@@ -45,6 +45,7 @@ from tailer.stores.s3.bucket import S3Bucket
 from tests.integration.state_writer import following
 from tests.support.s3.link import S3Link
 from tests.support.s3.server import S3Server
+from tests.support.seeds import repeats
 
 APP = "pipeline/3f2a"
 
@@ -529,7 +530,7 @@ def test_two_processes_record(tmp_path: Path, apps: tuple[str, str]) -> None:
 def test_killed_at_random_nothing_is_half_recorded(tmp_path: Path) -> None:
     """Each process continues where the previous one was killed: never later, never between two positions."""
     chance = random.Random(20260802)
-    last, kills = 100, 0
+    last, kills = repeats(30), 0
     position: Position | None = None
     while position != Position.end(last):
         with writer(tmp_path, APP, last) as process:
