@@ -16,7 +16,8 @@ plan's tasks, so that executing them yields only the rows that changed:
    paired with the n-th inserted row, in the order of delivery. Rows without a partner stay deletes and inserts. Both
    images are delivered together, the preimage first, at the position of the postimage and with the columns of the
    version. Where the version drops a column, its rows are not paired. Images in change files are paired by key in the
-   same way. The others stay in place.
+   same way. The others stay in place. Where all images lie side by side, their pairs are known without an index
+   (`tailer.changelog.images`).
 3. *Unchanged* (`skip_unchanged`): equal images of an update are dropped. Images in change files are not paired there,
    so they cancel out as multisets.
 
@@ -50,12 +51,14 @@ class ChangelogCounts:
     """Row counts of a comparison: `carryovers` and `unchanged` were dropped, `updates` have two images each.
 
     `ambiguous`: rows with more than one possible partner for an update, or whose possible partners are all paired.
+    `in_place`: whether updates have images that lie side by side, and were left there.
     """
 
     carryovers: int = 0
     updates: int = 0
     ambiguous: int = 0
     unchanged: int = 0
+    in_place: bool = False
 
 
 def independent_parts(plan: ChangePlan, rules: PairingRules) -> list[ChangePlan]:
@@ -81,12 +84,14 @@ def refine(
     bitmaps: Selections,
     preimages: SpilledPreimages | None,
     rows: KeptRows,
+    in_place: bool = False,
 ) -> tuple[ChangePlan, ChangelogCounts]:
     """Refine the plan to the rows that are changes by `rules`, without paired preimages, which go to `preimages`.
 
     With `preimages` None, preimages become leading tasks; use this only where row order does not matter. Partners stay
     in `row_index`. The new plan refers to `bitmaps` and is valid as long as they are.
-    `plan` must have the key columns (`check_key`). `rows`: gives those of its tasks.
+    `plan` must have the key columns (`check_key`). `rows`: gives those of its tasks. `in_place`: whether images that
+    lie side by side may stay there: the caller passes the rows to `tailer.changelog.images.JoinedImages`.
 
     Raises what `rows` raises, and `StorageUnavailable` where the disk is full.
     """
@@ -101,7 +106,8 @@ def refine(
     if has_carryovers(plan, rules):
         carryovers += comparison.cancel(by_id=not plan.paired)
     if rules.compute_updates:
-        more = comparison.pair(select_columns(columns.latest, rules.key), rules.null_keys)
+        stay = in_place and not rules.skip_unchanged
+        more = comparison.pair(select_columns(columns.latest, rules.key), rules.null_keys, stay)
         updates, ambiguous = updates + more[0], ambiguous + more[1]
     unchanged = comparison.skip_unchanged() if rules.skip_unchanged else 0
     separate: tuple[ChangeTask, ...] = ()
@@ -110,7 +116,7 @@ def refine(
     elif comparison.has_pairs and preimages is not None:
         comparison.join(preimages)
     return replace(plan, tasks=(*separate, *comparison.tasks())), ChangelogCounts(
-        carryovers, updates, ambiguous, unchanged
+        carryovers, updates, ambiguous, unchanged, comparison.has_pairs_in_place
     )
 
 

@@ -14,6 +14,7 @@ from pyroaring import BitMap64
 
 from tailer.changelog.equal_rows.compared_columns import ComparedColumns, by_partition
 from tailer.changelog.equal_rows.port import TaskIndex
+from tailer.changelog.images import can_lie_side_by_side, side_by_side
 from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.errors import ConfigError
 from tailer.events import ROW_ID, ChangeType
@@ -72,6 +73,7 @@ class ComparedTasks:
         self._rows = rows
         self._exactly = exactly
         self.dropped: Bitmaps = dropped or {}
+        self.has_pairs_in_place = False
         self._preimages: Bitmaps = {}  # of the updates found so far
         self._postimages: Bitmaps = {}
 
@@ -119,10 +121,10 @@ class ComparedTasks:
             raise ConfigError("net changes", reason, remedy)
         self._drop(self._index_rows(comparable, self._columns.every, _PLAIN), self._row_index.unmatched())
 
-    def pair(self, key: pa.Schema, null_keys: bool = False) -> tuple[int, int]:
+    def pair(self, key: pa.Schema, null_keys: bool = False, in_place: bool = False) -> tuple[int, int]:
         """Pair updates by the columns `key`, if any, then by row id; return counts of updates and ambiguous rows.
 
-        `null_keys`: whether nulls in keys are equal.
+        `null_keys`: whether nulls in keys are equal. `in_place`: whether images that lie side by side may stay there.
         """
         whole = [index for index in self._columns.comparable() if self._keeps_all(index)]
         tracked = set(self._tracked())
@@ -132,6 +134,8 @@ class ComparedTasks:
         if not self._exactly:
             # Change files mark images but do not pair them, and the two images may be far from each other.
             written = [index for index in whole if self._tasks[index].kind is TaskKind.CDC_OTHERS]
+            if written and in_place and (pairs := self._find_side_by_side(written, key, null_keys)):
+                return updates + pairs, ambiguous
             images = self._pair(written, key, _IMAGES, null_keys)
             ambiguous += images.ambiguous
             if images.left:
@@ -139,6 +143,20 @@ class ComparedTasks:
                 crossed = self._pair(whole, key, _PLAIN + _IMAGES, null_keys)
                 updates, ambiguous = updates + crossed.updates, ambiguous + crossed.ambiguous
         return updates, ambiguous
+
+    def _find_side_by_side(self, written: Sequence[int], key: pa.Schema, null_keys: bool) -> int:
+        """Return how many pairs of images there are if all images lie side by side, and leave them there; else 0."""
+        if not can_lie_side_by_side(key) or any(self._tasks[index].where is not None for index in written):
+            return 0
+        pairs = 0
+        for index in written:
+            task = replace(self._tasks[index], schema=self._columns.as_of_task(index, key), refinement=None)
+            found = side_by_side(self._rows.read(task), null_keys)
+            if found is None:
+                return 0
+            pairs += found
+        self.has_pairs_in_place = pairs > 0
+        return pairs
 
     def _pair(
         self, indices: Sequence[int], columns: pa.Schema, types: tuple[ChangeType, ...], nulls: bool = False

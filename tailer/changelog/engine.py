@@ -7,7 +7,7 @@ persisted: resuming in the middle of a version compares it again, by the same ru
 
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, aclosing, asynccontextmanager
 from functools import partial
 from typing import Final
 
@@ -17,6 +17,7 @@ from tailer.changelog.carryovers import ChangelogCounts, refine
 from tailer.changelog.comparison import compare
 from tailer.changelog.equal_rows.port import SharedIndexes
 from tailer.changelog.equal_rows.row_index import RowIndex
+from tailer.changelog.images import JoinedImages
 from tailer.changelog.rules import PairingRules, check_key, concerns, lacks_identity
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.changelog.spill.preimages import SpilledPreimages
@@ -88,13 +89,14 @@ class ChangelogEngine(Engine):
         """Compare the version, then give its rows after `after`."""
         async with _spill_files() as (bitmaps, preimages):
             kept = KeptRows([plan], partial(execute, files=self._files, use_threads=True), self._engine.has_room)
-            plan = await self._compare(plan, bitmaps, preimages, kept)
-            async with self._deliver_compared(plan, after, kept) as batches:
-                if not preimages:
-                    yield batches
-                    return
-                async with aclosing(_join_preimages(batches, preimages)) as joined:
-                    yield joined
+            plan, counts = await self._compare(plan, bitmaps, preimages, kept)
+            async with AsyncExitStack() as stack:
+                batches = await stack.enter_async_context(self._deliver_compared(plan, after, kept))
+                if counts.in_place:
+                    batches = await stack.enter_async_context(aclosing(_join_images(batches)))
+                if preimages:
+                    batches = await stack.enter_async_context(aclosing(_join_preimages(batches, preimages)))
+                yield batches
 
     def takes(self, plan: ChangePlan) -> bool:
         """See `Engine.takes`. Not if `run` compares the plan, or refuses it."""
@@ -137,7 +139,7 @@ class ChangelogEngine(Engine):
 
     async def _compare(
         self, plan: ChangePlan, bitmaps: SpilledBitmaps, preimages: SpilledPreimages, kept: KeptRows
-    ) -> ChangePlan:
+    ) -> tuple[ChangePlan, ChangelogCounts]:
         def work(row_index: RowIndex) -> tuple[ChangePlan, ChangelogCounts]:
             try:
                 if self._shared is not None and self._shared.is_worth(plan):
@@ -145,12 +147,13 @@ class ChangelogEngine(Engine):
                         return refine(plan, self._rules, index, bitmaps, preimages, kept)
             except EngineUnavailable as error:
                 _log.warning("%s: %s; this process compares version %d", plan.table, error, plan.version)
-            return refine(plan, self._rules, row_index, bitmaps, preimages, kept)
+            in_place = self._engine.reads_here
+            return refine(plan, self._rules, row_index, bitmaps, preimages, kept, in_place)
 
         refined, counts = await compare(work)
         if self._report is not None:
             self._report(plan, counts)
-        return refined
+        return refined, counts
 
 
 @asynccontextmanager
@@ -174,6 +177,13 @@ def _rows_after(kept: KeptRows, plan: ChangePlan, after: Position | None) -> lis
 async def _each(batches: Iterable[ChangeBatch]) -> AsyncGenerator[ChangeBatch, None]:
     for batch in batches:
         yield batch
+
+
+async def _join_images(batches: AsyncIterator[ChangeBatch]) -> AsyncGenerator[ChangeBatch, None]:
+    joined = JoinedImages()
+    async for batch in batches:
+        for each in joined.add(batch):
+            yield each
 
 
 async def _join_preimages(
