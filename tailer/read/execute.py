@@ -275,8 +275,6 @@ class _OpenFile:
         """Return whether rows of a row group may fulfil the condition, by what the footer says of their values."""
         if self.task.stats == HELD and self._file.num_row_groups == 1:
             return True
-        if _looks.find_rows(self.task.where):
-            self._footer.parse(group)  # at once: its columns are likely to be read
         return condition.where.may_hold(group_ranges(condition.noted, self._file, self._footer, group))
 
     def _ranges(self, groups: Sequence[int]) -> RowGroupRanges | None:
@@ -328,10 +326,6 @@ class _Looks(threading.local):
             return True
         self._left_out -= 1
         return False
-
-    def find_rows(self, where: Condition | None) -> bool:
-        """Return whether the last look found a row."""
-        return where is self._where and self._left_out > 0
 
     def found(self, where: Condition | None, found: bool) -> bool:
         """Note whether a look found a row, and return it."""

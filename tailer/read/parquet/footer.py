@@ -4,8 +4,7 @@ Arrow ends the process when it is asked about the columns of some broken footers
 the texts of a chunk have, nor whether bounds of values are exact.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -140,7 +139,9 @@ class Footer:
         self._group_offsets: list[int] = []
         self._group_count = 0
         self._group = -1
-        self._chunks: list[dict[int, int]] = []
+        self._column_count = 0
+        self._starts: list[int] = []  # of the columns of that row group, as far as they were looked at
+        self._columns: dict[int, dict[int, int]] = {}
         self._has_known_order: bool | None = None
 
     @property
@@ -160,15 +161,9 @@ class Footer:
         Raises `ArrowInvalid` where the footer does not describe them.
         """
         try:
-            self._parse_group(group)
-            return {column: Chunk.at(self.content, self._chunks[column]) for column in columns}
+            return {column: Chunk.at(self.content, self._column(group, column)) for column in columns}
         except (LookupError, ValueError, RecursionError) as error:
             raise pa.ArrowInvalid(f"the footer does not describe the columns of row group {group}") from error
-
-    def parse(self, group: int) -> None:
-        """Parse all columns of a row group, for `chunks` and for `statistics`, if the footer describes them."""
-        with suppress(LookupError, ValueError, RecursionError):
-            self._parse_group(group)
 
     def statistics(self, group: int, column: int, columns: int) -> ChunkStatistics | None:
         """Return the statistics of a chunk of a file with so many `columns`, as `chunks` numbers them.
@@ -181,8 +176,7 @@ class Footer:
                 self._has_known_order = self._orders_by_type(columns)
             if not self._has_known_order:
                 return None
-            found = self._chunks[column] if group == self._group else self._parse_alone(group, column)
-            return ChunkStatistics.at(self.content, found)
+            return ChunkStatistics.at(self.content, self._column(group, column))
         except (LookupError, ValueError, RecursionError):
             return None
 
@@ -195,26 +189,23 @@ class Footer:
         count, at = list_size(data, begin, STRUCT)
         return count == columns and data.startswith(orders, at)
 
-    def _parse_alone(self, group: int, column: int) -> dict[int, int]:
+    def _column(self, group: int, column: int) -> dict[int, int]:
+        """Return the offsets of the values of a chunk. Columns before it are skipped, and none is looked at twice."""
         data = self.content
-        count, at = list_size(data, list_offset(data, self._offset(group), _COLUMNS), STRUCT)
-        if column >= count:
-            raise IndexError(column)
-        for _ in range(column):
-            at = skip(data, at, STRUCT)
-        return offsets(data, at, _META_DATA)[0]
-
-    def _parse_group(self, group: int) -> None:
         if group != self._group:
-            self._chunks, self._group = list(self._parse(group)), group
-
-    def _parse(self, group: int) -> Iterator[dict[int, int]]:
-        data = self.content
-        begin = self._offset(group)
-        count, at = list_size(data, list_offset(data, begin, _COLUMNS), STRUCT)
-        for _ in range(count):
-            found, at = offsets(data, at, _META_DATA)
-            yield found
+            columns = list_offset(data, self._offset(group), _COLUMNS)
+            self._column_count, first = list_size(data, columns, STRUCT)
+            self._group, self._starts, self._columns = group, [first], {}
+        if column >= self._column_count:
+            raise IndexError(column)
+        if column not in self._columns:
+            while len(self._starts) <= column:
+                self._starts.append(skip(data, self._starts[-1], STRUCT))
+            found, end = offsets(data, self._starts[column], _META_DATA)
+            if len(self._starts) == column + 1:
+                self._starts.append(end)
+            self._columns[column] = found
+        return self._columns[column]
 
     def _offset(self, group: int) -> int:
         """Return the offset of a row group, and remember those before it: they are read in order."""
