@@ -27,7 +27,7 @@ from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.net_changes import net_changes
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.config.options import faults_of
-from tailer.config.tables import open_files, open_table
+from tailer.config.tables import format_in, locate, open_files, open_table
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError, SchemaChanged, brief_errors, how_to_install
@@ -38,6 +38,7 @@ from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import ChangePlan, Position, output_schema
 from tailer.sink import Progress, Sink, SinkTransaction
 from tailer.start import Place, Start, StartKind, check_order
+from tailer.stores.glue import parse_table
 from tailer.stores.location import parse_location, path_text
 from tailer.stores.wakeup import TimerWake
 from tailer.table_log import TableLog
@@ -75,10 +76,10 @@ def changes(
     """Return the changes of a table, from `start` to `end`, both included; no I/O yet.
 
     Rows have the table's columns, then `_change_type`, `_commit_version` and `_commit_timestamp`, in commit order with
-    deletes before inserts. `table`: its folder, or its URI. `start`: also `snapshot`, all rows as inserts
-    and then the changes after them. `end`: None follows the table without an end. `columns`: the ones to read; all by
-    default. `where`: a condition in SQL that rows must fulfil; an update that enters or leaves these rows is an insert
-    or a delete. `select`: in place of `columns`, a list of SQL expressions. `row_ids`: add `_row_id` and
+    deletes before inserts. `table`: its folder, its URI, or its name in AWS Glue. `start`: also `snapshot`, all rows as
+    inserts and then the changes after them. `end`: None follows the table without an end. `columns`: the ones to read;
+    all by default. `where`: a condition in SQL that rows must fulfil; an update that enters or leaves these rows is an
+    insert or a delete. `select`: in place of `columns`, a list of SQL expressions. `row_ids`: add `_row_id` and
     `_row_commit_version`. `carryovers`, `compute_updates`, `key`, `skip_unchanged`: as in a pipeline's configuration.
     `net`: only the net change of each row in that range.
     `allowed_roots`: folders outside of the table that its files may be in. `table_format`: the name of a format, such
@@ -87,7 +88,7 @@ def changes(
     Raises `ConfigError` for options that do not go together.
     """
     with brief_errors():
-        location = _location("table", table)
+        location = parse_table(path_text(table, "table"), Path.cwd(), "table")
         names, keys = _names("columns", columns), _names("key", key)
         flags = {"row_ids": row_ids, "compute_updates": compute_updates, "skip_unchanged": skip_unchanged, "net": net}
         texts = {"carryovers": carryovers, "where": where, "select": select}
@@ -100,7 +101,7 @@ def changes(
         rules = PairingRules(Carryovers(carryovers), compute_updates, keys, skip_unchanged)
         until = None if end is None else Start.at(end, "end")
         roots = tuple(_location("allowed_roots", root) for root in _names("allowed_roots", allowed_roots))
-        chosen = check_choices(table_format, branch)
+        chosen = check_choices(format_in(location, table_format), branch)
         wanted = Changes(location, Start.at(start), until, policy, rules, net, roots, chosen, branch)
         _check(wanted)
         return wanted
@@ -247,7 +248,8 @@ class Changes:
         async with send:
             roots = self.allowed_roots
             choices = roots, self.table_format, self.branch
-            table = open_table(self.location, None, None, *choices, statistics=self.policy.where is not None)
+            location, reads_statistics = await locate(self.location), self.policy.where is not None
+            table = open_table(location, None, None, *choices, statistics=reads_statistics)
             files, sink = open_files(), _BatchSink(send, schemas)
             start, end = self.start, self.end
             engine: AbstractAsyncContextManager[Engine] = nullcontext(

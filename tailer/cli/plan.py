@@ -13,13 +13,12 @@ from rich.table import Table
 
 from tailer.cli.completion import folders
 from tailer.cli.roots import allow_root, choose_branch, choose_format, locations
-from tailer.config.tables import open_table
+from tailer.config.tables import format_in, locate, open_table
 from tailer.errors import VersionAhead, VersionGone
 from tailer.plan import TASKS, ChangePlan, ChangeTask
 from tailer.read.shaping import with_condition
 from tailer.shape.condition import check_condition
-from tailer.stores.location import parse_location
-from tailer.table_log import TableLog
+from tailer.stores.glue import parse_table
 
 __all__ = ["command"]
 
@@ -41,15 +40,14 @@ def command(
 ) -> None:
     """Print what one version changed, as a plan in JSON.
 
-    TABLE is the folder of a table, or its URI. `ChangePlan.from_json` reads the
+    TABLE is the folder of a table, its URI, or its name in AWS Glue. `ChangePlan.from_json` reads the
     JSON; its schemas are in Arrow's serialized form. On a terminal a readable summary follows,
     which also names the files that a condition skips.
     """
     check_condition(where, "--where")
-    location, roots = parse_location(table, Path.cwd(), "TABLE"), locations(allowed_roots)
-    choices = roots, table_format, branch
-    log = open_table(location, None, None, *choices, statistics=where is not None)
-    whole = anyio.run(_plan, log, version)
+    named, roots = parse_table(table, Path.cwd(), "TABLE"), locations(allowed_roots)
+    choices = roots, format_in(named, table_format), branch
+    whole = anyio.run(_plan, named, choices, where is not None, version)
     plan = whole if where is None else with_condition(whole, where)
     terminal = sys.stdout.isatty()
     click.echo(json.dumps(json.loads(plan.to_json()), indent=2 if terminal else None))
@@ -58,7 +56,10 @@ def command(
         _summarise(plan, [task for task in whole.tasks if task.index not in read])
 
 
-async def _plan(log: TableLog, version: int) -> ChangePlan:
+async def _plan(
+    table: str, choices: tuple[tuple[str, ...], str | None, str | None], statistics: bool, version: int
+) -> ChangePlan:
+    log = open_table(await locate(table), None, None, *choices, statistics=statistics)
     latest = await log.latest()
     if version > latest:
         raise VersionAhead(log.uri, version, latest)

@@ -95,6 +95,7 @@ def _choose(settings: Settings, name: str | None) -> PipelineSettings:
 
 
 async def _reset(settings: Settings, pipeline: PipelineSettings, version: int, dry_run: bool) -> None:
+    pipeline = await pipeline.located()
     before = await standing_of(settings, pipeline)
     # What cannot be followed from there is refused here, not by the daemon at its next start.
     log = pipeline.open_table()

@@ -1,7 +1,7 @@
 """`tailer tail`: print the changes of one table, without any stored progress."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -17,7 +17,7 @@ from tailer.cli.completion import folders, places
 from tailer.cli.progress_display import Display, FollowedLog, ShownEngine, announcement, early_end
 from tailer.cli.roots import allow_root, choose_branch, choose_format, locations
 from tailer.config.sink_kinds import configure_sink
-from tailer.config.tables import open_files, open_table
+from tailer.config.tables import format_in, locate, open_files, open_table
 from tailer.daemon.logs import log_to_stderr
 from tailer.daemon.runs import Drainable, run_all
 from tailer.engine.local import LocalEngine
@@ -29,7 +29,7 @@ from tailer.pipeline.row_delivery import row_pipeline
 from tailer.progress.recorded import Recorded
 from tailer.sink import AtLeastOnceSink, Progress
 from tailer.start import EARLIER, Start, StartKind, StartPoint, check_order
-from tailer.stores.location import parse_location
+from tailer.stores.glue import parse_table
 from tailer.table_log import TableLog
 
 __all__ = ["command"]
@@ -136,7 +136,7 @@ def command(
 ) -> None:
     """Show a table's changes as they are committed.
 
-    TABLE is the folder of a table, or its URI. Without --to the table is followed,
+    TABLE is the folder of a table, its URI, or its name in AWS Glue. Without --to the table is followed,
     like `tail -f`, until Ctrl-C. A timestamp such as 2026-03-01T12:00:00Z is UTC if it has no zone. Standard
     error names the first version and, on a terminal, the current step.
     """
@@ -145,10 +145,11 @@ def command(
         raise ConfigError(_OPTIONS[fault.where], fault.reason, fault.remedy)
     rules = PairingRules(Carryovers(carryovers), compute_updates, _names("--key", key), skip_unchanged)
     _check_key(rules, policy)
-    location, roots = parse_location(table, Path.cwd(), "TABLE"), locations(allowed_roots)
+    location, roots = parse_table(table, Path.cwd(), "TABLE"), locations(allowed_roots)
     begin, until = Start.parse(start, "--from"), _until(end)
     check_order(begin, until, "--from")
-    look = _Look(location, begin, until, form, policy, rules, roots, table_format, branch)
+    found = format_in(location, table_format)
+    look = _Look(location, begin, until, form, policy, rules, roots, found, branch)
     if net:
         _check_range(look)
     log_to_stderr(logging.WARNING)
@@ -171,8 +172,12 @@ class _Look:
     table_format: str | None
     branch: str | None
 
+    async def located(self) -> "_Look":
+        """Return the arguments with the location of a table that is named. Raises as `locate`."""
+        return replace(self, location=await locate(self.location))
+
     def open_table(self) -> TableLog:
-        """Open the log of the table; no I/O."""
+        """Open the log of the table, which is `located`; no I/O."""
         roots = self.allowed_roots
         return open_table(
             self.location,
@@ -227,6 +232,7 @@ def _check_range(look: _Look) -> None:
 
 
 async def _follow(look: _Look) -> None:
+    look = await look.located()
     display, files = Display(), open_files()
     engine = ChangelogEngine(LocalEngine(files=files), look.rules, ChangelogReport("tail").note, files)
     shown = ShownEngine(engine, display, partial(concerns, rules=look.rules))
@@ -236,7 +242,7 @@ async def _follow(look: _Look) -> None:
 
 async def _follow_net(look: _Look) -> None:
     display = Display()
-    await _run(_NetChanges(look, display), display)
+    await _run(_NetChanges(await look.located(), display), display)
 
 
 class _NetChanges:

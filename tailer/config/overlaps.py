@@ -51,6 +51,10 @@ def conflict(pipeline: PipelineSettings, others: Iterable[PipelineSettings]) -> 
     Targets are compared by their text: `folder_faults` has followed the links of their templates.
     """
     remedy = "Rename the table, or give the template another path or topic."
+    if pipeline.target is not None and _are_nested(pipeline.target, pipeline.table):
+        # Of a table that is named, the location was not known before.
+        reason = f"{pipeline.target} and its own table {pipeline.table} are nested in each other"
+        return ConfigError(pipeline.name, reason, "Give the sink another path.")
     for other in others:
         if (target := _shared(pipeline, other)) is not None:
             return ConfigError(pipeline.name, f"its target {target} is that of {other.name} too", remedy)

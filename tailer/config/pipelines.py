@@ -17,7 +17,7 @@ from tailer.config.control import ControlSettings
 from tailer.config.options import as_one, faults_by, read_options
 from tailer.config.placement import DEFAULT_SHARDS, EngineKind, SparkSettings, Writers
 from tailer.config.sink_kinds import configure_sink
-from tailer.config.tables import open_table
+from tailer.config.tables import locate, open_table
 from tailer.engine.local import AHEAD_BYTES
 from tailer.errors import ConfigError, how_to_install
 from tailer.formats.delta.catalog.options import UnityOptions, unity_faults
@@ -27,6 +27,7 @@ from tailer.pipeline.policy import Policy
 from tailer.pipeline.status import PipelineStatus
 from tailer.sink import AtLeastOnceSink, Sink
 from tailer.start import Start
+from tailer.stores.glue import GlueOptions, is_named
 from tailer.stores.location import is_local
 from tailer.stores.shared import SharedLogs
 from tailer.stores.stores import StoreOptions, Stores
@@ -57,8 +58,9 @@ _NOTIFIED: Final = (30, 30.0)
 class PipelineSettings:
     """One table followed into one sink. The options of sink and catalog may hold secrets and are never shown.
 
-    `table`: its location. `shards`: into how many streams the rows are divided where executors write them to a sink
-    that `distributes`. `idle_poll_interval_s`: None: as it follows from `poll_interval_s`.
+    `table`: its location, or its name in a catalog, as `parse_table` returns it. `shards`: into how many streams the
+    rows are divided where executors write them to a sink that `distributes`. `idle_poll_interval_s`: None: as it
+    follows from `poll_interval_s`.
     """
 
     name: str
@@ -119,17 +121,26 @@ class PipelineSettings:
         return ours != theirs
 
     @property
-    def used_stores(self) -> list[StoreOptions]:
-        """The options of the stores of its table, its target and the other folders it may read."""
+    def used_stores(self) -> list[StoreOptions | GlueOptions]:
+        """The options of the stores of its table, its target and the other folders it may read.
+
+        Of a table that is named, the store is not known, so all count.
+        """
+        if is_named(self.table):
+            return [options for _, options in self.stores.by_prefix]
         locations = filter(None, (self.table, self.target, *self.allowed_roots))
         return [self.stores.options(each) for each in locations if not is_local(each)]
+
+    async def located(self) -> "PipelineSettings":
+        """The settings with the location of a table that is named. Raises as `tailer.config.tables.locate`."""
+        return replace(self, table=await locate(self.table, self.stores))
 
     def make_sink(self) -> Sink | AtLeastOnceSink:
         """The sink; no I/O. Raises `ConfigError`."""
         return configure_sink(self.name, self.sink_kind, self.sink_options, self.stores)
 
     def open_table(self, logs: SharedLogs | None = None) -> TableLog:
-        """The log of the table, with its catalog if it has one; no I/O. Raises `ConfigError`.
+        """The log of the table, which is `located`, with its catalog if it has one; no I/O. Raises `ConfigError`.
 
         `logs`: see `tailer.config.tables.open_table`.
         """

@@ -23,7 +23,7 @@
     poll_interval_s = 2.0
 
     [pipelines.orders]            # the name is part of the sink's progress: a renamed pipeline starts over
-    table = "/data/orders"        # the folder of the table, or its URI
+    table = "/data/orders"        # the folder of the table, its URI, or its name in AWS Glue: glue://sales/orders
     table_format = "delta"        # or another format; default: the folder is looked at; in a store, its name
     branch = "main"               # of a table whose format has branches
     start = "earliest"            # if the sink has no progress: earliest (default; all the log holds),
@@ -96,13 +96,14 @@ from tailer.config.shapes import MISSING, FileShape, KindTable, PipelineShape, S
 from tailer.config.sink_kinds import configure_sink
 from tailer.config.spark import check_writers, spark_settings, writers_of
 from tailer.config.stores import configured_stores
-from tailer.config.tables import check_reader
+from tailer.config.tables import check_reader, format_in
 from tailer.errors import ConfigError
 from tailer.formats.registry import check_choices
 from tailer.pipeline.policy import Policy
 from tailer.sink import AtLeastOnceSink, Sink
 from tailer.start import Start
 from tailer.stores.folders import local_folder
+from tailer.stores.glue import parse_table
 from tailer.stores.location import parse_location
 from tailer.stores.stores import Stores, check_client
 
@@ -214,7 +215,7 @@ class _Checks:
             self._problem((*key, fault.where), fault.reason, fault.remedy)
         if "columns" in read.given and not shape.columns:
             self._problem((*key, "columns"), "is empty", "Leave it out to deliver all columns.")
-        table = None if "table" in unsound else self._attempt((*key, "table"), self._location(shape.table))
+        table = None if "table" in unsound else self._attempt((*key, "table"), self._table(shape.table))
         roots = [self._attempt((*key, "allowed_roots"), self._location(root)) for root in shape.allowed_roots]
         idle_s = shape.idle_poll_interval_s
         if idle_s is not None and idle_s < shape.poll_interval_s and "poll_interval_s" not in unsound:
@@ -232,8 +233,8 @@ class _Checks:
         if engine is not None and not {"write", "shards", "on_data_loss", "sink"} & set(unsound):
             writers = writers_of(engine, self._spark, read, made)
             check_writers(engine, writers, key, read, made, self._problem)
-        read_here = table if engine is not EngineKind.SPARK else None
-        table_format = self._format(key, shape, read_here, is_managed=catalog is not None)
+        is_read_here = engine is not EngineKind.SPARK
+        table_format = self._format(key, shape, table, is_read_here=is_read_here, is_managed=catalog is not None)
         if table is None or options is None:
             return None
         settings = PipelineSettings(
@@ -266,11 +267,14 @@ class _Checks:
         for option, reason, remedy in target_faults(options):
             self._problem((*key, *option), reason, remedy)
 
-    def _format(self, key: Key, shape: PipelineShape, read_here: str | None, *, is_managed: bool) -> str | None:
+    def _format(
+        self, key: Key, shape: PipelineShape, table: str | None, *, is_read_here: bool, is_managed: bool
+    ) -> str | None:
         try:
-            found = check_choices(shape.table_format, shape.branch, is_managed=is_managed)
-            if read_here is not None:
-                check_reader(read_here, found, is_managed=is_managed)
+            wanted = shape.table_format if table is None else format_in(table, shape.table_format)
+            found = check_choices(wanted, shape.branch, is_managed=is_managed)
+            if table is not None and is_read_here:
+                check_reader(table, found, is_managed=is_managed)
         except ConfigError as error:
             self._problem((*key, error.where), error.reason, error.remedy)
             return None
@@ -368,6 +372,9 @@ class _Checks:
 
     def _file(self, text: str) -> Callable[[], str]:
         return lambda: str(local_folder(text, self.path.parent, ""))
+
+    def _table(self, text: str) -> Callable[[], str]:
+        return lambda: check_client(parse_table(text, self.path.parent, ""))
 
     def _location(self, text: str) -> Callable[[], str]:
         return lambda: check_client(parse_location(text, self.path.parent, ""))

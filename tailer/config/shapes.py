@@ -61,7 +61,8 @@ class PipelineShape(_Shape, frozen=True, kw_only=True, rename={"sink_table": "si
 
     missing: ClassVar = MISSING
 
-    # the folder of the table, or its URI: s3://lake/orders; with *: a template of many tables (operations.md)
+    # the folder of the table, its URI (s3://lake/orders) or its name in AWS Glue (glue://sales/orders: stores.md);
+    # with *: a template of many tables (operations.md)
     table: str
     # the name of the table's format, such as delta; default: a folder is looked at; in a store, its name
     table_format: str | None = None
@@ -121,16 +122,17 @@ class StoreShape(_Shape, frozen=True, kw_only=True):
         _CLOUD_SECRETS, ("would be a secret in a file", _CLOUD_SECRETS_REMEDY)
     )
 
-    # the tables it applies to: all below a bucket or a folder of it, such as s3://lake/sales; the longest prefix wins
+    # the tables it applies to: all below a bucket or a folder of it, such as s3://lake/sales; the longest prefix wins;
+    # or where Glue is asked for the tables of a database: glue://sales
     prefix: str
     # URL of the server; default: the one in the environment (AWS_ENDPOINT_URL for S3), or the cloud's
     endpoint: str | None = None
     anonymous: bool = False  # send requests without a login, to public buckets
-    region: str | None = None  # S3; default: AWS_REGION, or the profile's
+    region: str | None = None  # S3, Glue; default: AWS_REGION, or the profile's
     path_style: bool | None = None  # S3: name the bucket in the path; default: if the endpoint is not AWS's
-    profile: str | None = None  # S3: of ~/.aws/config and ~/.aws/credentials; default: AWS_PROFILE
-    role_arn: str | None = None  # S3: a role to assume with the credentials found
-    external_id: str | None = None  # S3: what the role's policy asks for
+    profile: str | None = None  # S3, Glue: of ~/.aws/config and ~/.aws/credentials; default: AWS_PROFILE
+    role_arn: str | None = None  # S3, Glue: a role to assume with the credentials found
+    external_id: str | None = None  # S3, Glue: what the role's policy asks for
     requester_pays: bool = False  # S3: agree to pay for requests to buckets that ask for it
     # S3: URL of an SQS queue with the buckets' notifications: commits are found sooner
     notifications: str | None = None

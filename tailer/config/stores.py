@@ -10,6 +10,7 @@ import msgspec
 
 from tailer.errors import ConfigError
 from tailer.stores.cloud.options import CREDENTIAL_TYPES
+from tailer.stores.glue import GlueOptions, check_prefix, is_named
 from tailer.stores.location import address_faults, is_local, parse_location
 from tailer.stores.stores import KINDS, StoreOptions, Stores
 
@@ -33,11 +34,11 @@ _ENDPOINT_REMEDIES: Final = (
 
 def configured_stores(shapes: Mapping[str, "StoreShape"], report: Report) -> Stores:
     """Return the stores without a fault. Faults go to `report`."""
-    found: dict[str, StoreOptions] = {}
+    found: dict[str, StoreOptions | GlueOptions] = {}
     for name, shape in shapes.items():
         key = ("stores", name)
         try:
-            prefix = parse_location(shape.prefix, Path("/"), "")
+            prefix = check_prefix(shape.prefix, "") or parse_location(shape.prefix, Path("/"), "")
         except ConfigError as error:
             report((*key, "prefix"), error.reason, error.remedy)
             continue
@@ -51,14 +52,19 @@ def configured_stores(shapes: Mapping[str, "StoreShape"], report: Report) -> Sto
         if prefix in found:
             report((*key, "prefix"), f"{prefix} has another table", "Keep one of the two.")
         elif not faults:
-            found[prefix] = make_options(prefix, {**given, "name": name})
+            named = {**given, "name": name}
+            found[prefix] = _glue_options(named) if is_named(prefix) else make_options(prefix, named)
     return Stores(tuple(found.items()))
 
 
 def make_options(location: str, given: Mapping[str, Any]) -> StoreOptions:
     """Make the options of the store of `location` from those that its kind has."""
-    kind = _kind(location)
+    kind = KINDS[location.partition(":")[0]].options
     return kind(**{field.name: given[field.name] for field in fields(kind) if field.name in given})
+
+
+def _glue_options(given: Mapping[str, Any]) -> GlueOptions:
+    return GlueOptions(**{field.name: given[field.name] for field in fields(GlueOptions)})
 
 
 def store_faults(given: Mapping[str, Any], locations: Sequence[str]) -> Iterator[tuple[str, str, str]]:
@@ -102,5 +108,5 @@ def _foreign_options(given: Mapping[str, Any], locations: Sequence[str]) -> Iter
             yield option, f"is no option of a store at {schemes}", "Leave it out."
 
 
-def _kind(location: str) -> type[StoreOptions]:
-    return KINDS[location.partition(":")[0]].options
+def _kind(location: str) -> type[StoreOptions | GlueOptions]:
+    return GlueOptions if is_named(location) else KINDS[location.partition(":")[0]].options

@@ -3,16 +3,18 @@
 from collections.abc import Mapping
 from functools import partial
 
+from tailer.errors import ConfigError, NotATable
 from tailer.formats.delta.catalog.port import CommitCatalog
 from tailer.formats.registry import check_choices, default_format, format_of, named_format
 from tailer.read.data_files import DataFiles
+from tailer.stores import glue
 from tailer.stores.location import is_local
 from tailer.stores.ranges import ObjectRanges
 from tailer.stores.shared import SharedLogs
 from tailer.stores.stores import Stores
 from tailer.table_log import TableLog
 
-__all__ = ["CurrentStores", "check_reader", "open_files", "open_table"]
+__all__ = ["CurrentStores", "check_reader", "find_location", "format_in", "locate", "open_files", "open_table"]
 
 
 class CurrentStores:
@@ -28,6 +30,39 @@ class CurrentStores:
     def delta_rs_settings(self, location: str) -> Mapping[str, str]:
         """See `Stores.delta_rs_settings`."""
         return self.stores.delta_rs_settings(location)
+
+
+async def find_location(table: str, stores: Stores | None = None) -> str | None:
+    """Return the location of a table: `table`, or what the catalog says of this name. None: it has no such table.
+
+    `table`: as `parse_table` returns it. Raises as `tailer.stores.glue.find_location`.
+    """
+    if not glue.is_named(table):
+        return table
+    return await glue.find_location(table, (stores or Stores()).glue_options(table))
+
+
+async def locate(table: str, stores: Stores | None = None) -> str:
+    """Return the location of a table as `find_location` does. Raises `NotATable` where the catalog has none."""
+    found = await find_location(table, stores)
+    if found is None:
+        remedy = "Check the names of the database and the table, the region, and which account the keys are of."
+        raise NotATable(table, "Glue has no such table", remedy=remedy)
+    return found
+
+
+def format_in(table: str, table_format: str | None) -> str | None:
+    """Return the name of the format of a table as it is configured: tables of the catalog are Delta tables.
+
+    `table`: as `parse_table` returns it. Raises `ConfigError` naming `table_format`.
+    """
+    if not glue.is_named(table):
+        return table_format
+    wanted = default_format()
+    if table_format not in (None, wanted.name):
+        reason = f"is {table_format!r}, but of the tables in Glue only {wanted.title} can be followed"
+        raise ConfigError("table_format", reason, "Leave it out, or give the table's location in place of its name.")
+    return wanted.name
 
 
 def open_table(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.tables import open_files
-from tailer.daemon.fleet import is_missing
+from tailer.daemon.fleet import find_existing
 from tailer.daemon.serve import close_sinks, open_sink
 from tailer.daemon.standing import Standing, standing_of
 from tailer.errors import FileVacuumed, TailerError
@@ -45,13 +45,14 @@ async def connect(settings: Settings) -> dict[str, Connection | TailerError]:
     for pipeline in settings.pipelines:
         try:
             contradictions: tuple[Contradiction, ...] = ()
-            if await is_missing(pipeline):
+            located = await find_existing(pipeline)
+            if located is None:
                 file, standing = None, None
                 await _reach_sink(settings, pipeline)
             else:
-                table = pipeline.open_table()
+                table = located.open_table()
                 file = await _open_newest_file(table, open_files(pipeline.stores))
-                standing = await standing_of(settings, pipeline)
+                standing = await standing_of(settings, located)
                 contradictions = await table.contradictions()
             for location in _target_stores(settings, pipeline):
                 # Readers of tables and folders ignore the object by its name.

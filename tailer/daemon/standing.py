@@ -1,9 +1,9 @@
 """The progress of the pipelines of a configuration, as their sinks report it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tailer.config.pipelines import PipelineSettings, Settings
-from tailer.daemon.fleet import is_missing, with_found_tables
+from tailer.daemon.fleet import find_existing, with_found_tables
 from tailer.daemon.serve import close_sinks, open_layout, open_sink
 from tailer.errors import TailerError
 from tailer.plan import Position
@@ -52,10 +52,11 @@ async def survey(settings: Settings) -> tuple[list[Standing], list[Exception]]:
     errors: list[Exception] = []
     for pipeline in (await with_found_tables(settings)).pipelines:
         try:
-            if await is_missing(pipeline):
+            located = await find_existing(pipeline)
+            if located is None:
                 standings.append(Standing(pipeline.name, pipeline.table, None, None, None))
             else:
-                standings.append(await standing_of(settings, pipeline))
+                standings.append(replace(await standing_of(settings, located), table=pipeline.table))
         except TailerError as error:
             error.add_note(pipeline.name)
             errors.append(error)
@@ -63,7 +64,7 @@ async def survey(settings: Settings) -> tuple[list[Standing], list[Exception]]:
 
 
 async def standing_of(settings: Settings, pipeline: PipelineSettings) -> Standing:
-    """Query the table and the sink of one pipeline. Raises their errors."""
+    """Query the table and the sink of one pipeline, which is `located`. Raises their errors."""
     log = pipeline.open_table()
     table_id = await log.table_id()
     sink = open_sink(settings, pipeline)

@@ -17,6 +17,7 @@ from tailer.stores.bucket.port import Bucket
 from tailer.stores.bucket.ranges import BucketRanges
 from tailer.stores.bucket.store import BucketStore
 from tailer.stores.cloud import AzureOptions, GcsOptions
+from tailer.stores.glue import GlueOptions, is_named
 from tailer.stores.local import LocalStore
 from tailer.stores.location import AZURE, GCS, S3, ObjectLocation, is_local, lies_in, split_location
 from tailer.stores.port import ObjectStore
@@ -52,14 +53,23 @@ KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """Options by prefix, such as `s3://lake/sales`, as `parse_location` returns it."""
+    """Options by prefix, such as `s3://lake/sales`, as `parse_location` returns it, or a database of Glue."""
 
-    by_prefix: tuple[tuple[str, StoreOptions], ...] = ()
+    by_prefix: tuple[tuple[str, StoreOptions | GlueOptions], ...] = ()
 
     def options(self, location: str) -> StoreOptions:
         """Return the options of the store that `location` belongs to."""
-        fitting = [each for each in self.by_prefix if lies_in(location, each[0])]
-        return max(fitting, key=lambda each: len(each[0]))[1] if fitting else KINDS[_split(location).scheme].options()
+        kind = KINDS[_split(location).scheme].options
+        stores = [(prefix, given) for prefix, given in self.by_prefix if not isinstance(given, GlueOptions)]
+        fitting = [each for each in stores if lies_in(location, each[0])]
+        return max(fitting, key=lambda each: len(each[0]))[1] if fitting else kind()
+
+    def glue_options(self, name: str) -> GlueOptions:
+        """Return how to reach Glue for the table with this name, or for a database."""
+        fitting = (
+            given for prefix, given in self.by_prefix if lies_in(name, prefix) and isinstance(given, GlueOptions)
+        )
+        return next(fitting, GlueOptions())
 
     def open(self, location: str) -> ObjectStore:
         """Open the store whose root is `location`; no I/O. Raises `ConfigError` where its client is not installed."""
@@ -108,12 +118,15 @@ class Stores:
 
 
 def check_client(location: str) -> str:
-    """Return `location`. Raises `ConfigError` where the client of its store is not installed; it is not imported."""
+    """Return `location`, or the name of a table in Glue, whose client is that of S3.
+
+    Raises `ConfigError` where the client of its store is not installed; it is not imported.
+    """
     if not is_local(location):
-        found = _split(location)
-        kind = KINDS[found.scheme]
+        kind = KINDS[S3] if is_named(location) else KINDS[_split(location).scheme]
         if find_spec(kind.library) is None:
-            raise missing_client(kind.extra, found.root, ImportError(f"No module named {kind.library!r}"))
+            root = location if is_named(location) else _split(location).root
+            raise missing_client(kind.extra, root, ImportError(f"No module named {kind.library!r}"))
     return location
 
 

@@ -12,10 +12,11 @@ same log. Data files may come even later: while nothing was delivered, a table t
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tailer.config.pipelines import PipelineSettings
+from tailer.config.tables import find_location
 from tailer.errors import (
     ChangesUnavailable,
     DataCorrupt,
@@ -34,7 +35,7 @@ from tailer.pipeline.status import PipelineStatus
 from tailer.stores.port import in_thread
 from tailer.stores.wakeup import TimerWake
 
-__all__ = ["AwaitedTable", "is_missing"]
+__all__ = ["AwaitedTable", "drop_order", "find_existing", "is_missing"]
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +61,24 @@ async def is_missing(pipeline: PipelineSettings, *, is_first: bool = True) -> bo
         remedy = f"Set table_format = {other.name!r} (--table-format), or check the path."
         raise NotATable(pipeline.table, f"it is {other.title}", expected, remedy)
     return True
+
+
+async def find_existing(pipeline: PipelineSettings) -> PipelineSettings | None:
+    """Return the settings of a pipeline with the location of its table; None: there is no table yet.
+
+    Raises as `is_missing` and `tailer.config.tables.find_location`.
+    """
+    location = await find_location(pipeline.table, pipeline.stores)
+    located = None if location is None else replace(pipeline, table=location)
+    return None if located is None or await is_missing(located) else located
+
+
+def drop_order(status: PipelineStatus) -> None:
+    """Drop an operator's order, if there is one: without a table nothing is lost, and it begins with its start."""
+    if status.order is not None:
+        text = "%s: %s is not done: there is no table yet; order it again after that"
+        _log.warning(text, status.name, status.order)
+        status.order = None
 
 
 async def _format_there(pipeline: PipelineSettings) -> TableFormat | None:
@@ -119,10 +138,7 @@ class AwaitedTable:
             self._is_new = True
             text = "%s: there is no table at %s yet; looking for it every %g to %g s"
             _log.info(text, name, self._pipeline.table, polling.shortest_s, polling.longest_s)
-        if self._status.order is not None:
-            text = "%s: %s is not done: there is no table yet; order it again after that"
-            _log.warning(text, name, self._status.order)
-            self._status.order = None  # nothing is lost: the pipeline begins with its start
+        drop_order(self._status)
         before = _Log()
         grown = 0  # looks in a row at a log that has grown at its end, as one does that is written all the time
         while not self._stops:

@@ -1,7 +1,7 @@
-"""Find the tables of a template: folders that fit its pattern and hold a table of any format.
+"""Find the tables of a template: folders that fit its pattern and hold a table of any format, or names in a catalog.
 
 One listing with a delimiter for each folder that the pattern goes through, and one request for each folder at its end,
-unless that is a table which is followed already. Logs are not read.
+unless that is a table which is followed already. A catalog lists the tables of a database. Logs are not read.
 """
 
 import logging
@@ -15,6 +15,7 @@ import anyio
 from tailer.config.pipelines import Settings, TablePattern
 from tailer.errors import ConfigError, ObjectNotFound, TailerError
 from tailer.formats.registry import find_format
+from tailer.stores.glue import is_named, list_tables
 from tailer.stores.port import ObjectStore
 from tailer.stores.stores import Stores
 
@@ -52,6 +53,8 @@ async def find_tables(
     """
     search = _Search(pattern, followed, table_format)
     with anyio.move_on_after(_DEADLINE_S) as scope:
+        if is_named(pattern.folder):
+            return await _find_in_catalog(pattern, stores)
         try:
             store = stores.open(pattern.folder or "/")
         except ConfigError as error:
@@ -61,6 +64,14 @@ async def find_tables(
         reason = f"listing its folders took more than {_DEADLINE_S:.0f} s"
         search.found.faults.append(ConfigError(pattern.folder, reason, "Give a pattern that fits fewer folders."))
     return search.found
+
+
+async def _find_in_catalog(pattern: TablePattern, stores: Stores) -> FoundTables:
+    try:
+        names = await list_tables(pattern.folder, stores.glue_options(pattern.folder))
+    except TailerError as error:
+        return FoundTables(faults=[error])
+    return FoundTables({(name,) for name in names if pattern.fits(0, name)})
 
 
 async def with_found_tables(settings: Settings) -> Settings:

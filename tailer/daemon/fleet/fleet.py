@@ -20,6 +20,7 @@ from tailer.config.pipelines import PipelineSettings, Settings, Template
 from tailer.config.placement import EngineKind, Writers
 from tailer.config.tables import CurrentStores
 from tailer.daemon.fleet.discovery import Names, find_tables
+from tailer.daemon.fleet.named import NamedRun
 from tailer.daemon.fleet.orders import OrderFile, check_backfill
 from tailer.daemon.fleet.reload import ReloadWatch
 from tailer.daemon.fleet.statuses import Statuses
@@ -27,6 +28,7 @@ from tailer.daemon.runs import Drainable, Lifecycle, Runs
 from tailer.errors import ConfigError, TailerError
 from tailer.pipeline import status
 from tailer.pipeline.status import PipelineStatus
+from tailer.stores.glue import is_named
 
 __all__ = ["Difference", "Fleet", "difference", "fixed_changes"]
 
@@ -113,7 +115,7 @@ class Fleet:
         self._faults: dict[str, set[str]] = {}
         self._reloads = ReloadWatch(settings)
         lifecycles = [
-            _make_lifecycle(pipeline, each, partial(make, pipeline, each, False))
+            _make_lifecycle(pipeline, each, partial(self._make_run, pipeline, each, False))
             for pipeline, each in zip(settings.pipelines, statuses, strict=True)
         ]
         for each in statuses:
@@ -241,9 +243,19 @@ class Fleet:
             state.order = before.status.order
 
         def make() -> Drainable:
-            return _LaterRun(partial(self._claim, pipeline), partial(self._make, pipeline, state, is_new))
+            return _LaterRun(partial(self._claim, pipeline), partial(self._make_run, pipeline, state, is_new))
 
         return _make_lifecycle(pipeline, state, make, is_paused=before is not None and before.is_paused)
+
+    def _make_run(self, pipeline: PipelineSettings, state: PipelineStatus, is_new: bool) -> Drainable:
+        if not is_named(pipeline.table):
+            return self._make(pipeline, state, is_new)
+
+        def make(located: PipelineSettings, has_come: bool) -> Drainable:
+            self._claim(located)
+            return self._make(located, state, is_new or has_come)
+
+        return NamedRun(pipeline, state, make)
 
     def _claim(self, pipeline: PipelineSettings) -> None:
         """Take the target for the pipeline. Raises `ConfigError` where it cannot run in this process."""

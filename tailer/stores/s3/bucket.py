@@ -101,7 +101,7 @@ class S3Bucket(Bucket):
 
     def translate(self, error: Exception, uri: str) -> StorageError:
         """See `Bucket.translate`."""
-        return translate(error, uri, Place(self.name, self.options))
+        return translate(error, uri, Place(self.noun, self.options))
 
     def make_wake(self, folder: str, names: re.Pattern[str]) -> Wake:
         """See `Bucket.make_wake`; notifications come from a queue, if one is configured."""
@@ -127,7 +127,7 @@ class _S3Client:
 
     def translate(self, error: Exception, uri: str) -> StorageError:
         """See `Client.translate`."""
-        place = Place(self._bucket.name, self._bucket.options)
+        place = Place(self._bucket.noun, self._bucket.options)
         return translate(error, uri, place.through(self._client, self._lent.credentials))
 
 

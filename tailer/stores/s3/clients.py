@@ -1,4 +1,4 @@
-"""Asynchronous S3 clients: one for each event loop and `S3Options`, shared by all stores.
+"""Asynchronous clients of AWS: one for each event loop, `S3Options` and service, shared by all stores.
 
 A client is held by an asynchronous generator, which the event loop closes when it ends. A client whose token has
 expired is replaced by one that looks for credentials from the start; requests that still run end with the old one.
@@ -59,19 +59,19 @@ class _Clients:
     """The clients of one event loop."""
 
     lock: anyio.Lock = field(default_factory=anyio.Lock)
-    held: dict[S3Options, _Held] = field(default_factory=dict)
+    held: dict[tuple[str, S3Options], _Held] = field(default_factory=dict)
 
 
-_CLIENTS: Final[RunVar[_Clients]] = RunVar("S3 clients")
+_CLIENTS: Final[RunVar[_Clients]] = RunVar("clients of AWS")
 
 
 @asynccontextmanager
-async def loop_client(options: S3Options) -> AsyncIterator[LoopClient]:
-    """Lend the client of this event loop for one request and its answer.
+async def loop_client(options: S3Options, service: str = "s3") -> AsyncIterator[LoopClient]:
+    """Lend the client of this event loop for one request and its answer. `service`: as botocore names it.
 
     Raises botocore's errors, `OSError` and `ValueError` where none can be made.
     """
-    held = await _find(options)
+    held = await _find(service, options)
     held.client.users += 1
     try:
         yield held.client
@@ -80,35 +80,37 @@ async def loop_client(options: S3Options) -> AsyncIterator[LoopClient]:
         await held.close_unused()
 
 
-async def _find(options: S3Options) -> _Held:
+async def _find(service: str, options: S3Options) -> _Held:
     try:
         clients = _CLIENTS.get()
     except LookupError:
         clients = _Clients()
         _CLIENTS.set(clients)
     async with clients.lock:
-        held = clients.held.get(options)
+        held = clients.held.get((service, options))
         if held is None or held.client.is_retired:
-            generator = _open(options, clients.held)
+            generator = _open(service, options, clients.held)
             held = _Held(await anext(generator), generator)
-            clients.held[options] = held
+            clients.held[service, options] = held
         return held
 
 
-async def _open(options: S3Options, held: dict[S3Options, _Held]) -> AsyncGenerator[LoopClient, None]:
+async def _open(
+    service: str, options: S3Options, held: dict[tuple[str, S3Options], _Held]
+) -> AsyncGenerator[LoopClient, None]:
     """Yield a client, and close it after that; the generator is finished by the event loop, if by nobody else."""
     make_config = partial(AioConfig, http_session_cls=CountingSession)
     arguments = await in_thread(partial(client_arguments, options, make_config, warm_up_loader_caches=True))
     session = loop_session(options, arguments["region_name"])
-    async with session.create_client("s3", **arguments) as client:
+    async with session.create_client(service, **arguments) as client:
         found = None if options.anonymous else await session.get_credentials()
         opened = LoopClient(client, credentials_name(options, found and found.method))
         try:
             yield opened
         finally:
             # Otherwise the client would keep its event loop in memory.
-            if options in held and held[options].client is opened:
-                del held[options]
+            if (key := (service, options)) in held and held[key].client is opened:
+                del held[key]
 
 
 def loop_session(options: S3Options, region: str) -> Any:

@@ -31,6 +31,7 @@ __all__ = [
     "Place",
     "error_code",
     "failure_of",
+    "message_of",
     "translate",
 ]
 
@@ -45,6 +46,7 @@ _WRONG_KEYS: Final = frozenset(
     {"InvalidAccessKeyId", "InvalidClientTokenId", "InvalidToken", "UnrecognizedClientException"}
     | {"XAdminUserNotFound"}
 )
+_WRONG_SECRET: Final = frozenset({"InvalidSignatureException", "SignatureDoesNotMatch"})
 _DENIED: Final = frozenset(
     {"401", "403", "AccessDenied", "AccountProblem", "AllAccessDisabled", "Forbidden", "InvalidSecurity", "NotSignedUp"}
     | {"Unauthorized", "UnauthorizedAccess"}
@@ -54,7 +56,7 @@ _ELSEWHERE: Final = frozenset(
 )
 _FAILURES: Final = (
     (EXPIRED, Failure.EXPIRED),
-    (_WRONG_KEYS | {"SignatureDoesNotMatch"}, Failure.LOGIN),
+    (_WRONG_KEYS | _WRONG_SECRET, Failure.LOGIN),
     (NOT_FOUND, Failure.MISSING),
     (CONFLICT, Failure.CONFLICT),
 )
@@ -80,9 +82,12 @@ _MESSAGE_LENGTH: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Facts about a request for the errors about it. `credentials`: their source; `host`: the server's."""
+    """Facts about a request for the errors about it.
 
-    bucket: str
+    `noun`: what it reaches, as in `Bucket.noun`. `credentials`: their source; `host`: the server's.
+    """
+
+    noun: str
     options: S3Options
     credentials: str = "with the credentials found"
     host: str = "the endpoint"
@@ -144,7 +149,7 @@ def _answer(error: ClientError, uri: str, place: Place) -> StorageError:
             return StorageAccessRefused(uri, *explain(error, place))
     if code.startswith("KMS."):
         return StorageAccessRefused(uri, *_impossible(error, place))
-    return StorageUnavailable(uri, f"{code}{_message(error)}")
+    return StorageUnavailable(uri, f"{code}{message_of(error)}")
 
 
 def _no_answer(error: Exception, place: Place) -> str:
@@ -164,7 +169,7 @@ def _status(error: ClientError) -> int:
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
-def _message(error: ClientError) -> str:
+def message_of(error: ClientError) -> str:
     """Return the server's message on one line, to be appended; empty where there is none."""
     text = " ".join(str(error.response.get("Error", {}).get("Message", "")).split())
     return f": {text[:_MESSAGE_LENGTH]}" if text else ""
@@ -193,7 +198,7 @@ def _signed_out(_error: Exception, _place: Place) -> tuple[str, str]:
 
 
 def _wrong_setting(error: Exception, place: Place) -> tuple[str, str]:
-    return f"the client refuses its settings or the bucket {place.bucket} ({type(error).__name__})", _CHECK_HINT
+    return f"the client refuses its settings or {place.noun} ({type(error).__name__})", _CHECK_HINT
 
 
 def _no_trust(_error: Exception, place: Place) -> tuple[str, str]:
@@ -202,7 +207,7 @@ def _no_trust(_error: Exception, place: Place) -> tuple[str, str]:
 
 
 def _no_bucket(_error: ClientError, place: Place) -> tuple[str, str]:
-    return f"the bucket {place.bucket} does not exist", "Check the bucket's name, the endpoint and the region."
+    return f"{place.noun} does not exist", "Check the bucket's name, the endpoint and the region."
 
 
 def _wrong_key(error: ClientError, place: Place) -> tuple[str, str]:
@@ -226,24 +231,24 @@ def _archived(error: ClientError, _place: Place) -> tuple[str, str]:
 def _elsewhere(error: ClientError, place: Place) -> tuple[str, str]:
     headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     region = str(headers.get("x-amz-bucket-region") or error.response.get("Error", {}).get("Region") or "")
-    remedy = f"Set region to {region}." if region else f"Set region to that of the bucket {place.bucket}."
-    return f"the bucket {place.bucket} is in another region ({error_code(error)})", remedy
+    remedy = f"Set region to {region}." if region else f"Set region to that of {place.noun}."
+    return f"{place.noun} is in another region ({error_code(error)})", remedy
 
 
 def _denied(error: ClientError, place: Place) -> tuple[str, str]:
-    reason = f"access to the bucket {place.bucket} is denied ({error_code(error)}), {place.credentials}"
-    return f"{reason}{_message(error)}", _RIGHTS_HINT
+    reason = f"access to {place.noun} is denied ({error_code(error)}), {place.credentials}"
+    return f"{reason}{message_of(error)}", _RIGHTS_HINT
 
 
 def _impossible(error: ClientError, _place: Place) -> tuple[str, str]:
-    return f"the server refuses the request: {error_code(error)}{_message(error)}", _CHECK_HINT
+    return f"the server refuses the request: {error_code(error)}{message_of(error)}", _CHECK_HINT
 
 
 # The first row with the code of an answer explains it. Only answers that last are here.
 _REFUSALS: Final[tuple[tuple[frozenset[str], _Explain], ...]] = (
     (frozenset({"NoSuchBucket"}), _no_bucket),
     (_WRONG_KEYS, _wrong_key),
-    (frozenset({"SignatureDoesNotMatch"}), _wrong_secret),
+    (_WRONG_SECRET, _wrong_secret),
     (frozenset({"RequestTimeTooSkewed"}), _skewed),
     (frozenset({"InvalidObjectState"}), _archived),
     (_ELSEWHERE, _elsewhere),

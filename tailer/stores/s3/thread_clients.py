@@ -65,7 +65,7 @@ def delta_rs_settings(bucket: str, options: S3Options) -> Mapping[str, str]:
         lent = thread_client(options)
         keys = None if lent.keys is None else lent.keys.get_frozen_credentials()
     except (BotoCoreError, ClientError, OSError, ValueError) as error:
-        raise translate(error, uri, Place(bucket, options)) from error
+        raise translate(error, uri, Place(f"the bucket {bucket}", options)) from error
     address = urlsplit(lent.client.meta.endpoint_url)
     is_path_style = (lent.client.meta.config.s3 or {}).get("addressing_style") == "path" or "." in bucket
     host = address.netloc if is_path_style else f"{bucket}.{address.netloc}"

@@ -23,7 +23,7 @@ from tailer.stores.s3.errors import Place, error_code, failure_of, translate
 from tailer.stores.s3.options import S3Options
 
 URI = "s3://shop/orders/a"
-PLACE = Place("shop", S3Options(profile="sales"), "with credentials from env", "minio.example:9000")
+PLACE = Place("the bucket shop", S3Options(profile="sales"), "with credentials from env", "minio.example:9000")
 SECRET = "hush+hush/AlsoForTests"
 
 
