@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tailer.errors import ConfigError, NotATable
-from tailer.stores.location import is_local, parse_location
+from tailer.stores.location import is_local, parse_location, split_location
 
 __all__ = ["is_delta", "location_of"]
 
@@ -89,11 +89,12 @@ def _path(entry: Entry) -> str:
 
 
 def _parse(name: str, location: str) -> str:
-    """Return a location in our spelling. Its text is not shown, because it may hold a secret."""
+    """Return a location in our spelling. Old ones of `s3n:` hold keys, so none of their text is shown."""
     try:
         found = parse_location(location, Path("/"), name)
     except ConfigError as error:
-        raise NotATable(name, f"its location in Glue {error.reason}", remedy=_LOCATION_REMEDY) from None
+        reason = error.reason if split_location(location) is None else "does not name a bucket, or holds credentials"
+        raise NotATable(name, f"its location in Glue {reason}", remedy=_LOCATION_REMEDY) from None
     if is_local(found):
         raise NotATable(name, "its location in Glue is not in a store", remedy=_LOCATION_REMEDY)
     return found

@@ -1,4 +1,4 @@
-"""A server of SQS on a loopback port: moto's, in a process of its own."""
+"""A server of SQS and of Glue on a loopback port: moto's, in a process of its own."""
 
 import json
 import sys

@@ -1,0 +1,160 @@
+"""A pipeline whose table is a name: it waits for the name, follows the location, and goes where the table moves."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tailer.config.overlaps import conflict
+from tailer.config.pipelines import PipelineSettings
+from tailer.config.settings import load
+from tailer.daemon.fleet import named
+from tailer.daemon.fleet.named import NamedRun
+from tailer.errors import NotATable, StorageUnavailable
+from tailer.pipeline.policy import OnDataLoss
+from tailer.pipeline.status import PipelineState
+from tests.support.streams import become
+
+pytestmark = pytest.mark.anyio
+
+NAME = "glue://sales/orders"
+
+
+class Glue:
+    """The catalog: what it says of the name."""
+
+    def __init__(self) -> None:
+        self.location: str | None = None
+        self.error: Exception | None = None
+        self.asked = 0
+
+    async def find(self, table: str, stores: object) -> str | None:
+        """Answer."""
+        assert table == NAME
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        return self.location
+
+
+class Made:
+    """A run that goes on until it is stopped."""
+
+    def __init__(self, pipeline: PipelineSettings, has_come: bool) -> None:
+        self.table = pipeline.table
+        self.has_come = has_come
+        self._stop = anyio.Event()
+
+    async def run(self) -> None:
+        """Wait."""
+        await self._stop.wait()
+
+    def stop(self) -> None:
+        """End it."""
+        self._stop.set()
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> PipelineSettings:
+    """The settings of a pipeline."""
+    more = 'poll_interval_s = 0.01\nidle_poll_interval_s = 0.01\nsink = {kind = "files", path = "out"}\n'
+    (tmp_path / "tailer.toml").write_text(f'[pipelines.orders]\ntable = "{NAME}"\n{more}')
+    (found,) = load(tmp_path / "tailer.toml").pipelines
+    return found
+
+
+@pytest.fixture
+def glue(monkeypatch: pytest.MonkeyPatch) -> Glue:
+    """The catalog."""
+    made = Glue()
+    monkeypatch.setattr(named, "find_location", made.find)
+    return made
+
+
+async def follow(run: NamedRun, *steps: Callable[[], None]) -> None:
+    """Run it, with steps after each of which it is given time, and stop it."""
+    async with anyio.create_task_group() as group:
+        group.start_soon(run.run)
+        for step in steps:
+            step()
+            await anyio.sleep(0.1)
+        run.stop()
+
+
+async def test_a_name_is_waited_for(pipeline: PipelineSettings, glue: Glue) -> None:
+    made: list[Made] = []
+    status = pipeline.make_status()
+    status.order = OnDataLoss.RESNAPSHOT
+
+    def make(located: PipelineSettings, has_come: bool) -> Made:
+        made.append(Made(located, has_come))
+        return made[-1]
+
+    run = NamedRun(pipeline, status, make)
+    async with anyio.create_task_group() as group:
+        group.start_soon(run.run)
+        await become(lambda: status.state is PipelineState.WAITING)
+        assert (status.why, status.order) == (f"there is no table at {NAME} yet", None)
+        assert not made
+        glue.location = "s3://lake/orders"
+        await become(lambda: bool(made))
+        assert (made[0].table, made[0].has_come) == ("s3://lake/orders", True)
+        assert status.state is not PipelineState.WAITING
+        run.stop()
+
+
+async def test_a_wait_can_be_stopped(pipeline: PipelineSettings, glue: Glue) -> None:
+    with anyio.fail_after(30):
+        await follow(NamedRun(replace(pipeline, poll_interval_s=60.0), pipeline.make_status(), Made), lambda: None)
+    assert glue.asked
+
+
+async def test_a_table_that_moves_is_followed(pipeline: PipelineSettings, glue: Glue) -> None:
+    made: list[Made] = []
+
+    def make(located: PipelineSettings, has_come: bool) -> Made:
+        made.append(Made(located, has_come))
+        return made[-1]
+
+    glue.location = "s3://lake/orders"
+    run = NamedRun(pipeline, pipeline.make_status(), make, ask_again_s=0.01)
+    async with anyio.create_task_group() as group:
+        group.start_soon(run.run)
+        await become(lambda: glue.asked > 3)
+        # What the catalog does not tell changes nothing.
+        for glue.error in (StorageUnavailable(NAME, "down"), NotATable(NAME, "in Glue it is an Iceberg table")):
+            before = glue.asked
+            await become(lambda before=before: glue.asked > before + 2)  # type: ignore[misc]
+        glue.error = glue.location = None
+        before = glue.asked
+        await become(lambda: glue.asked > before + 2)
+        assert [(each.table, each.has_come) for each in made] == [("s3://lake/orders", False)]
+        glue.location = "s3://other/orders"
+        await become(lambda: len(made) == 2)
+        assert (made[1].table, made[1].has_come) == ("s3://other/orders", True)
+        run.stop()
+
+
+@pytest.mark.parametrize("error", [StorageUnavailable(NAME, "down"), NotATable(NAME, "in Glue it is an Iceberg table")])
+async def test_what_the_catalog_refuses_is_raised(pipeline: PipelineSettings, glue: Glue, error: Exception) -> None:
+    glue.error = error
+    with pytest.raises(type(error)):
+        await NamedRun(pipeline, pipeline.make_status(), Made).run()
+
+
+async def test_errors_of_the_run_are_raised_as_they_are(pipeline: PipelineSettings, glue: Glue) -> None:
+    class Broken(Made):
+        async def run(self) -> None:
+            raise NotATable(self.table)
+
+    glue.location = "s3://lake/orders"
+    with pytest.raises(NotATable, match="s3://lake/orders"):
+        await NamedRun(pipeline, pipeline.make_status(), Broken).run()
+
+
+def test_a_target_in_the_own_table_is_refused(pipeline: PipelineSettings) -> None:
+    located = replace(pipeline, table="s3://lake/orders", sink_options={"path": "s3://lake/orders/out"})
+    assert "nested" in str(conflict(located, ()))
+    assert conflict(replace(located, sink_options={"path": "s3://lake/out"}), ()) is None
