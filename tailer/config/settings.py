@@ -215,7 +215,7 @@ class _Checks:
             self._problem((*key, fault.where), fault.reason, fault.remedy)
         if "columns" in read.given and not shape.columns:
             self._problem((*key, "columns"), "is empty", "Leave it out to deliver all columns.")
-        table = None if "table" in unsound else self._attempt((*key, "table"), self._table(shape.table))
+        table = None if "table" in unsound else self._attempt((*key, "table"), self._location(shape.table, parse_table))
         roots = [self._attempt((*key, "allowed_roots"), self._location(root)) for root in shape.allowed_roots]
         idle_s = shape.idle_poll_interval_s
         if idle_s is not None and idle_s < shape.poll_interval_s and "poll_interval_s" not in unsound:
@@ -233,8 +233,7 @@ class _Checks:
         if engine is not None and not {"write", "shards", "on_data_loss", "sink"} & set(unsound):
             writers = writers_of(engine, self._spark, read, made)
             check_writers(engine, writers, key, read, made, self._problem)
-        is_read_here = engine is not EngineKind.SPARK
-        table_format = self._format(key, shape, table, is_read_here=is_read_here, is_managed=catalog is not None)
+        table_format = self._format(key, shape, table, engine is not EngineKind.SPARK, catalog is not None)
         if table is None or options is None:
             return None
         settings = PipelineSettings(
@@ -267,13 +266,11 @@ class _Checks:
         for option, reason, remedy in target_faults(options):
             self._problem((*key, *option), reason, remedy)
 
-    def _format(
-        self, key: Key, shape: PipelineShape, table: str | None, *, is_read_here: bool, is_managed: bool
-    ) -> str | None:
+    def _format(self, key: Key, shape: PipelineShape, table: str | None, is_read: bool, is_managed: bool) -> str | None:
         try:
             wanted = shape.table_format if table is None else format_in(table, shape.table_format)
             found = check_choices(wanted, shape.branch, is_managed=is_managed)
-            if table is not None and is_read_here:
+            if table is not None and is_read:
                 check_reader(table, found, is_managed=is_managed)
         except ConfigError as error:
             self._problem((*key, error.where), error.reason, error.remedy)
@@ -373,11 +370,8 @@ class _Checks:
     def _file(self, text: str) -> Callable[[], str]:
         return lambda: str(local_folder(text, self.path.parent, ""))
 
-    def _table(self, text: str) -> Callable[[], str]:
-        return lambda: check_client(parse_table(text, self.path.parent, ""))
-
-    def _location(self, text: str) -> Callable[[], str]:
-        return lambda: check_client(parse_location(text, self.path.parent, ""))
+    def _location(self, text: str, parse: Callable[[str, Path, str], str] = parse_location) -> Callable[[], str]:
+        return lambda: check_client(parse(text, self.path.parent, ""))
 
     def _attempt(self, key: Key, work: Callable[[], T]) -> T | None:
         """Return the result of `work`; its `ConfigError` becomes a problem at `key`."""

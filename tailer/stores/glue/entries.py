@@ -1,4 +1,4 @@
-"""What the catalog says of a table: whether it is a Delta table, and where it is. No I/O.
+"""Entries of the catalog: which are Delta tables, and the locations of those. No I/O.
 
 Programs mark a Delta table in different ways. Spark writes the parameter `spark.sql.sources.provider`, Athena
 `table_type`, and crawlers also `classification`. Capitals differ.

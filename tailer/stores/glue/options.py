@@ -1,4 +1,4 @@
-"""Where Glue is and how to log in, without any secret."""
+"""The address of Glue and the login, without any secret."""
 
 from dataclasses import dataclass
 
