@@ -61,8 +61,7 @@ class PipelineShape(_Shape, frozen=True, kw_only=True, rename={"sink_table": "si
 
     missing: ClassVar = MISSING
 
-    # the folder of the table, its URI (s3://lake/orders) or its name in AWS Glue (glue://sales/orders: stores.md);
-    # with *: a template of many tables (operations.md)
+    # the table's folder, its URI (s3://lake/orders) or its name in Glue (glue://db/orders); with *: many: operations.md
     table: str
     # the name of the table's format, such as delta; default: a folder is looked at; in a store, its name
     table_format: str | None = None
@@ -122,8 +121,7 @@ class StoreShape(_Shape, frozen=True, kw_only=True):
         _CLOUD_SECRETS, ("would be a secret in a file", _CLOUD_SECRETS_REMEDY)
     )
 
-    # the tables it applies to: all below a bucket or a folder of it, such as s3://lake/sales; the longest prefix wins;
-    # or where Glue is asked for the tables of a database: glue://sales
+    # the tables it applies to: all below a folder (s3://lake/sales; the longest wins), or a Glue database (glue://db)
     prefix: str
     # URL of the server; default: the one in the environment (AWS_ENDPOINT_URL for S3), or the cloud's
     endpoint: str | None = None

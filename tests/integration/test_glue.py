@@ -86,6 +86,13 @@ def test_tables_that_come_move_and_go(
         glue.write("single", f"s3://{bucket}/single/", classification="delta")
         until(lambda: copied(items, tmp_path) == items.changes)
         until(lambda: copied(single, tmp_path) == single.changes)
+        # An order to backfill is checked against the log at the location.
+        ordered = run("backfill", "single", config, "--where", "colour = 'red'")
+        assert (ordered.returncode, "at version 0" in ordered.stderr) == (2, True), ordered.stderr
+        ordered = run("backfill", "single", config, "--where", "id = 1")
+        assert ordered.returncode == 0, ordered.stderr
+        single.changes.append((0, "insert", 1))
+        until(lambda: copied(single, tmp_path) == sorted(single.changes))
         glue.remove("sales_orders")
         until(lambda: set(states(config)) == {"all/sales_items", "single"})
         daemon.terminate()
@@ -98,7 +105,7 @@ def test_tables_that_come_move_and_go(
     RemoteTable.copied(single.path, versitygw, other)
     glue.write("single", f"s3://{other}/single", classification="delta")
     with background("run", config, **variables):
-        until(lambda: copied(single, tmp_path) == single.changes)
+        until(lambda: copied(single, tmp_path) == sorted(single.changes))
         shutil.rmtree(single.path)
         glue.write("sales_bad", "", **SPARK)
         until(lambda: states(config).get("all/sales_bad") == "stopped")

@@ -56,7 +56,7 @@ class NamedRun:
         is_new = False
         while not self._stops:
             location, has_come = await self._find()
-            if location is None:
+            if location is None or self._stops:  # it may be stopped while the catalog is asked
                 return
             self._has_moved = False
             self._made = self._make(replace(self._pipeline, table=location), is_new or has_come)

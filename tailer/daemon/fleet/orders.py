@@ -90,7 +90,7 @@ def _replace(path: Path, data: bytes | None) -> None:
 
 async def check_backfill(pipeline: PipelineSettings, status: PipelineStatus, order: BackfillOrder) -> None:
     """Raise the `TailerError` for which the log of the table says that the backfill cannot be done."""
-    table, position = pipeline.open_table(), status.backlog.position
+    table, position = (await pipeline.located()).open_table(), status.backlog.position
     delivered = None if position is None else position.version - (not position.closes_version)
     if order.version is not None and delivered is not None and order.version > delivered:
         reason = f"version {order.version} comes after version {delivered}, up to which the pipeline has delivered"

@@ -12,9 +12,13 @@ from tailer.config.pipelines import PipelineSettings
 from tailer.config.settings import load
 from tailer.daemon.fleet import named
 from tailer.daemon.fleet.named import NamedRun
-from tailer.errors import NotATable, StorageUnavailable
+from tailer.daemon.fleet.orders import check_backfill
+from tailer.errors import NotATable, StorageUnavailable, VersionAhead
+from tailer.pipeline.backfill.order import BackfillOrder
 from tailer.pipeline.policy import OnDataLoss
 from tailer.pipeline.status import PipelineState
+from tailer.stores import glue as catalog
+from tests.support.daemon.commands import Orders
 from tests.support.streams import become
 
 pytestmark = pytest.mark.anyio
@@ -109,6 +113,37 @@ async def test_a_wait_can_be_stopped(pipeline: PipelineSettings, glue: Glue) -> 
     with anyio.fail_after(30):
         await follow(NamedRun(replace(pipeline, poll_interval_s=60.0), pipeline.make_status(), Made), lambda: None)
     assert glue.asked
+
+
+async def test_a_run_that_is_stopped_while_the_catalog_answers_does_not_begin(
+    pipeline: PipelineSettings, glue: Glue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def find(*asked: object) -> str | None:
+        run.stop()
+        return await answer(*asked)  # type: ignore[arg-type]
+
+    glue.location, answer, made = "s3://lake/orders", glue.find, list[Made]()
+    monkeypatch.setattr(named, "find_location", find)
+    run = NamedRun(pipeline, pipeline.make_status(), lambda *given: made.append(Made(*given)) or made[-1])
+    with anyio.fail_after(30):
+        await run.run()
+    assert not made
+
+
+async def test_a_backfill_is_checked_at_the_location(
+    pipeline: PipelineSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (orders := Orders(tmp_path / "orders")).insert(1, 2)
+
+    async def find(*asked: object) -> str:
+        assert asked[0] == NAME
+        return str(orders.path)
+
+    monkeypatch.setattr(catalog, "find_location", find)
+    status = pipeline.make_status()
+    await check_backfill(pipeline, status, BackfillOrder.make())
+    with pytest.raises(VersionAhead):
+        await check_backfill(pipeline, status, BackfillOrder.make(version=9))
 
 
 async def test_a_table_that_moves_is_followed(pipeline: PipelineSettings, glue: Glue) -> None:
