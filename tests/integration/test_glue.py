@@ -123,9 +123,9 @@ def test_commands_and_the_api(
     table(tmp_path, "orders", versitygw, bucket)
     glue.write("orders", f"s3n://{bucket}/orders", table_type="delta")
     glue.write("iceberg", f"s3://{bucket}/iceberg", table_type="ICEBERG")
-    shown = run("tail", name, "--from", "earliest", "--to", "latest", "--format", "jsonl", **variables)
+    shown = run("tail", name, "--from", "earliest", "--to", "latest", "--format", "jsonl", cwd=None, **variables)
     assert [json.loads(line)["id"] for line in shown.stdout.splitlines()] == [1, 2, 3], shown.stderr
-    planned = run("plan", name, "0", **variables)
+    planned = run("plan", name, "0", cwd=None, **variables)
     assert json.loads(planned.stdout)["table"] == f"s3://{bucket}/orders", planned.stderr
     for key, value in variables.items():
         monkeypatch.setenv(key, value)
@@ -133,11 +133,11 @@ def test_commands_and_the_api(
     with pytest.raises(NotATable, match="Glue has no such table"):
         tailer.changes("glue://sales/none").to_arrow()
     (config := tmp_path / "t.toml").write_text(PIPELINES.replace("glue://sales/single", "glue://sales/iceberg"))
-    checked = run("check", "--connect", config, **variables)
+    checked = run("check", "--connect", config, cwd=None, **variables)
     assert "in Glue it is an Iceberg table" in checked.stdout
     assert checked.returncode == 3
     config.write_text(PIPELINES.replace("glue://sales/single", name))
-    checked = run("check", "--connect", config, **variables)
+    checked = run("check", "--connect", config, cwd=None, **variables)
     assert f"reached version 0 of s3://{bucket}/orders" in checked.stdout
-    progress = json.loads(run("progress", "show", "--json", config, **variables).stdout)
+    progress = json.loads(run("progress", "show", "--json", config, cwd=None, **variables).stdout)
     assert [(each["name"], each["table"]) for each in progress["pipelines"]] == [("single", name)]

@@ -100,7 +100,7 @@ async def test_a_name_is_waited_for(pipeline: PipelineSettings, glue: Glue) -> N
     async with anyio.create_task_group() as group:
         group.start_soon(run.run)
         await become(lambda: status.state is PipelineState.WAITING)
-        assert (status.why, status.order) == (f"there is no table at {NAME} yet", None)
+        assert [status.why, status.order] == [f"there is no table at {NAME} yet", None]
         assert not made
         glue.location = "s3://lake/orders"
         await become(lambda: bool(made))
@@ -118,13 +118,20 @@ async def test_a_wait_can_be_stopped(pipeline: PipelineSettings, glue: Glue) -> 
 async def test_a_run_that_is_stopped_while_the_catalog_answers_does_not_begin(
     pipeline: PipelineSettings, glue: Glue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    glue.location, answer = "s3://lake/orders", glue.find
+    made: list[Made] = []
+
     async def find(*asked: object) -> str | None:
         run.stop()
         return await answer(*asked)  # type: ignore[arg-type]
 
-    glue.location, answer, made = "s3://lake/orders", glue.find, list[Made]()
     monkeypatch.setattr(named, "find_location", find)
-    run = NamedRun(pipeline, pipeline.make_status(), lambda *given: made.append(Made(*given)) or made[-1])
+
+    def make(located: PipelineSettings, has_come: bool) -> Made:
+        made.append(Made(located, has_come))
+        return made[-1]
+
+    run = NamedRun(pipeline, pipeline.make_status(), make)
     with anyio.fail_after(30):
         await run.run()
     assert not made
