@@ -21,7 +21,7 @@ from tests.support.seeds import examples
 from tests.support.servers.postgres import Postgres
 from tests.support.spark.java import small_work
 from tests.support.spark.session import build_spark
-from tests.support.sql import Database, PostgresDatabase, SqliteDatabase
+from tests.support.sql import Database, DuckDbDatabase, PostgresDatabase, SqliteDatabase
 from tests.tiers import BY_HAND, TIERS, Watch, may_hold, names_of, sample, select, set_markers, tier_of, watching
 
 # Units use nothing that a marker names, so `make test` has all but repetition.
@@ -193,11 +193,13 @@ def postgres() -> Iterator[Postgres]:
         yield server
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.stores)])
+@pytest.fixture(params=["sqlite", "duckdb", pytest.param("postgresql", marks=pytest.mark.stores)])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
     """Each database of the `sql` sink, empty."""
     if request.param == "sqlite":
         return SqliteDatabase(tmp_path / "mirror.db")
+    if request.param == "duckdb":
+        return DuckDbDatabase(tmp_path / "mirror.duckdb")
     return PostgresDatabase(request.getfixturevalue("postgres"))
 
 

@@ -111,7 +111,7 @@ __all__ = ["Findings", "examine", "load"]
 
 T = TypeVar("T")
 
-_FILE_URL: Final = "sqlite:///"
+_FILE_URLS: Final = ("sqlite:///", "duckdb:///")
 # The length of the key of a sink's table: pipelines, the name, sink.
 _SINK_DEPTH: Final = 3
 
@@ -279,8 +279,7 @@ class _Checks:
 
     def _pattern(self, key: Key, table: str, read: PipelineTable) -> TablePattern | None:
         """Return the pattern of a template; None for the location of one table."""
-        pattern = TablePattern.parse(table)
-        if pattern is None:
+        if (pattern := TablePattern.parse(table)) is None:
             if "discover_interval_s" in read.given:
                 self._problem((*key, "discover_interval_s"), "has no effect for one table", "Leave it out.")
             return None
@@ -341,8 +340,9 @@ class _Checks:
             found[option] = value
             if isinstance(value, Mapping):
                 found[option] = self._with_paths((*key, option), value, refused)
-            elif option == "url" and isinstance(value, str) and value.startswith(_FILE_URL):
-                found[option] = f"{_FILE_URL}{self._attempt((*key, option), self._file(value[len(_FILE_URL) :])) or ''}"
+            elif option == "url" and isinstance(value, str) and value.startswith(_FILE_URLS):
+                scheme, mark, file = value.partition("///")
+                found[option] = f"{scheme}{mark}{self._attempt((*key, option), self._file(file)) or ''}"
             elif isinstance(value, str) and (option == "path" or (value and _is_local_path(option))):
                 # The folder of a sink may be in a store.
                 is_target = option == "path" and len(key) == _SINK_DEPTH
@@ -392,8 +392,7 @@ class _Checks:
                 self._problem((*key, *filter(None, (table, inner))), fault.reason, fault.remedy)
 
     def _problem(self, key: Key, reason: str, remedy: str) -> None:
-        error = Problem.at(self.path, self._reading.origin(key), reason, remedy).error
-        self.problems.append(Problem(key, error))
+        self.problems.append(Problem(key, Problem.at(self.path, self._reading.origin(key), reason, remedy).error))
 
 
 def _is_local_path(option: str) -> bool:

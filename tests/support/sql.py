@@ -3,6 +3,7 @@
 import base64
 import json
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, closing, contextmanager
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
+import duckdb
 import psycopg
 import pyarrow as pa
 
@@ -25,6 +27,7 @@ from tests.support.servers.postgres import USER, Postgres
 __all__ = [
     "APP",
     "Database",
+    "DuckDbDatabase",
     "PostgresDatabase",
     "SqliteDatabase",
     "batch",
@@ -99,6 +102,51 @@ class SqliteDatabase:
     def values(self, table: str, schema: pa.Schema) -> Values:
         rows = self.query(f"SELECT {column_list(schema.names)} FROM {quoted(table)}")
         return _values(rows, schema, _sqlite_value)
+
+
+class DuckDbDatabase:
+    """A file of DuckDB."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.options = {"url": f"duckdb:///{path}"}
+
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
+        with self._opened(reads=statement.startswith("SELECT")) as connection:
+            return connection.execute(statement).fetchall()
+
+    def has(self, table: str) -> bool:
+        return table in self.tables()
+
+    def tables(self) -> list[str]:
+        if not self.path.exists():
+            return []
+        return [name for (name,) in self.query("SELECT table_name FROM duckdb_tables()")]
+
+    @contextmanager
+    def holding_the_progress(self) -> Iterator[None]:
+        with self._opened(reads=False):
+            yield
+
+    def values(self, table: str, schema: pa.Schema) -> Values:
+        columns = ", ".join(_as_duckdb_text(each) for each in schema)
+        return _values(self.query(f"SELECT {columns} FROM {quoted(table)}"), schema, _text_value)
+
+    @contextmanager
+    def _opened(self, *, reads: bool) -> Iterator[duckdb.DuckDBPyConnection]:
+        """Open the file once nobody else has it open."""
+        connection = None
+        deadline_s = time.monotonic() + 60
+        while connection is None:
+            try:
+                connection = duckdb.connect(self.path, read_only=reads)
+            except duckdb.OperationalError:
+                if time.monotonic() > deadline_s:
+                    raise
+                time.sleep(0.005)
+        with closing(connection):
+            connection.execute("SET TimeZone = 'UTC'")
+            yield connection
 
 
 class PostgresDatabase:
@@ -200,6 +248,16 @@ def _float(kind: pa.DataType, value: float) -> Any:
 
 def _is_bytes(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
+
+
+def _as_duckdb_text(column: pa.Field) -> str:
+    name, kind = quoted(column.name), column.type
+    if _is_bytes(kind):
+        return f"to_base64({name})"
+    if pa.types.is_timestamp(kind):
+        zone = "" if kind.tz is None else "Z"
+        return f"strftime({name}, '%Y-%m-%dT%H:%M:%S.%f{zone}')"
+    return f"CAST({name} AS VARCHAR)"
 
 
 def _as_text(column: pa.Field) -> str:

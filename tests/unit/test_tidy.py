@@ -119,6 +119,11 @@ SINKS: Final = (
     (f"{OWN}.kafka.clients.python_*", f"{OWN}.kafka.* {OWN}.encoding.* {PORTS}", "kafka pyarrow"),
     (f"{OWN}.kafka {OWN}.kafka.*", f"{OWN} {OWN}.kafka.* {OWN}.encoding.* {PORTS}", "anyio msgspec pyarrow"),
     (f"{OWN}.memory", f"{OWN} {PORTS}", "anyio msgspec pyarrow"),
+    (
+        f"{OWN}.sql.databases.duckdb_connection",
+        f"{OWN}.sql.* {OWN}.encoding.* tailer.changelog.spill.directory {PORTS}",
+        "duckdb pyarrow",
+    ),
     (f"{OWN}.sql.databases.postgresql", f"{OWN}.sql.* {OWN}.encoding.* {PORTS}", "psycopg pyarrow"),
     (
         f"{OWN}.sql {OWN}.sql.*",

@@ -16,9 +16,9 @@ from tailer.events import CHANGE_TYPE, COMMIT_VERSION, ChangeBatch, Gap, joined_
 from tailer.plan import Position
 from tailer.sink import table_of
 from tailer_sinks.encoding.typed import Misfit, conform, fits, gap_row
-from tailer_sinks.sql.databases.dialect import Connection, Dialect, UniqueViolationError, column_list
+from tailer_sinks.sql.databases.dialect import Columns, Connection, Dialect, UniqueViolationError, column_list
 from tailer_sinks.sql.databases.texts import holds_json
-from tailer_sinks.sql.target import Columns, Rows, plain_schema
+from tailer_sinks.sql.target import Rows, insert, plain_schema
 
 __all__ = ["ChangeLog"]
 
@@ -100,10 +100,8 @@ class ChangeLog:
 
     def merge(self, connection: Connection, waiting: str, staging: pa.Schema, rows: Rows) -> None:
         """See `Target.merge`."""
-        names = column_list(staging.names)
-        table = self._dialect.name_of(self.table)
         try:
-            connection.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM {waiting}")
+            insert(connection, self._dialect, self.table, staging.names, _KEY, waiting)
         except UniqueViolationError as error:
             reason = f"{self.table} has rows of versions {_span(rows)} already"
             remedy = "Delete them, or set the progress after them with `tailer progress reset`."

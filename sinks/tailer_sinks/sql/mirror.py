@@ -26,9 +26,16 @@ from tailer.events import (
 )
 from tailer.plan import END, SNAPSHOT_TASKS, Position
 from tailer_sinks.encoding.typed import fits
-from tailer_sinks.sql.databases.dialect import Connection, Dialect, UniqueViolationError, column_list, quoted
+from tailer_sinks.sql.databases.dialect import (
+    Columns,
+    Connection,
+    Dialect,
+    UniqueViolationError,
+    column_list,
+    quoted,
+)
 from tailer_sinks.sql.databases.texts import holds_json
-from tailer_sinks.sql.target import Columns, Rows, plain_schema
+from tailer_sinks.sql.target import Rows, insert, plain_schema
 
 __all__ = ["Mirror"]
 
@@ -153,9 +160,9 @@ class Mirror:
             if done != wanted:
                 reason = f"of {wanted} keys that {_versions(rows)} delete, {done} are in {self.table}"
                 raise SinkRejected(self._name, self._contradiction(reason), self._next_step())
-        names = column_list([name for name in staging.names if name not in (COMMIT_VERSION, _IS_INSERT)])
+        names = [name for name in staging.names if name not in (COMMIT_VERSION, _IS_INSERT)]
         try:
-            connection.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM {source} WHERE {inserted}")
+            insert(connection, self._dialect, self.table, names, self.key, f"{source} WHERE {inserted}")
         except UniqueViolationError as error:
             reason = f"{_versions(rows)} insert a key that {self.table} has, or insert it twice"
             raise SinkRejected(self._name, self._contradiction(reason), self._next_step()) from error

@@ -11,9 +11,11 @@ import msgspec
 from tailer.errors import ConfigError, SinkRejected, how_to_install
 from tailer_sinks import read_options
 
-__all__ = ["Options", "password_of", "read", "sqlite_file"]
+__all__ = ["DUCKDB", "SQLITE", "Options", "file_of", "password_of", "read"]
 
 SQLITE = "sqlite:///"
+DUCKDB = "duckdb:///"
+_FILES = (SQLITE, DUCKDB)
 _POSTGRESQL = ("postgresql", "postgres")
 _LONGEST_NAME = 63  # of a table in PostgreSQL, in bytes
 
@@ -21,7 +23,7 @@ _LONGEST_NAME = 63  # of a table in PostgreSQL, in bytes
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The options in the configuration."""
 
-    url: str  # "postgresql://user@host:5432/database", or "sqlite:///mirror.db"
+    url: str  # "postgresql://user@host:5432/database", "sqlite:///mirror.db" or "duckdb:///mirror.duckdb"
     table: str = ""  # the name of the table; by default the pipeline's name
     mode: Literal["mirror", "append"] = "mirror"  # keep a table equal to the source, or a log of its changes
     key: list[str] = []  # of a mirror: the columns that identify a row; by default the row ids of row_ids = true
@@ -45,9 +47,10 @@ def read(name: str, options: Mapping[str, Any]) -> Options:
     return msgspec.structs.replace(given, table=given.table or name)
 
 
-def sqlite_file(options: Options) -> Path | None:
-    """Return the file of an SQLite database; None: the url is that of a server."""
-    return Path(options.url.removeprefix(SQLITE)) if options.url.startswith(SQLITE) else None
+def file_of(options: Options) -> Path | None:
+    """Return the file of a database; None: the url is that of a server."""
+    scheme = next((each for each in _FILES if options.url.startswith(each)), None)
+    return None if scheme is None else Path(options.url.removeprefix(scheme))
 
 
 def password_of(name: str, options: Options) -> str | None:
@@ -63,8 +66,8 @@ def password_of(name: str, options: Options) -> str | None:
 
 def _check_url(name: str, options: Options) -> Iterator[ConfigError]:
     where, url = f"{name}.url", options.url
-    if url.startswith(SQLITE):
-        if url == SQLITE or ":memory:" in url or "?" in url:
+    if url.startswith(_FILES):
+        if url in _FILES or ":memory:" in url or "?" in url:
             yield ConfigError(where, "names no file", f'Give a file, such as "{SQLITE}mirror.db".')
         return
     try:
@@ -73,7 +76,7 @@ def _check_url(name: str, options: Options) -> Iterator[ConfigError]:
     except ValueError:  # brackets without an address, or a port that is none
         parts, port = urlsplit(""), None
     if parts.scheme not in _POSTGRESQL or not parts.path.strip("/") or port == 0:
-        remedy = f'Give "postgresql://user@host:5432/database" or "{SQLITE}mirror.db".'
+        remedy = f'Give "postgresql://user@host:5432/database", "{SQLITE}mirror.db" or "{DUCKDB}mirror.duckdb".'
         yield ConfigError(where, "is not the address of a database", remedy)
     elif parts.password is not None or any(unquote(key).lower() == "password" for key, _ in parse_qsl(parts.query)):
         remedy = "Leave it out there, and give the option password in the environment, or password_file."
@@ -107,7 +110,7 @@ def _check_others(name: str, options: Options) -> Iterator[ConfigError]:
         yield ConfigError(f"{name}.timeout_s", f"is {options.timeout_s}", "Give a number from 1 to 86,400.")
     if options.password is not None and options.password_file is not None:
         yield ConfigError(f"{name}.password_file", "is given beside the secret itself", "Give one of them.")
-    if options.url.startswith(SQLITE):
+    if options.url.startswith(_FILES):
         for option in ("schema", "password", "password_file"):
             if getattr(options, option) is not None:
-                yield ConfigError(f"{name}.{option}", "is of no use for SQLite", "Leave it out.")
+                yield ConfigError(f"{name}.{option}", "is of no use for a file", "Leave it out.")

@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tailer_sinks.sql.databases.dialect import Connection, Dialect, quoted
+from tailer_sinks.sql.databases.dialect import Columns, Connection, Dialect, quoted
 from tailer_sinks.sql.records import schema_from_text, schema_to_text
-from tailer_sinks.sql.target import Columns, Rows
+from tailer_sinks.sql.target import Rows
 
 __all__ = ["Segment", "Staging", "create_waiting", "described", "part_table", "parts_from"]
 

@@ -15,7 +15,7 @@ from tailer_sinks.sql.append import ChangeLog
 from tailer_sinks.sql.databases.dialect import Dialect
 from tailer_sinks.sql.databases.sqlite import Sqlite
 from tailer_sinks.sql.mirror import Mirror
-from tailer_sinks.sql.options import Options, password_of, read, sqlite_file
+from tailer_sinks.sql.options import DUCKDB, Options, file_of, password_of, read
 from tailer_sinks.sql.stream import Stream
 from tailer_sinks.sql.target import Target
 from tailer_sinks.sql.work import Work, reset
@@ -100,8 +100,12 @@ class SqlSink(Sink):
 
     def _dialect(self) -> Dialect:
         options = self._options
-        if (path := sqlite_file(options)) is not None:
-            return Sqlite(self.name, path, options.timeout_s)
+        if (path := file_of(options)) is not None:
+            if not options.url.startswith(DUCKDB):
+                return Sqlite(self.name, path, options.timeout_s)
+            from tailer_sinks.sql.databases.duckdb import DuckDb  # noqa: PLC0415 - its import takes 0.1 s
+
+            return DuckDb(self.name, path)
         from tailer_sinks.sql.databases.postgresql import PostgreSql  # noqa: PLC0415 - its client is an extra
 
         return PostgreSql(self.name, options.url, password_of(self.name, options), options.schema)

@@ -5,7 +5,7 @@ A change of the schema begins another segment. The columns of the table change b
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import pyarrow as pa
@@ -14,10 +14,17 @@ from tailer.errors import SinkRejected
 from tailer.events import COMMIT_TIMESTAMP, ChangeBatch, Gap
 from tailer.plan import Position
 from tailer.schema.exact_types import exact_type
-from tailer_sinks.sql.databases.dialect import Connection, Dialect, quoted
+from tailer_sinks.sql.databases.dialect import (
+    Columns,
+    Connection,
+    Dialect,
+    UniqueViolationError,
+    column_list,
+    quoted,
+)
 from tailer_sinks.sql.databases.texts import holds_json
 
-__all__ = ["Columns", "Rows", "Target", "alter", "create", "plain_schema"]
+__all__ = ["Rows", "Target", "alter", "create", "insert", "plain_schema"]
 
 OWN_PREFIX: Final = "lake_tailer_"
 
@@ -65,23 +72,6 @@ class Rows:
         """Return what is known of the rows of the versions up to `version`, the last but one."""
         assert self.versions is not None, "rows of several versions"
         return Rows((self.versions[0], version), self.deletes, self.replace, self.before_us)
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """A change of a table's columns to those of `after`.
-
-    `renamed`: old and new names. `widened`: name, old and new type, by new names. `emptied`: columns of other types,
-    which need an empty table.
-    """
-
-    after: pa.Schema
-    dropped: Sequence[str] = ()
-    renamed: Sequence[tuple[str, str]] = ()
-    widened: Sequence[tuple[str, pa.DataType, pa.DataType]] = ()
-    added: Sequence[pa.Field] = ()
-    emptied: Sequence[str] = ()
-    key: tuple[str, ...] = field(default=())
 
 
 class Target(Protocol):
@@ -166,33 +156,35 @@ def plain_schema(name: str, dialect: Dialect, schema: pa.Schema) -> pa.Schema:
 
 def create(connection: Connection, dialect: Dialect, target: Target, shape: pa.Schema) -> None:
     """Create the table, in the open transaction."""
-    columns = [f"{quoted(each.name)} {dialect.type_of(each.type)}{_not_null(target, each.name)}" for each in shape]
-    connection.execute(f"CREATE TABLE {dialect.name_of(target.table)} ({', '.join([*columns, target.constraint()])})")
+    parts = [f"{quoted(each.name)} {dialect.type_of(each.type)}{_not_null(target, each.name)}" for each in shape]
+    if dialect.enforces_keys:
+        parts.append(target.constraint())
+    connection.execute(f"CREATE TABLE {dialect.name_of(target.table)} ({', '.join(parts)})")
 
 
 def alter(name: str, connection: Connection, dialect: Dialect, target: Target, change: Columns) -> None:
     """Change the columns of the table, in the open transaction. Raises `SinkRejected`."""
-    table = dialect.name_of(target.table)
-    if change.emptied and connection.query(f"SELECT 1 FROM {table} LIMIT 1"):
+    if change.emptied and connection.query(f"SELECT 1 FROM {dialect.name_of(target.table)} LIMIT 1"):
         reason = f"columns {', '.join(change.emptied)} of {target.table} have another type, and there are rows"
         raise SinkRejected(name, reason, "Order a snapshot with `tailer resnapshot`, or name another table.")
-    for column in change.dropped:
-        connection.execute(f"ALTER TABLE {table} DROP COLUMN {quoted(column)}")
-    # By names that nobody has: columns may change their names with each other.
-    between = [(old, f"lake_tailer_renamed_{number}", new) for number, (old, new) in enumerate(change.renamed)]
-    for old, name_between, _ in between:
-        connection.execute(f"ALTER TABLE {table} RENAME COLUMN {quoted(old)} TO {quoted(name_between)}")
-    for _, name_between, new in between:
-        connection.execute(f"ALTER TABLE {table} RENAME COLUMN {quoted(name_between)} TO {quoted(new)}")
-    for column, narrow, wide in change.widened:
-        statements = dialect.widen(table, column, narrow, wide, is_key=column in change.key)
-        if statements is None:
-            reason = f"column {column} of the key of {target.table} was widened to {wide}"
-            raise SinkRejected(name, reason, "Order a snapshot with `tailer resnapshot`.")
-        for statement in statements:
-            connection.execute(statement)
-    for each in change.added:
-        connection.execute(f"ALTER TABLE {table} ADD COLUMN {quoted(each.name)} {dialect.type_of(each.type)}")
+    for statement in dialect.alter(target.table, change):
+        connection.execute(statement)
+
+
+def insert(
+    connection: Connection, dialect: Dialect, table: str, names: Sequence[str], key: Sequence[str], source: str
+) -> None:
+    """Insert the rows of `source`, what follows FROM in a query. `key`: the columns that identify a row.
+
+    Raises `UniqueViolationError` if a key is there already, or twice in these rows.
+    """
+    table, columns, keys = dialect.name_of(table), column_list(names), column_list(key)
+    connection.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {source}")
+    if not dialect.enforces_keys:
+        inserted = f"SELECT {keys} FROM {source}"
+        doubled = f"SELECT 1 FROM {table} WHERE ({keys}) IN ({inserted}) GROUP BY {keys} HAVING count(*) > 1 LIMIT 1"
+        if connection.query(doubled):
+            raise UniqueViolationError
 
 
 def _not_null(target: Target, column: str) -> str:

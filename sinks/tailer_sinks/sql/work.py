@@ -13,11 +13,11 @@ from tailer.errors import SinkRejected, SinkUnavailable
 from tailer.events import COMMIT_VERSION, ChangeBatch, ControlEvent, Gap
 from tailer.plan import Position
 from tailer.sink import pipeline_of
-from tailer_sinks.sql.databases.dialect import Connection, UniqueViolationError, quoted
+from tailer_sinks.sql.databases.dialect import Columns, Connection, UniqueViolationError, quoted
 from tailer_sinks.sql.records import Entry, TableRecord
 from tailer_sinks.sql.segments import Segment, create_waiting, described, part_table, parts_from
 from tailer_sinks.sql.stream import Stream
-from tailer_sinks.sql.target import Columns, Target, alter, create
+from tailer_sinks.sql.target import Target, alter, create
 
 __all__ = ["Work", "reset"]
 

@@ -125,9 +125,11 @@ def test_paths_are_relative_to_the_file_not_to_where_we_are(tmp_path: Path, monk
     monkeypatch.chdir(tmp_path / "elsewhere")
     (orders,) = load(Path("../tailer.toml")).pipelines
     assert (orders.table, orders.target) == (str(tmp_path / "orders"), str(tmp_path / "copy"))
-    written(tmp_path, '[pipelines.orders]\ntable = "orders"\nsink = {kind = "sql", url = "sqlite:///shop.db"}\n')
-    (orders,) = load(Path("../tailer.toml")).pipelines
-    assert orders.sink_options["url"] == f"sqlite:///{tmp_path}/shop.db"
+    for kind in ("sqlite", "duckdb"):
+        sink = f'{{kind = "sql", url = "{kind}:///shop.db"}}'
+        written(tmp_path, f'[pipelines.orders]\ntable = "orders"\nsink = {sink}\n')
+        (orders,) = load(Path("../tailer.toml")).pipelines
+        assert orders.sink_options["url"] == f"{kind}:///{tmp_path}/shop.db"
 
 
 def test_options_of_a_sink_that_are_paths_are_so_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

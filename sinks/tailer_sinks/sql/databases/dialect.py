@@ -1,16 +1,37 @@
 """The port of a database: its types, its connections, and the few statements that databases spell in their own way.
 
-Everything else is SQL that each of them takes: quoted names, row values, window functions, and `ALTER TABLE` in
-transactions. Connections block, so they are used in worker threads only, by one thread at a time.
+Everything else is SQL that each of them takes: quoted names, row values, window functions, and statements that create
+and drop tables within a transaction. Connections block, so they are used in worker threads only, by one thread at a
+time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-__all__ = ["Connection", "Dialect", "UniqueViolationError", "column_list", "quoted"]
+__all__ = ["Columns", "Connection", "Dialect", "UniqueViolationError", "altered_in_place", "column_list", "quoted"]
+
+Widen = Callable[[str, pa.DataType, pa.DataType], list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """A change of a table's columns to those of `after`.
+
+    `renamed`: old and new names. `widened`: name, old and new type, by new names. `emptied`: columns of other types,
+    which need an empty table. `key`: the columns that identify a row, by new names.
+    """
+
+    after: pa.Schema
+    dropped: Sequence[str] = ()
+    renamed: Sequence[tuple[str, str]] = ()
+    widened: Sequence[tuple[str, pa.DataType, pa.DataType]] = ()
+    added: Sequence[pa.Field] = ()
+    emptied: Sequence[str] = ()
+    key: tuple[str, ...] = ()
 
 
 class Connection(Protocol):
@@ -48,10 +69,19 @@ class Connection(Protocol):
 
 
 class Dialect(Protocol):
-    """A database. `name_bytes`: the most bytes of a name."""
+    """A database.
+
+    `name_bytes`: the most bytes of a name. `enforces_keys`: whether a table has a constraint for its key; otherwise
+    rows whose key is there twice are looked for after they were inserted.
+    """
 
     @property
     def name_bytes(self) -> int:
+        """See the class."""
+        ...
+
+    @property
+    def enforces_keys(self) -> bool:
         """See the class."""
         ...
 
@@ -83,10 +113,8 @@ class Dialect(Protocol):
         """Count the values of a temporary table for the planner of queries, if it plans by them."""
         ...
 
-    def widen(
-        self, table: str, column: str, narrow: pa.DataType, wide: pa.DataType, *, is_key: bool
-    ) -> list[str] | None:
-        """Return the statements that turn the values of a column into a wider type; None: a key cannot be turned."""
+    def alter(self, table: str, change: Columns) -> Iterator[str]:
+        """Yield the statements that change the columns of a table. Raises `SinkRejected` if they cannot be changed."""
         ...
 
 
@@ -103,3 +131,20 @@ def quoted(name: str) -> str:
 def column_list(names: Sequence[str]) -> str:
     """Return names as a list of columns."""
     return ", ".join(map(quoted, names))
+
+
+def altered_in_place(dialect: Dialect, table: str, change: Columns, widen: Widen) -> Iterator[str]:
+    """Yield the statements that alter a table column by column. `widen`: returns those for one column."""
+    table = dialect.name_of(table)
+    for column in change.dropped:
+        yield f"ALTER TABLE {table} DROP COLUMN {quoted(column)}"
+    # By names that nobody has: columns may change their names with each other.
+    between = [(old, f"lake_tailer_renamed_{number}", new) for number, (old, new) in enumerate(change.renamed)]
+    for old, name_between, _ in between:
+        yield f"ALTER TABLE {table} RENAME COLUMN {quoted(old)} TO {quoted(name_between)}"
+    for _, name_between, new in between:
+        yield f"ALTER TABLE {table} RENAME COLUMN {quoted(name_between)} TO {quoted(new)}"
+    for widened in change.widened:
+        yield from widen(*widened)
+    for each in change.added:
+        yield f"ALTER TABLE {table} ADD COLUMN {quoted(each.name)} {dialect.type_of(each.type)}"

@@ -8,7 +8,7 @@ import re
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from os import dup
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tailer.errors import CommitUnknown, SinkError, SinkRejected, SinkUnavailable
 from tailer_sinks.encoding.flat import slices
-from tailer_sinks.sql.databases.dialect import Connection, UniqueViolationError, quoted
+from tailer_sinks.sql.databases.dialect import Columns, Connection, UniqueViolationError, altered_in_place, quoted
 from tailer_sinks.sql.databases.texts import TEXT, Convert, NoText, holds_json, json_texts
 
 __all__ = ["PostgreSql", "copied", "prepared"]
@@ -66,6 +66,7 @@ class PostgreSql:
     """The database at `url`, for the sink called `name`. `schema`: of the tables; None: the user's."""
 
     name_bytes: Final = 63
+    enforces_keys: Final = True
 
     def __init__(self, name: str, url: str, password: str | None, schema: str | None) -> None:
         self.name = name
@@ -121,10 +122,11 @@ class PostgreSql:
         """See `Dialect.analyze`."""
         connection.execute(f"ANALYZE {table}")
 
-    def widen(
-        self, table: str, column: str, narrow: pa.DataType, wide: pa.DataType, *, is_key: bool
-    ) -> list[str] | None:
-        """See `Dialect.widen`."""
+    def alter(self, table: str, change: Columns) -> Iterator[str]:
+        """See `Dialect.alter`."""
+        return altered_in_place(self, table, change, partial(self._widen, self.name_of(table)))
+
+    def _widen(self, table: str, column: str, narrow: pa.DataType, wide: pa.DataType) -> list[str]:
         kind = self.type_of(wide)
         if kind == self.type_of(narrow):
             return []

@@ -9,6 +9,7 @@ commit: a loss of power may take the last commits back, rows and progress togeth
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 
 from tailer.errors import CommitUnknown, SinkError, SinkRejected, SinkUnavailable
 from tailer_sinks.encoding.flat import slices
-from tailer_sinks.sql.databases.dialect import Connection, UniqueViolationError, quoted
+from tailer_sinks.sql.databases.dialect import Columns, Connection, UniqueViolationError, altered_in_place, quoted
 from tailer_sinks.sql.databases.texts import NoText, bare_texts, holds_json, json_texts
 
 __all__ = ["Sqlite"]
@@ -34,6 +35,7 @@ class Sqlite:
     """The database in the file at `path`, for the sink called `name`. `timeout_s`: how long to wait for its lock."""
 
     name_bytes: Final = 1 << 16
+    enforces_keys: Final = True
 
     def __init__(self, name: str, path: Path, timeout_s: float) -> None:
         self.name = name
@@ -88,17 +90,24 @@ class Sqlite:
     def analyze(self, connection: Connection, table: str) -> None:
         """See `Dialect.analyze`."""
 
-    def widen(
-        self, table: str, column: str, narrow: pa.DataType, wide: pa.DataType, *, is_key: bool
-    ) -> list[str] | None:
-        """See `Dialect.widen`. Columns of text are changed in place, others are replaced, which a key cannot be."""
+    def alter(self, table: str, change: Columns) -> Iterator[str]:
+        """See `Dialect.alter`. Columns of text are widened in place, others are replaced, which a key cannot be."""
+        for column, narrow, wide in change.widened:
+            if column in change.key and self._is_replaced(column, narrow, wide):
+                reason = f"column {column} of the key of {table} was widened to {wide}"
+                raise SinkRejected(self.name, reason, "Order a snapshot with `tailer resnapshot`.")
+        return altered_in_place(self, table, change, partial(self._widen, self.name_of(table)))
+
+    def _is_replaced(self, column: str, narrow: pa.DataType, wide: pa.DataType) -> bool:
+        is_other = self.type_of(narrow) != self.type_of(wide)
+        return is_other and _widened(quoted(column), narrow, wide) is not None
+
+    def _widen(self, table: str, column: str, narrow: pa.DataType, wide: pa.DataType) -> list[str]:
         value = _widened(quoted(column), narrow, wide)
         if value is None:
             return []
-        if self.type_of(narrow) == self.type_of(wide):
+        if not self._is_replaced(column, narrow, wide):
             return [f"UPDATE {table} SET {quoted(column)} = {value}"]
-        if is_key:
-            return None
         wider = quoted(f"lake_tailer_wider {column}")
         return [
             f"ALTER TABLE {table} ADD COLUMN {wider} {self.type_of(wide)}",

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tailer.errors import ConfigError
-from tailer_sinks.sql.options import password_of, read, sqlite_file
+from tailer_sinks.sql.options import file_of, password_of, read
 
 SERVER = "postgresql://tailer@db:5432/shop"
 FILE = "sqlite:////data/shop.db"
@@ -15,8 +15,9 @@ FILE = "sqlite:////data/shop.db"
 def test_defaults() -> None:
     found = read("orders", {"url": SERVER})
     assert (found.table, found.mode, found.boundary, found.key) == ("orders", "mirror", "version", [])
-    assert sqlite_file(found) is None
-    assert sqlite_file(read("orders", {"url": FILE})) == Path("/data/shop.db")
+    assert file_of(found) is None
+    for url in (FILE, "duckdb:////data/shop.db"):
+        assert file_of(read("orders", {"url": url})) == Path("/data/shop.db")
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,8 @@ def test_defaults() -> None:
         ({"url": "postgresql://tailer@db/shop?password=hunter2"}, "url"),
         ({"url": "sqlite:///"}, "url"),
         ({"url": "sqlite:///:memory:"}, "url"),
+        ({"url": "duckdb:///"}, "url"),
+        ({"url": "duckdb:///shop.db", "password": "hunter2"}, "password"),
         ({"url": FILE, "password": "hunter2"}, "password"),
         ({"url": FILE, "schema": "s"}, "schema"),
         ({"url": SERVER, "password": "hunter2", "password_file": "/f"}, "password_file"),

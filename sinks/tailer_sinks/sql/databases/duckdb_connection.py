@@ -1,0 +1,205 @@
+"""Connections to files of DuckDB (`tailer_sinks.sql.databases.duckdb`), which import its library: that takes 0.1 s."""
+
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.changelog.spill.directory import scratch_folder
+from tailer.errors import CommitUnknown, SinkError, SinkRejected, SinkUnavailable
+from tailer_sinks.sql.databases.dialect import UniqueViolationError
+from tailer_sinks.sql.databases.texts import NoText, holds_json, json_texts
+
+__all__ = ["DuckDbConnection"]
+
+_LOADED: Final = "lake_tailer_loaded"
+_ASK_AGAIN_S: Final = 0.02
+_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
+    "memory_limit": "512MB",
+    "threads": 2,
+    "async_threads": 0,  # eight by default, for remote files
+    "preserve_insertion_order": False,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+}
+_LOCKED: Final = "Could not set lock"  # by another process; by this one it is a ResourceInUseException
+_NOT_A_DATABASE: Final = ("not a valid DuckDB database", "version number")
+_MAY_PASS: Final = (
+    duckdb.IOException,
+    duckdb.OutOfMemoryException,
+    duckdb.TransactionException,
+    duckdb.InterruptException,
+    duckdb.ConnectionException,
+    duckdb.FatalException,
+)
+# Errors whose texts may have values of rows.
+_OF_VALUES: Final = (duckdb.DataError, duckdb.InvalidInputException, duckdb.ConstraintException)
+# The first and last day and moment of DuckDB's calendar; the numbers next to them stand for infinity.
+_DAYS: Final = (-2_147_483_646, 2_147_483_646)
+_MICROS: Final = (-9_223_372_022_400_000_000, 9_223_372_036_854_775_806)
+
+
+class DuckDbConnection:
+    """See `Connection`. `path`: of the file; `alias`: the name of its database in statements."""
+
+    def __init__(self, name: str, path: Path, alias: str) -> None:
+        self._name = name
+        self._path = path
+        self._alias = alias
+        self._folder = str(scratch_folder())
+        self._is_attached = False
+        self._interrupted = threading.Event()
+        with self._translated():
+            self._connection = duckdb.connect(":memory:", config={**_SETTINGS, "temp_directory": self._folder})
+            # Otherwise queries over two seconds write to standard output.
+            self._connection.execute("SET enable_progress_bar = false")
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> int:
+        """See `Connection.execute`."""
+        with self._file(), self._translated():
+            found = self._connection.execute(statement, parameters).fetchall()
+        return found[0][0] if found else 0
+
+    def query(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """See `Connection.query`."""
+        with self._file(), self._translated():
+            return self._connection.execute(statement, parameters).fetchall()
+
+    def load(self, table: str, rows: pa.RecordBatch) -> None:
+        """See `Connection.load`."""
+        columns = [
+            _converted(self._name, field.name, column) for field, column in zip(rows.schema, rows.columns, strict=True)
+        ]
+        with self._translated():
+            waiting = pa.Table.from_arrays(columns, rows.schema.names)
+            self._connection.register(_LOADED, waiting)
+            try:
+                self._connection.execute(f"INSERT INTO {table} SELECT * FROM {_LOADED}")
+            finally:
+                self._connection.unregister(_LOADED)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """See `Connection.transaction`."""
+        with self._file():
+            self.execute("BEGIN")
+            try:
+                yield
+            except BaseException:
+                with suppress(SinkError):
+                    self.execute("ROLLBACK")
+                raise
+            with self._translated():
+                try:
+                    self._connection.execute("COMMIT")
+                except (duckdb.TransactionException, duckdb.ConstraintException):
+                    raise  # it was rolled back
+                except duckdb.Error as error:
+                    raise CommitUnknown(self._name, f"DuckDB: {_first_line(error)}") from error
+
+    def interrupt(self) -> None:
+        """See `Connection.interrupt`."""
+        self._interrupted.set()
+        with suppress(duckdb.Error):  # it was closed meanwhile
+            self._connection.interrupt()
+
+    def close(self) -> None:
+        """See `Connection.close`."""
+        self._connection.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @contextmanager
+    def _file(self) -> Iterator[None]:
+        """Attach the file for the block, unless a block around it has done so."""
+        if self._is_attached:
+            yield
+            return
+        self._attach()
+        self._is_attached = True
+        try:
+            yield
+        finally:
+            self._is_attached = False
+            try:
+                self._connection.execute(f"DETACH {self._alias}")
+            except duckdb.Error:
+                self._connection.close()  # which lets go of the file, whatever is wrong; what was committed stays
+
+    def _attach(self) -> None:
+        path = str(self._path).replace("'", "''")
+        while True:
+            try:
+                self._connection.execute(f"ATTACH '{path}' AS {self._alias} (TYPE duckdb)")
+            except duckdb.Error as error:
+                if not isinstance(error, duckdb.ResourceInUseException) and _LOCKED not in str(error):
+                    with self._translated():
+                        raise
+                if self._interrupted.wait(_ASK_AGAIN_S):
+                    reason = f"another program has {self._path} open: {_first_line(error)}"
+                    raise SinkUnavailable(self._name, reason) from None
+            else:
+                return
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Translate errors. Texts that may have values of rows are left out."""
+        try:
+            yield
+        except duckdb.ConstraintException as error:
+            if "duplicate key" in str(error).lower():
+                raise UniqueViolationError from None
+            raise self._refused(error) from None
+        except _OF_VALUES as error:
+            raise self._refused(error) from None
+        except duckdb.Error as error:
+            text = _first_line(error)
+            if any(each in text for each in _NOT_A_DATABASE):
+                remedy = "Give another file: this one is not a database of DuckDB, or one of a later release."
+                raise SinkRejected(self._name, f"DuckDB refuses {self._path}: {text}", remedy) from None
+            if isinstance(error, _MAY_PASS):
+                raise SinkUnavailable(self._name, f"DuckDB: {text}") from None
+            raise SinkRejected(self._name, f"DuckDB refuses: {text}", "See what the database says.") from None
+
+    def _refused(self, error: duckdb.Error) -> SinkRejected:
+        remedy = "Leave the column out, or change it with select."
+        return SinkRejected(self._name, f"DuckDB refuses a value of a row ({type(error).__name__})", remedy)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _converted(name: str, column: str, values: pa.Array) -> pa.Array:
+    """Return the values of a column as DuckDB reads them from Arrow. Raises `SinkRejected`."""
+    kind = values.type
+    try:
+        if holds_json(kind):
+            return json_texts(kind)(values)
+    except NoText as error:
+        raise SinkRejected(name, f"column {column} {error}", "Leave the column out.") from error
+    if pa.types.is_null(kind):
+        return values.cast(pa.string())
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        try:
+            values.validate(full=True)
+        except pa.ArrowInvalid:
+            reason = f"column {column} has a text that is not UTF-8, which DuckDB cannot have"
+            raise SinkRejected(name, reason, "Leave the column out.") from None
+    if pa.types.is_date(kind):
+        _check_range(name, column, values.cast(pa.int32()), *_DAYS)
+    if pa.types.is_timestamp(kind):
+        _check_range(name, column, values.cast(pa.int64()), *_MICROS)
+    return values
+
+
+def _check_range(name: str, column: str, numbers: pa.Array, first: int, last: int) -> None:
+    found = pc.min_max(numbers).as_py()
+    if found["min"] is not None and (found["min"] < first or found["max"] > last):
+        reason = f"column {column} has a date beyond those of DuckDB"
+        raise SinkRejected(name, reason, "Leave the column out, or change it with select.")
