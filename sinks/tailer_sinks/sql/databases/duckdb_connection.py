@@ -3,7 +3,7 @@
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,13 +62,12 @@ class DuckDbConnection:
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> int:
         """See `Connection.execute`."""
-        with self._file(), self._translated():
-            found = self._connection.execute(statement, parameters).fetchall()
+        found = self.query(statement, parameters)
         return found[0][0] if found else 0
 
     def query(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """See `Connection.query`."""
-        with self._file(), self._translated():
+        """See `Connection.query`. The file is needed for statements that name its database."""
+        with self._file() if self._alias in statement else nullcontext(), self._translated():
             return self._connection.execute(statement, parameters).fetchall()
 
     def load(self, table: str, rows: pa.RecordBatch) -> None:

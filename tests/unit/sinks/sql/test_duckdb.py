@@ -105,11 +105,12 @@ def test_readers_are_let_in_between_two_transactions(tmp_path: Path) -> None:
 
 def test_a_file_of_another_program_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.duckdb").write_text("not a database" * 1000)
+    database = DuckDb("sql", tmp_path / "x.duckdb")
     with (
-        closing(DuckDb("sql", tmp_path / "x.duckdb").connect()) as connection,
+        closing(database.connect()) as connection,
         pytest.raises(SinkRejected, match="not a valid DuckDB database") as refused,
     ):
-        connection.query("SELECT 1")
+        database.has_table(connection, "t")
     assert refused.value.remedy
 
 
