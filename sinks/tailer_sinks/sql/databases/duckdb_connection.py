@@ -134,6 +134,8 @@ class DuckDbConnection:
         path = str(self._path).replace("'", "''")
         while True:
             try:
+                # Without the type, DuckDB looks into the file first. If this process has it open already, the lock that
+                # keeps other processes out would be gone after that, because closing a file gives up its locks.
                 self._connection.execute(f"ATTACH '{path}' AS {self._alias} (TYPE duckdb)")
             except duckdb.Error as error:
                 if not isinstance(error, duckdb.ResourceInUseException) and _LOCKED not in str(error):

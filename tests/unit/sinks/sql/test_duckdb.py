@@ -85,6 +85,11 @@ def test_a_file_that_is_open_elsewhere_is_waited_for(tmp_path: Path) -> None:
             waits.start()
             waits.join(0.2)
             assert waits.is_alive()
+            # The lock against other processes is still there.
+            opened = subprocess.run(
+                [sys.executable, "-c", HOLD, database.path], input=b"\n", capture_output=True, check=False
+            )
+            assert b"Could not set lock" in opened.stderr
         waits.join()
     with closing(duckdb.connect(database.path, read_only=True)) as reader:
         assert reader.execute("SELECT id FROM t ORDER BY id").fetchall() == [(1,), (2,)]
