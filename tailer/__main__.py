@@ -8,6 +8,7 @@ code  meaning
 2     the command line or the configuration is wrong
 3     the table cannot be followed: a person has to act
 4     the source or the sink is unavailable, or standard output cannot be written
+5     `tailer verify`: the mirror differs from its source
 130   interrupted before any work began
 ====  ====================================================================================
 

@@ -20,6 +20,7 @@ VERBS: Final = {
     "backfill": "Let a pipeline deliver rows of a version again.",
     "skip": "Let a pipeline go on after lost changes.",
     "check": "Check a configuration without touching any table.",
+    "verify": "Prove that a mirror equals its source.",
     "plan": "Print what one version changed, as a plan in JSON.",
     "progress": "Show or set the progress of pipelines.",
 }

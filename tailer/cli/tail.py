@@ -14,7 +14,7 @@ from tailer.changelog.net_changes import net_changes
 from tailer.changelog.report import ChangelogReport
 from tailer.changelog.rules import Carryovers, PairingRules, concerns
 from tailer.cli.completion import folders, places
-from tailer.cli.progress_display import Display, FollowedLog, ShownEngine, announcement, early_end
+from tailer.cli.display.changes import Display, FollowedLog, ShownEngine, announcement, early_end
 from tailer.cli.roots import allow_root, choose_branch, choose_format, locations
 from tailer.config.sink_kinds import configure_sink
 from tailer.config.tables import format_in, locate, open_files, open_table

@@ -33,6 +33,7 @@ from tailer.sink.append import Append, Appendable
 from tailer.sink.ports import (
     AtLeastOnceSink,
     Demands,
+    MirrorRows,
     Progress,
     ProgressStore,
     Sink,
@@ -48,6 +49,7 @@ __all__ = [
     "Appendable",
     "AtLeastOnceSink",
     "Demands",
+    "MirrorRows",
     "Progress",
     "ProgressStore",
     "Sink",

@@ -5,7 +5,7 @@ heartbeat, is a method with a default.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
@@ -19,6 +19,7 @@ from tailer.stores.stores import Stores
 __all__ = [
     "AtLeastOnceSink",
     "Demands",
+    "MirrorRows",
     "Progress",
     "ProgressStore",
     "Sink",
@@ -55,6 +56,32 @@ class Demands:
     max_bytes: int | None = None
     max_quiet_s: float | None = None
     whole: bool = False
+
+
+class MirrorRows(Protocol):
+    """One state of a destination that should equal its source at `version`. Methods block.
+
+    `app_id`: under which it was filled last. `columns`: all of them; `key`: those that identify a row.
+
+    Rows have a text for each value, null for null. Two texts are equal if, and only if, the destination distinguishes
+    the values as little as the source does.
+    """
+
+    app_id: str
+    version: int
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """Yield all rows. May be called again, and yields the same rows then."""
+        ...
+
+    def as_stored(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield rows of the source, which have `columns`, as the destination would hold them.
+
+        Raises `SinkRejected` for a value that it cannot hold.
+        """
+        ...
 
 
 class SinkTransaction(ABC):
@@ -167,6 +194,13 @@ class Sink(ABC):
 
         A sink informs its readers so, or notices that another instance has taken over. Called between transactions,
         while the pipeline is caught up. Raises as a transaction does.
+        """
+        return None
+
+    def open_mirror(self, pipeline: str) -> AbstractAsyncContextManager[MirrorRows] | None:
+        """Read what `pipeline` has delivered, as one state, while it may go on; None: the destination is no mirror.
+
+        Entering raises `SinkUnavailable`, and `SinkRejected` if there is no version yet.
         """
         return None
 

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 import pyarrow as pa
 
 from tailer.events import ChangeBatch, ControlEvent
-from tailer.sink.ports import Demands, Progress, Sink, SinkTransaction
+from tailer.sink.ports import Demands, MirrorRows, Progress, Sink, SinkTransaction
 
 __all__ = ["SinkWrapper", "TransactionWrapper"]
 
@@ -66,6 +66,10 @@ class SinkWrapper(Sink):
     async def beat(self, app_id: str) -> float | None:
         """See `Sink.beat`."""
         return await self._sink.beat(app_id)
+
+    def open_mirror(self, pipeline: str) -> AbstractAsyncContextManager[MirrorRows] | None:
+        """See `Sink.open_mirror`."""
+        return self._sink.open_mirror(pipeline)
 
     async def aclose(self) -> None:
         """See `Sink.aclose`."""

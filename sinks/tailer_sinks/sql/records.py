@@ -161,6 +161,11 @@ class Records:
             table, pipeline, app_id, mode, schema_from_text(columns), tuple(keys["configured"]), tuple(keys["columns"])
         )
 
+    def version(self, connection: Connection, table: str) -> int:
+        """Read the version of a table that `table` knows."""
+        ((version,),) = connection.query(f"SELECT version FROM {self._mirrors} WHERE table_name = ?", [table])
+        return int(version)
+
     def note_table(
         self, connection: Connection, record: TableRecord, version: int, changed_us: int | None, *, moves: bool
     ) -> None:

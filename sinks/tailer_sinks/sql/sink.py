@@ -1,7 +1,7 @@
 """The `sql` sink for the pipeline; the package's docstring explains how it works."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, Final, Self
 
@@ -10,11 +10,12 @@ from anyio import CancelScope, to_thread
 
 from tailer.errors import SinkRejected
 from tailer.events import ChangeBatch, ControlEvent
-from tailer.sink import Demands, Progress, Sink, SinkTransaction
+from tailer.sink import Demands, MirrorRows, Progress, Sink, SinkTransaction
 from tailer_sinks.sql.append import ChangeLog
 from tailer_sinks.sql.databases.dialect import Dialect
 from tailer_sinks.sql.databases.sqlite import Sqlite
 from tailer_sinks.sql.mirror import Mirror
+from tailer_sinks.sql.mirror_rows import mirror_rows
 from tailer_sinks.sql.options import DUCKDB, Options, file_of, password_of, read
 from tailer_sinks.sql.stream import Stream
 from tailer_sinks.sql.target import Target
@@ -80,6 +81,20 @@ class SqlSink(Sink):
         chunks = options.boundary == "chunk"
         begin = partial(Work, stream, self._target(app_id), options.key, schema, chunks=chunks)
         yield _SqlTransaction(self.name, app_id, await to_thread.run_sync(begin))
+
+    def open_mirror(self, pipeline: str) -> AbstractAsyncContextManager[MirrorRows] | None:
+        """See `Sink.open_mirror`. The state is that of a transaction of the database, with its version."""
+        return self._mirror_rows(pipeline) if self._options.mode == "mirror" else None
+
+    @asynccontextmanager
+    async def _mirror_rows(self, pipeline: str) -> AsyncIterator[MirrorRows]:
+        opened = mirror_rows(self._stream(_OPERATOR), self._target(_OPERATOR), pipeline)
+        rows = await to_thread.run_sync(opened.__enter__)
+        try:
+            yield rows
+        finally:
+            with CancelScope(shield=True):
+                await to_thread.run_sync(opened.__exit__, None, None, None)
 
     async def aclose(self) -> None:
         """Close the connections."""

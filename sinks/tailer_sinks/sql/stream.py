@@ -93,7 +93,7 @@ class Stream:
         with self.connected() as connection:
             if self.is_backfill:
                 self._main = self.records.progress(connection, self.main_app_id)
-            return self._record(connection, target, pipeline_of(self.main_app_id))
+            return self.record(connection, target, pipeline_of(self.main_app_id))
 
     def hold(self, connection: Connection) -> None:
         """Lock the pipeline's progress in the open transaction: its streams change the table one after the other.
@@ -114,7 +114,7 @@ class Stream:
         if not self.dialect.is_there():
             return
         with self.connected() as connection:
-            if self._record(connection, target, pipeline) is not None:
+            if self.record(connection, target, pipeline) is not None:
                 reason = f"the table {target.table} has rows of {pipeline}, but there is no progress"
                 raise SinkRejected(self.name, reason, "Restore the progress, or set table to another name.")
 
@@ -135,7 +135,7 @@ class Stream:
         self._staging.append(made)
         return made
 
-    def _record(self, connection: Connection, target: Target, pipeline: str) -> TableRecord | None:
+    def record(self, connection: Connection, target: Target, pipeline: str) -> TableRecord | None:
         """Return what is known of the table; None: it is not there.
 
         Raises `SinkRejected` if the table is not this pipeline's, or has another mode, or is gone.

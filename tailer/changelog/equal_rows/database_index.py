@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from tailer.changelog.equal_rows.addressed_rows import LEADING_COLUMNS, add_addresses
 from tailer.changelog.equal_rows.fingerprints import fingerprint_sql
+from tailer.changelog.equal_rows.scratch_database import MEMORY_BYTES, open_database
 from tailer.changelog.equal_rows.stopped import Stopped
 from tailer.changelog.spill.directory import scratch_folder
 from tailer.errors import ScratchUnavailable
@@ -33,10 +34,8 @@ from tailer.files.row_bitmaps import Bitmaps
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["MEMORY_BYTES", "DatabaseIndex"]
+__all__ = ["DatabaseIndex"]
 
-MEMORY_BYTES: Final = 96 * 2**20
-_THREADS: Final = 2
 _RESULT_ROWS: Final = 65536
 _MANY_ROWS: Final = 200_000
 _TABLES: Final = {
@@ -110,8 +109,6 @@ class DatabaseIndex:
     """
 
     def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
-        import duckdb  # noqa: PLC0415 - see the module's docstring
-
         self._folder = str(scratch_folder())
         self._salt = secrets.token_hex(16)
         self._stopped = False
@@ -119,19 +116,8 @@ class DatabaseIndex:
         self._hashed = True  # whether all fingerprints are hashes
         self._failure: Exception | None = None  # of the rows that were added last
         self._used = set(_TABLES)
-        settings: dict[str, str | bool | int | float | list[str]] = {
-            "memory_limit": f"{memory_bytes}B",
-            "threads": _THREADS,
-            "async_threads": 0,  # eight by default, for remote files
-            "temp_directory": self._folder,
-            "preserve_insertion_order": False,
-            "autoinstall_known_extensions": False,
-            "autoload_known_extensions": False,
-        }
         # A connection that outlives the interpreter's other objects, as in a traceback, causes a warning at exit.
-        self._connections = [duckdb.connect(":memory:", config=settings)]
-        # Otherwise queries over two seconds write to standard output, which may be used for rows.
-        self._connections[0].execute("SET enable_progress_bar = false").fetchall()
+        self._connections = [open_database(self._folder, memory_bytes)]
         self._release = weakref.finalize(self, _release, self._connections, self._folder, os.getpid())
 
     @property

@@ -1,3 +1,3 @@
-"""Displays of `tailer run` on a terminal."""
+"""Displays of `tailer tail` and `tailer run` on a terminal."""
 
 __all__: list[str] = []

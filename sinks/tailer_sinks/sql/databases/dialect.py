@@ -48,6 +48,13 @@ class Connection(Protocol):
         """Return the rows of a query with a `?` for each parameter."""
         ...
 
+    def texts(self, query: str, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a query, with a text for each value of `columns`: equal only for equal values.
+
+        A null has no text.
+        """
+        ...
+
     def load(self, table: str, rows: pa.RecordBatch) -> None:
         """Append rows to a table, which is a quoted name. A value arrives as it is, or `SinkRejected` names its column.
 
@@ -57,6 +64,10 @@ class Connection(Protocol):
 
     def transaction(self) -> AbstractContextManager[None]:
         """Begin a transaction, committed at the end of the block. Raises `CommitUnknown` if that has no answer."""
+        ...
+
+    def one_state(self) -> AbstractContextManager[None]:
+        """Begin a transaction that only reads, and sees no later commit. Other connections go on."""
         ...
 
     def interrupt(self) -> None:

@@ -4,6 +4,7 @@ Rows are sent by `COPY`, in its text format, which Arrow builds a column at a ti
 days, because PostgreSQL reads these for all years that it has. Texts of PostgreSQL cannot have the character U+0000.
 """
 
+import io
 import re
 import socket
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from pyarrow import csv
 
 from tailer.errors import CommitUnknown, SinkError, SinkRejected, SinkUnavailable
 from tailer_sinks.encoding.flat import slices
@@ -25,7 +27,7 @@ from tailer_sinks.sql.databases.texts import TEXT, Convert, NoText, holds_json, 
 __all__ = ["PostgreSql", "copied", "prepared"]
 
 # What values need, whatever the url says.
-_OPTIONS: Final = "-c timezone=UTC -c datestyle=ISO"
+_OPTIONS: Final = "-c timezone=UTC -c datestyle=ISO -c extra_float_digits=1"
 _DEFAULTS: Final[dict[str, Any]] = {
     "application_name": "lake-tailer",
     "connect_timeout": 10,
@@ -35,6 +37,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
 }
+_READ_BYTES: Final = 4 * 2**20  # of texts that are read at a time
 _EPOCH_DAY: Final = pa.scalar(2_440_588, pa.int64())  # the Julian day of 1970-01-01
 _US_PER_DAY: Final = 86_400_000_000
 _MARK: Final = re.compile(r'"(?:[^"]|"")*"|\?|%')
@@ -147,6 +150,19 @@ class _PostgreSqlConnection:
         with self._translated():
             return self._connection.execute(*prepared(statement, parameters)).fetchall()
 
+    def texts(self, query: str, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+        # With quotes around every value but null.
+        statement = f"COPY ({query}) TO STDOUT (FORMAT csv, FORCE_QUOTE *)".encode()
+        with self._translated(), self._connection.cursor() as cursor, cursor.copy(statement) as copy:
+            part = bytearray()
+            for row in copy:
+                part += row
+                if len(part) > _READ_BYTES:
+                    yield from _read_texts(part, columns.names)
+                    part = bytearray()
+            if part:
+                yield from _read_texts(part, columns.names)
+
     def load(self, table: str, rows: pa.RecordBatch) -> None:
         if not len(rows):
             return
@@ -173,6 +189,15 @@ class _PostgreSqlConnection:
             self.execute("COMMIT")
         except SinkUnavailable as error:
             raise CommitUnknown(self._name, error.reason) from error
+
+    @contextmanager
+    def one_state(self) -> Iterator[None]:
+        self.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        try:
+            yield
+        finally:
+            with suppress(SinkError):
+                self.execute("ROLLBACK")
 
     def interrupt(self) -> None:
         # The server may be the one that does not answer, so no request is sent to it.
@@ -214,6 +239,21 @@ def prepared(statement: str, parameters: Sequence[Any]) -> tuple[bytes, Sequence
         return statement.encode(), None
     marks = {"?": "%s", "%": "%%"}
     return _MARK.sub(lambda found: marks.get(found[0], found[0].replace("%", "%%")), statement).encode(), parameters
+
+
+def _read_texts(rows: bytearray, columns: Sequence[str]) -> list[pa.RecordBatch]:
+    table: pa.Table = csv.read_csv(
+        io.BytesIO(rows),
+        csv.ReadOptions(column_names=list(columns), use_threads=False, block_size=len(rows) + 1),
+        csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
+        csv.ConvertOptions(
+            column_types=dict.fromkeys(columns, TEXT),
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+    return table.to_batches()
 
 
 def copied(name: str, rows: pa.RecordBatch) -> pa.Buffer:

@@ -8,7 +8,7 @@ commit: a loss of power may take the last commits back, rows and progress togeth
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from tailer.errors import CommitUnknown, SinkError, SinkRejected, SinkUnavailable
 from tailer_sinks.encoding.flat import slices
 from tailer_sinks.sql.databases.dialect import Columns, Connection, UniqueViolationError, altered_in_place, quoted
-from tailer_sinks.sql.databases.texts import NoText, bare_texts, holds_json, json_texts
+from tailer_sinks.sql.databases.texts import TEXT, NoText, bare_texts, holds_json, json_texts
 
 __all__ = ["Sqlite"]
 
@@ -29,6 +29,7 @@ _FINAL: Final = frozenset(
     {"SQLITE_NOTADB", "SQLITE_CORRUPT", "SQLITE_READONLY", "SQLITE_AUTH", "SQLITE_ERROR", "SQLITE_TOOBIG"}
 )
 _NAN: Final = "NaN"
+_READ_ROWS: Final = 8192
 
 
 class Sqlite:
@@ -130,6 +131,15 @@ class _SqliteConnection:
         with _translated(self._name):
             return self._connection.execute(statement, parameters).fetchall()
 
+    def texts(self, query: str, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+        with _translated(self._name):
+            cursor = self._connection.execute(query)
+            while rows := cursor.fetchmany(_READ_ROWS):
+                found = [
+                    _texts(field.type, values) for field, values in zip(columns, zip(*rows, strict=True), strict=True)
+                ]
+                yield pa.record_batch(found, columns.names)
+
     def load(self, table: str, rows: pa.RecordBatch) -> None:
         marks = ", ".join("?" * rows.num_columns)
         statement = f"INSERT INTO {table} VALUES ({marks})"
@@ -162,6 +172,15 @@ class _SqliteConnection:
                 raise CommitUnknown(self._name, error.reason) from error
             self._roll_back()
             raise
+
+    @contextmanager
+    def one_state(self) -> Iterator[None]:
+        self.execute("BEGIN")  # the first statement that reads decides which state it is
+        try:
+            yield
+        finally:
+            with suppress(SinkError):
+                self._roll_back()
 
     def interrupt(self) -> None:
         self._connection.interrupt()
@@ -201,6 +220,34 @@ def _values(name: str, column: str, values: pa.Array) -> list[Any]:
     except UnicodeDecodeError:
         reason = f"column {column} has a text that is not UTF-8, which SQLite cannot have"
         raise SinkRejected(name, reason, "Leave the column out.") from None
+
+
+def _texts(kind: pa.DataType, values: Sequence[Any]) -> pa.Array:
+    """Return the texts of a column's values. Any value may be of any class, so its class is part of its text.
+
+    Only values of the class that the sink stores for `kind` go without.
+    """
+    own = _stored_class(kind)
+    classes = set(map(type, values)) - {type(None)}
+    if classes <= {str} and own is str:
+        return pa.array(values, TEXT)
+    if classes <= {int} and own is int:
+        return pa.array(values, pa.int64()).cast(TEXT)
+    return pa.array([None if value is None else _text(own, value) for value in values], TEXT)
+
+
+def _text(own: type, value: Any) -> str:
+    text = value.hex() if isinstance(value, bytes) else value if isinstance(value, str) else repr(value)
+    return text if type(value) is own or (own is float and value == _NAN) else f"\0{type(value).__name__} {text}"
+
+
+def _stored_class(kind: pa.DataType) -> type:
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
+        return int
+    if pa.types.is_floating(kind):
+        return float
+    is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    return bytes if is_bytes else str
 
 
 def _converter(kind: pa.DataType) -> Callable[[pa.Array], list[Any]] | None:

@@ -11,8 +11,8 @@ import pytest
 from deltalake import write_deltalake
 from rich.console import Console
 
-from tailer.cli import progress_display
-from tailer.cli.progress_display import Display, FollowedLog, ShownEngine
+from tailer.cli.display import changes
+from tailer.cli.display.changes import Display, FollowedLog, ShownEngine
 from tailer.engine.local import LocalEngine
 from tailer.events import ChangeBatch
 from tailer.formats.delta.table import DeltaTableLog
@@ -29,8 +29,8 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """The text printed on standard error, which is a terminal."""
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=100)
-    monkeypatch.setattr(progress_display, "Console", lambda **_: console)
-    monkeypatch.setattr(progress_display, "QUIET_S", 0.1)
+    monkeypatch.setattr(changes, "Console", lambda **_: console)
+    monkeypatch.setattr(changes, "QUIET_S", 0.1)
     return text
 
 
@@ -67,15 +67,15 @@ async def test_a_long_wait_is_explained(shown: io.StringIO, plan: ChangePlan, co
 
 
 async def test_quick_steps_are_not_shown(shown: io.StringIO, plan: ChangePlan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress_display, "QUIET_S", 60.0)
+    monkeypatch.setattr(changes, "QUIET_S", 60.0)
     await read(plan, Display())
     assert shown.getvalue() == ""
 
 
 async def test_no_display_without_a_terminal(plan: ChangePlan, monkeypatch: pytest.MonkeyPatch) -> None:
     text = io.StringIO()
-    monkeypatch.setattr(progress_display, "Console", lambda **_: Console(file=text))
-    monkeypatch.setattr(progress_display, "QUIET_S", 0.0)
+    monkeypatch.setattr(changes, "Console", lambda **_: Console(file=text))
+    monkeypatch.setattr(changes, "QUIET_S", 0.0)
     await read(plan, Display())
     assert text.getvalue() == ""
 

@@ -1,0 +1,199 @@
+"""The difference of two tables whose rows are identified by a key, in bounded memory.
+
+Rows are texts, and null. Each row is in one of 65,536 buckets, by the fingerprint of its key
+(`tailer.changelog.equal_rows.fingerprints`). In a first pass, both tables are reduced to the number of rows of each
+bucket and the sums of their fingerprints. Buckets in which these are the same have the same rows. In a second pass, the
+rows of all others are kept in a database, which spills to disk, and paired by key.
+"""
+
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tailer.changelog.equal_rows.fingerprints import BUCKETS, fingerprint_sql
+from tailer.changelog.equal_rows.scratch_database import MEMORY_BYTES, open_database
+from tailer.changelog.spill.directory import scratch_folder
+from tailer.errors import ScratchUnavailable
+
+__all__ = ["Difference", "DifferenceKind", "KeyedDifference"]
+
+_MOST_SUMS: Final = 2**20
+_LOW: Final = 2**64 - 1
+_SUMS: Final = ("side", "high", "low")
+_CREATE_SUMS: Final = "CREATE TABLE sums (bucket USMALLINT, side HUGEINT, high HUGEINT, low HUGEINT)"
+_ADD: Final = """
+INSERT INTO sums SELECT bucket, {side} * count(*), {side} * sum(high), {side} * sum(low) FROM (
+    SELECT ({key} & {mask})::USMALLINT AS bucket, (row_print >> 64)::HUGEINT AS high,
+        (row_print & {low})::HUGEINT AS low
+    FROM (SELECT *, {row} AS row_print FROM chunk)
+) GROUP BY bucket
+"""
+_TOTALS: Final = f"""
+SELECT bucket, {", ".join(f"sum({each})::HUGEINT AS {each}" for each in _SUMS)} FROM sums GROUP BY bucket
+HAVING {" OR ".join(f"sum({each}) <> 0" for each in _SUMS)}
+"""
+_KEEP: Final = """
+INSERT INTO uneven SELECT {side}, {key}, {row}, {columns} FROM chunk
+WHERE ({key} & {mask})::USMALLINT IN (SELECT bucket FROM sums)
+"""
+# Rows with one key are paired in the order of their fingerprints. Equal rows come first, so they are paired.
+_PAIR: Final = """
+CREATE TABLE pairs AS
+WITH counted AS (
+    SELECT *, count(*) FILTER (side = 1) OVER same - count(*) FILTER (side = -1) OVER same AS surplus,
+        row_number() OVER (PARTITION BY key_print, row_print, side) AS copy
+    FROM uneven WINDOW same AS (PARTITION BY key_print, row_print)
+), left_over AS (
+    SELECT *, row_number() OVER (PARTITION BY key_print, side ORDER BY row_print, copy) AS nth
+    FROM counted WHERE side * surplus > 0 AND copy <= abs(surplus)
+)
+SELECT {pairs}, source.side IS NOT NULL AS in_source, mirror.side IS NOT NULL AS in_mirror
+FROM (SELECT * FROM left_over WHERE side = 1) AS source
+FULL JOIN (SELECT * FROM left_over WHERE side = -1) AS mirror
+ON source.key_print = mirror.key_print AND source.nth = mirror.nth
+"""
+
+
+class DifferenceKind(StrEnum):
+    """The kind of a difference."""
+
+    MISSING = "missing"  # the source has the row
+    UNEXPECTED = "unexpected"  # the mirror has the row
+    DIFFERENT = "different"  # both have a row with this key
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A row by which the tables differ. `source`, `mirror`: its values by column, also of the key; None: no row."""
+
+    kind: DifferenceKind
+    source: dict[str, str | None] | None
+    mirror: dict[str, str | None] | None
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns whose values differ, of a row that both have."""
+        source, mirror = self.source, self.mirror
+        return [] if source is None or mirror is None else [each for each in source if source[each] != mirror[each]]
+
+
+class KeyedDifference:
+    """Compares the rows of two tables with `columns`, identified by `key`. Not thread-safe.
+
+    `add` all rows of both tables. If `begin_second_pass` says so, give all rows to `keep`, and call `pair`. The methods
+    raise `ScratchUnavailable` where spilling to disk fails.
+    """
+
+    def __init__(self, columns: Sequence[str], key: Sequence[str], memory_bytes: int = MEMORY_BYTES) -> None:
+        self._columns = list(columns)
+        self._names = [f"c{number}" for number in range(len(columns))]
+        self._key = [self._names[self._columns.index(each)] for each in key]
+        salt = secrets.token_hex(16)
+        self._prints = {
+            "key": fingerprint_sql(self._key, salt),
+            "row": fingerprint_sql(self._names, salt),
+            "mask": str(BUCKETS - 1),
+            "low": str(_LOW),
+        }
+        self._sums = 0
+        self._folder = str(scratch_folder())
+        self._database = open_database(self._folder, memory_bytes)
+        self._database.execute(_CREATE_SUMS)
+
+    def close(self) -> None:
+        """Free memory and disk space."""
+        self._database.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def add(self, rows: Sequence[pa.RecordBatch], *, is_source: bool) -> None:
+        """Add rows of a table, at least one batch."""
+        with self._chunk(rows):
+            self._database.execute(_ADD.format(side=1 if is_source else -1, **self._prints))
+            self._sums += min(sum(map(len, rows)), BUCKETS)
+            if self._sums > _MOST_SUMS:
+                self._total()
+
+    def begin_second_pass(self) -> bool:
+        """Return whether the tables differ."""
+        with self._translated():
+            self._total()
+            columns = ", ".join(f"{each} VARCHAR" for each in self._names)
+            self._database.execute(
+                f"CREATE TABLE uneven (side TINYINT, key_print UHUGEINT, row_print UHUGEINT, {columns})"
+            )
+            return self._sums > 0
+
+    def keep(self, rows: Sequence[pa.RecordBatch], *, is_source: bool) -> None:
+        """Keep those rows, of at least one batch, whose bucket differs."""
+        with self._chunk(rows):
+            columns = ", ".join(self._names)
+            self._database.execute(_KEEP.format(side=1 if is_source else -1, columns=columns, **self._prints))
+
+    def pair(self) -> dict[DifferenceKind, int]:
+        """Pair the kept rows by key. Return how many differences there are of each kind."""
+        with self._translated():
+            sides = [(f"{side}.{name}", f"{side}_{name}") for side in ("source", "mirror") for name in self._names]
+            self._database.execute(_PAIR.format(pairs=", ".join(f"{value} AS {name}" for value, name in sides)))
+            conditions = "NOT in_mirror", "NOT in_source", "in_source AND in_mirror"
+            counts = ", ".join(f"count(*) FILTER ({each})" for each in conditions)
+            found = self._database.execute(f"SELECT {counts} FROM pairs").fetchall()
+            return dict(zip(DifferenceKind, map(int, found[0]), strict=True))
+
+    def column_counts(self) -> dict[str, int]:
+        """Return in how many rows that both tables have each column differs, of those that do."""
+        with self._translated():
+            counts = ", ".join(
+                f"count(*) FILTER (source_{each} IS DISTINCT FROM mirror_{each})" for each in self._names
+            )
+            (found,) = self._database.execute(f"SELECT {counts} FROM pairs WHERE in_source AND in_mirror").fetchall()
+            return {name: count for name, count in zip(self._columns, found, strict=True) if count}
+
+    def first(self, limit: int) -> list[Difference]:
+        """Return the first `limit` differences, in the order of their keys: numbers as numbers."""
+        with self._translated():
+            keys = [f"coalesce(source_{each}, mirror_{each})" for each in self._key]
+            order = ", ".join(f"try_cast({each} AS DECIMAL(38, 9)) NULLS LAST, {each}" for each in keys)
+            values = ", ".join(f"{side}_{each}" for side in ("source", "mirror") for each in self._names)
+            found = self._database.execute(
+                f"SELECT in_source, in_mirror, {values} FROM pairs ORDER BY {order}, in_source DESC LIMIT {limit}"
+            ).fetchall()
+            return [self._difference(*row) for row in found]
+
+    def _difference(self, in_source: bool, in_mirror: bool, *values: Any) -> Difference:
+        count = len(self._columns)
+        source = dict(zip(self._columns, values[:count], strict=True)) if in_source else None
+        mirror = dict(zip(self._columns, values[count:], strict=True)) if in_mirror else None
+        if source is not None and mirror is not None:
+            return Difference(DifferenceKind.DIFFERENT, source, mirror)
+        return Difference(DifferenceKind.UNEXPECTED if source is None else DifferenceKind.MISSING, source, mirror)
+
+    def _total(self) -> None:
+        """Reduce the sums to one for each bucket that differs."""
+        self._database.execute(f"CREATE OR REPLACE TABLE sums AS {_TOTALS}")
+        self._sums = int(self._database.execute("SELECT count(*) FROM sums").fetchall()[0][0])
+
+    @contextmanager
+    def _chunk(self, rows: Sequence[pa.RecordBatch]) -> Iterator[None]:
+        """Give rows to the database."""
+        named = [pa.record_batch(each.columns, self._names) for each in rows]
+        with self._translated():
+            self._database.register("chunk", pa.Table.from_batches(named))
+            try:
+                yield
+            finally:
+                self._database.unregister("chunk")
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        import duckdb  # noqa: PLC0415 - as in `scratch_database`
+
+        try:
+            yield
+        except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
+            raise ScratchUnavailable(self._folder, f"comparing rows: {error}") from error

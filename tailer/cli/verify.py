@@ -1,0 +1,133 @@
+"""`tailer verify`: prove that a mirror equals its source, or list the differences."""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import click
+
+from tailer.changelog.equal_rows.keyed_difference import Difference, DifferenceKind
+from tailer.config.pipelines import PipelineSettings, Settings
+from tailer.config.settings import load
+from tailer.config.tables import open_files
+from tailer.daemon.fleet import with_found_tables
+from tailer.daemon.serve import close_sinks, open_sink
+from tailer.engine.local import LocalEngine
+from tailer.errors import ConfigError
+from tailer.pipeline.verification import Verification, verify
+
+__all__ = ["command"]
+
+DIFFERS: Final = 5  # the exit code
+FORMAT: Final = 1  # of the JSON; it grows when a field gets another meaning or goes away
+_REMEDY: Final = 'A sink of kind "sql" with mode = "mirror" can be verified.'
+
+
+@click.command("verify")
+@click.argument("pipeline")
+@click.argument("config", type=click.Path(path_type=Path, readable=False))
+@click.option("--limit", type=click.IntRange(min=0), default=20, show_default=True, help="Differences to list.")
+@click.option("--values", is_flag=True, help="Show the values that differ, not only the key and the columns.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document (operations.md).")
+def command(pipeline: str, config: Path, limit: int, values: bool, as_json: bool) -> int:
+    """Prove that a mirror equals its source.
+
+    Compares the table that PIPELINE of CONFIG keeps equal to its source with the source at the version where the table
+    is. The daemon may run meanwhile. Nothing is changed. The exit code is 5 if they differ.
+    """
+    settings = anyio.run(with_found_tables, load(config))
+    known = {each.name: each for each in settings.pipelines}
+    if pipeline not in known:
+        raise ConfigError("PIPELINE", f"no pipeline {pipeline!r} in {config}", f"There are: {', '.join(known)}.")
+    chosen = known[pipeline]
+    found, key = anyio.run(_verify, settings, chosen, limit)
+    if as_json:
+        click.echo(json.dumps(_document(chosen, found, key, values)))
+    else:
+        _print(chosen, found, key, values)
+    return 0 if found.is_equal else DIFFERS
+
+
+async def _verify(settings: Settings, pipeline: PipelineSettings, limit: int) -> tuple[Verification, tuple[str, ...]]:
+    """Return the result, and the key of the mirror."""
+    sink = open_sink(settings, pipeline)
+    try:
+        opened = sink.open_mirror(pipeline.name)
+        if opened is None:
+            reason = f"its sink, of kind {pipeline.sink_kind}, keeps no mirror of the table"
+            raise ConfigError(pipeline.name, reason, _REMEDY)
+        engine = LocalEngine(files=open_files(pipeline.stores))
+        async with opened as mirror:
+            found = await verify(mirror, pipeline.open_table(), engine, pipeline.policy, limit)
+            return found, mirror.key
+    finally:
+        await close_sinks([sink])
+
+
+def _print(pipeline: PipelineSettings, found: Verification, key: tuple[str, ...], values: bool) -> None:
+    where = f"{pipeline.table} at version {found.version}"
+    if found.is_equal:
+        click.echo(f"{pipeline.name}: equals {where}: {found.source_rows} rows")
+        return
+    counts = ", ".join(f"{count} {kind.value}" for kind, count in found.counts.items())
+    if found.missing_columns or found.unexpected_columns:
+        counts = "it has other columns, so no rows were compared"
+    click.echo(f"{pipeline.name}: differs from {where}: {counts}")
+    for kind, names in (("missing", found.missing_columns), ("unexpected", found.unexpected_columns)):
+        if names:
+            click.echo(f"{kind} columns: {', '.join(names)}")
+    if any(found.counts.values()):
+        click.echo(f"rows: {found.source_rows} in the source, {found.mirror_rows} in the mirror")
+    if found.columns:
+        click.echo(f"columns that differ: {', '.join(f'{name} ({count})' for name, count in found.columns.items())}")
+    for each in found.differences:
+        click.echo(_line(each, key, values))
+    if left := sum(found.counts.values()) - len(found.differences):
+        click.echo(f"and {left} more: see --limit")
+
+
+def _line(difference: Difference, key: tuple[str, ...], values: bool) -> str:
+    row = _key(difference, key)
+    line = f"{difference.kind.value}: {', '.join(f'{name} = {_shown(value)}' for name, value in row.items())}"
+    source, mirror = difference.source, difference.mirror
+    if source is not None and mirror is not None:
+        shown = [
+            f"{name} ({_shown(source[name])} in the source, {_shown(mirror[name])} in the mirror)" if values else name
+            for name in difference.columns
+        ]
+        return f"{line}: {', '.join(shown)}"
+    others = {name: value for name, value in (source or mirror or {}).items() if name not in row}
+    if not values or not others:
+        return line
+    return f"{line}: {', '.join(f'{name} = {_shown(value)}' for name, value in others.items())}"
+
+
+def _shown(value: str | None) -> str:
+    return "null" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _key(difference: Difference, key: tuple[str, ...]) -> dict[str, str | None]:
+    row = difference.source or difference.mirror or {}
+    return {name: row[name] for name in key}
+
+
+def _document(pipeline: PipelineSettings, found: Verification, key: tuple[str, ...], values: bool) -> dict[str, Any]:
+    differences: list[dict[str, Any]] = []
+    for each in found.differences:
+        shown: dict[str, Any] = {"kind": each.kind.value, "key": _key(each, key), "columns": each.columns}
+        differences.append(shown | ({"source": each.source, "mirror": each.mirror} if values else {}))
+    return {
+        "format": FORMAT,
+        "pipeline": pipeline.name,
+        "table": pipeline.table,
+        "version": found.version,
+        "equal": found.is_equal,
+        "source_rows": found.source_rows,
+        "mirror_rows": found.mirror_rows,
+        **{kind.value: found.counts[kind] for kind in DifferenceKind},
+        "columns": found.columns,
+        "missing_columns": found.missing_columns,
+        "unexpected_columns": found.unexpected_columns,
+        "differences": differences,
+    }

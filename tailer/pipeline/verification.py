@@ -1,0 +1,153 @@
+"""Verification: whether a mirror equals its source at the version where the mirror is.
+
+The mirror is read as one state, with its version, so the daemon may go on meanwhile. Rows of the source are those of a
+snapshot of that version, with the pipeline's columns and condition, as the destination would hold them. Both are read
+once if they are equal, and twice if not (`tailer.changelog.equal_rows.keyed_difference`).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing, closing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+from anyio import to_thread
+
+from tailer.changelog.equal_rows.keyed_difference import Difference, DifferenceKind, KeyedDifference
+from tailer.engine.port import Engine
+from tailer.errors import TableReplaced
+from tailer.events import METADATA_FIELDS, ChangeBatch, joined_rows
+from tailer.pipeline.policy import Policy
+from tailer.plan import ChangePlan
+from tailer.sink import MirrorRows, table_of
+from tailer.table_log import TableLog
+
+__all__ = ["Verification", "verify"]
+
+_CHUNK_ROWS: Final = 2**16
+_CHUNK_BYTES: Final = 16 * 2**20
+_METADATA: Final = frozenset(each.name for each in METADATA_FIELDS)
+
+_Take = Callable[[Sequence[pa.RecordBatch]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The result. `version`: of both. If columns are `missing_columns` or `unexpected_columns`, no rows were compared.
+
+    `source_rows`, `mirror_rows`: how many there are. `counts`: of differences. `columns`: in how many rows that both
+    have each column differs. `differences`: the first ones.
+    """
+
+    version: int
+    missing_columns: tuple[str, ...] = ()
+    unexpected_columns: tuple[str, ...] = ()
+    source_rows: int = 0
+    mirror_rows: int = 0
+    counts: dict[DifferenceKind, int] = field(default_factory=lambda: dict.fromkeys(DifferenceKind, 0))
+    columns: dict[str, int] = field(default_factory=dict)
+    differences: tuple[Difference, ...] = ()
+
+    @property
+    def is_equal(self) -> bool:
+        """Return whether the mirror equals the source."""
+        return not (self.missing_columns or self.unexpected_columns or any(self.counts.values()))
+
+
+async def verify(mirror: MirrorRows, table: TableLog, engine: Engine, policy: Policy, limit: int) -> Verification:
+    """Compare `mirror` with `table`. `policy`: of the pipeline. At most `limit` differences are returned.
+
+    Raises `TableReplaced` if the mirror is one of another table, what the table, the engine and the mirror raise, and
+    `ScratchUnavailable`.
+    """
+    source = _Source(table, mirror, engine, policy)
+    columns = await source.columns()
+    missing = tuple(each for each in columns if each not in mirror.columns)
+    unexpected = tuple(each for each in mirror.columns if each not in columns)
+    if missing or unexpected:
+        return Verification(mirror.version, missing, unexpected)
+    with closing(KeyedDifference(mirror.columns, mirror.key)) as difference:
+        source_rows = await source.read(partial(difference.add, is_source=True))
+        mirror_rows = await _read_mirror(mirror, partial(difference.add, is_source=False))
+        found = Verification(mirror.version, source_rows=source_rows, mirror_rows=mirror_rows)
+        if not await to_thread.run_sync(difference.begin_second_pass):
+            return found
+        await source.read(partial(difference.keep, is_source=True))
+        await _read_mirror(mirror, partial(difference.keep, is_source=False))
+        return await to_thread.run_sync(_with_differences, found, difference, limit)
+
+
+def _with_differences(found: Verification, difference: KeyedDifference, limit: int) -> Verification:
+    counts, rows = difference.pair(), (found.source_rows, found.mirror_rows)
+    return Verification(
+        found.version, (), (), *rows, counts, difference.column_counts(), tuple(difference.first(limit))
+    )
+
+
+async def _read_mirror(mirror: MirrorRows, take: _Take) -> int:
+    """Give all rows of the mirror to `take`, in chunks. Return how many there are."""
+    rows = mirror.rows()
+    count = 0
+    while chunk := await to_thread.run_sync(_next_chunk, rows):
+        count += sum(map(len, chunk))
+        await to_thread.run_sync(take, chunk)
+    return count
+
+
+def _next_chunk(rows: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    found: list[pa.RecordBatch] = []
+    count = size = 0
+    while count < _CHUNK_ROWS and size < _CHUNK_BYTES and (batch := next(rows, None)) is not None:
+        found.append(batch)
+        count += len(batch)
+        size += batch.nbytes
+    return found
+
+
+class _Source:
+    """The rows of the source, as the mirror would hold them."""
+
+    def __init__(self, table: TableLog, mirror: MirrorRows, engine: Engine, policy: Policy) -> None:
+        self._table = table
+        self._mirror = mirror
+        self._engine = engine
+        self._policy = policy
+
+    async def columns(self) -> list[str]:
+        """Return the columns of the source. Raises `TableReplaced`."""
+        async with aclosing(self._table.snapshot_plans(self._mirror.version)) as pages:
+            page = await anext(pages)
+        mirrored = table_of(self._mirror.app_id)
+        if mirrored != page.table_id and mirrored not in await self._table.ids(-1):
+            raise TableReplaced(self._table.uri, page.version, mirrored, page.table_id)
+        return [each for each in self._policy.shape(page).schema.names if each not in _METADATA]
+
+    async def read(self, take: _Take) -> int:
+        """Give all rows to `take`, in chunks. Return how many there are."""
+        count = 0
+        async with aclosing(self._table.snapshot_plans(self._mirror.version)) as pages:
+            async for page in pages:
+                count += await self._read_page(self._policy.shape(page), take)
+        return count
+
+    async def _read_page(self, plan: ChangePlan, take: _Take) -> int:
+        waiting: list[ChangeBatch] = []
+        total = count = size = 0
+        async with self._engine.run(plan) as batches:
+            async for batch in batches:
+                waiting.append(batch)
+                count += len(batch)
+                size += batch.size_bytes
+                if count >= _CHUNK_ROWS or size >= _CHUNK_BYTES:
+                    await to_thread.run_sync(self._give, waiting, take)
+                    total += count
+                    waiting, count, size = [], 0, 0
+        if waiting:
+            await to_thread.run_sync(self._give, waiting, take)
+        return total + count
+
+    def _give(self, batches: Sequence[ChangeBatch], take: _Take) -> None:
+        rows = self._mirror.as_stored(joined_rows(batches))
+        while chunk := _next_chunk(rows):
+            take(chunk)
