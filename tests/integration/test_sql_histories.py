@@ -1,5 +1,7 @@
 """Recorded histories mirrored into databases: after each transaction, the table has Spark's rows of that version.
 
+At the end, `tailer.pipeline.verification` finds no difference, either.
+
 A mirror that cannot follow a change of the columns says so, and another one begins with a snapshot of that version.
 """
 
@@ -19,6 +21,7 @@ from tailer.engine.local import LocalEngine
 from tailer.errors import ChangesUnavailable, SinkRejected, TailerError
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.limits import Limits
+from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.sink import Progress, SinkTransaction, SinkWrapper, TransactionWrapper
 from tailer.start import Start, StartKind
@@ -30,7 +33,15 @@ from tailer_sinks.testing.suite import row_text
 from tests.support.histories.schema_evolution import EVOLVING
 from tests.support.oracle.recorded import HISTORIES, RecordedTable, read
 from tests.support.servers.postgres import Postgres
-from tests.support.sql import Database, DuckDbDatabase, PostgresDatabase, SqliteDatabase, mirrored, rows_in
+from tests.support.sql import (
+    Database,
+    DuckDbDatabase,
+    PostgresDatabase,
+    SqliteDatabase,
+    mirrored,
+    rows_in,
+    verified,
+)
 
 WRITTEN: Final = sorted(HISTORIES.glob("*.tar.xz"))
 # Why a mirror of a table with a key cannot follow a version.
@@ -108,6 +119,10 @@ def mirror(recorded: RecordedTable, new_database: Callable[[], Database], limits
     assert reached > 0, "no version"
 
 
+def open_log(recorded: RecordedTable) -> DeltaTableLog:
+    return DeltaTableLog(LocalStore(recorded.path), allowed_roots=("/",))
+
+
 def mirrored_from(
     recorded: RecordedTable, first: int, key: str, database: Database, limits: Limits
 ) -> tuple[list[int], TailerError | None]:
@@ -124,15 +139,19 @@ def mirrored_from(
         assert not found - wanted, recorded.where(version, f"superfluous: {list(found - wanted)[:3]}")
         assert not wanted - found, recorded.where(version, f"missing: {list(wanted - found)[:3]}")
 
-    sink = Judged(SqlSink.configure("m", {**database.options, "key": [key]}), judge)
+    inner = SqlSink.configure("m", {**database.options, "key": [key]})
+    sink = Judged(inner, judge)
 
     async def run() -> None:
-        log = DeltaTableLog(LocalStore(recorded.path), allowed_roots=("/",))
+        log = open_log(recorded)
         start, end = (Start(StartKind.VERSION, version) for version in (first, recorded.last))
         engine = ChangelogEngine(LocalEngine(), PairingRules())
         try:
             await row_pipeline("m", log, sink, engine, TimerWake(), start, end, limits=limits).run()
         finally:
+            if versions:
+                found = await verified(inner, "m", open_log(recorded), Policy())
+                assert found.is_equal, recorded.where(found.version, str(found))
             await sink.aclose()
 
     try:

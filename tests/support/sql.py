@@ -15,9 +15,13 @@ import duckdb
 import psycopg
 import pyarrow as pa
 
+from tailer.engine.local import LocalEngine
 from tailer.events import METADATA_FIELDS, ChangeBatch, Gap, SchemaChange
+from tailer.pipeline.policy import Policy
+from tailer.pipeline.verification import Verification, verify
 from tailer.plan import Position
 from tailer.sink import Progress
+from tailer.table_log import TableLog
 from tailer_sinks.sql.databases.dialect import column_list, quoted
 from tailer_sinks.sql.databases.texts import holds_json
 from tailer_sinks.sql.records import schema_from_text
@@ -36,6 +40,7 @@ __all__ = [
     "mirrored",
     "opened",
     "rows_in",
+    "verified",
     "waiting_in",
 ]
 
@@ -305,3 +310,11 @@ async def deliver(
         for each in items:
             await (transaction.write(each) if isinstance(each, ChangeBatch) else transaction.announce(each))
         await transaction.commit(Progress(app_id, at or Position.end(items[-1].version)))
+
+
+async def verified(sink: SqlSink, pipeline: str, table: TableLog, policy: Policy, limit: int = 100) -> Verification:
+    """Compare the mirror of a sink with its source."""
+    opened = sink.open_mirror(pipeline)
+    assert opened is not None
+    async with opened as mirror:
+        return await verify(mirror, table, LocalEngine(), policy, limit)
