@@ -1,6 +1,10 @@
 """`tailer verify`: a mirror equals its source at its version, and each planted difference is found and named."""
 
 import json
+import os
+import subprocess
+import sys
+import time
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -11,6 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from tailer.__main__ import ALLOCATOR
 from tailer.changelog.equal_rows.keyed_difference import Difference
 from tailer.engine.local import LocalEngine
 from tailer.errors import FileVacuumed, SinkRejected, TableReplaced
@@ -27,6 +32,7 @@ from tailer_sinks.sql.sink import SqlSink
 from tests.support.daemon.commands import Orders, tailer
 from tests.support.sql import Database, SqliteDatabase, batch, deliver, mirrored, opened, verified
 
+LIMIT_MB: Final = 500
 SCHEMA: Final = pa.schema(
     [
         ("id", pa.int64()),
@@ -88,7 +94,7 @@ def values(number: int) -> dict[str, Any]:
         "ratio": 0.0 if number == 5 else number / 10,
         "small": number / 10,
         "amount": Decimal(number) + Decimal("0.25"),
-        "data": b"\0" * number,
+        "data": b"\0" * (number % 100),
         "day": date(2026, 3, 1),
         "moment": datetime(2026, 3, 1, 12, tzinfo=UTC) + timedelta(seconds=number),
         "tags": ["a", "b"],
@@ -290,3 +296,36 @@ def test_a_pipeline_that_is_not_there_is_named(tmp_path: Path) -> None:
     done = tailer("verify", "order", configured(tmp_path, 'kind = "files"\npath = "out"'))
     assert (done.returncode, done.stdout) == (2, "")
     assert "no pipeline 'order'" in done.stderr
+
+
+# Prints the peak of the process's memory, in kilobytes.
+MEASURED: Final = """
+import resource, sys
+from tailer.__main__ import main
+try:
+    main()
+finally:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
+"""
+
+
+@pytest.mark.long
+def test_a_mirror_all_of_whose_rows_differ_in_bounded_memory(tmp_path: Path) -> None:
+    write(tmp_path / "orders", 300_000)
+    database = SqliteDatabase(tmp_path / "shop.db")
+
+    async def deliver_all() -> None:
+        async with opened(database) as sink:
+            await follow(sink, tmp_path / "orders", 1, Policy())
+
+    anyio.run(deliver_all)
+    database.query("UPDATE orders SET n = n + 1")
+    config = configured(tmp_path, 'kind = "sql"\nurl = "sqlite:///shop.db"\nkey = ["id"]')
+    command = [sys.executable, "-c", MEASURED, "verify", "orders", str(config)]
+    started = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | dict([ALLOCATOR]))
+    assert done.returncode == 5
+    assert "0 missing, 0 unexpected, 300000 different" in done.stdout
+    peak_mb = int(done.stderr.split()[-1]) / 1024
+    print(f"{300_000 / (time.monotonic() - started):.0f} rows/s, peak {peak_mb:.0f} MB")
+    assert peak_mb < LIMIT_MB

@@ -84,9 +84,11 @@ def mirror_rows(stream: Stream, target: Target, pipeline: str) -> Iterator[SqlMi
     with ExitStack() as opened:
         mirror = dialect.connect()
         opened.callback(mirror.close)
+        if not dialect.has_table(mirror, target.table):
+            raise nothing
         scratch = dialect.connect()
         opened.callback(scratch.close)
-        opened.enter_context(mirror.one_state())
+        opened.enter_context(mirror.one_state(dialect.name_of(target.table)))
         record = stream.record(mirror, target, pipeline)
         if record is None:
             raise nothing

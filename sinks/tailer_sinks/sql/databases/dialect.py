@@ -66,8 +66,11 @@ class Connection(Protocol):
         """Begin a transaction, committed at the end of the block. Raises `CommitUnknown` if that has no answer."""
         ...
 
-    def one_state(self) -> AbstractContextManager[None]:
-        """Begin a transaction that only reads, and sees no later commit. Other connections go on."""
+    def one_state(self, table: str) -> AbstractContextManager[None]:
+        """Begin a transaction that only reads, and sees no later commit. `table`: a quoted name, of one to be read.
+
+        Other connections may change its rows. Its columns stay.
+        """
         ...
 
     def interrupt(self) -> None:

@@ -191,9 +191,11 @@ class _PostgreSqlConnection:
             raise CommitUnknown(self._name, error.reason) from error
 
     @contextmanager
-    def one_state(self) -> Iterator[None]:
+    def one_state(self, table: str) -> Iterator[None]:
         self.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
+            # Before the first query, which decides the state: a table that is rewritten later would seem to be empty.
+            self.execute(f"LOCK TABLE {table} IN ACCESS SHARE MODE")
             yield
         finally:
             with suppress(SinkError):

@@ -174,7 +174,7 @@ class _SqliteConnection:
             raise
 
     @contextmanager
-    def one_state(self) -> Iterator[None]:
+    def one_state(self, table: str) -> Iterator[None]:
         self.execute("BEGIN")  # the first statement that reads decides which state it is
         try:
             yield

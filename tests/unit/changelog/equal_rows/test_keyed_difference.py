@@ -1,0 +1,90 @@
+"""The difference of two tables by key, against plain Python, in one pass over equal tables and in two over others."""
+
+import random
+from collections import Counter
+from contextlib import closing
+
+import pyarrow as pa
+import pytest
+
+from tailer.changelog.equal_rows.keyed_difference import Difference, DifferenceKind, KeyedDifference
+
+COLUMNS = ("id", "name", "place")
+Row = tuple[str | None, ...]
+
+
+def batches(rows: list[Row], size: int = 7) -> list[pa.RecordBatch]:
+    parts = [rows[at : at + size] for at in range(0, len(rows), size)]
+    return [
+        pa.record_batch([pa.array(each, pa.large_string()) for each in zip(*part, strict=True)], list(COLUMNS))
+        for part in parts
+    ]
+
+
+def compared(
+    source: list[Row], mirror: list[Row], key: tuple[str, ...] = ("id",)
+) -> tuple[list[int], dict[str, int], list[Difference]]:
+    """Return the counts of differences by kind, those by column, and the differences."""
+    with closing(KeyedDifference(COLUMNS, key)) as difference:
+        for each in batches(source):
+            difference.add([each], is_source=True)
+        difference.add(batches(mirror), is_source=False)
+        if not difference.begin_second_pass():
+            return [0, 0, 0], {}, []
+        for each in batches(source):
+            difference.keep([each], is_source=True)
+        difference.keep(batches(mirror), is_source=False)
+        counts = difference.pair()
+        assert list(counts) == list(DifferenceKind)
+        return list(counts.values()), difference.column_counts(), difference.first(1000)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_tables(seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311 - not for secrets
+    source: dict[str, Row] = {str(number): (str(number), f"n{number}", None) for number in range(60)}
+    mirror = dict(source)
+    for number in chance.sample(range(60), 20):
+        kind = chance.choice(["gone", "name", "place", "new"])
+        if kind == "gone":
+            mirror.pop(str(number))
+        elif kind == "new":
+            source.pop(str(number))
+        else:
+            mirror[str(number)] = (str(number), "x", None) if kind == "name" else (str(number), f"n{number}", "")
+    counts, columns, found = compared(list(source.values()), list(mirror.values()))
+    both = {key for key in source if key in mirror and source[key] != mirror[key]}
+    assert counts == [len(source.keys() - mirror.keys()), len(mirror.keys() - source.keys()), len(both)]
+    assert columns == dict(
+        Counter(
+            name
+            for key in both
+            for name, ours, theirs in zip(COLUMNS, source[key], mirror[key], strict=True)
+            if ours != theirs
+        )
+    )
+    keys = [int((each.source or each.mirror or {})["id"] or 0) for each in found]
+    assert keys == sorted(map(int, both | (source.keys() ^ mirror.keys())))
+
+
+def test_equal_tables_in_any_order_need_one_pass() -> None:
+    rows: list[Row] = [(str(number), "é\0\n", None) for number in range(100)]
+    assert compared(rows, rows[::-1]) == ([0, 0, 0], {}, [])
+
+
+def test_a_row_that_is_there_twice() -> None:
+    rows: list[Row] = [("1", "a", None), ("2", "b", None)]
+    assert compared([*rows, rows[0]], rows)[0] == [1, 0, 0]
+    assert compared([*rows, ("1", "c", None)], rows)[0] == [1, 0, 0]
+    assert compared([*rows, ("1", "c", None)], [*rows, ("1", "d", None)])[0] == [0, 0, 1]
+
+
+def test_null_and_no_text_and_the_bounds_of_columns_differ() -> None:
+    assert compared([("1", None, "")], [("1", "", None)])[:2] == ([0, 0, 1], {"name": 1, "place": 1})
+    assert compared([("1", "ab", "c")], [("1", "a", "bc")])[1] == {"name": 1, "place": 1}
+
+
+def test_a_key_of_several_columns() -> None:
+    source: list[Row] = [("1", "a", "x"), ("1", "b", "y")]
+    mirror: list[Row] = [("1", "a", "y"), ("1", "b", "x")]
+    assert compared(source, mirror, ("id", "name"))[:2] == ([0, 0, 2], {"place": 2})
