@@ -41,7 +41,7 @@ def compared(
 
 @pytest.mark.parametrize("seed", range(5))
 def test_random_tables(seed: int) -> None:
-    chance = random.Random(seed)  # noqa: S311 - not for secrets
+    chance = random.Random(seed)
     source: dict[str, Row] = {str(number): (str(number), f"n{number}", None) for number in range(60)}
     mirror = dict(source)
     for number in chance.sample(range(60), 20):
