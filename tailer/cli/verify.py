@@ -1,6 +1,11 @@
-"""`tailer verify`: prove that a mirror equals its source, or list the differences."""
+"""`tailer verify`: prove that a mirror equals its source, or list the differences, and repair them."""
 
 import json
+import time
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,8 +19,10 @@ from tailer.config.tables import open_files
 from tailer.daemon.fleet import with_found_tables
 from tailer.daemon.serve import close_sinks, open_sink
 from tailer.engine.local import LocalEngine
-from tailer.errors import ConfigError
-from tailer.pipeline.verification import Verification, verify
+from tailer.errors import ConfigError, how_to_install
+from tailer.pipeline.verification.comparison import Verification, verify
+from tailer.pipeline.verification.repair import repair
+from tailer.sink import MirrorRows, Sink
 
 __all__ = ["command"]
 
@@ -29,49 +36,89 @@ _REMEDY: Final = 'A sink of kind "sql" with mode = "mirror" can be verified.'
 @click.argument("config", type=click.Path(path_type=Path, readable=False))
 @click.option("--limit", type=click.IntRange(min=0), default=20, show_default=True, help="Differences to list.")
 @click.option("--values", is_flag=True, help="Show the values that differ, not only the key and the columns.")
+@click.option("--repair", "repairs", is_flag=True, help="Rewrite the rows that differ, and compare again.")
+@click.option(
+    "--metrics-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write metrics for Prometheus to this file, such as /var/lib/node_exporter/orders.prom.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document (operations.md).")
-def command(pipeline: str, config: Path, limit: int, values: bool, as_json: bool) -> int:
+def command(
+    pipeline: str,
+    config: Path,
+    limit: int,
+    values: bool,
+    repairs: bool,
+    metrics_file: Path | None,
+    as_json: bool,
+) -> int:
     """Prove that a mirror equals its source.
 
     Compares the table that PIPELINE of CONFIG keeps equal to its source with the source at the version where the table
-    is. The daemon may run meanwhile. Nothing is changed. The exit code is 5 if they differ.
+    is. The daemon may run meanwhile. Nothing is changed without --repair. The exit code is 5 if they differ, also after
+    a repair.
     """
     settings = anyio.run(with_found_tables, load(config))
     known = {each.name: each for each in settings.pipelines}
     if pipeline not in known:
         raise ConfigError("PIPELINE", f"no pipeline {pipeline!r} in {config}", f"There are: {', '.join(known)}.")
     chosen = known[pipeline]
-    found, key = anyio.run(_verify, settings, chosen, limit)
+    if metrics_file is not None and find_spec("prometheus_client") is None:
+        raise ConfigError("--metrics-file", "needs prometheus-client", how_to_install("daemon"))
+    found = anyio.run(_verify, settings, chosen, limit, repairs)
     if as_json:
-        click.echo(json.dumps(_document(chosen, found, key, values)))
+        click.echo(json.dumps(_document(chosen, found, values)))
     else:
-        _print(chosen, found, key, values)
-    return 0 if found.is_equal else DIFFERS
+        for each in found:
+            _print(chosen, each, values)
+        if repairs and found[-1].has_same_columns and not any(each.is_equal or each.rewritten for each in found):
+            click.echo(f"nothing was rewritten: {chosen.name} went on each time; pause it with `tailer pause`")
+    if metrics_file is not None:
+        _write_metrics(metrics_file, chosen, found)
+    return 0 if found[-1].is_equal else DIFFERS
 
 
-async def _verify(settings: Settings, pipeline: PipelineSettings, limit: int) -> tuple[Verification, tuple[str, ...]]:
-    """Return the result, and the key of the mirror."""
+async def _verify(settings: Settings, pipeline: PipelineSettings, limit: int, repairs: bool) -> Sequence[Verification]:
+    """Return the result, and those before it where repairs were tried."""
     sink = open_sink(settings, pipeline)
     try:
-        opened = sink.open_mirror(pipeline.name)
-        if opened is None:
-            reason = f"its sink, of kind {pipeline.sink_kind}, keeps no mirror of the table"
-            raise ConfigError(pipeline.name, reason, _REMEDY)
-        engine = LocalEngine(files=open_files(pipeline.stores))
-        async with opened as mirror:
-            found = await verify(mirror, pipeline.open_table(), engine, pipeline.policy, limit)
-            return found, mirror.key
+        open_mirror = partial(_open_mirror, sink, pipeline)
+        table, engine = pipeline.open_table(), LocalEngine(files=open_files(pipeline.stores))
+        if not repairs:
+            async with open_mirror() as mirror:
+                return [await verify(mirror, table, engine, pipeline.policy, limit)]
+        async with aclosing(repair(open_mirror, table, engine, pipeline.policy, limit)) as verifications:
+            return [each async for each in verifications]
     finally:
         await close_sinks([sink])
 
 
-def _print(pipeline: PipelineSettings, found: Verification, key: tuple[str, ...], values: bool) -> None:
+def _open_mirror(sink: Sink, pipeline: PipelineSettings) -> AbstractAsyncContextManager[MirrorRows]:
+    """Open the mirror. Raises `ConfigError` if the sink keeps none."""
+    opened = sink.open_mirror(pipeline.name)
+    if opened is None:
+        reason = f"its sink, of kind {pipeline.sink_kind}, keeps no mirror of the table"
+        raise ConfigError(pipeline.name, reason, _REMEDY)
+    return opened
+
+
+def _write_metrics(path: Path, pipeline: PipelineSettings, found: Sequence[Verification]) -> None:
+    from tailer.daemon.observe.verified import VerifiedMetrics, write_metrics  # noqa: PLC0415 - its library is an extra
+
+    try:
+        write_metrics(path, VerifiedMetrics(pipeline.name, found, time.time()))
+    except OSError as error:
+        reason = f"cannot write {path}: {error.strerror or error}"
+        raise ConfigError("--metrics-file", reason, "Name a file in a folder that this user may write.") from error
+
+
+def _print(pipeline: PipelineSettings, found: Verification, values: bool) -> None:
     where = f"{pipeline.table} at version {found.version}"
     if found.is_equal:
         click.echo(f"{pipeline.name}: equals {where}: {found.source_rows} rows")
         return
     counts = ", ".join(f"{count} {kind.value}" for kind, count in found.counts.items())
-    if found.missing_columns or found.unexpected_columns:
+    if not found.has_same_columns:
         counts = "it has other columns, so no rows were compared"
     click.echo(f"{pipeline.name}: differs from {where}: {counts}")
     for kind, names in (("missing", found.missing_columns), ("unexpected", found.unexpected_columns)):
@@ -82,9 +129,11 @@ def _print(pipeline: PipelineSettings, found: Verification, key: tuple[str, ...]
     if found.columns:
         click.echo(f"columns that differ: {', '.join(f'{name} ({count})' for name, count in found.columns.items())}")
     for each in found.differences:
-        click.echo(_line(each, key, values))
+        click.echo(_line(each, found.key, values))
     if left := sum(found.counts.values()) - len(found.differences):
         click.echo(f"and {left} more: see --limit")
+    if found.rewritten is not None:
+        click.echo(f"rewritten: {found.rewritten.keys} keys, which have {found.rewritten.rows} rows now")
 
 
 def _line(difference: Difference, key: tuple[str, ...], values: bool) -> str:
@@ -112,15 +161,27 @@ def _key(difference: Difference, key: tuple[str, ...]) -> dict[str, str | None]:
     return {name: row[name] for name in key}
 
 
-def _document(pipeline: PipelineSettings, found: Verification, key: tuple[str, ...], values: bool) -> dict[str, Any]:
-    differences: list[dict[str, Any]] = []
-    for each in found.differences:
-        shown: dict[str, Any] = {"kind": each.kind.value, "key": _key(each, key), "columns": each.columns}
-        differences.append(shown | ({"source": each.source, "mirror": each.mirror} if values else {}))
+def _document(pipeline: PipelineSettings, found: Sequence[Verification], values: bool) -> dict[str, Any]:
+    repaired = [
+        {"keys": each.rewritten.keys, "rows": each.rewritten.rows, **_fields(each, values)}
+        for each in found
+        if each.rewritten is not None
+    ]
     return {
         "format": FORMAT,
         "pipeline": pipeline.name,
         "table": pipeline.table,
+        **_fields(found[-1], values),
+        "repaired": repaired[0] if repaired else None,
+    }
+
+
+def _fields(found: Verification, values: bool) -> dict[str, Any]:
+    differences: list[dict[str, Any]] = []
+    for each in found.differences:
+        shown: dict[str, Any] = {"kind": each.kind.value, "key": _key(each, found.key), "columns": each.columns}
+        differences.append(shown | ({"source": each.source, "mirror": each.mirror} if values else {}))
+    return {
         "version": found.version,
         "equal": found.is_equal,
         "source_rows": found.source_rows,

@@ -33,6 +33,7 @@ from tailer.sink.append import Append, Appendable
 from tailer.sink.ports import (
     AtLeastOnceSink,
     Demands,
+    MirrorRepair,
     MirrorRows,
     Progress,
     ProgressStore,
@@ -49,6 +50,7 @@ __all__ = [
     "Appendable",
     "AtLeastOnceSink",
     "Demands",
+    "MirrorRepair",
     "MirrorRows",
     "Progress",
     "ProgressStore",

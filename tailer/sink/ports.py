@@ -19,6 +19,7 @@ from tailer.stores.stores import Stores
 __all__ = [
     "AtLeastOnceSink",
     "Demands",
+    "MirrorRepair",
     "MirrorRows",
     "Progress",
     "ProgressStore",
@@ -80,6 +81,33 @@ class MirrorRows(Protocol):
         """Yield rows of the source, which have `columns`, as the destination would hold them.
 
         Raises `SinkRejected` for a value that it cannot hold.
+        """
+        ...
+
+    def stored_keys(self, rows: pa.RecordBatch) -> pa.Table:
+        """Return the key of each row of the source, in their order, as the destination would hold it."""
+        ...
+
+    def begin_repair(self) -> "MirrorRepair":
+        """Begin to replace rows."""
+        ...
+
+
+class MirrorRepair(Protocol):
+    """Rows of a mirror that are replaced by rows of the source, all of them in `commit`. Methods block."""
+
+    def remove(self, keys: pa.RecordBatch) -> None:
+        """Remove the rows with these keys, which are as `MirrorRows.rows` yields them."""
+        ...
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Add rows of the source, which have `MirrorRows.columns`, after all rows are removed."""
+        ...
+
+    def commit(self) -> bool:
+        """Replace the rows. Return False, and change nothing, if the mirror's pipeline has committed since it was read.
+
+        Raises `SinkUnavailable`, `SinkRejected` (nothing was changed) or `CommitUnknown`.
         """
         ...
 

@@ -13,7 +13,9 @@ import pytest
 from prometheus_client import generate_latest
 
 from tailer.daemon.monitor import metrics_registry
+from tailer.daemon.observe.verified import VerifiedMetrics
 from tailer.pipeline.status import PipelineState, PipelineStatus
+from tailer.pipeline.verification.comparison import Verification
 from tailer.stores.traffic import Fault
 from tests.deploy.files import DEPLOY, read_yaml
 
@@ -26,10 +28,12 @@ OURS: Final = re.compile(r"\blake_tailer_[a-z_]+")
 
 
 def metrics() -> set[str]:
-    """Return the names of all metrics of the daemon."""
+    """Return the names of all metrics of the daemon, and of `tailer verify`."""
     status = PipelineStatus("orders")
     status.note_start()
-    text = generate_latest(metrics_registry([status])).decode()
+    registry = metrics_registry([status])
+    registry.register(VerifiedMetrics("orders", [Verification(7, ("id",))], at_s=0.0))
+    text = generate_latest(registry).decode()
     named = dict(re.findall(r"^# TYPE (\w+) (\w+)", text, re.MULTILINE))
     parts = {f"{name}_{part}" for name, kind in named.items() if kind == "summary" for part in ("count", "sum")}
     return {*named, *parts}

@@ -1,6 +1,6 @@
 """Recorded histories mirrored into databases: after each transaction, the table has Spark's rows of that version.
 
-At the end, `tailer.pipeline.verification` finds no difference, either.
+At the end, `tailer.pipeline.verification.comparison` finds no difference, either.
 
 A mirror that cannot follow a change of the columns says so, and another one begins with a snapshot of that version.
 """

@@ -2,142 +2,34 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
 from tailer.__main__ import ALLOCATOR
-from tailer.changelog.equal_rows.keyed_difference import Difference
 from tailer.engine.local import LocalEngine
 from tailer.errors import FileVacuumed, SinkRejected, TableReplaced
-from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.policy import Policy
-from tailer.pipeline.row_delivery import row_pipeline
-from tailer.pipeline.verification import Verification, verify
+from tailer.pipeline.verification.comparison import verify
 from tailer.plan import Position
 from tailer.sink import app_id_of
-from tailer.start import Start, StartKind
-from tailer.stores.local import LocalStore
-from tailer.stores.wakeup import TimerWake
-from tailer_sinks.sql.sink import SqlSink
 from tests.support.daemon.commands import Orders, tailer
+from tests.support.mirrors import PLANTED, configured, drop_primary_key, follow, found, key_of, log_of, plant, write
 from tests.support.sql import Database, SqliteDatabase, batch, deliver, mirrored, opened, verified
 
 LIMIT_MB: Final = 500
-SCHEMA: Final = pa.schema(
-    [
-        ("id", pa.int64()),
-        ("code", pa.string()),
-        ("flag", pa.bool_()),
-        ("n", pa.int32()),
-        ("ratio", pa.float64()),
-        ("small", pa.float32()),
-        ("amount", pa.decimal128(12, 2)),
-        ("data", pa.binary()),
-        ("day", pa.date32()),
-        ("moment", pa.timestamp("us", "UTC")),
-        ("tags", pa.list_(pa.string())),
-        ("attr", pa.struct([("a", pa.int64()), ("b", pa.string())])),
-        ("props", pa.map_(pa.string(), pa.int64())),
-    ]
-)
-# What is done to the mirror, and the differences that must be found for it: the kind, the key and the columns.
-PLANTED: Final[dict[str, tuple[str, list[tuple[str, int, str]]]]] = {
-    "a row is missing": ("DELETE FROM orders WHERE id = 3", [("missing", 3, "")]),
-    "a row is superfluous": ("INSERT INTO orders (id, code) VALUES (1000, 'x')", [("unexpected", 1000, "")]),
-    "the last digit of a decimal": ("amount = '4.26' WHERE id = 4", [("different", 4, "amount")]),
-    "minus zero": ("ratio = '-0' WHERE id = 5", [("different", 5, "ratio")]),
-    "an empty text for null": ("code = '' WHERE id = 6", [("different", 6, "code")]),
-    "null for an empty text": ("code = NULL WHERE id = 7", [("different", 7, "code")]),
-    "two rows are swapped": (
-        "code = CASE id WHEN 8 THEN 'c9' ELSE 'c8' END WHERE id IN (8, 9)",
-        [("different", 8, "code"), ("different", 9, "code")],
-    ),
-    "another key": ("id = 2000 WHERE id = 10", [("missing", 10, ""), ("unexpected", 2000, "")]),
-    "a row of an earlier version": ("n = 11 WHERE id = 11", [("different", 11, "n")]),
-    "a trailing blank": ("code = 'c12 ' WHERE id = 12", [("different", 12, "code")]),
-    "upper case": ("code = 'C13' WHERE id = 13", [("different", 13, "code")]),
-    "a boolean": ("flag = NOT flag WHERE id = 14", [("different", 14, "flag")]),
-    "an integer": ("n = n + 1 WHERE id = 15", [("different", 15, "n")]),
-    "the last bit of a double": ("ratio = 1.6000000000000003 WHERE id = 16", [("different", 16, "ratio")]),
-    "the last bit of a float": ("small = 1.7000002 WHERE id = 17", [("different", 17, "small")]),
-    "bytes": ("data = {bytes} WHERE id = 18", [("different", 18, "data")]),
-    "a day": ("day = '2026-03-02' WHERE id = 19", [("different", 19, "day")]),
-    "a microsecond": ("moment = '2026-03-01T12:00:20.000001Z' WHERE id = 20", [("different", 20, "moment")]),
-    "the order of a list": ("""tags = '["b","a"]' WHERE id = 21""", [("different", 21, "tags")]),
-    "null in a list": ("""tags = '["a","b",null]' WHERE id = 22""", [("different", 22, "tags")]),
-    "a field of a struct": ("""attr = '{{"a":23,"b":"y"}}' WHERE id = 23""", [("different", 23, "attr")]),
-    "a number as text in a struct": ("""attr = '{{"a":"24","b":"x"}}' WHERE id = 24""", [("different", 24, "attr")]),
-    "a value of a map": ("""props = '{{"k":26}}' WHERE id = 25""", [("different", 25, "props")]),
-    "an entry without value": ("""props = '{{"k":26,"l":null}}' WHERE id = 26""", [("different", 26, "props")]),
-    "two columns": ("code = 'x', flag = NULL WHERE id = 27", [("different", 27, "code flag")]),
-    "the order of fields": ("""attr = '{{ "b": "x", "a": 28 }}' WHERE id = 28""", []),
-    "a field that is null, or not there": ("""attr = '{{"b":"x"}}' WHERE id = 29""", []),
-}
-
-
-def values(number: int) -> dict[str, Any]:
-    return {
-        "id": number,
-        "code": {6: None, 7: ""}.get(number, f"c{number}"),
-        "flag": number % 2 == 0,
-        "n": number,
-        "ratio": 0.0 if number == 5 else number / 10,
-        "small": number / 10,
-        "amount": Decimal(number) + Decimal("0.25"),
-        "data": b"\0" * (number % 100),
-        "day": date(2026, 3, 1),
-        "moment": datetime(2026, 3, 1, 12, tzinfo=UTC) + timedelta(seconds=number),
-        "tags": ["a", "b"],
-        "attr": {"a": None if number == 29 else number, "b": "x"},
-        "props": [("k", number)],
-    }
-
-
-def write(path: Path, count: int = 40) -> None:
-    """Write a table of two versions, of which the second one changes a row."""
-    rows = [values(number) for number in range(1, count + 1)]
-    write_deltalake(path, pa.Table.from_pylist(rows, SCHEMA))
-    DeltaTable(path).update(updates={"n": "n + 1000"}, predicate="id = 11")
 
 
 def vacuum(path: Path) -> None:
     DeltaTable(path).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
-
-
-def log_of(path: Path) -> DeltaTableLog:
-    return DeltaTableLog(LocalStore(path), allowed_roots=("/",))
-
-
-async def follow(sink: SqlSink, path: Path, last: int, policy: Policy) -> None:
-    """Mirror a table up to version `last`."""
-    start, end = Start(StartKind.EARLIEST), Start(StartKind.VERSION, last)
-    await row_pipeline("orders", log_of(path), sink, LocalEngine(), TimerWake(), start, end, policy).run()
-
-
-def found(verification: Verification) -> set[tuple[str, int, str]]:
-    return {(each.kind.value, key_of(each), " ".join(each.columns)) for each in verification.differences}
-
-
-def key_of(difference: Difference) -> int:
-    row = difference.source or difference.mirror or {}
-    return int(row["id"] or 0)
-
-
-def plant(database: Database, statement: str) -> None:
-    text = statement.format(bytes="X'01'" if isinstance(database, SqliteDatabase) else "'\\x01'::bytea")
-    if "-0" in text and isinstance(database, SqliteDatabase):
-        text = text.replace("'-0'", "-1e-200 * 1e-200")  # a literal would be zero
-    database.query(text if text.startswith(("DELETE", "INSERT")) else f"UPDATE orders SET {text}")
 
 
 @pytest.mark.anyio
@@ -146,16 +38,32 @@ async def test_each_planted_difference_is_found_and_named(database: Database, tm
     async with opened(database) as sink:
         await follow(sink, tmp_path / "orders", 1, Policy())
         equal = await verified(sink, "orders", log_of(tmp_path / "orders"), Policy())
-        assert (equal.is_equal, equal.version, equal.source_rows, equal.mirror_rows) == (True, 1, 40, 40)
-        for statement, _ in PLANTED.values():
-            plant(database, statement)
+        assert (equal.is_equal, equal.version, equal.source_rows, equal.mirror_rows) == (True, 1, 50, 50)
+        await anyio.to_thread.run_sync(plant, database, *PLANTED)
         result = await verified(sink, "orders", log_of(tmp_path / "orders"), Policy())
-        assert found(result) == {each for _, wanted in PLANTED.values() for each in wanted}
-        assert list(result.counts.values()) == [2, 2, 23]
-        assert (result.source_rows, result.mirror_rows) == (40, 40)
-        assert result.columns["code"] == 7
+        wanted = [each for _, differences in PLANTED.values() for each in differences]
+        assert found(result) == set(wanted)
+        assert len(wanted) >= 40
+        assert list(result.counts.values()) == [2, 2, len(wanted) - 4]
+        assert (result.source_rows, result.mirror_rows) == (50, 50)
+        assert result.columns["code"] == sum("code" in columns for _, _, columns in wanted)
         few = await verified(sink, "orders", log_of(tmp_path / "orders"), Policy(), limit=2)
         assert (few.counts, [key_of(each) for each in few.differences]) == (result.counts, [3, 4])
+
+
+@pytest.mark.anyio
+async def test_rows_with_the_same_key_are_found(database: Database, tmp_path: Path) -> None:
+    await anyio.to_thread.run_sync(write, tmp_path / "orders")
+    async with opened(database) as sink:
+        await follow(sink, tmp_path / "orders", 1, Policy())
+        drop_primary_key(database)
+        database.query("INSERT INTO orders SELECT * FROM orders WHERE id IN (3, 4)")
+        database.query("INSERT INTO orders (id, code) VALUES (5, 'another')")
+        database.query("UPDATE orders SET code = 'another' WHERE id = 4")
+        result = await verified(sink, "orders", log_of(tmp_path / "orders"), Policy())
+        unexpected = {("unexpected", key, "") for key in (3, 4, 5)}
+        assert found(result) == unexpected | {("different", 4, "code")}
+        assert (result.source_rows, result.mirror_rows) == (50, 53)
 
 
 @pytest.mark.anyio
@@ -177,7 +85,7 @@ async def test_rows_and_columns_of_the_pipeline_are_compared(database: Database,
     async with opened(database) as sink:
         await follow(sink, tmp_path / "orders", 1, policy)
         result = await verified(sink, "orders", log_of(tmp_path / "orders"), policy)
-        assert (result.is_equal, result.source_rows) == (True, 10)
+        assert (result.is_equal, result.source_rows) == (True, 20)
         other = await verified(sink, "orders", log_of(tmp_path / "orders"), Policy(columns=("id", "n")))
         assert (other.missing_columns, other.unexpected_columns) == (("n",), ("code",))
         assert not other.is_equal
@@ -234,13 +142,6 @@ async def test_what_cannot_be_compared_is_named(database: Database, tmp_path: Pa
             await verified(sink, "orders", log_of(orders.path), Policy())
 
 
-def configured(folder: Path, sink: str) -> Path:
-    """Write a configuration, with a mirror of the table `orders` at version 0 if `sink` is one."""
-    config = folder / "tailer.toml"
-    config.write_text(f'[pipelines.orders]\ntable = "orders"\n[pipelines.orders.sink]\n{sink}\n')
-    return config
-
-
 def test_the_command_says_what_differs_and_ends_with_5(tmp_path: Path) -> None:
     orders = Orders(tmp_path / "orders")
     orders.insert(1, 2, 3)
@@ -272,9 +173,68 @@ def test_the_command_says_what_differs_and_ends_with_5(tmp_path: Path) -> None:
         'missing: id = "2": amount = "3.0"',
     ]
     done = tailer("verify", "orders", config, "--json")
-    document = json.loads(done.stdout)
-    assert (done.returncode, document["equal"], document["missing"]) == (5, False, 1)
-    assert document["differences"][0] == {"kind": "different", "key": {"id": "1"}, "columns": ["amount"]}
+    assert (done.returncode, done.stderr) == (5, "")
+    document: dict[str, Any] = {
+        "format": 1,
+        "pipeline": "orders",
+        "table": str(orders.path),
+        "version": 0,
+        "equal": False,
+        "source_rows": 3,
+        "mirror_rows": 2,
+        "missing": 1,
+        "unexpected": 0,
+        "different": 1,
+        "columns": {"amount": 1},
+        "missing_columns": [],
+        "unexpected_columns": [],
+        "differences": [
+            {"kind": "different", "key": {"id": "1"}, "columns": ["amount"]},
+            {"kind": "missing", "key": {"id": "2"}, "columns": []},
+        ],
+        "repaired": None,
+    }
+    assert json.loads(done.stdout) == document
+    done = tailer("verify", "orders", config, "--json", "--values", "--limit", 1)
+    one = {"source": {"id": "1", "amount": "1.5"}, "mirror": {"id": "1", "amount": "9.5"}}
+    assert json.loads(done.stdout)["differences"] == [document["differences"][0] | one]
+
+
+def test_the_metrics_are_in_a_file(tmp_path: Path) -> None:
+    orders = Orders(tmp_path / "orders")
+    orders.insert(1, 2, 3)
+    database, page = SqliteDatabase(tmp_path / "shop.db"), tmp_path / "orders.prom"
+
+    async def deliver_all() -> None:
+        async with opened(database) as sink:
+            await follow(sink, orders.path, 0, Policy())
+
+    anyio.run(deliver_all)
+    config = configured(tmp_path, 'kind = "sql"\nurl = "sqlite:///shop.db"\nkey = ["id"]')
+    database.query("UPDATE orders SET amount = 9.5 WHERE id = 1")
+    before_s = time.time()
+    assert tailer("verify", "orders", config, "--metrics-file", page).returncode == 5
+    lines = re.findall(r"^(lake_tailer_\S+) (\S+)$", page.read_text(), re.MULTILINE)
+    values = {name: float(value) for name, value in lines}
+    assert before_s - 1 < values.pop('lake_tailer_verify_timestamp_seconds{pipeline="orders"}') < time.time() + 1
+    assert values == {
+        'lake_tailer_verify_equal{pipeline="orders"}': 0,
+        'lake_tailer_verify_version{pipeline="orders"}': 0,
+        'lake_tailer_verify_rows{pipeline="orders"}': 3,
+        'lake_tailer_verify_differences{kind="missing",pipeline="orders"}': 0,
+        'lake_tailer_verify_differences{kind="unexpected",pipeline="orders"}': 0,
+        'lake_tailer_verify_differences{kind="different",pipeline="orders"}': 1,
+        'lake_tailer_verify_repaired{kind="missing",pipeline="orders"}': 0,
+        'lake_tailer_verify_repaired{kind="unexpected",pipeline="orders"}': 0,
+        'lake_tailer_verify_repaired{kind="different",pipeline="orders"}': 0,
+    }
+    assert tailer("verify", "orders", config, "--repair", "--metrics-file", page).returncode == 0
+    assert 'lake_tailer_verify_equal{pipeline="orders"} 1.0' in page.read_text()
+    assert 'lake_tailer_verify_differences{kind="different",pipeline="orders"} 0.0' in page.read_text()
+    assert 'lake_tailer_verify_repaired{kind="different",pipeline="orders"} 1.0' in page.read_text()
+    done = tailer("verify", "orders", config, "--metrics-file", tmp_path / "none" / "orders.prom")
+    assert (done.returncode, done.stdout.splitlines()) == (2, [f"orders: equals {orders.path} at version 0: 3 rows"])
+    assert "cannot write" in done.stderr
 
 
 @pytest.mark.parametrize(

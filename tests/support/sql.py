@@ -18,7 +18,7 @@ import pyarrow as pa
 from tailer.engine.local import LocalEngine
 from tailer.events import METADATA_FIELDS, ChangeBatch, Gap, SchemaChange
 from tailer.pipeline.policy import Policy
-from tailer.pipeline.verification import Verification, verify
+from tailer.pipeline.verification.comparison import Verification, verify
 from tailer.plan import Position
 from tailer.sink import Progress
 from tailer.table_log import TableLog

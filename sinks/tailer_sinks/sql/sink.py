@@ -15,10 +15,10 @@ from tailer_sinks.sql.append import ChangeLog
 from tailer_sinks.sql.databases.dialect import Dialect
 from tailer_sinks.sql.databases.sqlite import Sqlite
 from tailer_sinks.sql.mirror import Mirror
-from tailer_sinks.sql.mirror_rows import mirror_rows
 from tailer_sinks.sql.options import DUCKDB, Options, file_of, password_of, read
 from tailer_sinks.sql.stream import Stream
 from tailer_sinks.sql.target import Target
+from tailer_sinks.sql.verification.mirror_rows import mirror_rows
 from tailer_sinks.sql.work import Work, reset
 
 __all__ = ["SqlSink"]

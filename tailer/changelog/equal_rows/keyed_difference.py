@@ -53,11 +53,14 @@ WITH counted AS (
     SELECT *, row_number() OVER (PARTITION BY key_print, side ORDER BY row_print, copy) AS nth
     FROM counted WHERE side * surplus > 0 AND copy <= abs(surplus)
 )
-SELECT {pairs}, source.side IS NOT NULL AS in_source, mirror.side IS NOT NULL AS in_mirror
+SELECT {pairs}, coalesce(source.key_print, mirror.key_print) AS key_print,
+    source.side IS NOT NULL AS in_source, mirror.side IS NOT NULL AS in_mirror
 FROM (SELECT * FROM left_over WHERE side = 1) AS source
 FULL JOIN (SELECT * FROM left_over WHERE side = -1) AS mirror
 ON source.key_print = mirror.key_print AND source.nth = mirror.nth
 """
+_FIND: Final = "SELECT number FROM chunk WHERE {key} IN (SELECT key_print FROM pairs) ORDER BY number"
+_KEYS_AT_ONCE: Final = 2**16
 
 
 class DifferenceKind(StrEnum):
@@ -86,8 +89,8 @@ class Difference:
 class KeyedDifference:
     """Compares the rows of two tables with `columns`, identified by `key`. Not thread-safe.
 
-    `add` all rows of both tables. If `begin_second_pass` says so, give all rows to `keep`, and call `pair`. The methods
-    raise `ScratchUnavailable` where spilling to disk fails.
+    `add` all rows of both tables. If `begin_second_pass` says so, give all rows to `keep`, and call `pair`. What comes
+    below it tells of the differences. The methods raise `ScratchUnavailable` where spilling to disk fails.
     """
 
     def __init__(self, columns: Sequence[str], key: Sequence[str], memory_bytes: int = MEMORY_BYTES) -> None:
@@ -165,6 +168,19 @@ class KeyedDifference:
             ).fetchall()
             return [self._difference(*row) for row in found]
 
+    def differing_keys(self) -> Iterator[pa.RecordBatch]:
+        """Yield the keys of all differences, each once. Take all of them before the next call of another method."""
+        keys = ", ".join(f"coalesce(source_{each}, mirror_{each})" for each in self._key)
+        with self._translated():
+            yield from self._database.sql(f"SELECT DISTINCT {keys} FROM pairs").to_arrow_reader(_KEYS_AT_ONCE)
+
+    def find(self, keys: pa.Table) -> pa.Array:
+        """Return the indices of those of `keys`, at least one, that differ."""
+        numbered = pa.table([*keys.columns, pa.array(range(len(keys)))], [*self._key, "number"])
+        with self._registered(numbered):
+            found = self._database.execute(_FIND.format(**self._prints)).fetchall()
+        return pa.array([number for (number,) in found], pa.int64())
+
     def _difference(self, in_source: bool, in_mirror: bool, *values: Any) -> Difference:
         count = len(self._columns)
         source = dict(zip(self._columns, values[:count], strict=True)) if in_source else None
@@ -182,8 +198,13 @@ class KeyedDifference:
     def _chunk(self, rows: Sequence[pa.RecordBatch]) -> Iterator[None]:
         """Give rows to the database."""
         named = [pa.record_batch(each.columns, self._names) for each in rows]
+        with self._registered(pa.Table.from_batches(named)):
+            yield
+
+    @contextmanager
+    def _registered(self, chunk: pa.Table) -> Iterator[None]:
         with self._translated():
-            self._database.register("chunk", pa.Table.from_batches(named))
+            self._database.register("chunk", chunk)
             try:
                 yield
             finally:
@@ -195,5 +216,5 @@ class KeyedDifference:
 
         try:
             yield
-        except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
+        except (duckdb.OutOfMemoryException, duckdb.IOException, OSError) as error:  # OSError: while rows are fetched
             raise ScratchUnavailable(self._folder, f"comparing rows: {error}") from error

@@ -62,6 +62,10 @@ class Connection(Protocol):
         """
         ...
 
+    def load_texts(self, table: str, rows: pa.RecordBatch, columns: pa.Schema) -> None:
+        """Append rows that `texts` yielded for `columns`."""
+        ...
+
     def transaction(self) -> AbstractContextManager[None]:
         """Begin a transaction, committed at the end of the block. Raises `CommitUnknown` if that has no answer."""
         ...
@@ -71,6 +75,10 @@ class Connection(Protocol):
 
         Other connections may change its rows. Its columns stay.
         """
+        ...
+
+    def lock(self, table: str) -> None:
+        """Let others only read the rows of a table until the open transaction ends."""
         ...
 
     def interrupt(self) -> None:

@@ -175,6 +175,9 @@ class _PostgreSqlConnection:
             for part in slices(rows):
                 copy.write(copied(self._name, part))
 
+    def load_texts(self, table: str, rows: pa.RecordBatch, columns: pa.Schema) -> None:
+        self.load(table, rows)  # COPY reads each text by the type of its column
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         self.execute("BEGIN")
@@ -200,6 +203,9 @@ class _PostgreSqlConnection:
         finally:
             with suppress(SinkError):
                 self.execute("ROLLBACK")
+
+    def lock(self, table: str) -> None:
+        self.execute(f"LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")
 
     def interrupt(self) -> None:
         # The server may be the one that does not answer, so no request is sent to it.
@@ -255,7 +261,8 @@ def _read_texts(rows: bytearray, columns: Sequence[str]) -> list[pa.RecordBatch]
             quoted_strings_can_be_null=False,
         ),
     )
-    return table.to_batches()
+    batches: list[pa.RecordBatch] = table.to_batches()
+    return batches
 
 
 def copied(name: str, rows: pa.RecordBatch) -> pa.Buffer:

@@ -30,6 +30,7 @@ _FINAL: Final = frozenset(
 )
 _NAN: Final = "NaN"
 _READ_ROWS: Final = 8192
+_OTHER_CLASS: Final = "\0"  # begins the text of a value of another class than the sink stores
 
 
 class Sqlite:
@@ -141,21 +142,24 @@ class _SqliteConnection:
                 yield pa.record_batch(found, columns.names)
 
     def load(self, table: str, rows: pa.RecordBatch) -> None:
-        marks = ", ".join("?" * rows.num_columns)
-        statement = f"INSERT INTO {table} VALUES ({marks})"
         for part in slices(rows):
-            columns = [
-                _values(self._name, field.name, column) for field, column in zip(part.schema, part.columns, strict=True)
-            ]
-            with _translated(self._name):
-                # One transaction for all of them, which locks only the temporary tables.
-                self._connection.execute("BEGIN")
-                try:
-                    self._connection.executemany(statement, zip(*columns, strict=True))
-                except BaseException:
-                    self._roll_back()
-                    raise
-                self._connection.execute("COMMIT")
+            self._insert(table, [_values(self._name, name, part.column(name)) for name in part.schema.names])
+
+    def load_texts(self, table: str, rows: pa.RecordBatch, columns: pa.Schema) -> None:
+        classes = map(_stored_class, columns.types)
+        self._insert(table, [_from_texts(own, column) for own, column in zip(classes, rows.columns, strict=True)])
+
+    def _insert(self, table: str, columns: Sequence[Sequence[Any]]) -> None:
+        marks = ", ".join("?" * len(columns))
+        with _translated(self._name):
+            # One transaction for all of them, which locks only the temporary tables.
+            self._connection.execute("BEGIN")
+            try:
+                self._connection.executemany(f"INSERT INTO {table} VALUES ({marks})", zip(*columns, strict=True))
+            except BaseException:
+                self._roll_back()
+                raise
+            self._connection.execute("COMMIT")
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -181,6 +185,9 @@ class _SqliteConnection:
         finally:
             with suppress(SinkError):
                 self._roll_back()
+
+    def lock(self, table: str) -> None:
+        """Do nothing: a transaction that writes is the only one that does."""
 
     def interrupt(self) -> None:
         self._connection.interrupt()
@@ -230,7 +237,9 @@ def _texts(kind: pa.DataType, values: Sequence[Any]) -> pa.Array:
     own = _stored_class(kind)
     classes = set(map(type, values)) - {type(None)}
     if classes <= {str} and own is str:
-        return pa.array(values, TEXT)
+        texts = pa.array(values, TEXT)
+        if not pc.any(pc.starts_with(texts, _OTHER_CLASS)).as_py():
+            return texts
     if classes <= {int} and own is int:
         return pa.array(values, pa.int64()).cast(TEXT)
     return pa.array([None if value is None else _text(own, value) for value in values], TEXT)
@@ -238,7 +247,20 @@ def _texts(kind: pa.DataType, values: Sequence[Any]) -> pa.Array:
 
 def _text(own: type, value: Any) -> str:
     text = value.hex() if isinstance(value, bytes) else value if isinstance(value, str) else repr(value)
-    return text if type(value) is own or (own is float and value == _NAN) else f"\0{type(value).__name__} {text}"
+    is_own = type(value) is own or (own is float and value == _NAN)
+    return text if is_own and not text.startswith(_OTHER_CLASS) else f"{_OTHER_CLASS}{type(value).__name__} {text}"
+
+
+def _from_texts(own: type, texts: pa.Array) -> list[Any]:
+    """Return the values of the texts that `_texts` returned, of a column of a key."""
+    return [None if text is None else _from_text(own, text) for text in texts.to_pylist()]
+
+
+def _from_text(own: type, text: str) -> Any:
+    name = own.__name__
+    if text.startswith(_OTHER_CLASS):
+        name, _, text = text.removeprefix(_OTHER_CLASS).partition(" ")
+    return bytes.fromhex(text) if name == "bytes" else {"int": int, "float": float}.get(name, str)(text)
 
 
 def _stored_class(kind: pa.DataType) -> type:

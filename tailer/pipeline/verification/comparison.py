@@ -2,12 +2,13 @@
 
 The mirror is read as one state, with its version, so the daemon may go on meanwhile. Rows of the source are those of a
 snapshot of that version, with the pipeline's columns and condition, as the destination would hold them. Both are read
-once if they are equal, and twice if not (`tailer.changelog.equal_rows.keyed_difference`).
+once if they are equal, and twice if not (`tailer.changelog.equal_rows.keyed_difference`). A repair reads the source
+once more, and replaces the rows of the keys that differ.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -23,7 +24,7 @@ from tailer.plan import ChangePlan
 from tailer.sink import MirrorRows, table_of
 from tailer.table_log import TableLog
 
-__all__ = ["Verification", "verify"]
+__all__ = ["Rewritten", "Verification", "verify"]
 
 _CHUNK_ROWS: Final = 2**16
 _CHUNK_BYTES: Final = 16 * 2**20
@@ -33,14 +34,24 @@ _Take = Callable[[Sequence[pa.RecordBatch]], None]
 
 
 @dataclass(frozen=True, slots=True)
+class Rewritten:
+    """The repair of a mirror. `rows`: of the source that took the place of all rows with these `keys`, in numbers."""
+
+    keys: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
     """The result. `version`: of both. If columns are `missing_columns` or `unexpected_columns`, no rows were compared.
 
-    `source_rows`, `mirror_rows`: how many there are. `counts`: of differences. `columns`: in how many rows that both
-    have each column differs. `differences`: the first ones.
+    `key`: the columns that identify a row. `source_rows`, `mirror_rows`: how many there are. `counts`: of differences.
+    `columns`: in how many rows that both have each column differs. `differences`: the first ones. `rewritten`: the
+    repair; None: none was asked for or needed, or the pipeline has committed meanwhile, and nothing was changed.
     """
 
     version: int
+    key: tuple[str, ...]
     missing_columns: tuple[str, ...] = ()
     unexpected_columns: tuple[str, ...] = ()
     source_rows: int = 0
@@ -48,15 +59,25 @@ class Verification:
     counts: dict[DifferenceKind, int] = field(default_factory=lambda: dict.fromkeys(DifferenceKind, 0))
     columns: dict[str, int] = field(default_factory=dict)
     differences: tuple[Difference, ...] = ()
+    rewritten: Rewritten | None = None
+
+    @property
+    def has_same_columns(self) -> bool:
+        """Return whether rows were compared."""
+        return not (self.missing_columns or self.unexpected_columns)
 
     @property
     def is_equal(self) -> bool:
         """Return whether the mirror equals the source."""
-        return not (self.missing_columns or self.unexpected_columns or any(self.counts.values()))
+        return self.has_same_columns and not any(self.counts.values())
 
 
-async def verify(mirror: MirrorRows, table: TableLog, engine: Engine, policy: Policy, limit: int) -> Verification:
+async def verify(
+    mirror: MirrorRows, table: TableLog, engine: Engine, policy: Policy, limit: int, *, repairs: bool = False
+) -> Verification:
     """Compare `mirror` with `table`. `policy`: of the pipeline. At most `limit` differences are returned.
+
+    `repairs`: rewrites the rows of all keys that differ, unless the pipeline has committed since the mirror was opened.
 
     Raises `TableReplaced` if the mirror is one of another table, what the table, the engine and the mirror raise, and
     `ScratchUnavailable`.
@@ -66,23 +87,57 @@ async def verify(mirror: MirrorRows, table: TableLog, engine: Engine, policy: Po
     missing = tuple(each for each in columns if each not in mirror.columns)
     unexpected = tuple(each for each in mirror.columns if each not in columns)
     if missing or unexpected:
-        return Verification(mirror.version, missing, unexpected)
+        return Verification(mirror.version, mirror.key, missing, unexpected)
     with closing(KeyedDifference(mirror.columns, mirror.key)) as difference:
-        source_rows = await source.read(partial(difference.add, is_source=True))
+        source_rows = await source.read(_as_stored(mirror, partial(difference.add, is_source=True)))
         mirror_rows = await _read_mirror(mirror, partial(difference.add, is_source=False))
-        found = Verification(mirror.version, source_rows=source_rows, mirror_rows=mirror_rows)
+        found = Verification(mirror.version, mirror.key, source_rows=source_rows, mirror_rows=mirror_rows)
         if not await to_thread.run_sync(difference.begin_second_pass):
             return found
-        await source.read(partial(difference.keep, is_source=True))
+        await source.read(_as_stored(mirror, partial(difference.keep, is_source=True)))
         await _read_mirror(mirror, partial(difference.keep, is_source=False))
-        return await to_thread.run_sync(_with_differences, found, difference, limit)
+        found = await to_thread.run_sync(_with_differences, found, difference, limit)
+        return replace(found, rewritten=await _rewrite(source, mirror, difference)) if repairs else found
 
 
 def _with_differences(found: Verification, difference: KeyedDifference, limit: int) -> Verification:
-    counts, rows = difference.pair(), (found.source_rows, found.mirror_rows)
-    return Verification(
-        found.version, (), (), *rows, counts, difference.column_counts(), tuple(difference.first(limit))
-    )
+    counts = difference.pair()
+    columns, first = difference.column_counts(), tuple(difference.first(limit))
+    return replace(found, counts=counts, columns=columns, differences=first)
+
+
+async def _rewrite(source: "_Source", mirror: MirrorRows, difference: KeyedDifference) -> Rewritten | None:
+    """Replace the rows of the keys that differ by those of the source. None: the pipeline has committed meanwhile."""
+    repair = await to_thread.run_sync(mirror.begin_repair)
+    keys = rows = 0
+
+    def remove() -> None:
+        nonlocal keys
+        for each in difference.differing_keys():
+            repair.remove(each)
+            keys += len(each)
+
+    def add(batch: pa.RecordBatch) -> None:
+        nonlocal rows
+        numbers = difference.find(mirror.stored_keys(batch))
+        if len(numbers):
+            repair.add(batch.take(numbers))
+            rows += len(numbers)
+
+    await to_thread.run_sync(remove)
+    await source.read(add)
+    return Rewritten(keys, rows) if await to_thread.run_sync(repair.commit) else None
+
+
+def _as_stored(mirror: MirrorRows, take: _Take) -> Callable[[pa.RecordBatch], None]:
+    """Return what gives rows of the source to `take` as the mirror would hold them, in chunks."""
+
+    def give(rows: pa.RecordBatch) -> None:
+        stored = mirror.as_stored(rows)
+        while chunk := _next_chunk(stored):
+            take(chunk)
+
+    return give
 
 
 async def _read_mirror(mirror: MirrorRows, take: _Take) -> int:
@@ -106,7 +161,7 @@ def _next_chunk(rows: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 class _Source:
-    """The rows of the source, as the mirror would hold them."""
+    """The rows of the source at the mirror's version."""
 
     def __init__(self, table: TableLog, mirror: MirrorRows, engine: Engine, policy: Policy) -> None:
         self._table = table
@@ -123,7 +178,7 @@ class _Source:
             raise TableReplaced(self._table.uri, page.version, mirrored, page.table_id)
         return [each for each in self._policy.shape(page).schema.names if each not in _METADATA]
 
-    async def read(self, take: _Take) -> int:
+    async def read(self, take: Callable[[pa.RecordBatch], None]) -> int:
         """Give all rows to `take`, in chunks. Return how many there are."""
         count = 0
         async with aclosing(self._table.snapshot_plans(self._mirror.version)) as pages:
@@ -131,7 +186,7 @@ class _Source:
                 count += await self._read_page(self._policy.shape(page), take)
         return count
 
-    async def _read_page(self, plan: ChangePlan, take: _Take) -> int:
+    async def _read_page(self, plan: ChangePlan, take: Callable[[pa.RecordBatch], None]) -> int:
         waiting: list[ChangeBatch] = []
         total = count = size = 0
         async with self._engine.run(plan) as batches:
@@ -140,14 +195,9 @@ class _Source:
                 count += len(batch)
                 size += batch.size_bytes
                 if count >= _CHUNK_ROWS or size >= _CHUNK_BYTES:
-                    await to_thread.run_sync(self._give, waiting, take)
+                    await to_thread.run_sync(lambda rows: take(joined_rows(rows)), waiting)
                     total += count
                     waiting, count, size = [], 0, 0
         if waiting:
-            await to_thread.run_sync(self._give, waiting, take)
+            await to_thread.run_sync(lambda rows: take(joined_rows(rows)), waiting)
         return total + count
-
-    def _give(self, batches: Sequence[ChangeBatch], take: _Take) -> None:
-        rows = self._mirror.as_stored(joined_rows(batches))
-        while chunk := _next_chunk(rows):
-            take(chunk)

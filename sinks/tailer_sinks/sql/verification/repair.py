@@ -1,0 +1,102 @@
+"""The repair of a mirror: rows that are replaced by those of the source, in one transaction.
+
+The transaction locks the pipeline's progress, and does nothing if that is another one than when the mirror was read.
+Whoever else writes to the table waits. So the rows of a key are those of the version at which the table is, and what
+the pipeline commits next is applied to them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from tailer.errors import SinkFenced, SinkRejected
+from tailer_sinks.sql.databases.dialect import Connection, UniqueViolationError, column_list, quoted
+from tailer_sinks.sql.records import Entry, TableRecord
+from tailer_sinks.sql.segments import create_waiting
+from tailer_sinks.sql.stream import Stream
+
+__all__ = ["MirrorState", "SqlRepair", "conformed"]
+
+_REMOVED: Final = "lake_tailer_removed"
+_ADDED: Final = "lake_tailer_added"
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorState:
+    """One state of a mirror: the table, its version, and the progress of the stream that filled it last."""
+
+    record: TableRecord
+    version: int
+    progress: Entry | None
+
+
+class SqlRepair:
+    """A `tailer.sink.MirrorRepair` of the mirror that was read as `state`. Its rows wait in temporary tables.
+
+    `release`: ends the transaction that reads the mirror. A change of the columns waits for that, with the lock for
+    which `commit` waits.
+    """
+
+    def __init__(self, stream: Stream, state: MirrorState, connection: Connection, release: Callable[[], None]) -> None:
+        self._stream = stream
+        self._state = state
+        self._connection = connection
+        self._release = release
+        self._rows = state.record.schema
+        self._keys = pa.schema([self._rows.field(each) for each in state.record.key])
+        create_waiting(connection, stream.dialect, _REMOVED, self._keys, stays=False)
+        create_waiting(connection, stream.dialect, _ADDED, self._rows, stays=False)
+
+    def remove(self, keys: pa.RecordBatch) -> None:
+        """See `MirrorRepair.remove`."""
+        self._connection.load_texts(quoted(_REMOVED), pa.record_batch(keys.columns, self._keys.names), self._keys)
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """See `MirrorRepair.add`."""
+        self._connection.load(quoted(_ADDED), conformed(rows, self._rows))
+
+    def commit(self) -> bool:
+        """See `MirrorRepair.commit`."""
+        connection, dialect, record = self._connection, self._stream.dialect, self._state.record
+        self._release()
+        for each in (_REMOVED, _ADDED):
+            dialect.analyze(connection, quoted(each))
+        try:
+            with connection.transaction():
+                self._stream.records.hold(connection, record.app_id, self._state.progress)
+                connection.lock(dialect.name_of(record.table))
+                if self._has_moved():
+                    return False
+                self._replace()
+        except SinkFenced:
+            return False
+        except UniqueViolationError as error:
+            reason = f"the source has a key twice; the key of {record.table} is {', '.join(record.key)}"
+            remedy = "Set key to columns whose values are unique in the source, and order a snapshot with "
+            raise SinkRejected(self._stream.name, reason, f"{remedy}`tailer resnapshot`.") from error
+        return True
+
+    def _has_moved(self) -> bool:
+        """Return whether the table is another one, or at another version, whatever the progress is."""
+        records, record = self._stream.records, self._state.record
+        found = records.table(self._connection, record.table)
+        return found != record or records.version(self._connection, record.table) != self._state.version
+
+    def _replace(self) -> None:
+        table = self._stream.dialect.name_of(self._state.record.table)
+        key, names = column_list(self._keys.names), column_list(self._rows.names)
+        removed, added = quoted(_REMOVED), quoted(_ADDED)
+        self._connection.execute(f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {removed})")
+        self._connection.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM {added}")
+
+
+def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the columns of `schema` of `rows` of the source, with its types, which are as wide or wider."""
+    columns = [rows.column(each.name) for each in schema]
+    typed = [
+        column if column.type == each.type else column.cast(each.type)
+        for column, each in zip(columns, schema, strict=True)
+    ]
+    return pa.record_batch(typed, schema=schema)

@@ -1,0 +1,3 @@
+"""Verification of mirrors: whether one equals its source (`comparison`), and its repair (`repair`)."""
+
+__all__: list[str] = []

@@ -1,0 +1,48 @@
+"""Repair: a mirror that differs from its source gets the source's rows, and is verified again.
+
+The pipeline may go on meanwhile. If it commits between the moment when the mirror is read and its repair, nothing is
+changed, and the mirror is compared again.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Final
+
+from tailer.engine.port import Engine
+from tailer.pipeline.policy import Policy
+from tailer.pipeline.verification.comparison import Verification, verify
+from tailer.sink import MirrorRows
+from tailer.table_log import TableLog
+
+__all__ = ["repair"]
+
+ATTEMPTS: Final = 3
+
+_log = logging.getLogger(__name__)
+
+
+async def repair(
+    open_mirror: Callable[[], AbstractAsyncContextManager[MirrorRows]],
+    table: TableLog,
+    engine: Engine,
+    policy: Policy,
+    limit: int,
+) -> AsyncIterator[Verification]:
+    """Yield each verification until one finds no difference, comes after a repair, or cannot be repaired.
+
+    If the last one differs and has the source's columns, either the repair of the one before it did not help, or the
+    pipeline has committed in each of `ATTEMPTS`. Raises as `verify` and `open_mirror` do.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        async with open_mirror() as mirror:
+            found = await verify(mirror, table, engine, policy, limit, repairs=True)
+        yield found
+        if found.is_equal or not found.has_same_columns:
+            return
+        if found.rewritten is not None:
+            async with open_mirror() as mirror:
+                yield await verify(mirror, table, engine, policy, limit)
+            return
+        if attempt < ATTEMPTS:
+            _log.warning("nothing was rewritten: the pipeline went on meanwhile; comparing again")
