@@ -28,7 +28,7 @@ __all__ = ["command"]
 
 DIFFERS: Final = 5  # the exit code
 FORMAT: Final = 1  # of the JSON; it grows when a field gets another meaning or goes away
-_REMEDY: Final = 'A sink of kind "sql" with mode = "mirror" can be verified.'
+_REMEDY: Final = 'A sink of kind "sql" can be verified.'
 
 
 @click.command("verify")
@@ -55,8 +55,8 @@ def command(
     """Prove that a mirror equals its source.
 
     Compares the table that PIPELINE of CONFIG keeps equal to its source with the source at the version where the table
-    is. The daemon may run meanwhile. Nothing is changed without --repair. The exit code is 5 if they differ, also after
-    a repair.
+    is; of a log of changes, the rows that it inserted and did not delete. The daemon may run meanwhile. Nothing is
+    changed without --repair. The exit code is 5 if they differ, also after a repair.
     """
     settings = anyio.run(with_found_tables, load(config))
     known = {each.name: each for each in settings.pipelines}
@@ -128,28 +128,32 @@ def _print(pipeline: PipelineSettings, found: Verification, values: bool) -> Non
         click.echo(f"rows: {found.source_rows} in the source, {found.mirror_rows} in the mirror")
     if found.columns:
         click.echo(f"columns that differ: {', '.join(f'{name} ({count})' for name, count in found.columns.items())}")
-    for each in found.differences:
+    shown = found.differences if found.key or values else ()
+    for each in shown:
         click.echo(_line(each, found.key, values))
-    if left := sum(found.counts.values()) - len(found.differences):
-        click.echo(f"and {left} more: see --limit")
+    if left := sum(found.counts.values()) - len(shown):
+        click.echo(f"and {left} more: see --limit" if shown or found.key else "the rows are listed with --values")
     if found.rewritten is not None:
         click.echo(f"rewritten: {found.rewritten.keys} keys, which have {found.rewritten.rows} rows now")
 
 
 def _line(difference: Difference, key: tuple[str, ...], values: bool) -> str:
     row = _key(difference, key)
-    line = f"{difference.kind.value}: {', '.join(f'{name} = {_shown(value)}' for name, value in row.items())}"
+    parts = [difference.kind.value, _listed(row)]
     source, mirror = difference.source, difference.mirror
     if source is not None and mirror is not None:
         shown = [
             f"{name} ({_shown(source[name])} in the source, {_shown(mirror[name])} in the mirror)" if values else name
             for name in difference.columns
         ]
-        return f"{line}: {', '.join(shown)}"
-    others = {name: value for name, value in (source or mirror or {}).items() if name not in row}
-    if not values or not others:
-        return line
-    return f"{line}: {', '.join(f'{name} = {_shown(value)}' for name, value in others.items())}"
+        parts.append(", ".join(shown))
+    elif values:
+        parts.append(_listed({name: value for name, value in (source or mirror or {}).items() if name not in row}))
+    return ": ".join(filter(None, parts))
+
+
+def _listed(row: dict[str, str | None]) -> str:
+    return ", ".join(f"{name} = {_shown(value)}" for name, value in row.items())
 
 
 def _shown(value: str | None) -> str:

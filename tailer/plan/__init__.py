@@ -8,11 +8,12 @@ changes   the plan of a version: its tasks in delivery order
 """
 
 from tailer.plan.changes import ChangePlan, Regime, SkippedFiles
-from tailer.plan.position import END, SNAPSHOT_TASKS, TASKS, Position
+from tailer.plan.position import BACKFILLS, END, SNAPSHOT_TASKS, TASKS, Position
 from tailer.plan.task import HELD, ChangeTask, DeletionVectorRef, FragmentRef, Refinement, RowTracking, TaskKind
 from tailer.schema.columns import ROW_TRACKING, add_row_ids, output_schema, select_columns
 
 __all__ = [
+    "BACKFILLS",
     "END",
     "HELD",
     "ROW_TRACKING",

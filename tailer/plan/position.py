@@ -9,11 +9,12 @@ range of `TASKS` task numbers, and the range need not begin at 0.
 from dataclasses import dataclass
 from typing import Final, Self
 
-__all__ = ["END", "SNAPSHOT_TASKS", "TASKS", "Position"]
+__all__ = ["BACKFILLS", "END", "SNAPSHOT_TASKS", "TASKS", "Position"]
 
 END: Final = 2**63 - 1
 SNAPSHOT_TASKS: Final = 2**62
 TASKS: Final = 2**32
+BACKFILLS: Final = 2**28  # ranges of `TASKS` for backfills, after the first one of snapshots
 
 
 @dataclass(frozen=True, order=True, slots=True)

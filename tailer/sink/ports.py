@@ -62,7 +62,8 @@ class Demands:
 class MirrorRows(Protocol):
     """One state of a destination that should equal its source at `version`. Methods block.
 
-    `app_id`: under which it was filled last. `columns`: all of them; `key`: those that identify a row.
+    `app_id`: under which it was filled last. `columns`: all of them; `key`: those that identify a row, none for a log
+    of changes.
 
     Rows have a text for each value, null for null. Two texts are equal if, and only if, the destination distinguishes
     the values as little as the source does.
@@ -74,7 +75,11 @@ class MirrorRows(Protocol):
     key: tuple[str, ...]
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """Yield all rows. May be called again, and yields the same rows then."""
+        """Yield all rows; of a log of changes, those that were inserted. May be called again for the same rows."""
+        ...
+
+    def deleted_rows(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a log of changes that were deleted. Without them, the other ones equal the source."""
         ...
 
     def as_stored(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -89,7 +94,7 @@ class MirrorRows(Protocol):
         ...
 
     def begin_repair(self) -> "MirrorRepair":
-        """Begin to replace rows."""
+        """Begin to replace rows, which have a key."""
         ...
 
 
@@ -226,7 +231,7 @@ class Sink(ABC):
         return None
 
     def open_mirror(self, pipeline: str) -> AbstractAsyncContextManager[MirrorRows] | None:
-        """Read what `pipeline` has delivered, as one state, while it may go on; None: the destination is no mirror.
+        """Read what `pipeline` has delivered, as one state, while it may go on; None: that cannot be compared.
 
         Entering raises `SinkUnavailable`, and `SinkRejected` if there is no version yet.
         """

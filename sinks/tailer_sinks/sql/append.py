@@ -20,7 +20,7 @@ from tailer_sinks.sql.databases.dialect import Columns, Connection, Dialect, Uni
 from tailer_sinks.sql.databases.texts import holds_json
 from tailer_sinks.sql.target import Rows, insert, plain_schema
 
-__all__ = ["ChangeLog"]
+__all__ = ["ROW", "TABLE_ID", "TASK", "ChangeLog"]
 
 TABLE_ID, TASK, ROW = "_table_id", "_task", "_row"
 _POSITION: Final = (pa.field(TABLE_ID, pa.string()), pa.field(TASK, pa.int64()), pa.field(ROW, pa.int64()))

@@ -82,9 +82,9 @@ class SqlSink(Sink):
         begin = partial(Work, stream, self._target(app_id), options.key, schema, chunks=chunks)
         yield _SqlTransaction(self.name, app_id, await to_thread.run_sync(begin))
 
-    def open_mirror(self, pipeline: str) -> AbstractAsyncContextManager[MirrorRows] | None:
+    def open_mirror(self, pipeline: str) -> AbstractAsyncContextManager[MirrorRows]:
         """See `Sink.open_mirror`. The state is that of a transaction of the database, with its version."""
-        return self._mirror_rows(pipeline) if self._options.mode == "mirror" else None
+        return self._mirror_rows(pipeline)
 
     @asynccontextmanager
     async def _mirror_rows(self, pipeline: str) -> AsyncIterator[MirrorRows]:

@@ -16,7 +16,6 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Final
 from zlib import crc32
 
 from anyio.abc import TaskGroup
@@ -31,13 +30,11 @@ from tailer.pipeline.policy import Policy
 from tailer.pipeline.retry import Retries
 from tailer.pipeline.sink_writer import SinkWriter
 from tailer.pipeline.status import Committed
-from tailer.plan import SNAPSHOT_TASKS, TASKS, ChangePlan, Position
+from tailer.plan import BACKFILLS, SNAPSHOT_TASKS, TASKS, ChangePlan, Position
 from tailer.sink import Progress, Sink, app_id_of, backfill_name
 from tailer.table_log import TableLog
 
 __all__ = ["BackfillDelivery", "backfill_plan", "with_where"]
-
-_READINGS: Final = 2**28
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +55,7 @@ def backfill_plan(page: ChangePlan, order: BackfillOrder, policy: Policy) -> Cha
     plan = policy.shape(page)
     shape = {"columns": plan.schema.names, "id": order.id, "select": policy.select, "where": policy.where}
     text = json.dumps(shape, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
-    first = SNAPSHOT_TASKS + (1 + crc32(text.encode("ascii")) % _READINGS) * TASKS
+    first = SNAPSHOT_TASKS + (1 + crc32(text.encode("ascii")) % BACKFILLS) * TASKS
     tasks = tuple(replace(task, index=first + task.index % TASKS) for task in plan.tasks)
     return replace(plan, tasks=tasks)
 

@@ -45,9 +45,10 @@ class Rewritten:
 class Verification:
     """The result. `version`: of both. If columns are `missing_columns` or `unexpected_columns`, no rows were compared.
 
-    `key`: the columns that identify a row. `source_rows`, `mirror_rows`: how many there are. `counts`: of differences.
-    `columns`: in how many rows that both have each column differs. `differences`: the first ones. `rewritten`: the
-    repair; None: none was asked for or needed, or the pipeline has committed meanwhile, and nothing was changed.
+    `key`: the columns that identify a row; none: equal rows are counted. `source_rows`, `mirror_rows`: how many there
+    are. `counts`: of differences. `columns`: in how many rows that both have each column differs. `differences`: the
+    first ones. `rewritten`: the repair; None: none was asked for or needed, or the pipeline has committed meanwhile,
+    and nothing was changed.
     """
 
     version: int
@@ -88,14 +89,14 @@ async def verify(
     unexpected = tuple(each for each in mirror.columns if each not in columns)
     if missing or unexpected:
         return Verification(mirror.version, mirror.key, missing, unexpected)
-    with closing(KeyedDifference(mirror.columns, mirror.key)) as difference:
+    with closing(KeyedDifference(mirror.columns, mirror.key or mirror.columns)) as difference:
         source_rows = await source.read(_as_stored(mirror, partial(difference.add, is_source=True)))
-        mirror_rows = await _read_mirror(mirror, partial(difference.add, is_source=False))
+        mirror_rows = await _read_mirror(mirror, difference.add)
         found = Verification(mirror.version, mirror.key, source_rows=source_rows, mirror_rows=mirror_rows)
         if not await to_thread.run_sync(difference.begin_second_pass):
             return found
         await source.read(_as_stored(mirror, partial(difference.keep, is_source=True)))
-        await _read_mirror(mirror, partial(difference.keep, is_source=False))
+        await _read_mirror(mirror, difference.keep)
         found = await to_thread.run_sync(_with_differences, found, difference, limit)
         return replace(found, rewritten=await _rewrite(source, mirror, difference)) if repairs else found
 
@@ -140,13 +141,16 @@ def _as_stored(mirror: MirrorRows, take: _Take) -> Callable[[pa.RecordBatch], No
     return give
 
 
-async def _read_mirror(mirror: MirrorRows, take: _Take) -> int:
-    """Give all rows of the mirror to `take`, in chunks. Return how many there are."""
-    rows = mirror.rows()
+async def _read_mirror(mirror: MirrorRows, take: Callable[..., None]) -> int:
+    """Give all rows of the mirror to `take`, in chunks. Return how many there are.
+
+    Deleted rows count for the source: to have them there is the same as not to have them in the mirror.
+    """
     count = 0
-    while chunk := await to_thread.run_sync(_next_chunk, rows):
-        count += sum(map(len, chunk))
-        await to_thread.run_sync(take, chunk)
+    for is_source, rows in ((False, mirror.rows()), (True, mirror.deleted_rows())):
+        while chunk := await to_thread.run_sync(_next_chunk, rows):
+            count += sum(map(len, chunk)) * (-1 if is_source else 1)
+            await to_thread.run_sync(partial(take, chunk, is_source=is_source))
     return count
 
 

@@ -5,11 +5,12 @@ changed, and the mirror is compared again.
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 from tailer.engine.port import Engine
+from tailer.errors import ConfigError
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.verification.comparison import Verification, verify
 from tailer.sink import MirrorRows
@@ -28,14 +29,18 @@ async def repair(
     engine: Engine,
     policy: Policy,
     limit: int,
-) -> AsyncIterator[Verification]:
+) -> AsyncGenerator[Verification, None]:
     """Yield each verification until one finds no difference, comes after a repair, or cannot be repaired.
 
     If the last one differs and has the source's columns, either the repair of the one before it did not help, or the
-    pipeline has committed in each of `ATTEMPTS`. Raises as `verify` and `open_mirror` do.
+    pipeline has committed in each of `ATTEMPTS`. Raises as `verify` and `open_mirror` do, and
+    `ConfigError` for a log of changes.
     """
     for attempt in range(1, ATTEMPTS + 1):
         async with open_mirror() as mirror:
+            if not mirror.key:
+                reason = "is for a mirror, and this is a log of changes"
+                raise ConfigError("--repair", reason, "Deliver to a new table, under another name of the pipeline.")
             found = await verify(mirror, table, engine, policy, limit, repairs=True)
         yield found
         if found.is_equal or not found.has_same_columns:

@@ -1,4 +1,4 @@
-"""The rows of a mirror, and rows of the source as it would hold them, to compare the two.
+"""The rows of a mirror or a log, and rows of the source as it would hold them, to compare the two.
 
 Rows of the source are loaded into a temporary table with the columns of the mirror, as the sink loads all rows, and
 read back by the same query. So whatever the database makes of a value happens on both sides.
@@ -11,12 +11,15 @@ from typing import Final
 import pyarrow as pa
 
 from tailer.errors import SinkRejected
+from tailer.events import METADATA_FIELDS
+from tailer_sinks.sql.append import ROW, TABLE_ID, TASK, ChangeLog
 from tailer_sinks.sql.databases.dialect import Connection, column_list, quoted
 from tailer_sinks.sql.databases.texts import holds_json
 from tailer_sinks.sql.segments import create_waiting
 from tailer_sinks.sql.stream import Stream
 from tailer_sinks.sql.target import Target
 from tailer_sinks.sql.verification.comparable_json import comparable_json
+from tailer_sinks.sql.verification.folded_log import fold_of
 from tailer_sinks.sql.verification.repair import MirrorState, SqlRepair, conformed
 
 __all__ = ["SqlMirrorRows", "mirror_rows"]
@@ -24,6 +27,7 @@ __all__ = ["SqlMirrorRows", "mirror_rows"]
 _COMPARED: Final = "lake_tailer_compared"
 _KEYS: Final = "lake_tailer_keys"
 _NUMBER: Final = "lake_tailer_number"
+_ADDED: Final = frozenset([*(each.name for each in METADATA_FIELDS), TABLE_ID, TASK, ROW])  # the columns of a log
 
 
 class SqlMirrorRows:
@@ -42,7 +46,7 @@ class SqlMirrorRows:
     ) -> None:
         self.app_id = state.record.app_id
         self.version = state.version
-        self.columns = tuple(state.record.schema.names)
+        self.columns = tuple(name for name in state.record.schema.names if state.fold is None or name not in _ADDED)
         self.key = state.record.key
         self._stream = stream
         self._dialect = stream.dialect
@@ -50,7 +54,7 @@ class SqlMirrorRows:
         self._mirror = mirror
         self._scratch = scratch
         self._release = release
-        self._schema = state.record.schema
+        self._schema = pa.schema([state.record.schema.field(each) for each in self.columns])
         self._keys = pa.schema([pa.field(_NUMBER, pa.int64()), *(self._schema.field(each) for each in self.key)])
         self._json = {each.name: comparable_json(each.type) for each in self._schema if holds_json(each.type)}
         create_waiting(scratch, self._dialect, _COMPARED, self._schema, stays=False)
@@ -58,7 +62,12 @@ class SqlMirrorRows:
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """See `MirrorRows.rows`."""
-        yield from self._texts(self._mirror, self._dialect.name_of(self._state.record.table))
+        yield from self._stored(None if self._state.fold is None else self._state.fold.inserted)
+
+    def deleted_rows(self) -> Iterator[pa.RecordBatch]:
+        """See `MirrorRows.deleted_rows`."""
+        if self._state.fold is not None:
+            yield from self._stored(self._state.fold.deleted)
 
     def as_stored(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """See `MirrorRows.as_stored`."""
@@ -80,10 +89,14 @@ class SqlMirrorRows:
         """See `MirrorRows.begin_repair`."""
         return SqlRepair(self._stream, self._state, self._scratch, self._release)
 
-    def _texts(self, connection: Connection, table: str) -> Iterator[pa.RecordBatch]:
+    def _stored(self, condition: str | None) -> Iterator[pa.RecordBatch]:
+        yield from self._texts(self._mirror, self._dialect.name_of(self._state.record.table), condition)
+
+    def _texts(self, connection: Connection, table: str, condition: str | None = None) -> Iterator[pa.RecordBatch]:
         # With the table's name: SQLite takes the name of a column that is not there for a text.
         columns = ", ".join(f"compared.{quoted(each)}" for each in self.columns)
-        for batch in connection.texts(f"SELECT {columns} FROM {table} AS compared", self._schema):
+        where = "" if condition is None else f" WHERE {condition}"
+        for batch in connection.texts(f"SELECT {columns} FROM {table} AS compared{where}", self._schema):
             texts = [
                 self._json[name](column) if name in self._json else column
                 for name, column in zip(self.columns, batch.columns, strict=True)
@@ -115,4 +128,7 @@ def mirror_rows(stream: Stream, target: Target, pipeline: str) -> Iterator[SqlMi
         if record is None:
             raise nothing
         version, progress = records.version(mirror, target.table), records.progress(mirror, record.app_id)
-        yield SqlMirrorRows(stream, MirrorState(record, version, progress), mirror, scratch, reading.close)
+        fold = None
+        if record.mode == ChangeLog.mode:
+            fold = fold_of(stream.name, mirror, dialect.name_of(target.table), record, version)
+        yield SqlMirrorRows(stream, MirrorState(record, version, progress, fold), mirror, scratch, reading.close)

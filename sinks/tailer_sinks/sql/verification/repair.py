@@ -16,6 +16,7 @@ from tailer_sinks.sql.databases.dialect import Connection, UniqueViolationError,
 from tailer_sinks.sql.records import Entry, TableRecord
 from tailer_sinks.sql.segments import create_waiting
 from tailer_sinks.sql.stream import Stream
+from tailer_sinks.sql.verification.folded_log import Fold
 
 __all__ = ["MirrorState", "SqlRepair", "conformed"]
 
@@ -25,11 +26,12 @@ _ADDED: Final = "lake_tailer_added"
 
 @dataclass(frozen=True, slots=True)
 class MirrorState:
-    """One state of a mirror: the table, its version, and the progress of the stream that filled it last."""
+    """One state of a table: its version, and the progress of the stream that filled it last. `fold`: of a log."""
 
     record: TableRecord
     version: int
     progress: Entry | None
+    fold: Fold | None = None
 
 
 class SqlRepair:
