@@ -1,7 +1,9 @@
 """`tailer verify --repair`: every planted difference is repaired, and what the pipeline commits meanwhile stays."""
 
 import json
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -18,17 +20,12 @@ from tailer.sink import MirrorRows
 from tailer_sinks.sql.sink import SqlSink
 from tests.support.daemon.commands import Orders, tailer
 from tests.support.mirrors import PLANTED, configured, drop_primary_key, follow, found, log_of, plant, write
-from tests.support.sql import Database, SqliteDatabase, mirrored, opened, rows_in, verified
+from tests.support.sql import Database, SqliteDatabase, batch, deliver, mirrored, opened, rows_in, verified
 
 
 async def repaired(sink: SqlSink, path: Path, policy: Policy | None = None) -> list[Verification]:
     """Repair the mirror of a table. Return the verifications."""
-
-    def open_mirror() -> AbstractAsyncContextManager[MirrorRows]:
-        mirror = sink.open_mirror("orders")
-        assert mirror is not None
-        return mirror
-
+    open_mirror = partial(sink.open_mirror, "orders")
     return [each async for each in repair(open_mirror, log_of(path), LocalEngine(), policy or Policy(), 100)]
 
 
@@ -120,9 +117,7 @@ async def test_a_mirror_that_went_on_is_left_alone(database: Database, tmp_path:
         await follow(sink, path, 0, Policy())
         database.query("UPDATE orders SET code = 'x' WHERE id IN (11, 12)")
         database.query("INSERT INTO orders (id, code) VALUES (1000, 'x')")
-        opened_mirror = sink.open_mirror("orders")
-        assert opened_mirror is not None
-        async with opened_mirror as mirror:
+        async with sink.open_mirror("orders") as mirror:
             await follow(sink, path, 1, Policy())
             at_1 = sorted_rows(database)
             result = await verify(mirror, log_of(path), LocalEngine(), Policy(), 100, repairs=True)
@@ -135,6 +130,22 @@ async def test_a_mirror_that_went_on_is_left_alone(database: Database, tmp_path:
 
 
 @pytest.mark.anyio
+async def test_a_mirror_that_went_on_under_another_id_is_left_alone(database: Database, tmp_path: Path) -> None:
+    """The progress that was read stays where it is, because the pipeline has another one now."""
+    orders = Orders(tmp_path / "orders")
+    await anyio.to_thread.run_sync(orders.insert, 1, 2)
+    async with opened(database) as sink, opened(database) as other:
+        await follow(sink, orders.path, 0, Policy())
+        database.query("UPDATE orders SET amount = 0 WHERE id = 1")
+        async with sink.open_mirror("orders") as mirror:
+            rows = batch(0, "insert", pa.schema([("id", pa.int64()), ("amount", pa.float64())]), [{"id": 3}])
+            await deliver(other, rows, app_id="orders/another")
+            result = await verify(mirror, log_of(orders.path), LocalEngine(), Policy(), 100, repairs=True)
+        assert (found(result), result.rewritten) == ({("different", 1, "amount")}, None)
+        assert database.query("SELECT id, amount FROM orders ORDER BY id") == [(1, 0.0), (2, 3.0), (3, None)]
+
+
+@pytest.mark.anyio
 async def test_a_pipeline_that_always_goes_on_ends_the_attempts(
     database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -144,24 +155,15 @@ async def test_a_pipeline_that_always_goes_on_ends_the_attempts(
     async with opened(database) as sink, opened(database) as other:
         await follow(sink, orders.path, 0, Policy())
         database.query("UPDATE orders SET amount = 0 WHERE id = 1")
-        opened_mirror = sink.open_mirror
 
-        class Moving:
-            def __init__(self) -> None:
-                mirror = opened_mirror("orders")
-                assert mirror is not None
-                self._opened = mirror
-
-            async def __aenter__(self) -> MirrorRows:
-                mirror = await self._opened.__aenter__()
+        @asynccontextmanager
+        async def open_mirror() -> AsyncIterator[MirrorRows]:
+            async with sink.open_mirror("orders") as mirror:
                 await anyio.to_thread.run_sync(orders.insert, orders.version + 100)
                 await follow(other, orders.path, orders.version, Policy())
-                return mirror
+                yield mirror
 
-            async def __aexit__(self, *error: object) -> None:
-                await self._opened.__aexit__(None, None, None)
-
-        verifications = [each async for each in repair(Moving, log_of(orders.path), LocalEngine(), Policy(), 100)]
+        verifications = [each async for each in repair(open_mirror, log_of(orders.path), LocalEngine(), Policy(), 100)]
         assert [(each.version, each.is_equal, each.rewritten) for each in verifications] == [
             (version, False, None) for version in range(3)
         ]

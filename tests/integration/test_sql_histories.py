@@ -5,6 +5,7 @@ At the end, `tailer.pipeline.verification.comparison` finds no difference, eithe
 A mirror that cannot follow a change of the columns says so, and another one begins with a snapshot of that version.
 """
 
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -43,6 +44,7 @@ from tests.support.sql import (
     verified,
 )
 
+RENAMING: Final = re.compile("rename|drop|replace|overwrite schema|restore")
 WRITTEN: Final = sorted(HISTORIES.glob("*.tar.xz"))
 # Why a mirror of a table with a key cannot follow a version.
 FOLLOWED_NO_FURTHER: Final = ("have another type, and there are rows", "RESTORE brought column")
@@ -159,6 +161,37 @@ def mirrored_from(
     except (SinkRejected, ChangesUnavailable) as error:
         return versions, error
     return versions, None
+
+
+def log(recorded: RecordedTable, database: Database) -> None:
+    """Log all changes, and verify the log at each version, until it has values under names that are others by then."""
+
+    async def run() -> None:
+        sink = SqlSink.configure("m", {**database.options, "mode": "append"})
+        engine = ChangelogEngine(LocalEngine(), PairingRules())
+        # What a log lacks that was cleaned up is in a snapshot, which is one of the last version.
+        start = Start(StartKind.EARLIEST) if recorded.first == 0 else Start(StartKind.SNAPSHOT)
+        first = version = 0 if recorded.first == 0 else recorded.last
+        try:
+            while version <= recorded.last and (version == first or not RENAMING.search(recorded.story[version])):
+                made = open_log(recorded), sink, engine, TimerWake()
+                end = Start(StartKind.VERSION, version)
+                await row_pipeline("m", *made, start, end).run()
+                found = await verified(sink, "m", open_log(recorded), Policy(), limit=3)
+                assert (found.is_equal, found.version) == (True, version), recorded.where(version, str(found))
+                version += 1
+        finally:
+            await sink.aclose()
+        assert version > first
+        print(f"compared {version - first} of {recorded.last + 1 - first} versions")
+
+    anyio.run(run)
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("archive", WRITTEN, ids=NAMES)
+def test_logs_add_up_to_histories(archive: Path, tmp_path: Path) -> None:
+    log(read(archive, tmp_path / "t"), SqliteDatabase(tmp_path / "log.db"))
 
 
 @pytest.mark.sampled(6)

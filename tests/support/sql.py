@@ -313,8 +313,6 @@ async def deliver(
 
 
 async def verified(sink: SqlSink, pipeline: str, table: TableLog, policy: Policy, limit: int = 100) -> Verification:
-    """Compare the mirror of a sink with its source."""
-    opened = sink.open_mirror(pipeline)
-    assert opened is not None
-    async with opened as mirror:
+    """Compare the table of a sink with its source."""
+    async with sink.open_mirror(pipeline) as mirror:
         return await verify(mirror, table, LocalEngine(), policy, limit)

@@ -1,7 +1,8 @@
 """JSON texts as they are compared: equal for values between which the source makes no difference.
 
 A mirror may have JSON of an earlier version, of rows that did not change: without the fields that a struct got later,
-with fields and entries of maps in another order, and with other encodings of the numbers of a Variant.
+with fields and entries of maps in another order, and with other spellings of the numbers of a Variant, or of those that
+were integers before they were widened.
 """
 
 import json
@@ -44,7 +45,8 @@ def comparable_json(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
 def _comparable(kind: pa.DataType, value: Any) -> Any:
     """Return a value as it is encoded. What does not fit the type is encoded as it is."""
     if isinstance(value, _Number):
-        return msgspec.Raw((_by_value(value) if is_variant(kind) else value).encode())
+        by_value = is_variant(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+        return msgspec.Raw((_by_value(value) if by_value else value).encode())
     if is_variant(kind):
         return _nested(value, lambda each: _comparable(kind, each))
     if is_struct(kind) and isinstance(value, dict):
