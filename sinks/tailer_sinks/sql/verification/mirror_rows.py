@@ -27,7 +27,7 @@ __all__ = ["SqlMirrorRows", "mirror_rows"]
 _COMPARED: Final = "lake_tailer_compared"
 _KEYS: Final = "lake_tailer_keys"
 _NUMBER: Final = "lake_tailer_number"
-_ADDED: Final = frozenset([*(each.name for each in METADATA_FIELDS), TABLE_ID, TASK, ROW])  # the columns of a log
+_LOG_COLUMNS: Final = frozenset([*(each.name for each in METADATA_FIELDS), TABLE_ID, TASK, ROW])  # not the source's
 
 
 class SqlMirrorRows:
@@ -46,7 +46,8 @@ class SqlMirrorRows:
     ) -> None:
         self.app_id = state.record.app_id
         self.version = state.version
-        self.columns = tuple(name for name in state.record.schema.names if state.fold is None or name not in _ADDED)
+        added = frozenset() if state.fold is None else _LOG_COLUMNS
+        self.columns = tuple(each for each in state.record.schema.names if each not in added)
         self.key = state.record.key
         self._stream = stream
         self._dialect = stream.dialect

@@ -67,6 +67,23 @@ def test_random_tables(seed: int) -> None:
     assert keys == sorted(map(int, both | (source.keys() ^ mirror.keys())))
 
 
+def test_the_keys_that_differ_are_listed_and_found() -> None:
+    source: list[Row] = [(str(number), f"n{number}", None) for number in range(1000)]
+    mirror = [row for row in source if row[0] != "7"] + [("2000", "x", None)]
+    mirror[500] = (mirror[500][0], "x", None)
+    with closing(KeyedDifference(COLUMNS, ("name", "id"))) as difference:
+        difference.add(batches(source), is_source=True)
+        difference.add(batches(mirror), is_source=False)
+        assert difference.begin_second_pass()
+        difference.keep(batches(source), is_source=True)
+        difference.keep(batches(mirror), is_source=False)
+        difference.pair()
+        keys = sorted(tuple(row.values()) for batch in difference.differing_keys() for row in batch.to_pylist())
+        assert keys == [("n501", "501"), ("n7", "7"), ("x", "2000"), ("x", "501")]
+        given = pa.table({"name": ["n1", "n7", "7", "n501", "x"], "id": ["1", "7", "n7", "501", "2000"]})
+        assert difference.find(given).to_pylist() == [1, 3, 4]
+
+
 def test_equal_tables_in_any_order_need_one_pass() -> None:
     rows: list[Row] = [(str(number), "é\0\n", None) for number in range(100)]
     assert compared(rows, rows[::-1]) == ([0, 0, 0], {}, [])
