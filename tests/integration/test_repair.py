@@ -21,6 +21,7 @@ from tailer_sinks.sql.sink import SqlSink
 from tests.support.daemon.commands import Orders, tailer
 from tests.support.mirrors import PLANTED, configured, drop_primary_key, follow, found, log_of, plant, write
 from tests.support.sql import Database, SqliteDatabase, batch, deliver, mirrored, opened, rows_in, verified
+from tests.support.waiting import until
 
 
 async def repaired(sink: SqlSink, path: Path, policy: Policy | None = None) -> list[Verification]:
@@ -143,6 +144,33 @@ async def test_a_mirror_that_went_on_under_another_id_is_left_alone(database: Da
             result = await verify(mirror, log_of(orders.path), LocalEngine(), Policy(), 100, repairs=True)
         assert (found(result), result.rewritten) == ({("different", 1, "amount")}, None)
         assert database.query("SELECT id, amount FROM orders ORDER BY id") == [(1, 0.0), (2, 3.0), (3, None)]
+
+
+@pytest.mark.anyio
+async def test_a_change_of_the_columns_does_not_wait_for_its_repair(database: Database, tmp_path: Path) -> None:
+    """In PostgreSQL it waits for whoever reads the mirror, with the lock of the progress for which a repair waits."""
+    orders = Orders(tmp_path / "orders")
+    await anyio.to_thread.run_sync(orders.insert, 1, 2)
+    rows = pa.table({"id": [3], "amount": [4.5], "note": ["x"]})
+    await anyio.to_thread.run_sync(partial(write_deltalake, mode="append", schema_mode="merge"), orders.path, rows)
+
+    def has_come() -> bool:
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'ALTER TABLE%' AND wait_event_type = 'Lock'"
+        if isinstance(database, SqliteDatabase):
+            return mirrored(database, "orders") == 1
+        return database.query(waiting) == [(1,)]
+
+    async with opened(database) as sink, opened(database) as other:
+        await follow(sink, orders.path, 0, Policy())
+        database.query("UPDATE orders SET amount = 0 WHERE id = 1")
+        with anyio.fail_after(120):
+            async with sink.open_mirror("orders") as mirror, anyio.create_task_group() as group:
+                group.start_soon(follow, other, orders.path, 1, Policy())
+                await anyio.to_thread.run_sync(until, has_come)
+                result = await verify(mirror, log_of(orders.path), LocalEngine(), Policy(), 100, repairs=True)
+        assert (found(result), result.rewritten) == ({("different", 1, "amount")}, None)
+        _, equal = await repaired(sink, orders.path)
+        assert (equal.is_equal, equal.version, equal.source_rows) == (True, 1, 3)
 
 
 @pytest.mark.anyio
