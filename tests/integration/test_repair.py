@@ -12,7 +12,7 @@ import pytest
 from deltalake import write_deltalake
 
 from tailer.engine.local import LocalEngine
-from tailer.errors import SinkRejected
+from tailer.errors import SinkRejected, SinkUnavailable
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.verification.comparison import Rewritten, Verification, verify
 from tailer.pipeline.verification.repair import repair
@@ -198,6 +198,22 @@ async def test_a_pipeline_that_always_goes_on_ends_the_attempts(
         assert caplog.text.count("the pipeline went on meanwhile") == 2
         assert database.query("SELECT amount FROM orders WHERE id = 1") == [(0.0,)]
         assert mirrored(database, "orders") == 3
+
+
+@pytest.mark.anyio
+async def test_a_repair_does_not_wait_for_ever(database: Database, tmp_path: Path) -> None:
+    """Somebody else holds the lock of the progress."""
+    orders = Orders(tmp_path / "orders")
+    await anyio.to_thread.run_sync(orders.insert, 1, 2)
+    async with opened(database) as sink:
+        await follow(sink, orders.path, 0, Policy())
+    database.query("UPDATE orders SET amount = 0 WHERE id = 1")
+    async with opened(database, timeout_s=1.0) as sink:
+        with database.holding_the_progress(), pytest.raises(SinkUnavailable):
+            await repaired(sink, orders.path)
+        assert database.query("SELECT amount FROM orders WHERE id = 1") == [(0.0,)]
+        _, equal = await repaired(sink, orders.path)
+        assert equal.is_equal
 
 
 @pytest.mark.anyio

@@ -50,15 +50,21 @@ class Stream:
         """Give the connection for one call, which may take `timeout_s`. After an error it is closed."""
         if self._connection is None:
             self._connection = self.dialect.connect()
-        connection = self._connection
+        try:
+            with self.limited(self._connection):
+                yield self._connection
+        except BaseException:
+            self.close()
+            raise
+
+    @contextmanager
+    def limited(self, connection: Connection) -> Iterator[None]:
+        """Let the block take `timeout_s`. After that, `connection` is of no use, and what waits for it fails."""
         timer = threading.Timer(self._timeout_s, connection.interrupt)
         timer.daemon = True
         timer.start()
         try:
-            yield connection
-        except BaseException:
-            self.close()
-            raise
+            yield
         finally:
             timer.cancel()
 

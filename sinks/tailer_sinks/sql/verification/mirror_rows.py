@@ -124,7 +124,8 @@ def mirror_rows(stream: Stream, target: Target, pipeline: str) -> Iterator[SqlMi
         scratch = dialect.connect()
         opened.callback(scratch.close)
         reading = opened.enter_context(ExitStack())
-        reading.enter_context(mirror.one_state(dialect.name_of(target.table)))
+        with stream.limited(mirror):  # it waits where columns are changed
+            reading.enter_context(mirror.one_state(dialect.name_of(target.table)))
         record = stream.record(mirror, target, pipeline)
         if record is None:
             raise nothing

@@ -66,7 +66,7 @@ class SqlRepair:
         for each in (_REMOVED, _ADDED):
             dialect.analyze(connection, quoted(each))
         try:
-            with connection.transaction():
+            with self._stream.limited(connection), connection.transaction():
                 self._stream.records.hold(connection, record.app_id, self._state.progress)
                 connection.lock(dialect.name_of(record.table))
                 if self._has_moved():
