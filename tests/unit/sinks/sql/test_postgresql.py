@@ -71,5 +71,5 @@ def test_what_the_url_says_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     PostgreSql("orders", url, "secret", None).connect()
     found = conninfo_to_dict(given[0])
     assert (found["connect_timeout"], found["client_encoding"], found["keepalives_count"]) == ("3", "utf8", "3")
-    assert found["options"] == "-csearch_path=tail -c timezone=UTC -c datestyle=ISO"
+    assert found["options"] == "-csearch_path=tail -c timezone=UTC -c datestyle=ISO -c extra_float_digits=1"
     assert (found["password"], found["application_name"]) == ("secret", "lake-tailer")
