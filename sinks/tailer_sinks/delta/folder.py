@@ -68,10 +68,19 @@ class TargetFolder:
         """Open the table at a version. Raises delta-rs' errors."""
         return DeltaTable(self._path, version, storage_options=_plain(login))
 
-    def create(self, schema: Schema, partition_by: list[str], login: Login) -> DeltaTable:
-        """Create the table. Raises delta-rs' errors, also where it exists."""
-        options = _plain(login)
-        return DeltaTable.create(self._path, schema, mode="error", partition_by=partition_by, storage_options=options)
+    def create(
+        self, schema: Schema, partition_by: list[str], login: Login, properties: Mapping[str, str] | None = None
+    ) -> DeltaTable:
+        """Create the table with `properties`. Raises delta-rs' errors, also where it exists."""
+        return DeltaTable.create(
+            self._path,
+            schema,
+            mode="error",
+            partition_by=partition_by,
+            configuration=properties,
+            storage_options=_plain(login),
+            raise_if_key_not_exists=False,
+        )
 
     def commit_ids(self, table: DeltaTable, after: int) -> set[str]:
         """Return the ids in the commits after version `after`. Raises delta-rs' errors, too."""

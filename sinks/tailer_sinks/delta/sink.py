@@ -20,8 +20,10 @@ under `gap`.
     options    the configuration, checked without I/O
     target     rules: which tables and folders may be written to
     schema     fit of rows and tables
+    writes     how delta-rs writes files
     spool      rows before they are committed, in bounded memory
     appending  commits of our rows by a cluster's own writer
+    mirror     `mode = "mirror"`: a table that equals the source
 
 An aborted transaction has written nothing to the table. One that died while committing may leave data files that no
 commit names: VACUUM removes them. The target is an ordinary Delta table, and each commit adds at least one file, so it
@@ -43,6 +45,7 @@ from tailer.plan import Position
 from tailer.sink import Append, Appendable, Progress, SinkTransaction
 from tailer.stores.stores import Stores
 from tailer_sinks.delta.appending import append_to, took_place
+from tailer_sinks.delta.mirror.sink import DeltaMirror
 from tailer_sinks.delta.options import read
 from tailer_sinks.delta.schema import far_dates, partition_refusal, rows_schema
 from tailer_sinks.delta.spool import Spool
@@ -70,12 +73,11 @@ class DeltaSink(Appendable):
         self._instance = str(uuid.uuid4())
 
     @classmethod
-    def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
-        """Read the options `path` (the target table), `partition_by` (a list of columns) and `adopt`. No I/O.
-
-        Raises `ConfigError`.
-        """
+    def configure(cls, name: str, options: Mapping[str, Any]) -> Self | DeltaMirror:
+        """Read the options (`tailer_sinks.delta.options`). No I/O. Raises `ConfigError`."""
         chosen = read(name, options)
+        if chosen.mode == "mirror":
+            return DeltaMirror(name, chosen)
         return cls(name, chosen.path, chosen.partition_by, adopt=chosen.adopt)
 
     def use_stores(self, stores: Stores) -> None:

@@ -16,10 +16,6 @@ points, each tried against delta-rs and held by a test:
   left nothing but data files, which VACUUM removes.
 - A request to a store that failed without an answer may still arrive. So the ids of failed appends are kept: if one
   of them turns up later, the outcome counts as unknown, and the pipeline asks for progress.
-
-The log gives the least and greatest values of each file, and filtering readers skip files by them. delta-rs takes them
-from the Parquet file, and gets some wrong (`tailer_sinks.delta.schema.measured`). So a file has statistics only of
-columns that come out right, and none of nested columns.
 """
 
 import uuid
@@ -29,10 +25,9 @@ from typing import Final
 
 import pyarrow as pa
 from deltalake import (
-    ColumnProperties,
     CommitProperties,
     DeltaTable,
-    WriterProperties,
+    Transaction,
     write_deltalake,
 )
 
@@ -41,7 +36,6 @@ from tailer.events import COMMIT_VERSION, METADATA_FIELDS
 from tailer.plan import Position
 from tailer.sink import pipeline_of
 from tailer_sinks.delta.folder import TargetFolder
-from tailer_sinks.delta.one_stream import rows_in_one_stream
 from tailer_sinks.delta.schema import (
     Fit,
     compare,
@@ -57,6 +51,7 @@ from tailer_sinks.delta.schema import (
 from tailer_sinks.delta.target import delivered_name, first_line, table_refusal
 from tailer_sinks.delta.txns import position_in, transactions
 from tailer_sinks.delta.variants import delta_schema, has_variants, rows_schema_of, writable
+from tailer_sinks.delta.writes import rows_in_one_stream, writing
 from tailer_sinks.encoding.typed import Misfit
 
 __all__ = ["Anchor", "TargetTable"]
@@ -105,7 +100,7 @@ class TargetTable:
         table = self.folder.open(self.folder.login())
         if table is not None:
             with self.folder.reading():
-                self._check_target(table, app_id)
+                self.check_target(table, app_id)
                 return position_in(table, app_id)
         self.folder.check_free(self._adopt)
         return None
@@ -129,7 +124,7 @@ class TargetTable:
             return self.extended(Anchor(app_id, None, _NO_ROWS, self.partition_by or ()), schema)
         with self.folder.reading():
             self.expect(position_in(table, app_id), expected)
-            self._check_target(table, app_id)
+            self.check_target(table, app_id)
         columns = table.metadata().partition_columns
         return self.extended(Anchor(app_id, expected, _NO_ROWS, columns, table, table.version(), login=login), schema)
 
@@ -158,24 +153,43 @@ class TargetTable:
         table refuses the rows, `SinkUnavailable` if nothing was committed for another reason, and `CommitUnknown` if
         the outcome is unknown.
         """
+
+        def write(at: Anchor, commit: CommitProperties) -> None:
+            at = self._grown(at) if at.merge and has_variants(at.schema) else at
+            assert at.table is not None
+            write_deltalake(
+                at.table,
+                writable(rows(at.schema)),
+                mode="append",
+                schema_mode="merge" if at.merge else None,
+                writer_properties=writing(_measured(at, far)),
+                commit_properties=commit,
+            )
+
+        actions = transactions(anchor.app_id, anchor.expected, anchor.table, position)
+        self.commit(anchor, position, actions, write, notes)
+
+    def commit(
+        self,
+        anchor: Anchor,
+        position: Position,
+        actions: list[Transaction],
+        write: Callable[[Anchor, CommitProperties], None],
+        notes: Sequence[str],
+    ) -> None:
+        """Make one commit by `write`, with `actions`, which move the progress to `position`. Raises as `append` does.
+
+        `write` gets the anchor, with a table, and must pass on the properties of the commit.
+        """
         write_id = str(uuid.uuid4())
         try:
             at = self._create(anchor) if anchor.table is None else self._renewed(anchor)
-            at = self._grown(at) if at.merge and has_variants(at.schema) else at
-            assert at.table is not None
             commit = CommitProperties(
                 custom_metadata={"txnId": write_id, **({"gap": "; ".join(notes)} if notes else {})},
-                app_transactions=transactions(anchor.app_id, anchor.expected, anchor.table, position),
+                app_transactions=actions,
             )
             with rows_in_one_stream():
-                write_deltalake(
-                    at.table,
-                    writable(rows(at.schema)),
-                    mode="append",
-                    schema_mode="merge" if at.merge else None,
-                    writer_properties=_writing(at, far),
-                    commit_properties=commit,
-                )
+                write(at, commit)
         except SinkError:
             raise
         except Exception as error:
@@ -253,7 +267,7 @@ class TargetTable:
         except Exception as error:
             raise CommitUnknown(self.name, f"reading the table back: {first_line(error)}") from error
 
-    def _check_target(self, table: DeltaTable, app_id: str) -> None:
+    def check_target(self, table: DeltaTable, app_id: str) -> None:
         """Refuse the source table, a table that is not ours, and one that could forget our progress."""
         found = table.metadata()
         names = pa.schema(table.schema().to_arrow()).names
@@ -261,6 +275,10 @@ class TargetTable:
         ours = self._adopt or any(table.transaction_version(name) is not None for name in known)
         if refusal := table_refusal(self.path, app_id, str(found.id), names, found.configuration, ours=ours):
             self.folder.reject(*refusal)
+
+    def properties(self, app_id: str) -> dict[str, str] | None:
+        """Return the properties of a new table."""
+        return None
 
     def _create(self, anchor: Anchor) -> Anchor:
         """Create the table. If another writer was first, use its table if the rows fit.
@@ -271,7 +289,7 @@ class TargetTable:
         schema, columns = delta_schema(anchor.schema), list(anchor.partition_by)
         failure = None
         try:
-            self.folder.create(schema, columns, self.folder.login())
+            self.folder.create(schema, columns, self.folder.login(), self.properties(anchor.app_id))
         except Exception as error:  # noqa: BLE001 - raised below, unless there is a table now
             failure = error
         created = self.anchor(anchor.app_id, anchor.schema, anchor.expected)
@@ -373,13 +391,8 @@ class _Columns:
         self.check_partitions(rows_schema(found), columns)
 
 
-def _writing(anchor: Anchor, far: Collection[str]) -> WriterProperties:
-    """Choose the columns with correct statistics, if delta-rs would write wrong ones by default."""
+def _measured(anchor: Anchor, far: Collection[str]) -> list[str]:
+    """Return the columns with correct statistics."""
     # With column mapping the files have other names, and one column may have another one's name there.
     mapped = anchor.table is not None and maps_columns(anchor.table.metadata().configuration)
-    names = [] if mapped else [name for name in measured(anchor.schema) if name not in far]
-    return WriterProperties(
-        compression="SNAPPY",
-        default_column_properties=ColumnProperties(statistics_enabled="NONE"),
-        column_properties={name: ColumnProperties(statistics_enabled="PAGE") for name in names},
-    )
+    return [] if mapped else [name for name in measured(anchor.schema) if name not in far]

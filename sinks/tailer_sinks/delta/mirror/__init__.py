@@ -1,0 +1,18 @@
+"""`mode = "mirror"` of the `delta` sink: a Delta table that equals the source at a version, exactly once.
+
+A transaction is one Delta commit: a MERGE by key, with the `txn` action that holds the progress. It brings whole
+versions only, so readers never see half of one. A snapshot is one commit, too: it takes the place of all rows.
+
+    sink      the port of sinks
+    table     the table, through delta-rs: merges and replaces rows
+    columns   which columns the table can have, and which changes of them it can follow
+    changes   the changes of a transaction, reduced to one for each key, in bounded memory
+
+A row is identified by its key. A version deletes a key at most once, and inserts it at most once, after that. So the
+rows of a version need no order. Of each key, the first change says whether the table must have it, and the last one
+whether the table has it afterwards. Whatever contradicts that stops the pipeline, before anything is committed.
+
+The property `lakeTailer.mirror` names the pipeline that made the table.
+"""
+
+__all__: list[str] = []

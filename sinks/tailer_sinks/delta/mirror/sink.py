@@ -1,0 +1,243 @@
+"""The mirror for the pipeline; the package's docstring explains how it works."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from anyio import to_thread
+
+from tailer.errors import SinkRejected
+from tailer.events import CHANGE_TYPE, COMMIT_VERSION, ChangeBatch, ChangeType, ControlEvent, Gap, joined_rows
+from tailer.plan import END, SNAPSHOT_TASKS, Position
+from tailer.sink import Demands, Progress, Sink, SinkTransaction
+from tailer.stores.stores import Stores
+from tailer_sinks.delta.mirror.changes import DELETE, UPDATE, Changes, Contradiction
+from tailer_sinks.delta.mirror.columns import RESNAPSHOT, key_in, refusal
+from tailer_sinks.delta.mirror.table import MirrorTable, contradiction
+from tailer_sinks.delta.options import Options
+from tailer_sinks.delta.schema import partition_refusal
+from tailer_sinks.delta.table import Anchor
+from tailer_sinks.delta.variants import rows_schema_of
+from tailer_sinks.encoding.typed import Misfit, conform
+
+__all__ = ["DeltaMirror"]
+
+# Rows that a MERGE may keep in memory; those of larger versions come by a snapshot.
+_MERGED_BYTES: Final = 1024 * 1024 * 1024
+_INSERTS: Final = pa.array([ChangeType.INSERT, ChangeType.UPDATE_POSTIMAGE], pa.string())
+_DELETES: Final = pa.array([ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE], pa.string())
+
+
+class DeltaMirror(Sink):
+    """A `Sink` that keeps the Delta table at `options.path` equal to the source."""
+
+    splits_versions: Final = False
+    splits_snapshots: Final = False
+    writes_to_stores = True
+
+    def __init__(self, name: str, options: Options) -> None:
+        self.name = name
+        self._key = tuple(options.key)
+        self._table = MirrorTable(name, options.path, options.partition_by)
+        self._expected: dict[str, Position | None] = {}
+
+    def use_stores(self, stores: Stores) -> None:
+        """See `Sink.use_stores`."""
+        self._table.folder.use_stores(stores)
+
+    @property
+    def demands(self) -> Demands:
+        """A mirror has all rows of the source, so it begins with a snapshot, or with the first version."""
+        return Demands(whole=True)
+
+    async def progress(self, app_id: str) -> Progress | None:
+        """Read the progress of `app_id` from the table's `txn` actions. None: there are none, or no table.
+
+        Raises `SinkRejected` for a table that is not this pipeline's mirror, or has lost its progress, and
+        `SinkUnavailable` if it cannot be read.
+        """
+        position = await to_thread.run_sync(self._table.position, app_id)
+        if position is None:
+            self._table.expect(None, self._expected.get(app_id))
+        self._expected[app_id] = position
+        return None if position is None else Progress(app_id, position)
+
+    async def has_delivered(self, pipeline: str) -> bool:
+        """Return whether the table has the `txn` action of all commits of the pipeline. Raises as `progress` does."""
+        return await to_thread.run_sync(self._table.has_delivered, pipeline)
+
+    async def check_first_start(self, pipeline: str, table_ids: Sequence[str]) -> None:
+        """Refuse a mirror with rows and without progress."""
+        await to_thread.run_sync(self._table.check_new, pipeline)
+
+    async def reset(self, progress: Progress) -> None:
+        """Raise `SinkRejected`: the table is at one version, and cannot become another one without rows."""
+        reason = f"{self._table.path} would not be a mirror of version {progress.position.version}"
+        raise SinkRejected(self.name, reason, RESNAPSHOT)
+
+    @asynccontextmanager
+    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator["_MirrorTransaction"]:
+        """Begin a transaction on top of the progress that was read last, or else the current one.
+
+        Entering raises `SinkFenced` if another instance has committed since, and `SinkRejected` if the table is not
+        this pipeline's mirror, or no table can have rows of `schema`.
+        """
+        if app_id not in self._expected:
+            await self.progress(app_id)
+        anchor = await to_thread.run_sync(self._table.anchor, app_id, schema, self._expected[app_id])
+        transaction = _MirrorTransaction(self._table, anchor, schema, self._key, self._expected)
+        try:
+            yield transaction
+        finally:
+            transaction.close()
+
+    async def aclose(self) -> None:
+        """Do nothing: no resources are held between transactions."""
+
+
+class _MirrorTransaction(SinkTransaction):
+    """Changes that wait until `commit` merges them into the table as it was when the transaction began."""
+
+    writes_together = True
+
+    def __init__(
+        self,
+        table: MirrorTable,
+        anchor: Anchor,
+        schema: pa.Schema,
+        key: Sequence[str],
+        expected: dict[str, Position | None],
+    ) -> None:
+        self._table = table
+        self._anchor = anchor
+        self._schema = schema
+        self._configured = key
+        self._expected = expected
+        self._key = key_in(table.name, table.path, anchor.schema, key)
+        self._changes = Changes(table.name)
+        self._replaces = anchor.table is None
+        self._notes: list[str] = []
+        self._refusal: SinkRejected | None = None
+        if anchor.table is not None:
+            there = rows_schema_of(anchor.table.schema())
+            self._refusal = refusal(table.name, table.path, there, anchor.schema, None, announced=False)
+
+    async def write(self, batch: ChangeBatch) -> None:
+        """See `SinkTransaction.write`."""
+        await self.write_all([batch])
+
+    async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
+        """See `SinkTransaction.write_all`."""
+        rows = joined_rows(batches)
+        if not rows.schema.equals(self._schema):
+            remedy = "This is a defect of the pipeline: every batch must have the schema that was announced last."
+            raise SinkRejected(self._table.name, f"rows of another schema at version {batches[0].version}", remedy)
+        if len(rows):
+            await to_thread.run_sync(self._take, batches, rows)
+
+    async def announce(self, event: ControlEvent) -> None:
+        """See `SinkTransaction.announce`. A gap without a snapshot is refused: a mirror leaves no changes out."""
+        table, anchor = self._table, self._anchor
+        if not isinstance(event, Gap):
+            self._refusal = self._refusal or refusal(
+                table.name,
+                table.path,
+                anchor.schema,
+                table.extended(anchor, event.after).schema,
+                event.origins,
+                announced=True,
+            )
+            self._check_room()
+            self._turn_to(event.after)
+            return
+        text = f"versions {event.first_version} to {event.version} are lost"
+        if not event.snapshot:
+            remedy = 'Set on_data_loss = "resnapshot", or order it: `tailer resnapshot`.'
+            raise SinkRejected(table.name, f"{text}, and {table.path} would not be a mirror", remedy)
+        self._notes.append(f"{text}: {event.reason}")
+        self._replace()
+
+    async def commit(self, progress: Progress) -> None:
+        """See `SinkTransaction.commit`. Not cancelled once begun.
+
+        Raises `SinkFenced`, `SinkRejected`, `SinkUnavailable` (nothing was committed) or `CommitUnknown`.
+        """
+        anchor, position = self._anchor, progress.position
+        if not position.closes_version:
+            remedy = "This is a defect of the pipeline: a mirror has whole versions."
+            raise SinkRejected(self._table.name, f"{position} is in the middle of a version", remedy)
+        if progress.app_id != anchor.app_id or (anchor.expected is not None and position <= anchor.expected):
+            reason = f"progress of {anchor.app_id} must continue after {anchor.expected}, not at {progress}"
+            raise SinkRejected(self._table.name, reason, "Use `tailer resnapshot` to make the table again.")
+        self._check_room()
+        await to_thread.run_sync(self._commit, position)
+        self._expected[anchor.app_id] = position
+
+    def close(self) -> None:
+        """Release memory and files."""
+        self._changes.close()
+
+    def _turn_to(self, schema: pa.Schema) -> None:
+        self._anchor = self._table.extended(self._anchor, schema)
+        self._key = key_in(self._table.name, self._table.path, self._anchor.schema, self._configured)
+        self._schema = schema
+
+    def _replace(self) -> None:
+        """Forget all changes: all rows of the table follow."""
+        self._changes.close()
+        self._changes = Changes(self._table.name)
+        self._replaces, self._refusal = True, None
+
+    def _check_room(self) -> None:
+        if self._refusal is not None and not self._replaces:
+            raise self._refusal
+
+    def _take(self, batches: Sequence[ChangeBatch], rows: pa.RecordBatch) -> None:
+        table, version = self._table, batches[0].version
+        if SNAPSHOT_TASKS <= batches[0].task < END and not self._replaces:
+            self._replace()
+        self._check_room()
+        for column in self._key:
+            if rows.column(column).null_count:
+                reason = f"the key column {column} of {table.path} is null in version {version}"
+                raise SinkRejected(table.name, reason, "Set key to columns that are never null.")
+        changes = rows.column(CHANGE_TYPE)
+        inserted, deleted = pc.is_in(changes, _INSERTS), pc.is_in(changes, _DELETES)
+        if not pc.all(pc.or_(inserted, deleted)).as_py():
+            reason = f"version {version} has rows of another change type than Delta defines"
+            raise SinkRejected(table.name, reason, 'Set mode = "append".')
+        for chosen, is_insert in ((deleted, False), (inserted, True)):
+            self._add(rows.filter(chosen), is_insert=is_insert)
+
+    def _add(self, rows: pa.RecordBatch, *, is_insert: bool) -> None:
+        if not len(rows):
+            return
+        name, schema = self._table.name, self._anchor.schema
+        if is_insert and (reason := partition_refusal(rows, self._anchor.partition_by)):
+            raise SinkRejected(name, reason, "Partition the target by another column.")
+        try:
+            kept = conform(rows if is_insert else rows.select(self._key), schema)
+        except Misfit as misfit:
+            raise SinkRejected(name, str(misfit), "Choose another form of the column with select.") from misfit
+        keys = [kept.column(column) for column in self._key]
+        self._changes.add(kept, keys, rows.column(COMMIT_VERSION), inserted=is_insert)
+
+    def _commit(self, position: Position) -> None:
+        table, anchor, changes = self._table, self._anchor, self._changes
+        try:
+            kinds = changes.reduce()
+        except Contradiction as twice:
+            reason = f"version {twice.version} inserts or deletes a key twice; the key is {', '.join(self._key)}"
+            raise contradiction(table.name, reason) from twice
+        if self._replaces:
+            if kinds & {UPDATE, DELETE}:
+                raise contradiction(table.name, "the first changes of a key delete it")
+            table.replace_rows(anchor, position, lambda: changes.reader(anchor.schema, named=False), self._notes)
+            return
+        if changes.size_bytes > _MERGED_BYTES:
+            reason = f"the rows that version {position.version} changes take {changes.size_bytes} bytes, and a MERGE"
+            raise SinkRejected(table.name, f"{reason} keeps them in memory (limit: {_MERGED_BYTES})", RESNAPSHOT)
+        reader = (lambda: changes.reader(anchor.schema, named=True)) if kinds else None
+        table.merge_rows(anchor, position, reader, self._key, self._notes)

@@ -1,0 +1,480 @@
+"""`mode = "mirror"` of the `delta` sink by itself: what it does, columns that change, and what it refuses."""
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tailer.errors import ConfigError, SinkFenced, SinkRejected, SinkUnavailable
+from tailer.events import VARIANT, ChangeBatch, Gap, SchemaChange
+from tailer.plan import SNAPSHOT_TASKS, Position
+from tailer.sink import Progress
+from tailer_sinks.delta.mirror import sink as mirror_sink
+from tailer_sinks.delta.mirror import table as mirror_table
+from tailer_sinks.delta.sink import DeltaSink
+from tests.support.delta_mirror import APP, batch, deliver, full, make_mirror, mirror_rows
+
+pytestmark = pytest.mark.anyio
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+NEXT_STEP = "Order a snapshot with `tailer resnapshot`."
+
+
+def inserts(version: int, *ids: int, task: int = 0) -> ChangeBatch:
+    return batch(version, "insert", SCHEMA, [{"id": each, "name": f"{each} at {version}"} for each in ids], task)
+
+
+def deletes(version: int, *ids: int, task: int = 0) -> ChangeBatch:
+    return batch(version, "delete", SCHEMA, [{"id": each, "name": "old"} for each in ids], task)
+
+
+def gap(first: int, last: int, *, snapshot: bool) -> Gap:
+    return Gap("t", first, last, 0, "lost", snapshot=snapshot)
+
+
+def names(path: Path) -> dict[int, str]:
+    rows = mirror_rows(path).to_pylist()
+    found = {row["id"]: row["name"] for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def expect(version: int, app_id: str = APP) -> Progress:
+    return Progress(app_id, Position.end(version))
+
+
+async def test_of_a_key_that_changes_in_several_versions_the_last_change_counts(tmp_path: Path) -> None:
+    sink = make_mirror(tmp_path)
+    await deliver(sink, inserts(1, 1, 2, 3))
+    await deliver(
+        sink, deletes(2, 1, 2), inserts(2, 1, 4), deletes(3, 1, 4), inserts(3, 1), deletes(4, 1), inserts(5, 1, 5)
+    )
+    assert names(tmp_path) == {3: "3 at 1", 1: "1 at 5", 5: "5 at 5"}
+    assert await make_mirror(tmp_path).progress(APP) == expect(5)
+    assert DeltaTable(tmp_path).version() == 2  # its creation, and two transactions
+
+
+async def test_the_rows_of_a_version_need_no_order(tmp_path: Path) -> None:
+    sink = make_mirror(tmp_path)
+    await deliver(sink, inserts(1, 1, 2))
+    await deliver(
+        sink, batch(2, ["update_postimage", "update_preimage"], SCHEMA, [{"id": 1, "name": "new"}, {"id": 1}])
+    )
+    assert names(tmp_path) == {1: "new", 2: "2 at 1"}
+
+
+async def test_changes_that_cancel_out_move_the_progress(tmp_path: Path) -> None:
+    sink = make_mirror(tmp_path)
+    await deliver(sink, inserts(1, 1))
+    await deliver(sink, inserts(2, 2), deletes(3, 2))
+    assert names(tmp_path) == {1: "1 at 1"}
+    assert await make_mirror(tmp_path).progress(APP) == expect(3)
+
+
+async def test_a_snapshot_takes_the_place_of_all_rows_and_columns(tmp_path: Path) -> None:
+    other = pa.schema([("name", pa.string()), ("number", pa.float64())])
+    sink = make_mirror(tmp_path)
+    await deliver(sink, inserts(1, 1, 2))
+    await deliver(sink, gap(2, 6, snapshot=True), inserts(6, 2, task=SNAPSHOT_TASKS), schema=full(SCHEMA))
+    assert names(tmp_path) == {2: "2 at 6"}
+    assert DeltaTable(tmp_path).history(1)[0]["gap"] == "versions 2 to 6 are lost: lost"
+    sink = make_mirror(tmp_path, key=["name"])
+    rows = batch(8, "insert", other, [{"name": "a", "number": 0.5}], SNAPSHOT_TASKS)
+    async with sink.begin(APP, full(other)) as transaction:
+        await transaction.announce(gap(7, 8, snapshot=True))
+        await transaction.write(rows)
+        await transaction.commit(expect(8))
+    assert mirror_rows(tmp_path).to_pylist() == [{"name": "a", "number": 0.5}]
+    await deliver(sink, gap(9, 9, snapshot=True), schema=full(other))
+    assert len(mirror_rows(tmp_path)) == 0
+    assert await make_mirror(tmp_path, key=["name"]).progress(APP) == expect(9)
+
+
+async def test_it_continues_under_the_next_id_of_its_table(tmp_path: Path) -> None:
+    sink = make_mirror(tmp_path)
+    await deliver(sink, inserts(1, 1, 2, 3))
+    await deliver(sink, deletes(2, 1, 2), inserts(2, 5), app_id="orders/another")
+    assert names(tmp_path) == {3: "3 at 1", 5: "5 at 2"}
+
+
+async def test_a_table_without_a_key_of_its_own_is_mirrored_by_row_ids(tmp_path: Path) -> None:
+    tracked = pa.schema([*SCHEMA, ("_row_id", pa.int64()), ("_row_commit_version", pa.int64())])
+    rows = [{"id": 1, "name": "a", "_row_id": 10}, {"id": 1, "name": "a", "_row_id": 11}]
+    sink = make_mirror(tmp_path, key=[])
+    await deliver(sink, batch(1, "insert", tracked, rows))
+    await deliver(sink, batch(2, "delete", tracked, rows[:1]))
+    assert mirror_rows(tmp_path)["_row_id"].to_pylist() == [11]
+
+
+KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "long": (pa.int64(), [2**63 - 1, -(2**63), 0]),
+    "string": (pa.string(), ["", "\0", "é" * 100, "é" * 100 + "x", "'\"`;"]),
+    "binary": (pa.binary(), [b"", b"\xff" * 80, b"\xff" * 80 + b"\0"]),
+    "timestamp": (pa.timestamp("us", tz="UTC"), [datetime(2026, 1, 1, 0, 0, 0, at, tzinfo=UTC) for at in (1, 2, 999)]),
+    "timestamp_ntz": (pa.timestamp("us"), [datetime(1969, 1, 1, 0, 0, 0, at) for at in (1, 2, 999)]),  # noqa: DTZ001
+    "date": (pa.date32(), [date(1, 1, 1), date(9999, 12, 31)]),
+    "decimal": (pa.decimal128(38, 10), [Decimal("1234567890123456789.1234567890"), Decimal("1E-10")]),
+    "boolean": (pa.bool_(), [True, False]),
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+async def test_keys_of_every_type(tmp_path: Path, name: str) -> None:
+    """Each key is in a file of its own, so that those are skipped which have other keys."""
+    kind, values = KEYS[name]
+    schema = pa.schema([('a `key` "of" it\'s', kind), ("part", pa.int32()), ("n", pa.int64())])
+    sink = make_mirror(tmp_path, key=[schema.names[0], "part"])
+    rows = [dict(zip(schema.names, (value, 7, at), strict=True)) for at, value in enumerate(values)]
+    for version, row in enumerate(rows):
+        await deliver(sink, batch(version, "insert", schema, [row]))
+    for version, row in enumerate(rows, len(rows)):
+        changed = [row, {**row, "n": row["n"] + 100}]
+        await deliver(sink, batch(version, ["update_preimage", "update_postimage"], schema, changed))
+    with pytest.raises(SinkRejected, match="insert a key that is there"):
+        await deliver(sink, batch(2 * len(rows), "insert", schema, rows[:1]))
+    found = mirror_rows(tmp_path).sort_by("n").to_pylist()
+    assert found == [{**row, "n": row["n"] + 100} for row in rows]
+
+
+async def test_partitions_stay_and_rows_move_between_them(tmp_path: Path) -> None:
+    sink = make_mirror(tmp_path, partition_by=["name"])
+    rows = [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}, {"id": 3, "name": None}]
+    await deliver(sink, batch(1, "insert", SCHEMA, rows))
+    await deliver(
+        sink,
+        batch(2, ["update_preimage", "update_postimage"], SCHEMA, [rows[0], {"id": 1, "name": "b"}]),
+        deletes(3, 3),
+    )
+    assert names(tmp_path) == {1: "b", 2: "b"}
+    assert DeltaTable(tmp_path).metadata().partition_columns == ["name"]
+    await deliver(sink, gap(4, 6, snapshot=True), inserts(6, 9, task=SNAPSHOT_TASKS), schema=full(SCHEMA))
+    assert DeltaTable(tmp_path).metadata().partition_columns == ["name"]
+    with pytest.raises(SinkRejected, match="holds an empty string, which to Delta is null"):
+        await deliver(sink, batch(7, "insert", SCHEMA, [{"id": 5, "name": ""}]))
+    with pytest.raises(SinkRejected, match="is partitioned by name"):
+        await deliver(make_mirror(tmp_path, partition_by=["id"]), inserts(7, 7))
+
+
+async def test_the_change_feed_of_a_mirror_is_right(tmp_path: Path) -> None:
+    """Folded, the feed of each commit turns the rows before it into those after it."""
+    sink = make_mirror(tmp_path)
+    await deliver(sink, inserts(1, 1, 2, 3))
+    DeltaTable(tmp_path).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    first = DeltaTable(tmp_path).version() + 1
+    await deliver(sink, deletes(2, 1, 2), inserts(2, 1, 4))
+    await deliver(sink, inserts(3, 7), deletes(4, 7), deletes(4, 4))
+    await deliver(sink, gap(5, 6, snapshot=True), inserts(6, 1, 9, task=SNAPSHOT_TASKS), schema=full(SCHEMA))
+    await deliver(sink, deletes(7, 9))
+    feed = pa.table(DeltaTable(tmp_path).load_cdf(first)).to_pylist()
+    kinds = [(row["_commit_version"] - first, row["id"], row["_change_type"]) for row in feed]
+    assert sorted(each for each in kinds if each[0] != 2) == [
+        (0, 1, "update_postimage"),
+        (0, 1, "update_preimage"),
+        (0, 2, "delete"),
+        (0, 4, "insert"),
+        (1, 4, "delete"),
+        (3, 9, "delete"),
+    ]
+    rows = Counter(f"{row['id']} {row['name']}" for row in pa.table(DeltaTable(tmp_path, first - 1).scan()).to_pylist())
+    for version in range(first, DeltaTable(tmp_path).version() + 1):
+        for row in (row for row in feed if row["_commit_version"] == version):
+            rows[f"{row['id']} {row['name']}"] += -1 if row["_change_type"] in ("delete", "update_preimage") else 1
+        found = pa.table(DeltaTable(tmp_path, version).scan()).to_pylist()
+        assert +rows == Counter(f"{row['id']} {row['name']}" for row in found)
+        assert min(rows.values()) >= 0
+
+
+class TestColumns:
+    """The columns of the source change."""
+
+    async def change(self, sink: Any, after: pa.Schema, origins: dict[str, str] | None, *rows: ChangeBatch) -> None:
+        before = full(SCHEMA)
+        await deliver(sink, SchemaChange("t", 2, 0, before, full(after), ("it changed",), origins), *rows)
+
+    async def test_a_column_is_added_in_the_commit_of_the_first_rows_that_have_it(self, tmp_path: Path) -> None:
+        wide = pa.schema([("id", pa.int64()), ("extra", pa.struct([("x", pa.int32())])), ("name", pa.string())])
+        kept = {"id": "id", "name": "name"}
+        sink = make_mirror(tmp_path)
+        await deliver(sink, inserts(1, 1, 2))
+        await self.change(sink, wide, kept, batch(2, "insert", wide, [{"id": 3, "extra": {"x": 7}, "name": "c"}]))
+        found = mirror_rows(tmp_path).sort_by("id").to_pylist()
+        assert found[0] == {"id": 1, "name": "1 at 1", "extra": None}
+        assert found[2] == {"id": 3, "name": "c", "extra": {"x": 7}}
+        assert DeltaTable(tmp_path).version() == 2
+        await deliver(sink, batch(3, "delete", wide, [{"id": 1}]))
+        assert len(mirror_rows(tmp_path)) == 2
+
+    async def test_a_column_is_added_without_rows(self, tmp_path: Path) -> None:
+        wide = pa.schema([*SCHEMA, ("extra", pa.int32())])
+        sink = make_mirror(tmp_path)
+        await deliver(sink, inserts(1, 1))
+        await self.change(sink, wide, {"id": "id", "name": "name"})
+        assert mirror_rows(tmp_path).to_pylist() == [{"id": 1, "name": "1 at 1", "extra": None}]
+        assert await make_mirror(tmp_path).progress(APP) == expect(2)
+
+    @pytest.mark.parametrize(
+        ("after", "origins", "error"),
+        [
+            ([("id", pa.int64())], {"id": "id"}, "name was dropped"),
+            ([("id", pa.int64()), ("title", pa.string())], {"id": "id", "title": "name"}, "name was renamed to title"),
+            ([("id", pa.int64()), ("name", pa.string())], {"id": "id"}, "name is another column now"),
+            ([("id", pa.int64()), ("name", pa.binary())], {"id": "id", "name": "name"}, "name is string there"),
+            ([("id", pa.decimal128(20, 0)), ("name", pa.string())], {"id": "id", "name": "name"}, "id is int64 there"),
+        ],
+    )
+    async def test_other_changes_need_a_snapshot(
+        self, tmp_path: Path, after: list[Any], origins: dict[str, str], error: str
+    ) -> None:
+        sink = make_mirror(tmp_path)
+        await deliver(sink, inserts(1, 1))
+        with pytest.raises(SinkRejected, match=error) as refused:
+            await self.change(sink, pa.schema(after), origins)
+        assert refused.value.hint == NEXT_STEP
+        assert names(tmp_path) == {1: "1 at 1"}
+        other = pa.schema(after)
+        await deliver(sink, gap(2, 3, snapshot=True), batch(3, "insert", other, [{"id": 5}]), schema=full(other))
+        assert mirror_rows(tmp_path)["id"].to_pylist() == [5]
+
+    async def test_other_columns_without_an_announcement_are_refused(self, tmp_path: Path) -> None:
+        wide = pa.schema([*SCHEMA, ("extra", pa.int32())])
+        sink = make_mirror(tmp_path)
+        await deliver(sink, inserts(1, 1))
+        with pytest.raises(SinkRejected, match="extra is missing there"):
+            await deliver(sink, batch(2, "insert", wide, [{"id": 2}]))
+
+    @pytest.mark.parametrize(
+        ("field", "error"),
+        [
+            (pa.field("v", VARIANT), "columns v are Variants, which delta-rs cannot merge"),
+            (pa.field("t", pa.time64("us")), "Delta files have no type for t"),
+            (pa.field("NAME", pa.string()), "is spelled name in the table"),
+        ],
+    )
+    async def test_columns_that_a_mirror_cannot_have(self, tmp_path: Path, field: pa.Field, error: str) -> None:
+        with pytest.raises(SinkRejected, match=error) as refused:
+            await deliver(make_mirror(tmp_path / "m"), batch(1, "insert", pa.schema([*SCHEMA, field]), []))
+        assert refused.value.hint
+        assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize(
+    ("items", "error"),
+    [
+        ([inserts(2, 5, 5)], "version 2 inserts or deletes a key twice; the key is id"),
+        ([deletes(2, 1, 1)], "version 2 inserts or deletes a key twice; the key is id"),
+        ([deletes(2, 1), inserts(2, 3, 3)], "version 2 inserts or deletes a key twice"),
+        ([inserts(2, 3), deletes(3, 1), inserts(3, 3)], "version 3 inserts or deletes a key twice"),
+        ([deletes(2, 1), deletes(3, 1)], "version 3 inserts or deletes a key twice"),
+        ([inserts(2, 1)], "the changes up to version 2 insert a key that is there"),
+        ([inserts(2, 7, 1), deletes(3, 2)], "the changes up to version 3 insert a key that is there"),
+        ([deletes(2, 9)], "the changes up to version 2 delete a key that is not there"),
+        ([deletes(2, 9), inserts(2, 9)], "the changes up to version 2 delete a key that is not there"),
+        ([batch(2, "insert", SCHEMA, [{"name": "x"}])], "the key column id of .* is null in version 2"),
+        ([batch(2, "merge", SCHEMA, [{"id": 6}])], "another change type than Delta defines"),
+        ([gap(2, 4, snapshot=False)], "versions 2 to 4 are lost, and .* would not be a mirror"),
+    ],
+)
+async def test_contradictions_stop_a_mirror(tmp_path: Path, items: list[Any], error: str) -> None:
+    sink = make_mirror(tmp_path)
+    await deliver(sink, inserts(1, 1, 2))
+    with pytest.raises(SinkRejected, match=error) as refused:
+        await deliver(sink, *items, schema=full(SCHEMA))
+    assert refused.value.hint
+    assert names(tmp_path) == {1: "1 at 1", 2: "2 at 1"}
+    assert await sink.progress(APP) == expect(1)
+    await deliver(sink, inserts(2, 3))
+    assert names(tmp_path) == {1: "1 at 1", 2: "2 at 1", 3: "3 at 2"}
+
+
+async def test_a_first_version_or_snapshot_may_not_delete_or_repeat_keys(tmp_path: Path) -> None:
+    for items in ([deletes(1, 5)], [inserts(0, 5, task=SNAPSHOT_TASKS), inserts(0, 5, task=SNAPSHOT_TASKS + 1)]):
+        with pytest.raises(SinkRejected, match=r"first changes of a key delete it|version 0 inserts or deletes a key"):
+            await deliver(make_mirror(tmp_path / "m"), *items)
+        assert not (tmp_path / "m").exists()
+
+
+async def test_a_version_that_is_too_large_to_merge_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = make_mirror(tmp_path)
+    await deliver(sink, inserts(1, 1))
+    monkeypatch.setattr(mirror_sink, "_MERGED_BYTES", 100)
+    with pytest.raises(SinkRejected, match="a MERGE keeps them in memory") as refused:
+        await deliver(sink, inserts(2, *range(10, 100)))
+    assert refused.value.hint == NEXT_STEP
+    await deliver(sink, gap(2, 2, snapshot=True), inserts(2, *range(10, 100)), schema=full(SCHEMA))
+    assert len(names(tmp_path)) == 90
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"mode": "append"}, "orders.key: is for a mirror"),
+        ({"key": ["id", "id"]}, "orders.key: names a column twice"),
+        ({"adopt": True}, "orders.adopt: is not for a mirror"),
+    ],
+)
+def test_options(options: dict[str, Any], error: str) -> None:
+    with pytest.raises((ConfigError, ExceptionGroup)) as refused:
+        make_mirror("/nowhere", **options)
+    found = refused.value.exceptions if isinstance(refused.value, ExceptionGroup) else [refused.value]
+    assert error in " ".join(str(each) for each in found)
+
+
+@pytest.mark.parametrize(
+    ("key", "error"),
+    [
+        ([], "has no key"),
+        (["nothing"], "the key column nothing is not a column of"),
+        (["price"], "the key column price has type double, whose values identify no row"),
+    ],
+)
+async def test_keys_that_identify_no_row(tmp_path: Path, key: list[str], error: str) -> None:
+    schema = pa.schema([*SCHEMA, ("price", pa.float64())])
+    with pytest.raises(SinkRejected, match=error):
+        await deliver(make_mirror(tmp_path / "m", key=key), batch(1, "insert", schema, [{"id": 1}]))
+
+
+class TestTargets:
+    """Tables that a mirror may fill, and others."""
+
+    async def test_a_table_that_the_sink_has_not_made_is_refused(self, tmp_path: Path) -> None:
+        write_deltalake(tmp_path, pa.table({"id": [1]}))
+        with pytest.raises(SinkRejected, match="is a Delta table that lake-tailer has not made"):
+            await make_mirror(tmp_path).progress(APP)
+
+    async def test_a_table_of_the_other_mode_or_another_pipeline_is_refused(self, tmp_path: Path) -> None:
+        log, mirror = tmp_path / "log", tmp_path / "mirror"
+        await deliver(DeltaSink("orders", str(log)), inserts(1, 1))
+        await deliver(make_mirror(mirror), inserts(1, 1))
+        with pytest.raises(SinkRejected, match='was made with mode = "append"'):
+            await make_mirror(log).progress(APP)
+        with pytest.raises(SinkRejected, match='was made with mode = "mirror"'):
+            await DeltaSink("orders", str(mirror)).progress(APP)
+        with pytest.raises(SinkRejected, match="pipeline orders fills"):
+            await make_mirror(mirror).progress("items/5f0c6a1e")
+
+    async def test_lost_progress_is_no_first_start(self, tmp_path: Path) -> None:
+        sink = make_mirror(tmp_path)
+        await sink.check_first_start("orders", [])
+        write_deltalake(tmp_path, pa.table({"id": [1], "name": ["a"]}), configuration={"lakeTailer.mirror": "orders"})
+        with pytest.raises(SinkRejected, match="has rows of orders, but there is no progress"):
+            await sink.check_first_start("orders", [])
+
+    @pytest.mark.parametrize(
+        ("setting", "error"),
+        [
+            ("delta.appendOnly", "a mirror deletes rows"),
+            ("delta.enableDeletionVectors", "deletionVectors"),
+            ("delta.columnMapping.mode", "columnMapping"),
+        ],
+    )
+    async def test_a_table_that_cannot_be_merged_into_is_refused(
+        self, tmp_path: Path, setting: str, error: str, upgrade: Callable[[Path, str], None]
+    ) -> None:
+        sink = make_mirror(tmp_path)
+        await deliver(sink, inserts(1, 1))
+        upgrade(tmp_path, setting)
+        with pytest.raises(SinkRejected, match=error):
+            await deliver(sink, inserts(2, 2))
+
+    @pytest.fixture
+    def upgrade(self) -> Callable[[Path, str], None]:
+        """Set a property as another writer would."""
+
+        def upgrade(path: Path, setting: str) -> None:
+            table = DeltaTable(path)
+            if setting == "delta.appendOnly":
+                table.alter.set_table_properties({setting: "true"})
+                return
+            created = (path / "_delta_log" / f"{0:020d}.json").read_text().splitlines()
+            value = "name" if "Mapping" in setting else "true"
+            metadata = next(line for line in created if line.startswith('{"metaData"'))
+            changed = metadata.replace('"configuration":{', f'"configuration":{{"{setting}":"{value}",')
+            feature = "columnMapping" if "Mapping" in setting else "deletionVectors"
+            protocol = (
+                f'{{"protocol":{{"minReaderVersion":3,"minWriterVersion":7,"readerFeatures":["{feature}"],'
+                f'"writerFeatures":["{feature}"]}}}}'
+            )
+            commit = path / "_delta_log" / f"{table.version() + 1:020d}.json"
+            commit.write_text(f"{protocol}\n{changed}\n")
+
+        return upgrade
+
+    async def test_a_reset_is_refused(self, tmp_path: Path) -> None:
+        sink = make_mirror(tmp_path)
+        await deliver(sink, inserts(3, 1))
+        for version in (1, 7):
+            with pytest.raises(SinkRejected, match=f"would not be a mirror of version {version}") as refused:
+                await sink.reset(expect(version))
+            assert refused.value.hint == NEXT_STEP
+
+
+async def test_of_two_instances_one_commits(tmp_path: Path) -> None:
+    first, second = make_mirror(tmp_path / "m"), make_mirror(tmp_path / "m")
+    for version in (1, 2):  # the first time there is no table
+        assert await first.progress(APP) == await second.progress(APP)
+        async with first.begin(APP, full(SCHEMA)) as transaction:
+            await transaction.write(inserts(version, version))
+            await deliver(second, inserts(version, version))
+            with pytest.raises(SinkFenced):
+                await transaction.commit(expect(version))
+        with pytest.raises(SinkFenced):  # still on its old progress
+            await deliver(first, inserts(version + 1, 9))
+        assert await first.progress(APP) == expect(version)
+    assert names(tmp_path / "m") == {1: "1 at 1", 2: "2 at 2"}
+
+
+async def test_streams_of_a_pipeline_before_and_after_replace_table_exclude_each_other(tmp_path: Path) -> None:
+    """The next id of the table has no progress yet, when an instance commits under the one before."""
+    old, new = make_mirror(tmp_path), make_mirror(tmp_path)
+    await deliver(old, inserts(1, 1, 2))
+    for number, items in enumerate(([], [inserts(2, 7)], [gap(2, 2, snapshot=True)])):
+        async with new.begin(f"orders/next{number}", full(SCHEMA)) as transaction:
+            for each in items:
+                await (transaction.write(each) if isinstance(each, ChangeBatch) else transaction.announce(each))
+            await deliver(old, inserts(10 + number, 10 + number))
+            with pytest.raises(SinkUnavailable):
+                await transaction.commit(expect(20, f"orders/next{number}"))
+    assert sorted(names(tmp_path)) == [1, 2, 10, 11, 12]
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+async def test_a_lost_answer_is_found_in_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: bool
+) -> None:
+    sink = make_mirror(tmp_path)
+    await deliver(sink, inserts(1, 1))
+    merge, write = mirror_table.MirrorTable._merge, mirror_table.write_deltalake
+
+    def answers_late(real: Callable[..., None]) -> Callable[..., None]:
+        def call(*args: Any, **options: Any) -> None:
+            real(*args, **options)
+            raise OSError("connection reset")
+
+        return call
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError("connection reset")
+
+    monkeypatch.setattr(mirror_table.MirrorTable, "_merge", answers_late(merge))
+    monkeypatch.setattr(mirror_table, "write_deltalake", answers_late(write))
+    before = [gap(2, 2, snapshot=True)] if snapshot else []
+    await deliver(sink, *before, inserts(2, 2), schema=full(SCHEMA))
+    wanted = {2: "2 at 2"} if snapshot else {1: "1 at 1", 2: "2 at 2"}
+    assert names(tmp_path) == wanted
+    monkeypatch.setattr(mirror_table.MirrorTable, "_merge", fails)
+    monkeypatch.setattr(mirror_table, "write_deltalake", fails)
+    before = [gap(3, 3, snapshot=True)] if snapshot else []
+    with pytest.raises(SinkUnavailable, match="connection reset"):
+        await deliver(sink, *before, inserts(3, 3), schema=full(SCHEMA))
+    assert names(tmp_path) == wanted
+    assert await sink.progress(APP) == expect(2)
+    monkeypatch.setattr(mirror_table.MirrorTable, "_merge", merge)
+    monkeypatch.setattr(mirror_table, "write_deltalake", write)
+    await deliver(sink, inserts(3, 3))
+    assert names(tmp_path) == {**wanted, 3: "3 at 3"}
