@@ -2,7 +2,7 @@
 
     stdout     lines or a table for people; at least once
     files      JSON Lines or Parquet, one directory per stream; exactly once
-    delta      a Delta table; exactly once
+    delta      a Delta table, as a log of the changes or a mirror of the source; exactly once
     kafka      messages of a Kafka topic; exactly once for read_committed consumers
     http       requests to a web service; at least once
     sql        a table of PostgreSQL or SQLite, as a mirror of the source or a log of its changes; exactly once
@@ -13,7 +13,7 @@
 The ports are in `tailer.sink`. This page explains them; `tailer_sinks.testing.SinkTests` says the same in code, and
 passing it is what "a sink" means.
 
-A sink keeps change rows, each with its change type, or makes a copy of the table from them (`sql`).
+A sink keeps change rows, each with its change type, or makes a copy of the table from them (`sql`, or a mirror of `delta`).
 
 Writing a sink
 --------------

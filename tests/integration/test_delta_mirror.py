@@ -130,7 +130,9 @@ async def test_keys_of_every_type(tmp_path: Path, name: str) -> None:
     kind, values = KEYS[name]
     schema = pa.schema([('a `key` "of" it\'s', kind), ("part", pa.int32()), ("n", pa.int64())])
     sink = make_mirror(tmp_path, key=[schema.names[0], "part"])
-    rows = [dict(zip(schema.names, (value, 7, at), strict=True)) for at, value in enumerate(values)]
+    rows: list[dict[str, Any]] = [
+        dict(zip(schema.names, (value, 7, at), strict=True)) for at, value in enumerate(values)
+    ]
     for version, row in enumerate(rows):
         await deliver(sink, batch(version, "insert", schema, [row]))
     for version, row in enumerate(rows, len(rows)):
@@ -433,7 +435,8 @@ async def test_streams_of_a_pipeline_before_and_after_replace_table_exclude_each
     """The next id of the table has no progress yet, when an instance commits under the one before."""
     old, new = make_mirror(tmp_path), make_mirror(tmp_path)
     await deliver(old, inserts(1, 1, 2))
-    for number, items in enumerate(([], [inserts(2, 7)], [gap(2, 2, snapshot=True)])):
+    streams: list[list[Any]] = [[], [inserts(2, 7)], [gap(2, 2, snapshot=True)]]
+    for number, items in enumerate(streams):
         async with new.begin(f"orders/next{number}", full(SCHEMA)) as transaction:
             for each in items:
                 await (transaction.write(each) if isinstance(each, ChangeBatch) else transaction.announce(each))
@@ -449,7 +452,7 @@ async def test_a_lost_answer_is_found_in_the_table(
 ) -> None:
     sink = make_mirror(tmp_path)
     await deliver(sink, inserts(1, 1))
-    merge, write = mirror_table.MirrorTable._merge, mirror_table.write_deltalake
+    merge, write = mirror_table.MirrorTable._merge, write_deltalake
 
     def answers_late(real: Callable[..., None]) -> Callable[..., None]:
         def call(*args: Any, **options: Any) -> None:

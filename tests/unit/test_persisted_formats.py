@@ -334,6 +334,21 @@ async def test_txns_of_the_delta_sink(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
+async def test_a_mirror_of_the_delta_sink(tmp_path: Path) -> None:
+    """`lakeTailer.mirror` names the pipeline, and every commit has both txns."""
+    sink = DeltaSink.configure("orders", {"path": str(tmp_path), "mode": "mirror", "key": ["id"]})
+    for version in (7, 8):
+        await deliver(sink, numbered(version), app_id="orders/5f0c")
+    assert txns(tmp_path) == [
+        {"orders/5f0c": 7, "orders/#delivered": 1},
+        {"orders/5f0c": 8, "orders/#delivered": 1},
+    ]
+    created = (tmp_path / "_delta_log" / "00000000000000000000.json").read_text()
+    metadata = next(action for line in created.splitlines() if (action := json.loads(line).get("metaData")))
+    assert metadata["configuration"] == {"lakeTailer.mirror": "orders"}
+
+
+@pytest.mark.anyio
 async def test_the_state_table(tmp_path: Path) -> None:
     """`lakeTailer.progress` in its metadata is its version."""
     table = StateTable(LocalStore(tmp_path))

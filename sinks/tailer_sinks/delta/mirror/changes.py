@@ -153,7 +153,8 @@ class Changes:
     def _reduced(self, schema: pa.Schema, reduced: pa.Schema) -> Iterator[pa.RecordBatch]:
         if self._database is None:
             return
-        kinds = self._database.sql("SELECT change FROM reduced ORDER BY number").to_arrow_reader(_RESULT_ROWS)
+        query = self._database.sql("SELECT change FROM reduced ORDER BY number")
+        kinds: Iterator[pa.RecordBatch] = iter(query.to_arrow_reader(_RESULT_ROWS))
         held = pa.array([], pa.int8())
         for rows in self._spool.reader(schema):
             while len(held) < len(rows):

@@ -1,0 +1,124 @@
+"""Recorded histories mirrored into Delta: after each transaction, the target has Spark's rows of that version.
+
+A mirror that cannot follow a version says so, and another one begins with a snapshot of that version.
+"""
+
+import json
+from collections import Counter
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from tailer.changelog.engine import ChangelogEngine
+from tailer.changelog.rules import PairingRules
+from tailer.engine.local import LocalEngine
+from tailer.errors import ChangesUnavailable, SinkRejected, TailerError
+from tailer.formats.delta.table import DeltaTableLog
+from tailer.pipeline.limits import Limits
+from tailer.pipeline.row_delivery import row_pipeline
+from tailer.start import Start, StartKind
+from tailer.stores.local import LocalStore
+from tailer.stores.wakeup import TimerWake
+from tailer_sinks.testing import flat_rows
+from tailer_sinks.testing.suite import row_text
+from tests.support.delta_mirror import make_mirror
+from tests.support.histories.schema_evolution import EVOLVING
+from tests.support.oracle.recorded import HISTORIES, RecordedTable, read
+
+WRITTEN: Final = sorted(HISTORIES.glob("*.tar.xz"))
+NAMES: Final = [f"{archive.name[:2]} {EVOLVING[int(archive.name[:2])]}" for archive in WRITTEN]
+# Why a mirror with a key cannot follow a version.
+FOLLOWED_NO_FURTHER: Final = ("do not fit", "RESTORE brought column", "was dropped", "is not a column of")
+
+
+def counted(table: pa.Table) -> Counter[str]:
+    return Counter(row_text(_without_nulls(row)) for row in flat_rows(table))
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+
+
+def identifies(column: str, snapshot: pa.Table) -> bool:
+    """Return whether the values of a column of whole numbers identify the rows."""
+    if column not in snapshot.column_names or not pa.types.is_int64(snapshot.schema.field(column).type):
+        return False
+    values = snapshot.column(column)
+    return values.null_count == 0 and len(values.unique()) == len(values)
+
+
+def key_of(snapshot: pa.Table) -> str | None:
+    return next((name for name in snapshot.column_names if identifies(name, snapshot)), None)
+
+
+def mirrored_from(
+    recorded: RecordedTable, first: int, key: str, target: Path, limits: Limits
+) -> tuple[set[int], TailerError | None]:
+    """Mirror versions from `first` on. Return those that a commit reached, and the error that ended it."""
+
+    async def run() -> None:
+        log = DeltaTableLog(LocalStore(recorded.path), allowed_roots=("/",))
+        start, end = (Start(StartKind.VERSION, version) for version in (first, recorded.last))
+        engine = ChangelogEngine(LocalEngine(), PairingRules())
+        async with aclosing(make_mirror(target, key=[key])) as sink:
+            await row_pipeline("orders", log, sink, engine, TimerWake(), start, end, limits=limits).run()
+
+    error = None
+    try:
+        anyio.run(run)
+    except (SinkRejected, ChangesUnavailable) as caught:
+        error = caught
+    return check(recorded, target), error
+
+
+def check(recorded: RecordedTable, target: Path) -> set[int]:
+    """Compare each version of the target with Spark's rows of the version that it reached. Return these."""
+    reached: set[int] = set()
+    for commit in sorted((target / "_delta_log").glob("*.json")):
+        actions = [json.loads(line) for line in commit.read_text().splitlines()]
+        txns = [action["txn"] for action in actions if "txn" in action]
+        version = next((each["version"] for each in txns if "#" not in each["appId"]), None)
+        if version is None:
+            continue  # the creation of the table
+        table = pa.table(DeltaTable(target, int(commit.stem)).scan())
+        found, wanted = counted(table), counted(recorded.answers[version].snapshot)
+        assert not found - wanted, recorded.where(version, f"superfluous: {list(found - wanted)[:3]}")
+        assert not wanted - found, recorded.where(version, f"missing: {list(wanted - found)[:3]}")
+        reached.add(version)
+    return reached
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize(
+    "limits", [Limits(max_versions=1), Limits(max_versions=4)], ids=["each version", "four at once"]
+)
+@pytest.mark.parametrize("archive", WRITTEN, ids=NAMES)
+def test_histories(archive: Path, limits: Limits, tmp_path: Path) -> None:
+    """Mirror all versions, with another mirror after each one that has no key, or cannot be followed."""
+    recorded = read(archive, tmp_path / "t")
+    snapshots = {version: answer.snapshot for version, answer in recorded.answers.items()}
+    version, reached = recorded.first, 0
+    while version <= recorded.last:
+        key = key_of(snapshots[version])
+        if key is None:
+            version += 1
+            continue
+        versions, error = mirrored_from(recorded, version, key, tmp_path / f"m{version}", limits)
+        reached += len(versions)
+        version = max(versions, default=version - 1) + 1
+        if error is None:
+            break
+        assert error.hint
+        # A transaction of several versions is refused if one of them has no key.
+        span = range(version, version + limits.max_versions + 1)
+        near = [at for at in span if at in snapshots and not identifies(key, snapshots[at])]
+        assert near or any(reason in str(error) for reason in FOLLOWED_NO_FURTHER), error
+        version = max(version, min(near, default=version))
+    assert reached > 0, "no version"
