@@ -24,8 +24,10 @@ from tailer_sinks.encoding.typed import Misfit, conform
 
 __all__ = ["DeltaMirror"]
 
-# Rows that a MERGE may keep in memory; those of larger versions come by a snapshot.
-_MERGED_BYTES: Final = 1024 * 1024 * 1024
+# Arrow memory of the rows of one MERGE, which takes about ten times as much. Transactions end before that; a larger
+# version needs a snapshot.
+_DUE_BYTES: Final = 64 * 1024 * 1024
+_MERGED_BYTES: Final = 256 * 1024 * 1024
 _INSERTS: Final = pa.array([ChangeType.INSERT, ChangeType.UPDATE_POSTIMAGE], pa.string())
 _DELETES: Final = pa.array([ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE], pa.string())
 
@@ -50,7 +52,7 @@ class DeltaMirror(Sink):
     @property
     def demands(self) -> Demands:
         """A mirror has all rows of the source, so it begins with a snapshot, or with the first version."""
-        return Demands(whole=True)
+        return Demands(max_bytes=_DUE_BYTES, whole=True)
 
     async def progress(self, app_id: str) -> Progress | None:
         """Read the progress of `app_id` from the table's `txn` actions. None: there are none, or no table.
