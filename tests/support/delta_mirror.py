@@ -27,11 +27,11 @@ def make_mirror(path: Path | str, **options: Any) -> DeltaMirror:
     return sink
 
 
-def mirror_rows(path: Path | str) -> pa.Table:
-    """Return the rows of the table, none where there is no table."""
+def mirror_rows(path: Path | str, version: int | None = None) -> pa.Table:
+    """Return the rows of the table at a version, by default the newest; none where there is no table."""
     if not (Path(path) / "_delta_log").exists():
         return pa.table({})
-    return pa.table(DeltaTable(str(path)).scan())
+    return DeltaTable(str(path), version).to_pyarrow_table()
 
 
 def full(schema: pa.Schema) -> pa.Schema:

@@ -143,15 +143,12 @@ class _MirrorTransaction(SinkTransaction):
         """See `SinkTransaction.announce`. A gap without a snapshot is refused: a mirror leaves no changes out."""
         table, anchor = self._table, self._anchor
         if not isinstance(event, Gap):
-            self._refusal = self._refusal or refusal(
-                table.name,
-                table.path,
-                anchor.schema,
-                table.extended(anchor, event.after).schema,
-                event.origins,
-                announced=True,
-            )
             self._check_room()
+            after = table.extended(anchor, event.after).schema
+            refused = refusal(table.name, table.path, anchor.schema, after, event.origins, announced=True)
+            # A table that is made anew can have any columns, if no rows of others wait.
+            if refused is not None and (not self._replaces or self._changes.size_bytes):
+                raise refused
             self._turn_to(event.after)
             return
         text = f"versions {event.first_version} to {event.version} are lost"
