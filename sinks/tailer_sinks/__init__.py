@@ -13,7 +13,8 @@
 The ports are in `tailer.sink`. This page explains them; `tailer_sinks.testing.SinkTests` says the same in code, and
 passing it is what "a sink" means.
 
-A sink keeps change rows, each with its change type, or makes a copy of the table from them (`sql`, or a mirror of `delta`).
+A sink keeps change rows, each with its change type, or makes a copy of the table from them (`sql`, and mirrors in
+`delta`).
 
 Writing a sink
 --------------

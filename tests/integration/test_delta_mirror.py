@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+import tailer
 from tailer.errors import ConfigError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import VARIANT, ChangeBatch, Gap, SchemaChange
 from tailer.plan import SNAPSHOT_TASKS, Position
@@ -173,23 +174,40 @@ async def test_the_change_feed_of_a_mirror_is_right(tmp_path: Path) -> None:
     await deliver(sink, inserts(3, 7), deletes(4, 7), deletes(4, 4))
     await deliver(sink, gap(5, 6, snapshot=True), inserts(6, 1, 9, task=SNAPSHOT_TASKS), schema=full(SCHEMA))
     await deliver(sink, deletes(7, 9))
-    feed = pa.table(DeltaTable(tmp_path).load_cdf(first)).to_pylist()
-    kinds = [(row["_commit_version"] - first, row["id"], row["_change_type"]) for row in feed]
-    assert sorted(each for each in kinds if each[0] != 2) == [
-        (0, 1, "update_postimage"),
-        (0, 1, "update_preimage"),
-        (0, 2, "delete"),
-        (0, 4, "insert"),
-        (1, 4, "delete"),
-        (3, 9, "delete"),
-    ]
-    rows = Counter(f"{row['id']} {row['name']}" for row in pa.table(DeltaTable(tmp_path, first - 1).scan()).to_pylist())
-    for version in range(first, DeltaTable(tmp_path).version() + 1):
-        for row in (row for row in feed if row["_commit_version"] == version):
-            rows[f"{row['id']} {row['name']}"] += -1 if row["_change_type"] in ("delete", "update_preimage") else 1
-        found = pa.table(DeltaTable(tmp_path, version).scan()).to_pylist()
-        assert +rows == Counter(f"{row['id']} {row['name']}" for row in found)
-        assert min(rows.values()) >= 0
+    ours = [row async for batch in tailer.changes(tmp_path, start=first) for row in batch.to_pylist()]
+    for feed in (ours, pa.table(DeltaTable(tmp_path).load_cdf(first)).to_pylist()):
+        kinds = [(row["_commit_version"] - first, row["id"], row["_change_type"]) for row in feed]
+        assert sorted(each for each in kinds if each[0] != 2) == [
+            (0, 1, "update_postimage"),
+            (0, 1, "update_preimage"),
+            (0, 2, "delete"),
+            (0, 4, "insert"),
+            (1, 4, "delete"),
+            (3, 9, "delete"),
+        ]
+        rows = rows_at(tmp_path, first - 1)
+        for version in range(first, DeltaTable(tmp_path).version() + 1):
+            for row in (row for row in feed if row["_commit_version"] == version):
+                rows[f"{row['id']} {row['name']}"] += -1 if row["_change_type"] in ("delete", "update_preimage") else 1
+            assert +rows == rows_at(tmp_path, version)
+            assert min(rows.values()) >= 0
+
+
+def rows_at(path: Path, version: int) -> Counter[str]:
+    return Counter(f"{row['id']} {row['name']}" for row in mirror_rows(path, version).to_pylist())
+
+
+async def test_an_update_may_change_the_key(tmp_path: Path) -> None:
+    """Two rows swap their keys, and one gets another key."""
+    sink = make_mirror(tmp_path)
+    await deliver(sink, inserts(1, 1, 2, 3, 4))
+    kinds = ["update_preimage", "update_postimage"] * 3
+    ids = [(1, "1 at 1"), (2, "1 at 1"), (2, "2 at 1"), (1, "2 at 1"), (3, "3 at 1"), (9, "3 at 1")]
+    await deliver(sink, batch(2, kinds, SCHEMA, [{"id": one, "name": name} for one, name in ids]))
+    assert names(tmp_path) == {1: "2 at 1", 2: "1 at 1", 4: "4 at 1", 9: "3 at 1"}
+    taken = batch(3, kinds[:2], SCHEMA, [{"id": 1, "name": "2 at 1"}, {"id": 4, "name": "2 at 1"}])
+    with pytest.raises(SinkRejected, match="insert a key that is there"):
+        await deliver(sink, taken)
 
 
 class TestColumns:
@@ -363,7 +381,10 @@ class TestTargets:
     async def test_lost_progress_is_no_first_start(self, tmp_path: Path) -> None:
         sink = make_mirror(tmp_path)
         await sink.check_first_start("orders", [])
-        write_deltalake(tmp_path, pa.table({"id": [1], "name": ["a"]}), configuration={"lakeTailer.mirror": "orders"})
+        properties = {"lakeTailer.mirror": "orders"}
+        DeltaTable.create(tmp_path, SCHEMA, configuration=properties, raise_if_key_not_exists=False)
+        await sink.check_first_start("orders", [])
+        write_deltalake(tmp_path, pa.table({"id": [1], "name": ["a"]}), mode="append")
         with pytest.raises(SinkRejected, match="has rows of orders, but there is no progress"):
             await sink.check_first_start("orders", [])
 

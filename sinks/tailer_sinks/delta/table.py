@@ -229,7 +229,7 @@ class TargetTable:
         expected = self.position(app_id)
         anchor = self.anchor(app_id, pa.schema(METADATA_FIELDS), expected)
         if anchor.table is not None and expected is not None and end < expected:
-            self._check_nothing_after(anchor.table, end.version)
+            _check_nothing_after(self.folder, self.path, anchor.table, end.version)
         self.append(anchor, end, lambda schema: pa.RecordBatchReader.from_batches(schema, []))
 
     def _grown(self, anchor: Anchor) -> Anchor:
@@ -323,17 +323,6 @@ class TargetTable:
         if found != expected:
             raise SinkFenced(self.name, f"progress in {self.path} is {found}, and was {expected or 'nothing'} before")
 
-    def _check_nothing_after(self, table: DeltaTable, version: int) -> None:
-        """Refuse a table that holds rows of versions after `version`."""
-        try:
-            found = pa.RecordBatchReader.from_stream(table.scan([COMMIT_VERSION], f"{COMMIT_VERSION} > {version}"))
-            is_there = any(batch.num_rows for batch in found)
-        except Exception as error:
-            raise self.folder.failure(error) from error
-        if is_there:
-            reason = f"{self.path} holds rows of versions after {version}, which would be duplicated"
-            self.folder.reject(reason, f"DELETE FROM delta.`{self.path}` WHERE {COMMIT_VERSION} > {version}")
-
 
 class _Columns:
     """The columns of the table in `folder`, and whether rows fit into them; `partition_by`: as in `TargetTable`."""
@@ -396,3 +385,15 @@ def _measured(anchor: Anchor, far: Collection[str]) -> list[str]:
     # With column mapping the files have other names, and one column may have another one's name there.
     mapped = anchor.table is not None and maps_columns(anchor.table.metadata().configuration)
     return [] if mapped else [name for name in measured(anchor.schema) if name not in far]
+
+
+def _check_nothing_after(folder: TargetFolder, path: str, table: DeltaTable, version: int) -> None:
+    """Refuse a table that holds rows of versions after `version`."""
+    try:
+        found = pa.RecordBatchReader.from_stream(table.scan([COMMIT_VERSION], f"{COMMIT_VERSION} > {version}"))
+        is_there = any(batch.num_rows for batch in found)
+    except Exception as error:
+        raise folder.failure(error) from error
+    if is_there:
+        reason = f"{path} holds rows of versions after {version}, which would be duplicated"
+        folder.reject(reason, f"DELETE FROM delta.`{path}` WHERE {COMMIT_VERSION} > {version}")

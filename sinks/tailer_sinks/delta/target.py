@@ -12,7 +12,7 @@ from typing import Final
 
 from tailer.events import METADATA_FIELDS
 from tailer.formats.delta.folders import table_around
-from tailer.sink import pipeline_of, table_of
+from tailer.sink import table_of
 from tailer.stores.folders import foreign_entry, is_lasting
 
 __all__ = ["MIRROR", "delivered_name", "first_line", "folder_refusal", "is_permanent", "table_refusal"]
@@ -62,29 +62,29 @@ def table_refusal(
     configuration: Mapping[str, str | None],
     *,
     ours: bool,
-    mirror: bool = False,
+    mirror: str | None = None,
 ) -> tuple[str, str] | None:
     """Explain why the table with this id, these columns and properties is no target for `app_id`, and the next step.
 
-    `ours`: it has our progress, or is to be adopted. `mirror`: it is to be a mirror of the source. Returns None if it
-    is a valid target.
+    `ours`: it has our progress, or is to be adopted. `mirror`: the pipeline whose mirror it is to be; None: it is to be
+    a log. Returns None if it is a valid target.
     """
     if table_id == table_of(app_id):
         reason = f"{path} is the source table, or a copy of it: both have the id {table_id}"
         return reason, "Choose another path."
     owner = configuration.get(MIRROR)
-    if mirror and owner != pipeline_of(app_id):
+    if mirror is not None and owner != mirror:
         is_log = owner is None and set(names) >= _OUR_COLUMNS
         what = 'was made with mode = "append"' if is_log else "is a Delta table that lake-tailer has not made"
         return f"{path} {what}" if owner is None else f"pipeline {owner} fills {path}", "Choose another path."
-    if owner is not None and not mirror:
+    if owner is not None and mirror is None:
         return f'{path} was made with mode = "mirror"', "Choose another path."
-    if not (mirror or ours or set(names) >= _OUR_COLUMNS):
+    if not (mirror is not None or ours or set(names) >= _OUR_COLUMNS):
         return f"{path} is a Delta table that lake-tailer has not written to", _ADOPT
     if _RETENTION in configuration:
         # Any duration does harm: a source that is idle for longer would be delivered again from the start.
         key, why = _RETENTION, "the table could forget our progress"
-    elif not mirror and str(configuration.get(_CHANGE_FEED)).lower() == "true":
+    elif mirror is None and str(configuration.get(_CHANGE_FEED)).lower() == "true":
         # Delta treats a column _change_type as its own: a DELETE on such a table loses rows.
         key, why = _CHANGE_FEED, "the change feed reserves the columns we write"
     else:

@@ -155,7 +155,7 @@ class _MirrorTransaction(SinkTransaction):
         if not event.snapshot:
             remedy = 'Set on_data_loss = "resnapshot", or order it: `tailer resnapshot`.'
             raise SinkRejected(table.name, f"{text}, and {table.path} would not be a mirror", remedy)
-        self._notes.append(f"{text}: {event.reason}")
+        self._notes.append(event.reason if event.order is not None else f"{text}: {event.reason}")
         self._replace()
 
     async def commit(self, progress: Progress) -> None:

@@ -1,8 +1,8 @@
 """The table of a mirror through delta-rs; blocking, for worker threads only.
 
-How a commit is made exactly once, says `tailer_sinks.delta.table`. A MERGE reads the whole table, so it also fails if
-any other writer has changed the table since it was opened. Every commit has the txn `#delivered` too, so that two
-streams of one pipeline, before and after REPLACE TABLE, do not commit beside each other.
+How a commit is made exactly once, says `tailer_sinks.delta.table`. Every commit also has the txn `#delivered` of the
+pipeline. So of two streams of one pipeline that begin from the same version of the table, only one commits: the streams
+of both ids before and after REPLACE TABLE, and that of a snapshot which an operator ordered, beside the changes.
 
 The MERGE itself finds contradictions: where a key that must be there is missing, or one that must not be there is
 found, it assigns an expression that fails. Then nothing is committed.
@@ -12,22 +12,22 @@ delta-rs keeps the rows that it merges in memory, so their size is limited. It m
 greatest keys say that they have none of these keys. A snapshot is written as it is read.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tailer.errors import SinkRejected, SinkUnavailable
 from tailer.plan import Position
-from tailer.sink import pipeline_of
+from tailer.sink import backfilled_app_id, pipeline_of
 from tailer_sinks.delta.mirror.changes import CHANGE, DELETE, INSERT, UPDATE
 from tailer_sinks.delta.mirror.columns import table_schema
 from tailer_sinks.delta.schema import maps_columns, measured, partition_problems
 from tailer_sinks.delta.table import Anchor, TargetTable
 from tailer_sinks.delta.target import MIRROR, delivered_name, table_refusal
-from tailer_sinks.delta.txns import transactions
 from tailer_sinks.delta.variants import rows_schema_of
 from tailer_sinks.delta.writes import writing
 
@@ -49,7 +49,9 @@ class MirrorTable(TargetTable):
         """Refuse the source table, a table that is not this pipeline's mirror, and one that cannot be merged into."""
         found = table.metadata()
         names = pa.schema(table.schema().to_arrow()).names
-        refusal = table_refusal(self.path, app_id, str(found.id), names, found.configuration, ours=True, mirror=True)
+        refusal = table_refusal(
+            self.path, app_id, str(found.id), names, found.configuration, ours=True, mirror=_owner(app_id)
+        )
         if refusal is not None:
             self.folder.reject(*refusal)
         protocol = table.protocol()
@@ -65,7 +67,7 @@ class MirrorTable(TargetTable):
 
     def properties(self, app_id: str) -> dict[str, str]:
         """See `TargetTable.properties`."""
-        return {MIRROR: pipeline_of(app_id)}
+        return {MIRROR: _owner(app_id)}
 
     def extended(self, anchor: Anchor, schema: pa.Schema, *, rows: bool = False) -> Anchor:
         """Return the same anchor for change rows of `schema`. Raises `SinkRejected` for columns without a type."""
@@ -144,8 +146,9 @@ class MirrorTable(TargetTable):
         write: Callable[[Anchor, CommitProperties], None],
         notes: Sequence[str],
     ) -> None:
-        # Without a table there is no progress yet, so that `#delivered` is written.
-        actions = transactions(anchor.app_id, anchor.expected, None, position)
+        now_ms = int(time.time() * 1000)
+        names = {anchor.app_id: position.version, delivered_name(_owner(anchor.app_id)): 1}
+        actions = [Transaction(name, version, now_ms) for name, version in names.items()]
         try:
             self.commit(anchor, position, actions, write, notes)
         except (SinkRejected, SinkUnavailable) as error:
@@ -185,6 +188,11 @@ def contradiction(name: str, reason: str) -> SinkRejected:
         "If they are unique, somebody else has changed the table: order a snapshot, too."
     )
     return SinkRejected(name, reason, remedy)
+
+
+def _owner(app_id: str) -> str:
+    """Return the pipeline whose mirror is filled under `app_id`, which may be that of a backfill."""
+    return pipeline_of(backfilled_app_id(app_id) or app_id)
 
 
 def _failing(column: str, text: str) -> dict[str, str]:
