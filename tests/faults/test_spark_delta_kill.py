@@ -109,7 +109,7 @@ def test_drivers_killed_while_they_write(tmp_path: Path, started: list[Writer]) 
 
 def deliver(session: SparkSession, delivering: Delivering, until: int, folder: Path) -> None:
     """Deliver the rest with a new driver."""
-    sink = Interrupted.configure(delivering.name, delivering.settings.sink_options)
+    sink = Interrupted(delivering.name, **delivering.settings.sink_options)
     sink.then = partial(waits_to_die, folder)
     anyio.run(delivering.executors(lambda: session, until, sink).run)
 

@@ -23,6 +23,7 @@ from tailer.pipeline.row_delivery import row_pipeline
 from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
+from tailer_sinks.delta.mirror import table as mirror_table
 from tailer_sinks.testing import flat_rows
 from tailer_sinks.testing.suite import row_text
 from tests.support.delta_mirror import make_mirror, mirror_rows
@@ -94,13 +95,16 @@ def check(recorded: RecordedTable, target: Path) -> set[int]:
     return reached
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("way", ["merge", "rewrite"])
 @pytest.mark.parametrize(
     "limits", [Limits(max_versions=1), Limits(max_versions=4)], ids=["each version", "four at once"]
 )
 @pytest.mark.parametrize("archive", WRITTEN, ids=NAMES)
-def test_histories(archive: Path, limits: Limits, tmp_path: Path) -> None:
+def test_histories(archive: Path, limits: Limits, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mirror all versions, with another mirror after each one that has no key, or cannot be followed."""
+    if way == "rewrite":
+        monkeypatch.setattr(mirror_table, "_MERGE_BYTES", -1)
     recorded = read(archive, tmp_path / "t")
     snapshots = {version: answer.snapshot for version, answer in recorded.answers.items()}
     version, reached = recorded.first, 0

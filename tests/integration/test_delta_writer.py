@@ -321,7 +321,7 @@ def test_another_table_in_the_place_of_the_first(
 
 def interrupted(delivering: Delivering, then: Callable[[Append], Append]) -> Interrupted:
     """Make a sink at which `then` happens."""
-    sink = Interrupted.configure(delivering.name, delivering.settings.sink_options)
+    sink = Interrupted(delivering.name, **delivering.settings.sink_options)
     sink.then = then
     return sink
 
@@ -379,7 +379,7 @@ class Forgetful(DeltaSink):
 
 def test_an_answer_that_is_lost(delivering: Delivering, spark: SparkSession) -> None:
     delivering.by_driver(5)
-    sink = Forgetful.configure(delivering.name, delivering.settings.sink_options)
+    sink = Forgetful(delivering.name, **delivering.settings.sink_options)
     anyio.run(delivering.executors(lambda: spark, 30, sink).run)
     assert sink.lost == 1
     delivering.by_executors(spark)
@@ -389,13 +389,13 @@ def test_an_answer_that_is_lost(delivering: Delivering, spark: SparkSession) -> 
 def test_an_append_of_ours_that_counted_as_failed(delivering: Delivering, spark: SparkSession) -> None:
     """It commits after all, like a driver that goes on when the daemon has lost it."""
     delivering.by_driver(5)
-    sink = DeltaSink.configure(delivering.name, delivering.settings.sink_options)
+    sink = DeltaSink(delivering.name, **delivering.settings.sink_options)
     late: list[Append] = []
 
     class Late(Interrupted):
         """A sink that commits a first append when the second one is requested."""
 
-    slow = Late.configure(delivering.name, delivering.settings.sink_options)
+    slow = Late(delivering.name, **delivering.settings.sink_options)
     slow._instance = sink._instance
 
     def then(append: Append) -> Append:

@@ -71,7 +71,7 @@ class Delivering:
 
     def sink(self) -> DeltaSink:
         """Make a new sink."""
-        return DeltaSink.configure(self.name, self.settings.sink_options)
+        return DeltaSink(self.name, **self.settings.sink_options)
 
     def log(self) -> DeltaTableLog:
         """Make a log of the source."""

@@ -5,6 +5,7 @@ to disk, below the folder that `TMPDIR` names.
 """
 
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -32,7 +33,7 @@ _RESULT_ROWS: Final = 65536
 # Of each row, what becomes of its key: only the last row of a key says that.
 _REDUCED: Final = """
 CREATE TABLE reduced AS
-SELECT number, version, CASE
+SELECT {key}, number, version, CASE
     WHEN before = inserted THEN {twice}
     WHEN after IS NOT NULL THEN {none}
     WHEN inserted AND was_new THEN {insert}
@@ -41,11 +42,13 @@ SELECT number, version, CASE
     ELSE {delete}
 END::TINYINT AS change
 FROM (
-    SELECT number, version, inserted, lag(inserted) OVER of_key AS before, lead(inserted) OVER of_key AS after,
+    SELECT {key}, number, version, inserted, lag(inserted) OVER of_key AS before, lead(inserted) OVER of_key AS after,
         first_value(inserted) OVER of_key AS was_new
     FROM changes WINDOW of_key AS (PARTITION BY {key} ORDER BY version, inserted, number)
 )
 """
+_BOUNDS: Final = "SELECT {bounds} FROM reduced WHERE change > {none}"
+_MET: Final = "SELECT place, change FROM there JOIN reduced USING ({key}) WHERE change > {none}"
 
 
 class Contradiction(ValueError):
@@ -59,16 +62,25 @@ class Contradiction(ValueError):
 class Changes:
     """The changes of a transaction of the sink called `name`. Blocking; one caller at a time.
 
-    `size_bytes`: Arrow memory of all rows so far.
+    `size_bytes`: Arrow memory of all rows so far. `counts`: how many keys have each kind of change, when they are
+    reduced.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self.size_bytes = 0
+        self.counts: Counter[int] = Counter()
         self._spool = Spool()
         self._folder: Path | None = None
         self._database: duckdb.DuckDBPyConnection | None = None
         self._count = 0
+        self._width = 0
+        self._inserted_rows = self._inserted_bytes = 0
+
+    @property
+    def row_bytes(self) -> int | None:
+        """The mean Arrow memory of a whole row; None: no row is inserted."""
+        return self._inserted_bytes // self._inserted_rows if self._inserted_rows else None
 
     def add(self, rows: pa.RecordBatch, keys: Sequence[pa.Array], versions: pa.Array, *, inserted: bool) -> None:
         """Take rows that are inserted or deleted, with their keys and versions.
@@ -78,36 +90,69 @@ class Changes:
         numbers = pa.array(range(self._count, self._count + len(rows)), pa.int64())
         columns = [*keys, versions, numbers, pa.repeat(pa.scalar(inserted), len(rows))]
         names = [*(f"key_{at}" for at in range(len(keys))), "version", "number", "inserted"]
-        self._count += len(rows)
-        self.size_bytes += rows.nbytes
+        self._count, self._width = self._count + len(rows), len(keys)
+        size = rows.nbytes
+        self.size_bytes += size
+        if inserted:
+            self._inserted_rows, self._inserted_bytes = self._inserted_rows + len(rows), self._inserted_bytes + size
         try:
             self._spool.add(rows)
             self._insert(pa.table(columns, names))
         except Exception as error:
             raise self._failure(error) from error
 
-    def reduce(self) -> set[int]:
-        """Find what becomes of each key. Return the kinds of changes that there are. Raises `Contradiction`."""
+    def reduce(self) -> None:
+        """Find what becomes of each key. Raises `Contradiction`."""
         if self._database is None:
-            return set()
-        key = ", ".join(f"key_{at}" for at in range(self._width))
+            return
         kinds = {"twice": _TWICE, "none": _NONE, "insert": INSERT, "update": UPDATE, "delete": DELETE}
         try:
-            self._database.execute(_REDUCED.format(key=key, **kinds))
+            self._database.execute(_REDUCED.format(key=self._key, **kinds))
             self._database.execute("DROP TABLE changes")
-            found = self._database.execute("SELECT change, min(version) FROM reduced GROUP BY change").fetchall()
+            query = "SELECT change, min(version), count(*) FROM reduced GROUP BY change"
+            found = {change: (version, count) for change, version, count in self._database.execute(query).fetchall()}
         except Exception as error:
             raise self._failure(error) from error
-        first = dict(found)
-        if _TWICE in first:
-            raise Contradiction(first[_TWICE])
-        return set(first) - {_NONE}
+        if _TWICE in found:
+            raise Contradiction(found[_TWICE][0])
+        self.counts = Counter({change: count for change, (_, count) in found.items() if change != _NONE})
 
-    def reader(self, schema: pa.Schema, *, named: bool) -> pa.RecordBatchReader:
-        """Read the last row of each key that changes, as rows of `schema`; `named`: with the column `CHANGE`."""
-        fields = [*schema, pa.field(CHANGE, pa.int8())] if named else list(schema)
-        reduced = pa.schema(fields)
-        return pa.RecordBatchReader.from_batches(reduced, self._reduced(schema, reduced))
+    def bounds(self) -> list[tuple[pa.Scalar, pa.Scalar]]:
+        """Return the least and the greatest value in the changed keys, of each column of the key."""
+        assert self._database is not None
+        ends = ", ".join(f"min(key_{at}), max(key_{at})" for at in range(self._width))
+        try:
+            found = self._database.sql(_BOUNDS.format(bounds=ends, none=_NONE)).to_arrow_table()
+        except Exception as error:
+            raise self._failure(error) from error
+        values = [column[0] for column in found.columns]
+        return list(zip(values[::2], values[1::2], strict=True))
+
+    def met(self, keys: Sequence[pa.Array]) -> tuple[pa.Array, Counter[int]]:
+        """Return which of `keys`, of rows of the table, change, as Booleans, and how many in each way."""
+        assert self._database is not None
+        names = [f"key_{at}" for at in range(len(keys))]
+        places = pa.array(range(len(keys[0])), pa.int64())
+        self._database.register("there", pa.table([*keys, places], [*names, "place"]))
+        try:
+            found = self._database.sql(_MET.format(key=self._key, none=_NONE)).to_arrow_table()
+        except Exception as error:
+            raise self._failure(error) from error
+        finally:
+            self._database.unregister("there")
+        return pc.is_in(places, found.column("place").combine_chunks()), Counter(found.column("change").to_pylist())
+
+    def merged(self, schema: pa.Schema) -> pa.RecordBatchReader:
+        """Read the last row of each key that changes, with the column `CHANGE`."""
+        named = pa.schema([*schema, pa.field(CHANGE, pa.int8())])
+        return pa.RecordBatchReader.from_batches(named, self._reduced(schema, named))
+
+    def rows(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the last row of each key that is there afterwards, of those that change."""
+        named = pa.schema([*schema, pa.field(CHANGE, pa.int8())])
+        for batch in self._reduced(schema, named):
+            kept = batch.filter(pc.not_equal(batch.column(CHANGE), DELETE))
+            yield pa.RecordBatch.from_arrays(kept.columns[:-1], schema=schema)
 
     def close(self) -> None:
         """Release memory and files."""
@@ -118,9 +163,8 @@ class Changes:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
-    def _width(self) -> int:
-        assert self._database is not None
-        return len(self._database.execute("SELECT * FROM changes LIMIT 0").description or ()) - 3
+    def _key(self) -> str:
+        return ", ".join(f"key_{at}" for at in range(self._width))
 
     def _insert(self, rows: pa.Table) -> None:
         if self._database is None:
@@ -150,7 +194,7 @@ class Changes:
         database.execute("SET enable_progress_bar = false").fetchall()
         return database
 
-    def _reduced(self, schema: pa.Schema, reduced: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _reduced(self, schema: pa.Schema, named: pa.Schema) -> Iterator[pa.RecordBatch]:
         if self._database is None:
             return
         query = self._database.sql("SELECT change FROM reduced ORDER BY number")
@@ -164,8 +208,7 @@ class Changes:
             kept = rows.filter(chosen)
             if not len(kept):
                 continue
-            columns = [*kept.columns, changes.filter(chosen)] if len(reduced) > len(schema) else kept.columns
-            yield pa.RecordBatch.from_arrays(columns, schema=reduced)
+            yield pa.RecordBatch.from_arrays([*kept.columns, changes.filter(chosen)], schema=named)
 
     def _failure(self, error: Exception) -> TailerError:
         if isinstance(error, TailerError):

@@ -24,10 +24,8 @@ from tailer_sinks.encoding.typed import Misfit, conform
 
 __all__ = ["DeltaMirror"]
 
-# Arrow memory of the rows of one MERGE, which takes about ten times as much. Transactions end before that; a larger
-# version needs a snapshot.
-_DUE_BYTES: Final = 64 * 1024 * 1024
-_MERGED_BYTES: Final = 256 * 1024 * 1024
+# Arrow memory of the rows of a transaction, after which it ends with a version: delta-rs merges them in memory.
+_DUE_BYTES: Final = 32 * 1024 * 1024
 _INSERTS: Final = pa.array([ChangeType.INSERT, ChangeType.UPDATE_POSTIMAGE], pa.string())
 _DELETES: Final = pa.array([ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE], pa.string())
 
@@ -226,17 +224,17 @@ class _MirrorTransaction(SinkTransaction):
     def _commit(self, position: Position) -> None:
         table, anchor, changes = self._table, self._anchor, self._changes
         try:
-            kinds = changes.reduce()
+            changes.reduce()
         except Contradiction as twice:
             reason = f"version {twice.version} inserts or deletes a key twice; the key is {', '.join(self._key)}"
             raise contradiction(table.name, reason) from twice
-        if self._replaces:
-            if kinds & {UPDATE, DELETE}:
-                raise contradiction(table.name, "the first changes of a key delete it")
-            table.replace_rows(anchor, position, lambda: changes.reader(anchor.schema, named=False), self._notes)
+        if not self._replaces:
+            table.apply(anchor, position, changes, self._key, self._notes)
             return
-        if changes.size_bytes > _MERGED_BYTES:
-            reason = f"the rows that version {position.version} changes take {changes.size_bytes} bytes, and a MERGE"
-            raise SinkRejected(table.name, f"{reason} keeps them in memory (limit: {_MERGED_BYTES})", RESNAPSHOT)
-        reader = (lambda: changes.reader(anchor.schema, named=True)) if kinds else None
-        table.merge_rows(anchor, position, reader, self._key, self._notes)
+        if set(changes.counts) & {UPDATE, DELETE}:
+            raise contradiction(table.name, "the first changes of a key delete it")
+
+        def rows() -> pa.RecordBatchReader:
+            return pa.RecordBatchReader.from_batches(anchor.schema, changes.rows(anchor.schema))
+
+        table.replace_rows(anchor, position, rows, self._notes)

@@ -7,31 +7,45 @@ of both ids before and after REPLACE TABLE, and that of a snapshot which an oper
 The MERGE itself finds contradictions: where a key that must be there is missing, or one that must not be there is
 found, it assigns an expression that fails. Then nothing is committed.
 
-delta-rs keeps the rows that it merges in memory, so their size is limited. It must know their number (no
-`streamed_exec`), or else it keeps the rows of the table in memory instead. It then also skips files whose least and
-greatest keys say that they have none of these keys. A snapshot is written as it is read.
+delta-rs keeps in memory what it merges: the changed rows several times over, and the rows of each file that may have
+one of their keys, by its least and greatest keys, and has none. No option bounds that. A file is skipped only if
+delta-rs knows the rows when it plans (no `streamed_exec`). So where a MERGE would take more than `_MERGE_BYTES`, the
+table is read, and its other rows are written again with the changed ones, in bounded memory (invariant 7). They wait in
+`TMPDIR` meanwhile.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tailer.errors import SinkRejected, SinkUnavailable
 from tailer.plan import Position
 from tailer.sink import backfilled_app_id, pipeline_of
-from tailer_sinks.delta.mirror.changes import CHANGE, DELETE, INSERT, UPDATE
+from tailer_sinks.delta.mirror.changes import CHANGE, DELETE, INSERT, UPDATE, Changes
 from tailer_sinks.delta.mirror.columns import table_schema
 from tailer_sinks.delta.schema import maps_columns, measured, partition_problems
+from tailer_sinks.delta.spool import Spool
 from tailer_sinks.delta.table import Anchor, TargetTable
 from tailer_sinks.delta.target import MIRROR, delivered_name, table_refusal
 from tailer_sinks.delta.variants import rows_schema_of
 from tailer_sinks.delta.writes import writing
+from tailer_sinks.encoding.typed import conform
 
 __all__ = ["MirrorTable", "contradiction"]
+
+_MERGE_BYTES: Final = 1024 * 1024 * 1024
+# What delta-rs takes for a byte of Arrow memory of a changed row, and of a row in a file without one.
+_PER_CHANGED: Final = 8
+_PER_OTHER: Final = 3
+_PER_FILE_BYTE: Final = 4  # of a row in a file, if it is not known how large rows are
+_READ_ROWS: Final = 8192
 
 # What the error of a MERGE has in it if a key is there, or is not there, against what the changes say.
 _PRESENT: Final = "lake_tailer_key_is_there"
@@ -113,20 +127,18 @@ class MirrorTable(TargetTable):
 
         self._commit(anchor, position, write, notes)
 
-    def merge_rows(
-        self,
-        anchor: Anchor,
-        position: Position,
-        rows: Callable[[], pa.RecordBatchReader] | None,
-        key: Sequence[str],
-        notes: Sequence[str] = (),
+    def apply(
+        self, anchor: Anchor, position: Position, changes: Changes, key: Sequence[str], notes: Sequence[str]
     ) -> None:
-        """Commit reduced `rows` and `position`; None: there are no rows. Raises as `TargetTable.append`."""
+        """Commit reduced `changes` and `position`. Raises as `TargetTable.append`."""
+        if changes.counts and self._merge_bytes(anchor, changes, key) > _MERGE_BYTES:
+            self._rewrite(anchor, position, changes, key, notes)
+            return
 
         def write(at: Anchor, commit: CommitProperties) -> None:
             assert at.table is not None
-            if rows is not None:
-                self._merge(at.table, at, rows(), key, commit)
+            if changes.counts:
+                self._merge(at.table, at, changes.merged(at.schema), key, commit)
                 return
             # A MERGE without rows makes no commit.
             write_deltalake(
@@ -138,6 +150,59 @@ class MirrorTable(TargetTable):
             )
 
         self._commit(anchor, position, write, notes)
+
+    def _merge_bytes(self, anchor: Anchor, changes: Changes, key: Sequence[str]) -> int:
+        """Estimate the memory that a MERGE takes."""
+        assert anchor.table is not None
+        with self.folder.reading():
+            files = pa.table(anchor.table.get_add_actions(flatten=True))
+        for column, (least, greatest) in zip(key, changes.bounds(), strict=True):
+            files = files.filter(_may_have(files, column, least, greatest))
+        row_bytes = changes.row_bytes
+        size: int = pc.sum(files["size_bytes"]).as_py() or 0
+        rows: int = pc.sum(files["num_records"]).as_py() or 0
+        others = size * _PER_FILE_BYTE if row_bytes is None else rows * row_bytes
+        return changes.size_bytes * _PER_CHANGED + others * _PER_OTHER
+
+    def _rewrite(
+        self, anchor: Anchor, position: Position, changes: Changes, key: Sequence[str], notes: Sequence[str]
+    ) -> None:
+        """Commit the rows of the table that do not change, and those that do, in place of all rows."""
+        at, kept, met = self._renewed(anchor), Spool(), Counter[int]()
+        try:
+            for rows in self._all_rows(at):
+                changed, kinds = changes.met([rows.column(column) for column in key])
+                met += kinds
+                kept.add(rows.filter(pc.invert(changed)))
+            for kind, count in ((INSERT, 0), (UPDATE, changes.counts[UPDATE]), (DELETE, changes.counts[DELETE])):
+                if met[kind] != count:
+                    raise self._key_error(position, _PRESENT if kind == INSERT else _ABSENT)
+
+            def rows_after() -> pa.RecordBatchReader:
+                batches = chain(kept.reader(anchor.schema), changes.rows(anchor.schema))
+                return pa.RecordBatchReader.from_batches(anchor.schema, batches)
+
+            self.replace_rows(anchor, position, rows_after, notes)
+        except OSError as error:
+            raise SinkUnavailable(self.name, f"no room for the rows in TMPDIR: {error}") from error
+        finally:
+            kept.close()
+
+    def _all_rows(self, at: Anchor) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the table, with the types of `at.schema`, in batches of few rows."""
+        assert at.table is not None
+        there = rows_schema_of(at.table.schema())
+        types = pa.schema(
+            [at.schema.field(name) if name in at.schema.names else there.field(name) for name in there.names]
+        )
+        try:
+            found = at.table.to_pyarrow_dataset().scanner(
+                batch_size=_READ_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False
+            )
+            for rows in found.to_batches():
+                yield conform(rows, types)
+        except Exception as error:
+            raise self.folder.failure(error) from error
 
     def _commit(
         self,
@@ -152,11 +217,14 @@ class MirrorTable(TargetTable):
         try:
             self.commit(anchor, position, actions, write, notes)
         except (SinkRejected, SinkUnavailable) as error:
-            if _PRESENT in error.reason or _ABSENT in error.reason:
-                what = "insert a key that is there" if _PRESENT in error.reason else "delete a key that is not there"
-                reason = f"the changes up to version {position.version} {what}, in {self.path}"
-                raise contradiction(self.name, reason) from error
+            for found in (_PRESENT, _ABSENT):
+                if found in error.reason:
+                    raise self._key_error(position, found) from error
             raise
+
+    def _key_error(self, position: Position, found: str) -> SinkRejected:
+        what = "insert a key that is there" if found == _PRESENT else "delete a key that is not there"
+        return contradiction(self.name, f"the changes up to version {position.version} {what}, in {self.path}")
 
     def _merge(
         self, table: DeltaTable, at: Anchor, rows: pa.RecordBatchReader, key: Sequence[str], commit: CommitProperties
@@ -200,6 +268,18 @@ def _failing(column: str, text: str) -> dict[str, str]:
     name = _quoted(column)
     number = f"CAST(concat('{text}', CAST(source.{_quoted(CHANGE)} AS VARCHAR)) AS INT)"
     return {name: f"CASE WHEN {number} = 0 THEN NULL ELSE source.{name} END"}
+
+
+def _may_have(files: pa.Table, column: str, least: pa.Scalar, greatest: pa.Scalar) -> pa.ChunkedArray:
+    """Return for each file whether a column may have a value from `least` to `greatest` there."""
+    partition = f"partition.{column}"
+    first, last = (partition, partition) if partition in files.column_names else (f"min.{column}", f"max.{column}")
+    if first not in files.column_names or last not in files.column_names:
+        return pa.chunked_array([pa.repeat(pa.scalar(True), len(files))])
+    kind = files.schema.field(first).type
+    below = pc.less(files[last], least.cast(kind))
+    above = pc.greater(files[first], greatest.cast(kind))
+    return pc.invert(pc.fill_null(pc.or_kleene(below, above), False))
 
 
 def _measured(schema: pa.Schema) -> list[str]:
