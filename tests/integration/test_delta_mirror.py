@@ -1,7 +1,7 @@
 """`mode = "mirror"` of the `delta` sink by itself: what it does, columns that change, and what it refuses."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -150,7 +150,7 @@ async def test_keys_of_every_type(tmp_path: Path, name: str) -> None:
     for version, row in enumerate(rows):
         await deliver(sink, batch(version, "insert", schema, [row]))
     for version, row in enumerate(rows, len(rows)):
-        changed = [row, {**row, "n": row["n"] + 100}]
+        changed: list[dict[str, Any]] = [row, {**row, "n": row["n"] + 100}]
         await deliver(sink, batch(version, ["update_preimage", "update_postimage"], schema, changed))
     with pytest.raises(SinkRejected, match="insert a key that is there"):
         await deliver(sink, batch(2 * len(rows), "insert", schema, rows[:1]))
@@ -339,6 +339,36 @@ async def test_a_first_version_or_snapshot_may_not_delete_or_repeat_keys(tmp_pat
         with pytest.raises(SinkRejected, match=r"first changes of a key delete it|version 0 inserts or deletes a key"):
             await deliver(make_mirror(tmp_path / "m"), *items)
         assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "ids", "operation"),
+    [
+        ("id", [5], "MERGE"),  # in one of ten files
+        ("id", [5, 915], "WRITE"),
+        ("name", [5, 915], "WRITE"),
+        ("part", [5], "MERGE"),  # in one partition
+        ("id", [50_000], "MERGE"),  # in none
+    ],
+)
+async def test_a_table_is_written_again_if_a_merge_would_keep_much_of_it_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, ids: list[int], operation: str
+) -> None:
+    """Ten files have a hundred rows each, with keys that follow each other."""
+    schema = pa.schema([*SCHEMA, ("part", pa.string())])
+    sink = make_mirror(tmp_path, key=["part", "id"] if key == "part" else [key], partition_by=["part"])
+
+    def rows(numbers: Iterable[int]) -> list[dict[str, Any]]:
+        return [{"id": each, "name": f"{each:010d}" * 20, "part": f"p{each // 100}"} for each in numbers]
+
+    await deliver(sink, *(batch(1, "insert", schema, rows(range(at, at + 100))) for at in range(0, 1000, 100)))
+    assert len(DeltaTable(tmp_path).file_uris()) == 10
+    monkeypatch.setattr(mirror_table, "_MERGE_BYTES", 150_000)
+    kinds = "insert" if ids == [50_000] else ["update_preimage", "update_postimage"] * len(ids)
+    again = ids if ids == [50_000] else [each for one in ids for each in (one, one)]
+    await deliver(sink, batch(2, kinds, schema, rows(again)))
+    assert DeltaTable(tmp_path).history(1)[0]["operation"] == operation
+    assert len(mirror_rows(tmp_path)) == 1000 + (ids == [50_000])
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,13 @@ from deltalake import ColumnProperties, WriterProperties
 __all__ = ["rows_in_one_stream", "writing"]
 
 
-def writing(measured: Iterable[str]) -> WriterProperties:
-    """Return the properties of files that have statistics of the columns `measured` alone."""
+def writing(measured: Iterable[str], group_rows: int | None = None) -> WriterProperties:
+    """Return the properties of files that have statistics of the columns `measured` alone.
+
+    `group_rows`: the rows of a row group, which delta-rs keeps in memory; None: as many as it likes.
+    """
     return WriterProperties(
+        max_row_group_size=group_rows,
         compression="SNAPPY",
         default_column_properties=ColumnProperties(statistics_enabled="NONE"),
         column_properties={name: ColumnProperties(statistics_enabled="PAGE") for name in measured},

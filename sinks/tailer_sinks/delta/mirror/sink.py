@@ -237,4 +237,4 @@ class _MirrorTransaction(SinkTransaction):
         def rows() -> pa.RecordBatchReader:
             return pa.RecordBatchReader.from_batches(anchor.schema, changes.rows(anchor.schema))
 
-        table.replace_rows(anchor, position, rows, self._notes)
+        table.replace_rows(anchor, position, rows, changes.row_bytes, self._notes)

@@ -41,11 +41,16 @@ from tailer_sinks.encoding.typed import conform
 __all__ = ["MirrorTable", "contradiction"]
 
 _MERGE_BYTES: Final = 1024 * 1024 * 1024
-# What delta-rs takes for a byte of Arrow memory of a changed row, and of a row in a file without one.
+# What delta-rs takes for a byte of Arrow memory of a changed row, for one of a row in a file without any, and for each
+# of these rows besides.
 _PER_CHANGED: Final = 8
-_PER_OTHER: Final = 3
-_PER_FILE_BYTE: Final = 4  # of a row in a file, if it is not known how large rows are
+_PER_OTHER: Final = 2
+_PER_OTHER_ROW: Final = 64
+_PER_FILE_BYTE: Final = 4  # Arrow memory for a byte of a file, if it is not known how large rows are
 _READ_ROWS: Final = 8192
+# A row group is in memory while it is written, and while it is read.
+_GROUP_BYTES: Final = 16 * 1024 * 1024
+_GROUP_ROWS: Final = 1024, 128 * 1024
 
 # What the error of a MERGE has in it if a key is there, or is not there, against what the changes say.
 _PRESENT: Final = "lake_tailer_key_is_there"
@@ -109,9 +114,17 @@ class MirrorTable(TargetTable):
             self.folder.reject(f"{self.path} has rows of {pipeline}, but there is no progress", remedy)
 
     def replace_rows(
-        self, anchor: Anchor, position: Position, rows: Callable[[], pa.RecordBatchReader], notes: Sequence[str]
+        self,
+        anchor: Anchor,
+        position: Position,
+        rows: Callable[[], pa.RecordBatchReader],
+        row_bytes: int | None,
+        notes: Sequence[str],
     ) -> None:
-        """Commit `rows` in place of all rows, with their columns, and `position`. Raises as `TargetTable.append`."""
+        """Commit `rows` in place of all rows, with their columns, and `position`. Raises as `TargetTable.append`.
+
+        `row_bytes`: the Arrow memory of a row, about; None: not known.
+        """
 
         def write(at: Anchor, commit: CommitProperties) -> None:
             assert at.table is not None
@@ -121,7 +134,7 @@ class MirrorTable(TargetTable):
                 mode="overwrite",
                 schema_mode="overwrite",
                 partition_by=list(at.partition_by) or None,
-                writer_properties=writing(_measured(anchor.schema)),
+                writer_properties=writing(_measured(anchor.schema), _group_rows(row_bytes)),
                 commit_properties=commit,
             )
 
@@ -138,7 +151,7 @@ class MirrorTable(TargetTable):
         def write(at: Anchor, commit: CommitProperties) -> None:
             assert at.table is not None
             if changes.counts:
-                self._merge(at.table, at, changes.merged(at.schema), key, commit)
+                self._merge(at, changes, key, commit)
                 return
             # A MERGE without rows makes no commit.
             write_deltalake(
@@ -161,8 +174,8 @@ class MirrorTable(TargetTable):
         row_bytes = changes.row_bytes
         size: int = pc.sum(files["size_bytes"]).as_py() or 0
         rows: int = pc.sum(files["num_records"]).as_py() or 0
-        others = size * _PER_FILE_BYTE if row_bytes is None else rows * row_bytes
-        return changes.size_bytes * _PER_CHANGED + others * _PER_OTHER
+        others = size * _PER_FILE_BYTE if row_bytes is None else max(rows * row_bytes, size)
+        return changes.size_bytes * _PER_CHANGED + others * _PER_OTHER + rows * _PER_OTHER_ROW
 
     def _rewrite(
         self, anchor: Anchor, position: Position, changes: Changes, key: Sequence[str], notes: Sequence[str]
@@ -182,7 +195,7 @@ class MirrorTable(TargetTable):
                 batches = chain(kept.reader(anchor.schema), changes.rows(anchor.schema))
                 return pa.RecordBatchReader.from_batches(anchor.schema, batches)
 
-            self.replace_rows(anchor, position, rows_after, notes)
+            self.replace_rows(anchor, position, rows_after, changes.row_bytes, notes)
         except OSError as error:
             raise SinkUnavailable(self.name, f"no room for the rows in TMPDIR: {error}") from error
         finally:
@@ -226,19 +239,18 @@ class MirrorTable(TargetTable):
         what = "insert a key that is there" if found == _PRESENT else "delete a key that is not there"
         return contradiction(self.name, f"the changes up to version {position.version} {what}, in {self.path}")
 
-    def _merge(
-        self, table: DeltaTable, at: Anchor, rows: pa.RecordBatchReader, key: Sequence[str], commit: CommitProperties
-    ) -> None:
+    def _merge(self, at: Anchor, changes: Changes, key: Sequence[str], commit: CommitProperties) -> None:
+        assert at.table is not None
         change = f"source.{_quoted(CHANGE)}"
         values = {_quoted(each): f"source.{_quoted(each)}" for each in at.schema.names}
-        merger = table.merge(
-            rows,
+        merger = at.table.merge(
+            changes.merged(at.schema),
             " AND ".join(f"target.{_quoted(each)} = source.{_quoted(each)}" for each in key),
             source_alias="source",
             target_alias="target",
             merge_schema=at.merge,
             streamed_exec=False,
-            writer_properties=writing(_measured(at.schema)),
+            writer_properties=writing(_measured(at.schema), _group_rows(changes.row_bytes)),
             commit_properties=commit,
         )
         merger = merger.when_matched_update(values, f"{change} = {UPDATE}")
@@ -280,6 +292,11 @@ def _may_have(files: pa.Table, column: str, least: pa.Scalar, greatest: pa.Scala
     below = pc.less(files[last], least.cast(kind))
     above = pc.greater(files[first], greatest.cast(kind))
     return pc.invert(pc.fill_null(pc.or_kleene(below, above), False))
+
+
+def _group_rows(row_bytes: int | None) -> int:
+    least, most = _GROUP_ROWS
+    return max(least, min(most, _GROUP_BYTES // max(row_bytes or 1024, 1)))
 
 
 def _measured(schema: pa.Schema) -> list[str]:

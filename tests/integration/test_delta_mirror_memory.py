@@ -1,0 +1,28 @@
+"""Memory of a mirror of the `delta` sink is bounded, however large the table and a version are (invariant 7)."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable
+
+WRITER: Final = Path(__file__).with_name("delta_mirror_writer.py")
+ROWS: Final = 2_500_000  # 500 MB
+LIMIT_MB: Final = 750
+
+
+@pytest.mark.long
+def test_large_tables_and_versions(tmp_path: Path) -> None:
+    """A MERGE would keep the whole table in memory to update a row at each of its ends."""
+    peaks = []
+    for version, what in enumerate(("snapshot", "ends", "all")):
+        command = [sys.executable, WRITER, str(tmp_path / "m"), str(version), what, str(ROWS)]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+        peaks.append(int(done.stdout) >> 20)
+        ids = DeltaTable(tmp_path / "m").to_pyarrow_table(columns=["id"]).column("id")
+        assert (len(ids), pc.count_distinct(ids).as_py()) == (ROWS, ROWS)
+    print(f"peaks of a snapshot, of an update of two rows, and of all: {peaks} MB")
+    assert max(peaks) < LIMIT_MB, peaks
