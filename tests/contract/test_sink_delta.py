@@ -19,6 +19,7 @@ from tailer.progress.state_table import StateTable
 from tailer.sink import AtLeastOnceSink, Sink
 from tailer.stores.local import LocalStore
 from tailer.stores.stores import Stores
+from tailer_sinks.delta.mirror import table as mirror_table
 from tailer_sinks.delta.mirror.sink import DeltaMirror
 from tailer_sinks.delta.sink import DeltaSink
 from tailer_sinks.encoding import event_values
@@ -165,6 +166,15 @@ class TestDeltaMirror(TestDeltaSink):
 
 for name in NOT_OF_MIRRORS:
     setattr(TestDeltaMirror, name, None)
+
+
+@pytest.mark.sampled(4)
+class TestRewrittenDeltaMirror(TestDeltaMirror):
+    """Each transaction writes the whole table again, as if a MERGE took too much memory."""
+
+    @pytest.fixture(autouse=True)
+    def rewritten(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(mirror_table, "_MERGE_BYTES", -1)
 
 
 def _without_metadata(row: dict[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ NEXT_STEP = "Order a snapshot with `tailer resnapshot`."
 
 @pytest.fixture(params=["merge", "rewrite"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Whether changes are merged, or the table is written again because they are too many to merge."""
+    """The way of a transaction into the table: a MERGE, or all rows written again."""
     if request.param == "rewrite":
         monkeypatch.setattr(mirror_table, "_MERGE_BYTES", -1)
     return str(request.param)
@@ -158,10 +158,32 @@ async def test_keys_of_every_type(tmp_path: Path, name: str) -> None:
     assert found == [{**row, "n": row["n"] + 100} for row in rows]
 
 
+PARTITIONS: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "string": (pa.string(), ["a/b=c%20 d", "é'\"", "null", " "]),
+    "date": (pa.date32(), [date(1, 1, 1), date(2026, 3, 1)]),
+    "boolean": (pa.bool_(), [True, False]),
+    "long": (pa.int64(), [-(2**63), 2**63 - 1]),
+}
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("name", PARTITIONS)
+async def test_partitions_of_every_type(tmp_path: Path, name: str) -> None:
+    kind, values = PARTITIONS[name]
+    schema = pa.schema([("id", pa.int64()), ("p", kind)])
+    rows: list[dict[str, Any]] = [{"id": at, "p": value} for at, value in enumerate([*values, None])]
+    sink = make_mirror(tmp_path, partition_by=["p"])
+    await deliver(sink, batch(1, "insert", schema, rows))
+    changed = [rows[0], {"id": 0, "p": None}]
+    await deliver(sink, batch(2, ["update_preimage", "update_postimage"], schema, changed))
+    found = pa.RecordBatchReader.from_stream(DeltaTable(tmp_path).scan()).read_all().to_pylist()
+    assert sorted(found, key=lambda row: int(row["id"])) == [{"id": 0, "p": None}, *rows[1:]]
+
+
 @pytest.mark.usefixtures("way")
 async def test_partitions_stay_and_rows_move_between_them(tmp_path: Path) -> None:
     sink = make_mirror(tmp_path, partition_by=["name"])
-    rows = [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}, {"id": 3, "name": None}]
+    rows: list[dict[str, Any]] = [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}, {"id": 3, "name": None}]
     await deliver(sink, batch(1, "insert", SCHEMA, rows))
     await deliver(
         sink,

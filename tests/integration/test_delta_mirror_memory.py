@@ -19,7 +19,7 @@ def test_large_tables_and_versions(tmp_path: Path) -> None:
     """A MERGE would keep the whole table in memory to update a row at each of its ends."""
     peaks = []
     for version, what in enumerate(("snapshot", "ends", "all")):
-        command = [sys.executable, WRITER, str(tmp_path / "m"), str(version), what, str(ROWS)]
+        command = [sys.executable, str(WRITER), str(tmp_path / "m"), str(version), what, str(ROWS)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
         peaks.append(int(done.stdout) >> 20)
         ids = DeltaTable(tmp_path / "m").to_pyarrow_table(columns=["id"]).column("id")

@@ -36,7 +36,6 @@ from tailer_sinks.delta.table import Anchor, TargetTable
 from tailer_sinks.delta.target import MIRROR, delivered_name, table_refusal
 from tailer_sinks.delta.variants import rows_schema_of
 from tailer_sinks.delta.writes import writing
-from tailer_sinks.encoding.typed import conform
 
 __all__ = ["MirrorTable", "contradiction"]
 
@@ -202,18 +201,13 @@ class MirrorTable(TargetTable):
             kept.close()
 
     def _all_rows(self, at: Anchor) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the table, with the types of `at.schema`, in batches of few rows."""
+        """Yield the rows of the table, in batches of few rows."""
         assert at.table is not None
-        there = rows_schema_of(at.table.schema())
-        types = pa.schema(
-            [at.schema.field(name) if name in at.schema.names else there.field(name) for name in there.names]
-        )
         try:
-            found = at.table.to_pyarrow_dataset().scanner(
+            rows = at.table.to_pyarrow_dataset()
+            yield from rows.scanner(
                 batch_size=_READ_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False
-            )
-            for rows in found.to_batches():
-                yield conform(rows, types)
+            ).to_batches()
         except Exception as error:
             raise self.folder.failure(error) from error
 
