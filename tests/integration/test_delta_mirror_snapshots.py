@@ -28,6 +28,7 @@ from tailer.sink import Progress, Sink, app_id_of, backfill_name, table_of
 from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
+from tailer_sinks.delta.mirror import table as mirror_table
 from tailer_sinks.testing.faults import Fault, FaultySink, Kind, Step
 from tests.support.delta_mirror import APP, batch, deliver, full, make_mirror, mirror_rows
 from tests.support.streams import become
@@ -270,6 +271,32 @@ class TestStreams:
             with pytest.raises(SinkUnavailable):
                 await transaction.commit(Progress(APP, Position.end(5)))
         assert names(tmp_path) == {1: "1 at 4"}
+
+    @pytest.mark.parametrize("way", ["merge", "rewrite", "snapshot"])
+    @pytest.mark.parametrize("other", ["OPTIMIZE", "INSERT"])
+    async def test_another_writer_makes_the_transaction_fail(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, other: str
+    ) -> None:
+        """OPTIMIZE changes no row. To delta-rs it contradicts no commit that replaces all rows."""
+        sink = make_mirror(tmp_path)
+        for version in (1, 2, 3):
+            await deliver(sink, inserts(version, version))
+        monkeypatch.setattr(mirror_table, "_MERGE_BYTES", -1 if way == "rewrite" else 2**40)
+        items = [batch(4, "delete", SCHEMA, [{"id": 1}]), inserts(4, 5)]
+        if way == "snapshot":
+            items = [Gap("t", 4, 4, 0, "lost", snapshot=True), inserts(4, 2, 5, task=SNAPSHOT_TASKS)]
+        async with sink.begin(APP, full(SCHEMA)) as transaction:
+            for each in items:
+                await (transaction.announce(each) if isinstance(each, Gap) else transaction.write(each))
+            if other == "OPTIMIZE":
+                await to_thread.run_sync(DeltaTable(tmp_path).optimize.compact)
+            else:
+                write_deltalake(tmp_path, pa.table({"id": [900], "name": ["theirs"]}), mode="append")
+            with pytest.raises(SinkUnavailable, match="another writer has changed"):
+                await transaction.commit(Progress(APP, Position.end(4)))
+        await deliver(sink, *items, schema=full(SCHEMA))
+        ours = {2, 5} if way == "snapshot" else {2, 3, 5}
+        assert names(tmp_path).keys() == ours | ({900} if other == "INSERT" and way != "snapshot" else set())
 
     async def test_it_is_a_mirror_of_the_same_pipeline(self, tmp_path: Path) -> None:
         await deliver(make_mirror(tmp_path), inserts(3, 1))

@@ -1,7 +1,8 @@
 """`mode = "mirror"` of the `delta` sink: a Delta table that equals the source at a version, exactly once.
 
 A transaction is one Delta commit: a MERGE by key, with the `txn` action that holds the progress. It brings whole
-versions only, so readers never see half of one. A snapshot is one commit, too: it takes the place of all rows.
+versions only, so readers never see half of one. A snapshot is one commit, too: it takes the place of all rows. So does
+a transaction that is too large to merge, of which the table's other rows are a part.
 
     sink      the port of sinks
     table     the table, through delta-rs: merges and replaces rows
