@@ -99,7 +99,7 @@ SINKS: Final = (
     (f"{OWN}.delta.table", f"{OWN}.encoding.typed {OWN}.delta.* {FOLDERS} {PORTS}", "deltalake pyarrow"),
     (f"{OWN}.delta.variants", f"{PORTS} tailer.variant.nested", "deltalake pyarrow"),
     (f"{OWN}.delta.folder {OWN}.delta.txns {OWN}.delta.writes", f"{OWN}.delta.* {FOLDERS} {PORTS}", "deltalake"),
-    (f"{OWN}.delta.mirror.table", f"{OWN}.delta.* {PORTS}", "deltalake pyarrow"),
+    (f"{OWN}.delta.mirror.table", f"{OWN}.encoding.typed {OWN}.delta.* {PORTS}", "deltalake pyarrow"),
     (f"{OWN}.delta.mirror.changes", f"{OWN}.delta.spool tailer.changelog.spill.directory {PORTS}", "duckdb pyarrow"),
     (
         f"{OWN}.delta {OWN}.delta.*",

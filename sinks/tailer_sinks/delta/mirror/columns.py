@@ -1,6 +1,8 @@
-"""The columns of a mirror: which tables it can have, and which changes of their columns a MERGE can follow.
+"""The columns of a mirror: which tables it can have, and which changes of their columns it can follow.
 
-Columns may be added. Others need files to be written again: a snapshot makes the table anew, with any columns.
+A MERGE adds columns. Where columns are renamed, dropped or widened, the table is written again. Whatever else happens
+to a type, such as a field of a struct that is renamed, the values of unchanged rows are not known from their former
+ones: a snapshot makes the table anew, with any columns.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,9 +13,9 @@ import pyarrow as pa
 from tailer.errors import SinkRejected
 from tailer.events import METADATA_FIELDS, ROW_ID, has_variant, type_text
 from tailer_sinks.delta.schema import fit, rows_schema, unwritable
-from tailer_sinks.encoding.typed import Misfit
+from tailer_sinks.encoding.typed import Misfit, conform, fits
 
-__all__ = ["RESNAPSHOT", "key_in", "refusal", "table_schema"]
+__all__ = ["RESNAPSHOT", "difference", "key_in", "only_adds", "origins_of", "reshaped", "table_schema"]
 
 RESNAPSHOT: Final = "Order a snapshot with `tailer resnapshot`."
 
@@ -56,28 +58,52 @@ def key_in(name: str, path: str, schema: pa.Schema, configured: Sequence[str]) -
     return key
 
 
-def refusal(
-    name: str, path: str, there: pa.Schema, wanted: pa.Schema, origins: Mapping[str, str] | None, *, announced: bool
-) -> SinkRejected | None:
-    """Return why a table with the columns `there` cannot take rows of `wanted`. None: it can.
+def difference(name: str, path: str, there: pa.Schema, wanted: pa.Schema) -> SinkRejected | None:
+    """Return why a table with the columns `there` cannot take rows of `wanted` as it is. None: it can.
 
-    `origins`: the former name of each column that was there before; None: columns are known by their names.
-    `announced`: whether columns may have been added.
+    That is so after somebody has changed the table, or the columns that the pipeline chooses.
+    """
+    problems = [f"{each} was dropped" for each in there.names if each not in wanted.names]
+    for each in wanted:
+        at = there.get_field_index(each.name)
+        if at < 0:
+            problems.append(f"{each.name} is missing there")
+        elif there.field(at).type != each.type:
+            problems.append(_other_type(each.name, there.field(at).type, each.type))
+    return _misfit(name, path, problems) if problems else None
+
+
+def origins_of(
+    name: str, path: str, before: pa.Schema, after: pa.Schema, origins: Mapping[str, str] | None
+) -> Mapping[str, str]:
+    """Return the former name of each column of `after` that was there `before`.
+
+    `origins`: of `SchemaChange`. Raises `SinkRejected` if a column has another type now, whose values are others.
     """
     if origins is None:
-        origins = {each: each for each in wanted.names if each in there.names}
-    kept = {new: old for new, old in origins.items() if old in there.names and new in wanted.names}
-    problems = [f"{each} was dropped" for each in there.names if each not in kept.values()]
-    for new, old in kept.items():
-        before, after = there.field(old).type, wanted.field(new).type
-        if new != old:
-            problems.append(f"{old} was renamed to {new}")
-        elif before != after:
-            problems.append(f"{new} is {type_text(before)} there, and {type_text(after)} in the rows")
-    added = [each for each in wanted.names if each not in kept]
-    problems += [f"{each} is another column now" for each in added if each in there.names]
-    if not announced:
-        problems += [f"{each} is missing there" for each in added if each not in there.names]
-    if not problems:
-        return None
-    return SinkRejected(name, f"columns of {path} do not fit: {', '.join(dict.fromkeys(problems))}", RESNAPSHOT)
+        origins = {each: each for each in after.names}
+    kept = {new: old for new, old in origins.items() if old in before.names and new in after.names}
+    types = ((new, before.field(old).type, after.field(new).type) for new, old in kept.items())
+    if problems := [_other_type(new, was, kind) for new, was, kind in types if not fits(was, kind)]:
+        raise _misfit(name, path, problems)
+    return kept
+
+
+def only_adds(before: pa.Schema, after: pa.Schema, origins: Mapping[str, str]) -> bool:
+    """Return whether all columns of `before` are as they were in `after`."""
+    return all(origins.get(each.name) == each.name and after.field(each.name).type == each.type for each in before)
+
+
+def reshaped(rows: pa.RecordBatch, schema: pa.Schema, origins: Mapping[str, str]) -> pa.RecordBatch:
+    """Return rows with the columns of `schema`: those of `origins`, by their former names, others null."""
+    names = [each.name for each in schema if each.name in origins]
+    columns = [rows.column(origins[each]) for each in names]
+    return conform(pa.RecordBatch.from_arrays(columns, names), schema)
+
+
+def _misfit(name: str, path: str, problems: Sequence[str]) -> SinkRejected:
+    return SinkRejected(name, f"columns of {path} do not fit: {', '.join(problems)}", RESNAPSHOT)
+
+
+def _other_type(column: str, there: pa.DataType, wanted: pa.DataType) -> str:
+    return f"{column} is {type_text(there)} there, and {type_text(wanted)} in the rows"

@@ -1,6 +1,6 @@
 """The mirror for the pipeline; the package's docstring explains how it works."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -9,12 +9,21 @@ import pyarrow.compute as pc
 from anyio import to_thread
 
 from tailer.errors import SinkRejected
-from tailer.events import CHANGE_TYPE, COMMIT_VERSION, ChangeBatch, ChangeType, ControlEvent, Gap, joined_rows
+from tailer.events import (
+    CHANGE_TYPE,
+    COMMIT_VERSION,
+    ChangeBatch,
+    ChangeType,
+    ControlEvent,
+    Gap,
+    SchemaChange,
+    joined_rows,
+)
 from tailer.plan import END, SNAPSHOT_TASKS, Position
 from tailer.sink import Demands, Progress, Sink, SinkTransaction
 from tailer.stores.stores import Stores
 from tailer_sinks.delta.mirror.changes import DELETE, UPDATE, Changes, Contradiction
-from tailer_sinks.delta.mirror.columns import RESNAPSHOT, key_in, refusal
+from tailer_sinks.delta.mirror.columns import RESNAPSHOT, difference, key_in, only_adds, origins_of
 from tailer_sinks.delta.mirror.table import MirrorTable, contradiction
 from tailer_sinks.delta.options import Options
 from tailer_sinks.delta.schema import partition_refusal
@@ -120,9 +129,11 @@ class _MirrorTransaction(SinkTransaction):
         self._replaces = anchor.table is None
         self._notes: list[str] = []
         self._refusal: SinkRejected | None = None
+        # The name in the table of each column that it has; None: all columns there are as they were.
+        self._origins: Mapping[str, str] | None = None
         if anchor.table is not None:
             there = rows_schema_of(anchor.table.schema())
-            self._refusal = refusal(table.name, table.path, there, anchor.schema, None, announced=False)
+            self._refusal = difference(table.name, table.path, there, anchor.schema)
 
     async def write(self, batch: ChangeBatch) -> None:
         """See `SinkTransaction.write`."""
@@ -139,15 +150,10 @@ class _MirrorTransaction(SinkTransaction):
 
     async def announce(self, event: ControlEvent) -> None:
         """See `SinkTransaction.announce`. A gap without a snapshot is refused: a mirror leaves no changes out."""
-        table, anchor = self._table, self._anchor
+        table = self._table
         if not isinstance(event, Gap):
             self._check_room()
-            after = table.extended(anchor, event.after).schema
-            refused = refusal(table.name, table.path, anchor.schema, after, event.origins, announced=True)
-            # A table that is made anew can have any columns, if no rows of others wait.
-            if refused is not None and (not self._replaces or self._changes.size_bytes):
-                raise refused
-            self._turn_to(event.after)
+            self._turn_to(event)
             return
         text = f"versions {event.first_version} to {event.version} are lost"
         if not event.snapshot:
@@ -176,16 +182,25 @@ class _MirrorTransaction(SinkTransaction):
         """Release memory and files."""
         self._changes.close()
 
-    def _turn_to(self, schema: pa.Schema) -> None:
-        self._anchor = self._table.extended(self._anchor, schema)
-        self._key = key_in(self._table.name, self._table.path, self._anchor.schema, self._configured)
-        self._schema = schema
+    def _turn_to(self, event: SchemaChange) -> None:
+        table, before = self._table, self._anchor.schema
+        after = table.extended(self._anchor, event.after)
+        # A table that is made anew can have any columns, if no rows of others wait.
+        if not self._replaces or self._changes.size_bytes:
+            origins = origins_of(table.name, table.path, before, after.schema, event.origins)
+            if not only_adds(before, after.schema, origins):
+                if self._changes.size_bytes:
+                    reason = f"columns of {table.path} change at version {event.version}, behind rows with others"
+                    raise SinkRejected(table.name, reason, RESNAPSHOT)
+                self._origins = origins
+        self._key = key_in(table.name, table.path, after.schema, self._configured)
+        self._anchor, self._schema = after, event.after
 
     def _replace(self) -> None:
         """Forget all changes: all rows of the table follow."""
         self._changes.close()
         self._changes = Changes(self._table.name)
-        self._replaces, self._refusal = True, None
+        self._replaces, self._refusal, self._origins = True, None, None
 
     def _check_room(self) -> None:
         if self._refusal is not None and not self._replaces:
@@ -229,7 +244,7 @@ class _MirrorTransaction(SinkTransaction):
             reason = f"version {twice.version} inserts or deletes a key twice; the key is {', '.join(self._key)}"
             raise contradiction(table.name, reason) from twice
         if not self._replaces:
-            table.apply(anchor, position, changes, self._key, self._notes)
+            table.apply(anchor, position, changes, self._key, self._origins, self._notes)
             return
         if set(changes.counts) & {UPDATE, DELETE}:
             raise contradiction(table.name, "the first changes of a key delete it")

@@ -11,12 +11,12 @@ delta-rs keeps in memory what it merges: the changed rows several times over, an
 one of their keys, by its least and greatest keys, and has none. No option bounds that. A file is skipped only if
 delta-rs knows the rows when it plans (no `streamed_exec`). So where a MERGE would take more than `_MERGE_BYTES`, the
 table is read, and its other rows are written again with the changed ones, in bounded memory (invariant 7). They wait in
-`TMPDIR` meanwhile.
+`TMPDIR` meanwhile. The same happens where columns are renamed, dropped or widened, which a MERGE cannot do.
 """
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Final
@@ -29,13 +29,14 @@ from tailer.errors import SinkRejected, SinkUnavailable
 from tailer.plan import Position
 from tailer.sink import backfilled_app_id, pipeline_of
 from tailer_sinks.delta.mirror.changes import CHANGE, DELETE, INSERT, UPDATE, Changes
-from tailer_sinks.delta.mirror.columns import table_schema
+from tailer_sinks.delta.mirror.columns import RESNAPSHOT, reshaped, table_schema
 from tailer_sinks.delta.schema import maps_columns, measured, partition_problems
 from tailer_sinks.delta.spool import Spool
 from tailer_sinks.delta.table import Anchor, TargetTable
 from tailer_sinks.delta.target import MIRROR, delivered_name, table_refusal
 from tailer_sinks.delta.variants import rows_schema_of
 from tailer_sinks.delta.writes import writing
+from tailer_sinks.encoding.typed import Misfit
 
 __all__ = ["MirrorTable", "contradiction"]
 
@@ -143,11 +144,20 @@ class MirrorTable(TargetTable):
         self._commit(anchor, position, write, notes)
 
     def apply(
-        self, anchor: Anchor, position: Position, changes: Changes, key: Sequence[str], notes: Sequence[str]
+        self,
+        anchor: Anchor,
+        position: Position,
+        changes: Changes,
+        key: Sequence[str],
+        origins: Mapping[str, str] | None,
+        notes: Sequence[str],
     ) -> None:
-        """Commit reduced `changes` and `position`. Raises as `TargetTable.append`."""
-        if changes.counts and self._merge_bytes(anchor, changes, key) > _MERGE_BYTES:
-            self._rewrite(anchor, position, changes, key, notes)
+        """Commit reduced `changes` and `position`. Raises as `TargetTable.append`.
+
+        `origins`: the name in the table of each column that it has; None: columns may be new, and all others stay.
+        """
+        if origins is not None or (changes.counts and self._merge_bytes(anchor, changes, key) > _MERGE_BYTES):
+            self._rewrite(anchor, position, changes, key, origins, notes)
             return
 
         def write(at: Anchor, commit: CommitProperties) -> None:
@@ -180,12 +190,19 @@ class MirrorTable(TargetTable):
         return changes.size_bytes * _PER_CHANGED + others * _PER_OTHER + rows * _PER_OTHER_ROW
 
     def _rewrite(
-        self, anchor: Anchor, position: Position, changes: Changes, key: Sequence[str], notes: Sequence[str]
+        self,
+        anchor: Anchor,
+        position: Position,
+        changes: Changes,
+        key: Sequence[str],
+        origins: Mapping[str, str] | None,
+        notes: Sequence[str],
     ) -> None:
         """Commit the rows of the table that do not change, and those that do, in place of all rows."""
         at, kept, met = self._renewed(anchor), Spool(), Counter[int]()
         try:
-            for rows in self._all_rows(at):
+            for there in self._all_rows(at):
+                rows = reshaped(there, anchor.schema, origins or {each: each for each in there.schema.names})
                 changed, kinds = changes.met([rows.column(column) for column in key])
                 met += kinds
                 kept.add(rows.filter(pc.invert(changed)))
@@ -198,6 +215,8 @@ class MirrorTable(TargetTable):
                 return pa.RecordBatchReader.from_batches(anchor.schema, batches)
 
             self.replace_rows(anchor, position, rows_after, changes.row_bytes, notes)
+        except Misfit as misfit:
+            raise SinkRejected(self.name, str(misfit), RESNAPSHOT) from misfit
         except OSError as error:
             raise SinkUnavailable(self.name, f"no room for the rows in TMPDIR: {error}") from error
         finally:
