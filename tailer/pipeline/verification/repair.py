@@ -33,8 +33,7 @@ async def repair(
     """Yield each verification until one finds no difference, comes after a repair, or cannot be repaired.
 
     If the last one differs and has the source's columns, either the repair of the one before it did not help, or the
-    pipeline has committed in each of `ATTEMPTS`. Raises as `verify` and `open_mirror` do, and
-    `ConfigError` for a log of changes.
+    pipeline has committed in each of `ATTEMPTS`. Raises as `verify` and `open_mirror` do; `ConfigError` for a log.
     """
     for attempt in range(1, ATTEMPTS + 1):
         async with open_mirror() as mirror:
