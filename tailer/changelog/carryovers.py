@@ -48,10 +48,12 @@ __all__ = ["ChangelogCounts", "independent_parts", "refine", "refine_range"]
 
 @dataclass(frozen=True, slots=True)
 class ChangelogCounts:
-    """Row counts of a comparison: `carryovers` and `unchanged` were dropped, `updates` have two images each.
+    """Counts of a comparison: rows that were dropped as `carryovers` or as `unchanged`, and `updates`.
 
+    `updates`: deletes and inserts that were made an update. Updates that change files mark as such do not count.
     `ambiguous`: rows with more than one possible partner for an update, or whose possible partners are all paired.
-    `in_place`: whether updates have images that lie side by side, and were left there.
+    Images that lie side by side are never ambiguous. `in_place`: whether there are such images, which stay in their
+    tasks.
     """
 
     carryovers: int = 0

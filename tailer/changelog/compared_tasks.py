@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 
 from tailer.changelog.equal_rows.compared_columns import ComparedColumns, by_partition
 from tailer.changelog.equal_rows.port import TaskIndex
-from tailer.changelog.images import can_lie_side_by_side, side_by_side
+from tailer.changelog.images import can_lie_side_by_side, count_side_by_side
 from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.errors import ConfigError
 from tailer.events import ROW_ID, ChangeType
@@ -134,8 +134,8 @@ class ComparedTasks:
         if not self._exactly:
             # Change files mark images but do not pair them, and the two images may be far from each other.
             written = [index for index in whole if self._tasks[index].kind is TaskKind.CDC_OTHERS]
-            if written and in_place and (pairs := self._find_side_by_side(written, key, null_keys)):
-                return updates + pairs, ambiguous
+            if in_place and self._are_side_by_side(written, key, null_keys):
+                return updates, ambiguous
             images = self._pair(written, key, _IMAGES, null_keys)
             ambiguous += images.ambiguous
             if images.left:
@@ -144,19 +144,19 @@ class ComparedTasks:
                 updates, ambiguous = updates + crossed.updates, ambiguous + crossed.ambiguous
         return updates, ambiguous
 
-    def _find_side_by_side(self, written: Sequence[int], key: pa.Schema, null_keys: bool) -> int:
-        """Return how many pairs of images there are if all images lie side by side, and leave them there; else 0."""
+    def _are_side_by_side(self, written: Sequence[int], key: pa.Schema, null_keys: bool) -> bool:
+        """Return whether there are images, and all lie side by side: they stay where they are."""
         if not can_lie_side_by_side(key) or any(self._tasks[index].where is not None for index in written):
-            return 0
+            return False
         pairs = 0
         for index in written:
             task = replace(self._tasks[index], schema=self._columns.as_of_task(index, key), refinement=None)
-            found = side_by_side(self._rows.read(task), null_keys)
+            found = count_side_by_side(self._rows.read(task), null_keys)
             if found is None:
-                return 0
+                return False
             pairs += found
         self.has_pairs_in_place = pairs > 0
-        return pairs
+        return self.has_pairs_in_place
 
     def _pair(
         self, indices: Sequence[int], columns: pa.Schema, types: tuple[ChangeType, ...], nulls: bool = False

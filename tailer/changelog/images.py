@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType, joined_rows
 
-__all__ = ["JoinedImages", "can_lie_side_by_side", "side_by_side"]
+__all__ = ["JoinedImages", "can_lie_side_by_side", "count_side_by_side"]
 
 _PREIMAGE: Final = pa.scalar(ChangeType.UPDATE_PREIMAGE.value)
 _POSTIMAGE: Final = pa.scalar(ChangeType.UPDATE_POSTIMAGE.value)
@@ -35,7 +35,7 @@ def can_lie_side_by_side(key: pa.Schema) -> bool:
     return len(key) > 0 and all(any(of(field.type) for of in _PLAIN_TYPES) for field in key)
 
 
-def side_by_side(batches: Iterable[ChangeBatch], null_keys: bool) -> int | None:
+def count_side_by_side(batches: Iterable[ChangeBatch], null_keys: bool) -> int | None:
     """Return how many pairs of images there are; None if some image does not lie beside one of the same key.
 
     `batches`: the rows of one task, in the columns of the key. `null_keys`: whether nulls in keys are equal; if not,

@@ -110,6 +110,17 @@ def test_the_rows_are_those_of_a_comparison(
         assert reading.read(plan, after) == [row for row in wanted if row[:2] > (task, position)]
 
 
+def test_updates_of_the_writer_are_not_counted(tmp_path: Path) -> None:
+    """Wherever they lie, only deletes and inserts that were made an update count."""
+    rules = PairingRules(compute_updates=True, key=KEY)
+    both: list[tuple[Any, str]] = [(9, "delete"), (9, "insert")]
+    for number, images in enumerate([[*update(1), *update(2)], [*update(1), *reversed(update(2))]]):
+        reading = Reading(rules)
+        reading.read(write_version(tmp_path / str(number), images + both))
+        assert reading.counts.in_place is (number == 0)
+        assert reading.counts.updates == 1
+
+
 def test_both_images_come_in_one_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changes = [change for key in range(20) for change in update(key)]
     plan = write_version(tmp_path, changes, group=3)
