@@ -93,7 +93,8 @@ def refine(
     With `preimages` None, preimages become leading tasks; use this only where row order does not matter. Partners stay
     in `row_index`. The new plan refers to `bitmaps` and is valid as long as they are.
     `plan` must have the key columns (`check_key`). `rows`: gives those of its tasks. `in_place`: whether images that
-    lie side by side may stay there: the caller passes the rows to `tailer.changelog.images.JoinedImages`.
+    lie side by side may stay in their tasks. If they do (`ChangelogCounts.in_place`), the caller must pass the rows of
+    the new plan to `tailer.changelog.images.JoinedImages`.
 
     Raises what `rows` raises, and `StorageUnavailable` where the disk is full.
     """

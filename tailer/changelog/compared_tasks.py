@@ -124,7 +124,8 @@ class ComparedTasks:
     def pair(self, key: pa.Schema, null_keys: bool = False, in_place: bool = False) -> tuple[int, int]:
         """Pair updates by the columns `key`, if any, then by row id; return counts of updates and ambiguous rows.
 
-        `null_keys`: whether nulls in keys are equal. `in_place`: whether images that lie side by side may stay there.
+        `null_keys`: whether nulls in keys are equal. `in_place`: whether images that lie side by side may stay in
+        their tasks, as `tailer.changelog.carryovers.refine` says.
         """
         whole = [index for index in self._columns.comparable() if self._keeps_all(index)]
         tracked = set(self._tracked())

@@ -1,8 +1,11 @@
-"""Change files that are decoded once, although their rows are due at two times: all deletes of a version come first.
+"""Change files, each decoded once for both of its tasks.
 
-A change file has two tasks: its `delete` rows, and all others. Where the first one is read, the other rows are decoded
-with it. They are kept until they are due, up to `KEPT_BYTES` of a version. What comes after that is read again, and so
-are the rows of large files, of tasks that choose rows, and of versions that are continued after some of their rows.
+A change file has two tasks: one for its `delete` rows, one for all others. All deletes of a version are delivered
+first. While they are read, the other rows of the same files are decoded, too, and kept in memory until they are
+delivered, up to `KEPT_BYTES` for each version. Rows beyond that are decoded again when they are delivered.
+
+Nothing is kept of files beyond the first `_FILE_BYTES` of a version, of tasks with a condition or with rows that were
+compared, and of files whose deletes were delivered, at least in part, before the version is continued.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +29,11 @@ _FILE_BYTES: Final = 16 * 2**20  # of all files whose rows are kept
 
 @dataclass(slots=True)
 class _Kept:
-    """Rows of `task` that are decoded, and the position of the last one; `END`: there are no more."""
+    """The decoded rows of `task`, in `batches`.
+
+    `last_row`: the position of the last one; -1: there is none; `END`: all rows of the task were decoded. `is_full`:
+    whether some rows were not kept.
+    """
 
     task: ChangeTask
     batches: list[ChangeBatch] = field(default_factory=list)
@@ -35,10 +42,11 @@ class _Kept:
 
 
 class ChangeFiles:
-    """Executes tasks, those of a change file together.
+    """Executes tasks. Where both tasks of a change file are among them, the first one decodes it for both.
 
-    `tasks`: those of a plan in order, each with the row after which to continue. `has_room`: whether rows that nobody
-    waits for may be held. May be used by several threads, each with tasks of its own.
+    `tasks`: those of a plan in order, each with the row after which to continue. The second task of a file may be
+    executed only after the first one has ended. `has_room`: whether the process has memory for rows that are not due
+    yet. May be used by several threads, each with tasks of its own.
     """
 
     def __init__(self, tasks: Sequence[tuple[ChangeTask, int]], has_room: Callable[[], bool]) -> None:
@@ -99,8 +107,9 @@ class ChangeFiles:
 
 
 def _pairs(tasks: Sequence[tuple[ChangeTask, int]]) -> dict[str, _Kept]:
-    """Return the files whose rows are decoded once."""
-    first = {task.uri for task, after_row in tasks if task.kind is TaskKind.CDC_DELETES and after_row == -1}
+    """Return what is kept of each file that is decoded once, by its location."""
+    deletes = (task for task, after_row in tasks if task.kind is TaskKind.CDC_DELETES and after_row == -1)
+    first = {task.uri for task in deletes if not _chooses(task)}
     pairs: dict[str, _Kept] = {}
     size = 0
     for task, _ in tasks:

@@ -86,9 +86,10 @@ class LocalEngine(Engine):
         tasks = remaining(plan, after)
         are_local = all(self._files.is_local(task.uri) for task, _ in tasks[:1])
         threads, limiter = self._threads[are_local], self._limiter(are_local)
-        once = ChangeFiles(tasks, self.has_room) if plan.regime is Regime.CDC else None
+        change_files = ChangeFiles(tasks, self.has_room) if plan.regime is Regime.CDC else None
         chunks = [
-            _TaskChunk(chunk, once, limiter, self._files, are_local, self.has_room) for chunk in _split(tasks, once)
+            _TaskChunk(chunk, change_files, limiter, self._files, are_local, self.has_room)
+            for chunk in _split(tasks, change_files)
         ]
         # For few or tiny files, reading ahead costs more than it gains: threads wait for the interpreter lock. In a
         # store, they wait for the answer.
@@ -157,12 +158,15 @@ def _are_tiny(tasks: _Tasks) -> bool:
     return min(sizes, default=0) > 0 and sum(sizes) < len(sizes) * _TINY_BYTES
 
 
-def _split(tasks: _Tasks, once: ChangeFiles | None) -> Iterator[_Tasks]:
-    """Split consecutive tasks into chunks of about `CHUNK_BYTES`, each of tasks whose rows are kept, or of others."""
+def _split(tasks: _Tasks, change_files: ChangeFiles | None) -> Iterator[_Tasks]:
+    """Split consecutive tasks into chunks of about `CHUNK_BYTES`.
+
+    The tasks of a chunk are either all of those whose rows `change_files` keeps, or none is.
+    """
     chunk: _Tasks = []
     size = 0
     for each in tasks:
-        if once is not None and chunk and once.keeps(each[0]) is not once.keeps(chunk[0][0]):
+        if change_files is not None and chunk and change_files.keeps(each[0]) is not change_files.keeps(chunk[0][0]):
             yield chunk
             chunk, size = [], 0
         chunk.append(each)
@@ -183,15 +187,15 @@ class _TaskChunk:
     def __init__(
         self,
         tasks: _Tasks,
-        once: ChangeFiles | None,
+        change_files: ChangeFiles | None,
         limiter: CapacityLimiter,
         files: DataFiles,
         are_local: bool,
         has_room: Callable[[], bool],
     ) -> None:
-        self._keeps = once is not None and once.keeps(tasks[0][0])
-        self._in_turn = None if are_local else files.in_turn(_needed(tasks, once))
-        self._batches = _execute_all(tasks, once, self._in_turn or files, limiter.total_tokens > 1)
+        self._keeps = change_files is not None and change_files.keeps(tasks[0][0])
+        self._in_turn = None if are_local else files.in_turn(_needed(tasks, change_files))
+        self._batches = _execute_all(tasks, change_files, self._in_turn or files, limiter.total_tokens > 1)
         self._limiter = limiter
         self._has_room = has_room
         self._results: list[_ReadResult] = []
@@ -238,12 +242,12 @@ def _read_versions(
     found: list[list[ChangeBatch]] = []
     size = 0
     versions = [[(task, -1) for task in plan.tasks] for plan in plans]
-    once = [
+    change_files = [
         ChangeFiles(tasks, has_room) if plan.regime is Regime.CDC else None
         for plan, tasks in zip(plans, versions, strict=True)
     ]
-    with closing(files.in_turn(chain.from_iterable(map(_needed, versions, once)))) as in_turn:
-        for tasks, of_version in zip(versions, once, strict=True):
+    with closing(files.in_turn(chain.from_iterable(map(_needed, versions, change_files)))) as in_turn:
+        for tasks, of_version in zip(versions, change_files, strict=True):
             batches: list[ChangeBatch] = []
             try:
                 for batch in _execute_all(tasks, of_version, in_turn, use_threads=False):
@@ -257,15 +261,15 @@ def _read_versions(
     return found
 
 
-def _needed(tasks: _Tasks, once: ChangeFiles | None) -> Iterator[tuple[str, int]]:
-    needed = needed_files if once is None else once.needed_files
+def _needed(tasks: _Tasks, change_files: ChangeFiles | None) -> Iterator[tuple[str, int]]:
+    needed = needed_files if change_files is None else change_files.needed_files
     return chain.from_iterable(needed(*each) for each in tasks)
 
 
 def _execute_all(
-    tasks: _Tasks, once: ChangeFiles | None, files: Files, use_threads: bool
+    tasks: _Tasks, change_files: ChangeFiles | None, files: Files, use_threads: bool
 ) -> Generator[ChangeBatch, None, None]:
-    read = execute if once is None else once.execute
+    read = execute if change_files is None else change_files.execute
     for task, after_row in tasks:
         yield from read(task, after_row, files=files, use_threads=use_threads)
 

@@ -94,10 +94,10 @@ def execute_both(
     files: Files,
     use_threads: bool,
 ) -> Iterator[ChangeBatch]:
-    """Yield the rows of `deletes`, and pass those of `others`, the same change file, to `keep`, until that is False.
+    """Yield the rows of `deletes`, and pass those of `others`, a task of the same change file, to `keep`.
 
-    Neither task may have a condition, or rows that were compared. Both have the same columns. `keep` gets rows in
-    ascending order, and no others after those that it does not keep. Raises as `execute` does.
+    Neither task may have a condition, or rows that were compared. Both have the same columns. `keep` gets batches in
+    ascending order of positions, and none after one for which it returns False. Raises as `execute` does.
     """
     check_task(deletes, files)
     needed = max(deletes.size_bytes, 0)
