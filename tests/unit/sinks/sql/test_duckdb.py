@@ -125,3 +125,18 @@ def test_values_are_not_in_errors(tmp_path: Path) -> None:
             with pytest.raises(SinkRejected) as refused:
                 connection.query(statement)
             assert "hush" not in str(refused.value)
+
+
+def test_zeros_keep_their_sign_and_nan_is_nan(tmp_path: Path) -> None:
+    database = DuckDb("sql", tmp_path / "x.duckdb")
+    table = database.name_of("t")
+    with closing(database.connect()) as connection:
+        connection.execute("CREATE TEMP TABLE waiting (f FLOAT, d DOUBLE)")
+        values = [0.0, -0.0, float("nan"), 5e-324]
+        connection.load("waiting", pa.record_batch([pa.array(values, pa.float32()), pa.array(values)], ["f", "d"]))
+        with connection.transaction():
+            connection.execute(f"CREATE TABLE {table} (f FLOAT, d DOUBLE)")
+            connection.execute(f"INSERT INTO {table} SELECT * FROM waiting")
+        found = connection.query(f"SELECT CAST(f AS VARCHAR), CAST(d AS VARCHAR) FROM {table}")
+    # The least double is zero as a float.
+    assert sorted(found) == [("-0.0", "-0.0"), ("0.0", "0.0"), ("0.0", "5e-324"), ("nan", "nan")]
