@@ -9,9 +9,8 @@ from contextlib import AbstractContextManager, asynccontextmanager, closing, con
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import duckdb
 import psycopg
 import pyarrow as pa
 
@@ -27,6 +26,9 @@ from tailer_sinks.sql.databases.texts import holds_json
 from tailer_sinks.sql.records import schema_from_text
 from tailer_sinks.sql.sink import SqlSink
 from tests.support.servers.postgres import USER, Postgres
+
+if TYPE_CHECKING:
+    import duckdb
 
 __all__ = [
     "APP",
@@ -138,8 +140,10 @@ class DuckDbDatabase:
         return _values(self.query(f"SELECT {columns} FROM {quoted(table)}"), schema, _text_value)
 
     @contextmanager
-    def _opened(self, *, reads: bool) -> Iterator[duckdb.DuckDBPyConnection]:
+    def _opened(self, *, reads: bool) -> Iterator["duckdb.DuckDBPyConnection"]:
         """Open the file once nobody else has it open."""
+        import duckdb  # noqa: PLC0415 - every test imports this module
+
         connection = None
         deadline_s = time.monotonic() + 60
         while connection is None:
