@@ -345,6 +345,28 @@ class TestColumns:
             await deliver(sink, change)
         assert refused.value.hint == NEXT_STEP
 
+    @pytest.mark.parametrize("new", [False, True])
+    async def test_columns_that_change_behind_rows_of_the_same_transaction(self, tmp_path: Path, new: bool) -> None:
+        """A version deletes rows with its former columns, and rows of the version before wait, too."""
+        other = pa.schema([("id", pa.int64()), ("title", pa.string()), ("more", pa.int32())])
+        sink = make_mirror(tmp_path)
+        before = inserts(1, 1, 2)
+        if not new:
+            await deliver(sink, before)
+        change = SchemaChange("t", 3, 0, full(SCHEMA), full(other), ("renamed",), {"id": "id", "title": "name"})
+        rows = batch(3, "insert", other, [{"id": 2, "title": "c", "more": 7}])
+        await deliver(sink, *([before] if new else []), inserts(2, 5), deletes(3, 2), change, rows)
+        assert mirror_rows(tmp_path).sort_by("id").to_pylist() == [
+            {"id": 1, "title": "1 at 1", "more": None},
+            {"id": 2, "title": "c", "more": 7},
+            {"id": 5, "title": "5 at 2", "more": None},
+        ]
+        wide = pa.schema([("id", pa.decimal128(20, 0)), *list(other)[1:]])
+        change = SchemaChange("t", 4, 0, full(other), full(wide), ("widened",), {each: each for each in other.names})
+        with pytest.raises(SinkRejected, match=r"the key column id of .* changes at version 4") as refused:
+            await deliver(sink, batch(4, "delete", other, [{"id": 2}]), change)
+        assert refused.value.hint == NEXT_STEP
+
     @pytest.mark.parametrize("origins", [{"name": "name"}, {"name": "name", "number": "id"}])
     async def test_the_key_may_not_go(self, tmp_path: Path, origins: dict[str, str]) -> None:
         after = pa.schema([("name", pa.string()), ("number", pa.int64())])

@@ -100,7 +100,11 @@ SINKS: Final = (
     (f"{OWN}.delta.variants", f"{PORTS} tailer.variant.nested", "deltalake pyarrow"),
     (f"{OWN}.delta.folder {OWN}.delta.txns {OWN}.delta.writes", f"{OWN}.delta.* {FOLDERS} {PORTS}", "deltalake"),
     (f"{OWN}.delta.mirror.table", f"{OWN}.encoding.typed {OWN}.delta.* {PORTS}", "deltalake pyarrow"),
-    (f"{OWN}.delta.mirror.changes", f"{OWN}.delta.spool tailer.changelog.spill.directory {PORTS}", "duckdb pyarrow"),
+    (
+        f"{OWN}.delta.mirror.changes",
+        f"{OWN}.delta.mirror.columns {OWN}.delta.spool tailer.changelog.spill.directory {PORTS}",
+        "duckdb pyarrow",
+    ),
     (
         f"{OWN}.delta {OWN}.delta.*",
         f"{OWN} {OWN}.encoding.typed {OWN}.delta.* tailer.schema.exact_types {FOLDERS} {PORTS}",

@@ -6,7 +6,7 @@ to disk, below the folder that `TMPDIR` names.
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from tailer.changelog.spill.directory import scratch_folder
 from tailer.errors import SinkUnavailable, TailerError
+from tailer_sinks.delta.mirror.columns import reshaped
 from tailer_sinks.delta.spool import Spool
 
 if TYPE_CHECKING:
@@ -100,6 +101,17 @@ class Changes:
             self._insert(pa.table(columns, names))
         except Exception as error:
             raise self._failure(error) from error
+
+    def reshape(self, schema: pa.Schema, after: pa.Schema, origins: Mapping[str, str]) -> None:
+        """Give the rows so far, of `schema`, the columns of `after`, see `reshaped`. Raises as `add`, and `Misfit`."""
+        former, self._spool = self._spool, Spool()
+        try:
+            for rows in former.reader(schema):
+                self._spool.add(reshaped(rows, after, origins))
+        except OSError as error:
+            raise self._failure(error) from error
+        finally:
+            former.close()
 
     def reduce(self) -> None:
         """Find what becomes of each key. Raises `Contradiction`."""

@@ -95,8 +95,8 @@ def only_adds(before: pa.Schema, after: pa.Schema, origins: Mapping[str, str]) -
 
 
 def reshaped(rows: pa.RecordBatch, schema: pa.Schema, origins: Mapping[str, str]) -> pa.RecordBatch:
-    """Return rows with the columns of `schema`: those of `origins`, by their former names, others null."""
-    names = [each.name for each in schema if each.name in origins]
+    """Return rows with the columns of `schema`: those that they have by the former names in `origins`, others null."""
+    names = [each.name for each in schema if origins.get(each.name) in rows.schema.names]
     columns = [rows.column(origins[each]) for each in names]
     return conform(pa.RecordBatch.from_arrays(columns, names), schema)
 

@@ -152,8 +152,7 @@ class _MirrorTransaction(SinkTransaction):
         """See `SinkTransaction.announce`. A gap without a snapshot is refused: a mirror leaves no changes out."""
         table = self._table
         if not isinstance(event, Gap):
-            self._check_room()
-            self._turn_to(event)
+            await to_thread.run_sync(self._turn_to, event)
             return
         text = f"versions {event.first_version} to {event.version} are lost"
         if not event.snapshot:
@@ -183,18 +182,33 @@ class _MirrorTransaction(SinkTransaction):
         self._changes.close()
 
     def _turn_to(self, event: SchemaChange) -> None:
+        self._check_room()
         table, before = self._table, self._anchor.schema
         after = table.extended(self._anchor, event.after)
-        # A table that is made anew can have any columns, if no rows of others wait.
-        if not self._replaces or self._changes.size_bytes:
+        key = key_in(table.name, table.path, after.schema, self._configured)
+        waiting = bool(self._changes.size_bytes)
+        if waiting or not self._replaces:  # otherwise the table is made anew, with any columns
             origins = origins_of(table.name, table.path, before, after.schema, event.origins)
-            if not only_adds(before, after.schema, origins):
-                if self._changes.size_bytes:
-                    reason = f"columns of {table.path} change at version {event.version}, behind rows with others"
-                    raise SinkRejected(table.name, reason, RESNAPSHOT)
+            adds = only_adds(before, after.schema, origins)
+            if waiting and not adds:
+                self._reshape(event.version, after.schema, origins)
+            if self._origins is not None:
+                origins = {new: self._origins[old] for new, old in origins.items() if old in self._origins}
+            if not (adds and self._origins is None):
                 self._origins = origins
-        self._key = key_in(table.name, table.path, after.schema, self._configured)
-        self._anchor, self._schema = after, event.after
+        self._key, self._anchor, self._schema = key, after, event.after
+
+    def _reshape(self, version: int, after: pa.Schema, origins: Mapping[str, str]) -> None:
+        """Give the rows that wait the columns of `after`: those that `version` deletes have its former columns."""
+        name, before = self._table.name, self._anchor.schema
+        for column in self._key:
+            if origins.get(column) != column or before.field(column).type != after.field(column).type:
+                reason = f"the key column {column} of {self._table.path} changes at version {version}"
+                raise SinkRejected(name, f"{reason}, after which rows are deleted by its former values", RESNAPSHOT)
+        try:
+            self._changes.reshape(before, after, origins)
+        except Misfit as misfit:
+            raise SinkRejected(name, str(misfit), RESNAPSHOT) from misfit
 
     def _replace(self) -> None:
         """Forget all changes: all rows of the table follow."""

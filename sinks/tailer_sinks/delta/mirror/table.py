@@ -202,7 +202,8 @@ class MirrorTable(TargetTable):
         at, kept, met = self._renewed(anchor), Spool(), Counter[int]()
         try:
             for there in self._all_rows(at):
-                rows = reshaped(there, anchor.schema, origins or {each: each for each in there.schema.names})
+                names = {each: each for each in there.schema.names} if origins is None else origins
+                rows = reshaped(there, anchor.schema, names)
                 changed, kinds = changes.met([rows.column(column) for column in key])
                 met += kinds
                 kept.add(rows.filter(pc.invert(changed)))
