@@ -113,6 +113,15 @@ async def test_it_continues_under_the_next_id_of_its_table(tmp_path: Path) -> No
     await deliver(sink, inserts(1, 1, 2, 3))
     await deliver(sink, deletes(2, 1, 2), inserts(2, 5), app_id="orders/another")
     assert names(tmp_path) == {3: "3 at 1", 5: "5 at 2"}
+    # The former id comes back: the pipeline sets its progress to the version before.
+    with pytest.raises(SinkRejected, match="would not be a mirror of version 3"):
+        await sink.reset(expect(3))
+    await sink.reset(expect(2))
+    assert await make_mirror(tmp_path).progress(APP) == expect(2)
+    await deliver(sink, deletes(3, 5), inserts(3, 6))
+    assert names(tmp_path) == {3: "3 at 1", 6: "6 at 3"}
+    with pytest.raises(SinkRejected, match="would not be a mirror of version 2"):
+        await sink.reset(expect(2))
 
 
 @pytest.mark.usefixtures("way")

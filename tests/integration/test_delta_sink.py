@@ -352,6 +352,12 @@ def test_options_are_checked_without_touching_anything(tmp_path: Path) -> None:
     sink = DeltaSink.configure("copy", {"path": str(tmp_path / "target"), "partition_by": ["app"]})
     assert sink.name == "copy"
     assert not (tmp_path / "target").exists()
-    for options in ({}, {"path": ""}, {"path": 3}, {"path": "x", "partition_by": "a"}, {"path": "x", "mode": "overwrite"}):
+    for options in (
+        {},
+        {"path": ""},
+        {"path": 3},
+        {"path": "x", "partition_by": "a"},
+        {"path": "x", "mode": "overwrite"},
+    ):
         with pytest.raises(ConfigError, match="copy"):
             DeltaSink.configure("copy", options)

@@ -335,13 +335,15 @@ async def test_txns_of_the_delta_sink(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_a_mirror_of_the_delta_sink(tmp_path: Path) -> None:
-    """`lakeTailer.mirror` names the pipeline, and every commit has both txns."""
+    """`lakeTailer.mirror` names the pipeline, and every commit has both txns, also of an ordered snapshot."""
     sink = DeltaSink.configure("orders", {"path": str(tmp_path), "mode": "mirror", "key": ["id"]})
     for version in (7, 8):
         await deliver(sink, numbered(version), app_id="orders/5f0c")
+    await deliver(sink, numbered(9), app_id="orders/~backfill-20260301T115001-1f3a5c7e/5f0c")
     assert txns(tmp_path) == [
         {"orders/5f0c": 7, "orders/#delivered": 1},
         {"orders/5f0c": 8, "orders/#delivered": 1},
+        {"orders/~backfill-20260301T115001-1f3a5c7e/5f0c": 9, "orders/#delivered": 1},
     ]
     created = (tmp_path / "_delta_log" / "00000000000000000000.json").read_text()
     metadata = next(action for line in created.splitlines() if (action := json.loads(line).get("metaData")))

@@ -20,7 +20,7 @@ from tailer.events import (
     joined_rows,
 )
 from tailer.plan import END, SNAPSHOT_TASKS, Position
-from tailer.sink import Demands, Progress, Sink, SinkTransaction
+from tailer.sink import Demands, Progress, Sink, SinkTransaction, pipeline_of
 from tailer.stores.stores import Stores
 from tailer_sinks.delta.mirror.changes import DELETE, UPDATE, Changes, Contradiction
 from tailer_sinks.delta.mirror.columns import RESNAPSHOT, difference, key_in, only_adds, origins_of
@@ -82,9 +82,17 @@ class DeltaMirror(Sink):
         await to_thread.run_sync(self._table.check_new, pipeline)
 
     async def reset(self, progress: Progress) -> None:
-        """Raise `SinkRejected`: the table is at one version, and cannot become another one without rows."""
-        reason = f"{self._table.path} would not be a mirror of version {progress.position.version}"
-        raise SinkRejected(self.name, reason, RESNAPSHOT)
+        """Set the progress to the version that the table has under another id of the source, which had this one before.
+
+        Raises `SinkRejected` for any other version: the table cannot become another one without rows.
+        """
+        app_id, position = progress.app_id, progress.position
+        others = {each for each, at in self._expected.items() if at == position and each != app_id}
+        same = [each for each in sorted(others) if pipeline_of(each) == pipeline_of(app_id)]
+        if not same or not await to_thread.run_sync(self._table.take_over, app_id, same[0], position):
+            reason = f"{self._table.path} would not be a mirror of version {position.version}"
+            raise SinkRejected(self.name, reason, RESNAPSHOT)
+        self._expected[app_id] = position
 
     @asynccontextmanager
     async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator["_MirrorTransaction"]:

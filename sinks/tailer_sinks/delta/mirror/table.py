@@ -34,6 +34,7 @@ from tailer_sinks.delta.schema import maps_columns, measured, partition_problems
 from tailer_sinks.delta.spool import Spool
 from tailer_sinks.delta.table import Anchor, TargetTable
 from tailer_sinks.delta.target import MIRROR, delivered_name, table_refusal
+from tailer_sinks.delta.txns import position_in
 from tailer_sinks.delta.variants import rows_schema_of
 from tailer_sinks.delta.writes import writing
 from tailer_sinks.encoding.typed import Misfit
@@ -175,6 +176,20 @@ class MirrorTable(TargetTable):
             )
 
         self._commit(anchor, position, write, notes)
+
+    def take_over(self, app_id: str, former: str, position: Position) -> bool:
+        """Commit `position` for `app_id`, if that is later, and the table has it as the progress of `former`.
+
+        Return whether that is so. Raises as `TargetTable.append`.
+        """
+        expected, table = self.position(app_id), self.folder.open(self.folder.login())
+        if table is None or (expected is not None and expected >= position):
+            return False
+        anchor = self.anchor(app_id, rows_schema_of(table.schema()), expected)
+        if anchor.table is None or position_in(anchor.table, former) != position:
+            return False
+        self.apply(anchor, position, Changes(self.name), (), None, ())
+        return True
 
     def _merge_bytes(self, anchor: Anchor, changes: Changes, key: Sequence[str]) -> int:
         """Estimate the memory that a MERGE takes."""
