@@ -389,6 +389,19 @@ class TestColumns:
         await deliver(sink, gap(2, 3, snapshot=True), rows, schema=full(after))
         assert mirror_rows(tmp_path)["number"].to_pylist() == [5]
 
+    @pytest.mark.parametrize("origins", [{"name": "name"}, {"id": "name", "name": "id"}])
+    async def test_the_key_may_not_become_another_column(self, tmp_path: Path, origins: dict[str, str]) -> None:
+        after = pa.schema([("id", pa.int64()), ("name", pa.int64())])
+        sink = make_mirror(tmp_path)
+        rows = batch(1, "insert", after, [{"id": 1, "name": 2}])
+        await deliver(sink, rows)
+        change = SchemaChange("t", 2, 0, full(after), full(after), ("id is another one",), origins)
+        with pytest.raises(
+            SinkRejected, match=r"the key column id of .* is another column from version 2 on"
+        ) as refused:
+            await deliver(sink, change)
+        assert refused.value.hint == NEXT_STEP
+
     async def test_other_columns_without_an_announcement_are_refused(self, tmp_path: Path) -> None:
         wide = pa.schema([*SCHEMA, ("extra", pa.int32())])
         sink = make_mirror(tmp_path)

@@ -197,6 +197,9 @@ class _MirrorTransaction(SinkTransaction):
         waiting = bool(self._changes.size_bytes)
         if waiting or not self._replaces:  # otherwise the table is made anew, with any columns
             origins = origins_of(table.name, table.path, before, after.schema, event.origins)
+            if others := [column for column in key if origins.get(column) != column]:
+                reason = f"the key column {others[0]} of {table.path} is another column from version {event.version} on"
+                raise SinkRejected(table.name, reason, RESNAPSHOT)
             adds = only_adds(before, after.schema, origins)
             if waiting and not adds:
                 self._reshape(event.version, after.schema, origins)
@@ -210,9 +213,9 @@ class _MirrorTransaction(SinkTransaction):
         """Give the rows that wait the columns of `after`: those that `version` deletes have its former columns."""
         name, before = self._table.name, self._anchor.schema
         for column in self._key:
-            if origins.get(column) != column or before.field(column).type != after.field(column).type:
+            if before.field(column).type != after.field(column).type:
                 reason = f"the key column {column} of {self._table.path} changes at version {version}"
-                raise SinkRejected(name, f"{reason}, after which rows are deleted by its former values", RESNAPSHOT)
+                raise SinkRejected(name, f"{reason}, which also deletes rows by its former values", RESNAPSHOT)
         try:
             self._changes.reshape(before, after, origins)
         except Misfit as misfit:
