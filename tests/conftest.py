@@ -193,9 +193,22 @@ def postgres() -> Iterator[Postgres]:
         yield server
 
 
-@pytest.fixture(params=["sqlite", "duckdb", pytest.param("postgresql", marks=pytest.mark.stores)])
+POSTGRESQL = pytest.param("postgresql", marks=pytest.mark.stores)
+
+
+@pytest.fixture(params=["sqlite", "duckdb", POSTGRESQL])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
     """Each database of the `sql` sink, empty."""
+    return empty_database(request, tmp_path)
+
+
+@pytest.fixture(params=["sqlite", POSTGRESQL])
+def shared_database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
+    """Each database that is read and written at a time, empty. A file of DuckDB is one connection's."""
+    return empty_database(request, tmp_path)
+
+
+def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
     if request.param == "sqlite":
         return SqliteDatabase(tmp_path / "mirror.db")
     if request.param == "duckdb":

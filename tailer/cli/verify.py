@@ -80,6 +80,7 @@ def command(
 
 async def _verify(settings: Settings, pipeline: PipelineSettings, limit: int, repairs: bool) -> Sequence[Verification]:
     """Return the result, and those before it where repairs were tried."""
+    pipeline = await pipeline.located()
     sink = open_sink(settings, pipeline)
     try:
         open_mirror = partial(_open_mirror, sink, pipeline)

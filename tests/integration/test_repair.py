@@ -110,44 +110,44 @@ async def test_a_key_of_another_class_is_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_mirror_that_went_on_is_left_alone(database: Database, tmp_path: Path) -> None:
+async def test_a_mirror_that_went_on_is_left_alone(shared_database: Database, tmp_path: Path) -> None:
     """Row 11 has another value in version 1, at which the mirror is when the repair of version 0 is committed."""
     path = tmp_path / "orders"
     await anyio.to_thread.run_sync(write, path)
-    async with opened(database) as sink:
+    async with opened(shared_database) as sink:
         await follow(sink, path, 0, Policy())
-        database.query("UPDATE orders SET code = 'x' WHERE id IN (11, 12)")
-        database.query("INSERT INTO orders (id, code) VALUES (1000, 'x')")
+        shared_database.query("UPDATE orders SET code = 'x' WHERE id IN (11, 12)")
+        shared_database.query("INSERT INTO orders (id, code) VALUES (1000, 'x')")
         async with sink.open_mirror("orders") as mirror:
             await follow(sink, path, 1, Policy())
-            at_1 = sorted_rows(database)
+            at_1 = sorted_rows(shared_database)
             result = await verify(mirror, log_of(path), LocalEngine(), Policy(), 100, repairs=True)
         assert (result.version, result.rewritten) == (0, None)
         assert found(result) == {("different", 11, "code"), ("different", 12, "code"), ("unexpected", 1000, "")}
-        assert sorted_rows(database) == at_1
+        assert sorted_rows(shared_database) == at_1
         differs, equal = await repaired(sink, path)
         assert (differs.version, differs.rewritten) == (1, Rewritten(keys=1, rows=0))
         assert (equal.is_equal, equal.version) == (True, 1)
 
 
 @pytest.mark.anyio
-async def test_a_mirror_that_went_on_under_another_id_is_left_alone(database: Database, tmp_path: Path) -> None:
+async def test_a_mirror_that_went_on_under_another_id_is_left_alone(shared_database: Database, tmp_path: Path) -> None:
     """The progress that was read stays where it is, because the pipeline has another one now."""
     orders = Orders(tmp_path / "orders")
     await anyio.to_thread.run_sync(orders.insert, 1, 2)
-    async with opened(database) as sink, opened(database) as other:
+    async with opened(shared_database) as sink, opened(shared_database) as other:
         await follow(sink, orders.path, 0, Policy())
-        database.query("UPDATE orders SET amount = 0 WHERE id = 1")
+        shared_database.query("UPDATE orders SET amount = 0 WHERE id = 1")
         async with sink.open_mirror("orders") as mirror:
             rows = batch(0, "insert", pa.schema([("id", pa.int64()), ("amount", pa.float64())]), [{"id": 3}])
             await deliver(other, rows, app_id="orders/another")
             result = await verify(mirror, log_of(orders.path), LocalEngine(), Policy(), 100, repairs=True)
         assert (found(result), result.rewritten) == ({("different", 1, "amount")}, None)
-        assert database.query("SELECT id, amount FROM orders ORDER BY id") == [(1, 0.0), (2, 3.0), (3, None)]
+        assert shared_database.query("SELECT id, amount FROM orders ORDER BY id") == [(1, 0.0), (2, 3.0), (3, None)]
 
 
 @pytest.mark.anyio
-async def test_a_change_of_the_columns_does_not_wait_for_its_repair(database: Database, tmp_path: Path) -> None:
+async def test_a_change_of_the_columns_does_not_wait_for_its_repair(shared_database: Database, tmp_path: Path) -> None:
     """In PostgreSQL it waits for whoever reads the mirror, with the lock of the progress for which a repair waits."""
     orders = Orders(tmp_path / "orders")
     await anyio.to_thread.run_sync(orders.insert, 1, 2)
@@ -156,13 +156,13 @@ async def test_a_change_of_the_columns_does_not_wait_for_its_repair(database: Da
 
     def has_come() -> bool:
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'ALTER TABLE%' AND wait_event_type = 'Lock'"
-        if isinstance(database, SqliteDatabase):
-            return mirrored(database, "orders") == 1
-        return database.query(waiting) == [(1,)]
+        if isinstance(shared_database, SqliteDatabase):
+            return mirrored(shared_database, "orders") == 1
+        return shared_database.query(waiting) == [(1,)]
 
-    async with opened(database) as sink, opened(database) as other:
+    async with opened(shared_database) as sink, opened(shared_database) as other:
         await follow(sink, orders.path, 0, Policy())
-        database.query("UPDATE orders SET amount = 0 WHERE id = 1")
+        shared_database.query("UPDATE orders SET amount = 0 WHERE id = 1")
         with anyio.fail_after(120):
             async with sink.open_mirror("orders") as mirror, anyio.create_task_group() as group:
                 group.start_soon(follow, other, orders.path, 1, Policy())
@@ -175,14 +175,14 @@ async def test_a_change_of_the_columns_does_not_wait_for_its_repair(database: Da
 
 @pytest.mark.anyio
 async def test_a_pipeline_that_always_goes_on_ends_the_attempts(
-    database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    shared_database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each repair meets a commit of the pipeline between the moment of reading and its own."""
     orders = Orders(tmp_path / "orders")
     await anyio.to_thread.run_sync(orders.insert, 1, 2)
-    async with opened(database) as sink, opened(database) as other:
+    async with opened(shared_database) as sink, opened(shared_database) as other:
         await follow(sink, orders.path, 0, Policy())
-        database.query("UPDATE orders SET amount = 0 WHERE id = 1")
+        shared_database.query("UPDATE orders SET amount = 0 WHERE id = 1")
 
         @asynccontextmanager
         async def open_mirror() -> AsyncIterator[MirrorRows]:
@@ -196,22 +196,22 @@ async def test_a_pipeline_that_always_goes_on_ends_the_attempts(
             (version, False, None) for version in range(3)
         ]
         assert caplog.text.count("the pipeline went on meanwhile") == 2
-        assert database.query("SELECT amount FROM orders WHERE id = 1") == [(0.0,)]
-        assert mirrored(database, "orders") == 3
+        assert shared_database.query("SELECT amount FROM orders WHERE id = 1") == [(0.0,)]
+        assert mirrored(shared_database, "orders") == 3
 
 
 @pytest.mark.anyio
-async def test_a_repair_does_not_wait_for_ever(database: Database, tmp_path: Path) -> None:
+async def test_a_repair_does_not_wait_for_ever(shared_database: Database, tmp_path: Path) -> None:
     """Somebody else holds the lock of the progress."""
     orders = Orders(tmp_path / "orders")
     await anyio.to_thread.run_sync(orders.insert, 1, 2)
-    async with opened(database) as sink:
+    async with opened(shared_database) as sink:
         await follow(sink, orders.path, 0, Policy())
-    database.query("UPDATE orders SET amount = 0 WHERE id = 1")
-    async with opened(database, timeout_s=1.0) as sink:
-        with database.holding_the_progress(), pytest.raises(SinkUnavailable):
+    shared_database.query("UPDATE orders SET amount = 0 WHERE id = 1")
+    async with opened(shared_database, timeout_s=1.0) as sink:
+        with shared_database.holding_the_progress(), pytest.raises(SinkUnavailable):
             await repaired(sink, orders.path)
-        assert database.query("SELECT amount FROM orders WHERE id = 1") == [(0.0,)]
+        assert shared_database.query("SELECT amount FROM orders WHERE id = 1") == [(0.0,)]
         _, equal = await repaired(sink, orders.path)
         assert equal.is_equal
 

@@ -92,13 +92,13 @@ async def test_rows_and_columns_of_the_pipeline_are_compared(database: Database,
 
 
 @pytest.mark.anyio
-async def test_one_state_is_compared_although_the_mirror_goes_on(database: Database, tmp_path: Path) -> None:
+async def test_one_state_is_compared_although_the_mirror_goes_on(shared_database: Database, tmp_path: Path) -> None:
     await anyio.to_thread.run_sync(write, tmp_path / "orders")
-    async with opened(database) as sink:
+    async with opened(shared_database) as sink:
         await follow(sink, tmp_path / "orders", 0, Policy())
         async with sink.open_mirror("orders") as mirror:
             await follow(sink, tmp_path / "orders", 1, Policy())
-            assert mirrored(database, "orders") == 1
+            assert mirrored(shared_database, "orders") == 1
             before = await verify(mirror, log_of(tmp_path / "orders"), LocalEngine(), Policy(), 20)
         assert (before.is_equal, before.version) == (True, 0)
         after = await verified(sink, "orders", log_of(tmp_path / "orders"), Policy())

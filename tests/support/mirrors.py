@@ -18,7 +18,7 @@ from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
 from tailer_sinks.sql.sink import SqlSink
-from tests.support.sql import Database, PostgresDatabase, SqliteDatabase
+from tests.support.sql import Database, DuckDbDatabase, PostgresDatabase, SqliteDatabase
 
 __all__ = ["PLANTED", "configured", "drop_primary_key", "follow", "found", "key_of", "log_of", "plant", "write"]
 
@@ -153,6 +153,9 @@ def plant(database: Database, *names: str) -> None:
         text = PLANTED[name][0].format(bytes="X'01'" if isinstance(database, SqliteDatabase) else "'\\x01'::bytea")
         if "-0'" in text and isinstance(database, SqliteDatabase):
             text = text.replace("'-0'", "-1e-200 * 1e-200")  # a literal would be zero
+        if "ratio" in text and "zero" in name and isinstance(database, DuckDbDatabase):
+            # It takes 0.0 and -0.0 for equal, and leaves a value that is equal.
+            database.query(f"UPDATE orders SET ratio = 1 WHERE{text.partition('WHERE')[2]}")
         database.query(text if text.startswith(("DELETE", "INSERT")) else f"UPDATE orders SET {text}")
 
 

@@ -14,12 +14,13 @@ import pyarrow.compute as pc
 from tailer.changelog.spill.directory import scratch_folder
 from tailer.errors import CommitUnknown, SinkError, SinkRejected, SinkUnavailable
 from tailer_sinks.sql.databases.dialect import UniqueViolationError
-from tailer_sinks.sql.databases.texts import NoText, holds_json, json_texts
+from tailer_sinks.sql.databases.texts import TEXT, NoText, holds_json, json_texts
 
 __all__ = ["DuckDbConnection"]
 
 _LOADED: Final = "lake_tailer_loaded"
 _ASK_AGAIN_S: Final = 0.02
+_READ_ROWS: Final = 2**14
 _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     "memory_limit": "512MB",
     "threads": 2,
@@ -70,6 +71,17 @@ class DuckDbConnection:
         with self._file() if self._alias in statement else nullcontext(), self._translated():
             return self._connection.execute(statement, parameters).fetchall()
 
+    def texts(self, query: str, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """See `Connection.texts`."""
+        with self._file() if self._alias in query else nullcontext(), self._translated():
+            for rows in self._connection.sql(query).to_arrow_reader(_READ_ROWS):
+                yield pa.record_batch(list(map(_texts, rows.columns)), columns.names)
+
+    def load_texts(self, table: str, rows: pa.RecordBatch, columns: pa.Schema) -> None:
+        """See `Connection.load_texts`."""
+        values = [_from_texts(field.type, column) for field, column in zip(columns, rows.columns, strict=True)]
+        self.load(table, pa.record_batch(values, columns.names))
+
     def load(self, table: str, rows: pa.RecordBatch) -> None:
         """See `Connection.load`."""
         columns = [
@@ -101,6 +113,20 @@ class DuckDbConnection:
                     raise  # it was rolled back
                 except duckdb.Error as error:
                     raise CommitUnknown(self._name, f"DuckDB: {_first_line(error)}") from error
+
+    @contextmanager
+    def one_state(self, table: str) -> Iterator[None]:
+        """See `Connection.one_state`. Nobody else opens the file meanwhile."""
+        with self._file():
+            self.execute("BEGIN")
+            try:
+                yield
+            finally:
+                with suppress(SinkError):
+                    self.execute("ROLLBACK")
+
+    def lock(self, table: str) -> None:
+        """See `Connection.lock`. Whoever has the file open is the only one."""
 
     def interrupt(self) -> None:
         """See `Connection.interrupt`."""
@@ -197,6 +223,36 @@ def _converted(name: str, column: str, values: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(kind):
         _check_range(name, column, values.cast(pa.int64()), *_MICROS)
     return values
+
+
+def _texts(values: pa.Array) -> pa.Array:
+    """Return a text for each value, equal only for equal values."""
+    kind = values.type
+    if _is_bytes(kind):
+        return pa.array([None if value is None else value.hex() for value in values.to_pylist()], TEXT)
+    number = _number_of(kind)
+    return (values if number is None else values.cast(number)).cast(TEXT)
+
+
+def _from_texts(kind: pa.DataType, texts: pa.Array) -> pa.Array:
+    """Return the values whose texts `_texts` returned, of a column that holds values of `kind`."""
+    if _is_bytes(kind):
+        return pa.array([None if text is None else bytes.fromhex(text) for text in texts.to_pylist()], kind)
+    if holds_json(kind) or pa.types.is_null(kind):
+        return texts.cast(pa.string())
+    number = _number_of(kind)
+    return (texts if number is None else texts.cast(number)).cast(kind)
+
+
+def _number_of(kind: pa.DataType) -> pa.DataType | None:
+    """Return the numbers by which moments are counted; None: values are no moments."""
+    if pa.types.is_timestamp(kind) or pa.types.is_time(kind):
+        return pa.int64()
+    return pa.int32() if pa.types.is_date(kind) else None
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
 
 
 def _check_range(name: str, column: str, numbers: pa.Array, first: int, last: int) -> None:

@@ -16,6 +16,7 @@ from tailer_sinks.sql.databases.dialect import Connection, UniqueViolationError,
 from tailer_sinks.sql.records import Entry, TableRecord
 from tailer_sinks.sql.segments import create_waiting
 from tailer_sinks.sql.stream import Stream
+from tailer_sinks.sql.target import insert
 from tailer_sinks.sql.verification.folded_log import Fold
 
 __all__ = ["MirrorState", "SqlRepair", "conformed"]
@@ -87,11 +88,11 @@ class SqlRepair:
         return found != record or records.version(self._connection, record.table) != self._state.version
 
     def _replace(self) -> None:
-        table = self._stream.dialect.name_of(self._state.record.table)
-        key, names = column_list(self._keys.names), column_list(self._rows.names)
-        removed, added = quoted(_REMOVED), quoted(_ADDED)
-        self._connection.execute(f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {removed})")
-        self._connection.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM {added}")
+        connection, dialect, table = self._connection, self._stream.dialect, self._state.record.table
+        key = column_list(self._keys.names)
+        removed = f"SELECT {key} FROM {quoted(_REMOVED)}"
+        connection.execute(f"DELETE FROM {dialect.name_of(table)} WHERE ({key}) IN ({removed})")
+        insert(connection, dialect, table, self._rows.names, self._keys.names, quoted(_ADDED))
 
 
 def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
