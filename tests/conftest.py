@@ -16,12 +16,12 @@ from tests.support.histories.random_history import quick
 from tests.support.kafka.cluster import KafkaCluster, Listener
 from tests.support.kafka.proxy import Proxy
 from tests.support.kafka.secure import SecureKafka, serving_secure
+from tests.support.mirrors.databases import Database, DuckDbDatabase, PostgresDatabase, SqliteDatabase
 from tests.support.s3.server import S3Server, serving_s3proxy, serving_versitygw
 from tests.support.seeds import examples
 from tests.support.servers.postgres import Postgres
 from tests.support.spark.java import small_work
 from tests.support.spark.session import build_spark
-from tests.support.sql import Database, DuckDbDatabase, PostgresDatabase, SqliteDatabase
 from tests.tiers import BY_HAND, TIERS, Watch, may_hold, names_of, sample, select, set_markers, tier_of, watching
 
 # Units use nothing that a marker names, so `make test` has all but repetition.

@@ -135,7 +135,7 @@ class ComparedTasks:
         if not self._exactly:
             # Change files mark images but do not pair them, and the two images may be far from each other.
             written = [index for index in whole if self._tasks[index].kind is TaskKind.CDC_OTHERS]
-            if in_place and self._are_side_by_side(written, key, null_keys):
+            if written and in_place and self._are_side_by_side(written, key, null_keys):
                 return updates, ambiguous
             images = self._pair(written, key, _IMAGES, null_keys)
             ambiguous += images.ambiguous

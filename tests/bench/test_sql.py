@@ -21,8 +21,8 @@ from tailer.sink import Progress
 from tailer_sinks.sql.databases.postgresql import copied
 from tailer_sinks.sql.sink import SqlSink
 from tests.bench.conftest import PutLine
+from tests.support.mirrors.databases import APP, PostgresDatabase, full
 from tests.support.servers.postgres import Postgres
-from tests.support.sql import APP, PostgresDatabase, full
 
 ROWS: Final = 100_000
 VERSIONS: Final = 3

@@ -28,7 +28,7 @@ from tailer_sinks.testing.rows import DELTA_TYPES
 from tailer_sinks.testing.suite import Rows
 from tests.support.cloud.servers import CloudServer
 from tests.support.cloud.tables import download as download_from_cloud
-from tests.support.delta_mirror import make_mirror, mirror_rows
+from tests.support.mirrors.delta import make_mirror, mirror_rows
 from tests.support.s3.server import S3Server, close_thread_clients, download
 
 METADATA = frozenset(field.name for field in METADATA_FIELDS)

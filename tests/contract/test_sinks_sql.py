@@ -13,8 +13,15 @@ from tailer_sinks.sql.sink import SqlSink
 from tailer_sinks.testing import SinkTests
 from tailer_sinks.testing.rows import numbered
 from tailer_sinks.testing.suite import APP, SCHEMA, Rows, deliver, up_to
+from tests.support.mirrors.databases import (
+    Database,
+    DuckDbDatabase,
+    PostgresDatabase,
+    SqliteDatabase,
+    rows_in,
+    waiting_in,
+)
 from tests.support.servers.postgres import Postgres
-from tests.support.sql import Database, DuckDbDatabase, PostgresDatabase, SqliteDatabase, rows_in, waiting_in
 
 METADATA = frozenset(each.name for each in METADATA_FIELDS)
 POSITION = ("_table_id", "_task", "_row")

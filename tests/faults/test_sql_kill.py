@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.daemon.process import Daemon
 from tests.support.histories.long_history import LongHistory
+from tests.support.mirrors.databases import Database, DuckDbDatabase, PostgresDatabase, SqliteDatabase
 from tests.support.servers.postgres import Postgres
-from tests.support.sql import Database, DuckDbDatabase, PostgresDatabase, SqliteDatabase
 from tests.support.waiting import until
 
 FEW_KILLS: Final = 3

@@ -16,8 +16,8 @@ import pytest
 from tests.support.daemon.commands import Orders, tailer
 from tests.support.daemon.process import Daemon
 from tests.support.histories.long_history import LongHistory
+from tests.support.mirrors.databases import Database, PostgresDatabase, SqliteDatabase
 from tests.support.servers.postgres import Postgres
-from tests.support.sql import Database, PostgresDatabase, SqliteDatabase
 from tests.support.waiting import until
 
 COMMITS: Final = 100

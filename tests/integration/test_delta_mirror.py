@@ -19,7 +19,7 @@ from tailer.plan import SNAPSHOT_TASKS, Position
 from tailer.sink import Progress
 from tailer_sinks.delta.mirror import table as mirror_table
 from tailer_sinks.delta.sink import DeltaSink
-from tests.support.delta_mirror import APP, batch, deliver, full, make_mirror, mirror_rows
+from tests.support.mirrors.delta import APP, batch, deliver, full, make_mirror, mirror_rows
 
 pytestmark = pytest.mark.anyio
 

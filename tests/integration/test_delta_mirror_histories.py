@@ -26,8 +26,8 @@ from tailer.stores.wakeup import TimerWake
 from tailer_sinks.delta.mirror import table as mirror_table
 from tailer_sinks.testing import flat_rows
 from tailer_sinks.testing.suite import row_text
-from tests.support.delta_mirror import make_mirror, mirror_rows
 from tests.support.histories.schema_evolution import EVOLVING
+from tests.support.mirrors.delta import make_mirror, mirror_rows
 from tests.support.oracle.recorded import HISTORIES, RecordedTable, read
 
 WRITTEN: Final = sorted(HISTORIES.glob("*.tar.xz"))

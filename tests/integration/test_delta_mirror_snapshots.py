@@ -30,7 +30,7 @@ from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
 from tailer_sinks.delta.mirror import table as mirror_table
 from tailer_sinks.testing.faults import Fault, FaultySink, Kind, Step
-from tests.support.delta_mirror import APP, batch, deliver, full, make_mirror, mirror_rows
+from tests.support.mirrors.delta import APP, batch, deliver, full, make_mirror, mirror_rows
 from tests.support.streams import become
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

@@ -19,8 +19,8 @@ from tailer.start import Start, StartKind
 from tailer.stores.wakeup import TimerWake
 from tailer_sinks.sql.sink import SqlSink
 from tests.support.daemon.commands import Orders, tailer
-from tests.support.mirrors import configured, follow, log_of, write
-from tests.support.sql import Database, SqliteDatabase, batch, deliver, opened, verified
+from tests.support.mirrors.databases import Database, SqliteDatabase, batch, deliver, opened, verified
+from tests.support.mirrors.planted import configured, follow, log_of, write
 
 SCHEMA = pa.schema([("id", pa.int64()), ("amount", pa.float64())])
 LOG = {"mode": "append", "key": []}

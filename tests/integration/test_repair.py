@@ -19,8 +19,17 @@ from tailer.pipeline.verification.repair import repair
 from tailer.sink import MirrorRows
 from tailer_sinks.sql.sink import SqlSink
 from tests.support.daemon.commands import Orders, tailer
-from tests.support.mirrors import PLANTED, configured, drop_primary_key, follow, found, log_of, plant, write
-from tests.support.sql import Database, SqliteDatabase, batch, deliver, mirrored, opened, rows_in, verified
+from tests.support.mirrors.databases import (
+    Database,
+    SqliteDatabase,
+    batch,
+    deliver,
+    mirrored,
+    opened,
+    rows_in,
+    verified,
+)
+from tests.support.mirrors.planted import PLANTED, configured, drop_primary_key, follow, found, log_of, plant, write
 from tests.support.waiting import until
 
 

@@ -12,7 +12,17 @@ from tailer.errors import SinkRejected
 from tailer.events import SchemaChange
 from tailer.plan import Position
 from tailer_sinks.testing import DELTA_TYPES, flat_rows
-from tests.support.sql import Database, DuckDbDatabase, SqliteDatabase, batch, deliver, full, mirrored, opened, rows_in
+from tests.support.mirrors.databases import (
+    Database,
+    DuckDbDatabase,
+    SqliteDatabase,
+    batch,
+    deliver,
+    full,
+    mirrored,
+    opened,
+    rows_in,
+)
 
 pytestmark = pytest.mark.anyio
 

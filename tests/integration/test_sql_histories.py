@@ -32,9 +32,7 @@ from tailer_sinks.sql.sink import SqlSink
 from tailer_sinks.testing import flat_rows
 from tailer_sinks.testing.suite import row_text
 from tests.support.histories.schema_evolution import EVOLVING
-from tests.support.oracle.recorded import HISTORIES, RecordedTable, read
-from tests.support.servers.postgres import Postgres
-from tests.support.sql import (
+from tests.support.mirrors.databases import (
     Database,
     DuckDbDatabase,
     PostgresDatabase,
@@ -43,6 +41,8 @@ from tests.support.sql import (
     rows_in,
     verified,
 )
+from tests.support.oracle.recorded import HISTORIES, RecordedTable, read
+from tests.support.servers.postgres import Postgres
 
 RENAMING: Final = re.compile("rename|drop|replace|overwrite schema|restore")
 WRITTEN: Final = sorted(HISTORIES.glob("*.tar.xz"))

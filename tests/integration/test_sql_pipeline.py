@@ -16,7 +16,7 @@ from tailer.pipeline.row_delivery import row_pipeline
 from tailer.sink import Sink
 from tailer.start import Start, StartKind
 from tailer.stores.wakeup import TimerWake
-from tests.support.sql import SqliteDatabase, mirrored, rows_in
+from tests.support.mirrors.databases import SqliteDatabase, mirrored, rows_in
 
 
 @pytest.fixture(autouse=True)

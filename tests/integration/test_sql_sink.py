@@ -11,7 +11,18 @@ from tailer.events import ChangeBatch, Gap
 from tailer.plan import SNAPSHOT_TASKS, TASKS, Position
 from tailer.sink import Progress, app_id_of, backfill_name, table_of
 from tailer_sinks.sql.sink import SqlSink
-from tests.support.sql import APP, Database, SqliteDatabase, batch, deliver, full, mirrored, opened, rows_in, waiting_in
+from tests.support.mirrors.databases import (
+    APP,
+    Database,
+    SqliteDatabase,
+    batch,
+    deliver,
+    full,
+    mirrored,
+    opened,
+    rows_in,
+    waiting_in,
+)
 
 pytestmark = pytest.mark.anyio
 

@@ -22,8 +22,18 @@ from tailer.pipeline.verification.comparison import verify
 from tailer.plan import Position
 from tailer.sink import app_id_of
 from tests.support.daemon.commands import Orders, tailer
-from tests.support.mirrors import PLANTED, configured, drop_primary_key, follow, found, key_of, log_of, plant, write
-from tests.support.sql import Database, SqliteDatabase, batch, deliver, mirrored, opened, verified
+from tests.support.mirrors.databases import Database, SqliteDatabase, batch, deliver, mirrored, opened, verified
+from tests.support.mirrors.planted import (
+    PLANTED,
+    configured,
+    drop_primary_key,
+    follow,
+    found,
+    key_of,
+    log_of,
+    plant,
+    write,
+)
 
 LIMIT_MB: Final = 450
 

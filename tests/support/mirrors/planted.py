@@ -18,7 +18,7 @@ from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
 from tailer_sinks.sql.sink import SqlSink
-from tests.support.sql import Database, DuckDbDatabase, PostgresDatabase, SqliteDatabase
+from tests.support.mirrors.databases import Database, DuckDbDatabase, PostgresDatabase, SqliteDatabase
 
 __all__ = ["PLANTED", "configured", "drop_primary_key", "follow", "found", "key_of", "log_of", "plant", "write"]
 
