@@ -168,7 +168,7 @@ for name in NOT_OF_MIRRORS:
     setattr(TestDeltaMirror, name, None)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.nightly
 class TestRewrittenDeltaMirror(TestDeltaMirror):
     """Each transaction writes the whole table again, as if a MERGE took too much memory."""
 

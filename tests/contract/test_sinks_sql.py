@@ -74,7 +74,7 @@ class TestLogInSqlite(LogTests):
         self.database = SqliteDatabase(tmp_path / "log.db")
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.nightly
 class TestLogInDuckDb(LogTests):
     @pytest.fixture(autouse=True)
     def destination(self, tmp_path: Path) -> None:
