@@ -44,7 +44,11 @@ NEED_EXTRAS: Final = {
     },
     "kafka": {"tailer_sinks.kafka."},
     "confluent_kafka": {"tailer_sinks.kafka.clients.confluent_producer", "tailer_sinks.kafka.clients.librdkafka."},
-    "prometheus_client": {"tailer.daemon.computed_metrics", "tailer.daemon.monitor"},
+    "prometheus_client": {
+        "tailer.daemon.computed_metrics",
+        "tailer.daemon.monitor",
+        "tailer.daemon.observe.verified",
+    },
     "starlette": {"tailer.daemon.control", "tailer.daemon.http_server", "tailer.daemon.page."},
     "py4j": {"tailer.spark."},
     "pyspark": {"tailer.spark."},

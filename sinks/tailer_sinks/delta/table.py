@@ -166,27 +166,33 @@ class TargetTable:
                 commit_properties=commit,
             )
 
-        actions = transactions(anchor.app_id, anchor.expected, anchor.table, position)
-        self.commit(anchor, position, actions, write, notes)
+        self.commit(
+            anchor,
+            position,
+            lambda: transactions(anchor.app_id, anchor.expected, anchor.table, position),
+            write,
+            notes,
+        )
 
     def commit(
         self,
         anchor: Anchor,
         position: Position,
-        actions: list[Transaction],
+        actions: Callable[[], list[Transaction]],
         write: Callable[[Anchor, CommitProperties], None],
         notes: Sequence[str],
     ) -> None:
         """Make one commit by `write`, with `actions`, which move the progress to `position`. Raises as `append` does.
 
-        `write` gets the anchor, with a table, and must pass on the properties of the commit.
+        `actions` may read the table. `write` gets the anchor, with a table, and must pass on the properties of the
+        commit.
         """
         write_id = str(uuid.uuid4())
         try:
             at = self._create(anchor) if anchor.table is None else self._renewed(anchor)
             commit = CommitProperties(
                 custom_metadata={"txnId": write_id, **({"gap": "; ".join(notes)} if notes else {})},
-                app_transactions=actions,
+                app_transactions=actions(),
             )
             with rows_in_one_stream():
                 write(at, commit)

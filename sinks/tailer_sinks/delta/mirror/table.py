@@ -266,7 +266,7 @@ class MirrorTable(TargetTable):
             write(at, commit)
 
         try:
-            self.commit(anchor, position, actions, write_alone, notes)
+            self.commit(anchor, position, lambda: actions, write_alone, notes)
         except (SinkRejected, SinkUnavailable) as error:
             for found in (_PRESENT, _ABSENT):
                 if found in error.reason:
