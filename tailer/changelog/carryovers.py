@@ -30,7 +30,7 @@ All other rows keep their positions (invariant 4): `task` and `row` are those of
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from tailer.changelog.compared_tasks import ComparedTasks, Selections
@@ -60,7 +60,7 @@ class ChangelogCounts:
     updates: int = 0
     ambiguous: int = 0
     unchanged: int = 0
-    in_place: bool = False
+    in_place: bool = field(default=False, compare=False)
 
 
 def independent_parts(plan: ChangePlan, rules: PairingRules) -> list[ChangePlan]:

@@ -26,10 +26,10 @@ PACKAGES: Final = 16  # at most, with indirect dependencies
 
 # Modules that need an extra, by the library that is missing without it.
 NEED_EXTRAS: Final = {
-    "aiobotocore": {"tailer.stores.s3."},
-    "aiohttp": {"tailer.stores.s3."},
-    "botocore": {"tailer.stores.s3."},
-    "urllib3": {"tailer.stores.s3."},
+    "aiobotocore": {"tailer.stores.glue.", "tailer.stores.s3."},
+    "aiohttp": {"tailer.stores.glue.", "tailer.stores.s3."},
+    "botocore": {"tailer.stores.glue.", "tailer.stores.s3."},
+    "urllib3": {"tailer.stores.glue.", "tailer.stores.s3."},
     "obstore": {"tailer.stores.cloud."},
     "deltalake": {"tailer_sinks.delta."},
     "psycopg": {"tailer_sinks.sql.databases.postgresql."},
