@@ -21,6 +21,7 @@ points, each tried against delta-rs and held by a test:
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -166,13 +167,8 @@ class TargetTable:
                 commit_properties=commit,
             )
 
-        self.commit(
-            anchor,
-            position,
-            lambda: transactions(anchor.app_id, anchor.expected, anchor.table, position),
-            write,
-            notes,
-        )
+        actions = partial(transactions, anchor.app_id, anchor.expected, anchor.table, position)
+        self.commit(anchor, position, actions, write, notes)
 
     def commit(
         self,
@@ -184,8 +180,7 @@ class TargetTable:
     ) -> None:
         """Make one commit by `write`, with `actions`, which move the progress to `position`. Raises as `append` does.
 
-        `actions` may read the table. `write` gets the anchor, with a table, and must pass on the properties of the
-        commit.
+        `actions` may read the table. `write` gets the anchor with a table, and passes the properties on.
         """
         write_id = str(uuid.uuid4())
         try:
