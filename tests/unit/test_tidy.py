@@ -102,7 +102,7 @@ SINKS: Final = (
     (f"{OWN}.delta.mirror.table", f"{OWN}.encoding.typed {OWN}.delta.* {PORTS}", "deltalake pyarrow"),
     (
         f"{OWN}.delta.mirror.changes",
-        f"{OWN}.delta.mirror.columns {OWN}.delta.spool tailer.changelog.spill.directory {PORTS}",
+        f"{OWN}.delta.mirror.columns {OWN}.delta.spool tailer.changelog.spill.* {PORTS}",
         "duckdb pyarrow",
     ),
     (
@@ -127,7 +127,7 @@ SINKS: Final = (
     (f"{OWN}.memory", f"{OWN} {PORTS}", "anyio msgspec pyarrow"),
     (
         f"{OWN}.sql.databases.duckdb_connection",
-        f"{OWN}.sql.* {OWN}.encoding.* tailer.changelog.spill.directory {PORTS}",
+        f"{OWN}.sql.* {OWN}.encoding.* tailer.changelog.spill.* {PORTS}",
         "duckdb pyarrow",
     ),
     (f"{OWN}.sql.databases.postgresql", f"{OWN}.sql.* {OWN}.encoding.* {PORTS}", "psycopg pyarrow"),

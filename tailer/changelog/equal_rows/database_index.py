@@ -25,9 +25,9 @@ import pyarrow as pa
 
 from tailer.changelog.equal_rows.addressed_rows import LEADING_COLUMNS, add_addresses
 from tailer.changelog.equal_rows.fingerprints import fingerprint_sql
-from tailer.changelog.equal_rows.scratch_database import MEMORY_BYTES, open_database
 from tailer.changelog.equal_rows.stopped import Stopped
 from tailer.changelog.spill.directory import scratch_folder
+from tailer.changelog.spill.scratch_database import MEMORY_BYTES, open_database
 from tailer.errors import ScratchUnavailable
 from tailer.files.row_bitmaps import Bitmaps
 

@@ -17,8 +17,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tailer.changelog.equal_rows.fingerprints import BUCKETS, fingerprint_sql
-from tailer.changelog.equal_rows.scratch_database import MEMORY_BYTES, open_database
 from tailer.changelog.spill.directory import scratch_folder
+from tailer.changelog.spill.scratch_database import MEMORY_BYTES, open_database
 from tailer.errors import ScratchUnavailable
 
 __all__ = ["Difference", "DifferenceKind", "KeyedDifference"]

@@ -22,8 +22,8 @@ import pyarrow as pa
 from tailer.changelog.equal_rows.addressed_rows import Wanted
 from tailer.changelog.equal_rows.database_index import DatabaseIndex
 from tailer.changelog.equal_rows.memory_index import FEW_ROWS, MemoryIndex
-from tailer.changelog.equal_rows.scratch_database import MEMORY_BYTES
 from tailer.changelog.equal_rows.stopped import Stopped
+from tailer.changelog.spill.scratch_database import MEMORY_BYTES
 from tailer.events import ChangeBatch, ChangeType
 from tailer.files.row_bitmaps import Bitmaps
 from tailer.plan import ChangeTask

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.changelog.spill.directory import scratch_folder
+from tailer.changelog.spill.scratch_database import open_database
 from tailer.errors import SinkUnavailable, TailerError
 from tailer_sinks.delta.mirror.columns import reshaped
 from tailer_sinks.delta.spool import Spool
@@ -28,8 +29,7 @@ CHANGE: Final = "lake_tailer_change"
 INSERT, UPDATE, DELETE = 1, 2, 3
 _NONE, _TWICE = 0, -1
 
-_MEMORY: Final = "128MB"
-_THREADS: Final = 2
+_MEMORY_BYTES: Final = 128 * 10**6
 _RESULT_ROWS: Final = 65536
 # Of each row, what becomes of its key: only the last row of a key says that.
 _REDUCED: Final = """
@@ -190,22 +190,8 @@ class Changes:
         self._database.unregister("rows")
 
     def _open(self) -> "duckdb.DuckDBPyConnection":
-        import duckdb  # noqa: PLC0415 - takes 0.1 s and 40 MB, which only mirrors need
-
         self._folder = scratch_folder()
-        settings: dict[str, str | bool | int | float | list[str]] = {
-            "memory_limit": _MEMORY,
-            "threads": _THREADS,
-            "async_threads": 0,  # eight by default, for remote files
-            "temp_directory": str(self._folder),
-            "preserve_insertion_order": False,
-            "autoinstall_known_extensions": False,
-            "autoload_known_extensions": False,
-        }
-        database = duckdb.connect(":memory:", config=settings)
-        # Otherwise queries over two seconds write to standard output, which may be used for rows.
-        database.execute("SET enable_progress_bar = false").fetchall()
-        return database
+        return open_database(str(self._folder), _MEMORY_BYTES)
 
     def _reduced(self, schema: pa.Schema, named: pa.Schema) -> Iterator[pa.RecordBatch]:
         if self._database is None:

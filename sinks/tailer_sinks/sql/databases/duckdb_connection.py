@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.changelog.spill.directory import scratch_folder
+from tailer.changelog.spill.scratch_database import open_database
 from tailer.errors import CommitUnknown, SinkError, SinkRejected, SinkUnavailable
 from tailer_sinks.sql.databases.dialect import UniqueViolationError
 from tailer_sinks.sql.databases.texts import TEXT, NoText, holds_json, json_texts
@@ -21,14 +22,7 @@ __all__ = ["DuckDbConnection"]
 _LOADED: Final = "lake_tailer_loaded"
 _ASK_AGAIN_S: Final = 0.02
 _READ_ROWS: Final = 2**14
-_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
-    "memory_limit": "512MB",
-    "threads": 2,
-    "async_threads": 0,  # eight by default, for remote files
-    "preserve_insertion_order": False,
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-}
+_MEMORY_BYTES: Final = 512 * 10**6
 _LOCKED: Final = "Could not set lock"  # by another process; by this one it is a ResourceInUseException
 _NOT_A_DATABASE: Final = ("not a valid DuckDB database", "version number")
 _MAY_PASS: Final = (
@@ -57,9 +51,7 @@ class DuckDbConnection:
         self._is_attached = False
         self._interrupted = threading.Event()
         with self._translated():
-            self._connection = duckdb.connect(":memory:", config={**_SETTINGS, "temp_directory": self._folder})
-            # Otherwise queries over two seconds write to standard output.
-            self._connection.execute("SET enable_progress_bar = false")
+            self._connection = open_database(self._folder, _MEMORY_BYTES)
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> int:
         """See `Connection.execute`."""

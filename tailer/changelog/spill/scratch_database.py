@@ -1,4 +1,4 @@
-"""A DuckDB database for comparing rows: in memory up to a limit, and beyond it in a folder."""
+"""A DuckDB database for rows that wait or are compared: in memory up to a limit, and beyond it in a folder."""
 
 from typing import TYPE_CHECKING, Final
 
