@@ -24,7 +24,7 @@ from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.changelog.task_ids import check_reading, renumbered
 from tailer.engine.local import remaining
 from tailer.engine.port import Engine
-from tailer.errors import ConfigError, EngineUnavailable
+from tailer.errors import ConfigError, DataCorrupt, EngineUnavailable
 from tailer.events import ChangeBatch
 from tailer.formats.rows import execute
 from tailer.plan import ChangePlan, Position
@@ -93,7 +93,7 @@ class ChangelogEngine(Engine):
             async with AsyncExitStack() as stack:
                 batches = await stack.enter_async_context(self._deliver_compared(plan, after, kept))
                 if counts.in_place:
-                    batches = await stack.enter_async_context(aclosing(_join_images(batches)))
+                    batches = await stack.enter_async_context(aclosing(_join_images(plan, batches)))
                 if preimages:
                     batches = await stack.enter_async_context(aclosing(_join_preimages(batches, preimages)))
                 yield batches
@@ -179,11 +179,20 @@ async def _each(batches: Iterable[ChangeBatch]) -> AsyncGenerator[ChangeBatch, N
         yield batch
 
 
-async def _join_images(batches: AsyncIterator[ChangeBatch]) -> AsyncGenerator[ChangeBatch, None]:
+async def _join_images(plan: ChangePlan, batches: AsyncIterator[ChangeBatch]) -> AsyncGenerator[ChangeBatch, None]:
+    """Join images that lie side by side. Raises `DataCorrupt` where a file is another one than when it was compared."""
     joined = JoinedImages()
+
+    def check(following: ChangeBatch | None) -> None:
+        if (task := joined.lacks_postimage(following)) is not None:
+            path = next(each.uri for each in plan.tasks if each.index == task)
+            raise DataCorrupt(plan.table, plan.version, path, "it lost a postimage after its rows were compared")
+
     async for batch in batches:
+        check(batch)
         for each in joined.add(batch):
             yield each
+    check(None)
 
 
 async def _join_preimages(

@@ -68,6 +68,12 @@ class JoinedImages:
     def __init__(self) -> None:
         self._waiting: ChangeBatch | None = None
 
+    def lacks_postimage(self, following: ChangeBatch | None) -> int | None:
+        """Return the task whose last preimage is not followed by a row of it. `following`: None at the end."""
+        if self._waiting is None or (following is not None and following.task == self._waiting.task):
+            return None
+        return self._waiting.task
+
     def add(self, batch: ChangeBatch) -> Iterator[ChangeBatch]:
         """Yield the rows of the next batch, but for a preimage at its end, which comes with the next one."""
         rest = batch

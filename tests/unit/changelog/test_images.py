@@ -1,6 +1,8 @@
 """Images that lie side by side in change files: the same rows at the same places as by comparing them."""
 
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.engine import local
 from tailer.engine.local import LocalEngine
+from tailer.errors import DataCorrupt
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position
 from tests.support.follow import plans
@@ -152,6 +155,29 @@ def test_other_images_are_compared(
         reading = Reading(rules)
         assert reading.read(plan) == by_comparing(monkeypatch, plan, rules)
         assert not reading.counts.in_place
+
+
+@pytest.mark.parametrize("files", [1, 2])
+def test_a_preimage_without_its_postimage_is_no_end(tmp_path: Path, files: int) -> None:
+    """A file that changes between comparison and delivery loses no row in silence."""
+    plan = write_version(tmp_path, *([*update(number), *update(9)] for number in range(files)), group=3)
+    rules = PairingRules(compute_updates=True, key=KEY)
+
+    class Cut(LocalEngine):
+        @asynccontextmanager
+        async def run(
+            self, plan: ChangePlan, after: Position | None = None
+        ) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
+            async with super().run(plan, after) as batches:
+                yield (batch async for batch in batches if batch.row_index[0].as_py() < 3)
+
+    async def run() -> None:
+        async with ChangelogEngine(Cut(2), rules).run(plan) as batches:
+            async for _ in batches:
+                pass
+
+    with pytest.raises(DataCorrupt, match=r"cdc-0.parquet: it lost a postimage"):
+        anyio.run(run)
 
 
 def test_equal_nulls_are_a_key_of_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
