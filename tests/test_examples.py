@@ -268,6 +268,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestCommandSink:
+    @pytest.mark.nightly
     def test_it_keeps_the_contract(self, folder: Path, installed: Path) -> None:
         tests = run(folder / "command_sink", "pytest", "-q", "-p", "no:cacheprovider", PYTHONPATH=str(installed))
         assert " passed" in tests

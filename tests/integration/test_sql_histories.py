@@ -209,8 +209,11 @@ def test_histories_in_sqlite(archive: Path, limits: Limits, tmp_path: Path) -> N
 @pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     "limits",
-    [Limits(max_versions=1), Limits(max_versions=4), Limits(max_rows=5)],
-    ids=["each version", "four at once", "in parts"],
+    [
+        pytest.param(Limits(max_versions=1), id="each version", marks=pytest.mark.nightly),
+        pytest.param(Limits(max_versions=4), id="four at once"),
+        pytest.param(Limits(max_rows=5), id="in parts", marks=pytest.mark.nightly),
+    ],
 )
 @pytest.mark.parametrize("archive", WRITTEN, ids=NAMES)
 def test_histories_in_duckdb(archive: Path, limits: Limits, tmp_path: Path) -> None:
