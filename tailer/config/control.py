@@ -1,19 +1,37 @@
-"""The settings of control: where the daemon takes orders, and who may give them."""
+"""The settings of the daemon's servers: where it answers and takes orders, and who may ask and give them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tailer.config.shapes import FileShape
 from tailer.errors import ConfigError, how_to_install
 from tailer.stores.folders import local_folder
 
-__all__ = ["ControlSettings", "control_settings", "missing_library", "parse_address"]
+__all__ = ["ControlSettings", "MetricsSettings", "control_settings", "metrics_settings", "missing_library"]
 
+Attempt = Callable[[tuple[str, ...], Callable[[], Any]], Any]
+
+_HALF: Final = "does not stand alone"
+_HALF_REMEDY: Final = "Give both metrics_certificate_file and metrics_key_file; they may be one file."
 _NEEDED: Final = ("prometheus_client", "starlette", "uvicorn")
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """The address that metrics, health and status are served at.
+
+    `token_file`: of the token that readers need; None: anybody may read. `tls`: the files of certificates and of their
+    key, in PEM; None: plain HTTP.
+    """
+
+    host: str
+    port: int
+    token_file: Path | None = None
+    tls: tuple[Path, Path] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +47,26 @@ class ControlSettings:
     orders_file: Path = Path("tailer.backfills.json")
 
 
-def control_settings(
-    path: Path, file: FileShape, attempt: Callable[[tuple[str, ...], Callable[[], Path]], Path | None]
-) -> ControlSettings:
+def metrics_settings(path: Path, file: FileShape, attempt: Attempt) -> MetricsSettings | None:
+    """Return the settings of `metrics` in `file`, which is at `path`. `attempt` reports what is wrong with a key."""
+    keys = ("metrics_token_file", "metrics_certificate_file", "metrics_key_file")
+    given = {key: text for key in keys if (text := getattr(file, key)) is not None}
+    files = {key: attempt((key,), partial(local_folder, text, path.parent, "")) for key, text in given.items()}
+    token, certificate, key = (files.get(each) for each in keys)
+    if (keys[1] in given) != (keys[2] in given):
+        attempt((keys[1] if keys[1] in given else keys[2],), partial(_refuse, _HALF, _HALF_REMEDY))
+    if file.metrics is None:
+        for each in given:
+            attempt((each,), partial(_refuse, "has no effect without metrics", "Set metrics, or leave it out."))
+        return None
+    address: tuple[str, int] | None = attempt(("metrics",), partial(_address, file.metrics))
+    if address is None:
+        return None
+    tls = None if certificate is None or key is None else (certificate, key)
+    return MetricsSettings(address[0], address[1], token, tls)
+
+
+def control_settings(path: Path, file: FileShape, attempt: Attempt) -> ControlSettings:
     """Return the settings of `file`, which is at `path`. `attempt` reports what is wrong with a key."""
     token_file = None
     if file.control_token_file is not None:
@@ -55,8 +90,11 @@ def missing_library(file: FileShape) -> tuple[str, str, str] | None:
     return key, f"cannot be served: No module named {missing!r}", how_to_install("daemon")
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """Return the host and the port that `text` names. Raises `ConfigError`."""
+def _refuse(reason: str, remedy: str) -> None:
+    raise ConfigError("", reason, remedy)
+
+
+def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ConfigError("", "is not an address", 'Give a host and a port, such as metrics = "127.0.0.1:9464".')

@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from tailer.changelog.rules import PairingRules
-from tailer.config.control import ControlSettings
+from tailer.config.control import ControlSettings, MetricsSettings
 from tailer.config.options import as_one, faults_by, read_options
 from tailer.config.placement import DEFAULT_SHARDS, EngineKind, SparkSettings, Writers
 from tailer.config.sink_kinds import configure_sink
@@ -262,7 +262,7 @@ class Settings:
     """A configuration without a fault.
 
     `pipelines`: those of one table; `templates`: those of all tables that fit a pattern. Paths are absolute,
-    `state_table` is a location, `drain_s` and `hung_s` are in seconds, `metrics` is host and port.
+    `state_table` is a location, `drain_s` and `hung_s` are in seconds.
     `digest`: of the file's content.
     """
 
@@ -270,7 +270,7 @@ class Settings:
     state_table: str | None
     drain_s: float
     pipelines: tuple[PipelineSettings, ...]
-    metrics: tuple[str, int] | None = None
+    metrics: MetricsSettings | None = None
     engine: EngineKind = EngineKind.LOCAL
     spark: SparkSettings = field(default_factory=SparkSettings)
     stores: Stores = field(default_factory=Stores)

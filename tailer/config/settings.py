@@ -73,12 +73,11 @@ them over the file's.
 import re
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from tailer.changelog.rules import PairingRules
-from tailer.config.control import control_settings, missing_library, parse_address
+from tailer.config.control import control_settings, metrics_settings, missing_library
 from tailer.config.file import Key, PipelineTable, Problem, Reading, digest_of, read_file
 from tailer.config.options import each_fault
 from tailer.config.overlaps import folder_faults
@@ -178,9 +177,6 @@ class _Checks:
         candidates = [self._pipeline(name, table, stateless, engine, stores) for name, table in tables]
         pipelines = tuple(each for each in candidates if isinstance(each, PipelineSettings))
         templates = tuple(each for each in candidates if isinstance(each, Template))
-        metrics = (
-            self._attempt(("metrics",), partial(parse_address, file.metrics)) if file.metrics is not None else None
-        )
         if (missing := missing_library(file)) is not None:
             self._problem((missing[0],), *missing[1:])
         engines = file.engine, self._spark, stores
@@ -189,7 +185,7 @@ class _Checks:
             state_table,
             file.drain_s,
             pipelines,
-            metrics,
+            metrics_settings(self.path, file, self._attempt),
             *engines,
             file.hung_s,
             control_settings(self.path, file, self._attempt),

@@ -145,6 +145,9 @@ class FileShape(_Shape, frozen=True, kw_only=True):
     state_table: str | None = None  # the folder, or its URI, that keeps progress for sinks that cannot
     drain_s: Wait = 30.0  # seconds to finish after SIGTERM
     metrics: str | None = None  # host:port to serve metrics, health checks and status on
+    metrics_token_file: str | None = None  # file with the token that readers of `metrics` need; default: none
+    metrics_certificate_file: str | None = None  # PEM file of certificates for HTTPS at `metrics`; default: HTTP
+    metrics_key_file: str | None = None  # PEM file of the key of the first of these
     # seconds without progress, while work is due, after which /livez reports a pipeline as hung; 0: never
     hung_s: Wait = 1800.0
     # Unix socket for `tailer status`, `pause` and so on; default: the file with .sock in place of .toml; "": none

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 import httpx2
@@ -31,7 +31,11 @@ class DaemonClient:
 
     def status(self) -> StatusReport:
         """Return the status of all pipelines. Raises `ConfigError`."""
-        report = msgspec.json.decode(self._ask("GET", "/status").content, type=StatusReport)
+        answer = self._ask("GET", "/status")
+        if answer.status_code != httpx2.codes.OK:
+            remedy = "Give the token with --token-file."
+            raise ConfigError(self._where, f"does not report its status: {_said(answer)}", remedy)
+        report = msgspec.json.decode(answer.content, type=StatusReport)
         if report.format != FORMAT:
             reason = f"the daemon reports its status in format {report.format}, and this command knows {FORMAT}"
             raise ConfigError(self._where, reason, "Use the command of the daemon's version.")
@@ -43,13 +47,10 @@ class DaemonClient:
         Raises `ConfigError` if it refuses.
         """
         answer = self._ask("POST", f"/pipelines/{quote(pipeline)}/{verb}", asked)
-        try:
-            said: Any = answer.json()["message"]
-        except (ValueError, KeyError, TypeError):
-            said = f"answered {answer.status_code}"
+        said = _said(answer)
         if answer.status_code != httpx2.codes.OK:
-            raise ConfigError(f"{verb} {pipeline}", str(said), "`tailer status` shows what each pipeline is doing.")
-        return str(said)
+            raise ConfigError(f"{verb} {pipeline}", said, "`tailer status` shows what each pipeline is doing.")
+        return said
 
     def _ask(self, method: str, path: str, body: Mapping[str, str | int | None] | None = None) -> httpx2.Response:
         transport = None if self.socket is None else httpx2.HTTPTransport(uds=str(self.socket))
@@ -61,3 +62,10 @@ class DaemonClient:
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             remedy = "Check that `tailer run` is running with this configuration, as the same user."
             raise ConfigError(self._where, f"no daemon answers: {error}", remedy) from error
+
+
+def _said(answer: httpx2.Response) -> str:
+    try:
+        return str(answer.json()["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"answered {answer.status_code}"

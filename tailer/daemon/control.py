@@ -5,7 +5,6 @@ with a token. That to backfill has the version and the condition in a body, as J
 pause ends a run after its transaction, and the next run begins with the sink's progress, as after any error or restart.
 """
 
-import hmac
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from tailer.daemon.http_server import has_token
 from tailer.daemon.runs import Lifecycle, Runs
 from tailer.errors import TailerError
 from tailer.pipeline.backfill.order import BackfillOrder, BackfillPhase
@@ -83,8 +83,7 @@ def _refusal(request: Request, token: str | None) -> Response | None:
     """Return the answer to a request that lacks the right token; None for one that has it."""
     if token is None:
         return _said(403, "orders over TCP need control_token_file in the configuration; or use the Unix socket")
-    given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-    if hmac.compare_digest(given.encode(), token.encode()):
+    if has_token(request.headers, token):
         return None
     return _said(401, "the token is missing or wrong: send the header Authorization: Bearer TOKEN")
 

@@ -8,12 +8,14 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from anyio import to_thread
 
 from tailer.changelog.report import ChangelogReport
+from tailer.config.control import MetricsSettings
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.placement import Writers
 from tailer.config.tables import CurrentStores, open_files
@@ -35,7 +37,10 @@ from tailer.sink import Sink
 from tailer.stores.shared import SharedLogs
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from tailer.daemon.control import Control
+    from tailer.daemon.http_server import Listener
 
 __all__ = ["close_sinks", "open_layout", "open_sink", "serve"]
 
@@ -181,7 +186,7 @@ async def _served(settings: Settings, statuses: Sequence[PipelineStatus]) -> Asy
     """
     try:
         from tailer.daemon.control import Control  # noqa: PLC0415 - its libraries are an extra
-        from tailer.daemon.http_server import HttpServer  # noqa: PLC0415
+        from tailer.daemon.http_server import HttpServer, Listener  # noqa: PLC0415
         from tailer.daemon.monitor import Monitor  # noqa: PLC0415
         from tailer.daemon.page import History, page_routes  # noqa: PLC0415
     except ImportError as error:
@@ -192,13 +197,13 @@ async def _served(settings: Settings, statuses: Sequence[PipelineStatus]) -> Asy
         yield None
         return
     monitor, control, listeners = Monitor(statuses, settings.hung_s), Control(), []
-    token, history = _read_token(settings), History(statuses)
+    history, token = History(statuses), _read_token(settings, "control_token_file", settings.control.token_file)
     if settings.metrics is not None:
         app = monitor.app(control.route(token, needs_token=True), *page_routes(history))
-        listeners.append((app, _open_address(settings)))
+        listeners.append(_open_address(settings, settings.metrics, app))
     path, opened = settings.control.socket, _open_control(settings)
     if opened is not None:
-        listeners.append((monitor.app(control.route(None, needs_token=False)), opened))
+        listeners.append(Listener(monitor.app(control.route(None, needs_token=False)), opened))
     server = HttpServer(listeners, [history.run])
     server.start()
     try:
@@ -212,12 +217,21 @@ async def _served(settings: Settings, statuses: Sequence[PipelineStatus]) -> Asy
             path.unlink(missing_ok=True)
 
 
-def _open_address(settings: Settings) -> socket.socket:
-    """Open the address of the metrics. Raises `ConfigError`."""
-    from tailer.daemon.http_server import listen  # noqa: PLC0415 - its libraries are an extra
+def _open_address(settings: Settings, asked: MetricsSettings, app: "ASGIApp") -> "Listener":
+    """Open the address of the metrics for `app`. Raises `ConfigError`."""
+    from tailer.daemon.http_server import Certificate, Listener, WithToken, listen  # noqa: PLC0415 - as above
 
-    assert settings.metrics is not None, "asked before"
-    host, port = settings.metrics
+    if (token := _read_token(settings, "metrics_token_file", asked.token_file)) is not None:
+        app = WithToken(app, token)
+    certificate = None
+    if asked.tls is not None:
+        try:
+            certificate = Certificate(*asked.tls)
+        except OSError as error:
+            reason = f"{asked.tls[0]} and its key cannot be used: {error.strerror or error}"
+            remedy = "Give PEM files that this user may read: certificates, and the key of the first of them."
+            raise ConfigError(f"{settings.path}: metrics_certificate_file", reason, remedy) from error
+    host, port = asked.host, asked.port
     try:
         opened = listen(host, port)
     except OSError as error:
@@ -225,8 +239,9 @@ def _open_address(settings: Settings) -> socket.socket:
         remedy = "Give a host of this machine and a free port."
         raise ConfigError(f"{settings.path}: metrics", reason, remedy) from error
     port = opened.getsockname()[1]
-    _log.info("metrics on http://%s:%d/metrics and a status page on its /, with /livez and /readyz", host, port)
-    return opened
+    scheme = "http" if certificate is None else "https"
+    _log.info("metrics on %s://%s:%d/metrics and a status page on its /, with /livez and /readyz", scheme, host, port)
+    return Listener(app, opened, certificate)
 
 
 def _open_control(settings: Settings) -> socket.socket | None:
@@ -247,9 +262,8 @@ def _open_control(settings: Settings) -> socket.socket | None:
         return None
 
 
-def _read_token(settings: Settings) -> str | None:
-    """Read the token of control over TCP. Raises `ConfigError`."""
-    path = settings.control.token_file
+def _read_token(settings: Settings, key: str, path: Path | None) -> str | None:
+    """Read the token in the file that `key` names, if any. Raises `ConfigError`."""
     if path is None:
         return None
     try:
@@ -259,7 +273,7 @@ def _read_token(settings: Settings) -> str | None:
     else:
         reason = f"{path} is empty"
     if not token:
-        raise ConfigError(f"{settings.path}: control_token_file", reason, "Put a token of your own into it.")
+        raise ConfigError(f"{settings.path}: {key}", reason, "Put a token of your own into it.")
     return token
 
 

@@ -15,7 +15,8 @@ from deltalake.exceptions import TableNotFoundError
 
 from tailer.daemon.client import DaemonClient
 from tailer.errors import ConfigError
-from tests.support.daemon.commands import Orders, background, in_terminal, metrics_address, tailer
+from tests.support.certificate import make_certificate
+from tests.support.daemon.commands import Orders, background, in_terminal, metrics_address, states, tailer
 from tests.support.waiting import until
 
 # The client library forgets a Unix socket that nobody serves.
@@ -286,6 +287,30 @@ def test_orders_over_tcp_need_the_token(orders: Orders, config: Path, tmp_path: 
             DaemonClient(url=url, token="open sesame").order("copy", "pause")
         with pytest.raises(ConfigError, match="no pipeline 'cpoy'"):
             DaemonClient(socket=config.with_suffix(".sock")).order("cpoy", "pause")
+    assert orders.version == 0
+
+
+def test_readers_over_tcp_need_a_token_and_a_trusted_certificate(orders: Orders, config: Path, tmp_path: Path) -> None:
+    secret, (certificate, _) = tmp_path / "token", make_certificate(tmp_path)
+    secret.write_text("open sesame\n")
+    files = 'metrics_token_file = "token"\nmetrics_certificate_file = "certificate.pem"\nmetrics_key_file = "key.pem"'
+    config.write_text(f'metrics = "127.0.0.1:0"\n{files}\n{config.read_text()}')
+    with background("run", config, "--log-format", "text") as daemon:
+        url = metrics_address(daemon)
+        assert url.startswith("https://")
+        done = tailer("status", "--url", url, "--token-file", secret, SSL_CERT_FILE=str(certificate))
+        assert done.stdout.splitlines()[1].startswith("copy\t"), done.stderr
+        refusals = [
+            (tailer("status", "--url", url, "--token-file", secret), "certificate verify failed"),
+            (tailer("status", "--url", url, SSL_CERT_FILE=str(certificate)), "the token is missing or wrong"),
+        ]
+        for refused, reason in refusals:
+            assert refused.returncode == 2
+            assert reason in refused.stderr
+        assert states(config) == {"copy": state(DaemonClient(socket=config.with_suffix(".sock")))}
+        daemon.terminate()
+        _, errors = daemon.communicate(timeout=300)
+    assert "sesame" not in errors
     assert orders.version == 0
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tailer.daemon.http_server import HttpServer, listen
+from tailer.daemon.http_server import HttpServer, Listener, listen
 from tailer.daemon.monitor import Monitor
 from tailer.daemon.page import History, history, page_routes
 from tailer.errors import FileVacuumed, SinkUnavailable
@@ -56,7 +56,7 @@ def daemon(statuses: list[PipelineStatus], port: int = 0) -> Iterator[str]:
     """Serve the page of a daemon; yield its address."""
     past = History(statuses)
     opened = listen("127.0.0.1", port)
-    server = HttpServer([(Monitor(statuses).app(*page_routes(past)), opened)], [past.run])
+    server = HttpServer([Listener(Monitor(statuses).app(*page_routes(past)), opened)], [past.run])
     server.start()
     try:
         yield f"http://127.0.0.1:{opened.getsockname()[1]}"

@@ -38,7 +38,10 @@ _log = logging.getLogger(__name__)
 _FIXED: Final = ("state_table", "metrics", "control", "hung_s", "read_ahead_bytes", "engine", "spark")
 _METRICS: Final = (*status.METRICS, *report.METRICS)
 _SHOWN: Final = 10
-_KEYS: Final = {"control": "control, control_token_file or orders_file"}
+_KEYS: Final = {
+    "metrics": "metrics or one of its files",
+    "control": "control, control_token_file or orders_file",
+}
 
 Make = Callable[[PipelineSettings, PipelineStatus, bool], Drainable]
 """Makes a run of a pipeline; the last: whether its table has come while the process ran."""

@@ -117,9 +117,9 @@ class Orders:
 
 
 def metrics_address(daemon: subprocess.Popen[str]) -> str:
-    """Return the address of the HTTP server of a daemon that logs text: `http://HOST:PORT`."""
+    """Return the address of the HTTP server of a daemon that logs text: `http://HOST:PORT`, or with `https`."""
     assert daemon.stderr is not None
-    line = next(line for line in daemon.stderr if "metrics on http://" in line)
+    line = next(line for line in daemon.stderr if "metrics on http" in line)
     return line.partition("metrics on ")[2].partition("/metrics")[0]
 
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tailer.daemon import monitor
-from tailer.daemon.http_server import HttpServer, listen
+from tailer.daemon.http_server import HttpServer, Listener, listen
 from tailer.daemon.monitor import Monitor, metrics_registry
 from tailer.daemon.status_report import StatusReport
 from tailer.errors import NotATable, StorageUnavailable, TailerError
@@ -34,7 +34,7 @@ def statuses() -> list[PipelineStatus]:
 def served(monitor: Monitor, host: str = "127.0.0.1") -> Iterator[int]:
     """Serve the answers of `monitor` on a free port."""
     opened = listen(host, 0)
-    server = HttpServer([(monitor.app(), opened)])
+    server = HttpServer([Listener(monitor.app(), opened)])
     server.start()
     yield opened.getsockname()[1]
     server.stop()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tailer.changelog.rules import PairingRules
+from tailer.config.control import MetricsSettings
 from tailer.config.overlaps import conflict
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.placement import EngineKind
@@ -59,8 +60,10 @@ def test_every_setting_counts(more: dict[str, object]) -> None:
 
 def test_settings_of_the_whole_process() -> None:
     before = Settings(Path("t.toml"), None, 30.0, (pipeline("a"),))
-    after = replace(before, drain_s=1.0, pipelines=(), state_table="/s", metrics=("h", 1), engine=EngineKind.AUTO)
-    assert fixed_changes(before, after) == ["state_table", "metrics", "engine"]
+    after = replace(
+        before, drain_s=1.0, pipelines=(), state_table="/s", metrics=MetricsSettings("h", 1), engine=EngineKind.AUTO
+    )
+    assert fixed_changes(before, after) == ["state_table", "metrics or one of its files", "engine"]
 
 
 def topic(name: str, **more: str) -> PipelineSettings:

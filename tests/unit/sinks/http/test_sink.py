@@ -12,22 +12,18 @@ from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
-from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from tailer.errors import ConfigError, SinkError, SinkRejected, SinkUnavailable
 from tailer_sinks.http import endpoint as client
 from tailer_sinks.http.sink import HttpSink
 from tailer_sinks.testing.announcements import gap
 from tailer_sinks.testing.rows import numbered
+from tests.support.certificate import make_certificate
 from tests.support.servers.endpoint import Answer, Endpoint, serving
 from tests.support.servers.ports import free_ports
 
@@ -230,23 +226,8 @@ class TestCertificates:
     @pytest.fixture
     def secured(self, tmp_path: Path) -> Iterator[Endpoint]:
         """An endpoint whose certificate is in `certificate.pem`."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "endpoint")])
-        now = datetime.now(UTC)
-        certificate = (
-            x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-            .not_valid_before(now - timedelta(days=1))
-            .not_valid_after(now + timedelta(days=1))
-            .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .sign(key, hashes.SHA256())
-        )
-        pem = serialization.Encoding.PEM
-        plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        (tmp_path / "certificate.pem").write_bytes(certificate.public_bytes(pem))
-        (tmp_path / "key.pem").write_bytes(key.private_bytes(pem, *plain))
         tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        tls.load_cert_chain(tmp_path / "certificate.pem", tmp_path / "key.pem")
+        tls.load_cert_chain(*make_certificate(tmp_path))
         with serving(tls) as served:
             yield served
 
