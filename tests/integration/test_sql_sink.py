@@ -65,6 +65,15 @@ class TestMirror:
             await deliver(sink, both)
         assert names(database) == {1: "new", 2: "2 at 1"}
 
+    async def test_names_and_values_are_never_sql(self, database: Database) -> None:
+        evil = ('a"); DROP TABLE orders; --', "it's", "[x]", "`x`", "%s", "$1", "a;b", '"')
+        schema = pa.schema([("id", pa.int64()), *((name, pa.string()) for name in evil)])
+        rows = [{"id": number, **dict.fromkeys(evil, text)} for number, text in enumerate((*evil, "\\', x); --"))]
+        async with opened(database) as sink:
+            await deliver(sink, batch(1, "insert", schema, rows))
+            await deliver(sink, batch(2, "delete", schema, rows[:1]))
+        assert sorted(database.values("orders", schema), key=lambda row: row["id"]) == rows[1:]
+
     async def test_readers_do_not_see_a_part_of_a_version(self, database: Database) -> None:
         async with opened(database) as sink:
             await deliver(sink, inserts(1, 1, 2))

@@ -228,6 +228,25 @@ def check_every_module(rule: Rule) -> None:
     assert not broken, "\n".join(["", *broken])
 
 
+def test_nothing_that_comes_from_outside_is_run() -> None:
+    """Spark passes work, rows and errors pickled between our own processes; nothing else may be unpickled or run."""
+    runs_code = {"code", "marshal", "pickle", "pty", "runpy", "shelve", "subprocess"}
+
+    def rule(module: str) -> Iterator[str]:
+        if matches(module, DEMONSTRATION[0]):
+            return
+        is_ours = module.startswith(("tailer.spark.", "tailer.shards."))
+        for name in imports(module):
+            if (package := name.partition(".")[0]) in runs_code and not (package == "pickle" and is_ours):
+                yield f"may not import {package}"
+        for node in ast.walk(tree(module)):
+            called = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
+            if called in ("__import__", "compile", "eval", "exec"):
+                yield f"may not call {called}"
+
+    check_every_module(rule)
+
+
 def test_imports_respect_the_layers() -> None:
     def rule(module: str) -> Iterator[str]:
         if module == "tailer":
