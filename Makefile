@@ -1,7 +1,7 @@
 # Sets itself up: `make demo` and `make test` need Python 3.11+, Java 17+, Maven and nothing else.
 .DELETE_ON_ERROR:
 .PHONY: demo quick test test-long test-golden test-stores test-spark test-connect test-kafka test-faults test-page \
-	test-all test-nightly nightly check check-deploy check-chart check-alerts check-unit bench setup java
+	test-all test-nightly nightly check check-deploy check-chart check-alerts check-unit audit release bench setup java
 
 UV_VERSION := 0.13.9
 PYTHON ?= python3
@@ -106,6 +106,13 @@ check: .venv/.synced
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# Asks a public service about known vulnerabilities of what uv.lock has, so it needs more than the package index.
+audit: .venv/.synced
+	$(BIN)/uv audit --quiet --frozen --preview-features audit-command
+
+release: .venv/.synced
+	@$(BIN)/python deploy/release.py
 
 # Files of deploy/, with tools that do not come from the package index of Python; deploy/README.md lists them.
 check-deploy: check-chart check-alerts check-unit

@@ -5,6 +5,7 @@ Versions are those of `uv.lock`, from uv's cache if possible, else from the regi
 
 import json
 import os
+import shutil
 import subprocess
 import tarfile
 import tomllib
@@ -189,6 +190,18 @@ def test_the_wheel_has_the_code_and_nothing_else(wheel: Path) -> None:
     assert {"tailer/py.typed", "tailer_sinks/py.typed"} <= set(names)
     assert f"lake_tailer-{VERSION}.dist-info/licenses/LICENSE" in names
     assert not [name for name in names if "test_" in name or "__pycache__" in name]
+
+
+def test_the_same_sources_give_the_same_bytes(built: Path, tmp_path: Path) -> None:
+    """Whenever, wherever and by whomever they are built."""
+    copy, again = tmp_path / "copy", tmp_path / "again"
+    left_out = shutil.ignore_patterns(".git", ".venv", "tests", "dist", "__pycache__", ".*_cache")
+    shutil.copytree(ROOT, copy, symlinks=True, ignore=left_out, copy_function=shutil.copy)  # with new times
+    uv("build", "--out-dir", again, copy)
+    names = sorted(package.name for package in built.glob("lake*"))
+    assert sorted(package.name for package in again.glob("lake*")) == names
+    for name in names:
+        assert (again / name).read_bytes() == (built / name).read_bytes(), name
 
 
 def test_the_sdist_has_the_sources_and_the_documentation(sdist: Path) -> None:
