@@ -44,6 +44,7 @@ class TestJsonLines(FilesTests):
         return [json.loads(line) for file in self.files(app_id, "jsonl") for line in file.read_bytes().splitlines()]
 
 
+@pytest.mark.sampled(3)
 class TestParquet(FilesTests):
     reports_schema_changes = False  # it shows in the schema of the files
 

@@ -59,6 +59,7 @@ def test_output_that_is_full_or_closed_is_a_named_error(folder: Path, arguments:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("arguments", PRINTING)
 def test_a_reader_that_is_gone_is_a_good_end(folder: Path, arguments: str) -> None:
     done = shell(folder, f"tailer {arguments} | true")
@@ -67,6 +68,7 @@ def test_a_reader_that_is_gone_is_a_good_end(folder: Path, arguments: str) -> No
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("ending", ["2>/dev/full", "2>&-"])
 @pytest.mark.parametrize(("arguments", "code"), [("", 2), ("nonsense", 2), ("plan nowhere 0", 3), ("plan orders 0", 0)])
 def test_errors_without_a_reader_keep_the_exit_code(folder: Path, arguments: str, code: int, ending: str) -> None:

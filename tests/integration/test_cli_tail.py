@@ -109,6 +109,7 @@ def test_the_format_can_be_forced(orders: Orders) -> None:
     assert "\x1b" not in done.stdout
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("options", "announced"),
     [

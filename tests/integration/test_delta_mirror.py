@@ -146,6 +146,7 @@ KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("name", KEYS)
 async def test_keys_of_every_type(tmp_path: Path, name: str) -> None:
@@ -290,6 +291,7 @@ class TestColumns:
         assert mirror_rows(tmp_path).to_pylist() == [{"id": 1, "name": "1 at 1", "extra": None}]
         assert await make_mirror(tmp_path).progress(APP) == expect(2)
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize(
         ("after", "origins", "unchanged"),
         [

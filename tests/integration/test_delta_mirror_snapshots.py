@@ -156,6 +156,7 @@ def pipeline(orders: Path, sink: Sink, status: PipelineStatus) -> Pipeline:
 class TestOrders:
     """`tailer resnapshot` and `tailer backfill` while nothing is lost."""
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize(
         "fault",
         [

@@ -209,6 +209,7 @@ def as_json(value: Any) -> Any:
     return {key: as_json(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dataset", SOME, indirect=True)
 @pytest.mark.parametrize("read", [printed, in_lines, in_parquet, in_delta])
 def test_each_sink_has_the_values(

@@ -104,6 +104,7 @@ def test_a_collector_that_refuses_or_is_away_delays_nothing(receiver: Receiver, 
     assert receiver.headers
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("variables", "sent"),
     [

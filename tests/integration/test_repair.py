@@ -74,6 +74,7 @@ async def test_rows_with_the_same_key_are_repaired(database: Database, tmp_path:
     assert sorted_rows(database) == before
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.anyio
 @pytest.mark.parametrize("key", ["code", "data", "amount", "day id", "moment", "flag id", "local"])
 async def test_keys_of_any_type_are_repaired(database: Database, tmp_path: Path, key: str) -> None:

@@ -30,6 +30,7 @@ def server(spark: SparkSession, azurite: CloudServer, monkeypatch: pytest.Monkey
         yield azurite
 
 
+@pytest.mark.nightly
 def test_batch_and_stream_equal_the_local_table(spark: SparkSession, server: CloudServer, tmp_path: Path) -> None:
     local, checkpoint = read(VECTORS, tmp_path / "table").path, tmp_path / "checkpoint"
     location = copied(local, server, server.new_bucket()).location

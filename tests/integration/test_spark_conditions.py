@@ -121,7 +121,7 @@ def opened(envelopes: pa.Table) -> Rows:
 
 
 @pytest.mark.parametrize("number", range(len(CONDITIONS)))
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 def test_every_path_gives_the_rows_that_fulfil_a_condition(
     spark: SparkSession, judged: Judged, followed: Callable[..., pa.Table], number: int
 ) -> None:

@@ -68,6 +68,7 @@ def by_spark(frame: DataFrame) -> Counter[tuple[object, ...]]:
     return Counter(values(row.asDict()) for row in frame.collect())
 
 
+@pytest.mark.sampled(2)
 def test_a_batch_has_all_rows(spark: SparkSession, dataset: Path) -> None:
     tailer.spark.register(spark)
     found = spark.read.format("tailer").option("startingVersion", "earliest").load(str(dataset))
@@ -100,7 +101,7 @@ def test_a_batch_has_all_rows(spark: SparkSession, dataset: Path) -> None:
     ],
     ids=["values", "key", "net", "net by key"],
 )
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 def test_all_executors_compare(
     spark: SparkSession, dataset: Path, few_rows: int, rules: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +135,7 @@ def follow(spark: SparkSession, path: Path, folder: Path, **options: str) -> Non
     query.option("path", str(folder / "out")).trigger(availableNow=True).start().awaitTermination()
 
 
+@pytest.mark.sampled(2)
 def test_a_stream_goes_on_after_it_has_ended(spark: SparkSession, dataset: Path, tmp_path: Path) -> None:
     tailer.spark.register(spark)
     streamed(spark, dataset, tmp_path, maxFilesPerTrigger="2")
@@ -155,6 +157,7 @@ def test_a_branch_is_read_by_name(spark: SparkSession, tmp_path: Path) -> None:
     assert (row[CHANGE], row.id) == ("delete", 1)
 
 
+@pytest.mark.sampled(2)
 def test_tags_are_places_between_versions(spark: SparkSession, dataset: Path, tmp_path: Path) -> None:
     """A batch and a stream between two tags. A tag that moves later does not move a stream that has begun."""
     tailer.spark.register(spark)

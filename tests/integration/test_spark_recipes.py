@@ -68,6 +68,7 @@ def contents(path: Path) -> Counter[tuple[int, str]]:
     return Counter((row["k"], row["v"]) for row in pa.table(DeltaTable(path).scan()).to_pylist())
 
 
+@pytest.mark.nightly
 def test_a_batch_is_appended_once(source: Path, tmp_path: Path, spark: SparkSession) -> None:
     target = tmp_path / "target"
     rows = changes(spark, source)

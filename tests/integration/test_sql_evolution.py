@@ -87,6 +87,7 @@ WIDENED: list[tuple[pa.DataType, Any, pa.DataType, Any]] = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("narrow", "old", "wide", "new"), WIDENED, ids=[f"{each[0]} to {each[2]}" for each in WIDENED])
 @pytest.mark.parametrize("mode", ["mirror", "append"])
 async def test_columns_are_widened(
@@ -148,6 +149,7 @@ async def test_other_columns_without_an_announcement_are_refused(database: Datab
         assert "tailer resnapshot" in refused.value.hint
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", DELTA_TYPES)
 async def test_values_are_exact_in_a_mirror(database: Database, name: str) -> None:
     kind, values = DELTA_TYPES[name]

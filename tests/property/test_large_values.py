@@ -118,6 +118,7 @@ def written(path: Path, name: str, kind: pa.DataType, place: str, stored: str, a
     return parquet(path, table, store_schema=arrow, write_batch_size=8, **options)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("stored", ENCODINGS)
 @pytest.mark.parametrize("name", INDEX)
 def test_every_encoding_in_every_order(tmp_path: Path, stored: str, name: str) -> None:

@@ -160,6 +160,7 @@ def count(target: Path, kind: str) -> int:
     return sum(len(path.read_bytes().splitlines()) for path in target.rglob("*.jsonl"))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["delta", "files"])
 @pytest.mark.parametrize("spelling", SPELLINGS)
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -217,6 +217,7 @@ HOSTILE: Final = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("copies", [1, 1000])
 def test_hostile_values(name: str, copies: int) -> None:

@@ -27,6 +27,7 @@ def _start(recorded: RecordedDataset) -> int:
     return recorded.first + (recorded.operations[recorded.first] in BEGINNINGS)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("archive", WRITTEN, ids=lambda archive: archive.name[:2])
 def test_every_version_is_the_one_before_with_its_changes(archive: Path, tmp_path: Path) -> None:
     recorded = read(archive, tmp_path)

@@ -92,6 +92,7 @@ def by_comparing(monkeypatch: pytest.MonkeyPatch, plan: ChangePlan, rules: Pairi
         return Reading(rules).read(plan)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("group", [1, 3, 1000])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_rows_are_those_of_a_comparison(

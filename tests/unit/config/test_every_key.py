@@ -122,6 +122,7 @@ def test_a_missing_key_is_named(tmp_path: Path, section: str) -> None:
         assert not is_missing or found[where].startswith("is missing"), found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("section", SECTIONS)
 def test_a_value_of_another_type_is_named(tmp_path: Path, section: str) -> None:
     place, shape, file = SECTIONS[section]

@@ -91,6 +91,7 @@ def change_plan(path: Path, seed: int, files: int = 3, most_rows: int = 1200, se
     return Policy(select=select).shape(plan)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("select", [None, "id * 2 AS twice, *"])
 @pytest.mark.parametrize("kept_bytes", [0, 20_000, 2**20])
 @pytest.mark.parametrize("seed", range(4))

@@ -188,6 +188,7 @@ async def test_a_resnapshot_needs_no_commit(table: Growing, kept: Kept) -> None:
     assert not [each for each in there.log[APP] if isinstance(each, Gap)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("nth", [1, 2, 3, 5])
 @pytest.mark.parametrize("step", [Step.PROGRESS, Step.BEGIN, Step.WRITE, Step.ANNOUNCE, Step.COMMIT])

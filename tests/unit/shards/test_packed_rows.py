@@ -109,6 +109,7 @@ def updates(rng: random.Random) -> Iterator[tuple[list[int], list[int]]]:
         first = rows[-1] + 1
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("key", [(), ("id",)], ids=["tasks", "key"])
 @pytest.mark.parametrize("most", [1, 3, packed_rows.MOST_LONE])

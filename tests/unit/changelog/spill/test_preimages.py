@@ -30,6 +30,7 @@ def ranks(order: list[int], size: int) -> Iterator[pa.RecordBatch]:
     yield from in_batches(pa.record_batch({"rank": pa.array(order, pa.int64())}), size)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("run_bytes", [1, 3000, 2**20])
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_every_postimage_has_its_own(run_bytes: int, size: int) -> None:
