@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -137,6 +138,7 @@ BUSY: Final = {"status": 409, "code": "ConditionalRequestConflict"}
         (delete, to("DELETE", **FAILED), {("delete", "server_error"): 1}),
     ],
 )
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "later"])
 async def test_each_fault_is_counted(
     link: S3Link,
     bucket: str,
@@ -144,14 +146,19 @@ async def test_each_fault_is_counted(
     verb: Verb,
     rule: Fault,
     faults: dict[tuple[str, str], int],
+    is_first: bool,
 ) -> None:
+    """The first request of its kind is the client's; a later one is made after its template."""
     name = request.node.name
     store = BucketStore(S3Bucket(bucket, S3Options(endpoint=link.endpoint, name=name)), "t")
     await to_thread.run_sync(lambda: link.server.client.put_object(Bucket=bucket, Key="t/a", Body=DATA))
-    link.faults = [rule]
+    if not is_first:
+        for before in (get, get_part, stat):
+            await before(store)
+    link.faults = [replace(rule)]
     with suppress(StorageError):
         await verb(store)
-    assert rule.times == 0
+    assert link.faults[0].times == 0
     assert counted(FAULTS, name) == faults
     # After a bare 400 the client asks where the bucket is.
     requests = counted(REQUESTS, name)

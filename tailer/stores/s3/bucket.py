@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from mmap import mmap
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import aiohttp
 from botocore.exceptions import BotoCoreError, ClientError
@@ -31,6 +31,7 @@ from tailer.stores.wakeup import TimerWake, Wake
 
 __all__ = ["S3Bucket", "S3RangeClient"]
 
+L = TypeVar("L", LoopClient, ThreadClient)
 _Found = dict[str, Any]
 
 _FAILURES: Final = (
@@ -110,12 +111,12 @@ class S3Bucket(Bucket):
         return QueueWake(self.name, folder, names, self.options)
 
 
-class _S3Client:
+class _S3Client(Generic[L]):
     """The common part of the clients for the event loop and for threads."""
 
-    def __init__(self, bucket: S3Bucket, lent: LoopClient | ThreadClient) -> None:
+    def __init__(self, bucket: S3Bucket, lent: L) -> None:
         self._bucket = bucket
-        self._lent = lent
+        self._lent: L = lent
         self._client = lent.client
         self._request = {"Bucket": bucket.name}
         if bucket.options.requester_pays:
@@ -131,12 +132,12 @@ class _S3Client:
         return translate(error, uri, place.through(self._client, self._lent.credentials))
 
 
-class _LogClient(_S3Client):
+class _LogClient(_S3Client[LoopClient]):
     """`Client` with aiobotocore."""
 
     async def get(self, key: str) -> Answer:
         """See `Client.get`."""
-        answer = await self._client.get_object(Key=key, **self._request)
+        answer = await self._lent.templates.send("GetObject", Key=key, **self._request)
 
         async def read() -> bytes:
             try:
@@ -150,7 +151,7 @@ class _LogClient(_S3Client):
 
     async def head(self, key: str) -> Head:
         """See `Client.head`."""
-        answer = await self._client.head_object(Key=key, **self._request)
+        answer = await self._lent.templates.send("HeadObject", Key=key, **self._request)
         return Head(_meta(key, answer, "ContentLength"), answer.get("Metadata", {}))
 
     async def list_folder(self, folder: str, after: str, token: str | None) -> Page:
@@ -182,7 +183,7 @@ class _LogClient(_S3Client):
         return found
 
 
-class S3RangeClient(_S3Client):
+class S3RangeClient(_S3Client[ThreadClient]):
     """`RangeClient` with botocore, also for the requests of uploads."""
 
     def get_range(self, key: str, offset: int, length: int, etag: str) -> Part | None:
@@ -202,7 +203,9 @@ class S3RangeClient(_S3Client):
         """Request a part. `begin`: its first byte, if it is known."""
         condition = {"IfMatch": etag} if etag else {}
         try:
-            answer = self.send("get_object", Key=key, Range=f"bytes={span}", **condition)
+            answer = self._lent.templates.send(
+                "GetObject", Key=key, Range=f"bytes={span}", **condition, **self._request
+            )
         except ClientError as error:
             if error_code(error) in EMPTY_RANGE:
                 return None

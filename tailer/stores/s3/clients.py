@@ -22,16 +22,21 @@ from tailer.stores.port import in_thread
 from tailer.stores.s3.http_sessions import CountingSession
 from tailer.stores.s3.options import S3Options
 from tailer.stores.s3.sessions import client_arguments, credentials_name, prepare, role_request
+from tailer.stores.s3.templates import LoopTemplates
 
 __all__ = ["LoopClient", "loop_client", "loop_session"]
 
 
 @dataclass(eq=False)
 class LoopClient:
-    """A client of the running event loop, in use by `users` requests. `credentials`: its login, for errors."""
+    """A client of the running event loop, in use by `users` requests. `credentials`: its login, for errors.
+
+    `templates`: its way to send GET and HEAD.
+    """
 
     client: Any
     credentials: str
+    templates: LoopTemplates
     users: int = 0
     is_retired: bool = False
 
@@ -104,7 +109,8 @@ async def _open(
     session = loop_session(options, arguments["region_name"])
     async with session.create_client(service, **arguments) as client:
         found = None if options.anonymous else await session.get_credentials()
-        opened = LoopClient(client, credentials_name(options, found and found.method))
+        name = credentials_name(options, found and found.method)
+        opened = LoopClient(client, name, LoopTemplates(client))
         try:
             yield opened
         finally:

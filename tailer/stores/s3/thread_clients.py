@@ -18,6 +18,7 @@ from tailer.errors import StorageAccessRefused
 from tailer.stores.s3.errors import Place, translate
 from tailer.stores.s3.options import S3Options
 from tailer.stores.s3.sessions import client_arguments, credentials_name, sync_session
+from tailer.stores.s3.templates import ThreadTemplates
 
 __all__ = ["ThreadClient", "delta_rs_settings", "thread_client"]
 
@@ -26,11 +27,15 @@ _TOKEN: Final = "AWS_SESSION_TOKEN"
 
 @dataclass(frozen=True, eq=False)
 class ThreadClient:
-    """A client for threads. `credentials`: its login, for errors; `keys`: botocore's credentials; None: anonymous."""
+    """A client for threads. `credentials`: its login, for errors; `keys`: botocore's credentials; None: anonymous.
+
+    `templates`: its way to send GET and HEAD.
+    """
 
     client: Any
     credentials: str
     options: S3Options
+    templates: ThreadTemplates
     keys: Any = field(default=None, repr=False)
 
     def retire(self) -> None:
@@ -54,7 +59,8 @@ def thread_client(options: S3Options) -> ThreadClient:
             session = sync_session(options)
             client = session.create_client("s3", **client_arguments(options, Config))
             found = None if options.anonymous else session.get_credentials()
-            _CLIENTS[key] = ThreadClient(client, credentials_name(options, found and found.method), options, found)
+            name = credentials_name(options, found and found.method)
+            _CLIENTS[key] = ThreadClient(client, name, options, ThreadTemplates(client), found)
         return _CLIENTS[key]
 
 

@@ -1,0 +1,218 @@
+"""GET and HEAD after the template of a request that the client of the same bucket has sent.
+
+For each request, botocore finds the address, checks the arguments, calls dozens of hooks and parses the answer. That
+takes most of the processor's time for a small object, and to follow a quiet table is nothing but such requests. All
+GETs of a bucket differ in the key and the signature alone. So the first one is the client's. Others have its address
+and its headers, with their own key; the client's signer signs them, with its credentials as they are renewed, and its
+HTTP session sends them.
+
+Only the answers about an object that exists, or does not, are read here. Any other answer and any error is handed to
+the client, as the result of the first attempt at a request of its own, so its retries, redirects and errors are the
+same. The next request is again the client's, for a new template.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from aiobotocore.response import AioStreamingBody
+from botocore.awsrequest import AWSRequest
+from botocore.exceptions import ClientError
+from botocore.response import StreamingBody
+from botocore.utils import percent_encode
+
+from tailer.stores.s3.errors import NOT_FOUND, error_code
+from tailer.stores.s3.sessions import parse_time
+from tailer.stores.s3.traffic import REQUEST
+from tailer.stores.traffic import REQUESTS
+
+__all__ = ["LoopTemplates", "ThreadTemplates"]
+
+_Found = dict[str, Any]
+
+_METHODS: Final = {"GetObject": "get_object", "HeadObject": "head_object"}
+_ARGUMENTS: Final = {"Range": "Range", "IfMatch": "If-Match"}
+# Headers of one attempt, of its signature, and of its own arguments.
+_OWN: Final = frozenset(
+    {"amz-sdk-invocation-id", "amz-sdk-request", "authorization", "date", "x-amz-content-sha256", "x-amz-date"}
+    | {"x-amz-s3session-token", "x-amz-security-token"}
+    | {name.lower() for name in _ARGUMENTS.values()}
+)
+_SIGNATURE: Final = "AWS4-HMAC-SHA256 "
+_NO_SUCH_KEY: Final = b"<Code>NoSuchKey</Code>"
+_META: Final = "x-amz-meta-"
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """All requests of one operation in one bucket. `above`: their address up to the key."""
+
+    method: str
+    above: str
+    headers: Mapping[str, str]
+    context: Mapping[str, Any] = field(repr=False)
+    streams: bool
+
+    @classmethod
+    def of(cls, sent: Any, key: str) -> Self | None:
+        """Return the template of a request for `key` that was sent; None where others cannot be made after it."""
+        name = _encode(key)
+        headers = {each: _text(value) for each, value in sent.headers.items()}
+        is_known = headers.get("Authorization", _SIGNATURE).startswith(_SIGNATURE)
+        if not sent.url.endswith(f"/{name}") or not is_known:
+            return None
+        shared = {each: value for each, value in headers.items() if each.lower() not in _OWN}
+        return cls(sent.method, sent.url.removesuffix(name), shared, sent.context, sent.stream_output)
+
+    def fill(self, arguments: Mapping[str, str]) -> AWSRequest:
+        """Make a request, which is not signed yet."""
+        own = {header: arguments[name] for name, header in _ARGUMENTS.items() if name in arguments}
+        url = f"{self.above}{_encode(arguments['Key'])}"
+        made = AWSRequest(self.method, url, {**self.headers, **own}, b"", stream_output=self.streams)
+        made.context = dict(self.context)
+        return made
+
+
+@dataclass(slots=True)
+class _Request:
+    """A request of the client itself. `first`: the answer or the error of its first attempt, which was made before.
+
+    `sent`: its last attempt.
+    """
+
+    first: Any = None
+    sent: Any = None
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Give the hook of the client the request of this task or thread."""
+        token = _REQUEST.set(self)
+        try:
+            yield
+        finally:
+            _REQUEST.reset(token)
+
+
+_REQUEST: Final[ContextVar[_Request | None]] = ContextVar("request of a client of S3", default=None)
+
+
+def _before_send(request: Any, **_: object) -> Any:
+    """Return the answer to a request that is not to be sent, raise its error, or return None."""
+    of_client = _REQUEST.get()
+    if of_client is None:
+        return None
+    of_client.sent = request
+    first, of_client.first = of_client.first, None
+    if isinstance(first, Exception):
+        raise first
+    return first
+
+
+class _Templates:
+    """The templates of one client, by operation and bucket."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        # Neither has a public name.
+        self._signer, self._session = client._request_signer, client._endpoint.http_session  # noqa: SLF001
+        self._known: dict[tuple[str, str], _Template] = {}
+        client.meta.events.register("before-send.s3", _before_send)
+
+    @contextmanager
+    def _learning(self, operation: str, arguments: Mapping[str, str], first: Any) -> Iterator[None]:
+        """Take the template of the request of the client that is sent meanwhile."""
+        request = _Request(first)
+        is_answered = False
+        try:
+            with request.under_way():
+                yield
+            is_answered = True
+        except ClientError as error:
+            is_answered = error_code(error) in NOT_FOUND
+            raise
+        finally:
+            place = operation, arguments["Bucket"]
+            template = _Template.of(request.sent, arguments["Key"]) if is_answered and request.sent else None
+            if template is None:
+                self._known.pop(place, None)
+            else:
+                self._known[place] = template
+
+
+class LoopTemplates(_Templates):
+    """The templates of a client of aiobotocore."""
+
+    async def send(self, operation: str, **arguments: str) -> _Found:
+        """Send `GetObject` or `HeadObject`; return a part of what the client's method returns. Raises its errors."""
+        first: Any = None
+        if (template := self._known.get((operation, arguments["Bucket"]))) is not None:
+            made = template.fill(arguments)
+            await self._signer.sign(operation, made)
+            try:
+                first = await self._session.send(made.prepare())
+                error_body = await first.content if first.status_code == 404 else b""
+            except Exception as error:  # noqa: BLE001 - the client decides what it means
+                first = error
+            else:
+                if (found := _read(operation, template, first, error_body, AioStreamingBody)) is not None:
+                    return found
+        with self._learning(operation, arguments, first):
+            answer: _Found = await getattr(self._client, _METHODS[operation])(**arguments)
+        return answer
+
+
+class ThreadTemplates(_Templates):
+    """The templates of a client of botocore. It may be used by all threads at once."""
+
+    def send(self, operation: str, **arguments: str) -> _Found:
+        """See `LoopTemplates.send`."""
+        first: Any = None
+        if (template := self._known.get((operation, arguments["Bucket"]))) is not None:
+            made = template.fill(arguments)
+            self._signer.sign(operation, made)
+            try:
+                first = self._session.send(made.prepare())
+                error_body = first.content if first.status_code == 404 else b""
+            except Exception as error:  # noqa: BLE001 - the client decides what it means
+                first = error
+            else:
+                if (found := _read(operation, template, first, error_body, StreamingBody)) is not None:
+                    return found
+        with self._learning(operation, arguments, first):
+            answer: _Found = getattr(self._client, _METHODS[operation])(**arguments)
+        return answer
+
+
+def _read(operation: str, template: _Template, answer: Any, error_body: bytes, make_body: Any) -> _Found | None:
+    """Read the answer about an object; None where it is to be read by the client. Raises `ClientError`."""
+    headers, status = answer.headers, answer.status_code
+    if status == 404 and (_NO_SUCH_KEY in error_body or template.method == "HEAD"):
+        REQUESTS.add(template.context[REQUEST], 1)
+        code = "404" if template.method == "HEAD" else "NoSuchKey"
+        raise ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, operation)
+    length, time = headers.get("content-length"), headers.get("last-modified")
+    if status not in (200, 206) or length is None or time is None:
+        return None
+    REQUESTS.add(template.context[REQUEST], 1)
+    return {
+        "ContentLength": int(length),
+        "LastModified": parse_time(time),
+        "ETag": headers.get("etag", ""),
+        "ContentRange": headers.get("content-range", ""),
+        "Metadata": {
+            name[len(_META) :]: value for name, value in headers.items() if name[: len(_META)].lower() == _META
+        },
+        "Body": make_body(answer.raw, length) if template.streams else None,
+    }
+
+
+def _encode(key: str) -> str:
+    """Encode a key for a URL, as botocore does."""
+    return str(percent_encode(key, safe="/~"))
+
+
+def _text(value: str | bytes) -> str:
+    """Return the value of a header, which botocore holds in either type."""
+    return value.decode() if isinstance(value, bytes) else value
