@@ -4,8 +4,9 @@
 random, for half a minute. The time from a commit that is visible to the rows in a file of its pipeline's target, by the
 clock of the file system.
 
-`python -m tests.bench.busy_daemon stored TABLES RATE`: the same of tables in S3 that are looked at every second or less
-often, on a server of this machine, and what the daemon needs and requests while nothing is committed.
+`python -m tests.bench.busy_daemon stored TABLES RATE LONGEST_S`: the same of tables in S3, on a server of this machine,
+and what the daemon needs and requests while nothing is committed. Tables are looked at every second, and quiet ones
+every LONGEST_S seconds.
 
 `python -m tests.bench.busy_daemon isolation PAIRS`: the time in which 37 pipelines deliver a backlog, in turn with
 eleven others that have nothing to do, and with eleven that fail (`tests/integration/test_isolation.py`).
@@ -82,7 +83,7 @@ def _described(count: int, rate: int, delays: list[float], share: float) -> str:
     )
 
 
-def stored(count: int, rate: int) -> str:
+def stored(count: int, rate: int, longest_s: int) -> str:
     """Return the same for tables in S3, after what the daemon needs and requests when idle."""
     with TemporaryDirectory() as place, serving_versitygw(Path(place)) as server:
         folder, bucket = Path(place), server.new_bucket()
@@ -90,7 +91,8 @@ def stored(count: int, rate: int) -> str:
         for name, table in tables.items():
             table.insert_again([1, 2, 3], 1)
             upload(server, bucket, name, table.path)
-        (folder / "tailer.toml").write_text("\n".join(_pipelines(tables, f"s3://{bucket}/")))
+        more = f"idle_poll_interval_s = {longest_s}\n"
+        (folder / "tailer.toml").write_text("\n".join(_pipelines(tables, f"s3://{bucket}/", more)))
         (port,) = free_ports(1)
         options = {"TAILER_METRICS": f"127.0.0.1:{port}"} | dict(server.environment)
         with background("run", folder / "tailer.toml", "-q", **options) as daemon:
@@ -151,9 +153,9 @@ def _delays(folder: Path, commits: list[tuple[str, int, float]]) -> Iterator[flo
         yield max(file_s - commit_s, 0.0)
 
 
-def _pipelines(names: Iterable[str], place: str = "") -> Iterator[str]:
+def _pipelines(names: Iterable[str], place: str = "", more: str = "") -> Iterator[str]:
     for name in names:
-        yield f'[pipelines.{name}]\ntable = "{place}{name}"\nsink = {{{FILE_SINK.replace("{name}", name)}}}\n'
+        yield f'[pipelines.{name}]\ntable = "{place}{name}"\nsink = {{{FILE_SINK.replace("{name}", name)}}}\n{more}'
 
 
 def isolation(pairs: int) -> str:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tailer.read.parquet.dictionary import Dictionary
-from tailer.read.parquet.footer import Chunk, Footer
+from tailer.read.parquet.footer import Chunk, Footer, encoded_path
 
 __all__ = ["BATCH_BYTES", "MAX_ROWS", "BatchSizes", "ValueSizes"]
 
@@ -40,12 +40,14 @@ _SHARED_BYTES: Final = 2**17  # of a row group: for fewer, waking other threads 
 class _Leaf:
     """A column without children.
 
-    `size_bytes`: of a value; None: of any size. `padded_bytes`: to which short texts are padded.
+    `size_bytes`: of a value; None: of any size. `padded_bytes`: to which short texts are padded. `path`: as
+    `encoded_path` has it.
     """
 
     size_bytes: int | None
     is_repeated: bool
     padded_bytes: int
+    path: bytes
 
 
 class ValueSizes:
@@ -90,7 +92,7 @@ class BatchSizes:
         largest = max(average, self._fixed_bytes)
         most = min(max(BATCH_BYTES // largest, 1), MAX_ROWS, max(footer.num_rows, 1))
         is_small = 0 < footer.total_byte_size <= BATCH_BYTES // most
-        if not self._varying or (is_small and not self._has_lists):
+        if not self._varying or (is_small and not self._has_lists) or self._is_tiny(footer, most):
             yield from self._batches(file, group, most)
             return
         chunks = self._footer.chunks(group, self._varying)
@@ -110,6 +112,18 @@ class BatchSizes:
         yield from file.iter_batches(
             batch_size=rows, row_groups=[group], columns=self._columns, use_threads=use_threads
         )
+
+    def _is_tiny(self, footer: pq.RowGroupMetaData, most: int) -> bool:
+        """Return whether the only row group decodes to little even if each of its values were as large as its chunk."""
+        if self._metadata.num_row_groups > 1 or footer.total_byte_size * footer.num_rows > _GROUP_BYTES:
+            return False
+        found = self._footer.sizes_at_once(leaf.path for leaf in self._varying.values())
+        if found is None:
+            return False
+        total = most * self._fixed_bytes
+        for leaf, (values, size) in zip(self._varying.values(), found, strict=True):
+            total += values * (_OFFSET_BYTES + leaf.padded_bytes + size if leaf.size_bytes is None else leaf.size_bytes)
+        return total <= _GROUP_BYTES
 
     def _group_bytes(self, item: tuple[int, Chunk]) -> int:
         """Return the most bytes that a chunk decodes to; where its numbers cannot be right, more than are few."""
@@ -159,7 +173,7 @@ def _leaves(schema: pq.ParquetSchema, columns: Sequence[str], padded: Mapping[st
             lengths = (length for name, length in padded.items() if f"{column.path}.".startswith(f"{name}."))
             size = _value_bytes(column)
             padded_bytes = max(lengths, default=0) if size is None else 0
-            yield index, _Leaf(size, column.max_repetition_level > 0, padded_bytes)
+            yield index, _Leaf(size, column.max_repetition_level > 0, padded_bytes, encoded_path(column.path))
 
 
 def _value_bytes(column: pq.ColumnSchema) -> int | None:

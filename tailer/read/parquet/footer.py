@@ -20,12 +20,13 @@ from tailer.read.parquet.thrift import (
     binary,
     list_offset,
     list_size,
+    number,
     offsets,
     signed,
     skip,
 )
 
-__all__ = ["Chunk", "ChunkStatistics", "Footer"]
+__all__ = ["Chunk", "ChunkStatistics", "Footer", "encoded_path"]
 
 _ROW_GROUPS, _COLUMN_ORDERS = 4, 7  # numbers of fields: of the footer,
 _COLUMNS: Final = 1  # of a row group,
@@ -39,6 +40,9 @@ _NULLS, _HIGH, _LOW = 3 << 4 | I64, 5 << 4 | BINARY, 6 << 4 | BINARY
 _INEXACT: Final = frozenset([7 << 4 | FALSE, 8 << 4 | FALSE])  # the upper bound, the lower one
 _NEXT_IS_LIST: Final = 1 << 4 | LIST  # how a field begins that is a list, and follows the field before it in number
 _ORDER_OF_TYPE: Final = b"\x1c\0\0"  # the order of a column: that which Parquet defines for its type
+# The fields after the path of a chunk: its codec, its number of values, and its size before compression.
+_AFTER_PATH: Final = (1 << 4 | I32, 1 << 4 | I64, 1 << 4 | I64)
+_SHORT_LIST, _SHORT_TEXT = 14, 127  # lengths that take no bytes, and one byte
 _DELTA_BYTE_ARRAY: Final = 7
 _REFERRING: Final = frozenset([2, 8])  # the encodings of values that refer to a dictionary
 
@@ -121,6 +125,15 @@ class ChunkStatistics:
         )
 
 
+def encoded_path(path: str) -> bytes:
+    """Return the field with the path of a chunk, as it is in its metadata. `path`: its names, joined by dots."""
+    names = [name.encode() for name in path.split(".")]
+    if len(names) > _SHORT_LIST or any(len(name) > _SHORT_TEXT for name in names):
+        return b""  # which is in no footer exactly once
+    header = bytes([_NEXT_IS_LIST, len(names) << 4 | BINARY])
+    return header + b"".join(bytes([len(name)]) + name for name in names)
+
+
 def _encodings(data: bytes, at: int) -> frozenset[int]:
     count, at = list_size(data, at, I32)
     found = set()
@@ -164,6 +177,33 @@ class Footer:
             return {column: Chunk.at(self.content, self._column(group, column)) for column in columns}
         except (LookupError, ValueError, RecursionError) as error:
             raise pa.ArrowInvalid(f"the footer does not describe the columns of row group {group}") from error
+
+    def sizes_at_once(self, paths: Iterable[bytes]) -> list[tuple[int, int]] | None:
+        """Return the number of values of chunks, and the bytes of their pages before compression.
+
+        `paths`: of the chunks, as `encoded_path` has them. None where one of them is not there exactly once, or has not
+        the fields after it that every writer puts there: `chunks` reads all fields in turn. In a small file that takes
+        half as long as to decode the rows.
+        """
+        data, found = self.content, []
+        try:
+            for path in paths:
+                at = data.find(path)
+                if at < 0 or data.find(path, at + 1) >= 0:
+                    return None
+                at += len(path)
+                numbers = []
+                for header in _AFTER_PATH:
+                    if data[at] != header:
+                        return None
+                    value, at = number(data, at + 1)
+                    numbers.append(value >> 1 ^ -(value & 1))
+                if numbers[1] < 0 or numbers[2] <= 0:
+                    return None
+                found.append((numbers[1], numbers[2]))
+        except (IndexError, ValueError):
+            return None
+        return found
 
     def statistics(self, group: int, column: int, columns: int) -> ChunkStatistics | None:
         """Return the statistics of a chunk of a file with so many `columns`, as `chunks` numbers them.

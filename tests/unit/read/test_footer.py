@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailer.read.parquet.dictionary import Dictionary
-from tailer.read.parquet.footer import Footer
+from tailer.read.parquet.footer import Footer, encoded_path
 from tests.support.tables.log_files import parquet
 
 ROWS = 1000
@@ -53,6 +53,36 @@ def test_a_chunk_without_dictionary(tmp_path: Path) -> None:
         chunk = Footer(source).chunks(0, [1])[1]
         dictionary = Dictionary(source, chunk)
         assert (dictionary.texts(), dictionary.size) == (None, chunk.size_bytes)
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_sizes_at_once_are_those_of_the_chunks(tmp_path: Path, compression: str, dictionary: bool) -> None:
+    path = parquet(tmp_path / "f", table(), compression=compression, use_dictionary=dictionary)
+    with pa.OSFile(str(path)) as source:
+        footer = Footer(source)
+        found = footer.sizes_at_once(map(encoded_path, ("id", "text", "list.list.element")))
+        chunks = footer.chunks(0, [0, 1, 2]).values()
+        assert found == [(chunk.num_values, chunk.size_bytes) for chunk in chunks]
+
+
+@pytest.mark.parametrize("path", ["other", "list.element", "x" * 200, ".".join("abcdefghijklmno")])
+def test_sizes_of_a_chunk_that_is_not_there(tmp_path: Path, path: str) -> None:
+    with pa.OSFile(str(parquet(tmp_path / "f", table()))) as source:
+        assert Footer(source).sizes_at_once([encoded_path(path)]) is None
+
+
+def test_sizes_of_several_row_groups_are_not_found_at_once(tmp_path: Path) -> None:
+    with pa.OSFile(str(parquet(tmp_path / "f", table(), row_group_size=500))) as source:
+        assert Footer(source).sizes_at_once([encoded_path("id")]) is None
+
+
+def test_a_value_like_a_path_does_not_stand_for_it(tmp_path: Path) -> None:
+    """Bounds of values are in the footer, too."""
+    value = encoded_path("text") + bytes([21, 2, 22, 2, 22, 2])
+    rows = pa.table({"before": pa.array([value]), "text": ["a" * 50]})
+    with pa.OSFile(str(parquet(tmp_path / "f", rows))) as source:
+        assert Footer(source).sizes_at_once([encoded_path("text")]) is None
 
 
 @pytest.mark.parametrize(("group", "column"), [(1, 0), (0, 3)])
