@@ -1,9 +1,9 @@
 """Waits between two looks at a table.
 
 The wait is a share of the time since the last new version, between a shortest and a longest wait: a table that is
-written often is looked at often, and a quiet one seldom. Waits differ at random, so that many tables do not ask a
-store at once. Whatever they are, any hour has at most so many looks: each takes a token from a bucket that holds a
-minute's worth of them and is refilled evenly.
+written often is looked at often, and a quiet one seldom. A table that gets a version every few seconds is not quiet
+between two of them. Waits differ at random, so that many tables do not ask a store at once. Whatever they are, any hour
+has at most so many looks: each takes a token from a bucket that holds a minute's worth of them and is refilled evenly.
 
 Long waits for tables on this machine end together, at whole seconds: an idle process sleeps in between, and hundreds of
 looks one after the other cost less than each by itself.
@@ -21,6 +21,8 @@ from tailer.stores.wakeup import Wake
 __all__ = ["Polling"]
 
 _SHARE: Final = 0.2
+_BUSY_S: Final = 15.0  # between versions of a table that is written all the time
+_GAPS: Final = 2  # after which it is quiet
 _SPREAD: Final = 0.2  # a wait is up to so much longer or shorter
 _HOUR_S: Final = 3600.0
 _MINUTES: Final = 60
@@ -50,6 +52,7 @@ class Polling:
         self._chance = chance
         self._together = together
         self._active_s = clock()
+        self._gap_s = 0.0  # between the last versions
 
     @classmethod
     def of(cls, limits: Limits, wake: Wake) -> Self:
@@ -65,12 +68,15 @@ class Polling:
 
     def found(self) -> None:
         """Note a new version: the next waits are short."""
-        self._active_s = self._clock()
+        now_s = self._clock()
+        self._gap_s = (self._gap_s + now_s - self._active_s) / 2
+        self._active_s = now_s
 
     def next_wait_s(self) -> float:
         """Return how long to wait before the next look, which is counted."""
         now_s = self._clock()
-        wait_s = min(max(_SHARE * (now_s - self._active_s), self.shortest_s), self.longest_s)
+        busy_s = _GAPS * self._gap_s if self._gap_s <= _BUSY_S else 0
+        wait_s = min(max(_SHARE * (now_s - self._active_s - busy_s), self.shortest_s), self.longest_s)
         wait_s *= 1 + _SPREAD * (2 * self._chance() - 1)
         if self._together and wait_s >= _LONG_S:
             return math.floor(now_s + wait_s) - now_s

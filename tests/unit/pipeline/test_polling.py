@@ -59,6 +59,27 @@ def test_the_wait_is_a_share_of_the_time_between_versions() -> None:
         assert clock.now_s - written_s <= 4.8
 
 
+def test_a_table_written_every_ten_seconds_is_not_quiet() -> None:
+    """It becomes quiet when two versions in a row did not come, and one that is written every minute always is."""
+    clock = Clock()
+    polling = Polling(1, 60, clock=clock, chance=middle)
+    for _ in range(6):
+        for _ in range(10):
+            clock.now_s += polling.next_wait_s()
+        polling.found()
+    waits = []
+    for _ in range(60):
+        waits.append(polling.next_wait_s())
+        clock.now_s += waits[-1]
+    assert waits[:25] == [1] * 25
+    assert waits[-1] > 10
+    for _ in range(6):
+        clock.now_s += 60
+        polling.found()
+    clock.now_s += 50
+    assert polling.next_wait_s() == 10
+
+
 def test_waits_differ_at_random() -> None:
     clock, dice = Clock(), Random(1)
     waits = [Polling(10, 10, clock=clock, chance=dice.random).next_wait_s() for _ in range(1000)]
