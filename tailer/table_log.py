@@ -3,7 +3,7 @@
 A class to inherit: what a log need not have is a method with a default.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -76,6 +76,14 @@ class TableLog(Protocol):
     async def next_plan(self) -> ChangePlan | None:
         """Return the plan of the next version; None where it does not exist yet. Costs one request to the store."""
         ...
+
+    async def next_plans(self, most: int) -> Sequence[ChangePlan]:
+        """Return the next plans, at most `most`: as many as are cheap to make together. None: see `next_plan`.
+
+        The error of a version is raised when that version is the first.
+        """
+        plan = await self.next_plan()
+        return () if plan is None else (plan,)
 
     async def confirm(self, delivered: Position | None) -> None:
         """Raise `StorageUnavailable` if the last planned commit has changed since: it was read incompletely.

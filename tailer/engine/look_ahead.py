@@ -15,6 +15,7 @@ resumed, and waiting for the next batch must be able to time out.
 """
 
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -128,6 +129,7 @@ class LookAhead:
         self._is_backlog = False
         self._due = _NOTHING
         self._next = _NOTHING
+        self._later: deque[ChangePlan] = deque()  # after `_next`
 
     def begin(self, last: int | None) -> None:
         """Forget what is ahead: the table is at another version. `last`: the last one to plan; None: no end."""
@@ -135,6 +137,7 @@ class LookAhead:
             if planned.begun is not None:
                 planned.begun[1].stop()
         self._last, self._is_backlog, self._due, self._next = last, False, _NOTHING, _NOTHING
+        self._later.clear()
 
     async def next_plans(self) -> Sequence[ChangePlan]:
         """Return the next plan, not shaped, or several that the engine reads together; none where there is none yet.
@@ -144,7 +147,7 @@ class LookAhead:
         if self._next.error is not None:
             raise self._next.error
         self._due, self._next = self._next, _NOTHING
-        plan = self._due.plan or await self._table.next_plan()
+        plan = self._due.plan or (self._later.popleft() if self._later else await self._table.next_plan())
         if plan is None:
             self._is_backlog = False
             return ()
@@ -160,11 +163,16 @@ class LookAhead:
         while len(plans) < _MOST_VERSIONS and not self._is_last(plans[-1]):
             if size_bytes >= _MOST_BYTES or files >= _MOST_FILES or time.monotonic() >= end_s:
                 return
+            most = _MOST_VERSIONS - len(plans)
+            if self._last is not None:
+                most = min(most, self._last - plans[-1].version)
             try:
-                plan = await self._table.next_plan()
+                if not self._later:
+                    self._later.extend(await self._table.next_plans(most))
             except Exception as error:  # noqa: BLE001 - raised where the version is due
                 self._next = _Planned(error=error)
                 return
+            plan = self._later.popleft() if self._later else None
             if plan is None or not (_are_alike(plan, plans[0]) and self._is_small(plan)):
                 self._next = _Planned(plan)
                 return
@@ -202,7 +210,7 @@ class LookAhead:
         """Plan the next version, and begin to read it."""
         plan: ChangePlan | None = None
         try:
-            plan = await self._table.next_plan()
+            plan = self._later.popleft() if self._later else await self._table.next_plan()
             if plan is None:
                 return _NOTHING
             if self._is_small(plan):

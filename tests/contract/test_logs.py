@@ -145,6 +145,18 @@ async def test_plans_are_the_same_from_any_version_on(written: Written) -> None:
         assert [task.index for task in plan.tasks] == list(range(len(plan.tasks)))
 
 
+@pytest.mark.parametrize("most", [1, 2, 100])
+async def test_plans_made_together_are_the_same(written: Written, most: int) -> None:
+    log, first = written.open(), min(written.rows)
+    await log.seek(first)
+    found: list[ChangePlan] = []
+    while together := await log.next_plans(most):
+        assert len(together) <= most
+        found += together
+    assert found == await plans(written.open(), first)
+    assert await log.next_plan() is None
+
+
 async def test_a_snapshot_has_all_rows_of_its_version(written: Written) -> None:
     for version in written.rows:
         inserted, deleted = Counter[tuple[object, ...]](), Counter[tuple[object, ...]]()

@@ -11,20 +11,23 @@ that was read.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from typing import BinaryIO, Final, cast
 
 from tailer.errors import ChangesUnavailable, LogCorrupt, StorageError
 from tailer.formats.delta.changes import plan_changes, reads_data_files
 from tailer.formats.delta.log.actions import CdcFile, Commit, RemoveFile, scan_commit
+from tailer.formats.delta.log.listing import commit_name
 from tailer.formats.delta.log.removes import FilesBefore, complete, fill_from_adds, incomplete
 from tailer.formats.delta.snapshot import Snapshot
 from tailer.plan import ChangePlan
-from tailer.stores.port import ObjectMeta, ObjectStore, OpenObject
+from tailer.stores.port import BlockingScans, ObjectMeta, ObjectStore, OpenObject
 
 __all__ = ["CommitFile", "CommitPlanner", "PlannedCommit", "read_whole"]
 
 _CHUNK_BYTES: Final = 2**20
+_TOGETHER_BYTES: Final = 2**18  # of commits that are planned in one call of a thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +153,25 @@ class CommitPlanner:
                 predecessor = self.stat()
         rest = commit if wanted else None
         return PlannedCommit(file, content.is_ended, None, state, plan, predecessor, rest, wanted)
+
+    def plan_in_turn(self, reads: BlockingScans, read: CommitFile | None, most: int) -> list[PlannedCommit]:
+        """Plan this commit and the next ones, at most `most`: those that are whole and follow the ones before.
+
+        `read`: the file of the commit before. Stop where more must be known, and where the files are no longer small.
+        """
+        found: list[PlannedCommit] = []
+        planner, size_bytes = self, 0
+        with suppress(Exception):  # raised again when the version is the first
+            while len(found) < most and size_bytes < _TOGETHER_BYTES:
+                planned = reads.scan_now(commit_name(planner.version), planner.plan)
+                follows = read is None or planned.predecessor == read.meta
+                if planned.plan is None or not planned.is_ended or not follows:
+                    break
+                found.append(planned)
+                read, size_bytes = planned.file, size_bytes + planned.file.meta.size_bytes
+                stat, version = partial(reads.stat_now, read.meta.name), planner.version + 1
+                planner = replace(self, version=version, before=planned.state, is_early=False, stat=stat)
+        return found
 
     def complete(self, planned: PlannedCommit, files: FilesBefore) -> PlannedCommit:
         """Plan a commit with what the state before it says of the files that it lacks.

@@ -32,10 +32,11 @@ def plan(version: int, size: int = BIG) -> ChangePlan:
 
 
 class Log:
-    """A table with `plans`, which are given out one by one; an error is raised in its place."""
+    """A table with `plans`; an error is raised in its place. `at_once`: most plans that are given out together."""
 
-    def __init__(self, *plans: ChangePlan | Exception) -> None:
+    def __init__(self, *plans: ChangePlan | Exception, at_once: int = 1) -> None:
         self.plans = list(plans)
+        self.at_once = at_once
         self.asked = 0
 
     async def next_plan(self) -> ChangePlan | None:
@@ -43,6 +44,16 @@ class Log:
         found = self.plans.pop(0) if self.plans else None
         if isinstance(found, Exception):
             raise found
+        return found
+
+    async def next_plans(self, most: int) -> Sequence[ChangePlan]:
+        found: list[ChangePlan] = []
+        while len(found) < min(most, self.at_once):
+            if found and (not self.plans or isinstance(self.plans[0], Exception)):
+                break
+            if (plan := await self.next_plan()) is None:
+                break
+            found.append(plan)
         return found
 
 
@@ -180,29 +191,34 @@ async def versions(ahead: LookAhead) -> list[int]:
     return [each.version for each in found]
 
 
-async def test_small_versions_of_a_backlog_come_together() -> None:
-    log = Log(*(plan(version, 1000) for version in range(5)), plan(5), plan(6, 1000), plan(7, 1000))
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+async def test_small_versions_of_a_backlog_come_together(at_once: int) -> None:
+    small = (plan(version, 1000) for version in range(5))
+    log = Log(*small, plan(5), plan(6, 1000), plan(7, 1000), at_once=at_once)
     async with looking(log, TakingEngine()) as ahead:
         assert [await versions(ahead) for _ in range(5)] == [[0], [1, 2, 3, 4], [5], [6, 7], []]
 
 
-async def test_only_as_many_as_are_small_together(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+async def test_only_as_many_as_are_small_together(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     many = [replace(each, tasks=each.tasks * 50) for each in (plan(version, 10) for version in range(10))]
-    async with looking(Log(*many), TakingEngine()) as ahead:
+    async with looking(Log(*many, at_once=at_once), TakingEngine()) as ahead:
         assert [await versions(ahead) for _ in range(4)] == [[0], [1, 2, 3], [4, 5, 6], [7, 8, 9]]
     large = [plan(version, 200_000) for version in range(14)]
-    async with looking(Log(*large), TakingEngine()) as ahead:
+    async with looking(Log(*large, at_once=at_once), TakingEngine()) as ahead:
         assert [len(await versions(ahead)) for _ in range(4)] == [1, 6, 6, 1]
     monkeypatch.setattr(tailer.engine.look_ahead, "_MOST_S", 0.0)
-    async with looking(Log(*(plan(version, 10) for version in range(3))), TakingEngine()) as ahead:
+    few = Log(*(plan(version, 10) for version in range(3)), at_once=at_once)
+    async with looking(few, TakingEngine()) as ahead:
         assert [await versions(ahead) for _ in range(3)] == [[0], [1], [2]], "planning takes long"
 
 
-async def test_versions_that_differ_come_apart() -> None:
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+async def test_versions_that_differ_come_apart(at_once: int) -> None:
     other = replace(plan(2, 10), table_id="other")
     schema = pa.schema([pa.field("a", pa.int64(), metadata={"id": "2"})])
     renamed = replace(plan(4, 10), schema=schema)
-    log = Log(plan(0, 10), plan(1, 10), other, plan(3, 10), renamed, plan(5, 10))
+    log = Log(plan(0, 10), plan(1, 10), other, plan(3, 10), renamed, plan(5, 10), at_once=at_once)
     async with looking(log, TakingEngine()) as ahead:
         assert [await versions(ahead) for _ in range(7)] == [[0], [1], [2], [3], [4], [5], []]
 
