@@ -2,7 +2,7 @@
 
 The log is listed at the start, when a named start point is resolved, and when a gap is suspected. Otherwise the next
 version is found by requesting its commit file, so the cost of a version does not depend on the length of the log.
-Fetching, parsing and planning a version is one call in a worker thread.
+Fetching, parsing and planning a version is one call in a worker thread; small versions of a local backlog share one.
 
 A missing commit file means "not yet", unless a listing showed it or a later one. `tailer.formats.delta.log.quiet`
 decides when the log is checked all the same. This distinguishes a quiet table from a lost version, and from a log that
