@@ -124,3 +124,29 @@ async def test_a_replaced_object_is_found_after_a_template(link: S3Link, store: 
     await to_thread.run_sync(lambda: link.server.client.put_object(Bucket=bucket, Key="t/plain", Body=b"other"))
     with pytest.raises(StorageError, match="was replaced"):
         await to_thread.run_sync(ranges.read, 0, 3)
+
+
+async def test_credentials_that_are_gone_are_named_after_a_template(link: S3Link, store: BucketStore) -> None:
+    """Both a request after a template and the client's own look at the credentials before they send anything."""
+    assert [await read(store, "plain") for _ in range(2)] == [b"plain"] * 2
+    async with store.bucket.lend() as client:
+        signer = client._lent.client._request_signer  # type: ignore[attr-defined]
+        signer._credentials = None
+    link.requests.clear()
+    with pytest.raises(StorageAccessRefused, match="no credentials"):
+        await read(store, "plain")
+    assert not link.requests
+
+
+async def test_an_answer_that_nobody_reads_is_closed(link: S3Link, store: BucketStore) -> None:
+    """The client cannot sign the request to which it is handed the answer."""
+    assert [await read(store, "plain") for _ in range(2)] == [b"plain"] * 2
+    async with store.bucket.lend() as client:
+        signer = client._lent.client._request_signer  # type: ignore[attr-defined]
+
+        def forget() -> None:
+            signer._credentials = None
+
+        link.faults = [Fault(status=503, code="SlowDown", before=forget)]
+    with pytest.raises(StorageAccessRefused, match="no credentials"):
+        await read(store, "plain")

@@ -93,6 +93,8 @@ class _Request:
             yield
         finally:
             _REQUEST.reset(token)
+            if hasattr(self.first, "raw"):  # the client could not even make a request
+                self.first.raw.close()
 
 
 _REQUEST: Final[ContextVar[_Request | None]] = ContextVar("request of a client of S3", default=None)
@@ -118,7 +120,9 @@ class _Templates:
         # Neither has a public name.
         self._signer, self._session = client._request_signer, client._endpoint.http_session  # noqa: SLF001
         self._known: dict[tuple[str, str], _Template] = {}
-        client.meta.events.register("before-send.s3", _before_send)
+        # Of these alone: to send one, the client may ask for a session, or for the region of the bucket.
+        for operation in _METHODS:
+            client.meta.events.register(f"before-send.s3.{operation}", _before_send)
 
     @contextmanager
     def _learning(self, operation: str, arguments: Mapping[str, str], first: Any) -> Iterator[None]:
