@@ -8,7 +8,8 @@ HTTP session sends them.
 
 Only the answers about an object that exists, or does not, are read here. Any other answer and any error is handed to
 the client, as the result of the first attempt at a request of its own, so its retries, redirects and errors are the
-same. The next request is again the client's, for a new template.
+same. The next requests are again the client's, for a new template, and because each one that succeeds gives back a part
+of what its retries have taken from the client's budget of retries.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,6 +41,10 @@ _OWN: Final = frozenset(
     | {"x-amz-s3session-token", "x-amz-security-token"}
     | {name.lower() for name in _ARGUMENTS.values()}
 )
+# As many answers give back what the retries of one request may take from the budget of a client, and all of it.
+_ANSWERS: Final = 20
+_MOST_ANSWERS: Final = 500
+_TRIED_AGAIN: Final = frozenset({429, 500, 502, 503, 504})
 _SIGNATURE: Final = "AWS4-HMAC-SHA256 "
 _NO_SUCH_KEY: Final = b"<Code>NoSuchKey</Code>"
 _META: Final = "x-amz-meta-"
@@ -120,23 +125,33 @@ class _Templates:
         # Neither has a public name.
         self._signer, self._session = client._request_signer, client._endpoint.http_session  # noqa: SLF001
         self._known: dict[tuple[str, str], _Template] = {}
+        self._owed = 0  # answers to requests of the client
         # Of these alone: to send one, the client may ask for a session, or for the region of the bucket.
         for operation in _METHODS:
             client.meta.events.register(f"before-send.s3.{operation}", _before_send)
 
+    def _template(self, operation: str, bucket: str) -> _Template | None:
+        """Return the template to use; None where the client makes the request."""
+        return None if self._owed > 0 else self._known.get((operation, bucket))
+
     @contextmanager
     def _learning(self, operation: str, arguments: Mapping[str, str], first: Any) -> Iterator[None]:
         """Take the template of the request of the client that is sent meanwhile."""
-        request = _Request(first)
-        is_answered = False
+        request, is_answered = _Request(first), False
+        is_fault = isinstance(first, Exception) or (first is not None and first.status_code in _TRIED_AGAIN)
         try:
             with request.under_way():
                 yield
             is_answered = True
-        except ClientError as error:
-            is_answered = error_code(error) in NOT_FOUND
+        except Exception as error:
+            is_answered = isinstance(error, ClientError) and error_code(error) in NOT_FOUND
+            is_fault = is_fault or not isinstance(error, ClientError) or _status(error) in _TRIED_AGAIN
             raise
         finally:
+            if is_fault:
+                self._owed = min(self._owed + _ANSWERS, _MOST_ANSWERS)
+            elif is_answered:
+                self._owed = max(0, self._owed - 1)
             place = operation, arguments["Bucket"]
             template = _Template.of(request.sent, arguments["Key"]) if is_answered and request.sent else None
             if template is None:
@@ -151,7 +166,7 @@ class LoopTemplates(_Templates):
     async def send(self, operation: str, **arguments: str) -> _Found:
         """Send `GetObject` or `HeadObject`; return a part of what the client's method returns. Raises its errors."""
         first: Any = None
-        if (template := self._known.get((operation, arguments["Bucket"]))) is not None:
+        if (template := self._template(operation, arguments["Bucket"])) is not None:
             made = template.fill(arguments)
             await self._signer.sign(operation, made)
             try:
@@ -173,7 +188,7 @@ class ThreadTemplates(_Templates):
     def send(self, operation: str, **arguments: str) -> _Found:
         """See `LoopTemplates.send`."""
         first: Any = None
-        if (template := self._known.get((operation, arguments["Bucket"]))) is not None:
+        if (template := self._template(operation, arguments["Bucket"])) is not None:
             made = template.fill(arguments)
             self._signer.sign(operation, made)
             try:
@@ -210,6 +225,10 @@ def _read(operation: str, template: _Template, answer: Any, error_body: bytes, m
         },
         "Body": make_body(answer.raw, length) if template.streams else None,
     }
+
+
+def _status(error: ClientError) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def _encode(key: str) -> str:
