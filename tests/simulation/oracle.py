@@ -1,0 +1,296 @@
+"""The judge of a run: the invariants of `docs/architecture.md`, at every transaction that becomes visible.
+
+A destination reports each transaction at the moment when readers see it. The judge knows from the table's writer which
+rows each version must bring, and accepts no other ones, none twice, none in another order, and no progress without its
+rows. Rows of a version may come in several transactions; the version is judged as a whole once progress is behind it.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tailer.plan import Position
+from tests.simulation.table import Facts, Row, SimulatedTable, row_of
+
+__all__ = ["Announced", "Change", "Judge", "Transaction", "Violation", "Witness"]
+
+_SIGNS: Final = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
+
+
+class Violation(Exception):
+    """An invariant does not hold. `number`: of the invariant; 0: liveness."""
+
+    def __init__(self, number: int, text: str) -> None:
+        super().__init__(f"invariant {number}: {text}" if number else f"liveness: {text}")
+        self.number = number
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change row as a reader of the destination sees it."""
+
+    kind: str
+    version: int
+    row: Row
+
+
+@dataclass(frozen=True)
+class Announced:
+    """A gap or a change of columns between rows."""
+
+    kind: str
+    version: int
+    first: int = 0
+    snapshot: bool = False
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """What becomes visible at once. `before`: where it says that it begins; None: it does not say."""
+
+    app_id: str
+    items: Sequence[Change | Announced]
+    after: Position | None
+    before: Position | None = None
+    resets: bool = False
+
+
+@dataclass
+class Witness:
+    """Facts of the run by which gaps, starts and errors are excused. `tables`: the current one last."""
+
+    tables: list[SimulatedTable]
+    start: str
+    ordered_snapshots: int = 0
+    ordered_skips: int = 0
+
+    @property
+    def table(self) -> SimulatedTable:
+        """The current table."""
+        return self.tables[-1]
+
+    def table_of(self, app_id: str) -> SimulatedTable:
+        """Return the table that an app_id is about."""
+        table_id = app_id.rpartition("/")[2]
+        found = [each for each in self.tables if table_id in each.ids]
+        if not found:
+            raise Violation(5, f"{app_id} is about a table that never was")
+        return found[-1]
+
+
+@dataclass
+class Judge:
+    """The judge of one pipeline's stream. `repeats`: whether rows may come again (a sink without transactions)."""
+
+    witness: Witness
+    repeats: bool = False
+    position: Position | None = None
+    app_id: str = ""
+    history: list[tuple[float, Position | None]] = field(default_factory=list)
+    _next: int | None = None  # the version that is due
+    _snapshot: int | None = None  # the version whose rows replace all others, while they come
+    _open: dict[int, list[tuple[str, Row]]] = field(default_factory=dict)
+    _copy: Counter[Row] = field(default_factory=Counter)
+    _copied: int | None = None  # the version that the copy is at
+    _plans: dict[tuple[str, int], str] = field(default_factory=dict)
+    _rows: dict[tuple[Any, ...], Row] = field(default_factory=dict)
+    _positions: dict[str, Position] = field(default_factory=dict)
+    versions: int = 0
+    backfills: int = 0
+
+    def see(self, transaction: Transaction, now_s: float) -> None:
+        """Judge a transaction that readers can see from now on. Raises `Violation`."""
+        if "/~backfill-" in transaction.app_id:
+            self._see_backfill(transaction)
+            return
+        if transaction.app_id.endswith("~layout") or "/~" in transaction.app_id:
+            return
+        before, after = self._positions.get(transaction.app_id), transaction.after
+        if transaction.before is not None and before is not None and transaction.before != before:
+            number = 3 if transaction.before > before else 6
+            raise Violation(number, f"a transaction begins after {transaction.before}, and the one before it ended at {before}")
+        if before is not None and (after is None or after < before) and not transaction.resets:
+            raise Violation(3, f"progress went from {before} back to {after}")
+        if self.app_id and transaction.app_id != self.app_id:
+            self._change_table(transaction)
+        self.app_id = transaction.app_id
+        self._begin(transaction)
+        for item in transaction.items:
+            if isinstance(item, Change):
+                self._take_row(item, after)
+            elif item.kind == "gap":
+                self._take_gap(item)
+        if after is not None:
+            self._positions[transaction.app_id] = after
+            self._reach(after)
+        self.position = after
+        self.history.append((now_s, after))
+
+    def check_plan(self, table_id: str, version: int, plan: str) -> None:
+        """Judge whether a version has the same plan as ever."""
+        known = self._plans.setdefault((table_id, version), plan)
+        if known != plan:
+            raise Violation(4, f"version {version} has another plan than before:\n{known}\n{plan}")
+
+    def check_row(self, place: tuple[Any, ...], row: Row) -> None:
+        """Judge whether there is the same row as ever at a place, whoever reads it."""
+        known = self._rows.setdefault(place, row)
+        if known != row:
+            raise Violation(4, f"row {place} is {row}, and was {known}")
+
+    def check_resume(self, position: Position | None, since_s: float) -> None:
+        """Judge whether a session goes on from what the destination said since it began (`since_s`)."""
+        before = [at for when, at in self.history if when < since_s]
+        true = {*(before[-1:] or [None]), *(at for when, at in self.history if when >= since_s)}
+        if position not in true:
+            raise Violation(2, f"a session goes on after {position}, and the destination said {true}")
+
+    def _facts(self, version: int) -> Facts:
+        table = self.witness.table_of(self.app_id)
+        if version > table.latest:
+            raise Violation(3, f"version {version} comes after the newest one, {table.latest}")
+        return table.facts[version]
+
+    def _begin(self, transaction: Transaction) -> None:
+        """Find out where a stream begins."""
+        if self._next is not None or transaction.after is None:
+            return
+        first = min((item.version for item in transaction.items if isinstance(item, Change)), default=None)
+        gap = next((item for item in transaction.items if isinstance(item, Announced) and item.kind == "gap"), None)
+        after, start = transaction.after, self.witness.start
+        if gap is not None:
+            self._next = gap.first
+        elif start == "snapshot" or after.in_snapshot:
+            self._next = self._snapshot = after.version if first is None else first
+        elif start == "latest":
+            if first is not None:
+                raise Violation(1, "the first transaction of a start at the latest version has rows")
+            self._next = after.version + 1
+            self._copy_at(after.version)
+        else:
+            table = self.witness.table_of(self.app_id)
+            self._next = 0 if not table.cleaned else min(table.first, after.version if first is None else first)
+            if self._next not in {0, table.first, *table.checkpoints, *(each + 1 for each in table.checkpoints)}:
+                raise Violation(3, f"the stream begins at version {self._next}")
+            self._copy_at(self._next - 1)
+
+    def _copy_at(self, version: int) -> None:
+        facts = None if version < 0 else self._facts(version)
+        self._copy, self._copied = Counter() if facts is None else Counter(facts.rows), version
+
+    def _take_row(self, change: Change, after: Position | None) -> None:
+        version, due = change.version, self._next
+        assert due is not None or after is None or self.repeats
+        if self.repeats and due is not None and version < due:
+            return
+        if self._snapshot is not None and version != self._snapshot:
+            self._end_snapshot()
+            due = self._next
+        if due is not None and version < due:
+            raise Violation(3, f"a row of version {version} comes after that version: {change}")
+        if due is not None and version > due:
+            self._reach(Position.end(version - 1))
+        self._open.setdefault(version, []).append((change.kind, change.row))
+
+    def _take_gap(self, gap: Announced) -> None:
+        table, due = self.witness.table_of(self.app_id), self._next
+        if due is not None and self._snapshot is None and gap.first > due:
+            self._reach(Position.end(gap.first - 1))
+            due = self._next
+        if due is not None and gap.first < due and not (self._snapshot == gap.first):
+            raise Violation(3, f"a gap begins at version {gap.first}, and version {due} is due")
+        lost = any(table.lost(version) for version in range(gap.first, gap.version + 2))
+        ordered = self.witness.ordered_snapshots if gap.snapshot else self.witness.ordered_skips
+        if not lost and not ordered and len(self.witness.tables) == 1:
+            raise Violation(5, f"versions {gap.first} to {gap.version} are left out, and none of them is lost")
+        self._open.clear()
+        self._copied = None
+        self._snapshot = gap.version if gap.snapshot else None
+        self._next = gap.version if gap.snapshot else gap.version + 1
+        if not gap.snapshot:
+            self._copied = None
+
+    def _change_table(self, transaction: Transaction) -> None:
+        """Go on with the stream under another id of the table, or with another table."""
+        if self.witness.table_of(self.app_id) is not self.witness.table_of(transaction.app_id):
+            gaps = [item for item in transaction.items if isinstance(item, Announced) and item.kind == "gap"]
+            if not gaps:
+                raise Violation(3, "another table takes the place of this one, without a gap")
+            self._next, self._snapshot = None, None
+            self._open.clear()
+            self._copied = None
+
+    def _reach(self, position: Position) -> None:
+        """Note that everything up to `position` is visible: judge each version that it closes."""
+        if self._snapshot is not None:
+            if not position.closes_version or position.version < self._snapshot:
+                return
+            self._end_snapshot()
+        done = position.version if position.closes_version else position.version - 1
+        while self._next is not None and self._next <= done:
+            self._close(self._next)
+            self._next += 1
+
+    def _end_snapshot(self) -> None:
+        version = self._snapshot
+        assert version is not None
+        self._snapshot = None
+        found = self._open.pop(version, [])
+        wanted: Counter[tuple[str, Row]] = Counter()
+        for row, number in self._facts(version).rows.items():
+            wanted["insert", row] = number
+        self._compare(f"the snapshot of version {version}", found, wanted)
+        self._next = version + 1
+        self._copy_at(version)
+
+    def _close(self, version: int) -> None:
+        """Judge all rows of a version."""
+        facts, found = self._facts(version), self._open.pop(version, [])
+        if facts.events is None:
+            raise Violation(5, f"version {version} ({facts.kind}) counts as delivered, and nobody can read it")
+        self._compare(f"version {version} ({facts.kind})", found, facts.events)
+        self.versions += 1
+        if self._copied == version - 1:
+            for kind, row in dict.fromkeys(found) if self.repeats else found:
+                self._copy[row] += _SIGNS[kind]
+            if +self._copy != facts.rows or any(number < 0 for number in self._copy.values()):
+                raise Violation(8, f"the changes up to version {version} do not give its rows")
+            self._copy, self._copied = +self._copy, version
+
+    def _compare(self, what: str, found: list[tuple[str, Row]], wanted: Counter[tuple[str, Row]]) -> None:
+        there = Counter(dict.fromkeys(found, 1)) if self.repeats else Counter(found)
+        if missing := wanted - there:
+            raise Violation(1, f"{what} lacks {list(missing.items())[:3]}, and progress is behind it")
+        if more := there - wanted:
+            twice = all(wanted[each] for each in more)
+            raise Violation(3 if twice else 8, f"{what} has {list(more.items())[:3]} {'twice' if twice else 'besides'}")
+
+    def _see_backfill(self, transaction: Transaction) -> None:
+        """Judge rows of a backfill, which are a stream of their own: all rows of one version, each once."""
+        rows = self._open_backfills.setdefault(transaction.app_id, [])
+        changes = [item for item in transaction.items if isinstance(item, Change)]
+        rows += [(change.kind, change.row) for change in changes]
+        after = transaction.after
+        if after is not None and after.closes_version:
+            wanted: Counter[tuple[str, Row]] = Counter()
+            facts = self.witness.table_of(transaction.app_id).facts[after.version]
+            for row, number in facts.rows.items():
+                wanted["insert", row] = number
+            self._compare(f"the backfill of version {after.version}", rows, wanted)
+            self.backfills += 1
+            rows.clear()
+
+    @property
+    def _open_backfills(self) -> dict[str, list[tuple[str, Row]]]:
+        return self.__dict__.setdefault("_backfill_rows", {})  # type: ignore[no-any-return]
+
+
+def change_of(values: dict[str, Any]) -> Change | Announced:
+    """Return what a line of JSON says."""
+    kind, version = values["_change_type"], int(values["_commit_version"])
+    if kind == "gap":
+        return Announced(kind, version, values["first_version"], values["snapshot"])
+    if kind == "schema_change":
+        return Announced(kind, version)
+    return Change(kind, version, row_of(values))

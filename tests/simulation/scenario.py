@@ -1,0 +1,113 @@
+"""What happens in a run: drawn from a seed, as elements that can be left out one by one.
+
+Everything that the world does to the pipeline is an element with a name: `c4` is a commit, `x1` the death of a process,
+`o2` an operator's order, `lose` a kind of fault of requests. `Scenario.without` leaves elements out, and the others stay
+as they are, so a failing run can be made smaller (`tests.simulation.shrink`).
+"""
+
+import random
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from tests.simulation.network import Fault
+from tests.simulation.table import COMMITS
+
+__all__ = ["SINKS", "Element", "Scenario"]
+
+SINKS: Final = ("files", "kafka", "lines")
+_REQUEST_FAULTS: Final = (
+    *(Fault.REFUSE, Fault.LOSE, Fault.SLOW, Fault.HOLD, Fault.TEAR, Fault.STALE, Fault.MISS),
+)
+_ORDERS: Final = ("pause", "reload", "stop", "resnapshot", "backfill", "skip")
+
+
+@dataclass(frozen=True)
+class Element:
+    """Something that happens at `at_s`. `what`: the kind of a commit, an order or a fault."""
+
+    name: str
+    at_s: float
+    what: str
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A run. `settings`: options of the pipeline. `rates`: of faults of requests, until `calm_s`."""
+
+    seed: int
+    sink: str
+    start: str
+    settings: dict[str, Any]
+    feed: bool
+    page: int
+    elements: tuple[Element, ...]
+    rates: dict[Fault, float]
+    calm_s: float
+    left_out: tuple[str, ...] = field(default=())
+
+    @property
+    def names(self) -> list[str]:
+        """The names of everything that can be left out."""
+        return [each.name for each in self.elements] + [str(each) for each in self.rates]
+
+    def without(self, *names: str) -> "Scenario":
+        """Return the run without some elements."""
+        elements = tuple(each for each in self.elements if each.name not in names)
+        rates = {kind: rate for kind, rate in self.rates.items() if str(kind) not in names}
+        return replace(self, elements=elements, rates=rates, left_out=(*self.left_out, *names))
+
+    @classmethod
+    def of(cls, seed: int, *, sink: str | None = None) -> "Scenario":
+        """Draw the run of a seed."""
+        chance = random.Random(f"scenario {seed}")
+        chosen = sink or chance.choice(SINKS)
+        calm = chance.choice((30.0, 120.0, 600.0, 1800.0))
+        # Each run has its own weather: few kinds of faults, often, find more than all of them, seldom.
+        is_fair = chance.random() < 0.1
+        rates = {
+            kind: chance.choice((0.01, 0.05, 0.2))
+            for kind in _REQUEST_FAULTS
+            if not is_fair and chance.random() < (0.15 if kind is Fault.STALE else 0.4)
+        }
+        elements = [*_commits(chance, calm), *([] if is_fair else _misfortunes(chance, calm))]
+        settings = {
+            "max_rows": chance.choice((1, 5, 20, 1000)),
+            "max_versions": chance.choice((1, 3, 1000)),
+            "poll_interval_s": chance.choice((0.2, 1.0, 10.0)),
+            "commit_deadline_s": chance.choice((20.0, 120.0)),
+            "on_data_loss": chance.choice(("fail", "fail", "resnapshot", "skip-with-gap-event")),
+            "boundary": chance.choice(("chunk", "version")),
+        }
+        start = chance.choice(("earliest", "earliest", "snapshot", "latest"))
+        feed = chance.random() < 0.5
+        page = chance.choice((1000, 1000, 3))
+        return cls(seed, chosen, start, settings, feed, page, tuple(elements), rates, calm)
+
+
+def _commits(chance: random.Random, calm: float) -> list[Element]:
+    found, at_s = [], 0.0
+    for number in range(chance.randint(4, 14)):
+        at_s += chance.choice((0.0, 0.5, calm / 10)) * chance.random()
+        found.append(Element(f"c{number}", at_s, chance.choice(COMMITS)))
+    return found
+
+
+def _misfortunes(chance: random.Random, calm: float) -> list[Element]:
+    """Draw deaths, second processes, orders of operators, and what happens to the table beside commits."""
+    found: list[Element] = []
+
+    def add(letter: str, odds: float, most: int, *what: str) -> None:
+        if chance.random() < odds:
+            for number in range(chance.randint(1, most)):
+                found.append(Element(f"{letter}{number}", chance.uniform(0, calm), chance.choice(what)))
+
+    add("x", 0.6, 4, "crash")
+    add("r", 0.3, 2, "rival")
+    add("k", 0.2, 2, "skew")
+    add("s", 0.3, 2, "schema")
+    add("l", 0.15, 1, "clean")
+    add("v", 0.1, 1, "vacuum")
+    add("p", 0.1, 1, "replace", "recreate")
+    add("d", 0.1, 1, "feature", "garbage")
+    add("o", 0.3, 3, *_ORDERS)
+    return found

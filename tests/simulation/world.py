@@ -1,0 +1,512 @@
+"""A run: a table that is written, processes that follow it, and a destination that is judged.
+
+A process is what `tailer run` puts together, with one pipeline: the settings, the loop, the planner, the engines, the
+sink and the lifecycle are the product's own. What is simulated is outside of it: the bucket, the broker, the clock, the
+threads, and what an operator does.
+"""
+
+import json
+import random
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from contextvars import copy_context
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, Final
+from unittest.mock import patch
+
+import anyio
+import pyarrow as pa
+
+import tailer.stores.stores
+from tailer.changelog.rules import PairingRules
+from tailer.config.pipelines import PipelineSettings, Settings
+from tailer.config.placement import EngineKind
+from tailer.config.tables import open_files
+from tailer.daemon import control, serve
+from tailer.daemon.engines import Engines
+from tailer.daemon.runs import Lifecycle
+from tailer.engine.local import LocalEngine
+from tailer.errors import TailerError
+from tailer.events import ChangeBatch
+from tailer.pipeline.limits import Limits
+from tailer.pipeline.policy import OnDataLoss, Policy
+from tailer.pipeline.status import PipelineState, PipelineStatus
+from tailer.plan import Position
+from tailer.sink import AtLeastOnceSink, Sink, SinkTransaction, SinkWrapper, TransactionWrapper
+from tailer.start import Start
+from tailer.stores.shared import SharedLogs
+from tailer.table_log import TableLog
+from tests.simulation.bucket import Objects, SimulatedBucket
+from tests.simulation.destinations import Endpoint, LinesSink, read_file, read_progress
+from tests.simulation.network import Fault, Network, Trace
+from tests.simulation.oracle import Judge, Transaction, Violation, Witness
+from tests.simulation.physics import PROCESS, Died, Physics, Process
+from tests.simulation.scenario import Element, Scenario
+from tests.simulation.table import SimulatedTable, row_of
+
+__all__ = ["Outcome", "World", "run"]
+
+PIPELINE: Final = "p"
+_LAKE: Final = "s3://lake"
+_MOST_S: Final = 4 * 3600.0  # after faults have ended, until the newest version must be delivered
+_LOOK_S: Final = 5.0
+_LATE_S: Final = 900.0  # by when every request on its way has arrived
+
+
+class Outcome:
+    """How a run ended. `violation`: None if every invariant held."""
+
+    def __init__(self, world: "World", violation: Violation | None) -> None:
+        self.scenario = world.scenario
+        self.violation = violation
+        self.trace = world.trace.lines
+        self.seen = world.network.seen
+        self.versions = world.judge.versions
+        self.errors = world.errors
+        self.virtual_s = world.physics.now_s
+
+
+class _Status(PipelineStatus):
+    """A status that tells the judge where sessions go on."""
+
+    world: "World"
+    session_s = 0.0
+
+    def note_start(self) -> None:
+        self.session_s = self.world.physics.now_s
+        super().note_start()
+
+    def note_error(self, error: Exception) -> None:
+        self.session_s = self.world.physics.now_s
+        self.world.trace.add(f"ERROR {type(error).__name__}: {error}")
+        super().note_error(error)
+
+    def note_resume(self, position: Position | None) -> None:
+        self.world.trace.add(f"RESUME after {position}")
+        # With an old listing, the destination itself says what was true before.
+        since_s = 0.0 if Fault.STALE in self.world.network.seen else self.session_s
+        self.world.judged(lambda: self.world.judge.check_resume(position, since_s))
+        super().note_resume(position)
+
+
+class _Watched(SinkWrapper):
+    """A sink of a process whose rows the judge sees before they are committed."""
+
+    def __init__(self, sink: Sink, world: "World", limits: Limits) -> None:
+        super().__init__(sink)
+        self._world, self._limits = world, limits.within(sink.demands)
+
+    def begin(self, app_id: str, schema: pa.Schema) -> Any:
+        begun, outer = super().begin(app_id, schema), self
+
+        class Begun:
+            async def __aenter__(self) -> SinkTransaction:
+                return _Transaction(await begun.__aenter__(), outer._world, outer._limits, outer.splits_versions)
+
+            async def __aexit__(self, *error: Any) -> bool | None:
+                return await begun.__aexit__(*error)
+
+        return Begun()
+
+
+class _Transaction(TransactionWrapper):
+    def __init__(self, transaction: SinkTransaction, world: "World", limits: Limits, splits: bool) -> None:
+        super().__init__(transaction)
+        self.writes_together = transaction.writes_together
+        self._world, self._limits, self._splits = world, limits, splits
+        self._rows, self._last = 0, -1
+
+    async def write(self, batch: ChangeBatch) -> None:
+        await self.write_all([batch])
+
+    async def write_all(self, batches: Any) -> None:
+        self._world.judged(lambda: self._check(batches))
+        await self._transaction.write_all(batches)
+
+    def _check(self, batches: Any) -> None:
+        may_end = self._splits or batches[0].version != self._last
+        if may_end and self._rows >= self._limits.max_rows and self._last >= 0:
+            raise Violation(7, f"a transaction with {self._rows} rows goes on, and may have {self._limits.max_rows}")
+        for batch in batches:
+            self._rows += len(batch)
+            self._last = batch.version
+            for row, index in zip(batch.rows.to_pylist(), batch.row_index.to_pylist(), strict=True):
+                place = (batch.table_id, batch.version, batch.task, index, row["_change_type"])
+                self._world.judge.check_row(place, row_of(row))
+
+
+class _Daemon:
+    """The pipeline of one process, over all of its runs."""
+
+    def __init__(self, world: "World", process: Process) -> None:
+        self.world, self.process = world, process
+        self.lifecycle: Lifecycle | None = None
+        self.ended = False
+        self.again = False
+
+    async def run(self) -> None:
+        """Run until it is ended."""
+        world = self.world
+        files = open_files()
+        engines = Engines(EngineKind.LOCAL, LocalEngine(2, files), files, None)
+        opened: list[Sink] = []
+        while not self.ended:
+            self.again = False
+            pipeline = world.pipeline()
+            settings = Settings(world.path, f"{_LAKE}/state", 10.0, (pipeline,))
+            status = _Status(PIPELINE)
+            status.world = world
+            status.backfills.restore(world.kept_order, world.keep_order)
+            make = partial(serve._Run, settings, engines, SharedLogs(), opened, pipeline, status, False)
+            check = partial(_check_backfill, pipeline, status)
+            self.lifecycle = Lifecycle(status, make, revives=True, check_backfill=check)
+            await self.lifecycle.run(lambda _: None)
+            self.ended = not self.again
+        self.world.trace.add("ended")
+
+    async def reload(self) -> None:
+        """End the pipeline, and begin it with settings that are read again."""
+        self.again = True
+        if self.lifecycle is not None:
+            await self.lifecycle.finish("its settings changed", 10.0)
+
+
+async def _check_backfill(pipeline: PipelineSettings, status: PipelineStatus, order: Any) -> None:
+    from tailer.daemon.fleet.orders import check_backfill  # noqa: PLC0415
+
+    await check_backfill(pipeline, status, order)
+
+
+class World:
+    """Everything of one run."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.physics = Physics(scenario.seed)
+        self.trace = Trace(self.physics)
+        chance = random.Random(f"network {scenario.seed}")
+        self.network = Network(self.physics, self.trace, chance, scenario.rates, scenario.calm_s)
+        self.network.on_send = self._sent
+        self.objects = Objects(self.network, scenario.page)
+        self.objects.on_put = self._put
+        self.chance = random.Random(f"world {scenario.seed}")
+        table = SimulatedTable(self.objects, "t", feed=scenario.feed)
+        self.judge = Judge(Witness([table], scenario.start), repeats=scenario.sink == "lines")
+        self.endpoint = Endpoint(self.network, self.judge)
+        self.path = _path()
+        self.kept_order: Any = None
+        self.violation: Violation | None = None
+        self.errors: list[str] = []
+        self.daemons: list[_Daemon] = []
+        self._tasks: dict[Process, Any] = {}
+        self._doomed: dict[Process, int] = {}
+        self._failed = self.physics.loop.create_future()
+        self._settled: set[int] = set()
+        self._kinds: set[str] = {each.what for each in scenario.elements}
+
+    @property
+    def table(self) -> SimulatedTable:
+        """The current table."""
+        return self.judge.witness.table
+
+    def judged(self, look: Callable[[], None]) -> None:
+        """Let the judge look; a violation ends the run."""
+        try:
+            look()
+        except Violation as violation:
+            self._fail(violation)
+
+    def keep_order(self, order: Any) -> None:
+        """Keep an order to backfill, as a file would."""
+        self.kept_order = order
+
+    def pipeline(self) -> PipelineSettings:
+        """Return the settings of the pipeline, as a process reads them."""
+        given, world = self.scenario.settings, self
+        limits = Limits(
+            max_rows=given["max_rows"],
+            max_versions=given["max_versions"],
+            poll_interval_s=given["poll_interval_s"],
+            idle_poll_interval_s=10 * given["poll_interval_s"],
+            commit_deadline_s=given["commit_deadline_s"],
+        )
+
+        class Shaped(PipelineSettings):
+            """Settings with small limits, whose table and sink are watched."""
+
+            @property
+            def limits(self) -> Limits:
+                return limits
+
+            def make_sink(self) -> Sink | AtLeastOnceSink:
+                if world.scenario.sink == "lines":
+                    return LinesSink(world.endpoint)
+                made = super().make_sink()
+                assert isinstance(made, Sink)
+                return _Watched(made, world, limits)
+
+            def open_table(self, logs: SharedLogs | None = None) -> TableLog:
+                table = super().open_table(logs)
+                next_plan = table.next_plan
+
+                async def watched() -> Any:
+                    plan = await next_plan()
+                    if plan is not None:
+                        tasks = [(each.index, each.kind, each.uri, each.include, each.exclude) for each in plan.tasks]
+                        text = str((plan.timestamp_ms, plan.regime, plan.schema, tasks))
+                        world.judged(lambda: world.judge.check_plan(plan.table_id, plan.version, text))
+                    return plan
+
+                table.next_plan = watched  # type: ignore[method-assign]
+                return table
+
+        policy = Policy(on_data_loss=OnDataLoss(given["on_data_loss"]))
+        kind, options = self._sink_options()
+        start = Start.parse(self.scenario.start)
+        poll_s = given["poll_interval_s"]
+        return Shaped(PIPELINE, f"{_LAKE}/t", start, policy, PairingRules(), poll_s, kind, options)
+
+    def _sink_options(self) -> tuple[str, dict[str, Any]]:
+        if self.scenario.sink == "kafka":
+            return "kafka", {}
+        return "files", {"path": f"{_LAKE}/out"}
+
+    async def run(self) -> Outcome:
+        """Run until everything is delivered, or an invariant does not hold."""
+        for element in self.scenario.elements:
+            self.physics.loop.call_at(element.at_s, self._happen, element)
+        self._start("main")
+        ending = self.physics.loop.create_task(self._to_the_end())
+        with suppress(BaseException):
+            await anyio.sleep(0)
+        await _first_of(ending, self._failed)
+        if ending.done() and not ending.cancelled() and ending.exception() is not None:
+            error = ending.exception()
+            if not isinstance(error, Violation):
+                assert error is not None
+                raise error
+            self._fail(error)
+        ending.cancel()
+        for daemon in self.daemons:
+            self._kill(daemon)
+        await _settle(self._tasks.values())
+        return Outcome(self, self.violation)
+
+    async def _to_the_end(self) -> None:
+        """Tend the processes, until the newest version is delivered once faults have ended."""
+        calm_s = max([self.scenario.calm_s, *(each.at_s for each in self.scenario.elements)]) + 1
+        while self.physics.now_s < calm_s + _MOST_S:
+            await anyio.sleep(_LOOK_S)
+            self._tend(calm=self.physics.now_s > calm_s)
+            if self.physics.now_s > calm_s and self._is_done():
+                break
+        else:
+            states = [(each.process.name, str(each.lifecycle and each.lifecycle.error)) for each in self.daemons]
+            at, newest = self.judge.position, self.table.latest
+            raise Violation(0, f"the destination is at {at}, and the table at {newest}; stopped: {states}")
+        await anyio.sleep(_LATE_S)
+        self._tend(calm=True)
+
+    def _is_done(self) -> bool:
+        table, at = self.table, self.judge.position
+        if table.broken and any("UnsupportedFeature" in each for each in self.errors):
+            return True
+        if self.kept_order is not None and not table.broken:
+            return False
+        return at == Position.end(table.latest) and self.judge.app_id.rpartition("/")[2] == table.table_id
+
+    def _tend(self, *, calm: bool) -> None:
+        """Do what an operator does: start processes that are gone, resume pipelines that have stopped."""
+        alive = [each for each in self.daemons if not each.process.dead and not each.ended]
+        if not alive:
+            self._start(f"p{len(self.daemons)}")
+            return
+        for daemon in alive:
+            lifecycle = daemon.lifecycle
+            if lifecycle is None or lifecycle.status.state is not PipelineState.STOPPED or lifecycle.error is None:
+                continue
+            if id(lifecycle.error) not in self._settled:
+                self._settled.add(id(lifecycle.error))
+                self._kept.append(lifecycle.error)
+                self._excuse(lifecycle.error)
+            if lifecycle.status.retry_at_s is None and (calm or self.chance.random() < 0.2):
+                self._order(daemon, self.chance.choice(("skip", "resnapshot", "resume")))
+
+    @property
+    def _kept(self) -> list[Exception]:
+        return self.__dict__.setdefault("_kept_errors", [])  # type: ignore[no-any-return]
+
+    def _excuse(self, error: Exception) -> None:
+        """Fail unless what happened in the run is a reason for the error that has stopped a pipeline."""
+        name = type(error).__name__
+        self.errors.append(f"{name}: {error}")
+        self.trace.add(f"STOPPED {name}: {error}")
+        if not isinstance(error, TailerError):
+            self._fail(Violation(5, f"a pipeline stopped with an error without a name: {error!r}"))
+            return
+        kinds = {str(each) for each in self.network.seen} | self._kinds
+        if not kinds & _EXCUSES.get(name, frozenset()):
+            self._fail(Violation(0, f"a pipeline stopped with {name}, for which there is no reason: {error}"))
+
+    def _happen(self, element: Element) -> None:
+        """Let an element of the scenario happen."""
+        chance = random.Random(f"{self.scenario.seed} {element.name}")
+        alive = [each for each in self.daemons if not each.process.dead and not each.ended]
+        match element.what:
+            case "crash":
+                for daemon in alive[:1]:
+                    self._doomed[daemon.process] = chance.randrange(40)
+            case "rival":
+                self._start(f"r{len(self.daemons)}")
+            case "skew":
+                for daemon in alive:
+                    daemon.process.skew_s += chance.choice((-3600.0, -5.0, 5.0, 3600.0))
+            case "clean":
+                self.table.clean_up(chance.randrange(3))
+            case "vacuum":
+                self.table.vacuum(chance)
+            case "recreate":
+                self.table.drop()
+                number = len(self.judge.witness.tables)
+                made = SimulatedTable(self.objects, "t", feed=self.scenario.feed, number=number)
+                self.judge.witness.tables.append(made)
+            case "pause" | "reload" | "stop" | "resnapshot" | "backfill" | "skip":
+                if alive:
+                    self._order(chance.choice(alive), element.what)
+            case kind:
+                self.table.commit(kind, chance)
+
+    def _order(self, daemon: _Daemon, verb: str) -> None:
+        """Give a process an order, as an operator."""
+        lifecycle = daemon.lifecycle
+        if lifecycle is None:
+            return
+        self.trace.add(f"ORDER {verb} for {daemon.process.name}")
+        later = self.physics.loop.call_later
+
+        async def obey() -> None:
+            if verb == "reload":
+                await daemon.reload()
+                return
+            if verb == "stop":
+                daemon.ended = True
+                lifecycle.end("SIGTERM")
+                return
+            asked: Any = SimpleNamespace(version=None, where=None)
+            try:
+                await control.VERBS[verb](lifecycle, asked)
+            except control._RefusedError:
+                return
+            self.judge.witness.ordered_snapshots += verb == "resnapshot"
+            self.judge.witness.ordered_skips += verb == "skip"
+            if verb == "pause":
+                later(self.chance.uniform(1, 60), lifecycle.resume)
+
+        self._spawn(daemon.process, obey())
+
+    def _start(self, name: str) -> None:
+        daemon = _Daemon(self, Process(name))
+        self.daemons.append(daemon)
+        self._tasks[daemon.process] = self._spawn(daemon.process, daemon.run())
+
+    def _spawn(self, process: Process, work: Any) -> Any:
+        context = copy_context()
+        context.run(PROCESS.set, process)
+        task = self.physics.loop.create_task(work, context=context)
+        task.add_done_callback(partial(self._ended, process))
+        return task
+
+    def _ended(self, process: Process, task: Any) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not process.dead and not isinstance(error, Died):
+            self._fail(Violation(5, f"a process ended with {error!r}"))
+
+    def _sent(self, process: Process) -> None:
+        """Count the steps of a process that is about to die."""
+        if process in self._doomed:
+            self._doomed[process] -= 1
+            if self._doomed[process] < 0:
+                del self._doomed[process]
+                daemon = next(each for each in self.daemons if each.process is process)
+                self.network.note(Fault.CRASH)
+                self.physics.loop.call_soon(self._kill, daemon)
+
+    def _kill(self, daemon: _Daemon) -> None:
+        if not daemon.process.dead:
+            self.trace.add(f"DEATH of {daemon.process.name}")
+            self.network.kill(daemon.process)
+            self._tasks[daemon.process].cancel()
+
+    def _put(self, key: str, data: bytes, attributes: Mapping[str, str]) -> None:
+        """Judge what an object makes visible."""
+        if key.startswith("out/") and (found := read_file(key.removeprefix("out/"), data, attributes)) is not None:
+            self.see(found)
+        if key.startswith("state/_delta_log/") and key.endswith("0.json") or key.startswith("state/_delta_log/0"):
+            with suppress(json.JSONDecodeError, UnicodeDecodeError):
+                for app_id, position in read_progress(data).items():
+                    self.judged(partial(self.endpoint.recorded, app_id, position))
+
+    def see(self, transaction: Transaction) -> None:
+        """Show the judge a transaction that has become visible."""
+        self.trace.add(f"VISIBLE {transaction.app_id}: {len(transaction.items)} items up to {transaction.after}")
+        self.judged(lambda: self.judge.see(transaction, self.physics.now_s))
+
+    def _fail(self, violation: Violation) -> None:
+        if self.violation is None:
+            self.violation = violation
+            self.trace.add(f"VIOLATION {violation}")
+            if not self._failed.done():
+                self._failed.set_result(None)
+
+
+_REQUESTS: Final = frozenset(["refuse", "lose", "slow", "hold", "tear", "miss", "crash"])
+_EXCUSES: Final = {
+    "SinkFenced": frozenset(["rival", "crash", "hold", "lose", "stop"]),
+    "VersionGone": frozenset(["clean", "recreate", "garbage", "stale"]),
+    "LogCorrupt": frozenset(["garbage"]),
+    "UnsupportedFeature": frozenset(["feature"]),
+    "FileVacuumed": frozenset(["vacuum", "recreate", "miss", "clean"]),
+    "ChangesUnavailable": frozenset(["clean", "vacuum", "garbage", "resnapshot", "recreate"]),
+    "TableReplaced": frozenset(["recreate"]),
+    "NotATable": frozenset(["recreate", "stale"]),
+    "VersionAhead": frozenset(["recreate", "stale"]),
+    "LogRewritten": frozenset(["recreate"]),
+    "StateUnknown": frozenset(["clean", "garbage"]),
+    "SinkRejected": frozenset(["stale"]),
+    "StorageUnavailable": _REQUESTS,
+    "SinkUnavailable": _REQUESTS,
+    "CommitUnknown": _REQUESTS,
+}
+
+
+def _path() -> Any:
+    from pathlib import Path  # noqa: PLC0415
+
+    return Path("/simulated/tailer.toml")
+
+
+async def _first_of(*futures: Any) -> None:
+    done = anyio.Event()
+    for each in futures:
+        each.add_done_callback(lambda _: done.set())
+    await done.wait()
+
+
+async def _settle(tasks: Any) -> None:
+    for _ in range(100_000):
+        if all(task.done() for task in tasks):
+            return
+        await anyio.sleep(0.01)
+    raise AssertionError("a dead process does not end")
+
+
+def run(scenario: Scenario) -> Outcome:
+    """Run a scenario."""
+    world = World(scenario)
+    kinds = tailer.stores.stores.KINDS
+    bucket = SimulatedBucket(world.objects)
+    kind = kinds["s3"]._replace(open_bucket=lambda *_: bucket)
+    with ExitStack() as stack:
+        stack.enter_context(patch.dict(kinds, {"s3": kind}))
+        return world.physics.run(world.run())
