@@ -66,6 +66,7 @@ class DataLoss:
         self._poll_interval_s = poll_interval_s
         self._status = status
         self._undeliverable: UndeliverableVersion | None = None
+        self._begins = 0  # the first version of the session
         self._awaited = _Awaited(name)
 
     @property
@@ -82,14 +83,22 @@ class DataLoss:
         if self._status.order is not OnDataLoss.RESNAPSHOT or self._undeliverable is not None:
             return False
         error = ChangesUnavailable(self._table.uri, version, "an operator ordered a snapshot in place of its changes")
-        self._undeliverable = UndeliverableVersion(error, version, self._table.state_id or "", skippable=True)
+        table_id = self._table.state_id or ""
+        self._undeliverable = UndeliverableVersion(error, version, table_id, skippable=True, begins=self._begins)
         return True
 
     def note_resume(self, point: ResumePoint) -> None:
-        """Forget the undeliverable version if the sink already has a part of what is delivered in its place."""
-        undeliverable = self._undeliverable
-        if undeliverable is not None and point.snapshot and undeliverable.snapshot == point.version:
+        """Note where a session begins. Forget the undeliverable version if the sink has got past it.
+
+        It may have a part of what is delivered in its place, or another instance has delivered what comes after it.
+        """
+        undeliverable, self._begins = self._undeliverable, point.version
+        if undeliverable is None:
+            return
+        if point.snapshot and undeliverable.snapshot == point.version:
             self._forget()
+        elif not point.fresh and undeliverable.begins <= undeliverable.version < point.version:
+            self._undeliverable = None
 
     def note_caught_up(self) -> None:
         """Forget the order to skip what is lost: everything can be read."""
@@ -136,7 +145,7 @@ class DataLoss:
         if before is None or not (before.tried or (type(before.error), before.version) == (type(error), version)):
             if not self._awaited.is_about(error):
                 _log.warning("%s: %s", self._name, error)
-            self._undeliverable = UndeliverableVersion(error, version, table_id, lost)
+            self._undeliverable = UndeliverableVersion(error, version, table_id, lost, self._begins)
 
     async def wait(self, error: TailerError, has_end: bool) -> bool:
         """Wait for a change of a log that offers no way past `error`. Return False if `error` is not of that kind.
@@ -242,16 +251,18 @@ class DataLoss:
 
 @dataclass(slots=True)
 class UndeliverableVersion:
-    """A version of the table `table_id` that stopped a session with `error`.
+    """A version of the table `table_id` that stopped a session, which began with version `begins`, with `error`.
 
-    `skippable`: whether the pipeline may continue after it. `tried`: whether a session has tried to get past it.
-    `snapshot`: the version whose rows are delivered in its place; None: not begun.
+    A version before `begins` was not due: the state to continue from depends on it. `skippable`: whether the pipeline
+    may continue after it. `tried`: whether a session has tried to get past it. `snapshot`: the version whose rows are
+    delivered in its place; None: not begun.
     """
 
     error: LogError | ChangeError
     version: int
     table_id: str
     skippable: bool
+    begins: int
     tried: bool = False
     snapshot: int | None = None
 

@@ -54,6 +54,7 @@ class Objects:
     page: int = 1000
     there: dict[str, _Object] = field(default_factory=dict)
     on_put: Callable[[str, bytes, Mapping[str, str]], None] = lambda *_: None
+    missed: set[str] = field(default_factory=set)
     _number: int = 0
 
     def put(self, key: str, data: bytes, attributes: Mapping[str, str] | None = None, *, if_absent: bool = False) -> None:
@@ -197,8 +198,9 @@ class _Client:
 
     def _part(self, key: str, etag: str, bounds: Callable[[int], tuple[int, int]]) -> Part | None:
         def cut() -> Part | None:
-            if self._network.draw(Fault.MISS) is not None:
-                raise Refusal(Failure.MISSING)  # a gateway is wrong
+            if key not in self._objects.missed and self._network.draw(Fault.MISS) is not None:
+                self._objects.missed.add(key)
+                raise Refusal(Failure.MISSING)  # a gateway is wrong, once
             found, torn = self._objects.get(key), self._torn()
             if etag and found.etag != etag:
                 raise Refusal(Failure.OTHER, exists=True)

@@ -78,6 +78,7 @@ class Network:
     calm_s: float
     on_send: Callable[[Process], None] = lambda _: None
     seen: dict[Fault, int] = field(default_factory=dict)
+    late_s: float = 0.0  # by when every write on its way has arrived
     _parked: dict[Process, dict[asyncio.TimerHandle, Callable[[], None]]] = field(default_factory=dict)
 
     def draw(self, *kinds: Fault) -> Fault | None:
@@ -114,28 +115,30 @@ class Network:
             there_s = self.chance.choice((61.0, 70.0, 150.0, 400.0)) * self.chance.uniform(1, 1.5)
         self.trace.add(f"{what}{'' if fault is None else f'   <{fault}>'}")
         if fault is Fault.REFUSE:
-            self._later(self._ms(), lambda: self._answer(answer, error=NoAnswer("connection refused", refused=True)))
+            self.later(self._ms(), lambda: self._answer(answer, error=NoAnswer("connection refused", refused=True)))
             return answer
 
         def arrive() -> None:
             try:
                 result = effect()
             except Exception as error:  # noqa: BLE001 - the server's answer
-                self._later(back_s, lambda error=error: self._answer(answer, error=error))  # type: ignore[misc]
+                self.later(back_s, lambda error=error: self._answer(answer, error=error))  # type: ignore[misc]
             else:
                 if fault is not Fault.LOSE:
-                    self._later(back_s, lambda: self._answer(answer, result))
+                    self.later(back_s, lambda: self._answer(answer, result))
                 else:
                     lost = NoAnswer("connection reset")
-                    self._later(self.chance.choice((back_s, CLIENT_TIMEOUT_S / 2)), lambda: self._answer(answer, error=lost))
+                    self.later(self.chance.choice((back_s, CLIENT_TIMEOUT_S / 2)), lambda: self._answer(answer, error=lost))
             if process is not None:
                 process.in_flight.pop(answer, None)
 
-        handle = self._later(there_s, arrive)
+        if fault is Fault.HOLD:
+            self.late_s = max(self.late_s, self.physics.now_s + there_s)
+        handle = self.later(there_s, arrive)
         if process is not None:
             process.in_flight[answer] = None
             self._parked.setdefault(process, {})[handle] = arrive
-        self._later(CLIENT_TIMEOUT_S, lambda: self._answer(answer, error=NoAnswer("no answer in time")))
+        self.later(CLIENT_TIMEOUT_S, lambda: self._answer(answer, error=NoAnswer("no answer in time")))
         return answer
 
     def kill(self, process: Process) -> None:
@@ -146,16 +149,19 @@ class Network:
                 handle.cancel()
                 match self.chance.randrange(3):
                     case 0:
-                        self._later(self.chance.uniform(0, 0.1), arrive)
+                        self.later(self.chance.uniform(0, 0.1), arrive)
                     case 1:
-                        self._later(self.chance.uniform(0, 300), arrive)
+                        after_s = self.chance.uniform(0, 300)
+                        self.late_s = max(self.late_s, self.physics.now_s + after_s)
+                        self.later(after_s, arrive)
         for answer in list(process.in_flight):
             self._answer(answer, error=Died())
 
     def _ms(self) -> float:
         return self.chance.choice((0.001, 0.01, 0.1)) * self.chance.random()
 
-    def _later(self, seconds: float, work: Callable[[], None]) -> asyncio.TimerHandle:
+    def later(self, seconds: float, work: Callable[[], None]) -> asyncio.TimerHandle:
+        """Let a server do something after a while."""
         # An empty context: what is on its way belongs to no process.
         return self.physics.loop.call_later(seconds, work, context=_NOBODY)
 

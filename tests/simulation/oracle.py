@@ -110,7 +110,8 @@ class Judge:
         if transaction.before is not None and before is not None and transaction.before != before:
             number = 3 if transaction.before > before else 6
             raise Violation(number, f"a transaction begins after {transaction.before}, and the one before it ended at {before}")
-        if before is not None and (after is None or after < before) and not transaction.resets:
+        may_go_back = transaction.resets or self.repeats
+        if before is not None and (after is None or after < before) and not may_go_back:
             raise Violation(3, f"progress went from {before} back to {after}")
         if self.app_id and transaction.app_id != self.app_id:
             self._change_table(transaction)
@@ -143,6 +144,8 @@ class Judge:
         """Judge whether a session goes on from what the destination said since it began (`since_s`)."""
         before = [at for when, at in self.history if when < since_s]
         true = {*(before[-1:] or [None]), *(at for when, at in self.history if when >= since_s)}
+        if len(self.witness.tables) > 1:
+            true.add(None)  # nothing is delivered of the new table yet
         if position not in true:
             raise Violation(2, f"a session goes on after {position}, and the destination said {true}")
 
@@ -170,9 +173,10 @@ class Judge:
             self._copy_at(after.version)
         else:
             table = self.witness.table_of(self.app_id)
-            self._next = 0 if not table.cleaned else min(table.first, after.version if first is None else first)
-            if self._next not in {0, table.first, *table.checkpoints, *(each + 1 for each in table.checkpoints)}:
-                raise Violation(3, f"the stream begins at version {self._next}")
+            # Where the log was cleaned up, changes begin around a checkpoint.
+            starts = {0, *(each + more for each in table.checkpoints if table.cleaned for more in (0, 1))}
+            begins = after.version + 1 if first is None else after.version if self.repeats else first
+            self._next = max(each for each in starts if each <= begins)
             self._copy_at(self._next - 1)
 
     def _copy_at(self, version: int) -> None:
@@ -198,7 +202,7 @@ class Judge:
         if due is not None and self._snapshot is None and gap.first > due:
             self._reach(Position.end(gap.first - 1))
             due = self._next
-        if due is not None and gap.first < due and not (self._snapshot == gap.first):
+        if due is not None and gap.first < due and not (self._snapshot == gap.first or self.repeats):
             raise Violation(3, f"a gap begins at version {gap.first}, and version {due} is due")
         lost = any(table.lost(version) for version in range(gap.first, gap.version + 2))
         ordered = self.witness.ordered_snapshots if gap.snapshot else self.witness.ordered_skips

@@ -37,6 +37,9 @@ from tailer.sink import AtLeastOnceSink, Sink, SinkTransaction, SinkWrapper, Tra
 from tailer.start import Start
 from tailer.stores.shared import SharedLogs
 from tailer.table_log import TableLog
+from tailer_sinks.kafka import link
+from tailer_sinks.kafka.clients.port import Connection, ProducerSettings
+from tests.simulation.broker import Broker, SimulatedCluster, SimulatedProducer, read_transaction
 from tests.simulation.bucket import Objects, SimulatedBucket
 from tests.simulation.destinations import Endpoint, LinesSink, read_file, read_progress
 from tests.simulation.network import Fault, Network, Trace
@@ -49,9 +52,9 @@ __all__ = ["Outcome", "World", "run"]
 
 PIPELINE: Final = "p"
 _LAKE: Final = "s3://lake"
+_TOPIC: Final = "rows"
 _MOST_S: Final = 4 * 3600.0  # after faults have ended, until the newest version must be delivered
 _LOOK_S: Final = 5.0
-_LATE_S: Final = 900.0  # by when every request on its way has arrived
 
 
 class Outcome:
@@ -194,6 +197,7 @@ class World:
         table = SimulatedTable(self.objects, "t", feed=scenario.feed)
         self.judge = Judge(Witness([table], scenario.start), repeats=scenario.sink == "lines")
         self.endpoint = Endpoint(self.network, self.judge)
+        self.broker = Broker(self.network, self._committed)
         self.path = _path()
         self.kept_order: Any = None
         self.violation: Violation | None = None
@@ -203,12 +207,17 @@ class World:
         self._doomed: dict[Process, int] = {}
         self._failed = self.physics.loop.create_future()
         self._settled: set[int] = set()
+        self._is_mended = False
         self._kinds: set[str] = {each.what for each in scenario.elements}
 
     @property
     def table(self) -> SimulatedTable:
         """The current table."""
         return self.judge.witness.table
+
+    def make_producer(self, connection: Connection, settings: ProducerSettings, app_id: str) -> SimulatedProducer:
+        """See `ProducerFactory`."""
+        return SimulatedProducer(self.broker, connection.name, app_id, settings.transaction_timeout_ms / 1000)
 
     def judged(self, look: Callable[[], None]) -> None:
         """Let the judge look; a violation ends the run."""
@@ -269,7 +278,8 @@ class World:
 
     def _sink_options(self) -> tuple[str, dict[str, Any]]:
         if self.scenario.sink == "kafka":
-            return "kafka", {}
+            options = {"bootstrap_servers": "broker:9092", "topic": _TOPIC, "create_topics": True}
+            return "kafka", {**options, "boundary": self.scenario.settings["boundary"]}
         return "files", {"path": f"{_LAKE}/out"}
 
     async def run(self) -> Outcome:
@@ -299,13 +309,17 @@ class World:
         while self.physics.now_s < calm_s + _MOST_S:
             await anyio.sleep(_LOOK_S)
             self._tend(calm=self.physics.now_s > calm_s)
+            if self.physics.now_s > calm_s and not self._is_mended:
+                self._is_mended = True
+                self.table.clean_up(1000)  # a checkpoint: behind a damaged commit, nothing else says what the table has
             if self.physics.now_s > calm_s and self._is_done():
                 break
         else:
             states = [(each.process.name, str(each.lifecycle and each.lifecycle.error)) for each in self.daemons]
             at, newest = self.judge.position, self.table.latest
             raise Violation(0, f"the destination is at {at}, and the table at {newest}; stopped: {states}")
-        await anyio.sleep(_LATE_S)
+        while self.network.late_s > self.physics.now_s:
+            await anyio.sleep(_LOOK_S)
         self._tend(calm=True)
 
     def _is_done(self) -> bool:
@@ -447,6 +461,14 @@ class World:
                 for app_id, position in read_progress(data).items():
                     self.judged(partial(self.endpoint.recorded, app_id, position))
 
+    def _committed(self, topics: Mapping[str, Any]) -> None:
+        """Judge a transaction of the broker: rows without progress are half of one."""
+        for transaction in read_transaction(topics, _TOPIC):
+            if transaction.app_id:
+                self.see(transaction)
+            elif transaction.items:
+                self._fail(Violation(1, "a transaction has rows and no progress"))
+
     def see(self, transaction: Transaction) -> None:
         """Show the judge a transaction that has become visible."""
         self.trace.add(f"VISIBLE {transaction.app_id}: {len(transaction.items)} items up to {transaction.after}")
@@ -509,4 +531,6 @@ def run(scenario: Scenario) -> Outcome:
     kind = kinds["s3"]._replace(open_bucket=lambda *_: bucket)
     with ExitStack() as stack:
         stack.enter_context(patch.dict(kinds, {"s3": kind}))
+        stack.enter_context(patch.object(link, "Cluster", lambda given: SimulatedCluster(world.broker, given.name)))
+        stack.enter_context(patch.object(link, "producer_factory", lambda *_: world.make_producer))
         return world.physics.run(world.run())

@@ -18,7 +18,7 @@ from tailer.errors import LogCorrupt, ObjectNotFound, StorageUnavailable, Tailer
 from tailer.formats.delta.checkpoints.checkpoint import from_sound_checkpoint, read_state
 from tailer.formats.delta.checkpoints.files_before import find_files
 from tailer.formats.delta.log.actions import NOTHING_SET, Commit, Metadata, Protocol, RemoveFile, StateActions
-from tailer.formats.delta.log.clock import CommitClock
+from tailer.formats.delta.log.clock import CommitClock, has_in_commit_timestamps
 from tailer.formats.delta.log.commit_reader import CommitReader
 from tailer.formats.delta.log.listing import CommitLog, LogListing, LogPath, LogSegment, commit_name
 from tailer.formats.delta.log.removes import FilesBefore
@@ -78,7 +78,13 @@ class TableHistory:
         state = await self.state(listing, version)
         if not has_commit(listing, version):
             return state
-        commit = await self._commit_of(listing, version)
+        try:
+            commit = await self._commit_of(listing, version)
+        except LogCorrupt:
+            # A checkpoint says all that a damaged commit would, except its time inside.
+            if has_in_commit_timestamps(state.metadata.configuration):
+                raise
+            return state
         if commit.info is None or commit.info.in_commit_timestamp is None:
             return state
         return replace(state, timestamp_ms=commit.info.in_commit_timestamp)

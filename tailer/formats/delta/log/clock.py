@@ -16,11 +16,16 @@ from tailer.formats.delta.log.actions import scan_commit
 from tailer.formats.delta.log.listing import LogListing, LogPath
 from tailer.stores.port import ObjectStore, OpenObject
 
-__all__ = ["CommitClock"]
+__all__ = ["CommitClock", "has_in_commit_timestamps"]
 
 _ENABLED: Final = "delta.enableInCommitTimestamps"
 _SINCE_VERSION: Final = "delta.inCommitTimestampEnablementVersion"
 _SINCE_MS: Final = "delta.inCommitTimestampEnablementTimestamp"
+
+
+def has_in_commit_timestamps(configuration: Mapping[str, str | None]) -> bool:
+    """Return whether commits of a table with this configuration have their time inside."""
+    return (configuration.get(_ENABLED) or "").lower() == "true"
 
 
 class CommitClock:
@@ -32,7 +37,7 @@ class CommitClock:
         earliest = listing.earliest
         commits = [path for path in listing.commits if path.version >= earliest]
         since, self._since_ms = len(commits), None
-        if (configuration.get(_ENABLED) or "").lower() == "true":
+        if has_in_commit_timestamps(configuration):
             first = self._number(configuration, _SINCE_VERSION)
             since = sum(path.version < first for path in commits)
             self._since_ms = self._number(configuration, _SINCE_MS)
