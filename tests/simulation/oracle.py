@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tailer.plan import Position
+from tailer.sink import is_layout
 from tests.simulation.table import Facts, Row, SimulatedTable, row_of
 
 __all__ = ["Announced", "Change", "Judge", "Transaction", "Violation", "Witness"]
@@ -104,7 +105,8 @@ class Judge:
         if "/~backfill-" in transaction.app_id:
             self._see_backfill(transaction)
             return
-        if transaction.app_id.endswith("~layout") or "/~" in transaction.app_id:
+        is_claim = transaction.after is None and not transaction.items
+        if is_claim or is_layout(transaction.app_id):
             return
         before, after = self._positions.get(transaction.app_id), transaction.after
         if transaction.before is not None and before is not None and transaction.before != before:

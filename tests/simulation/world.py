@@ -55,6 +55,7 @@ _LAKE: Final = "s3://lake"
 _TOPIC: Final = "rows"
 _MOST_S: Final = 4 * 3600.0  # after faults have ended, until the newest version must be delivered
 _LOOK_S: Final = 5.0
+_PATIENCE_S: Final = 2400.0  # longer than a pipeline pauses before it begins again
 
 
 class Outcome:
@@ -208,6 +209,7 @@ class World:
         self._failed = self.physics.loop.create_future()
         self._settled: set[int] = set()
         self._is_mended = False
+        self._helped_s = scenario.calm_s
         self._kinds: set[str] = {each.what for each in scenario.elements}
 
     @property
@@ -314,6 +316,8 @@ class World:
                 self.table.clean_up(1000)  # a checkpoint: behind a damaged commit, nothing else says what the table has
             if self.physics.now_s > calm_s and self._is_done():
                 break
+            if self._is_mended:
+                self._help()
         else:
             states = [(each.process.name, str(each.lifecycle and each.lifecycle.error)) for each in self.daemons]
             at, newest = self.judge.position, self.table.latest
@@ -321,6 +325,16 @@ class World:
         while self.network.late_s > self.physics.now_s:
             await anyio.sleep(_LOOK_S)
         self._tend(calm=True)
+
+    def _help(self) -> None:
+        """Order a snapshot where nothing was delivered for long: a pipeline may wait for a log that nobody restores."""
+        now_s = self.physics.now_s
+        last_s = max([self._helped_s, *(when for when, _ in self.judge.history[-1:])])
+        if now_s - last_s > _PATIENCE_S:
+            self._helped_s = now_s
+            for daemon in self.daemons:
+                if not daemon.process.dead and not daemon.ended:
+                    self._order(daemon, "resnapshot")
 
     def _is_done(self) -> bool:
         table, at = self.table, self.judge.position
@@ -344,7 +358,7 @@ class World:
                 self._settled.add(id(lifecycle.error))
                 self._kept.append(lifecycle.error)
                 self._excuse(lifecycle.error)
-            if lifecycle.status.retry_at_s is None and (calm or self.chance.random() < 0.2):
+            if lifecycle.status.retry_at_s is None and not self.table.broken and (calm or self.chance.random() < 0.2):
                 self._order(daemon, self.chance.choice(("skip", "resnapshot", "resume")))
 
     @property
@@ -422,7 +436,8 @@ class World:
     def _start(self, name: str) -> None:
         daemon = _Daemon(self, Process(name))
         self.daemons.append(daemon)
-        self._tasks[daemon.process] = self._spawn(daemon.process, daemon.run())
+        task = self._tasks[daemon.process] = self._spawn(daemon.process, daemon.run())
+        task.add_done_callback(lambda _: daemon.process.dead or self.network.kill(daemon.process))
 
     def _spawn(self, process: Process, work: Any) -> Any:
         context = copy_context()
