@@ -13,7 +13,9 @@ bound. Tasks have hashes that count up, because sets of tasks decide the order o
 
 import asyncio
 import gc
+import importlib
 import os
+import pkgutil
 import random
 import sys
 import threading
@@ -32,7 +34,9 @@ from unittest.mock import patch
 from anyio import CancelScope, CapacityLimiter, to_thread
 from anyio.lowlevel import checkpoint
 
+import tailer
 import tailer.stores.read_ahead
+import tailer_sinks
 
 __all__ = ["PROCESS", "Died", "Physics", "Process"]
 
@@ -40,6 +44,7 @@ T = TypeVar("T")
 
 EPOCH_S: Final = 1_700_000_000.0
 STEP_S: Final = 20e-6  # of virtual time for each callback
+_NOT_SIMULATED: Final = ("tailer.spark", "tailer.cli", "tailer.__main__", "tailer.formats.lance")
 _START_S: Final = 1000.0  # of the monotonic clock
 
 
@@ -322,7 +327,14 @@ class Physics:
 
 @cache
 def _clock_defaults() -> tuple[tuple[FunctionType, tuple[Any, ...]], ...]:
-    """Return the functions of the product with a clock as the default of a parameter, and their defaults."""
+    """Return the functions of the product with a clock as the default of a parameter, and their defaults.
+
+    Imports the product: what is imported during a run would be bound to the clocks of that run for ever.
+    """
+    for package in (tailer, tailer_sinks):
+        for found_module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not found_module.name.startswith(_NOT_SIMULATED):
+                importlib.import_module(found_module.name)
     clocks = (time.monotonic, time.time)
     found: dict[FunctionType, tuple[Any, ...]] = {}
     modules = [module for name, module in sys.modules.items() if name.partition(".")[0] in ("tailer", "tailer_sinks")]

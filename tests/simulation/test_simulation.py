@@ -1,0 +1,64 @@
+"""Seeds of the simulation on every landing, and what makes them worth anything: a run is the same every time."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.simulation.scenario import SINKS, Scenario
+from tests.simulation.shrink import command
+from tests.simulation.world import Outcome, run
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+SEEDS: Final = 300
+AT_ONCE: Final = 25
+NIGHTLY: Final = 10_000
+
+
+def check(outcome: Outcome) -> None:
+    """Fail with the command that repeats the run, and the end of its trace."""
+    if outcome.violation is not None:
+        trace = "\n".join(outcome.trace[-40:])
+        pytest.fail(f"{outcome.violation}\nRepeat it: {command(outcome.scenario)}\n{trace}", pytrace=False)
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))
+def test_seeds(first: int) -> None:
+    for seed in range(first, first + AT_ONCE):
+        check(run(Scenario.of(seed)))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("first", range(SEEDS, NIGHTLY, 100))
+def test_many_seeds(first: int) -> None:
+    for seed in range(first, first + 100):
+        check(run(Scenario.of(seed)))
+
+
+@pytest.mark.parametrize("sink", SINKS)
+def test_a_run_is_the_same_every_time(sink: str) -> None:
+    for seed in range(5):
+        scenario = Scenario.of(seed, sink=sink)
+        assert run(scenario).trace == run(scenario).trace
+
+
+def test_a_run_is_the_same_in_any_process() -> None:
+    """Hashes of texts differ from process to process, and what was run before must not matter."""
+    traces = set()
+    for number in ("1", "2"):
+        environ = {**os.environ, "PYTHONHASHSEED": number}
+        arguments = [sys.executable, "-m", "tests.simulation", "11"]
+        done = subprocess.run(arguments, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        traces.add(done.stdout.rpartition("\n0 of")[0])
+    traces.add("\n".join(run(Scenario.of(11)).trace))
+    assert len(traces) == 1
+
+
+def test_a_run_without_an_element_keeps_the_others() -> None:
+    scenario = Scenario.of(3)
+    name = scenario.elements[0].name
+    assert scenario.without(name).elements == scenario.elements[1:]
