@@ -26,7 +26,7 @@ from typing import Final
 
 from tests.tiers import TIERS
 
-__all__ = ["IN_CI", "MUTANTS", "ROOT", "Mutant"]
+__all__ = ["IN_CI", "MUTANTS", "ROOT", "Copy", "Mutant", "copied"]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 IN_CI: Final = tuple(word for tier in TIERS for word in ("--tier", tier))
@@ -63,7 +63,7 @@ class Copy:
         golden = os.environ.get("LAKE_TAILER_GOLDEN", str(ROOT.parent / "shared" / "golden"))
         path = os.pathsep.join((str(folder), str(folder / "sinks")))
         self._environ = os.environ | {"PYTHONPATH": path, "LAKE_TAILER_GOLDEN": golden}
-        found = self._run("-c", _CAME_FROM).stdout.split()
+        found = self.run("-c", _CAME_FROM).stdout.split()
         if not all(Path(path).is_relative_to(folder) for path in found):
             raise SystemExit(f"not the copy in {folder} is imported, but {' and '.join(found)}")
 
@@ -83,7 +83,7 @@ class Copy:
 
     def test(self, tests: Sequence[str]) -> tuple[int, str]:
         """Run tests up to the first that fails. Return pytest's exit code, and that test, or else the last lines."""
-        done = self._run("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--color=no", *IN_CI, *tests)
+        done = self.run("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--color=no", *IN_CI, *tests)
         failed = _FAILED.search(done.stdout)
         if failed is None:
             return done.returncode, "\n".join(done.stdout.splitlines()[-8:])
@@ -94,13 +94,15 @@ class Copy:
         path.write_text(text)
         Path(cache_from_source(str(path))).unlink(missing_ok=True)  # it may be of the same size and second
 
-    def _run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run Python in the copy."""
         command = [sys.executable, *arguments]
         return subprocess.run(command, cwd=self._folder, env=self._environ, text=True, capture_output=True, check=False)
 
 
 @contextmanager
-def _copied(revision: str | None) -> Iterator[Copy]:
+def copied(revision: str | None) -> Iterator[Copy]:
+    """Copy the tree: as it is, or at a git revision."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
         folder = Path(name).resolve() / "tree"
         folder.mkdir()
@@ -131,7 +133,7 @@ def main() -> None:
     mutants = [each for each in MUTANTS if not given.names or any(name in each.name for name in given.names)]
     if not mutants:
         parser.error("no mutant has such a name")
-    with _copied(given.old) as copy:
+    with copied(given.old) as copy:
         if not given.skip_clean:
             code, said = copy.test(sorted({test for mutant in mutants for test in mutant.tests}))
             if code != 0:

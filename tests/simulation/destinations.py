@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from tailer.errors import SinkUnavailable
 from tailer.events import ChangeBatch, ControlEvent, Gap
-from tailer.plan import END, Position
+from tailer.plan import END, SNAPSHOT_TASKS, Position
 from tailer.sink import AtLeastOnceSink
 from tailer_sinks.files.names import PLACE, after_place
 from tests.simulation.network import Network, NoAnswer
@@ -56,7 +56,7 @@ class Endpoint:
 
     def __init__(self, network: Network, judge: Judge) -> None:
         self.network = network
-        self._judge = judge
+        self.judge = judge
         self.app_id = ""
         self._early: list[Change | Announced] = []
 
@@ -69,7 +69,7 @@ class Endpoint:
         items, self._early = self._early, []
         later = [item for item in items if isinstance(item, Change) and item.version > position.version]
         known = [item for item in items if item not in later]
-        self._judge.see(Transaction(app_id, known, position), self.network.physics.now_s)
+        self.judge.see(Transaction(app_id, known, position), self.network.physics.now_s)
         self._early = later + self._early
 
 
@@ -85,6 +85,8 @@ class LinesSink(AtLeastOnceSink):
     async def write(self, batch: ChangeBatch) -> None:
         """See `AtLeastOnceSink.write`."""
         rows: list[dict[str, Any]] = batch.rows.to_pylist()
+        if batch.task >= SNAPSHOT_TASKS:
+            self._endpoint.judge.begun_with = batch.version
         await self._send([Change(row["_change_type"], row["_commit_version"], row_of(row)) for row in rows])
 
     async def announce(self, event: ControlEvent) -> None:

@@ -88,6 +88,7 @@ class Judge:
     repeats: bool = False
     position: Position | None = None
     app_id: str = ""
+    begun_with: int | None = None  # the snapshot that a destination without transactions got last
     history: list[tuple[float, Position | None]] = field(default_factory=list)
     _next: int | None = None  # the version that is due
     _snapshot: int | None = None  # the version whose rows replace all others, while they come
@@ -167,7 +168,8 @@ class Judge:
         if gap is not None:
             self._next = gap.first
         elif start == "snapshot" or after.in_snapshot:
-            self._next = self._snapshot = after.version if first is None else first
+            seen = first if self.begun_with is None else self.begun_with
+            self._next = self._snapshot = after.version if seen is None else seen
         elif start == "latest":
             if first is not None:
                 raise Violation(1, "the first transaction of a start at the latest version has rows")
@@ -187,8 +189,9 @@ class Judge:
 
     def _take_row(self, change: Change, after: Position | None) -> None:
         version, due = change.version, self._next
-        assert due is not None or after is None or self.repeats
-        if self.repeats and due is not None and version < due:
+        if self.repeats:  # rows come again, and those of two processes among each other
+            if due is None or version >= due:
+                self._open.setdefault(version, []).append((change.kind, change.row))
             return
         if self._snapshot is not None and version != self._snapshot:
             self._end_snapshot()
@@ -210,12 +213,13 @@ class Judge:
         ordered = self.witness.ordered_snapshots if gap.snapshot else self.witness.ordered_skips
         if not lost and not ordered and len(self.witness.tables) == 1:
             raise Violation(5, f"versions {gap.first} to {gap.version} are left out, and none of them is lost")
-        self._open.clear()
         self._copied = None
+        if self.repeats:  # one that comes late does not say where its rows are; what follows is judged again
+            self._snapshot, self._next = None, max(due or 0, gap.version + 1)
+            return
+        self._open.clear()
         self._snapshot = gap.version if gap.snapshot else None
         self._next = gap.version if gap.snapshot else gap.version + 1
-        if not gap.snapshot:
-            self._copied = None
 
     def _change_table(self, transaction: Transaction) -> None:
         """Go on with the stream under another id of the table, or with another table."""
