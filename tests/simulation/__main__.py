@@ -22,7 +22,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("seeds", metavar="SEED", help="a seed, or the first and the last of many: 0-299")
     parser.add_argument("--sink", choices=SINKS, help="the destination; by default the seed decides")
-    parser.add_argument("--without", default="", metavar="NAMES", help="commits, deaths, orders and faults to leave out")
+    parser.add_argument("--without", default="", metavar="NAMES", help="commits, orders, faults to leave out")
     parser.add_argument("--brief", action="store_true", help="neither shrink nor repeat failing runs")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)

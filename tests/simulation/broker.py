@@ -8,7 +8,8 @@ partition that matters. `on_commit` is called when the last marker of a transact
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Final, TypeVar
 from uuid import UUID
 
 from tailer.errors import CommitUnknown, SinkFenced, SinkRejected, SinkUnavailable
@@ -82,7 +83,9 @@ class Broker:
         owner.number += 1
         return owner.producer
 
-    def produce(self, transactional_id: str, producer: tuple[int, int], number: int, topic: str, records: list[Written]) -> int:
+    def produce(
+        self, transactional_id: str, producer: tuple[int, int], number: int, topic: str, records: list[Written]
+    ) -> int:
         """Append records in a transaction, which begins with them. Return the offset of the first."""
         owner = self._valid(transactional_id, producer, number)
         if topic not in self.topics:
@@ -270,21 +273,24 @@ class SimulatedProducer:
     def _send_all(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for topic, records in waiting.items():
-            is_first, self._sent = not self._sent, True
-            what = f"PRODUCE {len(records)} to {topic} as {self._id}"
-            producer, number = self._producer, self._number
-            done: list[int] = []
-
-            def append(topic: str = topic, records: list[Written] = records, done: list[int] = done) -> int:
-                if not done:  # a repeated request has the same sequence number
-                    done.append(self._broker.produce(self._id, producer, number, topic, records))
-                return done[0]
-
-            offset = self._ask(what, append)
+            if not self._sent:
+                producer, number = self._producer, self._number
+                late = partial(self._broker.time_out, self._id, producer, number)
+                self._broker.network.later(self._timeout_s, late)
+            self._sent = True
+            offset = self._ask(f"PRODUCE {len(records)} to {topic} as {self._id}", self._appending(topic, records))
             self._first = offset if self._first is None else self._first
-            if is_first:
-                network = self._broker.network
-                network.later(self._timeout_s, lambda: self._broker.time_out(self._id, producer, number))
+
+    def _appending(self, topic: str, records: list[Written]) -> Callable[[], int]:
+        """Return the effect of a request that may be repeated: it has one sequence number."""
+        producer, number, done = self._producer, self._number, list[int]()
+
+        def append() -> int:
+            if not done:
+                done.append(self._broker.produce(self._id, producer, number, topic, records))
+            return done[0]
+
+        return append
 
     def _ask(self, what: str, effect: Callable[[], T], *, is_commit: bool = False) -> T:
         network = self._broker.network
@@ -313,4 +319,3 @@ def read_transaction(topics: Mapping[str, Sequence[Written]], rows: str) -> list
         at = None if version is None else Position(version, record.get("task", END), record.get("row", END))
         found.append(Transaction(app_id, items, at))
     return found or [Transaction("", items, None)]
-

@@ -57,7 +57,9 @@ class Objects:
     missed: set[str] = field(default_factory=set)
     _number: int = 0
 
-    def put(self, key: str, data: bytes, attributes: Mapping[str, str] | None = None, *, if_absent: bool = False) -> None:
+    def put(
+        self, key: str, data: bytes, attributes: Mapping[str, str] | None = None, *, if_absent: bool = False
+    ) -> None:
         """Create or replace an object now."""
         if if_absent and key in self.there:
             raise Refusal(Failure.OTHER, exists=True)

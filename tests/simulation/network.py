@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from tests.simulation.physics import PROCESS, Died, Physics, Process
@@ -108,38 +109,52 @@ class Network:
         if process is not None:
             self.on_send(process)
         fault = self.draw(Fault.REFUSE, Fault.LOSE, Fault.SLOW, Fault.HOLD)
-        there_s, back_s = self._ms(), self._ms()
-        if fault is Fault.SLOW:
-            there_s, back_s = self.chance.uniform(0, 20), self.chance.uniform(0, 20)
-        if fault is Fault.HOLD:
-            there_s = self.chance.choice((61.0, 70.0, 150.0, 400.0)) * self.chance.uniform(1, 1.5)
+        there_s, back_s = self._way(fault), self._way(None if fault is Fault.HOLD else fault)
         self.trace.add(f"{what}{'' if fault is None else f'   <{fault}>'}")
         if fault is Fault.REFUSE:
-            self.later(self._ms(), lambda: self._answer(answer, error=NoAnswer("connection refused", refused=True)))
+            self.later(back_s, lambda: self._answer(answer, error=NoAnswer("connection refused", refused=True)))
             return answer
-
-        def arrive() -> None:
-            try:
-                result = effect()
-            except Exception as error:  # noqa: BLE001 - the server's answer
-                self.later(back_s, lambda error=error: self._answer(answer, error=error))  # type: ignore[misc]
-            else:
-                if fault is not Fault.LOSE:
-                    self.later(back_s, lambda: self._answer(answer, result))
-                else:
-                    lost = NoAnswer("connection reset")
-                    self.later(self.chance.choice((back_s, CLIENT_TIMEOUT_S / 2)), lambda: self._answer(answer, error=lost))
-            if process is not None:
-                process.in_flight.pop(answer, None)
-
         if fault is Fault.HOLD:
             self.late_s = max(self.late_s, self.physics.now_s + there_s)
+        lost_s = self.chance.choice((back_s, CLIENT_TIMEOUT_S / 2)) if fault is Fault.LOSE else None
+        arrive = partial(self._arrive, effect, answer, back_s, lost_s, process)
         handle = self.later(there_s, arrive)
         if process is not None:
             process.in_flight[answer] = None
             self._parked.setdefault(process, {})[handle] = arrive
         self.later(CLIENT_TIMEOUT_S, lambda: self._answer(answer, error=NoAnswer("no answer in time")))
         return answer
+
+    def _way(self, fault: Fault | None) -> float:
+        """Return how long a request, or its answer, is on its way, in seconds."""
+        match fault:
+            case Fault.SLOW:
+                return self.chance.uniform(0, 20)
+            case Fault.HOLD:
+                return self.chance.choice((61.0, 70.0, 150.0, 400.0)) * self.chance.uniform(1, 1.5)
+        return self.chance.choice((0.001, 0.01, 0.1)) * self.chance.random()
+
+    def _arrive(
+        self,
+        effect: Callable[[], T],
+        answer: "asyncio.Future[T]",
+        back_s: float,
+        lost_s: float | None,
+        process: Process | None,
+    ) -> None:
+        """Let a request take effect, and send the answer; `lost_s`: when the client learns that it is lost."""
+        result: T | None = None
+        failure: Exception | None = None
+        try:
+            result = effect()
+        except Exception as error:  # noqa: BLE001 - the server's answer
+            failure = error
+        if process is not None:
+            process.in_flight.pop(answer, None)
+        if lost_s is not None:
+            self.later(lost_s, lambda: self._answer(answer, error=NoAnswer("connection reset")))
+        else:
+            self.later(back_s, lambda: self._answer(answer, result, failure))
 
     def kill(self, process: Process) -> None:
         """End a process. What it has sent is lost, or arrives when it would have, or minutes later."""
@@ -156,9 +171,6 @@ class Network:
                         self.later(after_s, arrive)
         for answer in list(process.in_flight):
             self._answer(answer, error=Died())
-
-    def _ms(self) -> float:
-        return self.chance.choice((0.001, 0.01, 0.1)) * self.chance.random()
 
     def later(self, seconds: float, work: Callable[[], None]) -> asyncio.TimerHandle:
         """Let a server do something after a while."""

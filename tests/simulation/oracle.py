@@ -5,17 +5,34 @@ rows each version must bring, and accepts no other ones, none twice, none in ano
 rows. Rows of a version may come in several transactions; the version is judged as a whole once progress is behind it.
 """
 
+import json
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import unquote
 
-from tailer.plan import Position
+from tailer.errors import TailerError
+from tailer.plan import END, Position
 from tailer.sink import is_layout
+from tailer_sinks.files.names import PLACE, after_place
 from tests.simulation.table import Facts, Row, SimulatedTable, row_of
 
-__all__ = ["Announced", "Change", "Judge", "Transaction", "Violation", "Witness"]
+__all__ = [
+    "Announced",
+    "Change",
+    "Judge",
+    "Transaction",
+    "Violation",
+    "Witness",
+    "change_of",
+    "check_error",
+    "read_file",
+    "read_progress",
+]
 
+_DATA: Final = re.compile(r"(?P<app_id>.+)/[^/]+\.(?P<kind>jsonl|parquet)")
 _SIGNS: Final = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
 
 
@@ -98,6 +115,7 @@ class Judge:
     _plans: dict[tuple[str, int], str] = field(default_factory=dict)
     _rows: dict[tuple[Any, ...], Row] = field(default_factory=dict)
     _positions: dict[str, Position] = field(default_factory=dict)
+    _open_backfills: dict[str, list[tuple[str, Row]]] = field(default_factory=dict)
     versions: int = 0
     backfills: int = 0
 
@@ -112,7 +130,9 @@ class Judge:
         before, after = self._positions.get(transaction.app_id), transaction.after
         if transaction.before is not None and before is not None and transaction.before != before:
             number = 3 if transaction.before > before else 6
-            raise Violation(number, f"a transaction begins after {transaction.before}, and the one before it ended at {before}")
+            raise Violation(
+                number, f"a transaction begins after {transaction.before}, and the one before it ended at {before}"
+            )
         may_go_back = transaction.resets or self.repeats
         if before is not None and (after is None or after < before) and not may_go_back:
             raise Violation(3, f"progress went from {before} back to {after}")
@@ -291,10 +311,6 @@ class Judge:
             self.backfills += 1
             rows.clear()
 
-    @property
-    def _open_backfills(self) -> dict[str, list[tuple[str, Row]]]:
-        return self.__dict__.setdefault("_backfill_rows", {})  # type: ignore[no-any-return]
-
 
 def change_of(values: dict[str, Any]) -> Change | Announced:
     """Return what a line of JSON says."""
@@ -304,3 +320,59 @@ def change_of(values: dict[str, Any]) -> Change | Announced:
     if kind == "schema_change":
         return Announced(kind, version)
     return Change(kind, version, row_of(values))
+
+
+def read_file(key: str, data: bytes, attributes: Mapping[str, str]) -> Transaction | None:
+    """Read an object of the `files` sink as one transaction; None: it is no file of rows."""
+    found = _DATA.fullmatch(key)
+    if found is None:
+        return None
+    app_id = "/".join(map(unquote, found["app_id"].split("/")))
+    ends = [re.fullmatch(PLACE, attributes.get(f"lake-tailer-{name}", "")) for name in ("begin", "next")]
+    before, after = (None if each is None else after_place(*each.groups()) for each in ends)
+    items = [change_of(json.loads(line)) for line in data.decode().splitlines()]
+    resets = attributes.get("lake-tailer-reset") == "true"
+    return Transaction(app_id, items, after, before, resets)
+
+
+def read_progress(data: bytes) -> dict[str, Position]:
+    """Read the progress that a commit of the state table records, by app_id."""
+    txns = {}
+    for line in data.decode().splitlines():
+        if (txn := json.loads(line).get("txn")) is not None:
+            txns[txn["appId"]] = txn["version"]
+    found = {}
+    for app_id, version in txns.items():
+        if "#" not in app_id:
+            task, row = txns.get(f"{app_id}#task", END), txns.get(f"{app_id}#row", END)
+            found[app_id] = Position.end(version) if task == END else Position(version + 1, task, row)
+    return found
+
+
+_REQUESTS: Final = frozenset(["refuse", "lose", "slow", "hold", "tear", "miss", "crash"])
+_EXCUSES: Final = {
+    "SinkFenced": frozenset(["rival", "crash", "hold", "lose", "stop"]),
+    "VersionGone": frozenset(["clean", "recreate", "garbage", "stale"]),
+    "LogCorrupt": frozenset(["garbage"]),
+    "UnsupportedFeature": frozenset(["feature"]),
+    "FileVacuumed": frozenset(["vacuum", "recreate", "miss", "clean"]),
+    "ChangesUnavailable": frozenset(["clean", "vacuum", "garbage", "resnapshot", "recreate"]),
+    "TableReplaced": frozenset(["recreate"]),
+    "NotATable": frozenset(["recreate", "stale"]),
+    "VersionAhead": frozenset(["recreate", "stale"]),
+    "LogRewritten": frozenset(["recreate"]),
+    "StateUnknown": frozenset(["clean", "garbage"]),
+    "SinkRejected": frozenset(["stale"]),
+    "StorageUnavailable": _REQUESTS,
+    "SinkUnavailable": _REQUESTS,
+    "CommitUnknown": _REQUESTS,
+}
+
+
+def check_error(error: Exception, happened: set[str]) -> None:
+    """Raise `Violation` unless something that `happened` is a reason for an error that stopped a pipeline."""
+    name = type(error).__name__
+    if not isinstance(error, TailerError):
+        raise Violation(5, f"a pipeline stopped with an error without a name: {error!r}")
+    if not happened & _EXCUSES.get(name, frozenset()):
+        raise Violation(0, f"a pipeline stopped with {name}, for which there is no reason: {error}")

@@ -6,7 +6,7 @@ threads. Those of the product are real threads here, too, but the loop and the t
 until it ends or waits for an answer of the network, and gives the baton back meanwhile. So requests in the middle of
 blocking code interleave with everything else, in an order that the seed decides.
 
-`Physics.installed` replaces, while a run lasts, everything from which a process could learn of the real machine: clocks,
+`Physics.run` replaces, while a run lasts, everything from which a process could learn of the real machine: clocks,
 random numbers, threads. The product takes clocks also as defaults of parameters, so these are replaced where they are
 bound. Tasks have hashes that count up, because sets of tasks decide the order of cancellations.
 """
@@ -38,11 +38,12 @@ import tailer
 import tailer.stores.read_ahead
 import tailer_sinks
 
-__all__ = ["PROCESS", "Died", "Physics", "Process"]
+__all__ = ["PROCESS", "Died", "Physics", "Process", "Stuck"]
 
 T = TypeVar("T")
 
 EPOCH_S: Final = 1_700_000_000.0
+_MOST_STEPS: Final = 1_500_000
 STEP_S: Final = 20e-6  # of virtual time for each callback
 _NOT_SIMULATED: Final = ("tailer.spark", "tailer.cli", "tailer.__main__", "tailer.formats.lance")
 _START_S: Final = 1000.0  # of the monotonic clock
@@ -53,7 +54,7 @@ class Died(BaseException):
 
 
 class Stuck(Exception):
-    """Nothing is left that could ever run."""
+    """Nothing is left that could ever run, or there is no end to it."""
 
 
 @dataclass(eq=False)
@@ -91,6 +92,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self, chance: random.Random) -> None:
         super().__init__()
         self.now_s = 0.0
+        self._steps = 0
         self._chance = chance
         self.set_task_factory(lambda loop, coro, **more: _Task(coro, loop=loop, **more))
 
@@ -108,6 +110,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 raise Stuck
             self.now_s = max(self.now_s, timers[0]._when)
         self.now_s += STEP_S
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            raise Stuck
         while timers and timers[0]._when <= self.now_s:
             handle = heappop(timers)
             handle._scheduled = False

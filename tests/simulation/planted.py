@@ -49,7 +49,10 @@ def main() -> None:
             result = "NOT TRIED" if not is_planted else "every seed, by an error" if found is None else ""
             missed += not is_planted or (found is not None and found[1] == "0")
             where = "" if found is None else ", ".join(each.partition(":")[0] for each in found[3].split(", "))
-            print(f"| {invariant or 'liveness'} | {name} | {result or f'{found[1]} of {found[2]}'} | {where} |", flush=True)  # type: ignore[index]
+            print(
+                f"| {invariant or 'liveness'} | {name} | {result or f'{found[1]} of {found[2]}'} | {where} |",
+                flush=True,
+            )  # type: ignore[index]
     if missed:
         raise SystemExit(f"{missed} are not found")
 

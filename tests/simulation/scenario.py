@@ -1,8 +1,8 @@
 """What happens in a run: drawn from a seed, as elements that can be left out one by one.
 
 Everything that the world does to the pipeline is an element with a name: `c4` is a commit, `x1` the death of a process,
-`o2` an operator's order, `lose` a kind of fault of requests. `Scenario.without` leaves elements out, and the others stay
-as they are, so a failing run can be made smaller (`tests.simulation.shrink`).
+`o2` an operator's order, `lose` a kind of fault of requests. `Scenario.without` leaves elements out, and the others
+stay as they are, so a failing run can be made smaller (`tests.simulation.shrink`).
 """
 
 import random
@@ -15,9 +15,7 @@ from tests.simulation.table import COMMITS
 __all__ = ["SINKS", "Element", "Scenario"]
 
 SINKS: Final = ("files", "kafka", "lines")
-_REQUEST_FAULTS: Final = (
-    *(Fault.REFUSE, Fault.LOSE, Fault.SLOW, Fault.HOLD, Fault.TEAR, Fault.STALE, Fault.MISS),
-)
+_REQUEST_FAULTS: Final = (*(Fault.REFUSE, Fault.LOSE, Fault.SLOW, Fault.HOLD, Fault.TEAR, Fault.STALE, Fault.MISS),)
 _ORDERS: Final = ("pause", "reload", "stop", "resnapshot", "backfill", "skip")
 
 
@@ -98,8 +96,10 @@ def _misfortunes(chance: random.Random, calm: float) -> list[Element]:
 
     def add(letter: str, odds: float, most: int, *what: str) -> None:
         if chance.random() < odds:
-            for number in range(chance.randint(1, most)):
-                found.append(Element(f"{letter}{number}", chance.uniform(0, calm), chance.choice(what)))
+            found.extend(
+                Element(f"{letter}{number}", chance.uniform(0, calm), chance.choice(what))
+                for number in range(chance.randint(1, most))
+            )
 
     add("x", 0.6, 4, "crash")
     add("r", 0.3, 2, "rival")

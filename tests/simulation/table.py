@@ -126,7 +126,7 @@ class SimulatedTable:
     def vacuum(self, chance: random.Random) -> None:
         """Delete the data files that no longer belong to the newest version, and that no version after it reads."""
         kept = set(self._files)
-        for version, needs in enumerate(self._needs):
+        for needs in self._needs:
             if needs - kept and chance.random() < 0.7:
                 self._objects.delete(*(f"{self._folder}/{name}" for name in needs - kept))
         for version, needs in enumerate(self._needs):
@@ -145,7 +145,9 @@ class SimulatedTable:
         return unreadable or version in self.vacuumed or version - 1 in self.cleaned or version in self.cleaned
 
     def _make_append(self, chance: random.Random) -> None:
-        names = [self._write([self._row(chance) for _ in range(chance.randint(1, 4))]) for _ in range(chance.randint(1, 3))]
+        names = [
+            self._write([self._row(chance) for _ in range(chance.randint(1, 4))]) for _ in range(chance.randint(1, 3))
+        ]
         events: Events = Counter(("insert", row_of(row)) for name in names for row in self._files[name].rows)
         self._commit("append", [self._add(name) for name in names], events, set(names))
 
@@ -158,7 +160,8 @@ class SimulatedTable:
     def _make_vector(self, chance: random.Random) -> None:
         name = self._some_file(chance)
         if name is None:
-            return self._make_append(chance)
+            self._make_append(chance)
+            return
         file = self._files[name]
         before = file.vector
         left = [number for number in range(len(file.rows)) if number not in file.deleted]
@@ -167,15 +170,17 @@ class SimulatedTable:
         removed = self._remove(name, before)
         if len(chosen) == len(left):
             del self._files[name]
-            return self._commit("vector", [removed], events, {name})
+            self._commit("vector", [removed], events, {name})
+            return
         file.deleted |= set(chosen)
-        return self._commit("vector", [removed, self._add(name)], events, {name})
+        self._commit("vector", [removed, self._add(name)], events, {name})
 
     def _make_rewrite(self, chance: random.Random) -> None:
         """Rewrite a file with rows that changed, that are gone and that stay."""
         name = self._some_file(chance)
         if name is None:
-            return self._make_append(chance)
+            self._make_append(chance)
+            return
         file = self._files.pop(name)
         changes: list[tuple[str, dict[str, Any]]] = []
         rows: list[dict[str, Any]] = []
@@ -209,12 +214,13 @@ class SimulatedTable:
     def _make_optimize(self, chance: random.Random) -> None:
         """Put all rows into one file: no row changes."""
         if not self._files:
-            return self._make_append(chance)
+            self._make_append(chance)
+            return
         actions = [self._remove(name, file.vector, data_change=False) for name, file in self._files.items()]
         rows = [row for file in self._files.values() for row in file.live]
         self._files.clear()
         written = self._write(rows)
-        return self._commit("optimize", [*actions, self._add(written, data_change=False)], Counter(), set())
+        self._commit("optimize", [*actions, self._add(written, data_change=False)], Counter(), set())
 
     def _make_nothing(self, _: random.Random) -> None:
         self._commit("nothing", [{"txn": {"appId": "other", "version": len(self.facts)}}], Counter(), set())
@@ -259,7 +265,9 @@ class SimulatedTable:
         self._objects.network.trace.add(f"TABLE version {self.latest}: {kind}")
 
     def _metadata(self) -> dict[str, Any]:
-        fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in self._columns.items()]
+        fields = [
+            {"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in self._columns.items()
+        ]
         schema = json.dumps({"type": "struct", "fields": fields})
         return metadata(schema, table_id=self.table_id, **{_FEED: str(self.feed).lower()})
 

@@ -1,0 +1,219 @@
+"""The processes of a run: the product's pipeline as `tailer run` makes it, with the judge looking over its shoulder.
+
+A destination without transactions is here, too: it takes rows at once, and its progress is in the product's own state
+table in the bucket.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+
+from tailer.config.pipelines import PipelineSettings, Settings
+from tailer.config.placement import EngineKind
+from tailer.config.tables import open_files
+from tailer.daemon import serve
+from tailer.daemon.engines import Engines
+from tailer.daemon.fleet.orders import check_backfill
+from tailer.daemon.runs import Lifecycle
+from tailer.engine.local import LocalEngine
+from tailer.errors import SinkUnavailable
+from tailer.events import ChangeBatch, ControlEvent, Gap
+from tailer.pipeline.limits import Limits
+from tailer.pipeline.status import PipelineStatus
+from tailer.plan import SNAPSHOT_TASKS, Position
+from tailer.sink import AtLeastOnceSink, Sink, SinkTransaction, SinkWrapper, TransactionWrapper
+from tailer.stores.shared import SharedLogs
+from tests.simulation.network import Fault, Network, NoAnswer
+from tests.simulation.oracle import Announced, Change, Judge, Transaction, Violation
+from tests.simulation.physics import Process
+from tests.simulation.table import row_of
+
+__all__ = ["LAKE", "PIPELINE", "Daemon", "Endpoint", "LinesSink", "WatchedSink"]
+
+PIPELINE: Final = "p"
+LAKE: Final = "s3://lake"
+_PATH: Final = Path("/simulated/tailer.toml")
+
+
+class Surroundings(Protocol):
+    """What a process has of the world."""
+
+    network: Network
+    judge: Judge
+    kept_order: Any
+
+    def judged(self, look: Callable[[], None]) -> None:
+        """Let the judge look."""
+        ...
+
+    def keep_order(self, order: Any) -> None:
+        """Keep an order to backfill over restarts."""
+        ...
+
+    def pipeline(self) -> PipelineSettings:
+        """Return the settings of the pipeline."""
+        ...
+
+
+class _Status(PipelineStatus):
+    """A status that tells the judge where sessions go on."""
+
+    world: Surroundings
+    session_s = 0.0
+
+    def note_start(self) -> None:
+        self.session_s = self.world.network.physics.now_s
+        super().note_start()
+
+    def note_error(self, error: Exception) -> None:
+        self.session_s = self.world.network.physics.now_s
+        self.world.network.trace.add(f"ERROR {type(error).__name__}: {error}")
+        super().note_error(error)
+
+    def note_resume(self, position: Position | None) -> None:
+        self.world.network.trace.add(f"RESUME after {position}")
+        # With an old listing, the destination itself says what was true before.
+        since_s = 0.0 if Fault.STALE in self.world.network.seen else self.session_s
+        self.world.judged(lambda: self.world.judge.check_resume(position, since_s))
+        super().note_resume(position)
+
+
+class WatchedSink(SinkWrapper):
+    """A sink of a process whose rows the judge sees before they are committed."""
+
+    def __init__(self, sink: Sink, world: Surroundings, limits: Limits) -> None:
+        super().__init__(sink)
+        self._world, self._limits = world, limits.within(sink.demands)
+
+    def begin(self, app_id: str, schema: pa.Schema) -> Any:
+        begun, outer = super().begin(app_id, schema), self
+
+        class Begun:
+            async def __aenter__(self) -> SinkTransaction:
+                return _Transaction(await begun.__aenter__(), outer._world, outer._limits, outer.splits_versions)
+
+            async def __aexit__(self, *error: Any) -> bool | None:
+                return await begun.__aexit__(*error)
+
+        return Begun()
+
+
+class _Transaction(TransactionWrapper):
+    def __init__(self, transaction: SinkTransaction, world: Surroundings, limits: Limits, splits: bool) -> None:
+        super().__init__(transaction)
+        self.writes_together = transaction.writes_together
+        self._world, self._limits, self._splits = world, limits, splits
+        self._rows, self._last = 0, -1
+
+    async def write(self, batch: ChangeBatch) -> None:
+        await self.write_all([batch])
+
+    async def write_all(self, batches: Any) -> None:
+        self._world.judged(lambda: self._check(batches))
+        await self._transaction.write_all(batches)
+
+    def _check(self, batches: Any) -> None:
+        may_end = self._splits or batches[0].version != self._last
+        if may_end and self._rows >= self._limits.max_rows and self._last >= 0:
+            raise Violation(7, f"a transaction with {self._rows} rows goes on, and may have {self._limits.max_rows}")
+        for batch in batches:
+            self._rows += len(batch)
+            self._last = batch.version
+            for row, index in zip(batch.rows.to_pylist(), batch.row_index.to_pylist(), strict=True):
+                place = (batch.table_id, batch.version, batch.task, index, row["_change_type"])
+                self._world.judge.check_row(place, row_of(row))
+
+
+class Daemon:
+    """The pipeline of one process, over all of its runs."""
+
+    def __init__(self, world: Surroundings, process: Process) -> None:
+        self.world, self.process = world, process
+        self.lifecycle: Lifecycle | None = None
+        self.ended = False
+        self.again = False
+
+    async def run(self) -> None:
+        """Run until it is ended."""
+        world = self.world
+        files = open_files()
+        engines = Engines(EngineKind.LOCAL, LocalEngine(2, files), files, None)
+        opened: list[Sink] = []
+        while not self.ended:
+            self.again = False
+            pipeline = world.pipeline()
+            settings = Settings(_PATH, f"{LAKE}/state", 10.0, (pipeline,))
+            status = _Status(PIPELINE)
+            status.world = world
+            status.backfills.restore(world.kept_order, world.keep_order)
+            make = partial(serve._Run, settings, engines, SharedLogs(), opened, pipeline, status, False)
+            check = partial(check_backfill, pipeline, status)
+            self.lifecycle = Lifecycle(status, make, revives=True, check_backfill=check)
+            await self.lifecycle.run(lambda _: None)
+            self.ended = not self.again
+        self.world.network.trace.add("ended")
+
+    async def reload(self) -> None:
+        """End the pipeline, and begin it with settings that are read again."""
+        self.again = True
+        if self.lifecycle is not None:
+            await self.lifecycle.finish("its settings changed", 10.0)
+
+
+class Endpoint:
+    """A server that takes rows and has no transactions; `judge` accepts repetitions."""
+
+    def __init__(self, network: Network, judge: Judge) -> None:
+        self.network = network
+        self.judge = judge
+        self.app_id = ""
+        self._early: list[Change | Announced] = []
+
+    def take(self, items: list[Change | Announced]) -> None:
+        """Take rows for good."""
+        self._early += items
+
+    def recorded(self, app_id: str, position: Position) -> None:
+        """Judge what has come when progress is recorded: it must be everything up to there."""
+        items, self._early = self._early, []
+        later = [item for item in items if isinstance(item, Change) and item.version > position.version]
+        known = [item for item in items if item not in later]
+        self.judge.see(Transaction(app_id, known, position), self.network.physics.now_s)
+        self._early = later + self._early
+
+
+class LinesSink(AtLeastOnceSink):
+    """A sink without transactions that sends each batch to `endpoint`."""
+
+    name = "lines"
+    writes_together = False
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    async def write(self, batch: ChangeBatch) -> None:
+        """See `AtLeastOnceSink.write`."""
+        rows: list[dict[str, Any]] = batch.rows.to_pylist()
+        if batch.task >= SNAPSHOT_TASKS:
+            self._endpoint.judge.begun_with = batch.version
+        await self._send([Change(row["_change_type"], row["_commit_version"], row_of(row)) for row in rows])
+
+    async def announce(self, event: ControlEvent) -> None:
+        """See `AtLeastOnceSink.announce`."""
+        if isinstance(event, Gap):
+            await self._send([Announced("gap", event.version, event.first_version, event.snapshot)])
+
+    async def _send(self, items: list[Change | Announced]) -> None:
+        try:
+            await self._endpoint.network.send(f"POST {len(items)} rows", lambda: self._endpoint.take(items))
+        except NoAnswer as error:
+            raise SinkUnavailable(self.name, str(error)) from error
+
+    async def flush(self) -> None:
+        """See `AtLeastOnceSink.flush`."""
+
+    async def aclose(self) -> None:
+        """See `AtLeastOnceSink.aclose`."""
