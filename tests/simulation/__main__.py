@@ -1,7 +1,7 @@
 """Run the simulation: one seed with its trace, or many.
 
     python -m tests.simulation SEED [--sink KIND] [--without NAME,...]
-    python -m tests.simulation FIRST-LAST [--sink KIND] [--brief]
+    python -m tests.simulation FIRST-LAST [--sink KIND] [--brief] [--first]
 
 A seed is one run, which is the same every time. Of each run that violates an invariant, the violation is printed, and
 the command that repeats it, made as small as possible.
@@ -24,11 +24,15 @@ def main() -> None:
     parser.add_argument("--sink", choices=SINKS, help="the destination; by default the seed decides")
     parser.add_argument("--without", default="", metavar="NAMES", help="commits, orders, faults to leave out")
     parser.add_argument("--brief", action="store_true", help="neither shrink nor repeat failing runs")
+    parser.add_argument("--first", action="store_true", help="end with the first failing run")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
     first, _, last = given.seeds.partition("-")
-    began_s, invariants, versions = time.process_time(), Counter[int](), 0
+    began_s, invariants, versions, runs = time.process_time(), Counter[int](), 0, 0
     for seed in range(int(first), int(last or first) + 1):
+        if given.first and invariants:
+            break
+        runs += 1
         scenario = Scenario.of(seed, sink=given.sink).without(*filter(None, given.without.split(",")))
         outcome = run(scenario)
         versions += outcome.versions
@@ -41,7 +45,7 @@ def main() -> None:
                 continue
             small = shrink(outcome)
             print(f"{seed}: {small.violation}\n    {command(small.scenario)}", flush=True)
-    runs, failed = int(last or first) - int(first) + 1, sum(invariants.values())
+    failed = sum(invariants.values())
     found = ", ".join(f"{number}: {times}" for number, times in sorted(invariants.items()))
     print(
         f"{failed} of {runs} runs violate an invariant ({found or 'none'}); "

@@ -56,6 +56,7 @@ class Objects:
     on_put: Callable[[str, bytes, Mapping[str, str]], None] = lambda *_: None
     missed: set[str] = field(default_factory=set)
     _number: int = 0
+    _was_torn: bool = False
 
     def put(
         self, key: str, data: bytes, attributes: Mapping[str, str] | None = None, *, if_absent: bool = False
@@ -87,9 +88,14 @@ class Objects:
 
     def keys(self, folder: str, after: str, *, stale: bool = False) -> list[str]:
         """Return the keys in a folder and below it, in order."""
-        least_s = self.network.physics.now_s - _STALE_S if stale else float("inf")
-        keys = (key for key, each in self.there.items() if each.since_s <= least_s)
-        return sorted(key for key in keys if key.startswith(folder) and key > after)
+        chance, least_s = self.network.chance, self.network.physics.now_s - _STALE_S
+        # One that lacks some of the new objects is followed by another one: the next look is right about a gap.
+        is_torn = stale and not self._was_torn and chance.random() < 0.5
+        self._was_torn = is_torn
+        keys = sorted(key for key in self.there if key.startswith(folder) and key > after)
+        if not stale:
+            return keys
+        return [key for key in keys if self.there[key].since_s <= least_s or (is_torn and chance.random() < 0.5)]
 
 
 @dataclass(eq=False)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote
 
-from tailer.errors import TailerError
+from tailer.errors import Retry, TailerError
 from tailer.plan import END, Position
 from tailer.sink import is_layout
 from tailer_sinks.files.names import PLACE, after_place
@@ -349,14 +349,15 @@ def read_progress(data: bytes) -> dict[str, Position]:
     return found
 
 
+_LEAST_TRIED_S: Final = 300.0  # half of what a pipeline retries without success
 _REQUESTS: Final = frozenset(["refuse", "lose", "slow", "hold", "tear", "miss", "crash"])
 _EXCUSES: Final = {
     "SinkFenced": frozenset(["rival", "crash", "hold", "lose", "stop"]),
-    "VersionGone": frozenset(["clean", "recreate", "garbage", "stale"]),
+    "VersionGone": frozenset(["clean", "recreate", "garbage"]),
     "LogCorrupt": frozenset(["garbage"]),
     "UnsupportedFeature": frozenset(["feature"]),
     "FileVacuumed": frozenset(["vacuum", "recreate", "miss", "clean"]),
-    "ChangesUnavailable": frozenset(["clean", "vacuum", "garbage", "resnapshot", "recreate"]),
+    "ChangesUnavailable": frozenset(["clean", "vacuum", "garbage", "resnapshot", "recreate", "stale"]),
     "TableReplaced": frozenset(["recreate"]),
     "NotATable": frozenset(["recreate", "stale"]),
     "VersionAhead": frozenset(["recreate", "stale"]),
@@ -369,10 +370,15 @@ _EXCUSES: Final = {
 }
 
 
-def check_error(error: Exception, happened: set[str]) -> None:
-    """Raise `Violation` unless something that `happened` is a reason for an error that stopped a pipeline."""
+def check_error(error: Exception, happened: set[str], tried_s: float) -> None:
+    """Raise `Violation` unless something that `happened` is a reason for an error that stopped a pipeline.
+
+    `tried_s`: for how long it had run; one that may pass stops it only after many attempts.
+    """
     name = type(error).__name__
     if not isinstance(error, TailerError):
         raise Violation(5, f"a pipeline stopped with an error without a name: {error!r}")
     if not happened & _EXCUSES.get(name, frozenset()):
         raise Violation(0, f"a pipeline stopped with {name}, for which there is no reason: {error}")
+    if error.retry in (Retry.TIMED, Retry.ASK) and tried_s < _LEAST_TRIED_S:
+        raise Violation(0, f"a pipeline gave up after {tried_s:.0f} s: {error}")

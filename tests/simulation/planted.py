@@ -1,6 +1,6 @@
 """Faults planted in the product, one at a time, and how many seeds of the simulation find each.
 
-    python -m tests.simulation.planted [NAME ...] [--seeds N]
+    python -m tests.simulation.planted [NAME ...] [--seeds N] [--first]
 
 `planted.toml` lists the faults, each with the invariant that it breaks. Like those of `tests.mutants`, one is planted
 in a copy of the tree, in which the seeds run that would run without it. A run finds a fault if any invariant does not
@@ -36,7 +36,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="words of a fault's name; by default all are tried")
     parser.add_argument("--seeds", type=int, default=200, help="how many seeds to run with each; by default 200")
+    parser.add_argument("--first", action="store_true", help="end with the first seed that finds a fault")
     given = parser.parse_args()
+    more = ["--first"] if given.first else []
     missed = 0
     print("| invariant | fault | found by | as a violation of |\n|---|---|---|---|", flush=True)
     with copied(None) as copy:
@@ -44,7 +46,7 @@ def main() -> None:
             if given.names and not any(word in name for word in given.names):
                 continue
             with copy.planted(mutant) as is_planted:
-                done = copy.run("-m", "tests.simulation", f"0-{given.seeds - 1}", "--brief")
+                done = copy.run("-m", "tests.simulation", f"0-{given.seeds - 1}", "--brief", *more)
             found = _FOUND.search(done.stdout)
             result = "NOT TRIED" if not is_planted else "every seed, by an error" if found is None else ""
             missed += not is_planted or (found is not None and found[1] == "0")

@@ -31,7 +31,7 @@ from tests.simulation.oracle import Announced, Change, Judge, Transaction, Viola
 from tests.simulation.physics import Process
 from tests.simulation.table import row_of
 
-__all__ = ["LAKE", "PIPELINE", "Daemon", "Endpoint", "LinesSink", "WatchedSink"]
+__all__ = ["LAKE", "PIPELINE", "Daemon", "Endpoint", "LinesSink", "Status", "WatchedSink"]
 
 PIPELINE: Final = "p"
 LAKE: Final = "s3://lake"
@@ -58,13 +58,15 @@ class Surroundings(Protocol):
         ...
 
 
-class _Status(PipelineStatus):
+class Status(PipelineStatus):
     """A status that tells the judge where sessions go on."""
 
     world: Surroundings
     session_s = 0.0
+    run_s = 0.0
 
     def note_start(self) -> None:
+        self.run_s = self.world.network.physics.now_s
         self.session_s = self.world.network.physics.now_s
         super().note_start()
 
@@ -146,7 +148,7 @@ class Daemon:
             self.again = False
             pipeline = world.pipeline()
             settings = Settings(_PATH, f"{LAKE}/state", 10.0, (pipeline,))
-            status = _Status(PIPELINE)
+            status = Status(PIPELINE)
             status.world = world
             status.backfills.restore(world.kept_order, world.keep_order)
             make = partial(serve._Run, settings, engines, SharedLogs(), opened, pipeline, status, False)

@@ -6,6 +6,7 @@ threads, and what an operator does.
 """
 
 import json
+import math
 import random
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -23,7 +24,7 @@ from tailer.config.pipelines import PipelineSettings
 from tailer.daemon import control
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import OnDataLoss, Policy
-from tailer.pipeline.status import PipelineState
+from tailer.pipeline.status import PipelineState, PipelineStatus
 from tailer.plan import Position
 from tailer.sink import AtLeastOnceSink, Sink
 from tailer.start import Start
@@ -35,8 +36,8 @@ from tests.simulation.broker import Broker, SimulatedCluster, SimulatedProducer,
 from tests.simulation.bucket import Objects, SimulatedBucket
 from tests.simulation.network import Fault, Network, Trace
 from tests.simulation.oracle import Judge, Transaction, Violation, Witness, check_error, read_file, read_progress
-from tests.simulation.physics import PROCESS, Died, Physics, Process, Stuck
-from tests.simulation.processes import LAKE, PIPELINE, Daemon, Endpoint, LinesSink, WatchedSink
+from tests.simulation.physics import PROCESS, Physics, Process, Stuck
+from tests.simulation.processes import LAKE, PIPELINE, Daemon, Endpoint, LinesSink, Status, WatchedSink
 from tests.simulation.scenario import Element, Scenario
 from tests.simulation.table import SimulatedTable
 
@@ -231,15 +232,17 @@ class World:
                 continue
             if lifecycle.error not in self._settled:
                 self._settled.append(lifecycle.error)
-                self._excuse(lifecycle.error)
+                self._excuse(lifecycle.error, lifecycle.status)
             if lifecycle.status.retry_at_s is None and not self.table.broken and (calm or self.chance.random() < 0.2):
                 self._order(daemon, self.chance.choice(("skip", "resnapshot", "resume")))
 
-    def _excuse(self, error: Exception) -> None:
+    def _excuse(self, error: Exception, status: PipelineStatus) -> None:
         """Fail unless what happened in the run is a reason for the error that has stopped a pipeline."""
         self.errors.append(f"{type(error).__name__}: {error}")
         self.trace.add(f"STOPPED {self.errors[-1]}")
-        self.judged(lambda: check_error(error, {*map(str, self.network.seen), *self._kinds}))
+        assert isinstance(status, Status)
+        tried_s = math.inf if status.is_draining else self.physics.now_s - status.run_s
+        self.judged(lambda: check_error(error, {*map(str, self.network.seen), *self._kinds}, tried_s))
 
     def _happen(self, element: Element) -> None:
         """Let an element of the scenario happen."""
@@ -320,7 +323,7 @@ class World:
 
     def _ended(self, process: Process, task: Any) -> None:
         error = None if task.cancelled() else task.exception()
-        if error is not None and not process.dead and not isinstance(error, Died):
+        if error is not None and not process.dead:
             self._fail(Violation(5, f"a process ended with {error!r}"))
 
     def _sent(self, process: Process) -> None:
