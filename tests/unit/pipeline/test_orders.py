@@ -10,7 +10,7 @@ from tailer.errors import ChangesUnavailable, FileVacuumed
 from tailer.events import Gap
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.limits import Limits
-from tailer.pipeline.policy import OnDataLoss
+from tailer.pipeline.policy import OnDataLoss, Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.pipeline.status import PipelineStatus
 from tailer.plan import Position
@@ -19,7 +19,7 @@ from tailer.start import Start
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
 from tailer_sinks.testing.faults import Fault, FaultySink, Kind, Step
-from tests.support.streams import APP, Destination, Growing
+from tests.support.streams import APP, Destination, Growing, pipeline
 
 pytestmark = pytest.mark.anyio
 
@@ -99,3 +99,32 @@ async def test_an_order_to_skip_ends_when_everything_can_be_read(table: Growing)
     with pytest.raises(FileVacuumed):
         await deliver(table, there.sink(), status)
     assert there.position() == Position.end(4)
+
+
+async def test_a_snapshot_is_not_ordered_in_place_of_what_another_instance_has_delivered(table: Growing) -> None:
+    there, status = Destination(), PipelineStatus("p")
+    await deliver(table, there.sink(), status, Start.parse("2"))
+    status.order = OnDataLoss.RESNAPSHOT
+    sink = FaultySink(there.sink(), Fault(Step.BEGIN, Kind.HOLD))
+    async with anyio.create_task_group() as group:
+        group.start_soon(deliver, table, sink, status)
+        await sink.holding.wait()
+        await deliver(table, there.sink(), PipelineStatus("p"))
+        sink.release()
+    assert there.delivered() == [(1, 1), (2, 2), (3, 3), (4, 4)]
+
+
+async def test_a_lost_version_that_another_instance_got_past_costs_no_other_one(table: Growing) -> None:
+    """The instance that was slower goes on after it: what comes next can be read, and is not left out."""
+    (table.path / "3-0.parquet").unlink()
+    there, skips = Destination(), Policy(on_data_loss=OnDataLoss.SKIP)
+    await pipeline(table, there.sink(), until="2").run()
+    sink = FaultySink(there.sink(), Fault(Step.BEGIN, Kind.HOLD))
+    async with anyio.create_task_group() as group:
+        group.start_soon(pipeline(table, sink, until="5", policy=skips).run)
+        await sink.holding.wait()
+        await pipeline(table, there.sink(), until="4", policy=skips).run()
+        table.insert([5])
+        sink.release()
+    assert there.delivered() == [(1, 1), (2, 2), (4, 4), (5, 5)]
+    assert [(event.first_version, event.version) for event in there.events(APP) if isinstance(event, Gap)] == [(3, 3)]

@@ -572,6 +572,22 @@ async def test_a_file_of_a_table_without_columns_is_refused(
             await anext(log.snapshot_plans(1))
 
 
+@pytest.mark.parametrize("dated", [False, True])
+async def test_a_snapshot_of_a_damaged_commit_that_a_checkpoint_makes_up_for(tmp_path: Path, dated: bool) -> None:
+    """All but the time inside of the commit, where the table has such times."""
+    times = {"delta.enableInCommitTimestamps": str(dated).lower()}
+    write_commit(tmp_path, 0, protocol(), metadata(**times), commit_info(inCommitTimestamp=1), add("f0"))
+    write_commit(tmp_path, 1, '{"add": {')
+    classic(tmp_path, 1, protocol(), metadata(**times), add("f1"))
+    log = DeltaTableLog(LocalStore(tmp_path))
+    if dated:
+        with pytest.raises(LogCorrupt):
+            await anext(log.snapshot_plans(1))
+        return
+    pages = [page async for page in log.snapshot_plans(1)]
+    assert [Path(task.uri).name for page in pages for task in page.tasks] == ["f1"]
+
+
 class VanishingStore(LocalStore):
     """Loses a commit between the listing and the last look at it."""
 
