@@ -169,7 +169,10 @@ class World:
             self.physics.loop.call_at(element.at_s, self._happen, element)
         self._start("main")
         ending = self.physics.loop.create_task(self._to_the_end())
-        await _first_of(ending, self._failed)
+        over = anyio.Event()
+        for each in (ending, self._failed):
+            each.add_done_callback(lambda _: over.set())
+        await over.wait()
         if ending.done() and not ending.cancelled() and ending.exception() is not None:
             error = ending.exception()
             if not isinstance(error, Violation):
@@ -370,13 +373,6 @@ class World:
             self.trace.add(f"VIOLATION {violation}")
             if not self._failed.done():
                 self._failed.set_result(None)
-
-
-async def _first_of(*futures: Any) -> None:
-    done = anyio.Event()
-    for each in futures:
-        each.add_done_callback(lambda _: done.set())
-    await done.wait()
 
 
 async def _settle(tasks: Any) -> None:
