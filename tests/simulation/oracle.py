@@ -65,7 +65,7 @@ class Announced:
 
 @dataclass(frozen=True)
 class Transaction:
-    """What becomes visible at once. `before`: where it says that it begins; None: it does not say."""
+    """Rows and progress that become visible at once. `before`: where it says that it begins; None: it does not say."""
 
     app_id: str
     items: Sequence[Change | Announced]

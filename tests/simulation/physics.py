@@ -20,7 +20,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ import tailer
 import tailer.stores.read_ahead
 import tailer_sinks
 
-__all__ = ["PROCESS", "Died", "Physics", "Process", "Stuck"]
+__all__ = ["PROCESS", "Died", "Physics", "Process", "Stuck", "settle"]
 
 T = TypeVar("T")
 
@@ -183,7 +183,7 @@ class _Worker:
 
 
 class _Ahead:
-    """What the product submits to threads of its own (`tailer.stores.read_ahead`): a future and its executor."""
+    """Work that the product submits to threads of its own (`tailer.stores.read_ahead`): a future and its executor."""
 
     def __init__(self, physics: "Physics", work: Callable[[], Any]) -> None:
         self._physics = physics
@@ -350,3 +350,12 @@ def _clock_defaults() -> tuple[tuple[FunctionType, tuple[Any, ...]], ...]:
                 if isinstance(function, FunctionType) and any(one in clocks for one in function.__defaults__ or ()):
                     found[function] = function.__defaults__ or ()
     return tuple(found.items())
+
+
+async def settle(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Wait until the tasks of dead processes have ended."""
+    for _ in range(100_000):
+        if all(task.done() for task in tasks):
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("a dead process does not end")

@@ -39,7 +39,7 @@ _PATH: Final = Path("/simulated/tailer.toml")
 
 
 class Surroundings(Protocol):
-    """What a process has of the world."""
+    """The part of the world that a process uses."""
 
     network: Network
     judge: Judge
@@ -70,7 +70,7 @@ class Status(PipelineStatus):
         self.session_s = self.world.network.physics.now_s
         super().note_start()
 
-    def note_error(self, error: Exception) -> None:
+    def note_error(self, error: BaseException) -> None:
         self.session_s = self.world.network.physics.now_s
         self.world.network.trace.add(f"ERROR {type(error).__name__}: {error}")
         super().note_error(error)
@@ -181,7 +181,9 @@ class Endpoint:
     def recorded(self, app_id: str, position: Position) -> None:
         """Judge what has come when progress is recorded: it must be everything up to there."""
         items, self._early = self._early, []
-        later = [item for item in items if isinstance(item, Change) and item.version > position.version]
+        later: list[Change | Announced] = [
+            item for item in items if isinstance(item, Change) and item.version > position.version
+        ]
         known = [item for item in items if item not in later]
         self.judge.see(Transaction(app_id, known, position), self.network.physics.now_s)
         self._early = later + self._early

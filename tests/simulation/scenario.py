@@ -1,4 +1,4 @@
-"""What happens in a run: drawn from a seed, as elements that can be left out one by one.
+"""The events of a run: drawn from a seed, as elements that can be left out one by one.
 
 Everything that the world does to the pipeline is an element with a name: `c4` is a commit, `x1` the death of a process,
 `o2` an operator's order, `lose` a kind of fault of requests. `Scenario.without` leaves elements out, and the others

@@ -111,7 +111,7 @@ class SimulatedTable:
         if self.broken:
             return
         version = self.latest
-        actions = [protocol(3, ["deletionVectors"]), self._metadata(), *self._adds()]
+        actions = [protocol(3, ["deletionVectors"]), self._metadata(), *(self._add(name) for name in self._files)]
         with tempfile.TemporaryDirectory() as folder:
             data = checkpoint(Path(folder) / "checkpoint", *actions).read_bytes()
         self._put(f"_delta_log/{version:020d}.checkpoint.parquet", data)
@@ -270,9 +270,6 @@ class SimulatedTable:
         ]
         schema = json.dumps({"type": "struct", "fields": fields})
         return metadata(schema, table_id=self.table_id, **{_FEED: str(self.feed).lower()})
-
-    def _adds(self) -> list[dict[str, Any]]:
-        return [self._add(name) for name in self._files]
 
     def _add(self, name: str, *, data_change: bool = True) -> dict[str, Any]:
         file = self._files[name]

@@ -36,7 +36,7 @@ from tests.simulation.broker import Broker, SimulatedCluster, SimulatedProducer,
 from tests.simulation.bucket import Objects, SimulatedBucket
 from tests.simulation.network import Fault, Network, Trace
 from tests.simulation.oracle import Judge, Transaction, Violation, Witness, check_error, read_file, read_progress
-from tests.simulation.physics import PROCESS, Physics, Process, Stuck
+from tests.simulation.physics import PROCESS, Physics, Process, Stuck, settle
 from tests.simulation.processes import LAKE, PIPELINE, Daemon, Endpoint, LinesSink, Status, WatchedSink
 from tests.simulation.scenario import Element, Scenario
 from tests.simulation.table import SimulatedTable
@@ -50,7 +50,7 @@ _PATIENCE_S: Final = 2400.0  # longer than a pipeline pauses before it begins ag
 
 
 class Outcome:
-    """How a run ended. `violation`: None if every invariant held."""
+    """The end of a run. `violation`: None if every invariant held."""
 
     def __init__(self, world: "World", violation: Violation | None) -> None:
         self.scenario = world.scenario
@@ -62,8 +62,8 @@ class Outcome:
         self.virtual_s = world.physics.now_s
 
 
-class World:
-    """Everything of one run."""
+class Judged:
+    """The table, the servers and the judge of one run, and the settings of its pipeline."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -71,7 +71,6 @@ class World:
         self.trace = Trace(self.physics)
         chance = random.Random(f"network {scenario.seed}")
         self.network = Network(self.physics, self.trace, chance, scenario.rates, scenario.calm_s)
-        self.network.on_send = self._sent
         self.objects = Objects(self.network, scenario.page)
         self.objects.on_put = self._put
         self.chance = random.Random(f"world {scenario.seed}")
@@ -82,13 +81,7 @@ class World:
         self.kept_order: Any = None
         self.violation: Violation | None = None
         self.errors: list[str] = []
-        self.daemons: list[Daemon] = []
-        self._tasks: dict[Process, Any] = {}
-        self._doomed: dict[Process, int] = {}
         self._failed = self.physics.loop.create_future()
-        self._settled: list[Exception] = []
-        self._is_mended = False
-        self._helped_s = scenario.calm_s
         self._kinds: set[str] = {each.what for each in scenario.elements}
 
     @property
@@ -163,6 +156,49 @@ class World:
             return "kafka", {**options, "boundary": self.scenario.settings["boundary"]}
         return "files", {"path": f"{LAKE}/out"}
 
+    def _put(self, key: str, data: bytes, attributes: Mapping[str, str]) -> None:
+        """Judge what an object makes visible."""
+        if key.startswith("out/") and (found := read_file(key.removeprefix("out/"), data, attributes)) is not None:
+            self.see(found)
+        if key.startswith("state/_delta_log/0") and key.endswith(".json"):
+            with suppress(json.JSONDecodeError, UnicodeDecodeError):
+                for app_id, position in read_progress(data).items():
+                    self.judged(partial(self.endpoint.recorded, app_id, position))
+
+    def _committed(self, topics: Mapping[str, Any]) -> None:
+        """Judge a transaction of the broker: rows without progress are half of one."""
+        for transaction in read_transaction(topics, _TOPIC):
+            if transaction.app_id:
+                self.see(transaction)
+            elif transaction.items:
+                self._fail(Violation(1, "a transaction has rows and no progress"))
+
+    def see(self, transaction: Transaction) -> None:
+        """Show the judge a transaction that has become visible."""
+        self.trace.add(f"VISIBLE {transaction.app_id}: {len(transaction.items)} items up to {transaction.after}")
+        self.judged(lambda: self.judge.see(transaction, self.physics.now_s))
+
+    def _fail(self, violation: Violation) -> None:
+        if self.violation is None:
+            self.violation = violation
+            self.trace.add(f"VIOLATION {violation}")
+            if not self._failed.done():
+                self._failed.set_result(None)
+
+
+class World(Judged):
+    """Everything of one run: processes begin and die, the table is written, an operator acts."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        super().__init__(scenario)
+        self.network.on_send = self._sent
+        self.daemons: list[Daemon] = []
+        self._tasks: dict[Process, Any] = {}
+        self._doomed: dict[Process, int] = {}
+        self._settled: list[Exception] = []
+        self._is_mended = False
+        self._helped_s = scenario.calm_s
+
     async def run(self) -> Outcome:
         """Run until everything is delivered, or an invariant does not hold."""
         for element in self.scenario.elements:
@@ -182,7 +218,7 @@ class World:
         ending.cancel()
         for daemon in self.daemons:
             self._kill(daemon)
-        await _settle(self._tasks.values())
+        await settle(self._tasks.values())
         return Outcome(self, self.violation)
 
     async def _to_the_end(self) -> None:
@@ -315,7 +351,7 @@ class World:
         daemon = Daemon(self, Process(name))
         self.daemons.append(daemon)
         task = self._tasks[daemon.process] = self._spawn(daemon.process, daemon.run())
-        task.add_done_callback(lambda _: daemon.process.dead or self.network.kill(daemon.process))
+        task.add_done_callback(lambda _: self.network.kill(daemon.process))
 
     def _spawn(self, process: Process, work: Any) -> Any:
         context = copy_context()
@@ -344,43 +380,6 @@ class World:
             self.trace.add(f"DEATH of {daemon.process.name}")
             self.network.kill(daemon.process)
             self._tasks[daemon.process].cancel()
-
-    def _put(self, key: str, data: bytes, attributes: Mapping[str, str]) -> None:
-        """Judge what an object makes visible."""
-        if key.startswith("out/") and (found := read_file(key.removeprefix("out/"), data, attributes)) is not None:
-            self.see(found)
-        if key.startswith("state/_delta_log/0") and key.endswith(".json"):
-            with suppress(json.JSONDecodeError, UnicodeDecodeError):
-                for app_id, position in read_progress(data).items():
-                    self.judged(partial(self.endpoint.recorded, app_id, position))
-
-    def _committed(self, topics: Mapping[str, Any]) -> None:
-        """Judge a transaction of the broker: rows without progress are half of one."""
-        for transaction in read_transaction(topics, _TOPIC):
-            if transaction.app_id:
-                self.see(transaction)
-            elif transaction.items:
-                self._fail(Violation(1, "a transaction has rows and no progress"))
-
-    def see(self, transaction: Transaction) -> None:
-        """Show the judge a transaction that has become visible."""
-        self.trace.add(f"VISIBLE {transaction.app_id}: {len(transaction.items)} items up to {transaction.after}")
-        self.judged(lambda: self.judge.see(transaction, self.physics.now_s))
-
-    def _fail(self, violation: Violation) -> None:
-        if self.violation is None:
-            self.violation = violation
-            self.trace.add(f"VIOLATION {violation}")
-            if not self._failed.done():
-                self._failed.set_result(None)
-
-
-async def _settle(tasks: Any) -> None:
-    for _ in range(100_000):
-        if all(task.done() for task in tasks):
-            return
-        await anyio.sleep(0.01)
-    raise AssertionError("a dead process does not end")
 
 
 def run(scenario: Scenario) -> Outcome:
