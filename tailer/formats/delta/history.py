@@ -10,7 +10,7 @@ state: those that set protocol and metadata, and those with a version checksum.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -78,16 +78,12 @@ class TableHistory:
         state = await self.state(listing, version)
         if not has_commit(listing, version):
             return state
-        try:
-            commit = await self._commit_of(listing, version)
-        except LogCorrupt:
-            # A checkpoint says all that a damaged commit would, except its time inside.
-            if has_in_commit_timestamps(state.metadata.configuration):
-                raise
-            return state
-        if commit.info is None or commit.info.in_commit_timestamp is None:
-            return state
-        return replace(state, timestamp_ms=commit.info.in_commit_timestamp)
+        # A checkpoint says all that a damaged commit would, except the time inside of it.
+        with nullcontext() if has_in_commit_timestamps(state.metadata.configuration) else suppress(LogCorrupt):
+            info = (await self._commit_of(listing, version)).info
+            if info is not None and info.in_commit_timestamp is not None:
+                return replace(state, timestamp_ms=info.in_commit_timestamp)
+        return state
 
     async def state_before(self, listing: LogListing, version: int) -> tuple[Snapshot | None, bool]:
         """Return the state to which the commit of `version` applies (None for the table's first commit).
