@@ -67,7 +67,8 @@ class Scenario:
             for kind in _REQUEST_FAULTS
             if not is_fair and chance.random() < (0.15 if kind is Fault.STALE else 0.4)
         }
-        elements = [*_commits(chance, calm), *([] if is_fair else _misfortunes(chance, calm))]
+        commits = _commits(chance, calm)
+        elements = [*commits, *([] if is_fair else _misfortunes(chance, calm, commits))]
         settings = {
             "max_rows": chance.choice((1, 5, 20, 1000)),
             "max_versions": chance.choice((1, 3, 1000)),
@@ -90,19 +91,25 @@ def _commits(chance: random.Random, calm: float) -> list[Element]:
     return found
 
 
-def _misfortunes(chance: random.Random, calm: float) -> list[Element]:
-    """Draw deaths, second processes, orders of operators, and what happens to the table beside commits."""
+def _misfortunes(chance: random.Random, calm: float, commits: list[Element]) -> list[Element]:
+    """Draw deaths, second processes, orders of operators, and what happens to the table beside commits.
+
+    Most of them come soon after a commit, when there is something to deliver.
+    """
     found: list[Element] = []
+
+    def moment() -> float:
+        soon = chance.choice(commits).at_s + chance.choice((0.1, 1.0, 10.0)) * chance.random()
+        return soon if chance.random() < 0.7 else chance.uniform(0, calm)
 
     def add(letter: str, odds: float, most: int, *what: str) -> None:
         if chance.random() < odds:
             found.extend(
-                Element(f"{letter}{number}", chance.uniform(0, calm), chance.choice(what))
-                for number in range(chance.randint(1, most))
+                Element(f"{letter}{number}", moment(), chance.choice(what)) for number in range(chance.randint(1, most))
             )
 
     add("x", 0.6, 4, "crash")
-    add("r", 0.3, 2, "rival")
+    add("r", 0.4, 2, "rival")
     add("k", 0.2, 2, "skew")
     add("s", 0.3, 2, "schema")
     add("l", 0.15, 1, "clean")
