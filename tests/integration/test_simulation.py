@@ -8,6 +8,7 @@ from typing import Final
 
 import pytest
 
+from tests.simulation.planted import PLANTED
 from tests.simulation.scenario import SINKS, Scenario
 from tests.simulation.shrink import command
 from tests.simulation.world import Outcome, run
@@ -62,3 +63,8 @@ def test_a_run_without_an_element_keeps_the_others() -> None:
     scenario = Scenario.of(3)
     name = scenario.elements[0].name
     assert scenario.without(name).elements == scenario.elements[1:]
+
+
+def test_planted_faults_fit_the_code() -> None:
+    others = [name for name, (_, each) in PLANTED.items() if (ROOT / each.file).read_text().count(each.old) != 1]
+    assert not others, "plant these in the code as it is now"
