@@ -1,8 +1,10 @@
 """Seeds of the simulation on every landing, and what makes them worth anything: a run is the same every time."""
 
+import gc
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +19,17 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 SEEDS: Final = 300
 AT_ONCE: Final = 25
 NIGHTLY: Final = 10_000
+
+
+# A process that dies closes none of its files.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """Drop what is left of processes that died."""
+    yield
+    gc.collect()
 
 
 def check(outcome: Outcome) -> None:
