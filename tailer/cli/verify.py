@@ -28,7 +28,7 @@ __all__ = ["command"]
 
 DIFFERS: Final = 5  # the exit code
 FORMAT: Final = 1  # of the JSON; it grows when a field gets another meaning or goes away
-_REMEDY: Final = 'A sink of kind "sql" can be verified.'
+_REMEDY: Final = 'A sink of kind "sql" can be verified, and one of kind "delta" with mode = "mirror".'
 
 
 @click.command("verify")

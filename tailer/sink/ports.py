@@ -110,7 +110,9 @@ class MirrorRepair(Protocol):
         ...
 
     def commit(self) -> bool:
-        """Replace the rows. Return False, and change nothing, if the mirror's pipeline has committed since it was read.
+        """Replace the rows. Return False, and change nothing, if the mirror has gone on since it was read.
+
+        Its pipeline has committed then, or somebody else, if the destination cannot tell them apart.
 
         Raises `SinkUnavailable`, `SinkRejected` (nothing was changed) or `CommitUnknown`.
         """

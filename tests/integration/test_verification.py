@@ -258,7 +258,7 @@ def test_other_sinks_are_refused_by_name(tmp_path: Path, sink: str, kind: str) -
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines() == [
         f"error: orders: its sink, of kind {kind}, keeps no mirror of the table",
-        'hint: A sink of kind "sql" can be verified.',
+        'hint: A sink of kind "sql" can be verified, and one of kind "delta" with mode = "mirror".',
     ]
 
 

@@ -89,6 +89,7 @@ OWN: Final = "tailer_sinks"
 SINKS: Final = (
     (f"{OWN}", "tailer.config.options", ""),
     (f"{OWN}.fixed_path {OWN}.stores", PORTS, ""),
+    (f"{OWN}.comparable_json", PORTS, "msgspec pyarrow"),
     (f"{OWN}.encoding.terminal", f"{OWN}.encoding.* tailer.errors tailer.events", "pyarrow rich"),
     (f"{OWN}.encoding.avro.registry", "tailer.errors", "httpx2 msgspec"),
     (
@@ -104,6 +105,11 @@ SINKS: Final = (
         f"{OWN}.delta.mirror.changes",
         f"{OWN}.delta.mirror.columns {OWN}.delta.spool tailer.changelog.spill.* {PORTS}",
         "duckdb pyarrow",
+    ),
+    (
+        f"{OWN}.delta.mirror.verified_rows {OWN}.delta.mirror.repair",
+        f"{OWN}.comparable_json {OWN}.encoding.* {OWN}.delta.* tailer.changelog.spill.* {PORTS}",
+        "pyarrow",
     ),
     (
         f"{OWN}.delta {OWN}.delta.*",
@@ -133,7 +139,7 @@ SINKS: Final = (
     (f"{OWN}.sql.databases.postgresql", f"{OWN}.sql.* {OWN}.encoding.* {PORTS}", "psycopg pyarrow"),
     (
         f"{OWN}.sql {OWN}.sql.*",
-        f"{OWN} {OWN}.sql.* {OWN}.encoding.* tailer.schema.exact_types {PORTS}",
+        f"{OWN} {OWN}.comparable_json {OWN}.sql.* {OWN}.encoding.* tailer.schema.exact_types {PORTS}",
         "anyio msgspec pyarrow",
     ),
     (f"{OWN}.stdout", f"{OWN} {OWN}.encoding.* {PORTS}", "anyio msgspec rich"),

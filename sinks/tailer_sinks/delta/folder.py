@@ -13,7 +13,7 @@ from tailer.errors import SinkError, SinkRejected, SinkUnavailable
 from tailer.formats.delta.folders import holds_table
 from tailer.stores.folders import CHOOSE_ANOTHER, creation_obstacle
 from tailer.stores.stores import Stores
-from tailer_sinks.delta.in_store import StoreTarget
+from tailer_sinks.delta.in_store import StoreTarget, app_ids
 from tailer_sinks.delta.target import first_line, folder_refusal, is_permanent
 
 __all__ = ["NOTE", "Login", "TargetFolder"]
@@ -89,6 +89,17 @@ class TargetFolder:
             return self._store.commit_ids(after, last)
         commits = table.history(last - after) if last > after else []
         return {str(each.get(key)) for each in commits for key in ("txnId", NOTE)}
+
+    def transactions(self, version: int) -> list[str]:
+        """Return the app ids of the `txn` actions in the commit of a version."""
+        name = f"_delta_log/{version:020d}.json"
+        if self._store is not None:
+            return self._store.transactions(name)
+        try:
+            with (Path(self._path) / name).open("rb") as commit:
+                return app_ids(commit)
+        except OSError as error:
+            raise self.failure(error) from error
 
     def check_free(self, adopt: bool) -> None:
         """Refuse to create a table in a folder with foreign files."""

@@ -6,7 +6,7 @@ the same error as everywhere.
 """
 
 import json
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -18,7 +18,7 @@ from tailer.stores.port import OpenObject
 from tailer.stores.stores import Stores
 from tailer_sinks.stores import store_errors
 
-__all__ = ["StoreTarget"]
+__all__ = ["StoreTarget", "app_ids"]
 
 T = TypeVar("T")
 
@@ -73,6 +73,10 @@ class StoreTarget:
         names = [f"_delta_log/{version:020d}.json" for version in range(after + 1, last + 1)]
         return {each for name in names for each in self._wait(partial(self._store.scan, name, _ids))}
 
+    def transactions(self, name: str) -> list[str]:
+        """Return the app ids of the `txn` actions in the commit `name`."""
+        return self._wait(lambda: self._store.scan(name, lambda opened: app_ids(opened.file)))
+
     def refusal(self, adopt: bool) -> tuple[str, str] | None:
         """Explain why no table may be created here, and the next step. None: it may."""
         parents = self._stores.open_parents(self._location)
@@ -102,6 +106,12 @@ class StoreTarget:
 
         with store_errors(self._sink):
             return from_thread.run(shielded)
+
+
+def app_ids(commit: Iterable[bytes]) -> list[str]:
+    """Return the app ids of the `txn` actions in the lines of a commit."""
+    actions = [json.loads(line) for line in commit if b'"txn"' in line]
+    return [str(each["txn"]["appId"]) for each in actions if "txn" in each]
 
 
 def _ids(opened: OpenObject) -> set[str]:

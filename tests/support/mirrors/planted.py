@@ -14,10 +14,10 @@ from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.pipeline.verification.comparison import Verification
+from tailer.sink import Sink
 from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
-from tailer_sinks.sql.sink import SqlSink
 from tests.support.mirrors.databases import Database, DuckDbDatabase, PostgresDatabase, SqliteDatabase
 
 __all__ = ["PLANTED", "configured", "drop_primary_key", "follow", "found", "key_of", "log_of", "plant", "write"]
@@ -131,7 +131,7 @@ def log_of(path: Path) -> DeltaTableLog:
     return DeltaTableLog(LocalStore(path), allowed_roots=("/",))
 
 
-async def follow(sink: SqlSink, path: Path, last: int, policy: Policy) -> None:
+async def follow(sink: Sink, path: Path, last: int, policy: Policy) -> None:
     """Deliver a table up to version `last`."""
     start, end = Start(StartKind.EARLIEST), Start(StartKind.VERSION, last)
     await row_pipeline("orders", log_of(path), sink, LocalEngine(), TimerWake(), start, end, policy).run()

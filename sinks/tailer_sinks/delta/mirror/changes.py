@@ -100,7 +100,7 @@ class Changes:
             self._spool.add(rows)
             self._insert(pa.table(columns, names))
         except Exception as error:
-            raise self._failure(error) from error
+            raise self.failure(error) from error
 
     def reshape(self, schema: pa.Schema, after: pa.Schema, origins: Mapping[str, str]) -> None:
         """Give the rows so far, of `schema`, the columns of `after`, see `reshaped`. Raises as `add`, and `Misfit`."""
@@ -109,7 +109,7 @@ class Changes:
             for rows in former.reader(schema):
                 self._spool.add(reshaped(rows, after, origins))
         except OSError as error:
-            raise self._failure(error) from error
+            raise self.failure(error) from error
         finally:
             former.close()
 
@@ -124,7 +124,7 @@ class Changes:
             query = "SELECT change, min(version), count(*) FROM reduced GROUP BY change"
             found = {change: (version, count) for change, version, count in self._database.execute(query).fetchall()}
         except Exception as error:
-            raise self._failure(error) from error
+            raise self.failure(error) from error
         if _TWICE in found:
             raise Contradiction(found[_TWICE][0])
         self.counts = Counter({change: count for change, (_, count) in found.items() if change != _NONE})
@@ -136,7 +136,7 @@ class Changes:
         try:
             found = self._database.sql(_BOUNDS.format(bounds=ends, none=_NONE)).to_arrow_table()
         except Exception as error:
-            raise self._failure(error) from error
+            raise self.failure(error) from error
         values = [column[0] for column in found.columns]
         return list(zip(values[::2], values[1::2], strict=True))
 
@@ -150,7 +150,7 @@ class Changes:
         try:
             found = self._database.sql(_MET.format(key=self._key, none=_NONE)).to_arrow_table()
         except Exception as error:
-            raise self._failure(error) from error
+            raise self.failure(error) from error
         finally:
             self._database.unregister("there")
         return pc.is_in(places, found.column("place").combine_chunks()), Counter(found.column("change").to_pylist())
@@ -174,6 +174,13 @@ class Changes:
             self._database.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+    def failure(self, error: Exception) -> TailerError:
+        """Make our error from one of the database, or of the system."""
+        if isinstance(error, TailerError):
+            return error
+        text = str(error).partition("\n")[0]
+        return SinkUnavailable(self._name, f"the changes of a transaction cannot wait in TMPDIR: {text}")
 
     @property
     def _key(self) -> str:
@@ -208,9 +215,3 @@ class Changes:
             if not len(kept):
                 continue
             yield pa.RecordBatch.from_arrays([*kept.columns, changes.filter(chosen)], schema=named)
-
-    def _failure(self, error: Exception) -> TailerError:
-        if isinstance(error, TailerError):
-            return error
-        text = str(error).partition("\n")[0]
-        return SinkUnavailable(self._name, f"the changes of a transaction cannot wait in TMPDIR: {text}")

@@ -1,7 +1,7 @@
 """The mirror for the pipeline; the package's docstring explains how it works."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 
 import pyarrow as pa
@@ -20,11 +20,12 @@ from tailer.events import (
     joined_rows,
 )
 from tailer.plan import END, SNAPSHOT_TASKS, Position
-from tailer.sink import Demands, Progress, Sink, SinkTransaction, pipeline_of
+from tailer.sink import Demands, MirrorRows, Progress, Sink, SinkTransaction, pipeline_of
 from tailer.stores.stores import Stores
 from tailer_sinks.delta.mirror.changes import DELETE, UPDATE, Changes, Contradiction
 from tailer_sinks.delta.mirror.columns import RESNAPSHOT, difference, key_in, only_adds, origins_of
 from tailer_sinks.delta.mirror.table import MirrorTable, contradiction
+from tailer_sinks.delta.mirror.verified_rows import DeltaMirrorRows
 from tailer_sinks.delta.options import Options
 from tailer_sinks.delta.schema import partition_refusal
 from tailer_sinks.delta.table import Anchor
@@ -109,6 +110,19 @@ class DeltaMirror(Sink):
             yield transaction
         finally:
             transaction.close()
+
+    def open_mirror(self, pipeline: str) -> AbstractAsyncContextManager[MirrorRows]:
+        """See `Sink.open_mirror`. The state is a version of the table."""
+        return self._mirror_rows(pipeline)
+
+    @asynccontextmanager
+    async def _mirror_rows(self, pipeline: str) -> AsyncIterator[MirrorRows]:
+        anchor = await to_thread.run_sync(self._table.current, pipeline)
+        rows = DeltaMirrorRows(self._table, anchor, self._key)
+        try:
+            yield rows
+        finally:
+            rows.close()
 
     async def aclose(self) -> None:
         """Do nothing: no resources are held between transactions."""

@@ -27,7 +27,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tailer.errors import SinkRejected, SinkUnavailable
 from tailer.plan import Position
-from tailer.sink import backfilled_app_id, pipeline_of
+from tailer.sink import app_id_of, backfilled_app_id, pipeline_of
 from tailer_sinks.delta.mirror.changes import CHANGE, DELETE, INSERT, UPDATE, Changes
 from tailer_sinks.delta.mirror.columns import RESNAPSHOT, reshaped, table_schema
 from tailer_sinks.delta.schema import maps_columns, measured, partition_problems
@@ -37,7 +37,7 @@ from tailer_sinks.delta.target import MIRROR, delivered_name, table_refusal
 from tailer_sinks.delta.txns import position_in
 from tailer_sinks.delta.variants import rows_schema_of
 from tailer_sinks.delta.writes import writing
-from tailer_sinks.encoding.typed import Misfit
+from tailer_sinks.encoding.typed import Misfit, conform
 
 __all__ = ["MirrorTable", "contradiction"]
 
@@ -152,13 +152,17 @@ class MirrorTable(TargetTable):
         key: Sequence[str],
         origins: Mapping[str, str] | None,
         notes: Sequence[str],
+        *,
+        exact: bool = True,
     ) -> None:
         """Commit reduced `changes` and `position`. Raises as `TargetTable.append`.
 
         `origins`: the name in the table of each column that it has; None: columns may be new, and all others stay.
+        `exact`: False, if the table may have a changed key twice, or rows without a key: all these are replaced.
         """
-        if origins is not None or (changes.counts and self._merge_bytes(anchor, changes, key) > _MERGE_BYTES):
-            self._rewrite(anchor, position, changes, key, origins, notes)
+        is_large = bool(changes.counts) and self._merge_bytes(anchor, changes, key) > _MERGE_BYTES
+        if origins is not None or is_large or not exact:
+            self._rewrite(anchor, position, changes, key, origins, notes, exact=exact)
             return
 
         def write(at: Anchor, commit: CommitProperties) -> None:
@@ -176,6 +180,53 @@ class MirrorTable(TargetTable):
             )
 
         self._commit(anchor, position, write, notes)
+
+    def current(self, pipeline: str) -> Anchor:
+        """Return the newest state of the mirror of `pipeline`, with its progress. Raises `SinkError`."""
+        login = self.folder.login()
+        table = self.folder.open(login)
+        app_id = None
+        if table is not None:
+            with self.folder.reading():
+                self.check_target(table, app_id_of(pipeline, ""))
+            app_id = self._last_stream(table, pipeline)
+        if table is None or app_id is None:
+            remedy = "Wait until its pipeline has delivered one: see `tailer status`."
+            self.folder.reject(f"the table {self.path} has no version yet", remedy)
+        with self.folder.reading():
+            self.check_target(table, app_id)
+            position = position_in(table, app_id)
+        columns = table.metadata().partition_columns
+        return Anchor(app_id, position, rows_schema_of(table.schema()), columns, table, table.version(), login=login)
+
+    def is_newest(self, anchor: Anchor) -> bool:
+        """Return whether nobody has committed since `anchor`. Raises `SinkError`."""
+        table = self.folder.open(self.folder.login())
+        return table is not None and table.version() == anchor.version
+
+    def rows(self, anchor: Anchor, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the table, or some of its columns, in batches of few rows. Raises `SinkError`."""
+        table = self._renewed(anchor).table
+        assert table is not None
+        types = rows_schema_of(table.schema())
+        schema = types if columns is None else pa.schema([types.field(each) for each in columns])
+        try:
+            scanner = table.to_pyarrow_dataset().scanner(
+                columns=schema.names, batch_size=_READ_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False
+            )
+            for batch in scanner.to_batches():
+                yield conform(batch, schema)
+        except Exception as error:
+            raise self.folder.failure(error) from error
+
+    def _last_stream(self, table: DeltaTable, pipeline: str) -> str | None:
+        """Return the app id under which `pipeline` has committed last: its table may have had several ids."""
+        for version in range(table.version(), -1, -1):
+            for each in self.folder.transactions(version):
+                app_id = backfilled_app_id(each) or each
+                if pipeline_of(app_id) == pipeline and each != delivered_name(pipeline):
+                    return app_id
+        return None
 
     def take_over(self, app_id: str, former: str, position: Position) -> bool:
         """Commit `position` for `app_id`, if that is later, and the table has it as the progress of `former`.
@@ -212,18 +263,23 @@ class MirrorTable(TargetTable):
         key: Sequence[str],
         origins: Mapping[str, str] | None,
         notes: Sequence[str],
+        *,
+        exact: bool,
     ) -> None:
         """Commit the rows of the table that do not change, and those that do, in place of all rows."""
-        at, kept, met = self._renewed(anchor), Spool(), Counter[int]()
+        kept, met = Spool(), Counter[int]()
         try:
-            for there in self._all_rows(at):
+            for there in self.rows(anchor):
                 names = {each: each for each in there.schema.names} if origins is None else origins
                 rows = reshaped(there, anchor.schema, names)
-                changed, kinds = changes.met([rows.column(column) for column in key])
+                keys = [rows.column(column) for column in key]
+                changed, kinds = changes.met(keys)
                 met += kinds
+                for column in () if exact else keys:
+                    changed = pc.or_(changed, column.is_null())
                 kept.add(rows.filter(pc.invert(changed)))
             for kind, count in ((INSERT, 0), (UPDATE, changes.counts[UPDATE]), (DELETE, changes.counts[DELETE])):
-                if met[kind] != count:
+                if exact and met[kind] != count:
                     raise self._key_error(position, _PRESENT if kind == INSERT else _ABSENT)
 
             def rows_after() -> pa.RecordBatchReader:
@@ -237,17 +293,6 @@ class MirrorTable(TargetTable):
             raise SinkUnavailable(self.name, f"no room for the rows in TMPDIR: {error}") from error
         finally:
             kept.close()
-
-    def _all_rows(self, at: Anchor) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the table, in batches of few rows."""
-        assert at.table is not None
-        try:
-            rows = at.table.to_pyarrow_dataset()
-            yield from rows.scanner(
-                batch_size=_READ_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False
-            ).to_batches()
-        except Exception as error:
-            raise self.folder.failure(error) from error
 
     def _commit(
         self,

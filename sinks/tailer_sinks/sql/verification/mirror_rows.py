@@ -12,13 +12,13 @@ import pyarrow as pa
 
 from tailer.errors import SinkRejected
 from tailer.events import METADATA_FIELDS
+from tailer_sinks.comparable_json import comparable_json
 from tailer_sinks.sql.append import ROW, TABLE_ID, TASK, ChangeLog
 from tailer_sinks.sql.databases.dialect import Connection, column_list, quoted
 from tailer_sinks.sql.databases.texts import holds_json
 from tailer_sinks.sql.segments import create_waiting
 from tailer_sinks.sql.stream import Stream
 from tailer_sinks.sql.target import Target
-from tailer_sinks.sql.verification.comparable_json import comparable_json
 from tailer_sinks.sql.verification.folded_log import fold_of
 from tailer_sinks.sql.verification.repair import MirrorState, SqlRepair, conformed
 

@@ -8,16 +8,16 @@ were integers before they were widened.
 import json
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 
 from tailer.events import is_struct, is_variant
-from tailer_sinks.sql.databases.texts import TEXT
 
 __all__ = ["comparable_json"]
 
+_TEXT: Final = pa.large_string()
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -39,7 +39,7 @@ def comparable_json(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
             return text
         return _encode(_comparable(kind, value)).decode()
 
-    return lambda texts: pa.array([convert(text) for text in texts.to_pylist()], TEXT)
+    return lambda texts: pa.array([convert(text) for text in texts.to_pylist()], _TEXT)
 
 
 def _comparable(kind: pa.DataType, value: Any) -> Any:

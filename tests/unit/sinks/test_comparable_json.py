@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from tailer_sinks.sql.verification.comparable_json import comparable_json
+from tailer_sinks.comparable_json import comparable_json
 
 STRUCT = pa.struct([("a", pa.int64()), ("b", pa.float64()), ("c", pa.struct([("d", pa.string())]))])
 MAP = pa.map_(pa.int64(), pa.string())

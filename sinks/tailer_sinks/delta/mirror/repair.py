@@ -1,0 +1,135 @@
+"""The repair of a mirror: rows that are replaced by those of the source, in one commit.
+
+The commit is made on top of the version of the table that was compared, and fails if there is any other one since, so
+it replaces just the rows that were found. It has the progress that the table has already. It is a MERGE, as those of
+the pipeline, unless the table has a key twice, or without a value: then all rows are written again, without these.
+"""
+
+import shutil
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.changelog.spill.directory import scratch_folder
+from tailer.changelog.spill.scratch_database import open_database
+from tailer.errors import SinkFenced, SinkRejected, SinkUnavailable
+from tailer_sinks.delta.mirror.changes import Changes, Contradiction
+from tailer_sinks.delta.mirror.columns import RESNAPSHOT
+from tailer_sinks.delta.mirror.table import MirrorTable
+from tailer_sinks.delta.schema import partition_refusal
+from tailer_sinks.delta.table import Anchor
+from tailer_sinks.encoding.typed import conform
+
+__all__ = ["DeltaRepair"]
+
+_Convert = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+_FIND: Final = "SELECT place, number FROM given JOIN removed ON {equal} ORDER BY place"
+
+
+class DeltaRepair:
+    """A `tailer.sink.MirrorRepair` of the mirror that was read as `anchor`. `key`: its columns that identify a row.
+
+    `conformed` gives rows of the source the types of the table, and `as_texts` turns rows into what is compared.
+    """
+
+    def __init__(
+        self, table: MirrorTable, anchor: Anchor, key: tuple[str, ...], conformed: _Convert, as_texts: _Convert
+    ) -> None:
+        self._table = table
+        self._anchor = anchor
+        self._key = key
+        self._conformed = conformed
+        self._as_texts = as_texts
+        self._changes = Changes(table.name)
+        self._names = [f"key_{at}" for at in range(len(key))]
+        self._folder = str(scratch_folder())
+        self._database = open_database(self._folder)
+        columns = ", ".join(f"{each} VARCHAR" for each in self._names)
+        self._query(f"CREATE TABLE removed (number BIGINT, {columns})")
+        self._count = 0
+
+    def remove(self, keys: pa.RecordBatch) -> None:
+        """See `MirrorRepair.remove`."""
+        numbers = pa.array(range(self._count, self._count + len(keys)), pa.int64())
+        rows = pa.table([numbers, *keys.columns], ["number", *self._names])
+        self._query("INSERT INTO removed SELECT * FROM given", rows)
+        self._count += len(keys)
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """See `MirrorRepair.add`."""
+        kept = self._conformed(rows)
+        nulls = [column for column in self._key if kept.column(column).null_count]
+        if nulls:
+            reason = f"the key column {nulls[0]} is null in the source"
+            raise SinkRejected(self._table.name, reason, "Set key to columns that are never null.")
+        if (refusal := partition_refusal(kept, self._anchor.partition_by)) is not None:
+            raise SinkRejected(self._table.name, refusal, "Partition the target by another column.")
+        self._take(kept, kept, inserted=True)
+
+    def commit(self) -> bool:
+        """See `MirrorRepair.commit`. Return False, too, if anybody else has changed the table since it was read."""
+        table, anchor = self._table, self._anchor
+        assert anchor.expected is not None
+        try:
+            exact = self._find_removed()
+            self._changes.reduce()
+            table.apply(anchor, anchor.expected, self._changes, self._key, None, (), exact=exact)
+        except Contradiction as twice:
+            reason = f"the source has a key twice; the key of {table.path} is {', '.join(self._key)}"
+            remedy = f"Set key to columns whose values are unique. {RESNAPSHOT}"
+            raise SinkRejected(table.name, reason, remedy) from twice
+        except SinkFenced:
+            return False
+        except SinkUnavailable:
+            if table.is_newest(anchor):
+                raise
+            return False
+        return True
+
+    def close(self) -> None:
+        """Release memory and files."""
+        self._changes.close()
+        self._database.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _find_removed(self) -> bool:
+        """Delete the removed keys that the table has. Return whether it has each of them once, with a value."""
+        exact, found = True, bytearray(self._count)
+        equal = " AND ".join(f"given.{each} IS NOT DISTINCT FROM removed.{each}" for each in self._names)
+        for keys in self._table.rows(self._anchor, self._key):
+            places = pa.array(range(len(keys)), pa.int64())
+            texts = pa.table([places, *self._as_texts(keys).columns], ["place", *self._names])
+            first: list[int] = []
+            for place, number in self._query(_FIND.format(equal=equal), texts):
+                if not found[number]:
+                    first.append(place)
+                exact, found[number] = exact and not found[number], 1
+            rows = keys.take(pa.array(first, pa.int64()))
+            if any(column.null_count for column in rows.columns):
+                exact = False
+                rows = rows.filter(_all_valid(rows))
+            if len(rows):
+                self._take(conform(rows, self._anchor.schema), rows, inserted=False)
+        return exact
+
+    def _query(self, statement: str, given: pa.Table | None = None) -> list[tuple[Any, ...]]:
+        if given is not None:
+            self._database.register("given", given)
+        try:
+            return self._database.execute(statement).fetchall()
+        except Exception as error:
+            raise self._changes.failure(error) from error
+
+    def _take(self, rows: pa.RecordBatch, keys: pa.RecordBatch, *, inserted: bool) -> None:
+        version = pa.repeat(pa.scalar(0, pa.int64()), len(rows))
+        self._changes.add(rows, [keys.column(each) for each in self._key], version, inserted=inserted)
+
+
+def _all_valid(rows: pa.RecordBatch) -> pa.Array:
+    valid = rows.column(0).is_valid()
+    for column in rows.columns[1:]:
+        valid = pc.and_(valid, column.is_valid())
+    return valid

@@ -1,0 +1,105 @@
+"""The rows of a mirror, and rows of the source as it would hold them, to compare the two.
+
+A version of a Delta table stays as it is, so the pipeline may go on meanwhile. Both sides have the types of the table,
+and the same texts for the same values.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.errors import SinkRejected
+from tailer.events import is_variant
+from tailer_sinks.comparable_json import comparable_json
+from tailer_sinks.delta.mirror.columns import difference, key_in, table_schema
+from tailer_sinks.delta.mirror.repair import DeltaRepair
+from tailer_sinks.delta.mirror.table import MirrorTable
+from tailer_sinks.delta.table import Anchor
+from tailer_sinks.encoding.columns import TEXT, NoText, whole, writer_for
+from tailer_sinks.encoding.typed import Misfit, conform
+
+__all__ = ["DeltaMirrorRows"]
+
+_LEAVE_OUT: Final = "Leave the column out with select."
+
+
+class DeltaMirrorRows:
+    """A `tailer.sink.MirrorRows` of the state `anchor` of a table. `configured`: the key in the configuration."""
+
+    def __init__(self, table: MirrorTable, anchor: Anchor, configured: Sequence[str]) -> None:
+        assert anchor.expected is not None
+        self.app_id = anchor.app_id
+        self.version = anchor.expected.version
+        self.columns = tuple(anchor.schema.names)
+        self.key = key_in(table.name, table.path, anchor.schema, configured)
+        self._table = table
+        self._anchor = anchor
+        self._repair: DeltaRepair | None = None
+        self._texts = {each.name: _texts(each.type) for each in anchor.schema}
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """See `MirrorRows.rows`."""
+        for rows in self._table.rows(self._anchor):
+            yield self._as_texts(rows)
+
+    def deleted_rows(self) -> Iterator[pa.RecordBatch]:
+        """Yield nothing: a mirror has no deleted rows."""
+        return iter(())
+
+    def as_stored(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """See `MirrorRows.as_stored`. Raises `SinkRejected` also where a column has another type in the table."""
+        yield self._as_texts(self._conformed(rows))
+
+    def stored_keys(self, rows: pa.RecordBatch) -> pa.Table:
+        """See `MirrorRows.stored_keys`."""
+        return pa.Table.from_batches([self._as_texts(self._conformed(rows).select(self.key))])
+
+    def begin_repair(self) -> DeltaRepair:
+        """See `MirrorRows.begin_repair`."""
+        self._repair = DeltaRepair(self._table, self._anchor, self.key, self._conformed, self._as_texts)
+        return self._repair
+
+    def close(self) -> None:
+        """Release what a repair holds."""
+        if self._repair is not None:
+            self._repair.close()
+
+    def _conformed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        name, path, schema = self._table.name, self._table.path, self._anchor.schema
+        if (refusal := difference(name, path, schema, table_schema(name, rows.schema))) is not None:
+            raise refusal
+        try:
+            return conform(rows, schema)
+        except Misfit as misfit:
+            raise SinkRejected(name, str(misfit), _LEAVE_OUT) from misfit
+
+    def _as_texts(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        names = rows.schema.names
+        try:
+            return pa.record_batch([self._texts[each](rows.column(each)) for each in names], names)
+        except NoText as problem:
+            raise SinkRejected(self._table.name, str(problem), _LEAVE_OUT) from problem
+
+
+def _texts(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    """Return what turns a column of `kind` into texts, equal for equal values only: NaN equals NaN, and -0.0 not 0.0.
+
+    Maps with the same entries are equal, as nobody relies on their order.
+    """
+    if pa.types.is_string(kind):
+        return lambda column: column.cast(TEXT)
+    writer = writer_for(kind)
+    nested = is_variant(kind) or pa.types.is_nested(kind)
+    finish = comparable_json(kind) if nested else _bare
+
+    def convert(column: pa.Array) -> pa.Array:
+        texts = whole(writer(column))
+        return finish(pc.if_else(column.is_valid(), texts, pa.scalar(None, TEXT)) if column.null_count else texts)
+
+    return convert
+
+
+def _bare(texts: pa.Array) -> pa.Array:
+    return pc.utf8_trim(texts, '"')
