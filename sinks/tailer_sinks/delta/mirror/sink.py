@@ -25,7 +25,7 @@ from tailer.stores.stores import Stores
 from tailer_sinks.delta.mirror.changes import DELETE, UPDATE, Changes, Contradiction
 from tailer_sinks.delta.mirror.columns import RESNAPSHOT, difference, key_in, only_adds, origins_of
 from tailer_sinks.delta.mirror.table import MirrorTable, contradiction
-from tailer_sinks.delta.mirror.verified_rows import DeltaMirrorRows
+from tailer_sinks.delta.mirror.verified_rows import open_rows
 from tailer_sinks.delta.options import Options
 from tailer_sinks.delta.schema import partition_refusal
 from tailer_sinks.delta.table import Anchor
@@ -117,8 +117,7 @@ class DeltaMirror(Sink):
 
     @asynccontextmanager
     async def _mirror_rows(self, pipeline: str) -> AsyncIterator[MirrorRows]:
-        anchor = await to_thread.run_sync(self._table.current, pipeline)
-        rows = DeltaMirrorRows(self._table, anchor, self._key)
+        rows = await to_thread.run_sync(open_rows, self._table, pipeline, self._key)
         try:
             yield rows
         finally:

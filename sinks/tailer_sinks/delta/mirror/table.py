@@ -27,7 +27,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tailer.errors import SinkRejected, SinkUnavailable
 from tailer.plan import Position
-from tailer.sink import app_id_of, backfilled_app_id, pipeline_of
+from tailer.sink import backfilled_app_id, pipeline_of
+from tailer_sinks.delta.folder import TargetFolder
 from tailer_sinks.delta.mirror.changes import CHANGE, DELETE, INSERT, UPDATE, Changes
 from tailer_sinks.delta.mirror.columns import RESNAPSHOT, reshaped, table_schema
 from tailer_sinks.delta.schema import maps_columns, measured, partition_problems
@@ -160,7 +161,7 @@ class MirrorTable(TargetTable):
         `origins`: the name in the table of each column that it has; None: columns may be new, and all others stay.
         `exact`: False, if the table may have a changed key twice, or rows without a key: all these are replaced.
         """
-        is_large = bool(changes.counts) and self._merge_bytes(anchor, changes, key) > _MERGE_BYTES
+        is_large = bool(changes.counts) and _merge_bytes(self.folder, anchor, changes, key) > _MERGE_BYTES
         if origins is not None or is_large or not exact:
             self._rewrite(anchor, position, changes, key, origins, notes, exact=exact)
             return
@@ -180,24 +181,6 @@ class MirrorTable(TargetTable):
             )
 
         self._commit(anchor, position, write, notes)
-
-    def current(self, pipeline: str) -> Anchor:
-        """Return the newest state of the mirror of `pipeline`, with its progress. Raises `SinkError`."""
-        login = self.folder.login()
-        table = self.folder.open(login)
-        app_id = None
-        if table is not None:
-            with self.folder.reading():
-                self.check_target(table, app_id_of(pipeline, ""))
-            app_id = self._last_stream(table, pipeline)
-        if table is None or app_id is None:
-            remedy = "Wait until its pipeline has delivered one: see `tailer status`."
-            self.folder.reject(f"the table {self.path} has no version yet", remedy)
-        with self.folder.reading():
-            self.check_target(table, app_id)
-            position = position_in(table, app_id)
-        columns = table.metadata().partition_columns
-        return Anchor(app_id, position, rows_schema_of(table.schema()), columns, table, table.version(), login=login)
 
     def is_newest(self, anchor: Anchor) -> bool:
         """Return whether nobody has committed since `anchor`. Raises `SinkError`."""
@@ -219,15 +202,6 @@ class MirrorTable(TargetTable):
         except Exception as error:
             raise self.folder.failure(error) from error
 
-    def _last_stream(self, table: DeltaTable, pipeline: str) -> str | None:
-        """Return the app id under which `pipeline` has committed last: its table may have had several ids."""
-        for version in range(table.version(), -1, -1):
-            for each in self.folder.transactions(version):
-                app_id = backfilled_app_id(each) or each
-                if pipeline_of(app_id) == pipeline and each != delivered_name(pipeline):
-                    return app_id
-        return None
-
     def take_over(self, app_id: str, former: str, position: Position) -> bool:
         """Commit `position` for `app_id`, if that is later, and the table has it as the progress of `former`.
 
@@ -241,19 +215,6 @@ class MirrorTable(TargetTable):
             return False
         self.apply(anchor, position, Changes(self.name), (), None, ())
         return True
-
-    def _merge_bytes(self, anchor: Anchor, changes: Changes, key: Sequence[str]) -> int:
-        """Estimate the memory that a MERGE takes."""
-        assert anchor.table is not None
-        with self.folder.reading():
-            files = pa.table(anchor.table.get_add_actions(flatten=True))
-        for column, (least, greatest) in zip(key, changes.bounds(), strict=True):
-            files = files.filter(_may_have(files, column, least, greatest))
-        row_bytes = changes.row_bytes
-        size: int = pc.sum(files["size_bytes"]).as_py() or 0
-        rows: int = pc.sum(files["num_records"]).as_py() or 0
-        others = size * _PER_FILE_BYTE if row_bytes is None else max(rows * row_bytes, size)
-        return changes.size_bytes * _PER_CHANGED + others * _PER_OTHER + rows * _PER_OTHER_ROW
 
     def _rewrite(
         self,
@@ -365,6 +326,20 @@ def _failing(column: str, text: str) -> dict[str, str]:
     name = _quoted(column)
     number = f"CAST(concat('{text}', CAST(source.{_quoted(CHANGE)} AS VARCHAR)) AS INT)"
     return {name: f"CASE WHEN {number} = 0 THEN NULL ELSE source.{name} END"}
+
+
+def _merge_bytes(folder: TargetFolder, anchor: Anchor, changes: Changes, key: Sequence[str]) -> int:
+    """Estimate the memory that a MERGE takes."""
+    assert anchor.table is not None
+    with folder.reading():
+        files = pa.table(anchor.table.get_add_actions(flatten=True))
+    for column, (least, greatest) in zip(key, changes.bounds(), strict=True):
+        files = files.filter(_may_have(files, column, least, greatest))
+    row_bytes = changes.row_bytes
+    size: int = pc.sum(files["size_bytes"]).as_py() or 0
+    rows: int = pc.sum(files["num_records"]).as_py() or 0
+    others = size * _PER_FILE_BYTE if row_bytes is None else max(rows * row_bytes, size)
+    return changes.size_bytes * _PER_CHANGED + others * _PER_OTHER + rows * _PER_OTHER_ROW
 
 
 def _may_have(files: pa.Table, column: str, least: pa.Scalar, greatest: pa.Scalar) -> pa.ChunkedArray:

@@ -12,15 +12,20 @@ import pyarrow.compute as pc
 
 from tailer.errors import SinkRejected
 from tailer.events import is_variant
+from tailer.sink import app_id_of, backfilled_app_id, pipeline_of
 from tailer_sinks.comparable_json import comparable_json
+from tailer_sinks.delta.folder import TargetFolder
 from tailer_sinks.delta.mirror.columns import difference, key_in, table_schema
 from tailer_sinks.delta.mirror.repair import DeltaRepair
 from tailer_sinks.delta.mirror.table import MirrorTable
 from tailer_sinks.delta.table import Anchor
+from tailer_sinks.delta.target import delivered_name
+from tailer_sinks.delta.txns import position_in
+from tailer_sinks.delta.variants import rows_schema_of
 from tailer_sinks.encoding.columns import TEXT, NoText, whole, writer_for
 from tailer_sinks.encoding.typed import Misfit, conform
 
-__all__ = ["DeltaMirrorRows"]
+__all__ = ["open_rows"]
 
 _LEAVE_OUT: Final = "Leave the column out with select."
 
@@ -81,6 +86,37 @@ class DeltaMirrorRows:
             return pa.record_batch([self._texts[each](rows.column(each)) for each in names], names)
         except NoText as problem:
             raise SinkRejected(self._table.name, str(problem), _LEAVE_OUT) from problem
+
+
+def open_rows(table: MirrorTable, pipeline: str, configured: Sequence[str]) -> DeltaMirrorRows:
+    """Open the newest version of the mirror of `pipeline`. Raises as entering `Sink.open_mirror` does."""
+    folder = table.folder
+    login = folder.login()
+    found, app_id = folder.open(login), None
+    if found is not None:
+        with folder.reading():
+            table.check_target(found, app_id_of(pipeline, ""))
+        app_id = _last_stream(folder, found.version(), pipeline)
+    if found is None or app_id is None:
+        remedy = "Wait until its pipeline has delivered one: see `tailer status`."
+        folder.reject(f"the table {table.path} has no version yet", remedy)
+    with folder.reading():
+        table.check_target(found, app_id)
+        position = position_in(found, app_id)
+    schema, columns = rows_schema_of(found.schema()), found.metadata().partition_columns
+    return DeltaMirrorRows(
+        table, Anchor(app_id, position, schema, columns, found, found.version(), login=login), configured
+    )
+
+
+def _last_stream(folder: TargetFolder, newest: int, pipeline: str) -> str | None:
+    """Return the app id under which `pipeline` has committed last: its table may have had several ids."""
+    for version in range(newest, -1, -1):
+        for each in folder.transactions(version):
+            app_id = backfilled_app_id(each) or each
+            if pipeline_of(app_id) == pipeline and each != delivered_name(pipeline):
+                return app_id
+    return None
 
 
 def _texts(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
