@@ -1,11 +1,12 @@
 """SIGKILL of the real daemon while it mirrors a table into Delta: each version of the mirror is a version of the table.
 
-Updates of the history change keys. An operator orders a snapshot in between.
+The mirror is on this machine, or in S3. Updates of the history change keys. An operator orders a snapshot in between.
 """
 
 import random
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -14,8 +15,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from tailer.daemon.client import DaemonClient
+from tailer.stores.s3 import S3Options
+from tailer.stores.stores import Stores
 from tests.support.daemon.process import Daemon
 from tests.support.histories.long_history import LongHistory
+from tests.support.s3.server import S3Server
 from tests.support.waiting import until
 
 FEW_KILLS: Final = 3
@@ -27,10 +31,10 @@ pytestmark = pytest.mark.filterwarnings(r"ignore:unclosed <socket.socket fd=\d+,
 
 
 class Mirror:
-    """The mirror of a history, and the check that it is one."""
+    """The mirror of a history at `location`, which delta-rs opens with `login`, and the check that it is one."""
 
-    def __init__(self, path: Path, history: LongHistory) -> None:
-        self._path = path
+    def __init__(self, location: str, history: LongHistory, login: dict[str, str] | None = None) -> None:
+        self._open = partial(DeltaTable, location, storage_options=login)
         self._app_id = f"orders/{history.table_id}"
         self._states: list[set[int]] = []
         ids: Counter[int] = Counter()
@@ -44,7 +48,7 @@ class Mirror:
     def version(self, commit: int | None = None) -> int:
         """Check the table behind a commit, by default the newest. Return the version that it mirrors; -1: none."""
         try:
-            table = DeltaTable(self._path, commit)
+            table = self._open(commit)
         except TableNotFoundError:
             return -1
         version = table.transaction_version(self._app_id)
@@ -55,17 +59,41 @@ class Mirror:
 
     def commits(self) -> int:
         """Return the number of commits."""
-        return DeltaTable(self._path).version() + 1
+        return int(self._open().version()) + 1
+
+
+def write_config(path: Path, history: LongHistory, location: str, stores: str = "") -> None:
+    pipeline = f'[pipelines.orders]\ntable = "{history.path}"\npoll_interval_s = 0.05\n'
+    sink = f'kind = "delta"\npath = "{location}"\nmode = "mirror"\nkey = ["id"]\n'
+    path.write_text(f"{stores}{pipeline}[pipelines.orders.sink]\n{sink}")
 
 
 @pytest.mark.parametrize("kills", [FEW_KILLS, pytest.param(KILLS, marks=pytest.mark.nightly)])
 def test_every_commit_is_a_version(tmp_path: Path, started: list[Daemon], kills: int) -> None:
     history = LongHistory(tmp_path / "source", seed=7, length=COMMITS)
-    mirror = Mirror(tmp_path / "mirror", history)
-    config = tmp_path / "tailer.toml"
-    pipeline = f'[pipelines.orders]\ntable = "{history.path}"\npoll_interval_s = 0.05\n'
-    sink = f'kind = "delta"\npath = "{tmp_path / "mirror"}"\nmode = "mirror"\nkey = ["id"]\n'
-    config.write_text(f"{pipeline}[pipelines.orders.sink]\n{sink}")
+    config, location = tmp_path / "tailer.toml", str(tmp_path / "mirror")
+    write_config(config, history, location)
+    kill_again_and_again(config, history, Mirror(location, history), started, kills)
+
+
+@pytest.mark.stores
+def test_every_commit_in_s3_is_a_version(
+    tmp_path: Path, started: list[Daemon], versitygw: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in versitygw.environment.items():
+        monkeypatch.setenv(name, value)
+    history = LongHistory(tmp_path / "source", seed=8, length=COMMITS // 2)
+    bucket = f"s3://{versitygw.new_bucket()}"
+    config, location = tmp_path / "tailer.toml", f"{bucket}/mirror"
+    stores = Stores(((bucket, S3Options(endpoint=versitygw.endpoint)),))
+    store = f'[stores.lake]\nprefix = "{bucket}"\nendpoint = "{versitygw.endpoint}"\n'
+    write_config(config, history, location, store)
+    mirror = Mirror(location, history, dict(stores.delta_rs_settings(location)))
+    kill_again_and_again(config, history, mirror, started, FEW_KILLS)
+
+
+def kill_again_and_again(config: Path, history: LongHistory, mirror: Mirror, started: list[Daemon], kills: int) -> None:
+    """Kill daemons of a configuration while the history goes on, and check each commit of the mirror."""
     client = DaemonClient(socket=config.with_suffix(".sock"))
     moments = random.Random(7)
     reached: list[int] = []

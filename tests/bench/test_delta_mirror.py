@@ -1,0 +1,103 @@
+"""A mirror in Delta beside Spark's MERGE of the same change feed in `foreachBatch`, written by hand.
+
+The first version inserts `ROWS` rows, the second one updates every tenth. Both contenders follow the same table, one
+after the other, each with a new copy for each run; the figures are medians. Spark runs already when it is measured. It
+commits rows and progress apart, so it is not exactly once by itself: a batch that is repeated finds its rows merged.
+
+Nothing is asserted about time, only that the copies equal the table. `make bench` prints the table.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import aclosing
+from pathlib import Path
+from typing import IO, Final
+
+import anyio
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, write_deltalake
+
+from tailer.changelog.engine import ChangelogEngine
+from tailer.changelog.rules import PairingRules
+from tailer.engine.local import LocalEngine
+from tailer.pipeline.row_delivery import row_pipeline
+from tailer.start import Start, StartKind
+from tailer.stores.wakeup import TimerWake
+from tests.bench.conftest import PutLine
+from tests.support.mirrors.delta import make_mirror
+from tests.support.mirrors.planted import log_of
+
+RUNS: Final = 1
+ROWS: Final = 100_000
+STEP: Final = 10  # every tenth row is updated
+ROOT: Final = Path(__file__).parents[2]
+
+
+def write_rows(path: Path) -> None:
+    ids = pa.array(range(ROWS), pa.int64())
+    texts = [f"customer-{number}" for number in range(1000)]
+    columns = {
+        "id": ids,
+        "customer": pa.array(texts).take(pa.array([number % 1000 for number in range(ROWS)])),
+        "amount": pc.multiply(ids.cast(pa.float64()), 0.25),
+        "note": pa.array(["a note that says little"]).take(pa.nulls(ROWS, pa.int8()).fill_null(0)),
+    }
+    feed = {"delta.enableChangeDataFeed": "true"}
+    write_deltalake(path, pa.table(columns), configuration=feed, target_file_size=32 * 2**20)
+
+
+async def mirror(table: Path, copy: Path, last: int) -> float:
+    """Mirror a table up to version `last`. Return the seconds."""
+    begun_s = time.perf_counter()
+    start, end = Start(StartKind.EARLIEST), Start(StartKind.VERSION, last)
+    engine = ChangelogEngine(LocalEngine(), PairingRules())
+    async with aclosing(make_mirror(copy)) as sink:
+        await row_pipeline("orders", log_of(table), sink, engine, TimerWake(), start, end).run()
+    return time.perf_counter() - begun_s
+
+
+def answer(stream: IO[str] | None) -> dict[str, float]:
+    assert stream is not None
+    found: dict[str, float] = json.loads(stream.readline())
+    return found
+
+
+def check(table: Path, copy: Path) -> None:
+    """Check that both have the same rows."""
+    wanted, found = (DeltaTable(each).to_pyarrow_table().sort_by("id") for each in (table, copy))
+    assert found.select(wanted.column_names).equals(wanted)
+
+
+def test_inserts_and_upserts(tmp_path: Path, put_line: PutLine) -> None:
+    table = tmp_path / "orders"
+    write_rows(table)
+    command = [sys.executable, "-m", "tests.bench.merging_spark", str(tmp_path / "spark")]
+    (tmp_path / "spark").mkdir()
+    ours: list[list[float]] = [[], []]
+    peers: list[list[float]] = [[], []]
+    with (
+        (tmp_path / "spark" / "log").open("w") as log,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT
+        ) as spark,
+    ):
+        answer(spark.stdout)
+        for version in range(2):
+            if version:
+                DeltaTable(table).update(updates={"amount": "amount + 1"}, predicate=f"id % {STEP} = 0")
+            for run in range(RUNS):
+                ours[version].append(anyio.run(mirror, table, tmp_path / f"mirror-{run}", version))
+                paths = {"table": table, "copy": tmp_path / f"copy-{run}", "checkpoint": tmp_path / f"stream-{run}"}
+                print(json.dumps({name: str(path) for name, path in paths.items()}), file=spark.stdin, flush=True)
+                peers[version].append(answer(spark.stdout)["seconds"])
+                check(table, tmp_path / f"mirror-{run}")
+                check(table, tmp_path / f"copy-{run}")
+    print(f"seconds: {ours}, Spark: {peers}")
+    for version, (work, rows) in enumerate((("inserts", ROWS), ("upserts of every tenth row", ROWS // STEP))):
+        seconds, peer = statistics.median(ours[version]), statistics.median(peers[version])
+        rates = f"{rows / seconds / 1000:.0f}", f"Spark's MERGE: {rows / peer / 1000:.0f}, ratio {peer / seconds:.2f}"
+        put_line(f"{work} into a mirror in Delta, 1000 rows/s", *rates, "ratio 1.0")
