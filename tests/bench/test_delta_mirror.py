@@ -31,8 +31,8 @@ from tests.bench.conftest import PutLine
 from tests.support.mirrors.delta import make_mirror
 from tests.support.mirrors.planted import log_of
 
-RUNS: Final = 1
-ROWS: Final = 100_000
+RUNS: Final = 3
+ROWS: Final = 2_000_000
 STEP: Final = 10  # every tenth row is updated
 ROOT: Final = Path(__file__).parents[2]
 

@@ -23,6 +23,7 @@ from tailer.plan import Position
 from tailer.sink import app_id_of
 from tests.support.daemon.commands import Orders, tailer
 from tests.support.mirrors.databases import Database, SqliteDatabase, batch, deliver, mirrored, opened, verified
+from tests.support.mirrors.delta import make_mirror
 from tests.support.mirrors.planted import (
     PLANTED,
     configured,
@@ -283,7 +284,8 @@ ROWS: Final = 200_000
 
 
 @pytest.mark.long
-def test_a_mirror_all_of_whose_rows_differ_in_bounded_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["sql", "delta"])
+def test_a_mirror_all_of_whose_rows_differ_in_bounded_memory(tmp_path: Path, kind: str) -> None:
     write(tmp_path / "orders", ROWS)
     database = SqliteDatabase(tmp_path / "shop.db")
 
@@ -291,9 +293,15 @@ def test_a_mirror_all_of_whose_rows_differ_in_bounded_memory(tmp_path: Path) -> 
         async with opened(database) as sink:
             await follow(sink, tmp_path / "orders", 1, Policy())
 
-    anyio.run(deliver_all)
-    database.query("UPDATE orders SET n = -1")
-    config = configured(tmp_path, 'kind = "sql"\nurl = "sqlite:///shop.db"\nkey = ["id"]')
+    if kind == "sql":
+        anyio.run(deliver_all)
+        database.query("UPDATE orders SET n = -1")
+        sink = 'url = "sqlite:///shop.db"'
+    else:
+        anyio.run(follow, make_mirror(tmp_path / "copy"), tmp_path / "orders", 1, Policy())
+        DeltaTable(tmp_path / "copy").update(updates={"n": "-1"})
+        sink = 'path = "copy"\nmode = "mirror"'
+    config = configured(tmp_path, f'kind = "{kind}"\n{sink}\nkey = ["id"]')
     command = [sys.executable, "-c", MEASURED, "verify", "orders", str(config)]
     started = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | dict([ALLOCATOR]))
