@@ -2,7 +2,8 @@
 
 A MERGE adds columns. Where columns are renamed, dropped or widened, the table is written again. Whatever else happens
 to a type, such as a field of a struct that is renamed, the values of unchanged rows are not known from their former
-ones: a snapshot makes the table anew, with any columns.
+ones: a snapshot makes the table anew, with any columns. The columns of a table with Variants cannot change at all:
+delta-rs would make structs of its Variants in the commit that changes them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from tailer.errors import SinkRejected
-from tailer.events import METADATA_FIELDS, ROW_ID, has_variant, type_text
+from tailer.events import METADATA_FIELDS, ROW_ID, type_text
 from tailer_sinks.delta.schema import fit, rows_schema, unwritable
 from tailer_sinks.encoding.typed import Misfit, conform, fits
 
@@ -25,9 +26,6 @@ _METADATA: Final = frozenset(each.name for each in METADATA_FIELDS)
 def table_schema(name: str, schema: pa.Schema) -> pa.Schema:
     """Return the columns of a table for change rows of `schema`. Raises `SinkRejected`; `name`: the sink's."""
     plain = rows_schema(pa.schema([each for each in schema if each.name not in _METADATA]))
-    if variants := [each.name for each in plain if has_variant(each.type)]:
-        reason = f"columns {', '.join(variants)} are Variants, which delta-rs cannot merge"
-        raise SinkRejected(name, reason, 'Choose other columns or a text of them with select, or set mode = "append".')
     if problems := unwritable(plain):
         reason = f"Delta files have no type for {', '.join(problems)}"
         raise SinkRejected(name, reason, "Leave these columns out with select.")

@@ -36,7 +36,7 @@ from tailer_sinks.delta.spool import Spool
 from tailer_sinks.delta.table import Anchor, TargetTable
 from tailer_sinks.delta.target import MIRROR, delivered_name, table_refusal
 from tailer_sinks.delta.txns import position_in
-from tailer_sinks.delta.variants import rows_schema_of
+from tailer_sinks.delta.variants import has_variants, rows_schema_of, writable
 from tailer_sinks.delta.writes import writing
 from tailer_sinks.encoding.typed import Misfit, conform
 
@@ -63,7 +63,9 @@ _OVERTAKEN: Final = "Failed to commit transaction: 0"
 
 _APPEND_ONLY: Final = "delta.appendOnly"
 # Features of a table that a MERGE of delta-rs upholds.
-_UPHELD: Final = frozenset({"appendOnly", "changeDataFeed", "checkConstraints", "invariants", "timestampNtz"})
+_UPHELD: Final = frozenset(
+    {"appendOnly", "changeDataFeed", "checkConstraints", "invariants", "timestampNtz", "variantType"}
+)
 
 
 class MirrorTable(TargetTable):
@@ -94,7 +96,10 @@ class MirrorTable(TargetTable):
         return {MIRROR: _owner(app_id)}
 
     def extended(self, anchor: Anchor, schema: pa.Schema, *, rows: bool = False) -> Anchor:
-        """Return the same anchor for change rows of `schema`. Raises `SinkRejected` for columns without a type."""
+        """Return the same anchor for change rows of `schema`.
+
+        Raises `SinkRejected` for columns without a type, and for other ones than those of a table with Variants.
+        """
         wanted = table_schema(self.name, schema)
         if self.partition_by is not None and list(self.partition_by) != list(anchor.partition_by):
             named = ", ".join(anchor.partition_by) or "nothing"
@@ -104,8 +109,13 @@ class MirrorTable(TargetTable):
         if problems := partition_problems(wanted, anchor.partition_by):
             remedy = "Partition a new path by columns of type string, date, boolean or an integer type."
             self.folder.reject(f"{self.path} cannot have this partitioning: {', '.join(problems)}", remedy)
-        merge = anchor.table is not None and set(wanted.names) != set(rows_schema_of(anchor.table.schema()).names)
-        return replace(anchor, schema=wanted, merge=merge)
+        if anchor.table is None:
+            return replace(anchor, schema=wanted, merge=False)
+        there = rows_schema_of(anchor.table.schema())
+        if (has_variants(there) or has_variants(wanted)) and _types(there) != _types(wanted):
+            reason = f"{self.path} has or gets Variants, and other columns, which delta-rs cannot commit with the rows"
+            self.folder.reject(reason, "Choose a new path.")
+        return replace(anchor, schema=wanted, merge=set(wanted.names) != set(there.names))
 
     def check_new(self, pipeline: str) -> None:
         """Refuse a mirror of `pipeline`, which has no progress, if the table has rows."""
@@ -135,9 +145,9 @@ class MirrorTable(TargetTable):
             assert at.table is not None
             write_deltalake(
                 at.table,
-                rows(),
+                writable(rows()),
                 mode="overwrite",
-                schema_mode="overwrite",
+                schema_mode=None if has_variants(at.schema) else "overwrite",
                 partition_by=list(at.partition_by) or None,
                 writer_properties=writing(_measured(anchor.schema), _group_rows(row_bytes)),
                 commit_properties=commit,
@@ -290,7 +300,7 @@ class MirrorTable(TargetTable):
         change = f"source.{_quoted(CHANGE)}"
         values = {_quoted(each): f"source.{_quoted(each)}" for each in at.schema.names}
         merger = at.table.merge(
-            changes.merged(at.schema),
+            writable(changes.merged(at.schema)),
             " AND ".join(f"target.{_quoted(each)} = source.{_quoted(each)}" for each in key),
             source_alias="source",
             target_alias="target",
@@ -362,6 +372,10 @@ def _group_rows(row_bytes: int | None) -> int:
 def _measured(schema: pa.Schema) -> list[str]:
     """Return the columns with statistics: no dates, as a MERGE writes rows again whose dates may be far ones."""
     return [name for name in measured(schema) if schema.field(name).type != pa.date32()]
+
+
+def _types(schema: pa.Schema) -> dict[str, pa.DataType]:
+    return {each.name: each.type for each in schema}
 
 
 def _quoted(name: str) -> str:
