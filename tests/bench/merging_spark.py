@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from delta.tables import DeltaTable
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql.functions import col, row_number
 
 from tests.support.spark.session import build_spark
@@ -24,7 +24,7 @@ def _merge(copy: str, changes: DataFrame) -> None:
     newest = Window.partitionBy("id").orderBy(col("_commit_version").desc(), (col("_change_type") == "delete").asc())
     images = changes.where("_change_type <> 'update_preimage'").withColumn("nth", row_number().over(newest))
     source = images.where("nth = 1").drop("nth")
-    values = {name: f"s.{name}" for name in changes.columns if name not in _ADDED}
+    values: dict[str, str | Column] = {name: f"s.{name}" for name in changes.columns if name not in _ADDED}
     merging = DeltaTable.forPath(changes.sparkSession, copy).alias("t").merge(source.alias("s"), "t.id = s.id")
     merging = merging.whenMatchedDelete("s._change_type = 'delete'").whenMatchedUpdate(set=values)
     merging.whenNotMatchedInsert("s._change_type <> 'delete'", values=values).execute()
