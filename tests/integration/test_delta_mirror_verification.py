@@ -166,6 +166,7 @@ KEYS: Final = ["code", "data", "amount", "day id", "moment", "flag id", "local"]
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("key", KEYS)
+@pytest.mark.sampled(3)
 async def test_keys_of_any_type_are_repaired(tmp_path: Path, key: str) -> None:
     policy = Policy(where="id > 7")
     sink = await mirrored(tmp_path, policy=policy, key=key.split())
