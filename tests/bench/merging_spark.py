@@ -1,7 +1,7 @@
 """A process with a Spark that keeps a copy of a table by `foreachBatch` and MERGE, as the manuals show it.
 
 Arguments: SCRATCH. Each input line is an order, as JSON: the table, whose change feed is read; the copy; the folder of
-the stream's checkpoint. The answer is a line with the seconds that the stream took.
+the stream's checkpoint. The answer is a line with the seconds that the stream took, and those of processors.
 """
 
 import json
@@ -13,6 +13,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql.functions import col, row_number
 
+from tests.bench.process_costs import cpu_s
 from tests.support.spark.session import build_spark
 
 __all__: list[str] = []
@@ -45,7 +46,7 @@ if __name__ == "__main__":
     print("{}", flush=True)
     for line in sys.stdin:
         order = json.loads(line)
-        begun_s = time.perf_counter()
+        begun_s, before_s = time.perf_counter(), sum(cpu_s().values())
         _follow(spark, order["table"], order["copy"], order["checkpoint"])
-        print(json.dumps({"seconds": time.perf_counter() - begun_s}), flush=True)
+        print(json.dumps([time.perf_counter() - begun_s, sum(cpu_s().values()) - before_s]), flush=True)
     spark.stop()

@@ -14,7 +14,7 @@ import sys
 import time
 from contextlib import aclosing
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 import anyio
 import pyarrow as pa
@@ -34,6 +34,7 @@ from tests.support.mirrors.planted import log_of
 RUNS: Final = 3
 ROWS: Final = 2_000_000
 STEP: Final = 10  # every tenth row is updated
+Costs = tuple[float, float]  # in seconds, and in seconds of processors
 ROOT: Final = Path(__file__).parents[2]
 
 
@@ -50,20 +51,19 @@ def write_rows(path: Path) -> None:
     write_deltalake(path, pa.table(columns), configuration=feed, target_file_size=32 * 2**20)
 
 
-async def mirror(table: Path, copy: Path, last: int) -> float:
-    """Mirror a table up to version `last`. Return the seconds."""
-    begun_s = time.perf_counter()
+async def mirror(table: Path, copy: Path, last: int) -> Costs:
+    """Mirror a table up to version `last`."""
+    begun_s, before_s = time.perf_counter(), time.process_time()
     start, end = Start(StartKind.EARLIEST), Start(StartKind.VERSION, last)
     engine = ChangelogEngine(LocalEngine(), PairingRules())
     async with aclosing(make_mirror(copy)) as sink:
         await row_pipeline("orders", log_of(table), sink, engine, TimerWake(), start, end).run()
-    return time.perf_counter() - begun_s
+    return time.perf_counter() - begun_s, time.process_time() - before_s
 
 
-def answer(stream: IO[str] | None) -> dict[str, float]:
+def answer(stream: IO[str] | None) -> Any:
     assert stream is not None
-    found: dict[str, float] = json.loads(stream.readline())
-    return found
+    return json.loads(stream.readline())
 
 
 def check(table: Path, copy: Path) -> None:
@@ -77,8 +77,8 @@ def test_inserts_and_upserts(tmp_path: Path, put_line: PutLine) -> None:
     write_rows(table)
     command = [sys.executable, "-m", "tests.bench.merging_spark", str(tmp_path / "spark")]
     (tmp_path / "spark").mkdir()
-    ours: list[list[float]] = [[], []]
-    peers: list[list[float]] = [[], []]
+    ours: list[list[Costs]] = [[], []]
+    peers: list[list[Costs]] = [[], []]
     with (
         (tmp_path / "spark" / "log").open("w") as log,
         subprocess.Popen(
@@ -93,11 +93,14 @@ def test_inserts_and_upserts(tmp_path: Path, put_line: PutLine) -> None:
                 ours[version].append(anyio.run(mirror, table, tmp_path / f"mirror-{run}", version))
                 paths = {"table": table, "copy": tmp_path / f"copy-{run}", "checkpoint": tmp_path / f"stream-{run}"}
                 print(json.dumps({name: str(path) for name, path in paths.items()}), file=spark.stdin, flush=True)
-                peers[version].append(answer(spark.stdout)["seconds"])
+                peers[version].append(answer(spark.stdout))
                 check(table, tmp_path / f"mirror-{run}")
                 check(table, tmp_path / f"copy-{run}")
-    print(f"seconds: {ours}, Spark: {peers}")
+                print(f"version {version}: {ours[version][-1]}, Spark: {peers[version][-1]}", flush=True)
     for version, (work, rows) in enumerate((("inserts", ROWS), ("upserts of every tenth row", ROWS // STEP))):
-        seconds, peer = statistics.median(ours[version]), statistics.median(peers[version])
-        rates = f"{rows / seconds / 1000:.0f}", f"Spark's MERGE: {rows / peer / 1000:.0f}, ratio {peer / seconds:.2f}"
-        put_line(f"{work} into a mirror in Delta, 1000 rows/s", *rates, "ratio 1.0")
+        seconds, cpu_s = map(statistics.median, zip(*ours[version], strict=True))
+        peer_s, peer_cpu_s = map(statistics.median, zip(*peers[version], strict=True))
+        mine = f"{rows / seconds / 1000:.0f}, {cpu_s:.1f} s of CPU"
+        ratios = f"{peer_s / seconds:.2f}, {peer_cpu_s / cpu_s:.2f}"
+        theirs = f"Spark's MERGE: {rows / peer_s / 1000:.0f}, {peer_cpu_s:.1f} s of CPU; {ratios}"
+        put_line(f"{work} into a mirror in Delta, 1000 rows/s", mine, theirs, "ratio 1.0")
