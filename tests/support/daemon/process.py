@@ -33,18 +33,12 @@ __all__ = [
     "SqlDestination",
     "delivered",
     "peak_mb",
+    "small_transactions",
 ]
 
 TAILER: Final = Path(sys.executable).with_name("tailer")
 EXIT_S: Final = 120.0
 ROWS_TOGETHER: Final = 10
-_SMALL_TRANSACTIONS: Final = f"""
-from functools import partial
-import tailer.config.pipelines
-from tailer.__main__ import main
-tailer.config.pipelines.Limits = partial(tailer.config.pipelines.Limits, max_rows={ROWS_TOGETHER})
-main()
-"""
 
 Delivered = list[tuple[int, str, int, int]]  # version, change type, id, time of commit in milliseconds
 
@@ -203,13 +197,25 @@ class Daemon:
         return self.process.wait(EXIT_S)
 
 
+def small_transactions(rows: int) -> tuple[str, ...]:
+    """Return the command `tailer` with transactions of so many rows, which no setting gives."""
+    program = f"""
+from functools import partial
+import tailer.config.pipelines
+from tailer.__main__ import main
+tailer.config.pipelines.Limits = partial(tailer.config.pipelines.Limits, max_rows={rows})
+main()
+"""
+    return sys.executable, "-c", program
+
+
 class SmallDaemon(Daemon):
-    """`tailer run` with transactions of `ROWS_TOGETHER` rows, which no setting gives."""
+    """`tailer run` with transactions of `ROWS_TOGETHER` rows."""
 
     def __init__(self, config: Path) -> None:
         self._said = config.with_suffix(".log")
         with self._said.open("wb") as said:
-            command = [sys.executable, "-c", _SMALL_TRANSACTIONS, "run", str(config)]
+            command = [*small_transactions(ROWS_TOGETHER), "run", str(config)]
             self.process = subprocess.Popen(command, stdout=said, stderr=said)
 
 

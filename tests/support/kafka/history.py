@@ -131,10 +131,11 @@ class History:
         changes = self._row_changes[: self.published]
         return Counter((version, kind, row) for version, rows in enumerate(changes) for kind, row in rows)
 
-    def rows(self) -> dict[int, Row]:
-        """Return the rows of the last published version by id."""
+    def rows(self, version: int | None = None) -> dict[int, Row]:
+        """Return the rows of `version` by id (None: the last published one)."""
         rows: dict[int, Row] = {}
-        for _, key, _, after in (change for changes in self._net_changes[: self.published] for change in changes):
+        count = self.published if version is None else version + 1
+        for _, key, _, after in (change for changes in self._net_changes[:count] for change in changes):
             rows.pop(key, None)
             if after is not None:
                 rows[key] = after
