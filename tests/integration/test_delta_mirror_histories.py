@@ -4,10 +4,9 @@ A mirror that cannot follow a version says so, and another one begins with a sna
 """
 
 import json
-from collections import Counter
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import pyarrow as pa
@@ -25,9 +24,9 @@ from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
 from tailer_sinks.delta.mirror import table as mirror_table
 from tailer_sinks.testing import flat_rows
-from tailer_sinks.testing.suite import row_text
 from tests.support.histories.schema_evolution import EVOLVING
 from tests.support.mirrors.delta import make_mirror, mirror_rows
+from tests.support.mirrors.histories import counted
 from tests.support.oracle.recorded import HISTORIES, RecordedTable, read
 
 WRITTEN: Final = sorted(HISTORIES.glob("*.tar.xz"))
@@ -40,16 +39,6 @@ FOLLOWED_NO_FURTHER: Final = (
     "changes at version",
     "is another column",
 )
-
-
-def counted(table: pa.Table) -> Counter[str]:
-    return Counter(row_text(_without_nulls(row)) for row in flat_rows(table))
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
-    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
 def identifies(column: str, snapshot: pa.Table) -> bool:
@@ -93,8 +82,8 @@ def check(recorded: RecordedTable, target: Path) -> set[int]:
         version = next((each["version"] for each in txns if "#" not in each["appId"]), None)
         if version is None:
             continue  # the creation of the table
-        found = counted(mirror_rows(target, int(commit.stem)))
-        wanted = counted(recorded.answers[version].snapshot)
+        found = counted(flat_rows(mirror_rows(target, int(commit.stem))))
+        wanted = counted(flat_rows(recorded.answers[version].snapshot))
         assert not found - wanted, recorded.where(version, f"superfluous: {list(found - wanted)[:3]}")
         assert not wanted - found, recorded.where(version, f"missing: {list(wanted - found)[:3]}")
         reached.add(version)

@@ -6,11 +6,9 @@ A mirror that cannot follow a change of the columns says so, and another one beg
 """
 
 import re
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import pyarrow as pa
@@ -24,13 +22,11 @@ from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
-from tailer.sink import Progress, SinkTransaction, SinkWrapper, TransactionWrapper
 from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
 from tailer_sinks.sql.sink import SqlSink
 from tailer_sinks.testing import flat_rows
-from tailer_sinks.testing.suite import row_text
 from tests.support.histories.schema_evolution import EVOLVING
 from tests.support.mirrors.databases import (
     Database,
@@ -41,6 +37,7 @@ from tests.support.mirrors.databases import (
     rows_in,
     verified,
 )
+from tests.support.mirrors.histories import Judged, counted
 from tests.support.oracle.recorded import HISTORIES, RecordedTable, read
 from tests.support.servers.postgres import Postgres
 
@@ -49,39 +46,6 @@ WRITTEN: Final = sorted(HISTORIES.glob("*.tar.xz"))
 # Why a mirror of a table with a key cannot follow a version.
 FOLLOWED_NO_FURTHER: Final = ("have another type, and there are rows", "RESTORE brought column")
 NAMES: Final = [f"{archive.name[:2]} {EVOLVING[int(archive.name[:2])]}" for archive in WRITTEN]
-
-
-class Judged(SinkWrapper):
-    """A sink whose table is compared after each transaction."""
-
-    def __init__(self, sink: SqlSink, judge: Callable[[], None]) -> None:
-        super().__init__(sink)
-        self.judge = judge
-
-    @asynccontextmanager
-    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:
-        async with self._sink.begin(app_id, schema) as transaction:
-            yield _JudgedTransaction(transaction, self)
-
-
-class _JudgedTransaction(TransactionWrapper):
-    def __init__(self, transaction: SinkTransaction, sink: Judged) -> None:
-        super().__init__(transaction)
-        self._sink = sink
-
-    async def commit(self, progress: Progress) -> None:
-        await super().commit(progress)
-        await anyio.to_thread.run_sync(self._sink.judge)
-
-
-def without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: without_nulls(each) for name, each in value.items() if each is not None}
-    return [without_nulls(each) for each in value] if isinstance(value, list) else value
-
-
-def counted(rows: list[dict[str, Any]]) -> Counter[str]:
-    return Counter(row_text(without_nulls(row)) for row in rows)
 
 
 def key_of(snapshot: pa.Table) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -159,7 +159,7 @@ class History:
         lines = "\n".join(f"  {at}: {what}" for at, what in enumerate(story))
         return f"seed {self.seed}, shape {self.shape}, version {version}, {self.path}\n{lines}"
 
-    def run(self, steps: int) -> "History":
+    def run(self, steps: int) -> Self:
         """Do `steps` random operations."""
         for _ in range(steps):
             self.step()

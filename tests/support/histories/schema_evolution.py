@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
@@ -182,8 +182,8 @@ class EvolvingHistory(History):
         self._sql(f"CREATE TABLE {self.table} ({_START}) USING delta{partitioned} TBLPROPERTIES ({properties})")
         self._note("create")
 
-    def run(self, steps: int) -> "EvolvingHistory":
-        """Do every operation of the traits at least once, and random ones up to `steps` in all."""
+    def run(self, steps: int, then: Callable[[], object] = bool) -> Self:
+        """Do every operation of the traits at least once, and random ones up to `steps` in all; `then` after each."""
         special = self._specials()
         plan: list[tuple[str, Callable[[], None]]] = [*special]
         ordinary = self._choices()
@@ -199,6 +199,7 @@ class EvolvingHistory(History):
         with self._writing():
             for name, operation in plan:
                 self._try(name, operation)
+                then()
         return self
 
     @contextmanager

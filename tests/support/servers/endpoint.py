@@ -76,7 +76,11 @@ def serving(tls: ssl.SSLContext | None = None, port: int = 0) -> Iterator[Endpoi
         disable_nagle_algorithm = True
 
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
+            size = int(self.headers["Content-Length"])
+            body = self.rfile.read(size)
+            if len(body) < size:  # the client was killed
+                self.close_connection = True
+                return
             answer = endpoint.answer(body)
             headers = {name.lower(): value for name, value in self.headers.items()}
             endpoint.posts.append(Post(self.path, headers, body, self.client_address[1], answer.status))
