@@ -31,6 +31,7 @@ from tailer.stores.wakeup import TimerWake
 from tailer_sinks.files.sink import FilesSink
 from tailer_sinks.sql.sink import SqlSink
 from tailer_sinks.testing.faults import Fault, FaultySink, Kind, Step
+from tests.support.mirrors.databases import verified
 from tests.support.seeds import seeds
 from tests.support.streams import APP, Destination, Growing, WholeVersions, become
 from tests.support.tables.handwritten import HandwrittenTable
@@ -299,6 +300,57 @@ async def test_stopped_halfway_it_goes_on(table: Growing, kept: Kept) -> None:
     await deliver(table, there.sink(), kept.status())
     assert reads(there, order) == [(3, each) for each in ids(table, 3)]
     assert there.delivered() == table.inserted
+
+
+@pytest.mark.parametrize("loss", ["a file of the next version", "the log up to the next version"])
+async def test_stopped_halfway_before_a_loss(table: Growing, kept: Kept, tmp_path: Path, loss: str) -> None:
+    """The rest of a backfill of the version before a loss comes before the snapshot, or never."""
+
+    def sink() -> SqlSink:
+        return SqlSink.configure("p", {"url": f"sqlite:///{tmp_path}/log.db", "mode": "append", "boundary": "chunk"})
+
+    def rows(query: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(tmp_path / "log.db")) as database:
+            return database.execute(query).fetchall()
+
+    reached = "SELECT version FROM lake_tailer_mirrors"
+    backfilled = f"_task >= {SNAPSHOT_TASKS + 2**32}"
+    policy = Policy(on_data_loss=OnDataLoss.RESNAPSHOT)
+    status = kept.status()
+    await deliver(table, sink(), status, "3")
+    await status.backfills.give(BackfillOrder.make())
+    held = FaultySink(sink(), Fault(Step.WRITE, Kind.HOLD, 4))
+    run = make(table, held, status)
+    async with anyio.create_task_group() as group:
+        group.start_soon(run.run)
+        await held.holding.wait()
+        run.stop()
+        held.release()
+    part = rows(f"SELECT _commit_version, id FROM p WHERE {backfilled}")
+    assert 0 < len(part) < len(ids(table, 3))
+    table.insert([50])
+    DeltaTable(table.path).delete("id IN (10, 40, 41, 42, 43)")
+    if loss == "a file of the next version":
+        (table.path / "4-0.parquet").unlink()
+    else:
+        DeltaTable(table.path).create_checkpoint()
+        for version in range(6):
+            table.commit_file(version).unlink()
+    status = kept.status()
+    there = sink()
+    await running(make(table, there, status, None, policy), lambda: rows(reached) == [(6,)] and kept.is_empty)
+    whole = loss == "a file of the next version"
+    assert status.backfills.phase is (BackfillPhase.DONE if whole else BackfillPhase.FAILED)
+    assert whole or isinstance(status.backfills.error, VersionGone)
+    found = rows(f"SELECT _commit_version, id FROM p WHERE {backfilled} ORDER BY rowid")
+    assert found == ([(3, each) for each in ids(table, 3)] if whole else part)
+    ordered = rows(f"SELECT {backfilled}, _change_type, id FROM p ORDER BY rowid")
+    gap = next(at for at, row in enumerate(ordered) if row[1] == "gap")
+    assert not any(is_backfilled for is_backfilled, _, _ in ordered[gap:])
+    left = sorted({*ids(table, 5)} - {10, 40, 41, 42, 43})
+    assert sorted(each for _, kind, each in ordered[gap:] if kind == "insert") == left
+    found_equal = await verified(there, "p", DeltaTableLog(LocalStore(table.path), statistics=True), policy)
+    assert (found_equal.is_equal, found_equal.version) == (True, 6)
 
 
 FAILURES: Final[list[tuple[dict[str, Any], type[Exception], str]]] = [
