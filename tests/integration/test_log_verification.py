@@ -1,5 +1,6 @@
 """`tailer verify` of a log of changes: its fold is the source at its version, whatever the log begins with."""
 
+import json
 from pathlib import Path
 
 import anyio
@@ -21,6 +22,7 @@ from tailer_sinks.sql.sink import SqlSink
 from tests.support.daemon.commands import Orders, tailer
 from tests.support.mirrors.databases import Database, SqliteDatabase, batch, deliver, opened, verified
 from tests.support.mirrors.planted import configured, follow, log_of, write
+from tests.support.tables.handwritten import HandwrittenTable
 
 SCHEMA = pa.schema([("id", pa.int64()), ("amount", pa.float64())])
 LOG = {"mode": "append", "key": []}
@@ -146,6 +148,46 @@ async def test_a_part_of_a_version_is_not_compared(database: Database, tmp_path:
         await deliver(sink, part, at=Position(1, 0, 0), app_id=app_id)
         found = await verification(sink, orders.path)
         assert (found.is_equal, found.version, found.mirror_rows) == (True, 0, 2)
+
+
+def with_columns(table: HandwrittenTable, *fields: tuple[str, str]) -> None:
+    """Commit columns (name, physical name), all of whole numbers."""
+    columns = [
+        {
+            "name": name,
+            "type": "long",
+            "nullable": True,
+            "metadata": {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": physical},
+        }
+        for number, (name, physical) in enumerate(fields, 1)
+    ]
+    table.metadata = {
+        **table.metadata,
+        "schemaString": json.dumps({"type": "struct", "fields": columns}),
+        "configuration": {**table.metadata["configuration"], "delta.columnMapping.mode": "name"},
+    }
+    features = {"readerFeatures": ["columnMapping"], "writerFeatures": ["changeDataFeed", "columnMapping"]}
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, **features}
+    table.commit({"protocol": protocol}, {"metaData": table.metadata})
+
+
+@pytest.mark.anyio
+async def test_a_column_that_is_dropped_or_renamed(database: Database, tmp_path: Path) -> None:
+    table = HandwrittenTable(tmp_path / "orders")
+    with_columns(table, ("id", "id"), ("amount", "amount"))
+    table.commit(table.add(table.data("1.parquet", [1, 2, 3], amount=[5, 6, 7])))
+    with_columns(table, ("id", "id"))
+    table.commit(table.remove("1.parquet"), table.add(table.data("2.parquet", [2, 3])))
+    async with opened(database, **LOG) as sink:
+        await follow(sink, table.path, table.version, Policy())
+        found = await verification(sink, table.path)
+        assert (found.is_equal, found.source_rows, found.mirror_rows) == (True, 2, 2)
+        with_columns(table, ("number", "id"))
+        table.commit(table.add(table.data("3.parquet", [4])))
+        await follow(sink, table.path, table.version, Policy())
+        with pytest.raises(SinkRejected, match="the source has no columns id, amount any more") as refused:
+            await verification(sink, table.path)
+        assert "Deliver to a new table" in refused.value.hint
 
 
 @pytest.mark.anyio

@@ -17,11 +17,11 @@ from anyio import to_thread
 
 from tailer.changelog.equal_rows.keyed_difference import Difference, DifferenceKind, KeyedDifference
 from tailer.engine.port import Engine
-from tailer.errors import TableReplaced
+from tailer.errors import SinkRejected, TableReplaced
 from tailer.events import METADATA_FIELDS, ChangeBatch, joined_rows
 from tailer.pipeline.policy import Policy
 from tailer.plan import ChangePlan
-from tailer.sink import MirrorRows, table_of
+from tailer.sink import MirrorRows, pipeline_of, table_of
 from tailer.table_log import TableLog
 
 __all__ = ["Rewritten", "Verification", "verify"]
@@ -80,23 +80,33 @@ async def verify(
 
     `repairs`: rewrites the rows of all keys that differ, unless the pipeline has committed since the mirror was opened.
 
-    Raises `TableReplaced` if the mirror is one of another table, what the table, the engine and the mirror raise, and
-    `ScratchUnavailable`.
+    Of a log, which has no key, the columns of the source are compared: a column that was dropped is no difference.
+
+    Raises `TableReplaced` if the mirror is one of another table, `SinkRejected` for a log that differs where columns
+    may have been renamed, what the table, the engine and the mirror raise, and `ScratchUnavailable`.
     """
     source = _Source(table, mirror, engine, policy)
     columns = await source.columns()
     missing = tuple(each for each in columns if each not in mirror.columns)
     unexpected = tuple(each for each in mirror.columns if each not in columns)
-    if missing or unexpected:
+    if missing or (unexpected and mirror.key):
         return Verification(mirror.version, mirror.key, missing, unexpected)
-    with closing(KeyedDifference(mirror.columns, mirror.key or mirror.columns)) as difference:
-        source_rows = await source.read(_as_stored(mirror, partial(difference.add, is_source=True)))
-        mirror_rows = await _read_mirror(mirror, difference.add)
+    shared = [each for each in mirror.columns if each in columns]
+    with closing(KeyedDifference(shared, mirror.key or shared)) as difference:
+        source_rows = await source.read(_as_stored(mirror, shared, partial(difference.add, is_source=True)))
+        mirror_rows = await _read_mirror(mirror, shared, difference.add)
         found = Verification(mirror.version, mirror.key, source_rows=source_rows, mirror_rows=mirror_rows)
         if not await to_thread.run_sync(difference.begin_second_pass):
             return found
-        await source.read(_as_stored(mirror, partial(difference.keep, is_source=True)))
-        await _read_mirror(mirror, difference.keep)
+        if unexpected:
+            # A log keeps a column that was renamed beside its new one, which earlier rows lack.
+            reason = (
+                f"the source has no columns {', '.join(unexpected)} any more, and their values may have other names"
+            )
+            remedy = "Deliver to a new table, whose log has one name for each column."
+            raise SinkRejected(pipeline_of(mirror.app_id), reason, remedy)
+        await source.read(_as_stored(mirror, shared, partial(difference.keep, is_source=True)))
+        await _read_mirror(mirror, shared, difference.keep)
         found = await to_thread.run_sync(_with_differences, found, difference, limit)
         return replace(found, rewritten=await _rewrite(source, mirror, difference)) if repairs else found
 
@@ -130,19 +140,19 @@ async def _rewrite(source: "_Source", mirror: MirrorRows, difference: KeyedDiffe
     return Rewritten(keys, rows) if await to_thread.run_sync(repair.commit) else None
 
 
-def _as_stored(mirror: MirrorRows, take: _Take) -> Callable[[pa.RecordBatch], None]:
-    """Return what gives rows of the source to `take` as the mirror would hold them, in chunks."""
+def _as_stored(mirror: MirrorRows, columns: list[str], take: _Take) -> Callable[[pa.RecordBatch], None]:
+    """Return what gives `columns` of rows of the source to `take` as the mirror would hold them, in chunks."""
 
     def give(rows: pa.RecordBatch) -> None:
         stored = mirror.as_stored(rows)
         while chunk := _next_chunk(stored):
-            take(chunk)
+            take([each.select(columns) for each in chunk])
 
     return give
 
 
-async def _read_mirror(mirror: MirrorRows, take: Callable[..., None]) -> int:
-    """Give all rows of the mirror to `take`, in chunks. Return how many there are.
+async def _read_mirror(mirror: MirrorRows, columns: list[str], take: Callable[..., None]) -> int:
+    """Give `columns` of all rows of the mirror to `take`, in chunks. Return how many there are.
 
     Deleted rows count for the source: to have them there is the same as not to have them in the mirror.
     """
@@ -150,7 +160,7 @@ async def _read_mirror(mirror: MirrorRows, take: Callable[..., None]) -> int:
     for is_source, rows in ((False, mirror.rows()), (True, mirror.deleted_rows())):
         while chunk := await to_thread.run_sync(_next_chunk, rows):
             count += sum(map(len, chunk)) * (-1 if is_source else 1)
-            await to_thread.run_sync(partial(take, chunk, is_source=is_source))
+            await to_thread.run_sync(partial(take, [each.select(columns) for each in chunk], is_source=is_source))
     return count
 
 

@@ -96,8 +96,12 @@ class SqlRepair:
 
 
 def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the columns of `schema` of `rows` of the source, with its types, which are as wide or wider."""
-    columns = [rows.column(each.name) for each in schema]
+    """Return the columns of `schema` of `rows` of the source, with its types, which are as wide or wider.
+
+    A column that the source has no longer is null.
+    """
+    names = set(rows.schema.names)
+    columns = [rows.column(each.name) if each.name in names else pa.nulls(len(rows), each.type) for each in schema]
     typed = [
         column if column.type == each.type else column.cast(each.type)
         for column, each in zip(columns, schema, strict=True)
