@@ -48,6 +48,10 @@ class TableLog(Protocol):
         """Return the table's id at the latest version. A recreated table has another id."""
         ...
 
+    async def key(self) -> tuple[str, ...]:
+        """Return the columns that the latest version names as its primary key; none where it names none."""
+        return ()
+
     async def ids(self, since: int) -> tuple[str, ...]:
         """Return all ids of the table at version `since` and later, as far back as the log goes, newest first."""
         ...

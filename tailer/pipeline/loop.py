@@ -107,6 +107,8 @@ class Pipeline:
             last = await self._table.resolve_end(self._until) if self._until is not None else None
             self._retries.status.note_step()
             try:
+                if session.sink.demands.whole:
+                    session.sink.use_key(await self._table.key())
                 point = await self._begin(session, last)
                 done = point is not None and await self._deliver_all(session, point, last)
                 await session.commit()

@@ -185,6 +185,12 @@ class Sink(ABC):
         """The demands on the pipeline."""
         return Demands()
 
+    def use_key(self, key: tuple[str, ...]) -> None:  # noqa: B027 - a default
+        """Take the primary key of the table, before a stream begins, if the sink demands `whole`; none: it has none.
+
+        Nobody enforces it. Columns may be missing from the rows, or have other names there.
+        """
+
     @property
     def distributes(self) -> bool:
         """Return whether several processes may write at once, each with a sink of these options and its own app_ids.

@@ -33,6 +33,10 @@ class SinkWrapper(Sink):
         """See `Sink.demands`."""
         return self._sink.demands
 
+    def use_key(self, key: tuple[str, ...]) -> None:
+        """See `Sink.use_key`."""
+        self._sink.use_key(key)
+
     @property
     def distributes(self) -> bool:
         """See `Sink.distributes`."""

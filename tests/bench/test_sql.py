@@ -1,33 +1,44 @@
-"""Rows into PostgreSQL by the `sql` sink, beside a plain COPY of the same rows into a table with the same key.
+"""Rows into mirrors by the `sql` sink, in PostgreSQL beside a plain COPY of the same rows into a table with that key.
 
 Both take rows from memory, in transactions of `ROWS` rows, and send them in the same form. Inserts are new rows of a
-mirror, upserts replace each row of the transaction before. The latency is that of a transaction with one row.
+mirror, upserts replace each row of the transaction before. The latency is that of a transaction with one row. The
+daemon that catches up is a process that follows a table on disk; its memory is that of the process.
 
 Nothing is asserted about time, only that all rows arrive. `make bench` prints the table.
 """
 
+import json
 import statistics
+import subprocess
 import time
+from pathlib import Path
 from typing import Final
 
 import anyio
 import psycopg
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from tailer.events import ChangeBatch
+from tailer.formats.delta.log.listing import commit_name
 from tailer.plan import Position
 from tailer.sink import Progress
 from tailer_sinks.sql.databases.postgresql import copied
 from tailer_sinks.sql.sink import SqlSink
 from tests.bench.conftest import PutLine
-from tests.support.mirrors.databases import APP, PostgresDatabase, full
+from tests.support.daemon.process import Daemon
+from tests.support.mirrors.databases import APP, PostgresDatabase, SqliteDatabase, full, mirrored
 from tests.support.servers.postgres import Postgres
+from tests.support.tables.log_files import add, metadata, parquet, protocol, schema_string
+from tests.support.waiting import until
 
 ROWS: Final = 100_000
 VERSIONS: Final = 3
 COMMITS: Final = 50
 SLICE: Final = 20_000
+BEHIND: Final = 10_000_000
+BEHIND_VERSIONS: Final = 20
 SCHEMA: Final = pa.schema(
     [
         ("id", pa.int64()),
@@ -79,12 +90,50 @@ async def measure(database: PostgresDatabase) -> tuple[float, float, list[float]
         first = (version - VERSIONS) * ROWS
         images = batch(version, "delete", first, ROWS), batch(version, "insert", first, ROWS)
         upserted += await deliver(sink, version, *images)
-    small = [
-        await deliver(sink, version, batch(version, "insert", (VERSIONS + 10) * ROWS + version, 1))
-        for version in range(2 * VERSIONS + 1, 2 * VERSIONS + 1 + COMMITS)
-    ]
+    small = await commit_one_by_one(sink, 2 * VERSIONS + 1)
     await sink.aclose()
     return inserted, upserted, small
+
+
+async def commit_one_by_one(sink: SqlSink, first: int) -> list[float]:
+    """Return the seconds of each of `COMMITS` versions with a row, from version `first` on."""
+    return [
+        await deliver(sink, version, batch(version, "insert", (VERSIONS + 10) * ROWS + version, 1))
+        for version in range(first, first + COMMITS)
+    ]
+
+
+async def measure_sqlite(database: SqliteDatabase) -> list[float]:
+    """Return the seconds of each small commit into a mirror that has rows."""
+    sink = SqlSink.configure("orders", {**database.options, "key": ["id"]})
+    await deliver(sink, 1, batch(1, "insert", ROWS, ROWS))
+    small = await commit_one_by_one(sink, 2)
+    await sink.aclose()
+    return small
+
+
+def write_backlog(path: Path) -> None:
+    """Write a table of `BEHIND` rows in `BEHIND_VERSIONS` appends."""
+    count = BEHIND // BEHIND_VERSIONS
+    columns = {"id": "long", "customer": "string", "amount": "double", "day": "date", "note": "string"}
+    for version in range(BEHIND_VERSIONS):
+        ids = pa.array(range(version * count, (version + 1) * count), pa.int64())
+        customers = pc.binary_join_element_wise("customer-", pc.bit_wise_and(ids, 1023).cast(pa.string()), "")
+        days = pc.bit_wise_and(ids, 16_383).cast(pa.int32()).cast(pa.date32())
+        notes = pa.repeat("a note that says little", count)
+        arrays = [ids, customers, pc.multiply(ids, 0.25), days, notes]
+        size = parquet(path / f"{version}.parquet", pa.table(arrays, SCHEMA)).stat().st_size
+        begin = [protocol(), metadata(schema_string(**columns))] if version == 0 else []
+        commit = path / commit_name(version)
+        commit.parent.mkdir(parents=True, exist_ok=True)
+        actions = [*begin, add(f"{version}.parquet", size=size)]
+        commit.write_text("".join(f"{json.dumps(action)}\n" for action in actions))
+
+
+def peak_of(process: "subprocess.Popen[bytes]") -> int:
+    """Return the most memory that a running process had, in MB."""
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) >> 10
 
 
 def copy(database: PostgresDatabase) -> float:
@@ -106,6 +155,34 @@ def copy(database: PostgresDatabase) -> float:
 @pytest.fixture
 def database(postgres: Postgres) -> PostgresDatabase:
     return PostgresDatabase(postgres)
+
+
+def test_commits_into_sqlite(tmp_path: Path, put_line: PutLine) -> None:
+    database = SqliteDatabase(tmp_path / "mirror.db")
+    small = anyio.run(measure_sqlite, database)
+    assert database.query("SELECT count(*) FROM orders") == [(ROWS + COMMITS,)]
+    put_line("a commit of one row into SQLite, p50", f"{statistics.median(small) * 1000:.1f} ms", "-", "50 ms")
+
+
+def test_a_daemon_that_is_far_behind(tmp_path: Path, database: PostgresDatabase, put_line: PutLine) -> None:
+    write_backlog(tmp_path / "orders")
+    options = "".join(f'{name} = "{value}"\n' for name, value in database.options.items())
+    config = tmp_path / "tailer.toml"
+    config.write_text(
+        f'[pipelines.orders]\ntable = "{tmp_path}/orders"\n'
+        f'[pipelines.orders.sink]\nkind = "sql"\nkey = ["id"]\n{options}'
+    )
+    begun_s = time.perf_counter()
+    daemon = Daemon(config)
+    try:
+        until(lambda: mirrored(database, "orders") == BEHIND_VERSIONS - 1, lambda: mirrored(database, "orders"))
+        seconds, peak = time.perf_counter() - begun_s, peak_of(daemon.process)
+        assert daemon.terminate() == 0, daemon.said
+    finally:
+        daemon.process.kill()
+    assert database.query("SELECT count(*), count(DISTINCT id) FROM orders") == [(BEHIND, BEHIND)]
+    work = f"a mirror in PostgreSQL, {BEHIND // 10**6} million rows behind"
+    put_line(work, f"{seconds:.0f} s, {peak} MB", "-", "memory is bounded")
 
 
 def test_rows_into_postgresql(database: PostgresDatabase, put_line: PutLine) -> None:

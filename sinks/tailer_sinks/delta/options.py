@@ -17,7 +17,7 @@ class Options(msgspec.Struct, frozen=True):
 
     path: str  # the folder of the target table, also in a store
     mode: Literal["append", "mirror"] = "append"  # keep a log of the changes, or a table equal to the source
-    key: list[str] = []  # of a mirror: the columns that identify a row; by default the row ids of row_ids = true
+    key: list[str] = []  # of a mirror: the columns that identify a row; by default row ids, or the source's key
     partition_by: list[str] | None = None  # the columns that a new table is partitioned by
     adopt: bool = False  # write to a table, or into a folder, that is not ours
 

@@ -47,14 +47,20 @@ _RESNAPSHOT: Final = "Order a snapshot with `tailer resnapshot`."
 
 
 class Mirror:
-    """See the module and `Target`. `configured`: the key of the options; empty: row ids."""
+    """See the module and `Target`.
+
+    `configured`: the key of the options; empty: row ids, or else the columns of `source_key`, if rows have all of them.
+    """
 
     mode: Final = "mirror"
     may_differ: Final = False
 
-    def __init__(self, name: str, dialect: Dialect, table: str, configured: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, dialect: Dialect, table: str, configured: Sequence[str], source_key: Sequence[str] = ()
+    ) -> None:
         self.table = table
         self.key: tuple[str, ...] = tuple(configured)
+        self._source_key = tuple(source_key)
         self._name = name
         self._dialect = dialect
 
@@ -63,6 +69,8 @@ class Mirror:
         shape = self._plain(schema)
         if not self.key and ROW_ID in shape.names:
             self.key = (ROW_ID,)
+        if not self.key and set(self._source_key) <= set(shape.names):
+            self.key = self._source_key
         if not self.key:
             remedy = (
                 "Add key to the sink: the columns that identify a row. Or add row_ids = true to the pipeline, if the "

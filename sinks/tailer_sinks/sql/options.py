@@ -26,7 +26,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     url: str  # "postgresql://user@host:5432/database", "sqlite:///mirror.db" or "duckdb:///mirror.duckdb"
     table: str = ""  # the name of the table; by default the pipeline's name
     mode: Literal["mirror", "append"] = "mirror"  # keep a table equal to the source, or a log of its changes
-    key: list[str] = []  # of a mirror: the columns that identify a row; by default the row ids of row_ids = true
+    key: list[str] = []  # of a mirror: the columns that identify a row; by default row ids, or the source's key
     boundary: Literal["version", "chunk"] = "version"  # what becomes visible together; chunk: for append
     schema: str | None = None  # the schema of PostgreSQL for all tables of the sink; by default the user's
     password: str | None = None  # of PostgreSQL; keep it in the environment

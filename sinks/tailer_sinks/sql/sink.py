@@ -35,6 +35,7 @@ class SqlSink(Sink):
     def __init__(self, name: str, options: Options) -> None:
         self.name = name
         self._options = options
+        self._source_key: tuple[str, ...] = ()
         self._streams: dict[str, Stream] = {}
 
     @classmethod
@@ -46,6 +47,10 @@ class SqlSink(Sink):
     def demands(self) -> Demands:
         """A mirror has all rows of the source, so it begins with a snapshot, or with the first version."""
         return Demands(whole=self._options.mode == "mirror")
+
+    def use_key(self, key: tuple[str, ...]) -> None:
+        """See `Sink.use_key`."""
+        self._source_key = key
 
     async def progress(self, app_id: str) -> Progress | None:
         """Read the progress from the database. None: there is none.
@@ -111,7 +116,7 @@ class SqlSink(Sink):
         options, dialect = self._options, self._dialect()
         if options.mode == "append":
             return ChangeLog(self.name, dialect, options.table, app_id)
-        return Mirror(self.name, dialect, options.table, options.key)
+        return Mirror(self.name, dialect, options.table, options.key, self._source_key)
 
     def _dialect(self) -> Dialect:
         options = self._options

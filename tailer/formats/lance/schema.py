@@ -13,7 +13,7 @@ import pyarrow as pa
 from tailer.errors import LogCorrupt, UnsupportedFeature
 from tailer.formats.lance.manifest import Field, Manifest
 
-__all__ = ["EXTENSION", "FIELD_ID", "arrow_schema", "field_id"]
+__all__ = ["EXTENSION", "FIELD_ID", "arrow_schema", "field_id", "key_columns"]
 
 FIELD_ID: Final = b"lance:field_id"
 EXTENSION: Final = b"lance:extension"
@@ -78,6 +78,14 @@ def arrow_schema(manifest: Manifest, table: str) -> pa.Schema:
     for each in reversed(fields):  # each field comes before those nested in it
         nested[each.parent_id].insert(0, _arrow_field(each, nested[each.id], manifest, table))
     return pa.schema(nested[-1], {key.encode(): value for key, value in manifest.schema_metadata.items()})
+
+
+def key_columns(fields: Sequence[Field]) -> tuple[str, ...]:
+    """Return the columns of the unenforced primary key, in its order; none if a field in it is nested."""
+    found = [(each.key_position or len(fields), each.id, each) for each in fields if each.key_position is not None]
+    if any(each.parent_id >= 0 for *_, each in found):
+        return ()
+    return tuple(each.name for *_, each in sorted(found, key=lambda place: place[:2]))
 
 
 def field_id(field: pa.Field) -> int:

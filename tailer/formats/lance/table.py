@@ -37,6 +37,7 @@ from tailer.errors import (
 from tailer.formats.lance.changes import Version, plan_changes, plan_snapshot
 from tailer.formats.lance.history import VERSIONS, History, version_gone
 from tailer.formats.lance.refs import Branch, folder_of, read_branch, read_tag
+from tailer.formats.lance.schema import key_columns
 from tailer.plan import ChangePlan, Position
 from tailer.start import Start, StartKind, StartPoint
 from tailer.stores.port import ObjectMeta, ObjectStore, in_thread
@@ -102,6 +103,12 @@ class LanceTableLog(TableLog):
         await self._read_branch()
         await self._history.listed()
         return self._history.table_id
+
+    async def key(self) -> tuple[str, ...]:
+        """See `TableLog.key`: that of Lance, which no writer enforces. A key with a nested field is left out."""
+        await self._read_branch()
+        fields = (await self._history.existing(await self.latest())).manifest.fields
+        return key_columns(fields)
 
     async def ids(self, since: int) -> tuple[str, ...]:
         """See `TableLog.ids`."""

@@ -35,12 +35,17 @@ def table_schema(name: str, schema: pa.Schema) -> pa.Schema:
         raise SinkRejected(name, str(misfit), "Give it another name with select.") from misfit
 
 
-def key_in(name: str, path: str, schema: pa.Schema, configured: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns that identify rows of `schema` (`table_schema`): those configured, or else the row ids.
+def key_in(
+    name: str, path: str, schema: pa.Schema, configured: Sequence[str], source_key: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the columns that identify rows of `schema` (`table_schema`).
 
-    Raises `SinkRejected`.
+    Those are the ones `configured`, or else the row ids, or else `source_key`, if rows have all of its columns. Raises
+    `SinkRejected`.
     """
     key = tuple(configured) or ((ROW_ID,) if ROW_ID in schema.names else ())
+    if not key and set(source_key) <= set(schema.names):
+        key = tuple(source_key)
     if not key:
         remedy = "Add key to the sink: the columns that identify a row. Or add row_ids = true to the pipeline, if the "
         raise SinkRejected(name, f"{path} has no key", f"{remedy}table tracks rows.")

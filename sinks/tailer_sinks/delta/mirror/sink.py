@@ -50,12 +50,17 @@ class DeltaMirror(Sink):
     def __init__(self, name: str, options: Options) -> None:
         self.name = name
         self._key = tuple(options.key)
+        self._source_key: tuple[str, ...] = ()
         self._table = MirrorTable(name, options.path, options.partition_by)
         self._expected: dict[str, Position | None] = {}
 
     def use_stores(self, stores: Stores) -> None:
         """See `Sink.use_stores`."""
         self._table.folder.use_stores(stores)
+
+    def use_key(self, key: tuple[str, ...]) -> None:
+        """See `Sink.use_key`."""
+        self._source_key = key
 
     @property
     def demands(self) -> Demands:
@@ -105,7 +110,7 @@ class DeltaMirror(Sink):
         if app_id not in self._expected:
             await self.progress(app_id)
         anchor = await to_thread.run_sync(self._table.anchor, app_id, schema, self._expected[app_id])
-        transaction = _MirrorTransaction(self._table, anchor, schema, self._key, self._expected)
+        transaction = _MirrorTransaction(self._table, anchor, schema, (self._key, self._source_key), self._expected)
         try:
             yield transaction
         finally:
@@ -128,7 +133,10 @@ class DeltaMirror(Sink):
 
 
 class _MirrorTransaction(SinkTransaction):
-    """Changes that wait until `commit` merges them into the table as it was when the transaction began."""
+    """Changes that wait until `commit` merges them into the table as it was when the transaction began.
+
+    `keys`: the columns of the options, and those of the source's key.
+    """
 
     writes_together = True
 
@@ -137,15 +145,15 @@ class _MirrorTransaction(SinkTransaction):
         table: MirrorTable,
         anchor: Anchor,
         schema: pa.Schema,
-        key: Sequence[str],
+        keys: tuple[tuple[str, ...], tuple[str, ...]],
         expected: dict[str, Position | None],
     ) -> None:
         self._table = table
         self._anchor = anchor
         self._schema = schema
-        self._configured = key
+        self._keys = keys
         self._expected = expected
-        self._key = key_in(table.name, table.path, anchor.schema, key)
+        self._key = key_in(table.name, table.path, anchor.schema, *keys)
         self._changes = Changes(table.name)
         self._replaces = anchor.table is None
         self._notes: list[str] = []
@@ -206,7 +214,7 @@ class _MirrorTransaction(SinkTransaction):
         self._check_room()
         table, before = self._table, self._anchor.schema
         after = table.extended(self._anchor, event.after)
-        key = key_in(table.name, table.path, after.schema, self._configured)
+        key = key_in(table.name, table.path, after.schema, *self._keys)
         waiting = bool(self._changes.size_bytes)
         if waiting or not self._replaces:  # otherwise the table is made anew, with any columns
             origins = origins_of(table.name, table.path, before, after.schema, event.origins)

@@ -1,0 +1,92 @@
+"""A mirror without a key in its options takes the primary key that its source names: in Lance, the unenforced one."""
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Final
+
+import lance
+import pyarrow as pa
+import pytest
+
+from tailer.config.tables import open_table
+from tailer.engine.local import LocalEngine
+from tailer.errors import SinkRejected
+from tailer.pipeline.policy import Policy
+from tailer.pipeline.row_delivery import row_pipeline
+from tailer.sink import Sink
+from tailer.start import Start
+from tailer.stores.wakeup import TimerWake
+from tailer_sinks.sql.sink import SqlSink
+from tests.support.mirrors.databases import SqliteDatabase, rows_in
+from tests.support.mirrors.delta import make_mirror, mirror_rows
+from tests.support.streams import Growing
+
+pytestmark = pytest.mark.anyio
+
+POSITION: Final = b"lance-schema:unenforced-primary-key:position"
+COUNTRIES: Final = ("de", "fr", "de")
+NUMBERS: Final = (1, 1, 2)
+WANTED: Final = [("de", 1, "c"), ("fr", 1, "b")]
+
+
+def write(path: Path, key: Sequence[str]) -> None:
+    """Write a dataset of three versions: rows, one row less, another value."""
+    positions = {name: {POSITION: str(at).encode()} for at, name in enumerate(key, 1)}
+    fields = [("country", pa.string()), ("number", pa.int64()), ("name", pa.string())]
+    schema = pa.schema([pa.field(name, kind, False, positions.get(name)) for name, kind in fields])
+    lance.write_dataset(pa.table([COUNTRIES, NUMBERS, ("a", "b", "x")], schema=schema), path)
+    lance.dataset(path).delete("name = 'x'")
+    lance.dataset(path).update({"name": "'c'"}, where="country = 'de'")
+
+
+async def mirror(path: Path, sink: Sink, policy: Policy | None = None) -> None:
+    table, begin, end = open_table(str(path)), Start.parse("earliest"), Start.parse("latest")
+    async with aclosing(sink):
+        await row_pipeline("orders", table, sink, LocalEngine(), TimerWake(), begin, end, policy).run()
+
+
+async def test_the_key_of_a_lance_dataset(tmp_path: Path) -> None:
+    write(tmp_path / "t", ["number", "country"])
+    assert await open_table(str(tmp_path / "t")).key() == ("number", "country")
+    database = SqliteDatabase(tmp_path / "mirror.db")
+    await mirror(tmp_path / "t", SqlSink.configure("orders", database.options))
+    assert sorted(tuple(row.values()) for row in rows_in(database, "orders")) == WANTED
+    assert database.query("SELECT name FROM pragma_table_info('orders') WHERE pk > 0 ORDER BY pk") == [
+        ("number",),
+        ("country",),
+    ]
+    await mirror(tmp_path / "t", make_mirror(tmp_path / "delta", key=[]))
+    assert sorted(tuple(row.values()) for row in mirror_rows(tmp_path / "delta").to_pylist()) == WANTED
+
+
+async def test_the_options_come_first(tmp_path: Path) -> None:
+    write(tmp_path / "t", ["number"])  # which is no key: two rows share it
+    database = SqliteDatabase(tmp_path / "mirror.db")
+    await mirror(tmp_path / "t", SqlSink.configure("orders", {**database.options, "key": ["country", "number"]}))
+    assert sorted(tuple(row.values()) for row in rows_in(database, "orders")) == WANTED
+
+
+async def test_a_key_that_is_none_stops_the_mirror(tmp_path: Path) -> None:
+    write(tmp_path / "t", ["number"])
+    for sink in (
+        SqlSink.configure("orders", SqliteDatabase(tmp_path / "mirror.db").options),
+        make_mirror(tmp_path / "delta", key=[]),
+    ):
+        with pytest.raises(SinkRejected, match="key"):
+            await mirror(tmp_path / "t", sink)
+    assert rows_in(SqliteDatabase(tmp_path / "mirror.db"), "orders") == []
+
+
+async def test_a_key_of_which_a_column_is_left_out_is_none(tmp_path: Path) -> None:
+    write(tmp_path / "t", ["number", "country"])
+    for sink in (
+        SqlSink.configure("orders", SqliteDatabase(tmp_path / "mirror.db").options),
+        make_mirror(tmp_path / "delta", key=[]),
+    ):
+        with pytest.raises(SinkRejected, match="has no key"):
+            await mirror(tmp_path / "t", sink, Policy(select="number, name"))
+
+
+async def test_a_delta_table_names_no_key(tmp_path: Path) -> None:
+    assert await open_table(str(Growing(tmp_path / "t").path)).key() == ()
