@@ -17,7 +17,7 @@ from tailer.changelog.carryovers import ChangelogCounts, refine
 from tailer.changelog.comparison import compare
 from tailer.changelog.equal_rows.port import SharedIndexes
 from tailer.changelog.equal_rows.row_index import RowIndex
-from tailer.changelog.images import JoinedImages
+from tailer.changelog.images import JoinedImages, before_preimage
 from tailer.changelog.rules import PairingRules, check_key, concerns, lacks_identity
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.changelog.spill.preimages import SpilledPreimages
@@ -90,10 +90,11 @@ class ChangelogEngine(Engine):
         async with _spill_files() as (bitmaps, preimages):
             kept = KeptRows([plan], partial(execute, files=self._files, use_threads=True), self._engine.has_room)
             plan, counts = await self._compare(plan, bitmaps, preimages, kept)
+            first = before_preimage(after) if counts.in_place else after
             async with AsyncExitStack() as stack:
-                batches = await stack.enter_async_context(self._deliver_compared(plan, after, kept))
+                batches = await stack.enter_async_context(self._deliver_compared(plan, first, kept))
                 if counts.in_place:
-                    batches = await stack.enter_async_context(aclosing(_join_images(plan, batches)))
+                    batches = await stack.enter_async_context(aclosing(_join_images(plan, batches, after)))
                 if preimages:
                     batches = await stack.enter_async_context(aclosing(_join_preimages(batches, preimages)))
                 yield batches
@@ -179,8 +180,13 @@ async def _each(batches: Iterable[ChangeBatch]) -> AsyncGenerator[ChangeBatch, N
         yield batch
 
 
-async def _join_images(plan: ChangePlan, batches: AsyncIterator[ChangeBatch]) -> AsyncGenerator[ChangeBatch, None]:
-    """Join images that lie side by side. Raises `DataCorrupt` where a file is another one than when it was compared."""
+async def _join_images(
+    plan: ChangePlan, batches: AsyncIterator[ChangeBatch], after: Position | None
+) -> AsyncGenerator[ChangeBatch, None]:
+    """Join images that lie side by side, and give the rows after `after`.
+
+    Raises `DataCorrupt` where a file is another one than when it was compared.
+    """
     joined = JoinedImages()
 
     def check(following: ChangeBatch | None) -> None:
@@ -190,8 +196,11 @@ async def _join_images(plan: ChangePlan, batches: AsyncIterator[ChangeBatch]) ->
 
     async for batch in batches:
         check(batch)
+        begun = after is not None and (batch.version, batch.task) == (after.version, after.task)
         for each in joined.add(batch):
-            yield each
+            rows = each.after(after.row) if after is not None and begun else each
+            if len(rows):
+                yield rows
     check(None)
 
 

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType, joined_rows
+from tailer.plan import END, Position
 
-__all__ = ["JoinedImages", "can_lie_side_by_side", "count_side_by_side"]
+__all__ = ["JoinedImages", "before_preimage", "can_lie_side_by_side", "count_side_by_side"]
 
 _PREIMAGE: Final = pa.scalar(ChangeType.UPDATE_PREIMAGE.value)
 _POSTIMAGE: Final = pa.scalar(ChangeType.UPDATE_POSTIMAGE.value)
@@ -60,6 +61,14 @@ def count_side_by_side(batches: Iterable[ChangeBatch], null_keys: bool) -> int |
 
 def _are_equal(some: pa.Array, others: pa.Array, null_keys: bool) -> bool:
     return bool(some.equals(others)) and (null_keys or some.null_count == 0)
+
+
+def before_preimage(after: Position | None) -> Position | None:
+    """Return where to begin reading for the rows after a position, which may be that of a preimage in its file.
+
+    The preimage comes with its postimage, whose position it is given.
+    """
+    return replace(after, row=after.row - 1) if after is not None and 0 <= after.row < END else after
 
 
 class JoinedImages:

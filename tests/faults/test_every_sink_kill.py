@@ -45,8 +45,8 @@ pytestmark = [
     pytest.mark.filterwarnings(r"ignore:unclosed <socket.socket fd=\d+, family=1:ResourceWarning"),
 ]
 
-PARTS: Final = 5
-KILLS: Final = 40
+PARTS: Final = 20
+KILLS: Final = 10
 COMMITS: Final = 5 * KILLS
 VERIFIED: Final = 4  # of so many kills one is followed by `tailer verify`
 ORDERS: Final = 4

@@ -51,16 +51,22 @@ from tests.support.servers.postgres import Postgres
 
 pytestmark = [pytest.mark.spark, pytest.mark.nightly, pytest.mark.timeout(0)]
 
-STEPS: Final = 30
+STEPS: Final = 16
 KINDS: Final = ("sqlite", "duckdb", "postgresql", "delta")
 FOLLOWED: Final = 0.6  # the share of operations after which a mirror goes on
 LIMITS: Final = (Limits(max_versions=1), Limits(max_versions=4), Limits(max_rows=5))
 # Why a mirror cannot follow a version.
-REASONS: Final = ("have another type, and there are rows", "RESTORE brought column")
+REASONS: Final = (
+    "have another type, and there are rows",
+    "RESTORE brought column",
+    "do not fit",
+    "is not a column of",
+    "is another column",
+)
 
 
 class Target(Protocol):
-    """Where a mirror is."""
+    """A place for a mirror."""
 
     def sink(self, key: str) -> Sink:
         """Make the sink."""
