@@ -48,8 +48,8 @@ class TableLog(Protocol):
         """Return the table's id at the latest version. A recreated table has another id."""
         ...
 
-    async def key(self) -> tuple[str, ...]:
-        """Return the columns that the latest version names as its primary key; none where it names none."""
+    async def key(self, version: int) -> tuple[str, ...]:
+        """Return the columns that a version names as its primary key; none where it names none."""
         return ()
 
     async def ids(self, since: int) -> tuple[str, ...]:

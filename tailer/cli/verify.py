@@ -20,9 +20,10 @@ from tailer.daemon.fleet import with_found_tables
 from tailer.daemon.serve import close_sinks, open_sink
 from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError, how_to_install
+from tailer.pipeline.delivery import tell_key
 from tailer.pipeline.verification.comparison import Verification, verify
 from tailer.pipeline.verification.repair import repair
-from tailer.sink import MirrorRows, Sink
+from tailer.sink import MirrorRows, Sink, app_id_of
 
 __all__ = ["command"]
 
@@ -85,6 +86,9 @@ async def _verify(settings: Settings, pipeline: PipelineSettings, limit: int, re
     try:
         open_mirror = partial(_open_mirror, sink, pipeline)
         table, engine = pipeline.open_table(), LocalEngine(files=open_files(pipeline.stores))
+        if sink.demands.primary_key:
+            reached = await sink.progress(app_id_of(pipeline.name, await table.table_id()))
+            await tell_key(sink, table, await table.latest() if reached is None else reached.position.version)
         if not repairs:
             async with open_mirror() as mirror:
                 return [await verify(mirror, table, engine, pipeline.policy, limit)]

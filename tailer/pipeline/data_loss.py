@@ -29,9 +29,10 @@ from tailer.errors import (
     VersionGone,
 )
 from tailer.events import Gap
-from tailer.pipeline.delivery import ResumePoint, Session, TakesOrders
+from tailer.pipeline.delivery import ResumePoint, Session, TakesOrders, tell_key
 from tailer.pipeline.policy import OnDataLoss, Policy
 from tailer.pipeline.status import PipelineStatus
+from tailer.sink import Sink
 from tailer.stores.wakeup import Wake
 from tailer.table_log import TableLog
 
@@ -182,7 +183,7 @@ class DataLoss:
             first = 0 if replaced else version
             least = version + 1 if point.snapshot and point.after is not None else first  # never the same files again
             may_return = not replaced and not point.snapshot
-            found = await self._resnapshot(orders, first, least, undeliverable, may_return)
+            found = await self._resnapshot(session.sink, orders, first, least, undeliverable, may_return)
         elif point.snapshot:
             raise undeliverable.error  # the policy does not cover leaving out the rest of a table
         else:
@@ -205,7 +206,13 @@ class DataLoss:
         return True
 
     async def _resnapshot(
-        self, orders: TakesOrders, first: int, least: int, undeliverable: "UndeliverableVersion", may_return: bool
+        self,
+        sink: Sink,
+        orders: TakesOrders,
+        first: int,
+        least: int,
+        undeliverable: "UndeliverableVersion",
+        may_return: bool,
     ) -> int | None:
         """Deliver all rows of the newest readable version, `least` or later. Return the version after it.
 
@@ -226,6 +233,7 @@ class DataLoss:
                 gap = undeliverable.gap(page.table_id, first, version, snapshot=True)
                 undeliverable.snapshot = version
                 self._status.note_snapshot(version)
+                await tell_key(sink, self._table, version)
                 await orders.resnapshot(gap, page, pages)
                 return version + 1
         raise undeliverable.error

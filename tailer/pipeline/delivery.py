@@ -19,8 +19,9 @@ from tailer.events import Gap
 from tailer.pipeline.backfill.order import BackfillOrder, Backfills
 from tailer.plan import TASKS, ChangePlan, Position
 from tailer.sink import Sink
+from tailer.table_log import TableLog
 
-__all__ = ["Delivery", "ResumePoint", "Session", "TakesOrders", "VersionRange"]
+__all__ = ["Delivery", "ResumePoint", "Session", "TakesOrders", "VersionRange", "tell_key"]
 
 _NET_TASKS: Final = 2**31  # the number, modulo `TASKS`, from which tasks of net differences were numbered
 
@@ -187,3 +188,9 @@ class TakesOrders(Protocol):
     async def backfill(self, backfills: Backfills, order: BackfillOrder) -> bool:
         """Deliver the rest of a backfill. Return False if it was stopped or has ended meanwhile."""
         ...
+
+
+async def tell_key(sink: Sink, table: TableLog, version: int) -> None:
+    """Give `sink` the primary key of a version of `table`, if it demands one. Raises what the table raises."""
+    if sink.demands.primary_key:
+        sink.use_key(await table.key(version))

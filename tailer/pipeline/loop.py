@@ -20,7 +20,7 @@ import pyarrow as pa
 from tailer.errors import ChangeError, ChangesUnavailable, ConfigError, LogError, TableReplaced, TailerError
 from tailer.pipeline.backfill.between import BetweenVersions
 from tailer.pipeline.data_loss import DataLoss
-from tailer.pipeline.delivery import Delivery, ResumePoint, Session, VersionRange
+from tailer.pipeline.delivery import Delivery, ResumePoint, Session, VersionRange, tell_key
 from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy
 from tailer.pipeline.polling import Polling
 from tailer.pipeline.retention import VacuumWatch
@@ -107,8 +107,6 @@ class Pipeline:
             last = await self._table.resolve_end(self._until) if self._until is not None else None
             self._retries.status.note_step()
             try:
-                if session.sink.demands.whole:
-                    session.sink.use_key(await self._table.key())
                 point = await self._begin(session, last)
                 done = point is not None and await self._deliver_all(session, point, last)
                 await session.commit()
@@ -135,6 +133,7 @@ class Pipeline:
             point = after_loss
         elif point.snapshot:
             self._retries.status.note_snapshot(point.version)
+            await tell_key(session.sink, self._table, point.version)
             if self._retries.is_stopping() or not await session.snapshot(point.version, point.after):
                 return None
             point = point.after_snapshot()
@@ -154,6 +153,7 @@ class Pipeline:
                 continue
             has_progress = not point.fresh or self._records_start(point, last)
             if status.backfills.order is not None and has_progress and point.is_between:
+                await tell_key(session.sink, self._table, point.version - 1)
                 point = await self._between.deliver(session, point)
                 await self._seek(session, point, last)
                 continue
@@ -194,6 +194,8 @@ class Pipeline:
             reason = "the sink has a part of its net difference from an earlier version, which nothing can finish now"
             raise ChangesUnavailable(self._table.uri, point.version, reason)
         columns = await self._table.seek(point.version)
+        if self._table.state_id is not None:
+            await tell_key(session.sink, self._table, point.version - 1)
         table_id = self._table.state_id
         if table_id is not None:
             await self._check_lineage(session.table_id, table_id, point.version)

@@ -49,7 +49,7 @@ class Demands:
     single image belongs to a row whose key was added or removed by the version. `max_rows`, `max_bytes` (of Arrow
     memory): the limits of a transaction; None: no limit. `max_quiet_s`: how long an open transaction may wait for rows;
     None: no limit. `whole`: whether the destination needs all rows of the table: a first start that would leave out
-    versions begins with a snapshot instead.
+    versions begins with a snapshot instead. `primary_key`: whether it takes that of the table (`Sink.use_key`).
     """
 
     key: tuple[str, ...] = ()
@@ -57,6 +57,7 @@ class Demands:
     max_bytes: int | None = None
     max_quiet_s: float | None = None
     whole: bool = False
+    primary_key: bool = False
 
 
 class MirrorRows(Protocol):
@@ -186,9 +187,10 @@ class Sink(ABC):
         return Demands()
 
     def use_key(self, key: tuple[str, ...]) -> None:  # noqa: B027 - a default
-        """Take the primary key of the table, before a stream begins, if the sink demands `whole`; none: it has none.
+        """Take the primary key of the table, if the sink demands it; none: the table has none.
 
-        Nobody enforces it. Columns may be missing from the rows, or have other names there.
+        It is that of the version where the destination is, or of the snapshot that follows. Nobody enforces it. Columns
+        may be missing from the rows, or have other names there.
         """
 
     @property

@@ -383,13 +383,51 @@ class TestColumns:
         after = pa.schema([("name", pa.string()), ("number", pa.int64())])
         sink = make_mirror(tmp_path)
         await deliver(sink, inserts(1, 1))
-        with pytest.raises(SinkRejected, match="the key column id is not a column of") as refused:
+        with pytest.raises(
+            SinkRejected, match=r"the key column id of .* is dropped or renamed in version 2"
+        ) as refused:
             await self.change(sink, after, origins)
         assert "order a snapshot" in (refused.value.hint or "")
         sink = make_mirror(tmp_path, key=["number"])
         rows = batch(3, "insert", after, [{"number": 5}], SNAPSHOT_TASKS)
         await deliver(sink, gap(2, 3, snapshot=True), rows, schema=full(after))
         assert mirror_rows(tmp_path)["number"].to_pylist() == [5]
+
+    async def test_another_key_needs_a_snapshot(self, tmp_path: Path) -> None:
+        """By a key that rows share, an update would reach all of them, and lose or double some."""
+        schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
+        rows = [{"id": 1, "name": "x"}, {"id": 2, "name": "x"}]
+        update = batch(2, ["update_preimage", "update_postimage"], schema, [rows[0], {"id": 3, "name": "x"}])
+        await deliver(make_mirror(tmp_path), batch(1, "insert", schema, rows))
+        other = make_mirror(tmp_path, key=["name"])
+        with pytest.raises(SinkRejected, match="have another key than name, which is the one of the") as refused:
+            await deliver(other, update)
+        assert "Set key to the former columns" in (refused.value.hint or "")
+        with pytest.raises(SinkRejected, match="have another key than name"):
+            await deliver(other, batch(2, "insert", schema, []))
+        with pytest.raises(SinkRejected, match="have another key than name"):
+            async with other.open_mirror("orders"):
+                pass
+        assert mirror_rows(tmp_path).to_pylist() == rows
+        unique = [{"id": 1, "name": "x"}, {"id": 1, "name": "y"}]
+        await deliver(
+            other, gap(2, 3, snapshot=True), batch(3, "insert", schema, unique, SNAPSHOT_TASKS), schema=full(schema)
+        )
+        await deliver(other, batch(4, "delete", schema, unique[:1]))
+        with pytest.raises(SinkRejected, match="have another key than id"):
+            await deliver(make_mirror(tmp_path), batch(5, "delete", schema, unique[1:]))
+        assert mirror_rows(tmp_path).to_pylist() == unique[1:]
+
+    async def test_the_key_of_a_table_of_an_earlier_release(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as earlier:
+            earlier.setattr(mirror_table, "key_name", "{}/#none".format)
+            await deliver(make_mirror(tmp_path), inserts(1, 1))
+        assert DeltaTable(tmp_path).transaction_version("orders/#key") is None
+        await deliver(make_mirror(tmp_path), inserts(2, 2))
+        with pytest.raises(SinkRejected, match="have another key than name"):
+            await deliver(make_mirror(tmp_path, key=["name"]), inserts(3, 3))
 
     @pytest.mark.parametrize("origins", [{"name": "name"}, {"id": "name", "name": "id"}])
     async def test_the_key_may_not_become_another_column(self, tmp_path: Path, origins: dict[str, str]) -> None:

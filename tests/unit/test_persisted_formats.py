@@ -65,6 +65,7 @@ from tailer.spark.source.offsets import StreamPlace, offset_of, place_of
 from tailer.spark.source.plan_cache import Place
 from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
+from tailer_sinks.delta.mirror.keys import key_number
 from tailer_sinks.delta.sink import DeltaSink
 from tailer_sinks.encoding.cloudevents import CloudEventsEncoder
 from tailer_sinks.encoding.debezium.messages import DebeziumEncoder
@@ -335,19 +336,28 @@ async def test_txns_of_the_delta_sink(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_a_mirror_of_the_delta_sink(tmp_path: Path) -> None:
-    """`lakeTailer.mirror` names the pipeline, and every commit has both txns, also of an ordered snapshot."""
+    """`lakeTailer.mirror` names the pipeline, and every commit has all txns, also of an ordered snapshot.
+
+    The version of `#key` is a digest of the key, whose columns may be in any order.
+    """
     sink = DeltaSink.configure("orders", {"path": str(tmp_path), "mode": "mirror", "key": ["id"]})
     for version in (7, 8):
         await deliver(sink, numbered(version), app_id="orders/5f0c")
     await deliver(sink, numbered(9), app_id="orders/~backfill-20260301T115001-1f3a5c7e/5f0c")
     assert txns(tmp_path) == [
-        {"orders/5f0c": 7, "orders/#delivered": 1},
-        {"orders/5f0c": 8, "orders/#delivered": 1},
-        {"orders/~backfill-20260301T115001-1f3a5c7e/5f0c": 9, "orders/#delivered": 1},
+        {"orders/5f0c": 7, "orders/#delivered": 1, "orders/#key": 9100170826253435838},
+        {"orders/5f0c": 8, "orders/#delivered": 1, "orders/#key": 9100170826253435838},
+        {
+            "orders/~backfill-20260301T115001-1f3a5c7e/5f0c": 9,
+            "orders/#delivered": 1,
+            "orders/#key": 9100170826253435838,
+        },
     ]
     created = (tmp_path / "_delta_log" / "00000000000000000000.json").read_text()
     metadata = next(action for line in created.splitlines() if (action := json.loads(line).get("metaData")))
     assert metadata["configuration"] == {"lakeTailer.mirror": "orders"}
+    assert key_number(["number", "country"]) == key_number(["country", "number"]) == 5414895288916510082
+    assert key_number(["Größe"]) == 4314129577653673825
 
 
 @pytest.mark.anyio

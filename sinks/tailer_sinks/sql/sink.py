@@ -46,7 +46,8 @@ class SqlSink(Sink):
     @property
     def demands(self) -> Demands:
         """A mirror has all rows of the source, so it begins with a snapshot, or with the first version."""
-        return Demands(whole=self._options.mode == "mirror")
+        is_mirror = self._options.mode == "mirror"
+        return Demands(whole=is_mirror, primary_key=is_mirror and not self._options.key)
 
     def use_key(self, key: tuple[str, ...]) -> None:
         """See `Sink.use_key`."""

@@ -117,6 +117,10 @@ class FollowedLog(TableLog):
         """See `TableLog.table_id`."""
         return await self._table.table_id()
 
+    async def key(self, version: int) -> tuple[str, ...]:
+        """See `TableLog.key`."""
+        return await self._table.key(version)
+
     async def ids(self, since: int) -> tuple[str, ...]:
         """See `TableLog.ids`."""
         return await self._table.ids(since)

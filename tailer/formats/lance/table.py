@@ -104,11 +104,13 @@ class LanceTableLog(TableLog):
         await self._history.listed()
         return self._history.table_id
 
-    async def key(self) -> tuple[str, ...]:
+    async def key(self, version: int) -> tuple[str, ...]:
         """See `TableLog.key`: that of Lance, which no writer enforces. A key with a nested field is left out."""
+        if self._state is not None and self._state.manifest.version == version:
+            return key_columns(self._state.manifest.fields)
         await self._read_branch()
-        fields = (await self._history.existing(await self.latest())).manifest.fields
-        return key_columns(fields)
+        await self._history.listed()
+        return key_columns((await self._history.existing(version)).manifest.fields)
 
     async def ids(self, since: int) -> tuple[str, ...]:
         """See `TableLog.ids`."""

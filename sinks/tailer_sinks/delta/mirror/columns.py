@@ -12,11 +12,11 @@ from typing import Final
 import pyarrow as pa
 
 from tailer.errors import SinkRejected
-from tailer.events import METADATA_FIELDS, ROW_ID, type_text
+from tailer.events import METADATA_FIELDS, type_text
 from tailer_sinks.delta.schema import fit, rows_schema, unwritable
 from tailer_sinks.encoding.typed import Misfit, conform, fits
 
-__all__ = ["RESNAPSHOT", "difference", "key_in", "only_adds", "origins_of", "reshaped", "table_schema"]
+__all__ = ["RESNAPSHOT", "difference", "only_adds", "origins_of", "reshaped", "table_schema"]
 
 RESNAPSHOT: Final = "Order a snapshot with `tailer resnapshot`."
 
@@ -33,32 +33,6 @@ def table_schema(name: str, schema: pa.Schema) -> pa.Schema:
         return fit(None, pa.schema([]), plain).schema
     except Misfit as misfit:
         raise SinkRejected(name, str(misfit), "Give it another name with select.") from misfit
-
-
-def key_in(
-    name: str, path: str, schema: pa.Schema, configured: Sequence[str], source_key: Sequence[str]
-) -> tuple[str, ...]:
-    """Return the columns that identify rows of `schema` (`table_schema`).
-
-    Those are the ones `configured`, or else the row ids, or else `source_key`, if rows have all of its columns. Raises
-    `SinkRejected`.
-    """
-    key = tuple(configured) or ((ROW_ID,) if ROW_ID in schema.names else ())
-    if not key and set(source_key) <= set(schema.names):
-        key = tuple(source_key)
-    if not key:
-        remedy = "Add key to the sink: the columns that identify a row. Or add row_ids = true to the pipeline, if the "
-        raise SinkRejected(name, f"{path} has no key", f"{remedy}table tracks rows.")
-    for column in key:
-        at = schema.get_field_index(column)
-        if at < 0:
-            remedy = f"The columns are: {', '.join(schema.names)}. Set key to some of them, and order a snapshot."
-            raise SinkRejected(name, f"the key column {column} is not a column of {path}", remedy)
-        kind = schema.field(at).type
-        if pa.types.is_nested(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind):
-            reason = f"the key column {column} has type {type_text(kind)}, whose values identify no row"
-            raise SinkRejected(name, reason, "Set key to columns of other types.")
-    return key
 
 
 def difference(name: str, path: str, there: pa.Schema, wanted: pa.Schema) -> SinkRejected | None:

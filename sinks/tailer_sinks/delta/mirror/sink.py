@@ -1,6 +1,6 @@
 """The mirror for the pipeline; the package's docstring explains how it works."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 
@@ -23,7 +23,8 @@ from tailer.plan import END, SNAPSHOT_TASKS, Position
 from tailer.sink import Demands, MirrorRows, Progress, Sink, SinkTransaction, pipeline_of
 from tailer.stores.stores import Stores
 from tailer_sinks.delta.mirror.changes import DELETE, UPDATE, Changes, Contradiction
-from tailer_sinks.delta.mirror.columns import RESNAPSHOT, difference, key_in, only_adds, origins_of
+from tailer_sinks.delta.mirror.columns import RESNAPSHOT, difference, only_adds, origins_of
+from tailer_sinks.delta.mirror.keys import check_key, key_in
 from tailer_sinks.delta.mirror.table import MirrorTable, contradiction
 from tailer_sinks.delta.mirror.verified_rows import open_rows
 from tailer_sinks.delta.options import Options
@@ -65,7 +66,7 @@ class DeltaMirror(Sink):
     @property
     def demands(self) -> Demands:
         """A mirror has all rows of the source, so it begins with a snapshot, or with the first version."""
-        return Demands(max_bytes=_DUE_BYTES, whole=True)
+        return Demands(max_bytes=_DUE_BYTES, whole=True, primary_key=not self._key)
 
     async def progress(self, app_id: str) -> Progress | None:
         """Read the progress of `app_id` from the table's `txn` actions. None: there are none, or no table.
@@ -110,11 +111,14 @@ class DeltaMirror(Sink):
         if app_id not in self._expected:
             await self.progress(app_id)
         anchor = await to_thread.run_sync(self._table.anchor, app_id, schema, self._expected[app_id])
-        transaction = _MirrorTransaction(self._table, anchor, schema, (self._key, self._source_key), self._expected)
+        transaction = _MirrorTransaction(self._table, anchor, schema, self._keys, self._expected)
         try:
             yield transaction
         finally:
             transaction.close()
+
+    def _keys(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return self._key, self._source_key
 
     def open_mirror(self, pipeline: str) -> AbstractAsyncContextManager[MirrorRows]:
         """See `Sink.open_mirror`. The state is a version of the table."""
@@ -122,7 +126,7 @@ class DeltaMirror(Sink):
 
     @asynccontextmanager
     async def _mirror_rows(self, pipeline: str) -> AsyncIterator[MirrorRows]:
-        rows = await to_thread.run_sync(open_rows, self._table, pipeline, self._key)
+        rows = await to_thread.run_sync(open_rows, self._table, pipeline, self._keys())
         try:
             yield rows
         finally:
@@ -135,7 +139,7 @@ class DeltaMirror(Sink):
 class _MirrorTransaction(SinkTransaction):
     """Changes that wait until `commit` merges them into the table as it was when the transaction began.
 
-    `keys`: the columns of the options, and those of the source's key.
+    `keys` returns the columns of the options, and those of the source's key.
     """
 
     writes_together = True
@@ -145,7 +149,7 @@ class _MirrorTransaction(SinkTransaction):
         table: MirrorTable,
         anchor: Anchor,
         schema: pa.Schema,
-        keys: tuple[tuple[str, ...], tuple[str, ...]],
+        keys: Callable[[], tuple[tuple[str, ...], tuple[str, ...]]],
         expected: dict[str, Position | None],
     ) -> None:
         self._table = table
@@ -153,7 +157,7 @@ class _MirrorTransaction(SinkTransaction):
         self._schema = schema
         self._keys = keys
         self._expected = expected
-        self._key = key_in(table.name, table.path, anchor.schema, *keys)
+        self._key: tuple[str, ...] | None = None
         self._changes = Changes(table.name)
         self._replaces = anchor.table is None
         self._notes: list[str] = []
@@ -214,13 +218,15 @@ class _MirrorTransaction(SinkTransaction):
         self._check_room()
         table, before = self._table, self._anchor.schema
         after = table.extended(self._anchor, event.after)
-        key = key_in(table.name, table.path, after.schema, *self._keys)
         waiting = bool(self._changes.size_bytes)
-        if waiting or not self._replaces:  # otherwise the table is made anew, with any columns
+        if self._replaces and not waiting:  # the table is made anew, with any columns
+            self._key = None
+        else:
+            key = self._use_key()
             origins = origins_of(table.name, table.path, before, after.schema, event.origins)
             if others := [column for column in key if origins.get(column) != column]:
-                reason = f"the key column {others[0]} of {table.path} is another column from version {event.version} on"
-                raise SinkRejected(table.name, reason, RESNAPSHOT)
+                raise _key_change(table, others[0], event)
+            check_key(table.name, table.path, after.schema, key)
             adds = only_adds(before, after.schema, origins)
             if waiting and not adds:
                 self._reshape(event.version, after.schema, origins)
@@ -228,12 +234,12 @@ class _MirrorTransaction(SinkTransaction):
                 origins = {new: self._origins[old] for new, old in origins.items() if old in self._origins}
             if not (adds and self._origins is None):
                 self._origins = origins
-        self._key, self._anchor, self._schema = key, after, event.after
+        self._anchor, self._schema = after, event.after
 
     def _reshape(self, version: int, after: pa.Schema, origins: Mapping[str, str]) -> None:
         """Give the rows that wait the columns of `after`: those that `version` deletes have its former columns."""
         name, before = self._table.name, self._anchor.schema
-        for column in self._key:
+        for column in self._use_key():
             if before.field(column).type != after.field(column).type:
                 reason = f"the key column {column} of {self._table.path} changes at version {version}"
                 raise SinkRejected(name, f"{reason}, which also deletes rows by its former values", RESNAPSHOT)
@@ -246,7 +252,17 @@ class _MirrorTransaction(SinkTransaction):
         """Forget all changes: all rows of the table follow."""
         self._changes.close()
         self._changes = Changes(self._table.name)
-        self._replaces, self._refusal, self._origins = True, None, None
+        self._replaces, self._refusal, self._origins, self._key = True, None, None, None
+
+    def _use_key(self) -> tuple[str, ...]:
+        """Return the key of the rows. Raises `SinkRejected` for another one than that of the rows that stay."""
+        if self._key is None:
+            table, anchor = self._table, self._anchor
+            key = key_in(table.name, table.path, anchor.schema, *self._keys())
+            if not self._replaces:
+                table.check_same_key(anchor, key)
+            self._key = key
+        return self._key
 
     def _check_room(self) -> None:
         if self._refusal is not None and not self._replaces:
@@ -257,7 +273,7 @@ class _MirrorTransaction(SinkTransaction):
         if SNAPSHOT_TASKS <= batches[0].task < END and not self._replaces:
             self._replace()
         self._check_room()
-        for column in self._key:
+        for column in self._use_key():
             if rows.column(column).null_count:
                 reason = f"the key column {column} of {table.path} is null in version {version}"
                 raise SinkRejected(table.name, reason, "Set key to columns that are never null.")
@@ -276,21 +292,21 @@ class _MirrorTransaction(SinkTransaction):
         if is_insert and (reason := partition_refusal(rows, self._anchor.partition_by)):
             raise SinkRejected(name, reason, "Partition the target by another column.")
         try:
-            kept = conform(rows if is_insert else rows.select(self._key), schema)
+            kept = conform(rows if is_insert else rows.select(self._use_key()), schema)
         except Misfit as misfit:
             raise SinkRejected(name, str(misfit), "Choose another form of the column with select.") from misfit
-        keys = [kept.column(column) for column in self._key]
+        keys = [kept.column(column) for column in self._use_key()]
         self._changes.add(kept, keys, rows.column(COMMIT_VERSION), inserted=is_insert)
 
     def _commit(self, position: Position) -> None:
-        table, anchor, changes = self._table, self._anchor, self._changes
+        table, anchor, changes, key = self._table, self._anchor, self._changes, self._use_key()
         try:
             changes.reduce()
         except Contradiction as twice:
-            reason = f"version {twice.version} inserts or deletes a key twice; the key is {', '.join(self._key)}"
+            reason = f"version {twice.version} inserts or deletes a key twice; the key is {', '.join(key)}"
             raise contradiction(table.name, reason) from twice
         if not self._replaces:
-            table.apply(anchor, position, changes, self._key, self._origins, self._notes)
+            table.apply(anchor, position, changes, key, self._origins, self._notes)
             return
         if set(changes.counts) & {UPDATE, DELETE}:
             raise contradiction(table.name, "the first changes of a key delete it")
@@ -298,4 +314,13 @@ class _MirrorTransaction(SinkTransaction):
         def rows() -> pa.RecordBatchReader:
             return pa.RecordBatchReader.from_batches(anchor.schema, changes.rows(anchor.schema))
 
-        table.replace_rows(anchor, position, rows, changes.row_bytes, self._notes)
+        table.replace_rows(anchor, position, rows, changes.row_bytes, key, self._notes)
+
+
+def _key_change(table: MirrorTable, column: str, event: SchemaChange) -> SinkRejected:
+    if column in event.after.names:
+        reason = f"the key column {column} of {table.path} is another column from version {event.version} on"
+        return SinkRejected(table.name, reason, RESNAPSHOT)
+    reason = f"the key column {column} of {table.path} is dropped or renamed in version {event.version}"
+    remedy = "If the sink has the option key, set it to other columns. Then order a snapshot with `tailer resnapshot`."
+    return SinkRejected(table.name, reason, remedy)

@@ -24,13 +24,15 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from pyarrow.dataset import ParquetReadOptions
 
-from tailer.errors import SinkRejected, SinkUnavailable
+from tailer.errors import SinkRejected, SinkUnavailable, TailerError
 from tailer.plan import Position
 from tailer.sink import backfilled_app_id, pipeline_of
 from tailer_sinks.delta.folder import TargetFolder
 from tailer_sinks.delta.mirror.changes import CHANGE, DELETE, INSERT, UPDATE, Changes
 from tailer_sinks.delta.mirror.columns import RESNAPSHOT, reshaped, table_schema
+from tailer_sinks.delta.mirror.keys import key_difference, key_name, key_number
 from tailer_sinks.delta.schema import maps_columns, measured, partition_problems
 from tailer_sinks.delta.spool import Spool
 from tailer_sinks.delta.table import Anchor, TargetTable
@@ -50,6 +52,8 @@ _PER_OTHER: Final = 2
 _PER_OTHER_ROW: Final = 64
 _PER_FILE_BYTE: Final = 4  # Arrow memory for a byte of a file, if it is not known how large rows are
 _READ_ROWS: Final = 8192
+# Spark's OPTIMIZE writes INT96 timestamps, which are nanoseconds otherwise: too few years.
+_INT96: Final = ParquetReadOptions(coerce_int96_timestamp_unit="us")
 # A row group is in memory while it is written, and while it is read.
 _GROUP_BYTES: Final = 16 * 1024 * 1024
 _GROUP_ROWS: Final = 1024, 128 * 1024
@@ -134,11 +138,12 @@ class MirrorTable(TargetTable):
         position: Position,
         rows: Callable[[], pa.RecordBatchReader],
         row_bytes: int | None,
+        key: Sequence[str],
         notes: Sequence[str],
     ) -> None:
         """Commit `rows` in place of all rows, with their columns, and `position`. Raises as `TargetTable.append`.
 
-        `row_bytes`: the Arrow memory of a row, about; None: not known.
+        `row_bytes`: the Arrow memory of a row, about; None: not known. `key`: of the rows.
         """
 
         def write(at: Anchor, commit: CommitProperties) -> None:
@@ -153,7 +158,7 @@ class MirrorTable(TargetTable):
                 commit_properties=commit,
             )
 
-        self._commit(anchor, position, write, notes)
+        self._commit(anchor, position, write, key, notes)
 
     def apply(
         self,
@@ -190,7 +195,16 @@ class MirrorTable(TargetTable):
                 commit_properties=commit,
             )
 
-        self._commit(anchor, position, write, notes)
+        self._commit(anchor, position, write, key, notes)
+
+    def check_same_key(self, anchor: Anchor, key: Sequence[str]) -> None:
+        """Refuse a `key` that is not the one of the rows of `anchor`."""
+        if anchor.table is None:
+            return
+        with self.folder.reading():
+            refusal = key_difference(self.name, self.path, anchor.table, _owner(anchor.app_id), key)
+        if refusal is not None:
+            raise refusal
 
     def is_newest(self, anchor: Anchor) -> bool:
         """Return whether nobody has committed since `anchor`. Raises `SinkError`."""
@@ -199,16 +213,18 @@ class MirrorTable(TargetTable):
 
     def rows(self, anchor: Anchor, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the table, or some of its columns, in batches of few rows. Raises `SinkError`."""
-        table = self._renewed(anchor).table
-        assert table is not None
-        types = rows_schema_of(table.schema())
-        schema = types if columns is None else pa.schema([types.field(each) for each in columns])
         try:
-            scanner = table.to_pyarrow_dataset().scanner(
+            table = self._renewed(anchor).table
+            assert table is not None
+            types = rows_schema_of(table.schema())
+            schema = types if columns is None else pa.schema([types.field(each) for each in columns])
+            scanner = table.to_pyarrow_dataset(parquet_read_options=_INT96).scanner(
                 columns=schema.names, batch_size=_READ_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False
             )
             for batch in scanner.to_batches():
                 yield conform(batch, schema)
+        except TailerError:
+            raise
         except Exception as error:
             raise self.folder.failure(error) from error
 
@@ -257,7 +273,7 @@ class MirrorTable(TargetTable):
                 batches = chain(kept.reader(anchor.schema), changes.rows(anchor.schema))
                 return pa.RecordBatchReader.from_batches(anchor.schema, batches)
 
-            self.replace_rows(anchor, position, rows_after, changes.row_bytes, notes)
+            self.replace_rows(anchor, position, rows_after, changes.row_bytes, key, notes)
         except Misfit as misfit:
             raise SinkRejected(self.name, str(misfit), RESNAPSHOT) from misfit
         except OSError as error:
@@ -270,10 +286,15 @@ class MirrorTable(TargetTable):
         anchor: Anchor,
         position: Position,
         write: Callable[[Anchor, CommitProperties], None],
+        key: Sequence[str],
         notes: Sequence[str],
     ) -> None:
+        """Commit what `write` writes. `key`: of the rows; none: it stays as it is."""
         now_ms = int(time.time() * 1000)
-        names = {anchor.app_id: position.version, delivered_name(_owner(anchor.app_id)): 1}
+        pipeline = _owner(anchor.app_id)
+        names = {anchor.app_id: position.version, delivered_name(pipeline): 1}
+        if key:
+            names[key_name(pipeline)] = key_number(key)
         actions = [Transaction(name, version, now_ms) for name, version in names.items()]
 
         def write_alone(at: Anchor, commit: CommitProperties) -> None:

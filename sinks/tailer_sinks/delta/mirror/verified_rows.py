@@ -15,7 +15,8 @@ from tailer.events import is_variant
 from tailer.sink import app_id_of, backfilled_app_id, pipeline_of
 from tailer_sinks.comparable_json import comparable_json
 from tailer_sinks.delta.folder import TargetFolder
-from tailer_sinks.delta.mirror.columns import difference, key_in, table_schema
+from tailer_sinks.delta.mirror.columns import difference, table_schema
+from tailer_sinks.delta.mirror.keys import key_in, key_name
 from tailer_sinks.delta.mirror.repair import DeltaRepair
 from tailer_sinks.delta.mirror.table import MirrorTable
 from tailer_sinks.delta.table import Anchor
@@ -31,14 +32,15 @@ _LEAVE_OUT: Final = "Leave the column out with select."
 
 
 class DeltaMirrorRows:
-    """A `tailer.sink.MirrorRows` of the state `anchor` of a table. `configured`: the key in the configuration."""
+    """A `tailer.sink.MirrorRows` of the state `anchor` of a table. `keys`: that of the options, and the source's."""
 
-    def __init__(self, table: MirrorTable, anchor: Anchor, configured: Sequence[str]) -> None:
+    def __init__(self, table: MirrorTable, anchor: Anchor, keys: tuple[Sequence[str], Sequence[str]]) -> None:
         assert anchor.expected is not None
         self.app_id = anchor.app_id
         self.version = anchor.expected.version
         self.columns = tuple(anchor.schema.names)
-        self.key = key_in(table.name, table.path, anchor.schema, configured)
+        self.key = key_in(table.name, table.path, anchor.schema, *keys)
+        table.check_same_key(anchor, self.key)
         self._table = table
         self._anchor = anchor
         self._repair: DeltaRepair | None = None
@@ -88,7 +90,7 @@ class DeltaMirrorRows:
             raise SinkRejected(self._table.name, str(problem), _LEAVE_OUT) from problem
 
 
-def open_rows(table: MirrorTable, pipeline: str, configured: Sequence[str]) -> DeltaMirrorRows:
+def open_rows(table: MirrorTable, pipeline: str, keys: tuple[Sequence[str], Sequence[str]]) -> DeltaMirrorRows:
     """Open the newest version of the mirror of `pipeline`. Raises as entering `Sink.open_mirror` does."""
     folder = table.folder
     login = folder.login()
@@ -104,9 +106,7 @@ def open_rows(table: MirrorTable, pipeline: str, configured: Sequence[str]) -> D
         table.check_target(found, app_id)
         position = position_in(found, app_id)
     schema, columns = rows_schema_of(found.schema()), found.metadata().partition_columns
-    return DeltaMirrorRows(
-        table, Anchor(app_id, position, schema, columns, found, found.version(), login=login), configured
-    )
+    return DeltaMirrorRows(table, Anchor(app_id, position, schema, columns, found, found.version(), login=login), keys)
 
 
 def _last_stream(folder: TargetFolder, newest: int, pipeline: str) -> str | None:
@@ -114,7 +114,7 @@ def _last_stream(folder: TargetFolder, newest: int, pipeline: str) -> str | None
     for version in range(newest, -1, -1):
         for each in folder.transactions(version):
             app_id = backfilled_app_id(each) or each
-            if pipeline_of(app_id) == pipeline and each != delivered_name(pipeline):
+            if pipeline_of(app_id) == pipeline and each not in (delivered_name(pipeline), key_name(pipeline)):
                 return app_id
     return None
 

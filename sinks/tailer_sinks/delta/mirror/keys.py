@@ -1,0 +1,72 @@
+"""The key of a mirror: the columns that identify a row, and what the table says about it.
+
+Rows that are unique by one key may share another one, which only a snapshot finds out. So the table has the key in use
+in a `txn`, `<pipeline>/#key`, whose version is a digest of the columns. Every commit of the pipeline has it, so it
+changes with the rows. A property would not: delta-rs changes none in the commit that replaces all rows. A table of an
+earlier release has no such `txn`; its key is taken to be the one in use now.
+"""
+
+import json
+from collections.abc import Sequence
+from hashlib import sha256
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from tailer.errors import SinkRejected
+from tailer.events import ROW_ID, type_text
+from tailer_sinks.delta.mirror.columns import RESNAPSHOT
+
+__all__ = ["check_key", "key_difference", "key_in", "key_name", "key_number"]
+
+
+def key_in(
+    name: str, path: str, schema: pa.Schema, configured: Sequence[str], source_key: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the columns that identify rows of `schema` (`table_schema`).
+
+    Those are the ones `configured`, or else the row ids, or else `source_key`, if rows have all of its columns. Raises
+    `SinkRejected`.
+    """
+    key = tuple(configured) or ((ROW_ID,) if ROW_ID in schema.names else ())
+    if not key and set(source_key) <= set(schema.names):
+        key = tuple(source_key)
+    if not key:
+        remedy = "Add key to the sink: the columns that identify a row. Or add row_ids = true to the pipeline, if the "
+        raise SinkRejected(name, f"{path} has no key", f"{remedy}table tracks rows.")
+    check_key(name, path, schema, key)
+    return key
+
+
+def check_key(name: str, path: str, schema: pa.Schema, key: Sequence[str]) -> None:
+    """Raise `SinkRejected` unless rows of `schema` have all columns of `key`, of types that can identify a row."""
+    for column in key:
+        at = schema.get_field_index(column)
+        if at < 0:
+            remedy = f"The columns are: {', '.join(schema.names)}. Set key to some of them, and order a snapshot."
+            raise SinkRejected(name, f"the key column {column} is not a column of {path}", remedy)
+        kind = schema.field(at).type
+        if pa.types.is_nested(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind):
+            reason = f"the key column {column} has type {type_text(kind)}, whose values identify no row"
+            raise SinkRejected(name, reason, "Set key to columns of other types.")
+
+
+def key_difference(name: str, path: str, table: DeltaTable, pipeline: str, key: Sequence[str]) -> SinkRejected | None:
+    """Return why rows of `table`, a mirror of `pipeline`, cannot be identified by `key`: they have had another one.
+
+    None: they can. Raises delta-rs' errors.
+    """
+    if table.transaction_version(key_name(pipeline)) in (None, key_number(key)):
+        return None
+    reason = f"the rows of {path} have another key than {', '.join(key)}, which is the one of the pipeline now"
+    return SinkRejected(name, reason, f"Set key to the former columns. Or keep the new key: {RESNAPSHOT}")
+
+
+def key_name(pipeline: str) -> str:
+    """Return the app id of the txn that holds the key. No table id begins with `#`."""
+    return f"{pipeline}/#key"
+
+
+def key_number(key: Sequence[str]) -> int:
+    """Return the version of the txn for a key, whose columns may be in any order."""
+    return int.from_bytes(sha256(json.dumps(sorted(key)).encode()).digest()[:8], "big") >> 1
