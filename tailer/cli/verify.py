@@ -73,7 +73,8 @@ def command(
         for each in found:
             _print(chosen, each, values)
         if repairs and found[-1].has_same_columns and not any(each.is_equal or each.rewritten for each in found):
-            click.echo(f"nothing was rewritten: {chosen.name} went on each time; pause it with `tailer pause`")
+            who = f"{chosen.name} or another writer, such as OPTIMIZE,"
+            click.echo(f"nothing was rewritten: {who} went on each time; pause them, {chosen.name} with `tailer pause`")
     if metrics_file is not None:
         _write_metrics(metrics_file, chosen, found)
     return 0 if found[-1].is_equal else DIFFERS

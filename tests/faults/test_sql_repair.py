@@ -116,7 +116,7 @@ def test_a_mirror_is_repaired_while_the_daemon_delivers(
         done = tailer("verify", "orders", config, "--repair")
         outcomes[f"exit {done.returncode}"] += 1
         assert done.returncode == 0 or "nothing was rewritten" in done.stdout, (done.stdout, done.stderr)
-        outcomes["went on"] += done.stderr.count("went on meanwhile")
+        outcomes["went on"] += done.stderr.count("was changed meanwhile")
     publishing.join()
     until(lambda: version_of(database) == history.last, lambda: version_of(database), lambda: started[-1].said)
     done = tailer("verify", "orders", config, "--repair")

@@ -1,6 +1,7 @@
 """Variants in a mirror of the `delta` sink: the values of the source, by a MERGE and by writing all rows again."""
 
 import json
+import struct
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -139,3 +140,20 @@ async def test_files_that_spark_has_written_are_merged(tmp_path: Path, spark: Sp
     found = await anyio.to_thread.run_sync(lambda: [tuple(each) for each in spark.sql(query).collect()])
     texts = {1: '{"n":10}', 3: '{"n":3}', 4: None, 5: '{"n":5}'}
     assert found == [(one, text, text) for one, text in texts.items()]
+
+
+async def test_variants_of_other_types_differ(tmp_path: Path) -> None:
+    """Their JSON texts are the same: a date and its text, a decimal and its text, a binary and its Base64, and NaN."""
+    sink, schema = make_mirror(tmp_path), pa.schema([("id", pa.int64()), ("v", VARIANT), ("s", pa.list_(VARIANT))])
+    date, decimal, longer = b"\x2c\x92\x47\0\0", b"\x20\x01\x0f\0\0\0", b"\x20\x02\x96\0\0\0"
+    binary, nan = b"\x3c\x03\0\0\0abc", b"\x1c" + struct.pack("<d", float("nan"))
+    texts = [bytes([len(text) << 2 | 1]) + text for text in (b"2020-03-01", b"1.5", b"YWJj", b"NaN")]
+    found = [{"metadata": b"\x01\0\0", "value": value} for value in (date, decimal, binary, nan, *texts, longer)]
+    rows = [{"id": one, "v": each, "s": [each]} for one, each in enumerate(found)]
+    await deliver(sink, batch(0, "insert", schema, rows))
+    async with sink.open_mirror("orders") as mirror:
+        (kept,) = mirror.rows()
+    for name in ("v", "s"):
+        shown = dict(zip(kept.column("id").to_pylist(), kept.column(name).to_pylist(), strict=True))
+        assert shown["1"] == shown["8"]
+        assert len(set(shown.values())) == len(found) - 1

@@ -11,16 +11,19 @@ from typing import Any, Final
 
 import anyio
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from tailer.engine.local import LocalEngine
-from tailer.errors import SinkRejected, TableReplaced
+from tailer.errors import SinkRejected, SinkUnavailable, TableReplaced
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.verification.comparison import Rewritten, Verification, verify
 from tailer.pipeline.verification.repair import repair
 from tailer.plan import SNAPSHOT_TASKS
 from tailer.sink import MirrorRows, app_id_of
+from tailer_sinks.delta.folder import TargetFolder
 from tailer_sinks.delta.mirror import table as mirror_table
 from tailer_sinks.delta.mirror.sink import DeltaMirror
 from tests.support.daemon.commands import Orders, tailer
@@ -274,6 +277,95 @@ async def test_a_repair_that_is_refused_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(SinkRejected, match=r"the source has a key twice; the key of .*copy is id"):
         await repaired(sink, orders.path)
     assert mirror_rows(tmp_path / "copy").to_pylist() == [{"id": 1, "amount": 1.5}]
+
+
+@pytest.mark.anyio
+async def test_a_source_with_null_keys_repairs_nothing(tmp_path: Path) -> None:
+    """All rows without a key would be taken for superfluous ones."""
+    copy, source = tmp_path / "copy", tmp_path / "orders"
+    schema = pa.schema([("id", pa.int64()), ("code", pa.string())])
+    rows = pa.Table.from_pylist([{"id": 1, "code": "a"}, {"id": None, "code": "b"}], schema)
+    await anyio.to_thread.run_sync(partial(write_deltalake, source, rows))
+    app_id = app_id_of("orders", await log_of(source).table_id())
+    await deliver(make_mirror(copy), batch(0, "insert", schema, rows.to_pylist()[:1]), app_id=app_id)
+    await anyio.to_thread.run_sync(partial(write_deltalake, copy, pa.concat_tables([rows, rows]), mode="overwrite"))
+    with pytest.raises(SinkRejected, match="the key column id is null in the source"):
+        await repaired(make_mirror(copy), source)
+    assert mirror_rows(copy).num_rows == 4
+
+
+@pytest.mark.anyio
+async def test_a_table_whose_state_is_gone_is_named(tmp_path: Path) -> None:
+    orders, copy = Orders(tmp_path / "orders"), tmp_path / "copy"
+    await anyio.to_thread.run_sync(orders.insert, 1, 2)
+    schema = pa.schema([("id", pa.int64()), ("amount", pa.float64())])
+    app_id = app_id_of("orders", await log_of(orders.path).table_id())
+    rows = batch(0, "insert", schema, [{"id": 1, "amount": 1.5}], task=SNAPSHOT_TASKS)
+    await deliver(make_mirror(tmp_path / "other"), rows, app_id=app_id.replace("orders/", "orders/~backfill-1/"))
+    with pytest.raises(SinkRejected, match="other has no version yet"):  # only a snapshot beside has progress
+        await verified(make_mirror(tmp_path / "other"), orders.path)
+    await follow(make_mirror(copy), orders.path, 0, Policy())
+    await anyio.to_thread.run_sync(partial(plant, copy, {}))
+    async with make_mirror(copy).open_mirror("orders") as mirror:
+        for file in copy.glob("*.parquet"):
+            file.unlink()
+        with pytest.raises(SinkRejected, match="were removed while it was read") as refused:
+            list(mirror.rows())
+    assert refused.value.hint == "Run `tailer verify` again."
+    await anyio.to_thread.run_sync(DeltaTable(copy).create_checkpoint)
+    for version in range(DeltaTable(copy).version()):
+        (copy / "_delta_log" / f"{version:020d}.json").unlink()
+    with pytest.raises(SinkRejected, match="no longer has the last commit of the pipeline") as refused:
+        await verified(make_mirror(copy), orders.path)
+    assert refused.value.hint == "Let the pipeline deliver a later version first."
+
+
+def write_int96(path: Path) -> None:
+    """Write the file of a table again as Spark writes timestamps by default."""
+    (file,) = path.glob("*.parquet")
+    size = file.stat().st_size
+    pq.write_table(pq.read_table(file), file, use_deprecated_int96_timestamps=True)
+    (commit,) = (each for each in (path / "_delta_log").glob("*.json") if f'"size":{size}' in each.read_text())
+    commit.write_text(commit.read_text().replace(f'"size":{size}', f'"size":{file.stat().st_size}'))
+
+
+@pytest.mark.anyio
+async def test_far_moments_of_spark_are_read(tmp_path: Path) -> None:
+    """Spark's OPTIMIZE writes INT96 timestamps."""
+    schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+    moments = [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)]
+    sink = make_mirror(tmp_path)
+    rows = [{"id": one, "at": moment} for one, moment in enumerate(moments)]
+    await deliver(sink, batch(0, "insert", schema, rows))
+    write_int96(tmp_path)
+    async with sink.open_mirror("orders") as mirror:
+        found = [text for each in mirror.rows() for text in each.column("at").to_pylist()]
+    assert found == ["0001-01-01T00:00:00.000000Z", "9999-12-31T00:00:00.000000Z"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("reads", ["rewrite", "verify"])
+async def test_a_fault_while_keys_of_a_store_are_renewed_is_retried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: str
+) -> None:
+    schema = pa.schema([("id", pa.int64())])
+    sink = make_mirror(tmp_path)
+    await deliver(sink, batch(0, "insert", schema, [{"id": 1}]))
+    logins = iter([None, None, {"token": "2"}] if reads == "rewrite" else [None, {"token": "2"}])
+
+    def fail(*_: object) -> None:
+        raise DeltaError("connection reset")
+
+    monkeypatch.setattr(TargetFolder, "login", lambda _: next(logins, {"token": "3"}))
+    monkeypatch.setattr(TargetFolder, "at", fail)
+    monkeypatch.setattr(mirror_table, "_MERGE_BYTES", -1)
+    if reads == "rewrite":
+        with pytest.raises(SinkUnavailable, match="connection reset"):
+            await deliver(sink, batch(1, "delete", schema, [{"id": 1}]))
+        return
+    async with sink.open_mirror("orders") as mirror:
+        with pytest.raises(SinkUnavailable, match="connection reset"):
+            list(mirror.rows())
 
 
 def test_the_command_says_what_differs_and_repairs_it(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ async def test_a_pipeline_that_always_goes_on_ends_the_attempts(
         assert [(each.version, each.is_equal, each.rewritten) for each in verifications] == [
             (version, False, None) for version in range(3)
         ]
-        assert caplog.text.count("the pipeline went on meanwhile") == 2
+        assert caplog.text.count("the mirror was changed meanwhile") == 2
         assert shared_database.query("SELECT amount FROM orders WHERE id = 1") == [(0.0,)]
         assert mirrored(shared_database, "orders") == 3
 

@@ -108,7 +108,7 @@ SINKS: Final = (
     ),
     (
         f"{OWN}.delta.mirror.verified_rows {OWN}.delta.mirror.repair",
-        f"{OWN}.comparable_json {OWN}.encoding.* {OWN}.delta.* tailer.changelog.spill.* {PORTS}",
+        f"{OWN}.comparable_json {OWN}.encoding.* {OWN}.delta.* tailer.changelog.spill.* {VARIANTS} {PORTS}",
         "pyarrow",
     ),
     (

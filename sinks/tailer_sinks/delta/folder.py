@@ -90,14 +90,16 @@ class TargetFolder:
         commits = table.history(last - after) if last > after else []
         return {str(each.get(key)) for each in commits for key in ("txnId", NOTE)}
 
-    def transactions(self, version: int) -> list[str]:
-        """Return the app ids of the `txn` actions in the commit of a version."""
+    def transactions(self, version: int) -> list[str] | None:
+        """Return the app ids of the `txn` actions in the commit of a version; None: it is not in the log any more."""
         name = f"_delta_log/{version:020d}.json"
         if self._store is not None:
             return self._store.transactions(name)
         try:
             with (Path(self._path) / name).open("rb") as commit:
                 return app_ids(commit)
+        except FileNotFoundError:
+            return None
         except OSError as error:
             raise self.failure(error) from error
 

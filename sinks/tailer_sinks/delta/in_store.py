@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from anyio import CancelScope, from_thread
 
-from tailer.errors import SinkUnavailable
+from tailer.errors import ObjectNotFound, SinkUnavailable
 from tailer.formats.delta.folders import table_in_stores
 from tailer.stores.port import OpenObject
 from tailer.stores.stores import Stores
@@ -73,9 +73,16 @@ class StoreTarget:
         names = [f"_delta_log/{version:020d}.json" for version in range(after + 1, last + 1)]
         return {each for name in names for each in self._wait(partial(self._store.scan, name, _ids))}
 
-    def transactions(self, name: str) -> list[str]:
-        """Return the app ids of the `txn` actions in the commit `name`."""
-        return self._wait(lambda: self._store.scan(name, lambda opened: app_ids(opened.file)))
+    def transactions(self, name: str) -> list[str] | None:
+        """Return the app ids of the `txn` actions in the commit `name`; None: there is no such commit."""
+
+        async def scan() -> list[str] | None:
+            try:
+                return await self._store.scan(name, lambda opened: app_ids(opened.file))
+            except ObjectNotFound:
+                return None
+
+        return self._wait(scan)
 
     def refusal(self, adopt: bool) -> tuple[str, str] | None:
         """Explain why no table may be created here, and the next step. None: it may."""

@@ -49,4 +49,4 @@ async def repair(
                 yield await verify(mirror, table, engine, policy, limit)
             return
         if attempt < ATTEMPTS:
-            _log.warning("nothing was rewritten: the pipeline went on meanwhile; comparing again")
+            _log.warning("nothing was rewritten: the mirror was changed meanwhile; comparing again")

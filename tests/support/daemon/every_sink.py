@@ -194,10 +194,12 @@ class DeltaLog(_DeltaLane):
         return faults
 
 
+@dataclass
 class DeltaMirror(_DeltaLane):
     """A mirror that is a Delta table."""
 
     orders = "resnapshot"
+    is_verified: bool = True
 
     @property
     def sink(self) -> str:

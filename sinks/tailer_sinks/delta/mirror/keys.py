@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from hashlib import sha256
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from tailer.errors import SinkRejected
 from tailer.events import ROW_ID, type_text
 from tailer_sinks.delta.mirror.columns import RESNAPSHOT
 
-__all__ = ["check_key", "key_difference", "key_in", "key_name", "key_number"]
+__all__ = ["check_key", "check_same_key", "contradiction", "key_in", "key_name", "key_number"]
 
 
 def key_in(
@@ -51,15 +50,20 @@ def check_key(name: str, path: str, schema: pa.Schema, key: Sequence[str]) -> No
             raise SinkRejected(name, reason, "Set key to columns of other types.")
 
 
-def key_difference(name: str, path: str, table: DeltaTable, pipeline: str, key: Sequence[str]) -> SinkRejected | None:
-    """Return why rows of `table`, a mirror of `pipeline`, cannot be identified by `key`: they have had another one.
+def check_same_key(name: str, path: str, key: Sequence[str], number: int | None) -> None:
+    """Raise `SinkRejected` unless rows are identified by `key`. `number`: of their `txn`; None: there is none."""
+    if number not in (None, key_number(key)):
+        reason = f"the rows of {path} have another key than {', '.join(key)}, which is the one of the pipeline now"
+        raise SinkRejected(name, reason, f"Set key to the former columns. Or keep the new key: {RESNAPSHOT}")
 
-    None: they can. Raises delta-rs' errors.
-    """
-    if table.transaction_version(key_name(pipeline)) in (None, key_number(key)):
-        return None
-    reason = f"the rows of {path} have another key than {', '.join(key)}, which is the one of the pipeline now"
-    return SinkRejected(name, reason, f"Set key to the former columns. Or keep the new key: {RESNAPSHOT}")
+
+def contradiction(name: str, reason: str) -> SinkRejected:
+    """Return the error of the sink called `name` for changes that contradict the key, or the table."""
+    remedy = (
+        "Set key to columns whose values are unique in the source, and order a snapshot with `tailer resnapshot`. "
+        "If they are unique, somebody else has changed the table: order a snapshot, too."
+    )
+    return SinkRejected(name, reason, remedy)
 
 
 def key_name(pipeline: str) -> str:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from tailer.changelog.spill.directory import scratch_folder
 from tailer.changelog.spill.scratch_database import open_database
-from tailer.errors import SinkFenced, SinkRejected, SinkUnavailable
+from tailer.errors import SinkFenced, SinkRejected, SinkUnavailable, TailerError
 from tailer_sinks.delta.mirror.changes import Changes, Contradiction
 from tailer_sinks.delta.mirror.columns import RESNAPSHOT
 from tailer_sinks.delta.mirror.table import MirrorTable
@@ -48,8 +48,12 @@ class DeltaRepair:
         self._folder = str(scratch_folder())
         self._database = open_database(self._folder)
         columns = ", ".join(f"{each} VARCHAR" for each in self._names)
-        self._query(f"CREATE TABLE removed (number BIGINT, {columns})")
         self._count = 0
+        try:
+            self._query(f"CREATE TABLE removed (number BIGINT, {columns})")
+        except TailerError:
+            self.close()
+            raise
 
     def remove(self, keys: pa.RecordBatch) -> None:
         """See `MirrorRepair.remove`."""
@@ -61,10 +65,6 @@ class DeltaRepair:
     def add(self, rows: pa.RecordBatch) -> None:
         """See `MirrorRepair.add`."""
         kept = self._conformed(rows)
-        nulls = [column for column in self._key if kept.column(column).null_count]
-        if nulls:
-            reason = f"the key column {nulls[0]} is null in the source"
-            raise SinkRejected(self._table.name, reason, "Set key to columns that are never null.")
         if (refusal := partition_refusal(kept, self._anchor.partition_by)) is not None:
             raise SinkRejected(self._table.name, refusal, "Partition the target by another column.")
         self._take(kept, kept, inserted=True)

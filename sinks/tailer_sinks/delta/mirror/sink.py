@@ -24,8 +24,8 @@ from tailer.sink import Demands, MirrorRows, Progress, Sink, SinkTransaction, pi
 from tailer.stores.stores import Stores
 from tailer_sinks.delta.mirror.changes import DELETE, UPDATE, Changes, Contradiction
 from tailer_sinks.delta.mirror.columns import RESNAPSHOT, difference, only_adds, origins_of
-from tailer_sinks.delta.mirror.keys import check_key, key_in
-from tailer_sinks.delta.mirror.table import MirrorTable, contradiction
+from tailer_sinks.delta.mirror.keys import check_key, contradiction, key_in
+from tailer_sinks.delta.mirror.table import MirrorTable
 from tailer_sinks.delta.mirror.verified_rows import open_rows
 from tailer_sinks.delta.options import Options
 from tailer_sinks.delta.schema import partition_refusal

@@ -19,12 +19,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from pyarrow.dataset import ParquetReadOptions
 
 from tailer.errors import SinkRejected, SinkUnavailable, TailerError
 from tailer.plan import Position
@@ -32,7 +31,7 @@ from tailer.sink import backfilled_app_id, pipeline_of
 from tailer_sinks.delta.folder import TargetFolder
 from tailer_sinks.delta.mirror.changes import CHANGE, DELETE, INSERT, UPDATE, Changes
 from tailer_sinks.delta.mirror.columns import RESNAPSHOT, reshaped, table_schema
-from tailer_sinks.delta.mirror.keys import key_difference, key_name, key_number
+from tailer_sinks.delta.mirror.keys import check_same_key, contradiction, key_name, key_number
 from tailer_sinks.delta.schema import maps_columns, measured, partition_problems
 from tailer_sinks.delta.spool import Spool
 from tailer_sinks.delta.table import Anchor, TargetTable
@@ -42,7 +41,7 @@ from tailer_sinks.delta.variants import has_variants, rows_schema_of, writable
 from tailer_sinks.delta.writes import writing
 from tailer_sinks.encoding.typed import Misfit, conform
 
-__all__ = ["MirrorTable", "contradiction"]
+__all__ = ["MirrorTable"]
 
 _MERGE_BYTES: Final = 1024 * 1024 * 1024
 # What delta-rs takes for a byte of Arrow memory of a changed row, for one of a row in a file without any, and for each
@@ -53,7 +52,7 @@ _PER_OTHER_ROW: Final = 64
 _PER_FILE_BYTE: Final = 4  # Arrow memory for a byte of a file, if it is not known how large rows are
 _READ_ROWS: Final = 8192
 # Spark's OPTIMIZE writes INT96 timestamps, which are nanoseconds otherwise: too few years.
-_INT96: Final = ParquetReadOptions(coerce_int96_timestamp_unit="us")
+_INT96: Final[Any] = {"coerce_int96_timestamp_unit": "us"}
 # A row group is in memory while it is written, and while it is read.
 _GROUP_BYTES: Final = 16 * 1024 * 1024
 _GROUP_ROWS: Final = 1024, 128 * 1024
@@ -199,12 +198,10 @@ class MirrorTable(TargetTable):
 
     def check_same_key(self, anchor: Anchor, key: Sequence[str]) -> None:
         """Refuse a `key` that is not the one of the rows of `anchor`."""
-        if anchor.table is None:
-            return
-        with self.folder.reading():
-            refusal = key_difference(self.name, self.path, anchor.table, _owner(anchor.app_id), key)
-        if refusal is not None:
-            raise refusal
+        if anchor.table is not None:
+            with self.folder.reading():
+                number = anchor.table.transaction_version(key_name(_owner(anchor.app_id)))
+            check_same_key(self.name, self.path, key, number)
 
     def is_newest(self, anchor: Anchor) -> bool:
         """Return whether nobody has committed since `anchor`. Raises `SinkError`."""
@@ -267,7 +264,7 @@ class MirrorTable(TargetTable):
                 kept.add(rows.filter(pc.invert(changed)))
             for kind, count in ((INSERT, 0), (UPDATE, changes.counts[UPDATE]), (DELETE, changes.counts[DELETE])):
                 if exact and met[kind] != count:
-                    raise self._key_error(position, _PRESENT if kind == INSERT else _ABSENT)
+                    raise _key_error(self, position, _PRESENT if kind == INSERT else _ABSENT)
 
             def rows_after() -> pa.RecordBatchReader:
                 batches = chain(kept.reader(anchor.schema), changes.rows(anchor.schema))
@@ -307,14 +304,10 @@ class MirrorTable(TargetTable):
         except (SinkRejected, SinkUnavailable) as error:
             for found in (_PRESENT, _ABSENT):
                 if found in error.reason:
-                    raise self._key_error(position, found) from error
+                    raise _key_error(self, position, found) from error
             if _OVERTAKEN in error.reason:
                 raise SinkUnavailable(self.name, f"another writer has changed {self.path} meanwhile") from error
             raise
-
-    def _key_error(self, position: Position, found: str) -> SinkRejected:
-        what = "insert a key that is there" if found == _PRESENT else "delete a key that is not there"
-        return contradiction(self.name, f"the changes up to version {position.version} {what}, in {self.path}")
 
     def _merge(self, at: Anchor, changes: Changes, key: Sequence[str], commit: CommitProperties) -> None:
         assert at.table is not None
@@ -338,13 +331,9 @@ class MirrorTable(TargetTable):
         merger.execute()
 
 
-def contradiction(name: str, reason: str) -> SinkRejected:
-    """Return the error of the sink called `name` for changes that contradict the key, or the table."""
-    remedy = (
-        "Set key to columns whose values are unique in the source, and order a snapshot with `tailer resnapshot`. "
-        "If they are unique, somebody else has changed the table: order a snapshot, too."
-    )
-    return SinkRejected(name, reason, remedy)
+def _key_error(table: MirrorTable, position: Position, found: str) -> SinkRejected:
+    what = "insert a key that is there" if found == _PRESENT else "delete a key that is not there"
+    return contradiction(table.name, f"the changes up to version {position.version} {what}, in {table.path}")
 
 
 def _owner(app_id: str) -> str:

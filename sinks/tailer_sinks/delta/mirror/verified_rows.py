@@ -10,9 +10,11 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.errors import SinkRejected
+from tailer.errors import SinkRejected, SinkUnavailable
 from tailer.events import is_variant
 from tailer.sink import app_id_of, backfilled_app_id, pipeline_of
+from tailer.variant import InvalidVariant, compare_keys
+from tailer.variant.nested import changed, changes_where
 from tailer_sinks.comparable_json import comparable_json
 from tailer_sinks.delta.folder import TargetFolder
 from tailer_sinks.delta.mirror.columns import difference, table_schema
@@ -48,8 +50,14 @@ class DeltaMirrorRows:
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """See `MirrorRows.rows`."""
-        for rows in self._table.rows(self._anchor):
-            yield self._as_texts(rows)
+        try:
+            for rows in self._table.rows(self._anchor):
+                yield self._as_texts(rows)
+        except SinkUnavailable as error:
+            if not isinstance(error.__cause__, FileNotFoundError) and "not found" not in error.reason.lower():
+                raise
+            reason = f"files of {self._table.path} were removed while it was read, such as by VACUUM: {error.reason}"
+            raise SinkRejected(self._table.name, reason, "Run `tailer verify` again.") from error
 
     def deleted_rows(self) -> Iterator[pa.RecordBatch]:
         """Yield nothing: a mirror has no deleted rows."""
@@ -60,8 +68,12 @@ class DeltaMirrorRows:
         yield self._as_texts(self._conformed(rows))
 
     def stored_keys(self, rows: pa.RecordBatch) -> pa.Table:
-        """See `MirrorRows.stored_keys`."""
-        return pa.Table.from_batches([self._as_texts(self._conformed(rows).select(self.key))])
+        """See `MirrorRows.stored_keys`. Raises `SinkRejected` for a null: no MERGE could repair that row."""
+        keys = self._conformed(rows).select(self.key)
+        if nulls := [column for column in self.key if keys.column(column).null_count]:
+            reason = f"the key column {nulls[0]} is null in the source"
+            raise SinkRejected(self._table.name, reason, "Set key to columns that are never null.")
+        return pa.Table.from_batches([self._as_texts(keys)])
 
     def begin_repair(self) -> DeltaRepair:
         """See `MirrorRows.begin_repair`."""
@@ -86,7 +98,7 @@ class DeltaMirrorRows:
         names = rows.schema.names
         try:
             return pa.record_batch([self._texts[each](rows.column(each)) for each in names], names)
-        except NoText as problem:
+        except (NoText, InvalidVariant) as problem:
             raise SinkRejected(self._table.name, str(problem), _LEAVE_OUT) from problem
 
 
@@ -99,12 +111,14 @@ def open_rows(table: MirrorTable, pipeline: str, keys: tuple[Sequence[str], Sequ
         with folder.reading():
             table.check_target(found, app_id_of(pipeline, ""))
         app_id = _last_stream(folder, found.version(), pipeline)
-    if found is None or app_id is None:
+    position = None
+    if found is not None and app_id is not None:
+        with folder.reading():
+            table.check_target(found, app_id)
+            position = position_in(found, app_id)
+    if found is None or app_id is None or position is None:
         remedy = "Wait until its pipeline has delivered one: see `tailer status`."
         folder.reject(f"the table {table.path} has no version yet", remedy)
-    with folder.reading():
-        table.check_target(found, app_id)
-        position = position_in(found, app_id)
     schema, columns = rows_schema_of(found.schema()), found.metadata().partition_columns
     return DeltaMirrorRows(table, Anchor(app_id, position, schema, columns, found, found.version(), login=login), keys)
 
@@ -112,7 +126,11 @@ def open_rows(table: MirrorTable, pipeline: str, keys: tuple[Sequence[str], Sequ
 def _last_stream(folder: TargetFolder, newest: int, pipeline: str) -> str | None:
     """Return the app id under which `pipeline` has committed last: its table may have had several ids."""
     for version in range(newest, -1, -1):
-        for each in folder.transactions(version):
+        names = folder.transactions(version)
+        if names is None:
+            reason = "its log no longer has the last commit of the pipeline, which says what it mirrors"
+            folder.reject(reason, "Let the pipeline deliver a later version first.")
+        for each in names:
             app_id = backfilled_app_id(each) or each
             if pipeline_of(app_id) == pipeline and each not in (delivered_name(pipeline), key_name(pipeline)):
                 return app_id
@@ -122,16 +140,20 @@ def _last_stream(folder: TargetFolder, newest: int, pipeline: str) -> str | None
 def _texts(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
     """Return what turns a column of `kind` into texts, equal for equal values only: NaN equals NaN, and -0.0 not 0.0.
 
-    Maps with the same entries are equal, as nobody relies on their order.
+    Variants differ by their types, too, such as a date and its text. Maps with the same entries are equal, as nobody
+    relies on their order.
     """
     if pa.types.is_string(kind):
         return lambda column: column.cast(TEXT)
-    writer = writer_for(kind)
-    nested = is_variant(kind) or pa.types.is_nested(kind)
-    finish = comparable_json(kind) if nested else _bare
+    if is_variant(kind):
+        return compare_keys
+    variants = changes_where(kind, is_variant, compare_keys)
+    plain = changed(pa.array([], kind), variants).type
+    writer = writer_for(plain)
+    finish = comparable_json(plain) if pa.types.is_nested(kind) else _bare
 
     def convert(column: pa.Array) -> pa.Array:
-        texts = whole(writer(column))
+        texts = whole(writer(changed(column, variants)))
         return finish(pc.if_else(column.is_valid(), texts, pa.scalar(None, TEXT)) if column.null_count else texts)
 
     return convert
