@@ -113,6 +113,9 @@ class TableLog(Protocol):
         """Make a wake-up for new versions of this table; no I/O."""
         ...
 
-    async def contradictions(self) -> tuple[Contradiction, ...]:
-        """Return the newest versions that contradict the table's state, as far back as the state is quick to read."""
+    async def contradictions(self, most_files: int | None = None) -> tuple[Contradiction, ...]:
+        """Return the newest versions that contradict the table's state, as far back as the state is quick to read.
+
+        None are looked for where the table has more than `most_files` files.
+        """
         return ()

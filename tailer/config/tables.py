@@ -5,16 +5,28 @@ from functools import partial
 
 from tailer.errors import ConfigError, NotATable
 from tailer.formats.delta.catalog.port import CommitCatalog
+from tailer.formats.inspection import TableInspector
+from tailer.formats.port import TableFormat
 from tailer.formats.registry import check_choices, default_format, format_of, named_format
 from tailer.read.data_files import DataFiles
 from tailer.stores import glue
 from tailer.stores.location import is_local
+from tailer.stores.port import ObjectStore
 from tailer.stores.ranges import ObjectRanges
 from tailer.stores.shared import SharedLogs
 from tailer.stores.stores import Stores
 from tailer.table_log import TableLog
 
-__all__ = ["CurrentStores", "check_reader", "find_location", "format_in", "locate", "open_files", "open_table"]
+__all__ = [
+    "CurrentStores",
+    "check_reader",
+    "find_location",
+    "format_in",
+    "locate",
+    "open_files",
+    "open_inspector",
+    "open_table",
+]
 
 
 class CurrentStores:
@@ -84,14 +96,33 @@ def open_table(
     Raises `ConfigError` where the store's client is not installed, and as `check_choices`.
     """
     known = stores or Stores()
-    chosen = check_choices(table_format, branch, is_managed=catalog is not None)
-    by_location = default_format if catalog is not None else partial(format_of, location)
-    found = by_location() if chosen is None else named_format(chosen)
-    root = found.root(location, branch)
-    store = known.open(root)
-    if logs is not None and not is_local(root):
-        store = logs.share(store, known.options(root))
+    found, store = _open_root(location, known, table_format, branch, is_managed=catalog is not None)
+    if logs is not None and not is_local(store.uri):
+        store = logs.share(store, known.options(store.uri))
     return found.open(store, known.open, allowed_roots, branch, catalog, statistics)
+
+
+def open_inspector(
+    location: str,
+    stores: Stores | None = None,
+    allowed_roots: tuple[str, ...] = (),
+    table_format: str | None = None,
+    branch: str | None = None,
+) -> TableInspector:
+    """Open what looks at the log of a table for people; no I/O. Arguments and errors are those of `open_table`."""
+    known = stores or Stores()
+    found, store = _open_root(location, known, table_format, branch, is_managed=False)
+    return found.inspect(store, known.open, allowed_roots, branch)
+
+
+def _open_root(
+    location: str, stores: Stores, table_format: str | None, branch: str | None, *, is_managed: bool
+) -> tuple[TableFormat, ObjectStore]:
+    """Return the format of a table, and the store that has its root."""
+    chosen = check_choices(table_format, branch, is_managed=is_managed)
+    by_location = default_format if is_managed else partial(format_of, location)
+    found = by_location() if chosen is None else named_format(chosen)
+    return found, stores.open(found.root(location, branch))
 
 
 def check_reader(location: str, wanted: str | None, *, is_managed: bool) -> None:

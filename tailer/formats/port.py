@@ -7,6 +7,7 @@ table: the rest of the format is imported when a table is opened.
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+from tailer.formats.inspection import TableInspector
 from tailer.read.port import RowReader
 from tailer.stores.port import ObjectStore
 from tailer.table_log import TableLog
@@ -69,6 +70,17 @@ class TableFormat(Protocol):
         `catalog`: the one that manages the commits, if the format has any. `statistics`: whether tasks should have
         what the log says of the values in files (`ChangeTask.stats`), if it says anything.
         """
+        ...
+
+    def inspect(
+        self,
+        store: ObjectStore,
+        open_store: Callable[[str], ObjectStore],
+        allowed_roots: tuple[str, ...] = (),
+        branch: str | None = None,
+        catalog: Any = None,
+    ) -> TableInspector:
+        """Open what looks at the log at the `root` of a table for people; no I/O. See `open`."""
         ...
 
     def row_reader(self) -> RowReader:

@@ -65,7 +65,7 @@ LAYERS: Final = (
     Layer("table_log sink", "pyarrow"),
     Layer("files", "pyarrow pyroaring"),
     Layer("read", "msgspec pyarrow pyroaring"),
-    Layer("formats"),
+    Layer("formats", "pyarrow"),
     Layer("formats.delta formats.lance", "anyio httpx2 lance msgspec pyarrow pyroaring"),
     Layer("engine", "anyio pyarrow"),
     Layer("changelog", "anyio duckdb pyarrow pyroaring"),

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from tailer.formats.inspection import TableInspector
 from tailer.formats.port import TableFormat
 from tailer.read.port import RowReader
 from tailer.stores.port import ObjectStore
@@ -52,6 +53,19 @@ class _Delta:
         from tailer.formats.delta.table import DeltaTableLog  # noqa: PLC0415 - not to recognise a table
 
         return DeltaTableLog(store, catalog, allowed_roots, statistics)
+
+    def inspect(
+        self,
+        store: ObjectStore,
+        open_store: Callable[[str], ObjectStore],
+        allowed_roots: tuple[str, ...] = (),
+        branch: str | None = None,
+        catalog: Any = None,
+    ) -> TableInspector:
+        """See `TableFormat.inspect`."""
+        from tailer.formats.delta.inspection import DeltaInspector  # noqa: PLC0415 - not to follow a table
+
+        return DeltaInspector(store, catalog)
 
     def row_reader(self) -> RowReader:
         """See `TableFormat.row_reader`. Tasks of Delta tables name none."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
-__all__ = ["parse_interval", "retention_ms"]
+__all__ = ["kept_ms", "parse_interval", "retention_ms"]
 
 _SECOND_MS: Final = 1000
 _DAY_MS: Final = 24 * 60 * 60 * _SECOND_MS
@@ -40,11 +40,18 @@ def retention_ms(properties: Mapping[str, str]) -> int:
 
     An invalid duration counts as the default: the result only decides when to warn.
     """
-    durations = []
-    for name, default in _DEFAULTS.items():
-        duration = parse_interval(properties.get(name, default))
-        durations.append(parse_interval(default) if duration is None else duration)
-    return min(duration for duration in durations if duration is not None)
+    return min(kept_ms(properties))
+
+
+def kept_ms(properties: Mapping[str, str]) -> tuple[int, int]:
+    """Return how long files that are not used any more are kept, and how long commits are. See `retention_ms`."""
+    files, log = (_length(properties.get(name, default), default) for name, default in _DEFAULTS.items())
+    return files, log
+
+
+def _length(text: str, default: str) -> int:
+    found = parse_interval(text)
+    return _length(default, "interval 0 days") if found is None else found
 
 
 @lru_cache(maxsize=64)  # each look at a table asks

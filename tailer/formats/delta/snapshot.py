@@ -24,7 +24,7 @@ from tailer.formats.delta.retention import retention_ms
 from tailer.formats.delta.schema import arrow_schema
 from tailer.schema.columns import physical_name
 
-__all__ = ["CLOCK_WINDOW", "Snapshot"]
+__all__ = ["CLOCK_WINDOW", "Snapshot", "clock_ms"]
 
 CLOCK_WINDOW: Final = 100
 _FEED: Final = "delta.enablechangedatafeed"
@@ -72,7 +72,7 @@ class Snapshot:
         check_protocol(protocol, table, version, managed)
         schema = _schema(table, version, protocol, metadata)
         recent = tuple(modified_ms)[-CLOCK_WINDOW - 1 :]
-        timestamp_ms = _clock_ms(recent) if dated_ms is None else dated_ms
+        timestamp_ms = clock_ms(recent) if dated_ms is None else dated_ms
         return cls(table, version, protocol, metadata, schema, recent, timestamp_ms, managed)
 
     def advance(self, commit: Commit) -> "Snapshot":
@@ -95,13 +95,13 @@ class Snapshot:
             metadata=metadata,
             schema=schema,
             modified_ms=recent,
-            timestamp_ms=_clock_ms(recent) if in_commit_ms is None else in_commit_ms,
+            timestamp_ms=clock_ms(recent) if in_commit_ms is None else in_commit_ms,
         )
 
     @property
     def feed_enabled(self) -> bool:
         """Return whether writers must write change files: `delta.enableChangeDataFeed`, ignoring case."""
-        folded = _lower_names(self.metadata.configuration)
+        folded = self.properties
         return folded.get(_FEED, folded.get(_LEGACY_FEED, "")).lower() == "true"
 
     @property
@@ -110,7 +110,7 @@ class Snapshot:
 
         PROTOCOL.md, "Row Tracking": `delta.enableRowTracking` says whether ids may be relied on.
         """
-        folded = _lower_names(self.metadata.configuration)
+        folded = self.properties
         if folded.get(_TRACKING, "").lower() != "true":
             return None
         return folded.get(_ROW_ID_COLUMN), folded.get(_ROW_VERSION_COLUMN)
@@ -122,12 +122,17 @@ class Snapshot:
         return tuple(physical_name(column) for column in self.schema if column.name in columns) if columns else ()
 
     @property
+    def properties(self) -> dict[str, str]:
+        """The table's properties, with names in lower case."""
+        return _lower_names(self.metadata.configuration)
+
+    @property
     def retention_ms(self) -> int:
         """Minimum time that a commit file and the files it names are kept after the commit, in milliseconds."""
-        return retention_ms(_lower_names(self.metadata.configuration))
+        return retention_ms(self.properties)
 
 
-def _clock_ms(modified_ms: Sequence[int]) -> int:
+def clock_ms(modified_ms: Sequence[int]) -> int:
     """Return the monotonic time of the last commit file: each counts as later than its predecessor."""
     return max(map(add, reversed(modified_ms), count()), default=0)
 

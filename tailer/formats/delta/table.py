@@ -235,9 +235,9 @@ class DeltaTableLog(TableLog):
                     return
                 first += len(page)
 
-    async def contradictions(self) -> tuple[Contradiction, ...]:
+    async def contradictions(self, most_files: int | None = None) -> tuple[Contradiction, ...]:
         """See `TableLog.contradictions`. Reads the newest checkpoint and the commits after it, if these are few."""
-        return await newest_contradictions(self._store, self._log)
+        return await newest_contradictions(self._store, self._log, most_files)
 
     async def after_loss(self, error: TailerError, version: int) -> int:
         """See `TableLog.after_loss`. After a lost commit, a checkpoint or later commits define the state again."""

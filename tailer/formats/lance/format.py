@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from tailer.errors import ConfigError, how_to_install
+from tailer.formats.inspection import TableInspector
 from tailer.formats.lance.refs.branches import folder_of, parse_branch
 from tailer.formats.lance.version_names import LARGEST
 from tailer.formats.port import TableFormat
@@ -60,6 +61,19 @@ class _Lance:
         from tailer.formats.lance.table import LanceTableLog  # noqa: PLC0415 - not to recognise a table
 
         return LanceTableLog(store, open_store, allowed_roots, parse_branch(branch, "branch"))
+
+    def inspect(
+        self,
+        store: ObjectStore,
+        open_store: Callable[[str], ObjectStore],
+        allowed_roots: tuple[str, ...] = (),
+        branch: str | None = None,
+        catalog: Any = None,
+    ) -> TableInspector:
+        """See `TableFormat.inspect`."""
+        from tailer.formats.lance.inspect.inspector import LanceInspector  # noqa: PLC0415 - not to follow a table
+
+        return LanceInspector(store, open_store, allowed_roots, parse_branch(branch, "branch"))
 
     def row_reader(self) -> RowReader:
         """See `TableFormat.row_reader`."""

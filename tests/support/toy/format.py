@@ -17,6 +17,7 @@ from pyroaring import BitMap64
 
 from tailer.errors import ConfigError, LogCorrupt, ObjectNotFound, TailerError, VersionAhead, VersionGone
 from tailer.files.deletion_vector import inline
+from tailer.formats.inspection import PlanInspector, TableInspector
 from tailer.formats.locations import no_table
 from tailer.formats.port import TableFormat
 from tailer.plan import SNAPSHOT_TASKS, ChangePlan, ChangeTask, DeletionVectorRef, Position, Regime, TaskKind
@@ -237,6 +238,16 @@ class _Toy:
         statistics: bool = False,
     ) -> TableLog:
         return ToyLog(store)
+
+    def inspect(
+        self,
+        store: ObjectStore,
+        open_store: Callable[[str], ObjectStore],
+        allowed_roots: tuple[str, ...] = (),
+        branch: str | None = None,
+        catalog: Any = None,
+    ) -> TableInspector:
+        return PlanInspector(ToyLog(store))
 
     def row_reader(self) -> RowReader:
         return execute

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
+from math import inf
 from operator import itemgetter
 from typing import Final
 
@@ -49,29 +50,45 @@ _BY_FILE: Final = ("location", "vector", "version", "is_add")
 Entry = tuple[str, str, int, int, bool]
 
 
-async def newest_contradictions(store: ObjectStore, log: CommitLog) -> tuple[Contradiction, ...]:
+class _TooManyFilesError(Exception):
+    """More file entries would have to be read than the caller wants."""
+
+
+async def newest_contradictions(
+    store: ObjectStore, log: CommitLog, most_files: int | None = None
+) -> tuple[Contradiction, ...]:
     """Find the versions after the newest checkpoint that contradict the state; none where it is not at hand.
 
-    It is not where there are more than `MOST_COMMITS` of them, or the log has a gap or is damaged.
+    It is not where there are more than `MOST_COMMITS` of them, more than `most_files` file entries would have to be
+    read, or the log has a gap or is damaged.
     """
     listing = await log.recent(0)
-    with suppress(VersionGone, LogCorrupt):  # reported when it is read
+    with suppress(VersionGone, LogCorrupt, _TooManyFilesError):  # a damaged log is reported when it is read
         if len(listing.segment(listing.latest).commits) <= MOST_COMMITS:
-            find = partial(_find, store)
+            find = partial(_find, store, inf if most_files is None else most_files)
             return await from_sound_checkpoint(log.listing, listing, listing.latest, find)
     return ()
 
 
-async def _find(store: ObjectStore, segment: LogSegment) -> tuple[Contradiction, ...]:
+async def _find(store: ObjectStore, most_files: float, segment: LogSegment) -> tuple[Contradiction, ...]:
     """Find the commits of `segment` that contradict the state before them; of each, one of its files.
 
-    Raises as `live_files` does.
+    Raises as `live_files` does, and `_TooManyFilesError`.
     """
+    files = 0
     with SpillingSort(_ENTRIES, _BY_FILE) as entries:
+
+        def add_checkpointed(adds: pa.StructArray) -> None:
+            nonlocal files
+            files += len(adds)
+            if files > most_files:
+                raise _TooManyFilesError
+            entries.add(_checkpointed(adds, store.uri))
+
         for path in segment.commits:
             with listed_before():
                 await store.scan(path.name, partial(_add_commit, entries, segment.table, store.uri, path))
-        await read_adds(store, segment, lambda adds: entries.add(_checkpointed(adds, store.uri)))
+        await read_adds(store, segment, add_checkpointed)
         return await in_thread(_replay, entries)
 
 

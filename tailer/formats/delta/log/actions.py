@@ -178,6 +178,8 @@ class CommitInfo(_Action, frozen=True):
     operation: Any = None
     operation_metrics: Any = None
     txn_id: Any = None
+    user_name: Any = None
+    engine_info: Any = None
 
     @property
     def operation_name(self) -> str | None:
@@ -226,8 +228,7 @@ NOTHING_SET: Final[StateActions] = (None, None)
 
 _LINES: Final[msgspec.json.Decoder[Line]] = msgspec.json.Decoder(Line)
 _LINES_WITH_STATISTICS: Final = msgspec.json.Decoder(LineWithStatistics)
-# Exceptions that decoding a malformed action raises.
-MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # raised for a malformed action
 
 
 def parse_line(data: bytes, statistics: bool = False) -> Line:
@@ -259,8 +260,7 @@ def scan_commit(
     Raises `LogCorrupt` with path, version and line for anything malformed, for an empty file, and for a second
     `metaData`, `protocol` or `commitInfo`, which the protocol forbids.
     """
-    found = _Found()
-    first = 1
+    found, first = _Found(), 1
     decode_lines = (_LINES_WITH_STATISTICS if statistics else _LINES).decode_lines
     for chunk, rest in _chunks(file, begun):
         try:

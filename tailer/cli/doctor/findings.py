@@ -1,0 +1,226 @@
+"""Findings of an examination, in sentences: the meaning of following a table."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from itertools import chain
+from typing import Final
+
+from tailer.cli.display.amounts import count, duration, size
+from tailer.cli.doctor.examination import Examination
+from tailer.events import has_variant
+from tailer.formats.inspection import TableProfile
+from tailer.schema.columns import CHAR
+
+__all__ = ["FEWEST_ROWS", "Finding", "Level", "best_key", "findings_of"]
+
+FEWEST_ROWS: Final = 100  # of a sample, to take a column whose values all differ for a key
+_HOUR_S: Final = 3600
+_DAY_MS: Final = 24 * _HOUR_S * 1000
+_MANY_BYTES: Final = 1_000_000  # of a value: Kafka's brokers refuse larger messages by default
+_MOST_SHOWN: Final = 3
+_TELLING_BYTES: Final = 1_000_000  # smaller reads take what it takes to begin
+
+
+class Level(StrEnum):
+    """Weight of a finding."""
+
+    OK = "ok"  # as it should be
+    NOTE = "note"  # worth knowing
+    WARN = "warn"  # may become a problem
+    STOP = "stop"  # a pipeline would stop
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding, about a `topic`. `hint`: the next step; empty: none. `error`: the name of the error."""
+
+    level: Level
+    topic: str
+    text: str
+    hint: str = ""
+    error: str = ""
+
+
+def findings_of(found: Examination) -> list[Finding]:
+    """Return the findings, in the order of reading."""
+    findings: list[Finding] = []
+    if (profile := found.profile) is not None:
+        parts = (_table(found, profile), _feed(profile), _commits(found), _cost(found), _retention(found, profile))
+        rest = (_key(found, profile), _hazards(found, profile), _history(found, profile))
+        findings += chain(*parts, *rest)
+    if found.stop is not None:
+        name = type(found.stop).__name__
+        findings.append(Finding(Level.STOP, "following", f"{name}: {found.stop}", found.stop.hint, name))
+    elif found.sample.version is not None or found.measured is not None:
+        findings.append(Finding(Level.OK, "access", "this user may read the log and the data files that were tried"))
+    return findings
+
+
+def best_key(found: Examination) -> tuple[str, ...]:
+    """Return the columns that most likely identify a row; empty where there are none."""
+    profile = found.profile
+    if profile is None:
+        return ()
+    if profile.keys:
+        return profile.keys[0].columns
+    return found.sample.unique[:1] if found.sample.rows >= FEWEST_ROWS else ()
+
+
+def _table(found: Examination, profile: TableProfile) -> Iterator[Finding]:
+    moment = datetime.fromtimestamp(profile.timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    columns = count(len(profile.schema), "column")
+    begins = "" if found.begins is None else f"; changes can be read from version {found.begins} on"
+    yield Finding(Level.OK, "table", f"{columns}; the newest version is {profile.version}, of {moment}{begins}")
+    if profile.features:
+        yield Finding(Level.OK, "features", f"{', '.join(profile.features)}: supported")
+
+
+def _feed(profile: TableProfile) -> Iterator[Finding]:
+    if profile.feed is None:
+        return
+    if profile.feed:
+        text = "on: for updates, deletes and merges, writers write change files, which are read as they are"
+    else:
+        text = "off, and not needed: where a commit rewrites files, old and new ones are compared to find the changes"
+    yield Finding(Level.OK, "change feed", text)
+
+
+def _commits(found: Examination) -> Iterator[Finding]:
+    if not found.commits:
+        return
+    rate = found.commits_per_hour
+    operations = Counter(each.operation or "unnamed" for each in found.commits)
+    named = ", ".join(f"{number} {operation}" for operation, number in operations.most_common(_MOST_SHOWN))
+    often = "too close together to say how often they come" if rate is None else _often(rate)
+    number = len(found.commits)
+    looked = f"looked at the last {f'{number} commits' if number > 1 else 'commit'}"
+    yield Finding(Level.OK, "commits", f"{looked} ({named})" + f", {often}" * (number > 1))
+
+
+def _often(per_hour: float) -> str:
+    if per_hour >= 1:
+        return f"about {per_hour:,.0f} an hour"
+    return f"about {per_hour * 24:,.1f} a day" if per_hour * 24 >= 1 else "less than one a day"
+
+
+def _cost(found: Examination) -> Iterator[Finding]:
+    changing = found.changing
+    if not changing:
+        if found.commits:
+            yield Finding(Level.NOTE, "cost", "none of these commits changed a row")
+        return
+    largest = max(changing, key=lambda each: each.size_bytes)
+    text = f"a typical commit has {size(found.typical_bytes)} of files to read"
+    if largest.size_bytes > found.typical_bytes:
+        text += f", the largest {size(largest.size_bytes)} (version {largest.version})"
+    yield Finding(Level.OK, "cost", text)
+    compared = sum(each.is_compared for each in changing)
+    if compared:
+        text = (
+            f"{compared} of {count(len(changing), 'commit')} with changes rewrote files, which are compared row by row"
+        )
+        yield Finding(Level.OK, "comparing", text)
+    measured, typical_s, largest_s = (
+        found.measured,
+        found.seconds(found.typical_bytes),
+        found.seconds(largest.size_bytes),
+    )
+    if measured is None or typical_s is None or largest_s is None:
+        return
+    what = f"the changes of version {measured.version} ({size(measured.size_bytes)}, {count(measured.rows, 'row')})"
+    text = f"{what} took {duration(measured.seconds)} here"
+    if measured.size_bytes >= _TELLING_BYTES:
+        text += f"; by that, a typical commit takes {duration(typical_s)}"
+        text += f" and the largest {duration(largest_s)}" * (largest.size_bytes > found.typical_bytes)
+    yield Finding(Level.OK, "speed", text)
+    rate = found.commits_per_hour
+    if rate is not None and typical_s * rate > _HOUR_S:
+        hint = "A change data feed or deletion vectors spare comparisons; docs/spark.md lets Spark compare."
+        yield Finding(Level.WARN, "speed", "commits come faster than this machine can deliver them", hint)
+
+
+def _retention(found: Examination, profile: TableProfile) -> Iterator[Finding]:
+    if profile.files_kept_ms is None or profile.log_kept_ms is None:
+        text = "old versions are kept until somebody deletes them; a pipeline must have delivered them by then"
+        yield Finding(Level.NOTE, "retention", text)
+        return
+    kept_ms = min(profile.files_kept_ms, profile.log_kept_ms)
+    rate = found.commits_per_hour
+    number = "" if not rate else f", about {count(round(rate * kept_ms / _HOUR_S / 1000), 'commit')}"
+    text = (
+        f"VACUUM keeps replaced files for {duration(profile.files_kept_ms / 1000)}, log cleanup keeps commits for "
+        f"{duration(profile.log_kept_ms / 1000)}: a pipeline may be behind by up to {duration(kept_ms / 1000)}{number}"
+    )
+    if kept_ms >= _DAY_MS:
+        yield Finding(Level.OK, "retention", text)
+        return
+    names = "delta.deletedFileRetentionDuration and delta.logRetentionDuration"
+    yield Finding(Level.WARN, "retention", text, f"Raise {names}, or set on_data_loss of the pipeline.")
+
+
+def _key(found: Examination, profile: TableProfile) -> Iterator[Finding]:
+    if profile.row_ids:
+        yield Finding(Level.OK, "row ids", "each row has an id, which pairs updates without a key")
+    for declared in profile.keys:
+        yield Finding(Level.OK, "key", f"{', '.join(declared.columns)}: {declared.source}")
+    sample = found.sample
+    if sample.version is None or profile.keys:
+        return
+    rows = f"the {count(sample.rows, 'row')} of version {sample.version} that were read"
+    if sample.rows < FEWEST_ROWS:
+        text = f"too few rows to tell ({sample.rows}); their values differ in {', '.join(sample.unique) or 'no column'}"
+        yield Finding(Level.NOTE, "key", text, "If you know the columns that identify a row, set them as key.")
+    elif sample.unique:
+        others = ", ".join(sample.unique[1 : _MOST_SHOWN + 1])
+        text = f"{sample.unique[0]} may be one: its values are all different in {rows}" + (
+            f"; so are {others}" * bool(others)
+        )
+        yield Finding(Level.NOTE, "key", text, "Check that it identifies a row in the whole table.")
+    elif not profile.row_ids:
+        text = f"no column has only different values in {rows}: updates are delivered as a delete and an insert"
+        yield Finding(Level.NOTE, "key", text, "If several columns identify a row together, set them as key.")
+
+
+def _hazards(found: Examination, profile: TableProfile) -> Iterator[Finding]:
+    texts = list(profile.hazards)
+    chars = [field.name for field in profile.schema if CHAR in (field.metadata or {})]
+    if chars:
+        texts.append(f"{_columns(chars)} CHAR: values are padded with spaces to their length, as Spark reads them")
+    variants = [field.name for field in profile.schema if has_variant(field.type)]
+    if variants:
+        texts.append(f"{_columns(variants)} VARIANT: the option `variant` of sinks chooses the form (docs/delta.md)")
+    if found.sample.int96:
+        texts.append(
+            f"{_columns(found.sample.int96)} INT96 in files: moments are read as Spark reads them, to the microsecond"
+        )
+    for text in texts:
+        yield Finding(Level.NOTE, "hazard", text)
+    largest = found.sample.largest
+    if largest is not None and largest.size_bytes > _MANY_BYTES:
+        text = f"column {largest.column} has a value of {size(largest.size_bytes)}: Kafka refuses messages above 1 MB"
+        hint = "Raise max.message.bytes of the topic and message.max.bytes of the client, or leave the column out."
+        yield Finding(Level.WARN, "hazard", text, hint)
+
+
+def _columns(names: list[str] | tuple[str, ...]) -> str:
+    return f"column {names[0]} is" if len(names) == 1 else f"columns {', '.join(names)} are"
+
+
+def _history(found: Examination, profile: TableProfile) -> Iterator[Finding]:
+    for lost in found.lost[-_MOST_SHOWN:]:
+        hint = "A pipeline that begins after that version is not concerned."
+        yield Finding(Level.WARN, "history", f"the changes of version {lost.version} are lost: {lost.error}", hint)
+    for each in found.contradictions[-_MOST_SHOWN:]:
+        text = f"version {each.version} contradicts the table: {each.reason}: {each.path}"
+        hint = 'Its changes are delivered as the log says. start = "snapshot" begins with the table as it is.'
+        yield Finding(Level.WARN, "history", text, hint)
+    for gone in {(each.version, each.path): each for each in found.gone}.values():
+        level = Level.WARN if gone.version == profile.version else Level.NOTE
+        text = f"a file that the changes of version {gone.version} need is gone, as after VACUUM: {gone.path}"
+        yield Finding(level, "history", text, 'A pipeline must start later, or with start = "snapshot".')
+    if found.stop is None and not (found.lost or found.contradictions or found.gone):
+        text = "nothing is missing in the commits looked at, and none is known to contradict the table"
+        yield Finding(Level.OK, "history", text)

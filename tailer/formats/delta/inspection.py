@@ -1,0 +1,111 @@
+"""A Delta table for people: its profile, and summaries of its commits."""
+
+import json
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from tailer.errors import ObjectNotFound
+from tailer.formats.delta.catalog.port import CommitCatalog, RatifiedLog
+from tailer.formats.delta.history import TableHistory
+from tailer.formats.delta.log.actions import Protocol, scan_commit
+from tailer.formats.delta.log.commit_summary import FileTally, summarize
+from tailer.formats.delta.log.listing import CommitLog, LogPath, PublishedLog
+from tailer.formats.delta.log.windows import read_together, window
+from tailer.formats.delta.retention import kept_ms
+from tailer.formats.delta.snapshot import CLOCK_WINDOW, Snapshot, clock_ms
+from tailer.formats.inspection import CommitSummary, DeclaredKey, TableInspector, TableProfile
+from tailer.stores.port import ObjectStore, OpenObject
+
+__all__ = ["DeltaInspector"]
+
+_LEGACY_FEATURES: Final = {2: ("columnMapping",)}  # of reader versions without a list
+_IDENTITY: Final = "delta.identity.start"
+_MAPPING: Final = "delta.columnMapping.mode"
+_CONSTRAINT: Final = "delta.constraints."
+
+
+class DeltaInspector(TableInspector):
+    """Inspects the Delta table at the root of `store`. `catalog`: the one that manages it, if any."""
+
+    def __init__(self, store: ObjectStore, catalog: CommitCatalog | None = None) -> None:
+        self._store = store
+        self._log: CommitLog = PublishedLog(store) if catalog is None else RatifiedLog(store, catalog)
+        self._history = TableHistory(store, self._log, catalog is not None)
+
+    async def profile(self) -> TableProfile:
+        """See `TableInspector.profile`."""
+        listing = await self._log.recent(CLOCK_WINDOW)
+        state = await self._history.dated_state(listing, listing.latest)
+        files_ms, log_ms = kept_ms(state.properties)
+        return TableProfile(
+            version=state.version,
+            timestamp_ms=state.timestamp_ms,
+            schema=state.schema,
+            features=_features(state.protocol),
+            feed=state.feed_enabled,
+            row_ids=state.tracked_columns is not None,
+            keys=tuple(_keys(state.metadata.schema_string)),
+            files_kept_ms=files_ms,
+            log_kept_ms=log_ms,
+            hazards=tuple(_hazards(state)),
+        )
+
+    async def summaries(self, first: int, last: int) -> AsyncGenerator[CommitSummary, None]:
+        """See `TableInspector.summaries`."""
+        listing = await self._log.recent(CLOCK_WINDOW, first - 1)
+        times = {path.version: path.modified_ms for path in listing.commits}
+        wanted = [path for path in listing.commits if first <= path.version <= last]
+        while wanted:
+            together = window(wanted)
+            for found in await read_together(together, lambda path: self._summarize(path, times)):
+                if found is not None:
+                    yield found
+                wanted = wanted[1:]
+
+    async def _summarize(self, path: LogPath, times: Mapping[int, int]) -> CommitSummary | None:
+        """Summarize a commit; None where it was cleaned up since the log was listed."""
+
+        def read(opened: OpenObject) -> CommitSummary:
+            meta, tally = opened.meta, FileTally()
+            commit = scan_commit(
+                opened.file, self._store.uri, path.name, path.version, meta.modified_ms, tally.note, statistics=True
+            )
+            dated_ms = None if commit.info is None else commit.info.in_commit_timestamp
+            return summarize(commit, tally, _file_time_ms(times, path.version) if dated_ms is None else dated_ms)
+
+        try:
+            return await self._store.scan(path.name, read)
+        except ObjectNotFound:
+            return None
+
+
+def _file_time_ms(times: Mapping[int, int], version: int) -> int:
+    """Return the timestamp of a version by the times of the files up to it, as `Snapshot` dates it."""
+    recent = [times[each] for each in range(version - CLOCK_WINDOW, version + 1) if each in times]
+    return clock_ms(recent)
+
+
+def _features(protocol: Protocol) -> tuple[str, ...]:
+    listed = [*(protocol.reader_features or ()), *(protocol.writer_features or ())]
+    return tuple(dict.fromkeys([*_LEGACY_FEATURES.get(protocol.min_reader_version, ()), *listed]))
+
+
+def _keys(schema_string: str | None) -> Iterator[DeclaredKey]:
+    """Yield each column whose values the writer counts up: the log declares no other keys."""
+    columns: Sequence[Mapping[str, Any]] = json.loads(schema_string or '{"fields": []}')["fields"]
+    for column in columns:
+        if _IDENTITY in (column.get("metadata") or {}):
+            yield DeclaredKey((column["name"],), "an identity column")
+
+
+def _hazards(state: Snapshot) -> Iterator[str]:
+    configuration = state.metadata.configuration
+    mode = (configuration.get(_MAPPING) or "none").lower()
+    if mode != "none":
+        yield (
+            f"columns are mapped (mode {mode}): whoever removes the mapping rewrites every file in one commit, which "
+            "is compared as a whole"
+        )
+    constraints = [name.removeprefix(_CONSTRAINT) for name in configuration if name.startswith(_CONSTRAINT)]
+    if constraints:
+        yield f"it has the constraints {', '.join(sorted(constraints))}: the target gets the rows, not the constraints"

@@ -1,0 +1,3 @@
+"""A Lance dataset for people."""
+
+__all__: list[str] = []
