@@ -12,6 +12,7 @@ __all__ = ["VERBS", "tailer"]
 
 VERBS: Final = {
     "doctor": "Say what following a table will mean, and suggest a configuration.",
+    "history": "Show what each commit of a table did, and who made it.",
     "tail": "Show a table's changes as they are committed.",
     "run": "Run the pipelines of a configuration.",
     "status": "Show what the running daemon is doing.",

@@ -121,9 +121,12 @@ class PlanInspector(TableInspector):
                 return
             inserts = [task for task in plan.tasks if task.kind is TaskKind.INSERT]
             added_bytes = sum(task.size_bytes for task in inserts)
-            yield CommitSummary(
-                plan.version, plan.timestamp_ms, plan.operation, None, await self.rows(plan), added_bytes
-            )
+            author, rows = await self.author(plan.version), await self.rows(plan)
+            yield CommitSummary(plan.version, plan.timestamp_ms, plan.operation, author, rows, added_bytes)
+
+    async def author(self, version: int) -> str | None:
+        """Return who made a version, if the format says so."""
+        return None
 
     async def rows(self, plan: ChangePlan) -> RowCounts:
         """Count the changed rows of a plan, as far as its tasks tell."""

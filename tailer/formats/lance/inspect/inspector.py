@@ -32,7 +32,7 @@ class LanceInspector(PlanInspector):
     ) -> None:
         super().__init__(LanceTableLog(store, open_store, allowed_roots, branch))
         self._history = History(store, dataset_id(store.uri), open_store, allowed_roots)
-        self._manifests: dict[int, Manifest] = {}  # of the version whose fragments were counted last
+        self._manifests: dict[int, Manifest] = {}  # the last one read
 
     async def profile(self) -> TableProfile:
         """See `TableInspector.profile`."""
@@ -58,15 +58,23 @@ class LanceInspector(PlanInspector):
             counts[task.kind].append(await self._count(task))
         return RowCounts(total(counts[TaskKind.INSERT]), 0, total(counts[TaskKind.DELETE]))
 
+    async def author(self, version: int) -> str | None:
+        """See `PlanInspector.author`: the version of the library that wrote."""
+        writer = (await self._manifest(version)).writer
+        return f"lance {writer}" if writer else None
+
+    async def _manifest(self, version: int) -> Manifest:
+        if version not in self._manifests:
+            self._manifests = {version: (await self._history.existing(version)).manifest}
+        return self._manifests[version]
+
     async def _count(self, task: ChangeTask) -> int | None:
         """Return the number of rows of a task; None where the manifest does not say it."""
         part = task.fragment
         assert part is not None, "tasks of datasets name fragments"
         if part.chosen is not None:
             return len(BitMap.deserialize(base64.b64decode(part.chosen)))
-        if part.version not in self._manifests:
-            self._manifests = {part.version: (await self._history.existing(part.version)).manifest}
-        manifest = self._manifests[part.version]
+        manifest = await self._manifest(part.version)
         fragment = next(each for each in manifest.fragments if each.id == part.number)
         if fragment.physical_rows is None or not manifest.data_format:  # old writers noted wrong numbers
             return None

@@ -1,0 +1,115 @@
+"""A history as a page of HTML that looks like the status page and loads nothing: no script, no font."""
+
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from typing import Final
+
+from tailer.cli.history.paper import COLUMNS, row_of
+from tailer.cli.history.periods import By, Period
+
+__all__ = ["page_of"]
+
+_NUMBERS: Final = COLUMNS[4:]
+_WIDTH: Final = 720
+_HEIGHT: Final = 120
+_STYLE: Final = """
+.plots { grid-template-columns: 1fr; margin-bottom: 1rem; }
+.plots svg .inserted { fill: var(--good); } .plots svg .updated { fill: var(--warn); }
+.plots svg .deleted { fill: var(--bad); }
+.key { display: flex; flex-wrap: wrap; gap: .25rem 1rem; font-size: .8rem; color: var(--soft); }
+.key .inserted { color: var(--good); } .key .updated { color: var(--warn); } .key .deleted { color: var(--bad); }
+.note { margin: .75rem 0; font-size: .85rem; color: var(--soft); }
+th.number { text-align: right; } th:nth-child(2) { width: auto; } td { overflow-wrap: anywhere; }
+td:nth-child(2) { white-space: nowrap; }
+@media (max-width: 46rem) {
+  tbody tr { grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); }
+  td:nth-child(2) { grid-column: auto; text-align: right; }
+  td:nth-child(3), td:nth-child(4) { grid-column: 1 / -1; }
+}
+"""
+
+
+def page_of(table: str, periods: Sequence[Period]) -> str:
+    """Return the page."""
+    style = files("tailer.daemon").joinpath("page", "page.css").read_text() + _STYLE
+    number = sum(len(each.commits) for each in periods)
+    per = "" if not periods or periods[0].by is By.COMMIT else f", by {periods[0].by.value}"
+    summary = f"{number:,} commit{'' if number == 1 else 's'}{per}; times are in UTC"
+    head = "".join(f'<th scope="col"{_number(name)}>{escape(name)}</th>' for name in COLUMNS)
+    body = "\n".join(_row(each) for each in reversed(periods))
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>History of {escape(table)}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<header><h1>History of {escape(_short(table))}</h1><p id="summary">{escape(summary)}</p></header>
+<main>
+<p class="note">{escape(table)}</p>
+<section class="plots">
+{_plot("Changed rows", [(each.when, _parts(each)) for each in periods])}
+</section>
+<p class="note">The newest line is the first. Numbers are those of the log; unknown: the log does not say how many
+rows; + after a number: more, in such commits. Bytes are those of the files that were added.</p>
+<table>
+<thead><tr>{head}</tr></thead>
+<tbody>
+{body}
+</tbody>
+</table>
+</main>
+</body>
+</html>
+"""
+
+
+def _short(table: str) -> str:
+    return table.rstrip("/").rpartition("/")[2]
+
+
+def _number(column: str) -> str:
+    return ' class="number"' if column in _NUMBERS else ""
+
+
+def _row(period: Period) -> str:
+    cells = "".join(
+        f'<td{_number(name)} data-label="{escape(name)}">{escape(text)}</td>'
+        for name, text in zip(COLUMNS, row_of(period), strict=True)
+    )
+    return f"<tr>{cells}</tr>"
+
+
+def _parts(period: Period) -> dict[str, int]:
+    return {"inserted": period.inserted.rows, "updated": period.updated.rows, "deleted": period.deleted.rows}
+
+
+def _plot(title: str, bars: Sequence[tuple[str, dict[str, int]]]) -> str:
+    """Return a figure of stacked bars, one for each period."""
+    most = max((sum(parts.values()) for _, parts in bars), default=0)
+    shapes, step = [], _WIDTH / max(len(bars), 1)
+    for number, (when, parts) in enumerate(bars):
+        top = float(_HEIGHT)
+        told = ", ".join(f"{rows:,} {kind}" for kind, rows in parts.items())
+        drawn = []
+        for kind, rows in parts.items():
+            height = rows / most * _HEIGHT if most else 0.0
+            top -= height
+            if rows:
+                place = f'x="{number * step:.2f}" y="{top:.2f}" width="{max(step * 0.85, 0.5):.2f}"'
+                drawn.append(f'<rect class="{kind}" {place} height="{max(height, 0.75):.2f}"/>')
+        shapes.append(f"<g><title>{escape(f'{when}: {told}')}</title>{''.join(drawn)}</g>")
+    keys = "".join(f'<span class="{kind}"><b>■</b> {kind}</span>' for kind in ("inserted", "updated", "deleted"))
+    first, last = (bars[0][0], bars[-1][0]) if bars else ("", "")
+    label = escape(f"{title}: at most {most:,}")
+    return (
+        f'<figure><h3>{escape(title)}, at most {most:,}</h3><div class="key">{keys}</div>'
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{label}">'
+        f"{''.join(shapes)}</svg>"
+        f'<div class="range"><span>{escape(first)}</span><span>{escape(last)}</span></div></figure>'
+    )

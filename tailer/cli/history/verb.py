@@ -1,0 +1,142 @@
+"""`tailer history`: a table's commits as a person reads them."""
+
+import json
+import sys
+from collections import deque
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import anyio
+import click
+
+from tailer.cli.completion import folders, places
+from tailer.cli.history.page import page_of
+from tailer.cli.history.paper import print_lines, print_paper
+from tailer.cli.history.periods import By, periods_of
+from tailer.cli.roots import allow_root, choose_branch, choose_format, locations
+from tailer.config.tables import format_in, locate, open_inspector, open_table
+from tailer.errors import ConfigError
+from tailer.formats.inspection import CommitSummary
+from tailer.start import Start, StartKind, check_order
+from tailer.stores.glue import parse_table
+
+__all__ = ["command"]
+
+FORMAT: Final = 1  # of the JSON; it grows when a field gets another meaning or goes away
+_NEWEST: Final = 20  # commits, where nothing says how many
+_NEWEST_ADDED_UP: Final = 1000  # likewise, by hour or day
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """The arguments of `history`, checked. `begin`: None for the newest `limit` commits."""
+
+    table: str
+    begin: Start | None
+    until: Start
+    limit: int
+    allowed_roots: tuple[str, ...]
+    table_format: str | None
+    branch: str | None
+
+
+@click.command("history")
+@click.argument("table", shell_complete=folders)
+@click.option(
+    "--by", type=click.Choice([by.value for by in By]), default=By.COMMIT.value, help="A line for each of it."
+)
+@click.option(
+    "--from",
+    "start",
+    metavar="PLACE",
+    shell_complete=places(StartKind.EARLIEST),
+    help="Begin at earliest, a version, a timestamp or tag:NAME. Default: as --limit says.",
+)
+@click.option(
+    "--to",
+    "end",
+    default="latest",
+    metavar="PLACE",
+    shell_complete=places(StartKind.LATEST),
+    help="End at latest (the default), a version, a timestamp or tag:NAME.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"Look at the newest N commits. Default: {_NEWEST}, by hour or day {_NEWEST_ADDED_UP}; with --from all.",
+)
+@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write a page to this file, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document (history.md).")
+@choose_format
+@choose_branch
+@allow_root
+def command(
+    table: str,
+    by: str,
+    start: str | None,
+    end: str,
+    limit: int | None,
+    html: Path | None,
+    as_json: bool,
+    table_format: str | None,
+    branch: str | None,
+    allowed_roots: tuple[str, ...],
+) -> None:
+    """Show what each commit of a table did, and who made it.
+
+    TABLE is the folder of a table, its URI, or its name in AWS Glue. Only the log is read. Numbers of rows are those
+    that writers noted there; a commit that rewrote files without saying how many rows changed is unknown. Bytes are
+    those of the files that a commit added. The output is a table with bars on a terminal, otherwise lines with tabs
+    between the columns.
+    """
+    named, until = parse_table(table, Path.cwd(), "TABLE"), Start.parse(end, "--to")
+    begin = None if start is None else Start.parse(start, "--from")
+    for place, option in ((begin, "--from"), (until, "--to")):
+        if place is not None and place.kind is StartKind.SNAPSHOT:
+            raise ConfigError(option, "'snapshot' is no commit", "Give earliest, latest, a version or a timestamp.")
+    if begin is not None:
+        check_order(begin, until, "--from")
+    per = By(by)
+    default = _NEWEST if per is By.COMMIT else _NEWEST_ADDED_UP
+    most = limit if limit is not None else sys.maxsize if begin is not None else default
+    look = _Look(named, begin, until, most, locations(allowed_roots), format_in(named, table_format), branch)
+    location, commits = anyio.run(_read, look)
+    periods = periods_of(commits, per)
+    if html is not None:
+        _write(html, page_of(location, periods))
+    if as_json:
+        lines = [each.values() for each in periods]
+        click.echo(json.dumps({"format": FORMAT, "table": location, "by": per.value, "lines": lines}))
+    elif sys.stdout.isatty():
+        print_paper(location, periods)
+    else:
+        print_lines(periods)
+
+
+async def _read(look: _Look) -> tuple[str, Sequence[CommitSummary]]:
+    location = await locate(look.table)
+    log = open_table(location, None, None, look.allowed_roots, look.table_format, look.branch)
+    inspector = open_inspector(location, None, look.allowed_roots, look.table_format, look.branch)
+    last = await log.resolve_end(look.until)
+    last = min(last, await log.latest())
+    first = 0 if look.begin is None else (await log.resolve(look.begin)).version
+    first = max(first, last - look.limit + 1, 0)
+    if look.begin is not None and first > last:
+        raise ConfigError("--from", f"version {first} comes after the end, version {last}", "Give an earlier one.")
+    found: deque[CommitSummary] = deque(maxlen=min(look.limit, sys.maxsize))
+    async with aclosing(inspector.summaries(first, last)) as summaries:
+        async for summary in summaries:
+            found.append(summary)
+    return location, list(found)
+
+
+def _write(path: Path, page: str) -> None:
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        reason = f"cannot write {path}: {error.strerror or error}"
+        raise ConfigError("--html", reason, "Name a file in a folder that this user may write.") from error
