@@ -11,8 +11,8 @@ from tailer.errors import did_you_mean
 __all__ = ["VERBS", "tailer"]
 
 VERBS: Final = {
-    "doctor": "Say what following a table will mean, and suggest a configuration.",
-    "history": "Show what each commit of a table did, and who made it.",
+    "doctor": "Say what following a table will mean.",
+    "history": "Show what each commit of a table did.",
     "tail": "Show a table's changes as they are committed.",
     "run": "Run the pipelines of a configuration.",
     "status": "Show what the running daemon is doing.",

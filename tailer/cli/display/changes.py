@@ -6,8 +6,8 @@ If rows go to a file or a pipe, it stays.
 
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Final
 
@@ -43,6 +43,34 @@ class Display:
         self._text: str | None = None
         self._since = 0.0
         self._progress: Progress | None = None
+        self._running = 0
+        self._waiting_since: float | None = None
+
+    @property
+    def idle_s(self) -> float:
+        """For how many seconds there was no new version and no row under way."""
+        return 0.0 if self._waiting_since is None or self._running else time.monotonic() - self._waiting_since
+
+    def wait(self) -> None:
+        """Note that there is no new version; `advance` ends that."""
+        self.idle()
+        if self._waiting_since is None:
+            self._waiting_since = time.monotonic()
+
+    def advance(self) -> None:
+        """Note that there is a new version."""
+        self._waiting_since = None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Note that rows are under way for the length of the block."""
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if self._waiting_since is not None:
+                self._waiting_since = time.monotonic()
 
     def say(self, text: str) -> None:
         """Print a line, also if standard error is not a terminal."""
@@ -156,7 +184,9 @@ class FollowedLog(TableLog):
         self._display.busy("reading the log")
         plan = await self._table.next_plan()
         if plan is None:
-            self._display.idle()
+            self._display.wait()
+        else:
+            self._display.advance()
         return plan
 
     async def confirm(self, delivered: Position | None) -> None:
@@ -194,10 +224,11 @@ class ShownEngine(Engine):
         """See `Engine.run`."""
         work = f"{len(plan.tasks):,} {'file' if len(plan.tasks) == 1 else 'files'}, {decimal(plan.size_bytes)}"
         self._display.busy(f"version {plan.version}: {'comparing' if self._compares(plan) else 'reading'} {work}")
-        async with self._engine.run(plan, after) as batches:
-            self._display.busy(f"version {plan.version}: reading {work}")
-            async with aclosing(self._passed(plan, work, batches)) as passed:
-                yield passed
+        with self._display.running():
+            async with self._engine.run(plan, after) as batches:
+                self._display.busy(f"version {plan.version}: reading {work}")
+                async with aclosing(self._passed(plan, work, batches)) as passed:
+                    yield passed
 
     def takes(self, plan: ChangePlan) -> bool:
         """See `Engine.takes`."""

@@ -59,7 +59,7 @@ class _Look:
 def command(
     table: str, as_json: bool, table_format: str | None, branch: str | None, allowed_roots: tuple[str, ...]
 ) -> int:
-    """Say what following a table will mean, and suggest a configuration.
+    """Say what following a table will mean.
 
     TABLE is the folder of a table, its URI, or its name in AWS Glue; with * in it, all tables that fit are looked at,
     with a line for each: put it in quotes. Reads the end of the log and a sample of the newest rows, however large the

@@ -86,7 +86,7 @@ def command(
     branch: str | None,
     allowed_roots: tuple[str, ...],
 ) -> None:
-    """Show what each commit of a table did, and who made it.
+    """Show what each commit of a table did.
 
     TABLE is the folder of a table, its URI, or its name in AWS Glue. Only the log is read. Numbers of rows are those
     that writers noted there; a commit that rewrote files without saying how many rows changed is unknown. Bytes are

@@ -1,6 +1,7 @@
 """`tailer tail`: print the changes of one table, without any stored progress."""
 
 import logging
+import time
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,10 +17,12 @@ from tailer.changelog.rules import Carryovers, PairingRules, concerns
 from tailer.cli.completion import folders, places
 from tailer.cli.display.changes import Display, FollowedLog, ShownEngine, announcement, early_end
 from tailer.cli.roots import allow_root, choose_branch, choose_format, locations
+from tailer.cli.tail.chosen_rows import ChosenRows, EnoughShownError, parse_types
 from tailer.config.sink_kinds import configure_sink
 from tailer.config.tables import format_in, locate, open_files, open_table
 from tailer.daemon.logs import log_to_stderr
 from tailer.daemon.runs import Drainable, run_all
+from tailer.engine.background import background
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError
@@ -36,6 +39,7 @@ __all__ = ["command"]
 
 # Ctrl-C ends it at once, but after the line that is being written, if possible.
 DRAIN_S: Final = 0.5
+_LOOK_S: Final = 0.05
 # How users of `tail` write what a pipeline calls by another name.
 _OPTIONS: Final = {
     "start": "--from",
@@ -96,6 +100,16 @@ class Unrecorded:
     type=click.Choice(["table", "jsonl"]),
     help="Output format. Default: table on a terminal, otherwise JSON Lines.",
 )
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after N rows; an update has two.")
+@click.option("--type", "types", metavar="A,B", help="Show only changes of these types: insert, update, delete.")
+@click.option(
+    "--exit-on-idle",
+    "idle_s",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="S",
+    help="End when nothing new has come for S seconds.",
+)
+@click.option("--stats", is_flag=True, help="At the end, count the rows on standard error.")
 @click.option("--columns", metavar="A,B", help="Show only these columns of the table, in this order.")
 @click.option("--where", metavar="SQL", help="Show only the rows that fulfil a condition, such as \"country = 'DE'\".")
 @click.option("--select", metavar="SQL", help='Show these columns, such as "id, upper(country) AS country".')
@@ -121,6 +135,10 @@ def command(
     start: str,
     end: str | None,
     form: str | None,
+    limit: int | None,
+    types: str | None,
+    idle_s: float | None,
+    stats: bool,
     columns: str | None,
     where: str | None,
     select: str | None,
@@ -149,7 +167,8 @@ def command(
     begin, until = Start.parse(start, "--from"), _until(end)
     check_order(begin, until, "--from")
     found = format_in(location, table_format)
-    look = _Look(location, begin, until, form, policy, rules, roots, found, branch)
+    shown = _Shown(form, limit, parse_types(types), idle_s, stats)
+    look = _Look(location, begin, until, shown, policy, rules, roots, found, branch)
     if net:
         _check_range(look)
     log_to_stderr(logging.WARNING)
@@ -159,13 +178,30 @@ def command(
 
 
 @dataclass(frozen=True, slots=True)
+class _Shown:
+    """The options of `tail` that say what is shown, and for how long."""
+
+    form: str | None
+    limit: int | None
+    types: frozenset[str] | None
+    idle_s: float | None
+    stats: bool
+
+    def open(self) -> ChosenRows:
+        """Open standard output."""
+        stdout = configure_sink("stdout", "stdout", {"format": self.form or "auto"})
+        assert isinstance(stdout, AtLeastOnceSink)
+        return ChosenRows(stdout, self.types, self.limit)
+
+
+@dataclass(frozen=True, slots=True)
 class _Look:
     """The arguments of `tail`, checked."""
 
     location: str
     begin: Start
     until: Start | None
-    form: str | None
+    shown: _Shown
     policy: Policy
     rules: PairingRules
     allowed_roots: tuple[str, ...]
@@ -236,20 +272,21 @@ async def _follow(look: _Look) -> None:
     display, files = Display(), open_files()
     engine = ChangelogEngine(LocalEngine(files=files), look.rules, ChangelogReport("tail").note, files)
     shown = ShownEngine(engine, display, partial(concerns, rules=look.rules))
-    log = FollowedLog(look.open_table(), display)
-    await _run(_pipeline(look, log, look.begin, look.until, shown), display)
+    log, rows = FollowedLog(look.open_table(), display), look.shown.open()
+    await _run(_pipeline(look, log, look.begin, look.until, shown, rows), display, look.shown, rows)
 
 
 async def _follow_net(look: _Look) -> None:
-    display = Display()
-    await _run(_NetChanges(await look.located(), display), display)
+    display, rows = Display(), look.shown.open()
+    await _run(_NetChanges(await look.located(), display, rows), display, look.shown, rows)
 
 
 class _NetChanges:
     """Net changes: compares a range of versions, then shows the result. `stop` interrupts both."""
 
-    def __init__(self, look: _Look, display: Display) -> None:
+    def __init__(self, look: _Look, display: Display, rows: ChosenRows) -> None:
         self._look = look
+        self._rows = rows
         self._display = display
         self._scope = anyio.CancelScope()
 
@@ -276,24 +313,42 @@ class _NetChanges:
             async with net_changes(log, versions, local, look.rules, wanted, report, files) as engine:
                 begin, until = (Start(StartKind.VERSION, version) for version in (first, last))
                 shown = ShownEngine(engine, display, lambda _plan: False)
-                await _pipeline(look, look.open_table(), begin, until, shown).run()
+                await _pipeline(look, look.open_table(), begin, until, shown, self._rows).run()
 
     def stop(self) -> None:
         self._scope.cancel()
 
 
-def _pipeline(look: _Look, log: TableLog, begin: Start, until: Start | None, engine: Engine) -> Pipeline:
-    stdout = configure_sink("stdout", "stdout", {"format": look.form or "auto"})
-    assert isinstance(stdout, AtLeastOnceSink)
-    sink = Recorded(stdout, Unrecorded())
+def _pipeline(
+    look: _Look, log: TableLog, begin: Start, until: Start | None, engine: Engine, rows: ChosenRows
+) -> Pipeline:
+    sink = Recorded(rows, Unrecorded())
     return row_pipeline("tail", log, sink, engine, log.make_wake(), begin, until, look.policy)
 
 
-async def _run(work: Drainable, display: Display) -> None:
-    async with display.shown():
-        failures = await run_all({"tail": work}, DRAIN_S)
+async def _run(work: Drainable, display: Display, shown: _Shown, rows: ChosenRows) -> None:
+    begun_s = time.monotonic()
+    try:
+        async with display.shown(), background() as group:
+            if shown.idle_s is not None:
+                group.start_soon(_stop_when_idle, work, display, shown.idle_s)
+            failures = await run_all({"tail": work}, DRAIN_S)
+    finally:
+        if shown.stats:
+            display.say(rows.summary(time.monotonic() - begun_s))
     for error in failures.values():
+        if isinstance(error.__cause__, EnoughShownError):
+            continue
         if isinstance(error, ConfigError):
             error.where = _OPTIONS.get(error.where, error.where)
         # The reader of the pipe has gone, which is a normal end for `tail | head`.
         raise error.__cause__ if isinstance(error.__cause__, BrokenPipeError) else error
+
+
+async def _stop_when_idle(work: Drainable, display: Display, idle_s: float) -> None:
+    while True:
+        left_s = idle_s - display.idle_s
+        if left_s <= 0:
+            work.stop()
+            return
+        await anyio.sleep(max(left_s, _LOOK_S))

@@ -1,0 +1,76 @@
+"""`tailer tail` with `--limit`, `--type`, `--stats` and `--exit-on-idle`."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.daemon.commands import Orders, background, tailer
+from tests.support.waiting import until
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Orders:
+    """Five versions: inserts, and a delete with change files."""
+    table = Orders(tmp_path / "orders")
+    table.insert(1, 2, 3)
+    table.insert(4)
+    table.delete(2)
+    table.insert(5)
+    table.delete(5)
+    return table
+
+
+def shown(text: str) -> list[tuple[int, str, int]]:
+    """Parse JSON Lines as (version, change, id)."""
+    rows = map(json.loads, text.splitlines())
+    return [(row["_commit_version"], row["_change_type"], row["id"]) for row in rows]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 6])
+def test_it_ends_after_a_number_of_rows(orders: Orders, limit: int) -> None:
+    done = tailer("tail", orders.path, "--from", 0, "--limit", limit)
+    assert done.returncode == 0
+    assert len(done.stderr.splitlines()) == 1
+    assert shown(done.stdout) == orders.changes[:limit]
+
+
+def test_changes_of_some_types(orders: Orders) -> None:
+    for types, wanted in (("insert", {"insert"}), ("delete, insert", {"insert", "delete"}), ("update", set())):
+        done = tailer("tail", orders.path, "--from", 0, "--to", "latest", "--type", types)
+        assert (done.returncode, shown(done.stdout)) == (0, [each for each in orders.changes if each[1] in wanted])
+    done = tailer("tail", orders.path, "--type", "insrt")
+    assert (done.returncode, done.stderr.splitlines()[1]) == (2, "hint: Did you mean 'insert'?")
+
+
+def test_updates_are_shown_and_counted(orders: Orders) -> None:
+    DeltaTable(orders.path).update(updates={"amount": "amount + 1"}, predicate="id = 3")
+    done = tailer("tail", orders.path, "--from", 4, "--type", "update", "--limit", 2, "--stats")
+    kinds = [each[1] for each in shown(done.stdout)]
+    assert (done.returncode, kinds) == (0, ["update_preimage", "update_postimage"])
+    assert done.stderr.splitlines()[1].startswith("0 inserted, 1 updated, 0 deleted; in 1 version with changes; ")
+
+
+def test_limit_and_types_go_together(orders: Orders) -> None:
+    done = tailer("tail", orders.path, "--from", 0, "--type", "delete", "--limit", 2, "--stats")
+    assert shown(done.stdout) == [each for each in orders.changes if each[1] == "delete"]
+    assert done.stderr.splitlines()[1].startswith("0 inserted, 0 updated, 2 deleted; in 2 versions with changes; ")
+
+
+def test_it_ends_when_nothing_comes(orders: Orders) -> None:
+    begun = time.monotonic()
+    done = tailer("tail", orders.path, "--from", 0, "--exit-on-idle", 1)
+    assert (done.returncode, shown(done.stdout)) == (0, orders.changes)
+    assert time.monotonic() - begun > 1
+
+
+def test_a_new_version_makes_it_wait_again(orders: Orders) -> None:
+    with background("tail", orders.path, "--from", 4, "--exit-on-idle", 5) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        orders.insert(9)
+        second = process.stdout.readline()
+        assert [*shown(first), *shown(second)] == orders.changes[-2:]
+        until(lambda: process.poll() == 0)
