@@ -1,4 +1,4 @@
-"""The `stdout` sink: changes on standard output, as JSON Lines for programs or a table for people.
+"""The `stdout` sink: changes on standard output, as JSON Lines or CSV for programs or a table for people.
 
 Printed lines cannot be taken back, so this is an `AtLeastOnceSink`: it keeps no progress, and its users keep progress
 elsewhere or not at all.
@@ -27,16 +27,17 @@ from anyio import from_thread, lowlevel, to_thread
 from rich.console import Console
 
 from tailer.errors import SinkRejected
-from tailer.events import ChangeBatch, ControlEvent, joined_rows
+from tailer.events import ChangeBatch, ControlEvent, Gap, joined_rows
 from tailer.sink import AtLeastOnceSink
 from tailer_sinks import read_options
+from tailer_sinks.encoding.csv import CsvEncoder
 from tailer_sinks.encoding.events import event_line
 from tailer_sinks.encoding.flat import AT_ONCE, FlatEncoder, encoded_ahead, slices
 from tailer_sinks.encoding.terminal import TerminalView
 
 __all__ = ["StdoutSink"]
 
-Format = Literal["auto", "jsonl", "table"]
+Format = Literal["auto", "jsonl", "csv", "table"]
 PIECE_BYTES: Final = 4096  # PIPE_BUF: a pipe that is ready at all takes this much without blocking
 FILE_PIECE_BYTES: Final = 2**20
 LOOK_UP_S: Final = 0.1
@@ -53,7 +54,8 @@ class _Options(msgspec.Struct, frozen=True):
 class StdoutSink(AtLeastOnceSink):
     """An `AtLeastOnceSink` that writes to `stream`, standard output by default.
 
-    `form`: "jsonl", one line per change (`tailer_sinks.encoding.flat`); "table" (`tailer_sinks.encoding.terminal`);
+    `form`: "jsonl", one line per change (`tailer_sinks.encoding.flat`); "csv", the same with a heading before the first
+    row and where the columns change (`tailer_sinks.encoding.csv`); "table" (`tailer_sinks.encoding.terminal`);
     "auto", a table if the stream is a terminal.
     """
 
@@ -63,13 +65,13 @@ class StdoutSink(AtLeastOnceSink):
         self.name = name
         self._form = form
         self._stream = sys.stdout if stream is None else stream
-        self._encoder: FlatEncoder | None = None
+        self._encoder: FlatEncoder | CsvEncoder | None = None
         self._view: TerminalView | None = None
         self._failed: SinkRejected | None = None
 
     @classmethod
     def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
-        """Read the option `format`: "auto" (default), "jsonl" or "table". Raises `ConfigError`."""
+        """Read the option `format`: "auto" (default), "jsonl", "csv" or "table". Raises `ConfigError`."""
         return cls(name, read_options(name, options, _Options).format)
 
     async def write(self, batch: ChangeBatch) -> None:
@@ -106,7 +108,11 @@ class StdoutSink(AtLeastOnceSink):
 
     def _print_event(self, event: ControlEvent) -> None:
         view = self._table()
-        self._send(memoryview(event_line(event)) if view is None else self._encode(view.event(event)))
+        if view is not None:
+            self._send(self._encode(view.event(event)))
+        elif self._form != "csv" or isinstance(event, Gap):
+            # A heading of CSV says that columns changed; a gap must not look like no gap.
+            self._send(memoryview(event_line(event)))
 
     def _print_counts(self) -> None:
         if self._view is not None:
@@ -127,9 +133,11 @@ class StdoutSink(AtLeastOnceSink):
         elif len(batches) == 1:
             yield from self._lines(batches)
         else:
+            before = self._encoder
             try:
                 yield from list(self._lines(batches))
             except SinkRejected:
+                self._encoder = before  # a heading was made, and not printed
                 if has_several:
                     raise
                 for batch in batches:
@@ -138,8 +146,9 @@ class StdoutSink(AtLeastOnceSink):
     def _lines(self, batches: Sequence[ChangeBatch]) -> Iterator[memoryview]:
         joined = joined_rows(batches)
         if self._encoder is None or not self._encoder.schema.equals(joined.schema):
-            self._encoder = FlatEncoder(self.name, joined.schema)
-        for lines in encoded_ahead(self._encoder.lines, slices(joined), AT_ONCE):
+            self._encoder = (CsvEncoder if self._form == "csv" else FlatEncoder)(self.name, joined.schema)
+        at_once = 1 if self._form == "csv" else AT_ONCE  # the first slice has the heading
+        for lines in encoded_ahead(self._encoder.lines, slices(joined), at_once):
             yield memoryview(lines)
 
     def _table(self) -> TerminalView | None:

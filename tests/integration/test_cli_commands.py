@@ -95,7 +95,7 @@ def test_completion_scripts_for_shells(shell: str) -> None:
         ("tailer progress ", {"show", "reset"}),
         ("tailer tail --net", {"--net-changes"}),
         ("tailer tail orders --from e", {"earliest"}),
-        ("tailer tail orders --format ", {"table", "jsonl"}),
+        ("tailer tail orders --format ", {"table", "jsonl", "csv"}),
     ],
 )
 def test_words_are_completed(words: str, expected: set[str]) -> None:

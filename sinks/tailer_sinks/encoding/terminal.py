@@ -2,21 +2,25 @@
 
     version 12 · 2026-03-01T12:00:00.000000Z ──────────────────
        id  name    amount
-    +   4  Emily     1.50
-    ~-  2  Bob       9.99        how it was
-    ~+  2  Robert    9.99        how it is
+    +   4  Emily         1.50
+    ~   2  Bob → Robert  9.99        what changed is highlighted
        1 inserted, 1 updated
+
+An update is one line if its images are next to each other, and other images are not: some writers write all images of
+a file as they were, and then all as they are. Those have the signs `~-` and `~+`.
 
 Events have a line of their own, `version 13: column extra int32 was added`, after which the heading is repeated.
 
 It streams: columns are as wide as the widest value so far, so a wider one widens what follows and the names are
-repeated. Only here are values cut, with an ellipsis. Where columns cannot even be narrowed enough, rows are written as
-`name=value` over as many lines as they need. Values are JSON's, strings without their quotes where nothing is lost by
-it; what does not print, such as a terminal's control characters, is escaped.
+repeated. Only here are values cut, with an ellipsis, nested ones early. Where columns cannot even be narrowed enough,
+rows are written as `name=value` over as many lines as they need. Values are JSON's, strings without their quotes where
+nothing is lost by it; what does not print, such as a terminal's control characters, is escaped.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import pyarrow as pa
@@ -52,12 +56,40 @@ COUNTED: Final = {
     ChangeType.UPDATE_POSTIMAGE: "updated",
 }
 METADATA: Final = frozenset((CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP))
+UPDATED: Final = ("~ ", "yellow")
+CHANGED: Final = "bold yellow"
+KEPT: Final = "dim"
+ARROW: Final = " → "
 MARGIN: Final = 3  # for the sign
 LONGEST: Final = 120
+LONGEST_NESTED: Final = 60
 NARROWEST: Final = 8
 ROWS_AT_ONCE: Final = 256
 GAP: Final = "  "
 ELLIPSIS: Final = "…"
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of the table. `changed`: the numbers of the cells that an update changed; None: it is no update."""
+
+    sign: str
+    style: str
+    cells: Sequence[str]
+    changed: Set[int] | None = None
+
+    def render(self, widths: Sequence[int], right: Sequence[bool]) -> Text:
+        """Render the line; `right`: which cells are aligned to the right."""
+        line = Text(f"{self.sign:<{MARGIN}}", self.style)
+        for number, (cell, width, to_the_right) in enumerate(zip(self.cells, widths, right, strict=True)):
+            text = _cut(cell, width)
+            space = " " * (width - _width(text))
+            kept = self.style if self.changed is None else KEPT
+            style = CHANGED if self.changed is not None and number in self.changed else kept
+            line.append(GAP * (number > 0))
+            line.append(space + text if to_the_right else text + space, style)
+        line.rstrip()
+        return line.append("\n")
 
 
 class TerminalView:
@@ -80,12 +112,19 @@ class TerminalView:
         """
         if len(rows) and version != self._version:
             yield self._heading(version, rows)
-        for start in range(0, len(rows), ROWS_AT_ONCE):
-            some = rows.slice(start, ROWS_AT_ONCE)
-            changes = some.column(CHANGE_TYPE).to_pylist()
-            self._counts.update(changes)
+        changes = rows.column(CHANGE_TYPE).to_pylist()
+        pairs = _pairs(changes)
+        start = 0
+        while start < len(rows):
+            end = min(start + ROWS_AT_ONCE, len(rows))
+            end += end - 1 in pairs
+            self._counts.update(changes[start:end])
             self._counts_shown = False
-            yield self._render(self._table(some.drop_columns(list(METADATA)), changes))
+            some = rows.slice(start, end - start).drop_columns(list(METADATA))
+            yield self._render(
+                self._table(some, changes[start:end], {place - start for place in range(start, end) if place in pairs})
+            )
+            start = end
 
     def check(self, rows: pa.RecordBatch) -> None:
         """Raise `SinkRejected` for a value without a text."""
@@ -122,24 +161,24 @@ class TerminalView:
             self._console.print(content, end="", soft_wrap=isinstance(content, Text))
         return captured.get()
 
-    def _table(self, rows: pa.RecordBatch, changes: Sequence[str]) -> Text:
+    def _table(self, rows: pa.RecordBatch, changes: Sequence[str], pairs: Set[int]) -> Text:
+        """Render rows; those in `pairs` are in one line with the row after them."""
         names = [_printable(name) for name in rows.schema.names]
         columns = [self._cells(name, column) for name, column in zip(rows.schema.names, rows.columns, strict=True)]
-        self._widen(rows.schema, names, columns)
+        lines = list(_lines(changes, list(zip(*columns, strict=True)), pairs))
+        self._widen(rows.schema, names, [line.cells for line in lines])
         widths = _fitted(self._widths, self._console.width - MARGIN)
         text = Text()
         if widths is None:
-            for change, *cells in zip(changes, *columns, strict=True):
-                sign, style = _sign(change)
-                text.append(_record(sign, names, cells, self._console.width), style)
+            for line in lines:
+                text.append(_record(line.sign, names, line.cells, self._console.width), line.style)
             return text
         right = [_is_number(kind) for kind in rows.schema.types]
         if self._names_due:
-            text.append(_line("", names, widths, right), "bold")
+            text.append_text(_Line("", "bold", names).render(widths, right))
             self._names_due = False
-        for change, *cells in zip(changes, *columns, strict=True):
-            sign, style = _sign(change)
-            text.append(_line(sign, cells, widths, right), style)
+        for line in lines:
+            text.append_text(line.render(widths, right))
         return text
 
     def _cells(self, name: str, column: pa.Array) -> list[str]:
@@ -147,16 +186,17 @@ class TerminalView:
             texts = whole(writer_for(column.type)(column))
         except NoText as error:
             raise SinkRejected(self._sink, str(error.below(name)), "Leave the column out.") from error
-        return [_shown(text) for text in pc.utf8_slice_codeunits(texts, 0, LONGEST + 1).to_pylist()]
+        most = LONGEST_NESTED if pa.types.is_nested(column.type) else LONGEST
+        return [_shown(text, most) for text in pc.utf8_slice_codeunits(texts, 0, most + 1).to_pylist()]
 
-    def _widen(self, schema: pa.Schema, names: Sequence[str], columns: Sequence[Sequence[str]]) -> None:
-        """Widen columns to fit their values; start over if the columns are different."""
+    def _widen(self, schema: pa.Schema, names: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+        """Widen columns to fit the cells of lines; start over if the columns are different."""
         if self._schema is None or not self._schema.equals(schema):
             self._schema = schema
             self._widths = [0] * len(names)
         widths = [
             max(width, _width(name), *map(_width, cells))
-            for width, name, cells in zip(self._widths, names, columns, strict=True)
+            for width, name, cells in zip(self._widths, names, zip(*lines, strict=True), strict=True)
         ]
         self._names_due = self._names_due or widths != self._widths
         self._widths = widths
@@ -175,15 +215,41 @@ def _sign(change: str) -> tuple[str, str]:
     return SIGNS[ChangeType(change)] if change in SIGNS else (f"{_printable(change)} ", "magenta")
 
 
+def _pairs(changes: Sequence[str]) -> set[int]:
+    """Return the places of images of updates that are followed by the same row as it is."""
+    pre, post = ChangeType.UPDATE_PREIMAGE.value, ChangeType.UPDATE_POSTIMAGE.value
+    return {
+        place
+        for place, (before, after) in enumerate(pairwise(changes))
+        if (before, after) == (pre, post)
+        and changes[place - 1 : place] != [pre]
+        and changes[place + 2 : place + 3] != [post]
+    }
+
+
+def _lines(changes: Sequence[str], rows: Sequence[Sequence[str]], pairs: Set[int]) -> Iterator[_Line]:
+    """Yield a line for each row; for those in `pairs` one with the row after it."""
+    for place, (change, cells) in enumerate(zip(changes, rows, strict=True)):
+        if place - 1 in pairs:
+            continue
+        if place not in pairs:
+            yield _Line(*_sign(change), cells)
+            continue
+        both = list(zip(cells, rows[place + 1], strict=True))
+        changed = {number for number, (before, after) in enumerate(both) if before != after}
+        merged = [before if before == after else f"{before}{ARROW}{after}" for before, after in both]
+        yield _Line(*UPDATED, merged, changed)
+
+
 def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
-def _shown(text: str) -> str:
+def _shown(text: str, most: int) -> str:
     """Format a JSON text for display: cut if long; a string without quotes unless empty, padded or like a null."""
-    cut = len(text) > LONGEST
+    cut = len(text) > most
     if cut:
-        text = text[:LONGEST]
+        text = text[:most]
     inner = text[1:] if cut else text[1:-1]
     if text.startswith('"') and inner not in ("", "null") and inner == inner.strip():
         text = inner
@@ -214,15 +280,6 @@ def _width(text: str) -> int:
 
 def _cut(text: str, width: int) -> str:
     return text if _width(text) <= width else set_cell_size(text, width - 1) + ELLIPSIS
-
-
-def _line(sign: str, cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
-    padded = []
-    for cell, width, to_the_right in zip(cells, widths, right, strict=True):
-        text = _cut(cell, width)
-        space = " " * (width - _width(text))
-        padded.append(space + text if to_the_right else text + space)
-    return f"{sign:<{MARGIN}}{GAP.join(padded)}".rstrip() + "\n"
 
 
 def _record(sign: str, names: Sequence[str], cells: Sequence[str], width: int) -> str:

@@ -97,7 +97,7 @@ class Unrecorded:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["table", "jsonl"]),
+    type=click.Choice(["table", "jsonl", "csv"]),
     help="Output format. Default: table on a terminal, otherwise JSON Lines.",
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after N rows; an update has two.")

@@ -227,6 +227,20 @@ def shown_until(shown: io.BufferedReader, words: str) -> str:
     return text.decode()
 
 
+async def test_csv_has_a_heading_where_columns_change() -> None:
+    pipe = Pipe()
+    pipe.read()
+    sink = StdoutSink("stdout", "csv", pipe.writer)
+    for batch in (numbered(1, rows=20_000), numbered(2), change_batch(3, {"other": pa.array(["a,b"])})):
+        await sink.write(batch)
+    await sink.announce(change(3))
+    await sink.flush()
+    lines = pipe.finish().decode().splitlines()
+    headings = [place for place, line in enumerate(lines) if line.endswith(",_commit_timestamp")]
+    assert (headings, len(lines)) == ([0, 20_004], 20_006)
+    assert lines[-1].startswith('"a,b",insert,3,')
+
+
 async def test_a_terminal_gets_a_table() -> None:
     with terminal(columns=60) as (stream, shown):
         sink = StdoutSink("stdout", "auto", stream)

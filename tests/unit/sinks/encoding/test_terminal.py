@@ -42,8 +42,7 @@ def test_signs_of_change_types() -> None:
         f"version 7 · {MOMENT}7Z " + "─" * 20,
         "   id  name",
         "+   1  Ann",
-        "~- 20  Bob",
-        "~+ 20  Robert",
+        "~  20  Bob → Robert",
         "-   3  null",
     ]
     assert table.counts() == "   1 inserted, 1 deleted, 1 updated\n"
@@ -168,7 +167,41 @@ def test_colours() -> None:
     table = view(force_terminal=True, color_system="standard")
     batch = changes(1, ["insert", "delete", "update_preimage", "update_postimage"], people([1] * 4, ["x"] * 4))
     styles = [line.partition("m")[0] for line in shown(table, batch)[2:]]
-    assert styles == ["\x1b[32", "\x1b[31", "\x1b[2;33", "\x1b[33"]
+    assert styles == ["\x1b[32", "\x1b[31", "\x1b[33"]
+    batch = changes(2, ["update_preimage", "update_postimage"], people([1, 1], ["x", "y"]))
+    assert shown(table, batch)[-1].count("\x1b[1;33mx → y") == 1
+    batch = changes(3, ["update_postimage", "update_preimage"], people([1, 1], ["x", "y"]))
+    assert [line.partition("m")[0] for line in shown(table, batch)[2:]] == ["\x1b[33", "\x1b[2;33"]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "signs"),
+    [
+        ("ui", ["~-", "+ "]),
+        ("uU", ["~ "]),
+        ("iuUuUd", ["+ ", "~ ", "~ ", "- "]),
+        ("uuUU", ["~-", "~-", "~+", "~+"]),  # nothing tells which belong together
+        ("uuU", ["~-", "~-", "~+"]),
+        ("uUU", ["~-", "~+", "~+"]),
+        ("Uu", ["~+", "~-"]),
+    ],
+)
+def test_an_update_is_one_line_where_its_images_belong_together(kinds: str, signs: list[str]) -> None:
+    names = {"u": "update_preimage", "U": "update_postimage", "i": "insert", "d": "delete"}
+    batch = changes(1, [names[kind] for kind in kinds], {"id": pa.array(range(len(kinds)))})
+    assert [line[:2] for line in shown(view(), batch)[2:]] == signs
+
+
+def test_an_update_between_two_pieces_is_one_line() -> None:
+    kinds = ["insert"] * 255 + ["update_preimage", "update_postimage"] * 200
+    lines = shown(view(), changes(1, kinds, {"id": pa.array(range(len(kinds)))}))
+    assert [line[:2] for line in lines if "→" in line] == ["~ "] * 200
+    assert sum(line.startswith(("+", "~")) for line in lines) == 455
+
+
+def test_nested_values_are_cut_early() -> None:
+    (line,) = shown(view(200), changes(1, ["insert"], {"list": pa.array([list(range(100))])}))[2:]
+    assert len(line) == 3 + 60 + 1
 
 
 def test_a_type_without_a_text_is_named() -> None:

@@ -1,0 +1,54 @@
+"""The encoder of CSV."""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from tailer.errors import SinkRejected
+from tailer_sinks.encoding.columns import NoText, whole, writer_for
+
+__all__ = ["CsvEncoder"]
+
+_QUOTED: Final = re.compile('[,"\\r\\n]')
+
+
+class CsvEncoder:
+    """Encodes rows of `schema` for the sink `sink`. The first lines begin with the heading."""
+
+    def __init__(self, sink: str, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._sink = sink
+        self._heading_due = True
+
+    def lines(self, rows: pa.RecordBatch) -> bytes:
+        """Return the lines of rows. Raises `SinkRejected` for a column without a text."""
+        columns = [self._texts(name, column) for name, column in zip(rows.schema.names, rows.columns, strict=True)]
+        found = [_line(cells) for cells in zip(*columns, strict=True)]
+        if self._heading_due:
+            found.insert(0, _line([_field(name) for name in rows.schema.names]))
+            self._heading_due = False
+        return "".join(found).encode()
+
+    def _texts(self, name: str, column: pa.Array) -> list[str]:
+        try:
+            return [_cell(text) for text in whole(writer_for(column.type)(column)).to_pylist()]
+        except NoText as error:
+            raise SinkRejected(self._sink, str(error.below(name)), "Leave the column out.") from error
+
+
+def _line(fields: Sequence[str]) -> str:
+    return ",".join(fields) + "\n"
+
+
+def _cell(text: str) -> str:
+    """Return the field for a value in JSON."""
+    if text == "null":
+        return ""
+    return _field(json.loads(text) if text.startswith('"') else text)
+
+
+def _field(text: str) -> str:
+    return text if text and not _QUOTED.search(text) else '"' + text.replace('"', '""') + '"'
