@@ -1,11 +1,12 @@
-"""`tailer tail` with `--limit`, `--type`, `--stats` and `--exit-on-idle`."""
+"""`tailer tail` with `--limit`, `--type`, `--stats`, `--explain` and `--exit-on-idle`."""
 
 import json
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from tests.support.daemon.commands import Orders, background, tailer
 from tests.support.waiting import until
@@ -74,3 +75,28 @@ def test_a_new_version_makes_it_wait_again(orders: Orders) -> None:
         second = process.stdout.readline()
         assert [*shown(first), *shown(second)] == orders.changes[-2:]
         until(lambda: process.poll() == 0)
+
+
+def explained(*arguments: object) -> list[str]:
+    """Return the explanations of rows, each without the name of its file."""
+    done = tailer("tail", *arguments, "--explain")
+    assert done.returncode == 0, done.stderr
+    texts = [json.loads(line)["_explain"] for line in done.stdout.splitlines()]
+    return [text.partition(".parquet, ")[2] or text for text in texts]
+
+
+def test_rows_are_explained(orders: Orders, tmp_path: Path) -> None:
+    assert explained(orders.path, "--from", 1, "--to", 2) == [
+        "row 0: the file was added",
+        "row 0: from a change file, as the writer wrote it",
+    ]
+    assert set(explained(orders.path, "--from", "snapshot", "--limit", 2)) == {"row 0: in the table at version 4"}
+    plain = tmp_path / "plain"
+    write_deltalake(plain, pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]}))
+    DeltaTable(plain).update(updates={"name": "'x'"}, predicate="id = 2")
+    sides = [
+        f"row 1: the file was {side}; compared, and no equal row was on the other side" for side in ("removed", "added")
+    ]
+    assert explained(plain, "--from", 1, "--to", 1) == sides
+    images = ["row 1: compared, and paired with the other image of the same row"] * 2
+    assert explained(plain, "--from", 1, "--to", 1, "--compute-updates", "--key", "id") == images

@@ -207,10 +207,20 @@ class FollowedLog(TableLog):
 
 
 class ShownEngine(Engine):
-    """Runs plans on `engine`; `compares`: whether it compares the rows of a plan before it yields the first one."""
+    """Runs plans on `engine`.
 
-    def __init__(self, engine: Engine, display: Display, compares: Callable[[ChangePlan], bool]) -> None:
+    `compares`: whether it compares the rows of a plan before it yields the first one. `note`: is told each plan.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        display: Display,
+        compares: Callable[[ChangePlan], bool],
+        note: Callable[[ChangePlan], None] = lambda _plan: None,
+    ) -> None:
         self._engine = engine
+        self._note = note
         self._display = display
         self._compares = compares
 
@@ -222,6 +232,7 @@ class ShownEngine(Engine):
     @asynccontextmanager
     async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
         """See `Engine.run`."""
+        self._note(plan)
         work = f"{len(plan.tasks):,} {'file' if len(plan.tasks) == 1 else 'files'}, {decimal(plan.size_bytes)}"
         self._display.busy(f"version {plan.version}: {'comparing' if self._compares(plan) else 'reading'} {work}")
         with self._display.running():
@@ -237,6 +248,8 @@ class ShownEngine(Engine):
     async def read_together(self, plans: Sequence[ChangePlan]) -> Sequence[Sequence[ChangeBatch]]:
         """See `Engine.read_together`."""
         self._display.busy(f"reading versions {plans[0].version} to {plans[-1].version}")
+        for plan in plans:
+            self._note(plan)
         found = await self._engine.read_together(plans)
         self._display.rows_come()
         return found

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.cli.display.amounts import count, duration
+from tailer.cli.tail.explanation import Explainer
 from tailer.errors import ConfigError, SinkRejected, did_you_mean
 from tailer.events import CHANGE_TYPE, ChangeBatch, ChangeType, ControlEvent
 from tailer.sink import AtLeastOnceSink
@@ -45,15 +46,22 @@ class ChosenRows(AtLeastOnceSink):
     """Hands the changes of some `types` (None: all) over to `sink`, up to `limit` (None: all of them).
 
     Each image of an update is a row. After the last row, `SinkRejected` ends the stream, with an `EnoughShownError` as
-    its cause.
+    its cause. `explainer`: adds a column to the rows; None: they stay as they are.
     """
 
-    def __init__(self, sink: AtLeastOnceSink, types: frozenset[str] | None = None, limit: int | None = None) -> None:
+    def __init__(
+        self,
+        sink: AtLeastOnceSink,
+        types: frozenset[str] | None = None,
+        limit: int | None = None,
+        explainer: Explainer | None = None,
+    ) -> None:
         self.name = sink.name
         self.writes_together = sink.writes_together
         self._sink = sink
         self._types = types
         self._limit = limit
+        self._explainer = explainer
         self._counts: Counter[str] = Counter()
         self._versions: set[int] = set()
 
@@ -73,7 +81,7 @@ class ChosenRows(AtLeastOnceSink):
                 some = some.slice(0, left)
                 left -= len(some)
             if len(some):
-                chosen.append(some)
+                chosen.append(some if self._explainer is None else self._explainer.explained(some))
         if chosen:
             await self._sink.write_all(chosen)
         for batch in chosen:

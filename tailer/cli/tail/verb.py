@@ -18,6 +18,7 @@ from tailer.cli.completion import folders, places
 from tailer.cli.display.changes import Display, FollowedLog, ShownEngine, announcement, early_end
 from tailer.cli.roots import allow_root, choose_branch, choose_format, locations
 from tailer.cli.tail.chosen_rows import ChosenRows, EnoughShownError, parse_types
+from tailer.cli.tail.explanation import Explainer
 from tailer.config.sink_kinds import configure_sink
 from tailer.config.tables import format_in, locate, open_files, open_table
 from tailer.daemon.logs import log_to_stderr
@@ -109,6 +110,7 @@ class Unrecorded:
     metavar="S",
     help="End when nothing new has come for S seconds.",
 )
+@click.option("--explain", is_flag=True, help="Add _explain: the file that a row is from, and the rule that made it.")
 @click.option("--stats", is_flag=True, help="At the end, count the rows on standard error.")
 @click.option("--columns", metavar="A,B", help="Show only these columns of the table, in this order.")
 @click.option("--where", metavar="SQL", help="Show only the rows that fulfil a condition, such as \"country = 'DE'\".")
@@ -138,6 +140,7 @@ def command(
     limit: int | None,
     types: str | None,
     idle_s: float | None,
+    explain: bool,
     stats: bool,
     columns: str | None,
     where: str | None,
@@ -167,7 +170,7 @@ def command(
     begin, until = Start.parse(start, "--from"), _until(end)
     check_order(begin, until, "--from")
     found = format_in(location, table_format)
-    shown = _Shown(form, limit, parse_types(types), idle_s, stats)
+    shown = _Shown(form, limit, parse_types(types), idle_s, explain, stats)
     look = _Look(location, begin, until, shown, policy, rules, roots, found, branch)
     if net:
         _check_range(look)
@@ -185,13 +188,14 @@ class _Shown:
     limit: int | None
     types: frozenset[str] | None
     idle_s: float | None
+    explain: bool
     stats: bool
 
-    def open(self) -> ChosenRows:
+    def open(self, explainer: Explainer) -> ChosenRows:
         """Open standard output."""
         stdout = configure_sink("stdout", "stdout", {"format": self.form or "auto"})
         assert isinstance(stdout, AtLeastOnceSink)
-        return ChosenRows(stdout, self.types, self.limit)
+        return ChosenRows(stdout, self.types, self.limit, explainer if self.explain else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,21 +275,25 @@ async def _follow(look: _Look) -> None:
     look = await look.located()
     display, files = Display(), open_files()
     engine = ChangelogEngine(LocalEngine(files=files), look.rules, ChangelogReport("tail").note, files)
-    shown = ShownEngine(engine, display, partial(concerns, rules=look.rules))
-    log, rows = FollowedLog(look.open_table(), display), look.shown.open()
+    compares = partial(concerns, rules=look.rules)
+    explainer = Explainer(compares)
+    shown = ShownEngine(engine, display, compares, explainer.note)
+    log, rows = FollowedLog(look.open_table(), display), look.shown.open(explainer)
     await _run(_pipeline(look, log, look.begin, look.until, shown, rows), display, look.shown, rows)
 
 
 async def _follow_net(look: _Look) -> None:
-    display, rows = Display(), look.shown.open()
-    await _run(_NetChanges(await look.located(), display, rows), display, look.shown, rows)
+    display, explainer = Display(), Explainer(lambda _plan: True)
+    rows = look.shown.open(explainer)
+    await _run(_NetChanges(await look.located(), display, rows, explainer), display, look.shown, rows)
 
 
 class _NetChanges:
     """Net changes: compares a range of versions, then shows the result. `stop` interrupts both."""
 
-    def __init__(self, look: _Look, display: Display, rows: ChosenRows) -> None:
+    def __init__(self, look: _Look, display: Display, rows: ChosenRows, explainer: Explainer) -> None:
         self._look = look
+        self._explainer = explainer
         self._rows = rows
         self._display = display
         self._scope = anyio.CancelScope()
@@ -312,7 +320,7 @@ class _NetChanges:
             local = LocalEngine(files=files)
             async with net_changes(log, versions, local, look.rules, wanted, report, files) as engine:
                 begin, until = (Start(StartKind.VERSION, version) for version in (first, last))
-                shown = ShownEngine(engine, display, lambda _plan: False)
+                shown = ShownEngine(engine, display, lambda _plan: False, self._explainer.note)
                 await _pipeline(look, look.open_table(), begin, until, shown, self._rows).run()
 
     def stop(self) -> None:
