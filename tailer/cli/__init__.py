@@ -23,7 +23,7 @@ VERBS: Final = {
     "skip": "Let a pipeline go on after lost changes.",
     "check": "Check a configuration without touching any table.",
     "verify": "Prove that a mirror equals its source.",
-    "plan": "Print what one version changed, as a plan in JSON.",
+    "plan": "Print what one version changed, file by file.",
     "progress": "Show or set the progress of pipelines.",
 }
 CONTROL: Final = ("pause", "resume", "resnapshot", "skip")  # in one module, because they differ in a word

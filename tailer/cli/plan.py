@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import anyio
@@ -10,12 +11,16 @@ import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from tailer.changelog.rules import PairingRules, concerns
 from tailer.cli.completion import folders
+from tailer.cli.display.amounts import count, size
 from tailer.cli.roots import allow_root, choose_branch, choose_format, locations
 from tailer.config.tables import format_in, locate, open_table
 from tailer.errors import VersionAhead, VersionGone
-from tailer.plan import TASKS, ChangePlan, ChangeTask
+from tailer.events import type_text
+from tailer.plan import TASKS, ChangePlan, ChangeTask, Regime, TaskKind
 from tailer.read.shaping import with_condition
 from tailer.shape.condition import check_condition
 from tailer.stores.glue import parse_table
@@ -27,6 +32,7 @@ __all__ = ["command"]
 @click.argument("table", shell_complete=folders)
 @click.argument("version", type=click.IntRange(min=0))
 @click.option("--where", metavar="SQL", help="Plan only the rows that fulfil a condition, such as \"country = 'DE'\".")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON on a terminal, too.")
 @choose_format
 @choose_branch
 @allow_root
@@ -34,26 +40,27 @@ def command(
     table: str,
     version: int,
     where: str | None,
+    as_json: bool,
     table_format: str | None,
     branch: str | None,
     allowed_roots: tuple[str, ...],
 ) -> None:
-    """Print what one version changed, as a plan in JSON.
+    """Print what one version changed, file by file.
 
-    TABLE is the folder of a table, its URI, or its name in AWS Glue. `ChangePlan.from_json` reads the
-    JSON; its schemas are in Arrow's serialized form. On a terminal a readable summary follows,
-    which also names the files that a condition skips.
+    TABLE is the folder of a table, its URI, or its name in AWS Glue. No row is read: the plan says which rows of which
+    files are deleted and inserted. The output is a table on a terminal, which also names the files that a condition
+    skips; otherwise JSON, which `ChangePlan.from_json` reads, with schemas in Arrow's serialized form.
     """
     check_condition(where, "--where")
     named, roots = parse_table(table, Path.cwd(), "TABLE"), locations(allowed_roots)
     choices = roots, format_in(named, table_format), branch
     whole = anyio.run(_plan, named, choices, where is not None, version)
     plan = whole if where is None else with_condition(whole, where)
-    terminal = sys.stdout.isatty()
-    click.echo(json.dumps(json.loads(plan.to_json()), indent=2 if terminal else None))
-    if terminal:
-        read = {task.index % TASKS for task in plan.tasks}
-        _summarise(plan, [task for task in whole.tasks if task.index not in read])
+    if as_json or not sys.stdout.isatty():
+        click.echo(json.dumps(json.loads(plan.to_json()), indent=2 if sys.stdout.isatty() else None))
+        return
+    read = {task.index % TASKS for task in plan.tasks}
+    _print(plan, [task for task in whole.tasks if task.index not in read])
 
 
 async def _plan(
@@ -70,23 +77,62 @@ async def _plan(
     return plan
 
 
-def _summarise(plan: ChangePlan, skipped: Sequence[ChangeTask]) -> None:
-    operation = plan.operation or "unnamed operation"
-    feed = "on" if plan.feed else "off"
-    source = f"{plan.regime.value} (change feed {feed})"
-    title = f"version {plan.version}, {operation}: {source}, {plan.size_bytes:,} bytes to read"
-    caption = "columns: " + ", ".join(f"{field.name} {field.type}" for field in plan.schema)
-    tasks = Table(title=title, caption=caption, box=box.SIMPLE)
-    for column in ("task", "kind", "rows", "bytes", "partition", "file"):
-        tasks.add_column(column, overflow="fold")
+def _print(plan: ChangePlan, skipped: Sequence[ChangeTask]) -> None:
+    console = Console(highlight=False)
+    moment = datetime.fromtimestamp(plan.timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    title = f"{plan.table}: version {plan.version}, {plan.operation or 'unnamed operation'}, {moment}"
+    console.print(Text(title, "bold"), soft_wrap=True)
+    console.print(Text(_meaning(plan)))
+    columns = ", ".join(f"{field.name} {type_text(field.type)}" for field in plan.schema)
+    console.print(Text(f"columns: {columns}", "dim"))
+    if not plan.tasks and not skipped:
+        return
+    tasks = Table(box=box.SIMPLE)
+    for column in ("task", "rows", "of the file", "size", "partition"):
+        tasks.add_column(column, overflow="fold", justify="right" if column in ("task", "size") else "left")
     for task in sorted([*plan.tasks, *skipped], key=lambda task: task.index % TASKS):
+        rows = Text("skipped: none can fulfil the condition", "dim") if task in skipped else _rows(task)
         partition = ", ".join(f"{name}={value}" for name, value in task.partition_values)
-        rows = "skipped" if task in skipped else _rows(task)
-        number, size = str(task.index % TASKS), f"{task.size_bytes:,}"
-        tasks.add_row(number, task.kind.value, rows, size, partition, Path(task.uri).name)
-    Console(stderr=True).print(tasks)
+        tasks.add_row(str(task.index % TASKS), rows, _file(task), size(task.size_bytes), partition)
+    console.print(tasks)
 
 
-def _rows(task: ChangeTask) -> str:
-    chosen = "all" if task.include is None else f"{task.include.cardinality:,}"
-    return chosen if task.exclude is None else f"{chosen} but {task.exclude.cardinality:,}"
+def _meaning(plan: ChangePlan) -> str:
+    """Return what reading the plan means."""
+    if not plan.tasks:
+        return "nothing changed that a condition leaves" if plan.skipped is not None else "no row changed"
+    noun = "file" if plan.tasks[0].fragment is None else "fragment"
+    amount = f"{count(len({_file(task) for task in plan.tasks}), noun)}, {size(plan.size_bytes)} to read"
+    if plan.regime is Regime.CDC:
+        return f"{amount}: change files, which say what changed"
+    if concerns(plan, PairingRules()):
+        return f"{amount}: deleted rows are compared with inserted ones, and those that are the same are left out"
+    return f"{amount}: the rows below, as they are"
+
+
+def _file(task: ChangeTask) -> str:
+    return Path(task.uri).name if task.fragment is None else f"fragment {task.fragment.number}"
+
+
+def _rows(task: ChangeTask) -> Text:
+    """Say which rows of its file a task has, and what happened to them."""
+    if task.kind is TaskKind.CDC_DELETES:
+        return Text("its deletes", "red")
+    if task.kind is TaskKind.CDC_OTHERS:
+        return Text("its inserts and updates", "green")
+    is_delete = task.kind is TaskKind.DELETE
+    done, style = ("deleted", "red") if is_delete else ("inserted", "green")
+    if task.include is not None:
+        number = f"{task.include.cardinality:,}"
+        if task.exclude is None:
+            return Text(f"{number} are deleted" if is_delete else f"{number} are inserted again", style)
+        both = (
+            "are marked as deleted, those that were not before"
+            if is_delete
+            else "were marked as deleted, those that no longer are"
+        )
+        return Text(f"of {number} that {both}", style)
+    if task.fragment is not None and task.fragment.chosen is not None:
+        return Text(f"some are {done}", style)
+    but = "" if task.exclude is None else f" but {task.exclude.cardinality:,}, which were deleted before,"
+    return Text(f"all{but} are {done}", style)

@@ -1,6 +1,5 @@
 """The command `tailer` and its verbs `check` and `plan`: output and exit codes."""
 
-import json
 import re
 import subprocess
 import sys
@@ -175,17 +174,29 @@ def test_a_plan_through_a_pipe_is_the_plan() -> None:
     assert done.stdout.count("\n") == 1
 
 
-def test_a_plan_on_a_terminal_is_readable_and_still_the_plan(tmp_path: Path) -> None:
+def test_a_plan_on_a_terminal_is_readable(tmp_path: Path) -> None:
     orders = Orders(tmp_path / "orders")
     orders.insert(1, 2)
     code, shown = in_terminal("plan", orders.path, 0)
     assert code == 0
-    text, end = json.JSONDecoder().raw_decode(shown)
-    plan = ChangePlan.from_json(json.dumps(text))
-    assert (plan.version, plan.regime) == (0, Regime.FILES)
-    assert '\n  "tasks"' in shown.replace("\r", "")
-    assert "columns: id int64, amount double" in shown[end:]
-    assert plan.tasks[0].uri.rpartition("/")[2] in shown[end:]
+    assert f"{orders.path}: version 0, WRITE, " in shown
+    assert "1 file, " in shown
+    assert "the rows below, as they are" in shown
+    assert "columns: id int64, amount double" in shown
+    assert "all are inserted" in shown
+    code, text = in_terminal("plan", orders.path, 0, "--json")
+    plan = ChangePlan.from_json(text)
+    assert (code, plan.version, plan.regime) == (0, 0, Regime.FILES)
+    assert plan.tasks[0].uri.rpartition("/")[2] in shown
+
+
+@pytest.mark.golden
+def test_a_readable_plan_says_which_rows_of_a_file_changed() -> None:
+    _, shown = in_terminal("plan", golden_delta("basic-dv-with-checkpoint"), 30)
+    assert "of 7 that are marked as deleted, those that were not before" in shown
+    assert "of 6 that were marked as deleted, those that no longer are" in shown
+    _, shown = in_terminal("plan", golden_delta("cdf-table"), 1)
+    assert "change files, which say what changed" in shown
 
 
 @pytest.mark.golden
