@@ -12,7 +12,7 @@ from tailer.formats.delta.log.commit_summary import FileTally, summarize
 from tailer.formats.delta.log.listing import CommitLog, LogPath, PublishedLog
 from tailer.formats.delta.log.windows import read_together, window
 from tailer.formats.delta.retention import kept_ms
-from tailer.formats.delta.snapshot import CLOCK_WINDOW, Snapshot, clock_ms
+from tailer.formats.delta.snapshot import CLOCK_WINDOW, Snapshot, clock_ms, lower_names
 from tailer.formats.inspection import CommitSummary, DeclaredKey, TableInspector, TableProfile
 from tailer.stores.port import ObjectStore, OpenObject
 
@@ -36,7 +36,7 @@ class DeltaInspector(TableInspector):
         """See `TableInspector.profile`."""
         listing = await self._log.recent(CLOCK_WINDOW)
         state = await self._history.dated_state(listing, listing.latest)
-        files_ms, log_ms = kept_ms(state.properties)
+        files_ms, log_ms = kept_ms(lower_names(state.metadata.configuration))
         return TableProfile(
             version=state.version,
             timestamp_ms=state.timestamp_ms,

@@ -24,7 +24,7 @@ from tailer.formats.delta.retention import retention_ms
 from tailer.formats.delta.schema import arrow_schema
 from tailer.schema.columns import physical_name
 
-__all__ = ["CLOCK_WINDOW", "Snapshot", "clock_ms"]
+__all__ = ["CLOCK_WINDOW", "Snapshot", "clock_ms", "lower_names"]
 
 CLOCK_WINDOW: Final = 100
 _FEED: Final = "delta.enablechangedatafeed"
@@ -101,7 +101,7 @@ class Snapshot:
     @property
     def feed_enabled(self) -> bool:
         """Return whether writers must write change files: `delta.enableChangeDataFeed`, ignoring case."""
-        folded = self.properties
+        folded = lower_names(self.metadata.configuration)
         return folded.get(_FEED, folded.get(_LEGACY_FEED, "")).lower() == "true"
 
     @property
@@ -110,7 +110,7 @@ class Snapshot:
 
         PROTOCOL.md, "Row Tracking": `delta.enableRowTracking` says whether ids may be relied on.
         """
-        folded = self.properties
+        folded = lower_names(self.metadata.configuration)
         if folded.get(_TRACKING, "").lower() != "true":
             return None
         return folded.get(_ROW_ID_COLUMN), folded.get(_ROW_VERSION_COLUMN)
@@ -122,14 +122,9 @@ class Snapshot:
         return tuple(physical_name(column) for column in self.schema if column.name in columns) if columns else ()
 
     @property
-    def properties(self) -> dict[str, str]:
-        """The table's properties, with names in lower case."""
-        return _lower_names(self.metadata.configuration)
-
-    @property
     def retention_ms(self) -> int:
         """Minimum time that a commit file and the files it names are kept after the commit, in milliseconds."""
-        return retention_ms(self.properties)
+        return retention_ms(lower_names(self.metadata.configuration))
 
 
 def clock_ms(modified_ms: Sequence[int]) -> int:
@@ -137,7 +132,8 @@ def clock_ms(modified_ms: Sequence[int]) -> int:
     return max(map(add, reversed(modified_ms), count()), default=0)
 
 
-def _lower_names(configuration: Mapping[str, str | None]) -> dict[str, str]:
+def lower_names(configuration: Mapping[str, str | None]) -> dict[str, str]:
+    """Return table properties by their names in lower case."""
     return {key.lower(): value or "" for key, value in configuration.items()}
 
 
