@@ -204,3 +204,37 @@ def test_a_terminal_shows_findings_in_columns(tmp_path: Path) -> None:
     code, shown = in_terminal("doctor", table(tmp_path / "customers"))
     assert code == 0
     assert "customer_id may be one" in shown
+
+
+def test_the_log_tells_features_keys_retention_and_hazards(tmp_path: Path) -> None:
+    columns = [
+        {"name": "id", "type": "long", "nullable": True, "metadata": {"delta.identity.start": 1}},
+        {"name": "code", "type": "string", "nullable": True, "metadata": {"__CHAR_VARCHAR_TYPE_STRING": "char(3)"}},
+    ]
+    for number, column in enumerate(columns):
+        column["metadata"] |= {  # type: ignore[operator]
+            "delta.columnMapping.physicalName": f"c{number}",
+            "delta.columnMapping.id": number,
+        }
+    properties = {
+        "delta.columnMapping.mode": "name",
+        "delta.enableRowTracking": "true",
+        "delta.deletedFileRetentionDuration": "interval 6 hours",
+        "delta.constraints.positive": "id > 0",
+    }
+    state = protocol(3, ["columnMapping"]), metadata(json.dumps({"type": "struct", "fields": columns}), **properties)
+    write_commit(tmp_path / "t", 0, *state, commit_info(operation="CREATE TABLE"))
+    found = examined(tmp_path / "t")
+    assert texts(found, "features") == ["ok columnMapping: supported"]
+    assert texts(found, "key") == ["ok id: an identity column"]
+    assert len(texts(found, "row ids")) == 1
+    (retention,) = texts(found, "retention")
+    assert retention.startswith("warn VACUUM keeps replaced files for 6 h, log cleanup keeps commits for 30 d: ")
+    hazards = [each.partition(":")[0] for each in texts(found, "hazard")]
+    assert hazards == [
+        "note columns are mapped (mode name)",
+        "note it has the constraints positive",
+        "note column code is CHAR",
+    ]
+    assert texts(found, "cost") == ["note none of these commits changed a row"]
+    assert check(tmp_path, found["configuration"])["pipelines"]["t"]["sink"]["key"] == ["id"]

@@ -50,6 +50,13 @@ def test_tail(table: ToyTable, python_path: str) -> None:
         assert folded(map(json.loads, done.stdout.splitlines())) == table.history[-1]
 
 
+def test_it_is_looked_at_before_it_is_followed(table: ToyTable, python_path: str) -> None:
+    done = run("doctor", table.path, PYTHONPATH=python_path)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, f"{table.path}: a toy table"), done.stderr
+    done = run("history", table.path, "--limit", 3, PYTHONPATH=python_path)
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 4), done.stderr
+
+
 @pytest.mark.usefixtures("python_path")
 def test_chosen_rows_and_columns(table: ToyTable) -> None:
     """They are what a filter in Python leaves of all rows."""
