@@ -70,7 +70,11 @@ def test_the_commands_read_it(orders: Orders, versitygw: S3Server) -> None:
     assert (net.returncode, ids(net.stdout)) == (0, [(0, 2), (2, 3)])
     plan = tailer("plan", location, "2")
     assert json.loads(plan.stdout)["tasks"][0]["uri"].startswith(f"{location}/")
-    for command in (shown, net, plan):
+    history, doctor = tailer("history", location), tailer("doctor", location)
+    inserted = [line.split("\t")[4] for line in history.stdout.splitlines()[1:]]
+    assert (history.returncode, inserted) == (0, ["2", "0", "1"])
+    assert (doctor.returncode, doctor.stdout.splitlines()[0]) == (0, f"{location}: a Delta table")
+    for command in (shown, net, plan, history, doctor):
         assert versitygw.secret not in command.stdout + command.stderr
 
 
