@@ -1,15 +1,17 @@
 """Progress of `tailer tail` on standard error: a line with the first version and, on a terminal, the current step.
 
 If rows are printed to a terminal, the display hides while they come, and returns after `QUIET_S` seconds without any.
-If rows go to a file or a pipe, it stays.
+If rows go to a file, it stays. If they go to a pipe, it ends with the first row: the reader may be a pager.
 """
 
+import os
+import stat
 import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TextIO
 
 import anyio
 import click
@@ -40,6 +42,7 @@ class Display:
         self._console = Console(stderr=True)
         self._is_shown = self._console.is_terminal and not self._console.is_dumb_terminal
         self._shares_terminal = sys.stdout.isatty()
+        self._feeds_pipe = _is_pipe(sys.stdout)
         self._text: str | None = None
         self._since = 0.0
         self._progress: Progress | None = None
@@ -88,7 +91,9 @@ class Display:
 
     def rows_come(self) -> None:
         """Hide the display before rows are printed."""
-        if self._shares_terminal:
+        if self._feeds_pipe:
+            self._is_shown = False
+        if self._shares_terminal or self._feeds_pipe:
             self.idle()
 
     def idle(self) -> None:
@@ -111,7 +116,12 @@ class Display:
 
     async def _look(self) -> None:
         while True:
-            if self._progress is None and self._text is not None and time.monotonic() - self._since >= QUIET_S:
+            if (
+                self._is_shown
+                and self._progress is None
+                and self._text is not None
+                and time.monotonic() - self._since >= QUIET_S
+            ):
                 columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
                 self._progress = Progress(*columns, console=self._console, transient=True, redirect_stdout=False)
                 self._progress.add_task(self._text, total=None)
@@ -263,6 +273,13 @@ class ShownEngine(Engine):
             self._display.rows_come()
             yield batch
             self._display.busy(f"version {plan.version}: reading {work}; {rows:,} rows so far")
+
+
+def _is_pipe(stream: TextIO) -> bool:
+    try:
+        return stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError):  # a stream in memory, or closed
+        return False
 
 
 def announcement(table: str, point: StartPoint, last: int | None, latest: int | None = None) -> str:

@@ -80,6 +80,16 @@ async def test_no_display_without_a_terminal(plan: ChangePlan, monkeypatch: pyte
     assert text.getvalue() == ""
 
 
+async def test_the_first_row_into_a_pipe_ends_it(plan: ChangePlan, shown: io.StringIO) -> None:
+    display = Display()
+    display._feeds_pipe = True
+    assert await read(plan, display) == 10
+    before = shown.getvalue()
+    assert "reading 1 file" in before
+    assert await read(plan, display) == 10
+    assert shown.getvalue() == before
+
+
 @pytest.mark.parametrize("shares", [True, False])
 async def test_rows_on_the_same_terminal_have_the_place_for_themselves(shown: io.StringIO, shares: bool) -> None:
     display = Display()
