@@ -40,6 +40,7 @@ COMMITS: list[tuple[list[Any], tuple[int | None, int | None, int | None]]] = [
     ([commit_info(operation="MERGE", operationMetrics={"numTargetRowsInserted": "1"}), add("f")], (1, None, None)),
     ([commit_info(operation="UPDATE"), add("g"), remove("f")], (None, None, None)),
     ([commit_info(operation="UPDATE"), cdc("h"), add("i"), remove("g")], (None, None, None)),
+    ([commit_info(operation="MERGE"), add("b", vector=inline_vector([3])), remove("b")], (None, None, None)),
     ([commit_info(operation="OPTIMIZE"), add("j", data_change=False), remove("i", data_change=False)], (0, 0, 0)),
     ([add("b", vector=inline_vector([1, 2])), remove("b")], (0, 0, 2)),
     ([add("b", vector=inline_vector([1])), remove("b", vector=inline_vector([1, 2]))], (1, 0, 0)),
@@ -78,17 +79,17 @@ def test_lines_for_programs(table: Path) -> None:
     assert done.returncode == 0
     heading, first, last = (line.split("\t") for line in done.stdout.splitlines())
     assert heading == ["version", "time", "operation", "who", "inserted", "updated", "deleted", "bytes"]
-    assert first == ["13", "2025-11-24 22:30:00", "unnamed", "unknown", "0", "0", "unknown", "0 bytes"]
-    assert last[:3] == ["14", "2025-11-24 23:00:00", "DELETE"]
+    assert first == ["14", "2025-11-24 23:00:00", "unnamed", "unknown", "0", "0", "unknown", "0 bytes"]
+    assert last[:3] == ["15", "2025-11-24 23:30:00", "DELETE"]
 
 
 @pytest.mark.parametrize(
     ("options", "versions"),
     [
-        ((), range(15)),
-        (("--limit", 3), range(12, 15)),
+        ((), range(16)),
+        (("--limit", 3), range(13, 16)),
         (("--from", 2, "--to", 4), range(2, 5)),
-        (("--from", "2025-11-24T22:00:00Z"), range(12, 15)),
+        (("--from", "2025-11-24T22:00:00Z"), range(12, 16)),
         (("--to", 4, "--limit", 2), range(3, 5)),
     ],
 )
@@ -105,7 +106,7 @@ def test_commits_of_an_hour_are_added_up(table: Path) -> None:
     ]
     assert (found[1]["inserted"], found[1]["commits_with_unknown_rows"]) == (7, 1)
     (day,) = lines(table, "--by", "day")
-    assert (day["commits"], day["operations"]["WRITE"]) == (15, 4)
+    assert (day["commits"], day["operations"]["WRITE"]) == (16, 4)
 
 
 def test_hours_without_a_commit_have_a_line(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 Of several things that a commit may say, the first that it says counts:
 
 1. the metrics of a DELETE, UPDATE or MERGE, as Spark and delta-rs write them;
-2. with change files, nothing else: they have no statistics;
+2. with change files, nothing else: they have no statistics; nor without metrics of an UPDATE or MERGE;
 3. deletion vectors on files that stay: by how many rows they grow;
 4. `numRecords` of the files that only appear or only go.
 
@@ -40,6 +40,8 @@ _METRICS: Final = {
     },
 }
 _WRITTEN: Final = ("numOutputRows", "num_added_rows")
+# Of these, files alone do not tell which deleted and inserted rows are updates.
+_UPDATING: Final = ("UPDATE", "MERGE")
 # They replace files by others with other rows.
 _OVERWRITES: Final = ("WRITE", "CREATE OR REPLACE", "REPLACE TABLE", "STREAMING UPDATE")
 
@@ -126,7 +128,7 @@ def _rows(operation: str, metrics: Mapping[str, Any], tally: FileTally) -> RowCo
     known = {kind: _metric(metrics, names) for kind, names in kinds.items()}
     if any(count is not None for count in known.values()):
         return RowCounts(**{**dict.fromkeys(("inserted", "updated", "deleted"), 0), **known})
-    if tally.has_change_files:
+    if tally.has_change_files or operation in _UPDATING:
         return RowCounts()
     by_files = tally.rows
     if by_files is None:
