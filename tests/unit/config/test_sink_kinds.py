@@ -36,7 +36,7 @@ from tailer_sinks.stdout import StdoutSink
         ),
         ("files", {"path": "out", "format": "csv"}, "archive.format: must be 'jsonl' or 'parquet'"),
         ("files", {"path": "out", "compress": True}, "archive.compress: no such option"),
-        ("stdout", {"format": None}, "archive.format: must be 'auto', 'jsonl' or 'table'"),
+        ("stdout", {"format": None}, "archive.format: must be 'auto', 'jsonl', 'csv' or 'table'"),
         ("stdout", {"path": "x"}, "archive.path: no such option"),
         ("memory", {}, "archive: no sink of kind 'memory'"),
     ],
