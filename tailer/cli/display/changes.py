@@ -11,7 +11,8 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Final, TextIO
+from types import TracebackType
+from typing import Final, Self, TextIO
 
 import anyio
 import click
@@ -46,34 +47,37 @@ class Display:
         self._text: str | None = None
         self._since = 0.0
         self._progress: Progress | None = None
-        self._running = 0
-        self._waiting_since: float | None = None
+        self._is_level = False
+        self._idle_since: float | None = None
+        self.is_waiting = False
 
     @property
     def idle_s(self) -> float:
-        """For how many seconds there was no new version and no row under way."""
-        return 0.0 if self._waiting_since is None or self._running else time.monotonic() - self._waiting_since
+        """For how many seconds there was no new version, since the rows of the last one were delivered."""
+        return 0.0 if self._idle_since is None else time.monotonic() - self._idle_since
 
-    def wait(self) -> None:
+    def level(self) -> None:
         """Note that there is no new version; `advance` ends that."""
         self.idle()
-        if self._waiting_since is None:
-            self._waiting_since = time.monotonic()
+        self._is_level = True
 
     def advance(self) -> None:
-        """Note that there is a new version."""
-        self._waiting_since = None
+        """Note that there is a new version, or that nobody knows."""
+        self._is_level, self._idle_since = False, None
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """Note that rows are under way for the length of the block."""
-        self._running += 1
+    def waiting(self) -> Iterator[None]:
+        """Note that the pipeline waits, for the length of the block: all rows of the versions it knows are delivered.
+
+        It also waits after errors, which is not idle.
+        """
+        if self._is_level and self._idle_since is None:
+            self._idle_since = time.monotonic()
+        self.is_waiting = self._is_level
         try:
             yield
         finally:
-            self._running -= 1
-            if self._waiting_since is not None:
-                self._waiting_since = time.monotonic()
+            self.is_waiting = False
 
     def say(self, text: str) -> None:
         """Print a line, also if standard error is not a terminal."""
@@ -192,9 +196,13 @@ class FollowedLog(TableLog):
     async def next_plan(self) -> ChangePlan | None:
         """See `TableLog.next_plan`."""
         self._display.busy("reading the log")
-        plan = await self._table.next_plan()
+        try:
+            plan = await self._table.next_plan()
+        except Exception:
+            self._display.advance()  # during an outage, versions may come that nobody sees
+            raise
         if plan is None:
-            self._display.wait()
+            self._display.level()
         else:
             self._display.advance()
         return plan
@@ -213,7 +221,38 @@ class FollowedLog(TableLog):
 
     def make_wake(self) -> Wake:
         """See `TableLog.make_wake`."""
-        return self._table.make_wake()
+        return _FollowedWake(self._table.make_wake(), self._display)
+
+
+class _FollowedWake(Wake):
+    """The wake `wake`, whose waits are noted on `display`."""
+
+    def __init__(self, wake: Wake, display: Display) -> None:
+        self._wake = wake
+        self._display = display
+
+    @property
+    def notifies(self) -> bool:
+        """See `Wake.notifies`."""
+        return self._wake.notifies
+
+    async def __aenter__(self) -> Self:
+        await self._wake.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._wake.__aexit__(kind, error, trace)
+
+    def ring(self) -> None:
+        """See `Wake.ring`."""
+        self._wake.ring()
+
+    async def wait(self, timeout_s: float) -> None:
+        """See `Wake.wait`."""
+        with self._display.waiting():
+            await self._wake.wait(timeout_s)
 
 
 class ShownEngine(Engine):
@@ -245,11 +284,10 @@ class ShownEngine(Engine):
         self._note(plan)
         work = f"{len(plan.tasks):,} {'file' if len(plan.tasks) == 1 else 'files'}, {decimal(plan.size_bytes)}"
         self._display.busy(f"version {plan.version}: {'comparing' if self._compares(plan) else 'reading'} {work}")
-        with self._display.running():
-            async with self._engine.run(plan, after) as batches:
-                self._display.busy(f"version {plan.version}: reading {work}")
-                async with aclosing(self._passed(plan, work, batches)) as passed:
-                    yield passed
+        async with self._engine.run(plan, after) as batches:
+            self._display.busy(f"version {plan.version}: reading {work}")
+            async with aclosing(self._passed(plan, work, batches)) as passed:
+                yield passed
 
     def takes(self, plan: ChangePlan) -> bool:
         """See `Engine.takes`."""

@@ -356,7 +356,7 @@ async def _run(work: Drainable, display: Display, shown: _Shown, rows: ChosenRow
 async def _stop_when_idle(work: Drainable, display: Display, idle_s: float) -> None:
     while True:
         left_s = idle_s - display.idle_s
-        if left_s <= 0:
+        if left_s <= 0 and display.is_waiting:
             work.stop()
             return
         await anyio.sleep(max(left_s, _LOOK_S))

@@ -1,0 +1,72 @@
+"""`tail --exit-on-idle`: it ends only while the pipeline waits for a version, never before rows that are known."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from deltalake import write_deltalake
+
+from tailer.cli import tailer
+from tailer.engine import look_ahead
+from tailer.engine.local import LocalEngine
+from tailer.errors import StorageUnavailable
+from tailer.events import ChangeBatch
+from tailer.formats.delta.table import DeltaTableLog
+from tailer.plan import ChangePlan
+
+IDLE_S = 0.3
+LONG_IDLE_S = 2.0  # longer than the pipeline waits between two looks
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A table of four small versions, a row in each."""
+    for number in range(4):
+        write_deltalake(tmp_path / "t", pa.table({"id": [number]}), mode="append")
+    return tmp_path / "t"
+
+
+def shown(table: Path, idle_s: float = IDLE_S) -> list[int]:
+    """Follow the table until it is idle; return the ids that were shown."""
+    arguments = ["tail", str(table), "--from", "0", "--exit-on-idle", str(idle_s)]
+    done = CliRunner().invoke(tailer, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.stderr
+    return [json.loads(line)["id"] for line in done.stdout.splitlines()]
+
+
+def test_versions_that_are_read_together_slowly_are_not_idle(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, groups = LocalEngine.read_together, []
+
+    async def read_slowly(self: LocalEngine, plans: Sequence[ChangePlan]) -> Sequence[Sequence[ChangeBatch]]:
+        groups.append(len(plans))
+        await anyio.sleep(IDLE_S * 3)
+        return await read(self, plans)
+
+    monkeypatch.setattr(look_ahead, "_MOST_S", 60.0)
+    monkeypatch.setattr(LocalEngine, "read_together", read_slowly)
+    assert shown(table) == [0, 1, 2, 3]
+    assert groups == [3]
+
+
+def test_an_outage_is_not_idle(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version that comes during an outage is shown, however long the looks at the table fail."""
+    look, looks = DeltaTableLog.next_plan, []
+
+    async def look_at_outage(self: DeltaTableLog) -> ChangePlan | None:
+        plan = await look(self) if len(looks) != 1 else None
+        if plan is not None:
+            return plan
+        looks.append(1)
+        if len(looks) == 2:
+            await anyio.sleep(LONG_IDLE_S * 1.5)
+            write_deltalake(table, pa.table({"id": [9]}), mode="append")
+            raise StorageUnavailable(self.uri, "down")
+        return None
+
+    monkeypatch.setattr(DeltaTableLog, "next_plan", look_at_outage)
+    monkeypatch.setattr(look_ahead, "_MOST_S", 0.0)  # the end is looked at once
+    assert shown(table, LONG_IDLE_S) == [0, 1, 2, 3, 9]
