@@ -128,8 +128,8 @@ class StdoutSink(AtLeastOnceSink):
         if view is not None:
             if has_several:
                 view.check(joined_rows(batches))
-            for version, own in groupby(batches, attrgetter("version")):
-                yield from map(self._encode, view.rows(version, joined_rows(list(own))))
+            for _, own in groupby(batches, attrgetter("version")):
+                yield from map(self._encode, view.rows(list(own)))
         elif len(batches) == 1:
             yield from self._lines(batches)
         else:

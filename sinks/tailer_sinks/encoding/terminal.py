@@ -6,8 +6,8 @@
     ~   2  Bob → Robert  9.99        what changed is highlighted
        1 inserted, 1 updated
 
-An update is one line if its images are next to each other, and other images are not: some writers write all images of
-a file as they were, and then all as they are. Those have the signs `~-` and `~+`.
+An update is one line if comparing rows paired its images, which shows in their position. Images as a writer wrote them
+have a line each, with the signs `~-` and `~+`: neighbours may be of different rows.
 
 Events have a line of their own, `version 13: column extra int32 was added`, after which the heading is repeated.
 
@@ -35,10 +35,12 @@ from tailer.events import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
+    ChangeBatch,
     ChangeType,
     ControlEvent,
     Gap,
     SchemaChange,
+    joined_rows,
 )
 from tailer_sinks.encoding.columns import NoText, whole, writer_for
 
@@ -105,15 +107,16 @@ class TerminalView:
         self._widths: list[int] = []
         self._names_due = True
 
-    def rows(self, version: int, rows: pa.RecordBatch) -> Iterator[str]:
-        """Render change rows of a version as text, some hundred rows at a time.
+    def rows(self, batches: Sequence[ChangeBatch]) -> Iterator[str]:
+        """Render change rows of one version and schema as text, some hundred rows at a time.
 
         Raises `SinkRejected` for a value without a text.
         """
+        rows, version = joined_rows(batches), batches[0].version
         if len(rows) and version != self._version:
             yield self._heading(version, rows)
         changes = rows.column(CHANGE_TYPE).to_pylist()
-        pairs = _pairs(changes)
+        pairs = _pairs(batches)
         start = 0
         while start < len(rows):
             end = min(start + ROWS_AT_ONCE, len(rows))
@@ -215,16 +218,18 @@ def _sign(change: str) -> tuple[str, str]:
     return SIGNS[ChangeType(change)] if change in SIGNS else (f"{_printable(change)} ", "magenta")
 
 
-def _pairs(changes: Sequence[str]) -> set[int]:
-    """Return the places of images of updates that are followed by the same row as it is."""
+def _pairs(batches: Sequence[ChangeBatch]) -> set[int]:
+    """Return the places of preimages that are followed by the same row as it is: both have one position."""
     pre, post = ChangeType.UPDATE_PREIMAGE.value, ChangeType.UPDATE_POSTIMAGE.value
-    return {
-        place
-        for place, (before, after) in enumerate(pairwise(changes))
-        if (before, after) == (pre, post)
-        and changes[place - 1 : place] != [pre]
-        and changes[place + 2 : place + 3] != [post]
-    }
+    found: set[int] = set()
+    first = 0
+    for batch in batches:
+        rows = zip(batch.rows.column(CHANGE_TYPE).to_pylist(), batch.row_index.to_pylist(), strict=True)
+        for place, ((before, row), (after, next_row)) in enumerate(pairwise(rows), first):
+            if (before, after, row) == (pre, post, next_row):
+                found.add(place)
+        first += len(batch)
+    return found
 
 
 def _lines(changes: Sequence[str], rows: Sequence[Sequence[str]], pairs: Set[int]) -> Iterator[_Line]:

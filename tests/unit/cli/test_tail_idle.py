@@ -39,7 +39,8 @@ def shown(table: Path, idle_s: float = IDLE_S) -> list[int]:
 
 
 def test_versions_that_are_read_together_slowly_are_not_idle(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, groups = LocalEngine.read_together, []
+    read = LocalEngine.read_together
+    groups: list[int] = []
 
     async def read_slowly(self: LocalEngine, plans: Sequence[ChangePlan]) -> Sequence[Sequence[ChangeBatch]]:
         groups.append(len(plans))
@@ -54,7 +55,8 @@ def test_versions_that_are_read_together_slowly_are_not_idle(table: Path, monkey
 
 def test_an_outage_is_not_idle(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A version that comes during an outage is shown, however long the looks at the table fail."""
-    look, looks = DeltaTableLog.next_plan, []
+    look = DeltaTableLog.next_plan
+    looks: list[int] = []
 
     async def look_at_outage(self: DeltaTableLog) -> ChangePlan | None:
         plan = await look(self) if len(looks) != 1 else None

@@ -15,11 +15,14 @@ from tailer_sinks.testing import change_batch
 MOMENT = "2026-03-01T12:00:00.00000"
 
 
-def changes(version: int, kinds: list[str], columns: dict[str, pa.Array]) -> ChangeBatch:
+def changes(
+    version: int, kinds: list[str], columns: dict[str, pa.Array], positions: list[int] | None = None
+) -> ChangeBatch:
+    """Make changes of these kinds. `positions`: one for both images of an update that was compared."""
     batch = change_batch(version, columns)
     index = batch.rows.schema.get_field_index(CHANGE_TYPE)
     rows = batch.rows.set_column(index, batch.rows.schema.field(index), pa.array(kinds))
-    return ChangeBatch(batch.table_id, version, 0, rows, batch.row_index)
+    return ChangeBatch(batch.table_id, version, 0, rows, batch.row_index if positions is None else pa.array(positions))
 
 
 def view(width: int = 60, **options: object) -> TerminalView:
@@ -27,7 +30,7 @@ def view(width: int = 60, **options: object) -> TerminalView:
 
 
 def shown(table: TerminalView, *batches: ChangeBatch) -> list[str]:
-    return "".join(text for batch in batches for text in table.rows(batch.version, batch.rows)).splitlines()
+    return "".join(text for batch in batches for text in table.rows([batch])).splitlines()
 
 
 def people(ids: list[int | None], names: list[str | None]) -> dict[str, pa.Array]:
@@ -37,7 +40,7 @@ def people(ids: list[int | None], names: list[str | None]) -> dict[str, pa.Array
 def test_signs_of_change_types() -> None:
     table = view()
     kinds = ["insert", "update_preimage", "update_postimage", "delete"]
-    batch = changes(7, kinds, people([1, 20, 20, 3], ["Ann", "Bob", "Robert", None]))
+    batch = changes(7, kinds, people([1, 20, 20, 3], ["Ann", "Bob", "Robert", None]), [0, 1, 1, 2])
     assert shown(table, batch) == [
         f"version 7 · {MOMENT}7Z " + "─" * 20,
         "   id  name",
@@ -165,36 +168,44 @@ def test_a_gap_is_a_line_and_what_follows_has_a_heading() -> None:
 
 def test_colours() -> None:
     table = view(force_terminal=True, color_system="standard")
-    batch = changes(1, ["insert", "delete", "update_preimage", "update_postimage"], people([1] * 4, ["x"] * 4))
+    batch = changes(
+        1, ["insert", "delete", "update_preimage", "update_postimage"], people([1] * 4, ["x"] * 4), [0, 1, 2, 2]
+    )
     styles = [line.partition("m")[0] for line in shown(table, batch)[2:]]
     assert styles == ["\x1b[32", "\x1b[31", "\x1b[33"]
-    batch = changes(2, ["update_preimage", "update_postimage"], people([1, 1], ["x", "y"]))
+    batch = changes(2, ["update_preimage", "update_postimage"], people([1, 1], ["x", "y"]), [0, 0])
     assert shown(table, batch)[-1].count("\x1b[1;33mx → y") == 1
     batch = changes(3, ["update_postimage", "update_preimage"], people([1, 1], ["x", "y"]))
     assert [line.partition("m")[0] for line in shown(table, batch)[2:]] == ["\x1b[33", "\x1b[2;33"]
 
 
 @pytest.mark.parametrize(
-    ("kinds", "signs"),
+    ("kinds", "index", "signs"),
     [
-        ("ui", ["~-", "+ "]),
-        ("uU", ["~ "]),
-        ("iuUuUd", ["+ ", "~ ", "~ ", "- "]),
-        ("uuUU", ["~-", "~-", "~+", "~+"]),  # nothing tells which belong together
-        ("uuU", ["~-", "~-", "~+"]),
-        ("uUU", ["~-", "~+", "~+"]),
-        ("Uu", ["~+", "~-"]),
+        ("ui", [0, 1], ["~-", "+ "]),
+        ("uU", [7, 7], ["~ "]),
+        ("iuUuUd", [0, 1, 1, 2, 2, 0], ["+ ", "~ ", "~ ", "- "]),
+        ("uU", [0, 1], ["~-", "~+"]),  # as a writer wrote them: nothing tells that they belong together
+        ("uUuU", [0, 1, 2, 3], ["~-", "~+", "~-", "~+"]),
+        ("uuUU", [0, 1, 2, 3], ["~-", "~-", "~+", "~+"]),
+        ("Uu", [0, 0], ["~+", "~-"]),
     ],
 )
-def test_an_update_is_one_line_where_its_images_belong_together(kinds: str, signs: list[str]) -> None:
+def test_an_update_is_one_line_where_its_images_belong_together(kinds: str, index: list[int], signs: list[str]) -> None:
     names = {"u": "update_preimage", "U": "update_postimage", "i": "insert", "d": "delete"}
-    batch = changes(1, [names[kind] for kind in kinds], {"id": pa.array(range(len(kinds)))})
+    batch = changes(1, [names[kind] for kind in kinds], {"id": pa.array(range(len(kinds)))}, index)
     assert [line[:2] for line in shown(view(), batch)[2:]] == signs
+
+
+def test_images_of_two_files_are_no_update() -> None:
+    halves = [changes(1, [f"update_{kind}image"], people([1], ["x"]), [0]) for kind in ("pre", "post")]
+    assert [line[:2] for line in "".join(view().rows(halves)).splitlines()[2:]] == ["~-", "~+"]
 
 
 def test_an_update_between_two_pieces_is_one_line() -> None:
     kinds = ["insert"] * 255 + ["update_preimage", "update_postimage"] * 200
-    lines = shown(view(), changes(1, kinds, {"id": pa.array(range(len(kinds)))}))
+    index = [*range(255), *(255 + number // 2 for number in range(400))]
+    lines = shown(view(), changes(1, kinds, {"id": pa.array(range(len(kinds)))}, index))
     assert [line[:2] for line in lines if "→" in line] == ["~ "] * 200
     assert sum(line.startswith(("+", "~")) for line in lines) == 455
 
@@ -212,4 +223,4 @@ def test_a_type_without_a_text_is_named() -> None:
 
 def test_a_large_batch_comes_in_pieces() -> None:
     batch = changes(1, ["insert"] * 1000, people(list(range(1000)), ["x"] * 1000))
-    assert len(list(view().rows(batch.version, batch.rows))) == 5
+    assert len(list(view().rows([batch]))) == 5
