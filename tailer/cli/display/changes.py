@@ -258,7 +258,7 @@ class _FollowedWake(Wake):
 class ShownEngine(Engine):
     """Runs plans on `engine`.
 
-    `compares`: whether it compares the rows of a plan before it yields the first one. `note`: is told each plan.
+    `compares`: whether it compares the rows of a plan before it yields the first one. `notes`: are told each plan.
     """
 
     def __init__(
@@ -266,10 +266,10 @@ class ShownEngine(Engine):
         engine: Engine,
         display: Display,
         compares: Callable[[ChangePlan], bool],
-        note: Callable[[ChangePlan], None] = lambda _plan: None,
+        notes: Sequence[Callable[[ChangePlan], None]] = (),
     ) -> None:
         self._engine = engine
-        self._note = note
+        self._notes = notes
         self._display = display
         self._compares = compares
 
@@ -281,7 +281,8 @@ class ShownEngine(Engine):
     @asynccontextmanager
     async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
         """See `Engine.run`."""
-        self._note(plan)
+        for note in self._notes:
+            note(plan)
         work = f"{len(plan.tasks):,} {'file' if len(plan.tasks) == 1 else 'files'}, {decimal(plan.size_bytes)}"
         self._display.busy(f"version {plan.version}: {'comparing' if self._compares(plan) else 'reading'} {work}")
         async with self._engine.run(plan, after) as batches:
@@ -297,7 +298,8 @@ class ShownEngine(Engine):
         """See `Engine.read_together`."""
         self._display.busy(f"reading versions {plans[0].version} to {plans[-1].version}")
         for plan in plans:
-            self._note(plan)
+            for note in self._notes:
+                note(plan)
         found = await self._engine.read_together(plans)
         self._display.rows_come()
         return found

@@ -221,6 +221,12 @@ def _history(found: Examination, profile: TableProfile) -> Iterator[Finding]:
         level = Level.WARN if gone.version == profile.version else Level.NOTE
         text = f"a file that the changes of version {gone.version} need is gone, as after VACUUM: {gone.path}"
         yield Finding(level, "history", text, 'A pipeline must start later, or with start = "snapshot".')
-    if found.stop is None and not (found.lost or found.contradictions or found.gone):
-        text = "nothing is missing in the commits looked at, and none is known to contradict the table"
+    if found.commits and found.stop is None and not (found.lost or found.contradictions or found.gone):
+        text = "none of the commits looked at is missing, and none is known to contradict the table"
+        opened = sorted({each.version for each in (found.sample, found.measured) if each and each.version is not None})
+        if opened:
+            versions = f"version{'s' * (len(opened) > 1)} {' and '.join(map(str, opened))}"
+            text += f"; of data files, only some of {versions} were opened"
+        else:
+            text += "; no data file was opened"
         yield Finding(Level.OK, "history", text)

@@ -56,7 +56,7 @@ def take_sample(tasks: Sequence[ChangeTask], files: DataFiles) -> Sample:
     batches = [batch for task in used for batch in _first_rows(task, MOST_ROWS // len(used), files)]
     if not batches:
         return Sample()
-    table = pa.Table.from_batches(batches, batches[0].schema)
+    table = _without_views(pa.Table.from_batches(batches, batches[0].schema))
     unique = sorted((name for name in table.column_names if _is_unique(table.column(name))), key=_unlikeliness)
     old = dict.fromkeys(path for task in used if task.reader is None for path in _int96(task, files))
     return Sample(used[0].version, len(used), len(table), tuple(unique), _largest(table), tuple(old))
@@ -79,14 +79,35 @@ def _is_unique(column: pa.ChunkedArray) -> bool:
     kind = column.type
     fits = (
         pa.types.is_integer(kind)
-        or pa.types.is_string(kind)
-        or pa.types.is_binary(kind)
+        or _is_text(kind)
         or pa.types.is_decimal(kind)
         or pa.types.is_date(kind)
         or pa.types.is_timestamp(kind)
         or pa.types.is_fixed_size_binary(kind)
     )
     return fits and not column.null_count and pc.count_distinct(column).as_py() == len(column)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    """Return whether values are texts or bytes of any length."""
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+    )
+
+
+def _without_views(table: pa.Table) -> pa.Table:
+    """Return the table with the usual types in place of views, of which Arrow computes little."""
+    for number, field in enumerate(table.schema):
+        for is_view, kind in (
+            (pa.types.is_string_view, pa.large_string()),
+            (pa.types.is_binary_view, pa.large_binary()),
+        ):
+            if is_view(field.type):
+                table = table.set_column(number, field.name, table.column(number).cast(kind))
+    return table
 
 
 def _unlikeliness(column: str) -> tuple[int, int, str]:
@@ -99,7 +120,7 @@ def _largest(table: pa.Table) -> LargestValue | None:
     found = [
         LargestValue(name, pc.max(pc.binary_length(column)).as_py() or 0)
         for name, column in zip(table.column_names, table.columns, strict=True)
-        if pa.types.is_string(column.type) or pa.types.is_binary(column.type)
+        if _is_text(column.type)
     ]
     return max(found, key=lambda each: each.size_bytes, default=None)
 

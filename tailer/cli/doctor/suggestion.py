@@ -16,20 +16,24 @@ _HEAD = """\
 _TARGET = "the target; others: kafka, delta, files, http (docs/configuration.md)"
 
 
-def suggest(table: str, found: Examination, table_format: str | None, branch: str | None) -> str:
+def suggest(
+    table: str, found: Examination, table_format: str | None, branch: str | None, allowed_roots: Sequence[str]
+) -> str:
     """Return the configuration of a pipeline for a table. `table`: its location, or its name in a catalog."""
     name = _name(table.rstrip("/").rpartition("/")[2])
     profile = found.profile
     has_ids = profile is not None and profile.row_ids and not profile.feed
-    return _configuration(name, name, table, best_key(found), table_format, branch, has_ids)
+    return _configuration(name, name, table, best_key(found), table_format, branch, allowed_roots, has_ids)
 
 
-def suggest_template(pattern: str, found: Sequence[Examination], table_format: str | None) -> str:
+def suggest_template(
+    pattern: str, found: Sequence[Examination], table_format: str | None, allowed_roots: Sequence[str]
+) -> str:
     """Return the configuration of a template for tables, of which at least one was found."""
     name = _name(next(part for part in pattern.split("/") if "*" in part))
     keys = {best_key(each) for each in found if each.stop is None}
     key = keys.pop() if len(keys) == 1 else ()
-    return _configuration(name, "{table}", pattern, key, table_format, None, has_ids=False)
+    return _configuration(name, "{table}", pattern, key, table_format, None, allowed_roots, has_ids=False)
 
 
 def _configuration(
@@ -39,6 +43,7 @@ def _configuration(
     key: tuple[str, ...],
     table_format: str | None,
     branch: str | None,
+    allowed_roots: Sequence[str],
     has_ids: bool,
 ) -> str:
     lines = [_HEAD, f"[pipelines.{name}]", f"table = {_text(table)}"]
@@ -46,6 +51,8 @@ def _configuration(
         lines.append(f"table_format = {_text(table_format)}")
     if branch is not None:
         lines.append(f"branch = {_text(branch)}")
+    if allowed_roots:
+        lines.append(f"allowed_roots = {_text(list(allowed_roots))}")
     lines.append('start = "snapshot"  # all rows first, then every change; "latest": only what is new')
     if not key and has_ids:
         lines.append("row_ids = true  # they identify the rows of the mirror")

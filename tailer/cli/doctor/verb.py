@@ -71,20 +71,22 @@ def command(
     pattern = TablePattern.parse(named)
     found = anyio.run(_examine_all, look, pattern)
     if pattern is None:
-        configuration = suggest(named, found[0], table_format, branch)
+        configuration = suggest(named, found[0], table_format, branch, roots)
     else:
-        configuration = suggest_template(named, found, table_format)
+        configuration = suggest_template(named, found, table_format, roots)
     codes = [each.stop.exit_code for each in found if each.stop is not None]
+    all_stop = len(codes) == len(found)
     if as_json:
         tables = [document(each) for each in found]
-        click.echo(json.dumps({"format": FORMAT, "tables": tables, "configuration": configuration}))
+        suggested = None if all_stop else configuration
+        click.echo(json.dumps({"format": FORMAT, "tables": tables, "configuration": suggested}))
     else:
         if pattern is None:
             title = format_of(found[0].table) if table_format is None else named_format(table_format)
             print_findings(title.title, found[0])
         else:
             print_tables(found)
-        if len(codes) < len(found):
+        if not all_stop:
             click.echo(f"\n{configuration}", nl=False)
     return min(codes, key=_GRAVITY.index, default=0)
 

@@ -1,7 +1,7 @@
 """The rows that `tail` shows: of some types of change, up to a number, and counted."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -11,9 +11,10 @@ from tailer.cli.display.amounts import count, duration
 from tailer.cli.tail.explanation import Explainer
 from tailer.errors import ConfigError, SinkRejected, did_you_mean
 from tailer.events import CHANGE_TYPE, ChangeBatch, ChangeType, ControlEvent
+from tailer.plan import ChangePlan, TaskKind
 from tailer.sink import AtLeastOnceSink
 
-__all__ = ["ChosenRows", "EnoughShownError", "parse_types"]
+__all__ = ["ChosenRows", "EnoughShownError", "HiddenUpdates", "parse_types"]
 
 _UPDATES: Final = (ChangeType.UPDATE_PREIMAGE.value, ChangeType.UPDATE_POSTIMAGE.value)
 _TYPES: Final = {
@@ -23,6 +24,25 @@ _TYPES: Final = {
     **{each: (each,) for each in _UPDATES},
 }
 _NAMES: Final = {"insert": "inserted", "update_postimage": "updated", "delete": "deleted"}
+
+
+class HiddenUpdates:
+    """Says once that `--type`, which chose `types` (None: all), hides updates that no rule computes.
+
+    `computes`: whether updates are computed.
+    """
+
+    def __init__(self, types: frozenset[str] | None, computes: bool, say: Callable[[str], None]) -> None:
+        kept = types or frozenset()
+        self._is_due = not computes and not kept.isdisjoint(_UPDATES) and not kept.issuperset(("insert", "delete"))
+        self._say = say
+
+    def note(self, plan: ChangePlan) -> None:
+        """Note a plan whose rows come."""
+        if self._is_due and {TaskKind.DELETE, TaskKind.INSERT} <= {task.kind for task in plan.tasks}:
+            self._is_due = False
+            what = f"version {plan.version} deletes and inserts rows, and --type hides those that together are updates"
+            self._say(f"{what}; --compute-updates with --key makes them updates")
 
 
 class EnoughShownError(Exception):
@@ -42,11 +62,18 @@ def parse_types(text: str | None) -> frozenset[str] | None:
     return frozenset(found)
 
 
+def _first_rows(batch: ChangeBatch, most: int) -> ChangeBatch:
+    """Return the first rows, at most so many, but one more where that would cut an update in half."""
+    if most < len(batch):
+        most += batch.rows.column(CHANGE_TYPE).slice(most - 1, 2).to_pylist() == list(_UPDATES)
+    return batch.slice(0, most)
+
+
 class ChosenRows(AtLeastOnceSink):
     """Hands the changes of some `types` (None: all) over to `sink`, up to `limit` (None: all of them).
 
-    Each image of an update is a row. After the last row, `SinkRejected` ends the stream, with an `EnoughShownError` as
-    its cause. `explainer`: adds a column to the rows; None: they stay as they are.
+    Each image of an update is a row; an update whose first image is the last row is handed over whole. After the last
+    row, `SinkRejected` ends the stream, with an `EnoughShownError` as its cause. `explainer`: adds a column to the rows; None: they stay as they are.
     """
 
     def __init__(
@@ -78,7 +105,7 @@ class ChosenRows(AtLeastOnceSink):
                 break
             some = self._choose(batch)
             if left is not None:
-                some = some.slice(0, left)
+                some = _first_rows(some, left)
                 left -= len(some)
             if len(some):
                 chosen.append(some if self._explainer is None else self._explainer.explained(some))

@@ -6,6 +6,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailer.errors import ConfigError
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
 from tailer.plan import TASKS, ChangePlan, ChangeTask, Regime, TaskKind
 
@@ -27,7 +28,12 @@ class Explainer:
         self._plans[plan.version] = plan
 
     def explained(self, batch: ChangeBatch) -> ChangeBatch:
-        """Return the rows with the column `EXPLAIN`, before those that every change has. Earlier plans are dropped."""
+        """Return the rows with the column `EXPLAIN`, before those that every change has. Earlier plans are dropped.
+
+        Raises `ConfigError` where the table has a column of that name.
+        """
+        if EXPLAIN in map(str.lower, batch.rows.schema.names):
+            raise ConfigError("--explain", f"the table has a column {EXPLAIN}", "Leave the column out: --columns.")
         self._plans = {version: plan for version, plan in self._plans.items() if version >= batch.version}
         plan = self._plans.get(batch.version)
         task = None if plan is None else _task_of(plan, batch.task)

@@ -17,7 +17,7 @@ from tailer.changelog.rules import Carryovers, PairingRules, concerns
 from tailer.cli.completion import folders, places
 from tailer.cli.display.changes import Display, FollowedLog, ShownEngine, announcement, early_end
 from tailer.cli.roots import allow_root, choose_branch, choose_format, locations
-from tailer.cli.tail.chosen_rows import ChosenRows, EnoughShownError, parse_types
+from tailer.cli.tail.chosen_rows import ChosenRows, EnoughShownError, HiddenUpdates, parse_types
 from tailer.cli.tail.explanation import Explainer
 from tailer.config.sink_kinds import configure_sink
 from tailer.config.tables import format_in, locate, open_files, open_table
@@ -277,7 +277,8 @@ async def _follow(look: _Look) -> None:
     engine = ChangelogEngine(LocalEngine(files=files), look.rules, ChangelogReport("tail").note, files)
     compares = partial(concerns, rules=look.rules)
     explainer = Explainer(compares)
-    shown = ShownEngine(engine, display, compares, explainer.note)
+    hidden = HiddenUpdates(look.shown.types, look.rules.compute_updates, display.say)
+    shown = ShownEngine(engine, display, compares, (explainer.note, hidden.note))
     log, rows = FollowedLog(look.open_table(), display), look.shown.open(explainer)
     await _run(_pipeline(look, log, look.begin, look.until, shown, rows), display, look.shown, rows)
 
@@ -320,7 +321,9 @@ class _NetChanges:
             local = LocalEngine(files=files)
             async with net_changes(log, versions, local, look.rules, wanted, report, files) as engine:
                 begin, until = (Start(StartKind.VERSION, version) for version in (first, last))
-                shown = ShownEngine(engine, display, lambda _plan: False, self._explainer.note)
+                hidden = HiddenUpdates(look.shown.types, look.rules.compute_updates, display.say)
+                notes = self._explainer.note, hidden.note
+                shown = ShownEngine(engine, display, lambda _plan: False, notes)
                 await _pipeline(look, look.open_table(), begin, until, shown, self._rows).run()
 
     def stop(self) -> None:
