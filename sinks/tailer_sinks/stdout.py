@@ -11,6 +11,7 @@ whose cause is the `BrokenPipeError`: a command treats that as a clean end.
 
 import errno
 import io
+import logging
 import os
 import select
 import stat
@@ -33,9 +34,11 @@ from tailer_sinks import read_options
 from tailer_sinks.encoding.csv import CsvEncoder
 from tailer_sinks.encoding.events import event_line
 from tailer_sinks.encoding.flat import AT_ONCE, FlatEncoder, encoded_ahead, slices
-from tailer_sinks.encoding.terminal import TerminalView
+from tailer_sinks.encoding.terminal import TerminalView, sentence_of
 
 __all__ = ["StdoutSink"]
+
+_log = logging.getLogger(__name__)
 
 Format = Literal["auto", "jsonl", "csv", "table"]
 PIECE_BYTES: Final = 4096  # PIPE_BUF: a pipe that is ready at all takes this much without blocking
@@ -92,7 +95,7 @@ class StdoutSink(AtLeastOnceSink):
                 await to_thread.run_sync(self._send, rest)
 
     async def announce(self, event: ControlEvent) -> None:
-        """Print an event in a line of its own. Raises and is cancelled as `write`."""
+        """Print an event in a line of its own; with CSV a gap is logged. Raises and is cancelled as `write`."""
         await to_thread.run_sync(self._print_event, event)
 
     async def flush(self) -> None:
@@ -110,9 +113,10 @@ class StdoutSink(AtLeastOnceSink):
         view = self._table()
         if view is not None:
             self._send(self._encode(view.event(event)))
-        elif self._form != "csv" or isinstance(event, Gap):
-            # A heading of CSV says that columns changed; a gap must not look like no gap.
+        elif self._form != "csv":
             self._send(memoryview(event_line(event)))
+        elif isinstance(event, Gap):  # a heading says that columns changed, but CSV has no form for a gap
+            _log.warning("%s: %s", self.name, sentence_of(event))
 
     def _print_counts(self) -> None:
         if self._view is not None:

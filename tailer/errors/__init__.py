@@ -50,7 +50,15 @@ from tailer.errors.change import (
 )
 from tailer.errors.extras import how_to_install, missing_client
 from tailer.errors.frames import brief_errors
-from tailer.errors.general import ConfigError, EngineUnavailable, ExpressionFailed, Retry, TailerError, one_line
+from tailer.errors.general import (
+    ConfigError,
+    EngineUnavailable,
+    ExpressionFailed,
+    Retry,
+    TailerError,
+    one_line,
+    printable,
+)
 from tailer.errors.log import (
     LogCorrupt,
     LogError,
@@ -113,4 +121,5 @@ __all__ = [
     "how_to_install",
     "missing_client",
     "one_line",
+    "printable",
 ]

@@ -16,6 +16,15 @@ class Retry(Enum):
     ASK = "ask"  # wait, read progress back from the sink, then try again
 
 
+def printable(text: str) -> str:
+    """Return the text with escapes for what does not print, such as a terminal's control characters."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
+
+
 def one_line(text: str) -> str:
     """Return `text` in one line: messages of other libraries may have several."""
     return " ".join(filter(None, map(str.strip, text.splitlines())))

@@ -10,9 +10,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from tailer.cli.doctor import sample
 from tailer.cli.doctor.examination import MOST_COMMITS, Examination, examine
-from tailer.cli.doctor.sample import MOST_ROWS
+from tailer.cli.doctor.sample import MOST_ROWS, take_sample
 from tailer.config.tables import open_files, open_inspector, open_table
+from tailer.plan import ChangeTask, TaskKind
 from tests.support.daemon.commands import background, in_terminal, tailer
 from tests.support.tables.log_files import add, commit_info, metadata, parquet, protocol, schema_string, write_commit
 from tests.support.waiting import until
@@ -198,6 +200,50 @@ def test_hazards_are_named(tmp_path: Path) -> None:
     path = table(tmp_path / "large", rows=2, picture=[b"x" * 2_000_000, b"y"])
     (warning,) = texts(examined(path), "hazard")
     assert warning == "warn column picture has a value of 2.0 MB: Kafka refuses messages above 1 MB"
+
+
+def test_it_says_what_it_looked_at(tmp_path: Path) -> None:
+    """A file of an older version that is gone is not looked for, and nothing says that it is there."""
+    path = table(tmp_path / "orders")
+    for number in range(2):
+        write_deltalake(path, pa.table({"customer_id": [number], "city": ["Chur"]}), mode="append")
+    (old,) = [
+        Path(uri) for uri in DeltaTable(path, version=2).file_uris() if uri not in DeltaTable(path, 1).file_uris()
+    ]
+    old.unlink()
+    (found,) = texts(examined(path), "history")
+    assert found == (
+        "ok none of the commits looked at is missing, and none is known to contradict the table; of data files, only "
+        "some of versions 1 and 3 were opened"
+    )
+
+
+def test_a_table_that_stops_has_no_configuration_and_no_figures(tmp_path: Path) -> None:
+    write_commit(tmp_path / "t", 0, protocol(9), metadata())
+    done = tailer("doctor", tmp_path / "t", "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["configuration"], found["tables"][0]["typical_bytes"]) == (3, None, None)
+    assert texts(found, "history") == []
+
+
+def test_the_configuration_has_the_allowed_roots(tmp_path: Path) -> None:
+    path = table(tmp_path / "orders")
+    found = examined(path, "--allow-root", tmp_path / "origin")
+    assert check(tmp_path, found["configuration"])["pipelines"]["orders"]["allowed_roots"] == [str(tmp_path / "origin")]
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.large_binary(), pa.binary_view()])
+def test_large_types_can_be_keys_and_hazards(monkeypatch: pytest.MonkeyPatch, kind: pa.DataType) -> None:
+    values = pa.array([b"a", b"b" * 3000], pa.large_binary())
+    column = (values.cast(pa.large_string()) if "string" in str(kind) else values).cast(kind)
+    rows = pa.record_batch({"id": column})
+    monkeypatch.setattr(sample, "_first_rows", lambda *_: [rows])
+    monkeypatch.setattr(sample, "_int96", lambda *_: [])
+    task = ChangeTask("/t", "id", 0, 0, 1, TaskKind.INSERT, "/t/1", 1, rows.schema)
+    found = take_sample([task], open_files())
+    assert found.unique == ("id",)
+    assert found.largest is not None
+    assert found.largest.size_bytes == 3000
 
 
 def test_a_terminal_shows_findings_in_columns(tmp_path: Path) -> None:

@@ -97,6 +97,29 @@ def test_it_begins_and_ends_as_requested(table: Path, options: tuple[Any, ...], 
     assert [each["first_version"] for each in lines(table, *options)] == list(versions)
 
 
+def test_versions_that_the_log_lacks_are_named(table: Path) -> None:
+    for version in (0, 5, 6, 9):
+        (table / "_delta_log" / f"{version:020d}.json").unlink()
+    said = "versions left out, because the log does not have them: "
+    for options, missing in (
+        ((), "5 to 6, 9"),
+        (("--limit", 8), "9"),
+        (("--from", 5, "--to", 8), "5 to 6"),
+        (("--limit", 3), None),
+    ):
+        done = tailer("history", table, *options)
+        assert (done.returncode, done.stderr) == (0, "" if missing is None else f"{said}{missing}\n")
+
+
+def test_a_log_cannot_control_the_terminal(tmp_path: Path) -> None:
+    info = commit_info(operation="WRITE\x1b[2J", userName="me\x1b]0;owned\x07")
+    write_commit(tmp_path / "t", 0, protocol(), metadata(), info)
+    for command in ("history", "doctor"):
+        shown = tailer(command, tmp_path / "t").stdout
+        assert "\x1b" not in shown
+        assert "WRITE\\x1b[2J" in shown
+
+
 def test_commits_of_an_hour_are_added_up(table: Path) -> None:
     found = lines(table, "--by", "hour")
     assert [(each["first_version"], each["last_version"], each["commits"]) for each in found][:3] == [

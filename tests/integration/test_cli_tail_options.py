@@ -46,6 +46,33 @@ def test_changes_of_some_types(orders: Orders) -> None:
     assert (done.returncode, done.stderr.splitlines()[1]) == (2, "hint: Did you mean 'insert'?")
 
 
+def test_types_that_hide_updates_are_said_once(orders: Orders, tmp_path: Path) -> None:
+    """Without a feed an update is a delete and an insert, unless updates are computed."""
+    plain = tmp_path / "plain"
+    write_deltalake(plain, pa.table({"id": [1, 2], "name": ["a", "b"]}))
+    for name in ("x", "y"):
+        DeltaTable(plain).update(updates={"name": f"'{name}'"}, predicate="id = 2")
+    look = "tail", plain, "--from", 0, "--to", "latest", "--type"
+    done = tailer(*look, "update")
+    _, said = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (0, "")
+    assert said.startswith("version 1 deletes and inserts rows, and --type hides")
+    assert len(tailer(*look, "insert,update,delete").stderr.splitlines()) == 1
+    assert len(tailer(*look, "delete").stderr.splitlines()) == 1
+    done = tailer(*look, "update", "--compute-updates", "--key", "id")
+    assert (len(done.stdout.splitlines()), len(done.stderr.splitlines())) == (4, 1)
+    done = tailer("tail", orders.path, "--from", 0, "--to", "latest", "--type", "update")
+    assert len(done.stderr.splitlines()) == 1  # change files tell updates apart
+
+
+def test_a_limit_does_not_cut_an_update(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "t", pa.table({"id": [1, 2], "name": ["a", "b"]}))
+    DeltaTable(tmp_path / "t").update(updates={"name": "'x'"})
+    look = "tail", tmp_path / "t", "--from", 1, "--compute-updates", "--key", "id", "--limit"
+    for limit, rows in ((1, 2), (2, 2), (3, 4)):
+        assert len(tailer(*look, limit).stdout.splitlines()) == rows
+
+
 def test_updates_are_shown_and_counted(orders: Orders) -> None:
     DeltaTable(orders.path).update(updates={"amount": "amount + 1"}, predicate="id = 3")
     done = tailer("tail", orders.path, "--from", 4, "--type", "update", "--limit", 2, "--stats")
@@ -83,6 +110,17 @@ def explained(*arguments: object) -> list[str]:
     assert done.returncode == 0, done.stderr
     texts = [json.loads(line)["_explain"] for line in done.stdout.splitlines()]
     return [text.partition(".parquet, ")[2] or text for text in texts]
+
+
+def test_a_column_named_as_the_explanation_is_refused(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "t", pa.table({"id": [1], "_explain": ["x"]}))
+    look = "tail", tmp_path / "t", "--from", 0, "--to", "latest", "--explain"
+    done = tailer(*look)
+    assert (done.returncode, done.stderr.splitlines()[-2:]) == (
+        2,
+        ["error: --explain: the table has a column _explain", "hint: Leave the column out: --columns."],
+    )
+    assert tailer(*look, "--columns", "id").returncode == 0
 
 
 def test_rows_are_explained(orders: Orders, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from tailer.errors import SinkRejected
+from tailer.errors import SinkRejected, printable
 from tailer.events import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
@@ -44,7 +44,7 @@ from tailer.events import (
 )
 from tailer_sinks.encoding.columns import NoText, whole, writer_for
 
-__all__ = ["TerminalView"]
+__all__ = ["TerminalView", "sentence_of"]
 
 SIGNS: Final = {
     ChangeType.INSERT: ("+ ", "green"),
@@ -140,7 +140,7 @@ class TerminalView:
         if isinstance(event, Gap):
             self._version = None  # the next batch repeats its version's heading
         self._schema, self._names_due = None, True
-        return before + self._render(Text(f"{' ' * MARGIN}{_printable(_sentence(event))}\n", "dim"))
+        return before + self._render(Text(f"{' ' * MARGIN}{printable(sentence_of(event))}\n", "dim"))
 
     def counts(self) -> str:
         """Render the counts of the version as a line, unless they were rendered already."""
@@ -148,7 +148,7 @@ class TerminalView:
             return ""
         self._counts_shown = True
         known = [f"{self._counts[kind]} {word}" for kind, word in COUNTED.items() if self._counts[kind]]
-        others = [f"{count} {_printable(kind)}" for kind, count in self._counts.items() if kind not in SIGNS]
+        others = [f"{count} {printable(kind)}" for kind, count in self._counts.items() if kind not in SIGNS]
         return self._render(Text(f"{' ' * MARGIN}{', '.join(known + others)}\n", "dim")) if known or others else ""
 
     def _heading(self, version: int, rows: pa.RecordBatch) -> str:
@@ -166,7 +166,7 @@ class TerminalView:
 
     def _table(self, rows: pa.RecordBatch, changes: Sequence[str], pairs: Set[int]) -> Text:
         """Render rows; those in `pairs` are in one line with the row after them."""
-        names = [_printable(name) for name in rows.schema.names]
+        names = [printable(name) for name in rows.schema.names]
         columns = [self._cells(name, column) for name, column in zip(rows.schema.names, rows.columns, strict=True)]
         lines = list(_lines(changes, list(zip(*columns, strict=True)), pairs))
         self._widen(rows.schema, names, [line.cells for line in lines])
@@ -205,7 +205,7 @@ class TerminalView:
         self._widths = widths
 
 
-def _sentence(event: ControlEvent) -> str:
+def sentence_of(event: ControlEvent) -> str:
     """Describe `event`."""
     if isinstance(event, Gap):
         follows = "all rows of the table follow" if event.snapshot else f"version {event.version + 1} follows"
@@ -215,7 +215,7 @@ def _sentence(event: ControlEvent) -> str:
 
 def _sign(change: str) -> tuple[str, str]:
     """Return the sign of a change type and its style; one that Delta does not define is its own sign."""
-    return SIGNS[ChangeType(change)] if change in SIGNS else (f"{_printable(change)} ", "magenta")
+    return SIGNS[ChangeType(change)] if change in SIGNS else (f"{printable(change)} ", "magenta")
 
 
 def _pairs(batches: Sequence[ChangeBatch]) -> set[int]:
@@ -258,15 +258,7 @@ def _shown(text: str, most: int) -> str:
     inner = text[1:] if cut else text[1:-1]
     if text.startswith('"') and inner not in ("", "null") and inner == inner.strip():
         text = inner
-    return _printable(text) + (ELLIPSIS if cut else "")
-
-
-def _printable(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
-    )
+    return printable(text) + (ELLIPSIS if cut else "")
 
 
 def _fitted(widths: Sequence[int], available: int) -> list[int] | None:

@@ -12,6 +12,7 @@ from rich.text import Text
 from tailer.cli.display.amounts import size
 from tailer.cli.doctor.examination import Examination
 from tailer.cli.doctor.findings import Finding, Level, best_key, findings_of
+from tailer.errors import printable
 
 __all__ = ["COLUMNS", "document", "print_findings", "print_tables", "verdict"]
 
@@ -23,29 +24,30 @@ _TOPIC: Final = 13  # of the longest topic, with a space
 def print_findings(title: str, found: Examination) -> None:
     """Print the findings about one table to standard output."""
     console = Console(highlight=False)
-    console.print(Text(found.table if found.profile is None else f"{found.table}: {title}", "bold"), soft_wrap=True)
+    table = printable(found.table)
+    console.print(Text(table if found.profile is None else f"{table}: {title}", "bold"), soft_wrap=True)
     paper = Table.grid(padding=(0, 1))
     paper.add_column(no_wrap=True)
     paper.add_column(no_wrap=True)
     paper.add_column(overflow="fold")
     for each in findings_of(found):
-        text = Text(each.text)
+        text = Text(printable(each.text))
         if each.hint:
-            text.append(f"\nhint: {each.hint}", "yellow")
+            text.append(f"\nhint: {printable(each.hint)}", "yellow")
         paper.add_row(Text(each.level.value, _STYLES[each.level]), each.topic, text)
     if console.is_terminal:
         console.print(paper)
         return
     for each in findings_of(found):
-        click.echo(f"{each.level.value:<5}{each.topic:<{_TOPIC}}{each.text}")
+        click.echo(f"{each.level.value:<5}{each.topic:<{_TOPIC}}{printable(each.text)}")
         if each.hint:
-            click.echo(f"{'':<{5 + _TOPIC}}hint: {each.hint}")
+            click.echo(f"{'':<{5 + _TOPIC}}hint: {printable(each.hint)}")
 
 
 def print_tables(found: Sequence[Examination]) -> None:
     """Print a line for each table: columns on a terminal, otherwise with tabs between the columns."""
     console = Console(highlight=False)
-    rows = [_row(each) for each in found]
+    rows = [tuple(map(printable, _row(each))) for each in found]
     if not console.is_terminal:
         for row in (COLUMNS, *rows):
             click.echo("\t".join(row))

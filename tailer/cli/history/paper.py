@@ -11,6 +11,7 @@ from rich.text import Text
 
 from tailer.cli.display.amounts import size
 from tailer.cli.history.periods import By, Period
+from tailer.errors import printable
 
 __all__ = ["COLUMNS", "print_lines", "print_paper", "row_of"]
 
@@ -57,8 +58,8 @@ def row_of(period: Period) -> tuple[str, ...]:
     return (
         period.versions,
         period.when,
-        " ".join(period.operations.split()),
-        " ".join(period.authors.split()),
+        printable(" ".join(period.operations.split())),
+        printable(" ".join(period.authors.split())),
         *counts,
         size(period.added_bytes),
     )
@@ -67,7 +68,7 @@ def row_of(period: Period) -> tuple[str, ...]:
 def _title(table: str, periods: Sequence[Period]) -> str:
     number = sum(len(each.commits) for each in periods)
     per = "" if not periods or periods[0].by is By.COMMIT else f", by {periods[0].by.value} (UTC)"
-    return f"{table}: {number:,} commit{'' if number == 1 else 's'}{per}"
+    return f"{printable(table)}: {number:,} commit{'' if number == 1 else 's'}{per}"
 
 
 def _bar(period: Period, most: int) -> Text:

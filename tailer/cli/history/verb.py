@@ -3,7 +3,7 @@
 import json
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ __all__ = ["command"]
 FORMAT: Final = 1  # of the JSON; it grows when a field gets another meaning or goes away
 _NEWEST: Final = 20  # commits, where nothing says how many
 _NEWEST_ADDED_UP: Final = 1000  # likewise, by hour or day
+_MOST_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,22 @@ async def _read(look: _Look) -> tuple[str, Sequence[CommitSummary]]:
     async with aclosing(inspector.summaries(first, last)) as summaries:
         async for summary in summaries:
             found.append(summary)
+    if look.begin is None and found:
+        first = found[0].version  # the newest that there are
+    _say_missing(first, last, found)
     return location, list(found)
+
+
+def _say_missing(first: int, last: int, commits: Iterable[CommitSummary]) -> None:
+    """Say on standard error which versions of a range the log does not have."""
+    missing, expected = [], first
+    for version in (*(each.version for each in commits), last + 1):
+        if version > expected:
+            missing.append(str(expected) if version == expected + 1 else f"{expected} to {version - 1}")
+        expected = version + 1
+    if missing:
+        shown = ", ".join(missing[:_MOST_SHOWN]) + ", and more" * (len(missing) > _MOST_SHOWN)
+        click.echo(f"versions left out, because the log does not have them: {shown}", err=True)
 
 
 def _write(path: Path, page: str) -> None:

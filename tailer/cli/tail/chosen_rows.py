@@ -73,7 +73,9 @@ class ChosenRows(AtLeastOnceSink):
     """Hands the changes of some `types` (None: all) over to `sink`, up to `limit` (None: all of them).
 
     Each image of an update is a row; an update whose first image is the last row is handed over whole. After the last
-    row, `SinkRejected` ends the stream, with an `EnoughShownError` as its cause. `explainer`: adds a column to the rows; None: they stay as they are.
+    row, `SinkRejected` ends the stream, with an `EnoughShownError` as its cause.
+
+    `explainer`: adds a column to the rows; None: they stay as they are.
     """
 
     def __init__(

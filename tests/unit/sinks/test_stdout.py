@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.errors import SinkRejected
-from tailer.events import ChangeBatch
+from tailer.events import ChangeBatch, Gap
 from tailer_sinks.encoding import row_texts
 from tailer_sinks.stdout import StdoutSink
 from tailer_sinks.testing import change_batch
@@ -239,6 +239,13 @@ async def test_csv_has_a_heading_where_columns_change() -> None:
     headings = [place for place, line in enumerate(lines) if line.endswith(",_commit_timestamp")]
     assert (headings, len(lines)) == ([0, 20_004], 20_006)
     assert lines[-1].startswith('"a,b",insert,3,')
+
+
+async def test_csv_has_no_line_for_a_gap(caplog: pytest.LogCaptureFixture) -> None:
+    pipe = Pipe()
+    await StdoutSink("stdout", "csv", pipe.writer).announce(Gap("t", 3, 5, 0, "the log was cleaned up", snapshot=False))
+    assert pipe.finish() == b""
+    assert "changes of versions 3 to 5 are lost" in caplog.text
 
 
 async def test_a_terminal_gets_a_table() -> None:

@@ -9,7 +9,7 @@ does one that adds a live file without a change of data, as writers do for stati
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
@@ -78,29 +78,31 @@ async def _find(store: ObjectStore, most_files: float, segment: LogSegment) -> t
     files = 0
     with SpillingSort(_ENTRIES, _BY_FILE) as entries:
 
-        def add_checkpointed(adds: pa.StructArray) -> None:
+        def add(some: pa.RecordBatch) -> None:
             nonlocal files
-            files += len(adds)
+            files += len(some)
             if files > most_files:
                 raise _TooManyFilesError
-            entries.add(_checkpointed(adds, store.uri))
+            entries.add(some)
 
         for path in segment.commits:
             with listed_before():
-                await store.scan(path.name, partial(_add_commit, entries, segment.table, store.uri, path))
-        await read_adds(store, segment, add_checkpointed)
+                await store.scan(path.name, partial(_add_commit, add, segment.table, store.uri, path))
+        await read_adds(store, segment, lambda adds: add(_checkpointed(adds, store.uri)))
         return await in_thread(_replay, entries)
 
 
-def _add_commit(entries: SpillingSort, table: str, root: str, path: LogPath, opened: OpenObject) -> None:
+def _add_commit(
+    add_entries: Callable[[pa.RecordBatch], None], table: str, root: str, path: LogPath, opened: OpenObject
+) -> None:
     rows: list[Entry] = []
 
     def flush() -> None:
         if rows:
             columns = zip(*rows, strict=True)
             arrays = [pa.array(column, field.type) for column, field in zip(columns, _ENTRIES, strict=True)]
-            entries.add(pa.record_batch(arrays, schema=_ENTRIES))
             rows.clear()
+            add_entries(pa.record_batch(arrays, schema=_ENTRIES))
 
     def add(file: FileAction) -> bool:
         if not isinstance(file, CdcFile):

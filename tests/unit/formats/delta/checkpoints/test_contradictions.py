@@ -67,6 +67,16 @@ async def test_one_commit_after_the_file_f_with_a_vector(
     assert found == ([(1, reason)] if reason else [])
 
 
+@pytest.mark.parametrize("checkpointed", [False, True])
+async def test_entries_of_commits_are_bounded_as_those_of_the_checkpoint(tmp_path: Path, checkpointed: bool) -> None:
+    write_commit(tmp_path, 0, *HEAD, add("f"), add("g"))
+    if checkpointed:
+        checkpoint(tmp_path / LOG / f"{0:020d}.checkpoint.parquet", *HEAD, add("f"), add("g"))
+    write_commit(tmp_path, 1, remove("h"))
+    log = DeltaTableLog(LocalStore(tmp_path))
+    assert [len(await log.contradictions(most)) for most in (0, 2, 3, None)] == [0, 0, 1, 1]
+
+
 async def test_each_version_once_and_what_comes_after(tmp_path: Path) -> None:
     write_commit(tmp_path, 0, *HEAD, add("f"))
     write_commit(tmp_path, 1, remove("x"), remove("y"))
