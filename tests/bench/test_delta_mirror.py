@@ -19,6 +19,7 @@ from typing import IO, Any, Final
 import anyio
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tailer.changelog.engine import ChangelogEngine
@@ -72,6 +73,7 @@ def check(table: Path, copy: Path) -> None:
     assert found.select(wanted.column_names).equals(wanted)
 
 
+@pytest.mark.timeout(3600)
 def test_inserts_and_upserts(tmp_path: Path, put_line: PutLine) -> None:
     table = tmp_path / "orders"
     write_rows(table)
