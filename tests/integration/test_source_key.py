@@ -105,7 +105,7 @@ async def test_a_key_that_loses_a_column_stops_before_that(tmp_path: Path, how: 
     if how == "drop":
         lance.dataset(path).drop_columns(["number"])
     else:
-        lance.dataset(path).alter_columns({"path": "number", "name": "no"})
+        lance.dataset(path).alter_columns({"path": "number", "name": "no"})  # type: ignore[dict-item]
     lance.dataset(path).update({"name": "'e'"}, where="country = 'de'")
     for _ in range(2):
         with pytest.raises(SinkRejected, match=r"the key column number of .* is dropped or renamed in version 5"):
