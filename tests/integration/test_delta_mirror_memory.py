@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 WRITER: Final = Path(__file__).with_name("delta_mirror_writer.py")
 ROWS: Final = 2_500_000  # 500 MB
-LIMIT_MB: Final = 750
+LIMIT_MB: Final = 1000  # where other tests take the processors, delta-rs holds more rows that wait to be written
 
 
 @pytest.mark.long

@@ -24,6 +24,7 @@ from tests.support.kafka.metadata import Metadata, ask_metadata
 from tests.support.servers.guard import Guard
 from tests.support.servers.ports import free_ports
 from tests.support.shared_classes import archive_classes, share_classes
+from tests.support.waiting import until
 from tests.tiers import using
 
 __all__ = ["KafkaCluster", "KafkaDownError", "Listener"]
@@ -177,8 +178,10 @@ class KafkaCluster:
         self.start(node)
 
     def freeze(self, node: int = 1) -> None:
-        """Freeze a node with all its connections open (SIGSTOP)."""
-        os.kill(self.pid(node), signal.SIGSTOP)
+        """Freeze a node with all its connections open (SIGSTOP); return when it stands still."""
+        pid = self.pid(node)
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: _stands_still(pid))  # on a busy machine, its threads may go on for a while
         self._frozen.add(node)
 
     def thaw(self, node: int = 1) -> None:
@@ -295,6 +298,11 @@ class KafkaCluster:
     def _down(self, node: int, what: str) -> KafkaDownError:
         tail = "\n".join(self.log(node).splitlines()[-40:])
         return KafkaDownError(f"{what} Kafka's node {node}, the end of its log:\n{tail}")
+
+
+def _stands_still(pid: int) -> bool:
+    states = [each.read_text().rpartition(")")[2].split()[0] for each in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return set(states) == {"T"}
 
 
 def _make() -> None:
