@@ -674,7 +674,7 @@ async def test_a_lost_answer_is_found_in_the_table(
 ) -> None:
     sink = make_mirror(tmp_path)
     await deliver(sink, inserts(1, 1))
-    merge, write = mirror_table.MirrorTable._merge, write_deltalake
+    merge, write = mirror_table._merge, write_deltalake
 
     def answers_late(real: Callable[..., None]) -> Callable[..., None]:
         def call(*args: Any, **options: Any) -> None:
@@ -686,20 +686,20 @@ async def test_a_lost_answer_is_found_in_the_table(
     def fails(*_: Any, **__: Any) -> None:
         raise OSError("connection reset")
 
-    monkeypatch.setattr(mirror_table.MirrorTable, "_merge", answers_late(merge))
+    monkeypatch.setattr(mirror_table, "_merge", answers_late(merge))
     monkeypatch.setattr(mirror_table, "write_deltalake", answers_late(write))
     before = [gap(2, 2, snapshot=True)] if snapshot else []
     await deliver(sink, *before, inserts(2, 2), schema=full(SCHEMA))
     wanted = {2: "2 at 2"} if snapshot else {1: "1 at 1", 2: "2 at 2"}
     assert names(tmp_path) == wanted
-    monkeypatch.setattr(mirror_table.MirrorTable, "_merge", fails)
+    monkeypatch.setattr(mirror_table, "_merge", fails)
     monkeypatch.setattr(mirror_table, "write_deltalake", fails)
     before = [gap(3, 3, snapshot=True)] if snapshot else []
     with pytest.raises(SinkUnavailable, match="connection reset"):
         await deliver(sink, *before, inserts(3, 3), schema=full(SCHEMA))
     assert names(tmp_path) == wanted
     assert await sink.progress(APP) == expect(2)
-    monkeypatch.setattr(mirror_table.MirrorTable, "_merge", merge)
+    monkeypatch.setattr(mirror_table, "_merge", merge)
     monkeypatch.setattr(mirror_table, "write_deltalake", write)
     await deliver(sink, inserts(3, 3))
     assert names(tmp_path) == {**wanted, 3: "3 at 3"}

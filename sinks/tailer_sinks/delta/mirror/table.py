@@ -183,7 +183,7 @@ class MirrorTable(TargetTable):
         def write(at: Anchor, commit: CommitProperties) -> None:
             assert at.table is not None
             if changes.counts:
-                self._merge(at, changes, key, commit)
+                _merge(at, changes, key, commit)
                 return
             # A MERGE without rows makes no commit.
             write_deltalake(
@@ -309,26 +309,27 @@ class MirrorTable(TargetTable):
                 raise SinkUnavailable(self.name, f"another writer has changed {self.path} meanwhile") from error
             raise
 
-    def _merge(self, at: Anchor, changes: Changes, key: Sequence[str], commit: CommitProperties) -> None:
-        assert at.table is not None
-        change = f"source.{_quoted(CHANGE)}"
-        values = {_quoted(each): f"source.{_quoted(each)}" for each in at.schema.names}
-        merger = at.table.merge(
-            writable(changes.merged(at.schema)),
-            " AND ".join(f"target.{_quoted(each)} = source.{_quoted(each)}" for each in key),
-            source_alias="source",
-            target_alias="target",
-            merge_schema=at.merge,
-            streamed_exec=False,
-            writer_properties=writing(_measured(at.schema), _group_rows(changes.row_bytes)),
-            commit_properties=commit,
-        )
-        merger = merger.when_matched_update(values, f"{change} = {UPDATE}")
-        merger = merger.when_matched_delete(f"{change} = {DELETE}")
-        merger = merger.when_matched_update(values | _failing(key[0], _PRESENT), f"{change} = {INSERT}")
-        merger = merger.when_not_matched_insert(values, f"{change} = {INSERT}")
-        merger = merger.when_not_matched_insert(values | _failing(key[0], _ABSENT), f"{change} <> {INSERT}")
-        merger.execute()
+
+def _merge(at: Anchor, changes: Changes, key: Sequence[str], commit: CommitProperties) -> None:
+    assert at.table is not None
+    change = f"source.{_quoted(CHANGE)}"
+    values = {_quoted(each): f"source.{_quoted(each)}" for each in at.schema.names}
+    merger = at.table.merge(
+        writable(changes.merged(at.schema)),
+        " AND ".join(f"target.{_quoted(each)} = source.{_quoted(each)}" for each in key),
+        source_alias="source",
+        target_alias="target",
+        merge_schema=at.merge,
+        streamed_exec=False,
+        writer_properties=writing(_measured(at.schema), _group_rows(changes.row_bytes)),
+        commit_properties=commit,
+    )
+    merger = merger.when_matched_update(values, f"{change} = {UPDATE}")
+    merger = merger.when_matched_delete(f"{change} = {DELETE}")
+    merger = merger.when_matched_update(values | _failing(key[0], _PRESENT), f"{change} = {INSERT}")
+    merger = merger.when_not_matched_insert(values, f"{change} = {INSERT}")
+    merger = merger.when_not_matched_insert(values | _failing(key[0], _ABSENT), f"{change} <> {INSERT}")
+    merger.execute()
 
 
 def _key_error(table: MirrorTable, position: Position, found: str) -> SinkRejected:
