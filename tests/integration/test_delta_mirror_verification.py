@@ -24,6 +24,7 @@ from tailer.pipeline.verification.repair import repair
 from tailer.plan import SNAPSHOT_TASKS
 from tailer.sink import MirrorRows, app_id_of
 from tailer_sinks.delta.folder import TargetFolder
+from tailer_sinks.delta.mirror import repair as mirror_repair
 from tailer_sinks.delta.mirror import table as mirror_table
 from tailer_sinks.delta.mirror.sink import DeltaMirror
 from tests.support.daemon.commands import Orders, tailer
@@ -366,6 +367,24 @@ async def test_a_fault_while_keys_of_a_store_are_renewed_is_retried(
     async with sink.open_mirror("orders") as mirror:
         with pytest.raises(SinkUnavailable, match="connection reset"):
             list(mirror.rows())
+
+
+@pytest.mark.anyio
+async def test_a_repair_that_cannot_begin_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = make_mirror(tmp_path / "copy")
+    await deliver(sink, batch(0, "insert", pa.schema([("id", pa.int64())]), [{"id": 1}]))
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(mirror_repair, "scratch_folder", lambda: scratch)
+    monkeypatch.setattr(mirror_repair.DeltaRepair, "_query", refuse)
+    async with sink.open_mirror("orders") as mirror:
+        with pytest.raises(SinkUnavailable, match="disk is full"):
+            mirror.begin_repair()
+    assert not scratch.exists()
+
+
+def refuse(*_: object) -> None:
+    raise SinkUnavailable("orders", "the disk is full")
 
 
 def test_the_command_says_what_differs_and_repairs_it(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import lance
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
@@ -13,6 +14,7 @@ from rich.console import Console
 
 from tailer.cli.display import changes
 from tailer.cli.display.changes import Display, FollowedLog, ShownEngine
+from tailer.config.tables import open_table
 from tailer.engine.local import LocalEngine
 from tailer.events import ChangeBatch
 from tailer.formats.delta.table import DeltaTableLog
@@ -137,3 +139,9 @@ async def test_what_is_shown_is_announced_once(
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == (said is not None)
     assert said is None or lines[0].startswith(f"{tmp_path}: {said}")
+
+
+async def test_the_primary_key_is_that_of_the_table(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), False, {"lance-schema:unenforced-primary-key": "true"})])
+    lance.write_dataset(pa.table([[1]], schema=schema), tmp_path / "t")
+    assert await FollowedLog(open_table(str(tmp_path / "t")), Display()).key(1) == ("id",)
