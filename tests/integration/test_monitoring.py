@@ -86,7 +86,7 @@ def test_a_pipeline_that_tries_again_is_up_and_not_ready(tmp_path: Path) -> None
         assert re.search(r'lake_tailer_retries_total\{pipeline="b"\} [1-9]', metrics)
         daemon.terminate()
         daemon.communicate(timeout=300)
-    assert daemon.returncode == 0
+    assert daemon.returncode in (0, 4)  # 4: the signal came while the pipeline was trying, in vain
 
 
 def metric(text: str, name: str, **labels: str) -> float:
