@@ -1,7 +1,8 @@
 """`tail --exit-on-idle`: it ends only while the pipeline waits for a version, never before rows that are known."""
 
 import json
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import anyio
@@ -20,6 +21,17 @@ from tailer.plan import ChangePlan
 
 IDLE_S = 0.3
 LONG_IDLE_S = 2.0  # longer than the pipeline waits between two looks
+
+
+@pytest.fixture(autouse=True)
+def log_as_before() -> Iterator[None]:
+    """Take back how the command, which runs in this process, sets up the log."""
+    loggers = [logging.getLogger(name) for name in ("", "tailer", "tailer_sinks", "tailer.stores.wakeup")]
+    before = [(logger, logger.level, logger.handlers.copy()) for logger in loggers]
+    yield
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
 
 
 @pytest.fixture
