@@ -284,7 +284,7 @@ ROWS: Final = 200_000
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["sql", "delta"])
+@pytest.mark.parametrize("kind", [pytest.param("sql", marks=pytest.mark.nightly), "delta"])
 def test_a_mirror_all_of_whose_rows_differ_in_bounded_memory(tmp_path: Path, kind: str) -> None:
     write(tmp_path / "orders", ROWS)
     database = SqliteDatabase(tmp_path / "shop.db")
