@@ -76,8 +76,8 @@ def test_a_limit_does_not_cut_an_update(tmp_path: Path) -> None:
 def test_updates_are_shown_and_counted(orders: Orders) -> None:
     DeltaTable(orders.path).update(updates={"amount": "amount + 1"}, predicate="id = 3")
     done = tailer("tail", orders.path, "--from", 4, "--type", "update", "--limit", 2, "--stats")
-    kinds = [each[1] for each in shown(done.stdout)]
-    assert (done.returncode, kinds) == (0, ["update_preimage", "update_postimage"])
+    kinds = sorted(each[1] for each in shown(done.stdout))  # delta-rs writes them in any order
+    assert (done.returncode, kinds) == (0, ["update_postimage", "update_preimage"])
     assert done.stderr.splitlines()[1].startswith("0 inserted, 1 updated, 0 deleted; in 1 version with changes; ")
 
 
