@@ -26,7 +26,7 @@ from anyio.lowlevel import RunVar, current_token
 if TYPE_CHECKING:
     from watchfiles import Change
 
-__all__ = ["ACTIVE_S", "LOOK_S", "LocalWake", "Pace", "TimerWake", "Wake"]
+__all__ = ["ACTIVE_S", "LOOK_S", "LocalWake", "Pace", "TimerWake", "Wake", "WakeWrapper"]
 
 LOOK_S: Final = 1.0
 STEP_MS: Final = 1
@@ -58,6 +58,35 @@ class Wake(Protocol):
     async def wait(self, timeout_s: float) -> None:
         """Return after at most `timeout_s` seconds, sooner if there may be a new version."""
         ...
+
+
+class WakeWrapper(Wake):
+    """Passes everything on to `wake`."""
+
+    def __init__(self, wake: Wake) -> None:
+        self._wake = wake
+
+    @property
+    def notifies(self) -> bool:
+        """See `Wake.notifies`."""
+        return self._wake.notifies
+
+    async def __aenter__(self) -> Self:
+        await self._wake.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._wake.__aexit__(kind, error, trace)
+
+    def ring(self) -> None:
+        """See `Wake.ring`."""
+        self._wake.ring()
+
+    async def wait(self, timeout_s: float) -> None:
+        """See `Wake.wait`."""
+        await self._wake.wait(timeout_s)
 
 
 class TimerWake:

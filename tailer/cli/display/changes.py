@@ -11,8 +11,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Final, Self, TextIO
+from typing import Final, TextIO
 
 import anyio
 import click
@@ -27,7 +26,7 @@ from tailer.errors import TailerError
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position
 from tailer.start import Start, StartKind, StartPoint
-from tailer.stores.wakeup import Wake
+from tailer.stores.wakeup import Wake, WakeWrapper
 from tailer.table_log import TableLog
 
 __all__ = ["Display", "FollowedLog", "ShownEngine", "announcement", "early_end"]
@@ -224,35 +223,17 @@ class FollowedLog(TableLog):
         return _FollowedWake(self._table.make_wake(), self._display)
 
 
-class _FollowedWake(Wake):
+class _FollowedWake(WakeWrapper):
     """The wake `wake`, whose waits are noted on `display`."""
 
     def __init__(self, wake: Wake, display: Display) -> None:
-        self._wake = wake
+        super().__init__(wake)
         self._display = display
-
-    @property
-    def notifies(self) -> bool:
-        """See `Wake.notifies`."""
-        return self._wake.notifies
-
-    async def __aenter__(self) -> Self:
-        await self._wake.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return await self._wake.__aexit__(kind, error, trace)
-
-    def ring(self) -> None:
-        """See `Wake.ring`."""
-        self._wake.ring()
 
     async def wait(self, timeout_s: float) -> None:
         """See `Wake.wait`."""
         with self._display.waiting():
-            await self._wake.wait(timeout_s)
+            await super().wait(timeout_s)
 
 
 class ShownEngine(Engine):
