@@ -86,12 +86,12 @@ test-page: .venv/.synced
 	@command -v chromium >/dev/null || $(call lacks,Chromium)
 	$(PYTEST) --tier page
 
-# Tests of brokers and of killed processes mostly wait, so three targets are made at a time, the longest first. Each is
-# made whatever became of the others.
+# Three targets are made at a time, each whatever became of the others. First those whose tests mostly wait, for brokers
+# and for processes that are killed. The last one is of many short tests in two processes, so both cores have work to the end.
 PAGE := test-page
 test-all: setup
 	@$(MAKE) --no-print-directory -j3 --keep-going --output-sync=target --old-file=java \
-		test-spark test-kafka test-faults test test-stores test-long test-golden $(PAGE) check
+		test-spark test-kafka test-faults test-long test-stores $(PAGE) check test-golden test
 
 # All of the above, and the repetition: hours. Random cases are more, and others each time (tests/support/seeds.py).
 nightly test-nightly: export LAKE_TAILER_SEED := $(or $(LAKE_TAILER_SEED),$(shell date +%s))

@@ -1,7 +1,8 @@
 """Durations of tests and fixtures, which every run with LAKE_TAILER_DURATIONS=FOLDER records.
 
 `python -m tests.durations FOLDER` prints the total of each tier, then the slowest modules, fixtures and tests: seconds
-that passed, and seconds of processor time of the process and all its descendants (servers, Spark, daemons).
+that passed, and seconds of processor time of the process and all its descendants (servers, Spark, daemons). At the end,
+when each tier ran.
 """
 
 import json
@@ -56,6 +57,7 @@ class Recorder:
         self._now = self._test_began = cpu_s()
 
     def _write(self, began: float, since: float, **line: Any) -> None:
+        line["began"] = began
         line["seconds"] = time.monotonic() - began
         line["cpu_s"] = 0.0
         if line["seconds"] >= _SMALL_S:
@@ -101,6 +103,22 @@ def total(lines: list[dict[str, Any]], key: str) -> list[tuple[float, float, int
     return sorted(found, reverse=True)
 
 
+def spans(tests: list[dict[str, Any]]) -> list[tuple[float, float, str]]:
+    """Return when the first test of each tier began and its last one ended, in seconds of the run, and its name."""
+    start = min((test["began"] for test in tests), default=0.0)
+    tiers: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for test in tests:
+        tiers[test["tier"]].append(test)
+    return sorted(
+        (
+            min(each["began"] for each in group) - start,
+            max(each["began"] + each["seconds"] for each in group) - start,
+            name,
+        )
+        for name, group in tiers.items()
+    )
+
+
 def main() -> None:
     """Print the tables of a folder of records."""
     lines = [json.loads(line) for path in Path(sys.argv[1]).glob("*.jsonl") for line in path.read_text().splitlines()]
@@ -114,6 +132,8 @@ def main() -> None:
     ):
         print(f"\n{name}\n   seconds      of CPU  number")
         print("\n".join(f"{seconds:10.1f}  {cpu:10.1f}  {number:6}  {what}" for seconds, cpu, number, what in rows))
+    print("\nwhen tiers ran\n     began       ended")
+    print("\n".join(f"{began:10.1f}  {ended:10.1f}  {tier}" for began, ended, tier in spans(tests)))
 
 
 if __name__ == "__main__":

@@ -37,3 +37,6 @@ def test_tests_fixtures_and_what_processes_compute_are_recorded(
         [sys.executable, "-m", "tests.durations", tmp_path], check=True, capture_output=True, text=True
     )
     assert report.stdout.index("tiers") < report.stdout.index("::test_computing")
+    first_tier, second_tier = (line.split() for line in report.stdout.splitlines()[-2:])
+    assert (first_tier[::2], second_tier[2]) == (["0.0", "test"], "kafka")
+    assert float(first_tier[1]) <= float(second_tier[0])
