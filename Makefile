@@ -31,7 +31,6 @@ export LAKE_TAILER_AZURITE := $(or $(shell $(PYTHON) tests/jars/where.py azurite
 SPARK_CLASSES := .venv/spark-classes.jsa
 # Each of Kafka's nodes in tests starts in half the time with it.
 KAFKA_CLASSES := .venv/kafka-classes.jsa
-CLOUD_SERVERS := $(LAKE_TAILER_FAKE_GCS) $(LAKE_TAILER_AZURITE)
 SERVER_JARS := $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_CONNECT_JARS) $(LAKE_TAILER_REGISTRY_JARS)
 
 lacks = { echo "lake-tailer needs $(1): install it and run make again." >&2; exit 1; }
@@ -65,7 +64,7 @@ test-golden: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_VERSITYGW) $(SPARK_
 	@[ -d "$(GOLDEN)/delta" ] || { echo "no golden tables in $(GOLDEN): put them there, or run make with GOLDEN=DIR." >&2; exit 1; }
 	LAKE_TAILER_GOLDEN="$(abspath $(GOLDEN))" $(PYTEST) --tier golden $(SIDE_BY_SIDE)
 
-test-stores: .venv/.synced $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_CONNECT_JARS) $(LAKE_TAILER_VERSITYGW) $(CLOUD_SERVERS) $(SPARK_CLASSES)
+test-stores: .venv/.synced $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_CONNECT_JARS) $(LAKE_TAILER_VERSITYGW) $(LAKE_TAILER_AZURITE) $(SPARK_CLASSES)
 	$(PYTEST) --tier stores $(SIDE_BY_SIDE)
 
 test-spark: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_VERSITYGW) $(LAKE_TAILER_AZURITE) $(SPARK_CLASSES) \
@@ -98,7 +97,7 @@ nightly test-nightly: export LAKE_TAILER_SEED := $(or $(LAKE_TAILER_SEED),$(shel
 nightly: setup $(CONNECT)/.synced $(LAKE_TAILER_SPARK_KAFKA_JARS)
 	@$(MAKE) --keep-going check-deploy test-all test-connect test-nightly
 
-test-nightly: setup $(LAKE_TAILER_SPARK_KAFKA_JARS) $(SPARK_CLASSES) $(KAFKA_CLASSES)
+test-nightly: setup $(LAKE_TAILER_SPARK_KAFKA_JARS) $(LAKE_TAILER_FAKE_GCS) $(SPARK_CLASSES) $(KAFKA_CLASSES)
 	@echo "LAKE_TAILER_SEED=$$LAKE_TAILER_SEED"
 	$(PYTEST) --tier nightly --timeout=0 -s
 
@@ -150,7 +149,7 @@ bench: setup $(LAKE_TAILER_SPARK_KAFKA_JARS)
 	$(BIN)/pytest tests/bench --tier bench --timeout=0
 
 # Without the archives of classes: targets that do not need them are made while they are.
-setup: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_VERSITYGW) $(CLOUD_SERVERS)
+setup: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_VERSITYGW) $(LAKE_TAILER_AZURITE)
 
 java:
 	@command -v java >/dev/null || $(call lacks,Java 17 or newer)

@@ -70,6 +70,8 @@ _MARKER_BY_FIXTURE: Final = {
     "postgres": "stores",
     "browser": "page",
 }
+# A server that takes longer to build than its tests to run. It is a fixture, or the parameter of one.
+_NIGHTLY_SERVER: Final = "fake_gcs"
 # Fixtures with cases in that tier, which have the marker themselves.
 _SOME_OF_FIXTURE: Final = {"database": "stores"}
 # Tests without a marker are in the first; `sample` puts any test in the second.
@@ -107,6 +109,9 @@ def set_markers(item: pytest.Item) -> None:
     fixtures = set(getattr(item, "fixturenames", ()))
     for marker in {_MARKER_BY_FIXTURE[fixture] for fixture in fixtures & _MARKER_BY_FIXTURE.keys()}:
         item.add_marker(marker)
+    values = getattr(item, "callspec", None) and item.callspec.params.values()
+    if _NIGHTLY_SERVER in fixtures | {value for value in values or () if isinstance(value, str)}:
+        item.add_marker("nightly")
     folder = item.path.parent.name
     if folder == "bench" or (folder == "golden" and _reads_tables(item)):
         item.add_marker(folder)

@@ -57,7 +57,7 @@ def found_in(table: Path, rules: dict[str, Any]) -> list[list[Any]]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["tracked", "plain"])
+@pytest.mark.parametrize("name", ["tracked", pytest.param("plain", marks=pytest.mark.nightly)])
 def test_rewritten_files_in_bounded_memory(tables: dict[str, Path], name: str) -> None:
     expected = [[kind, number] for kind in ("delete", "insert") for number in changed_ids()]
     assert found_in(tables[name], DROP) == expected

@@ -14,7 +14,7 @@ ROWS: Final = 2_500_000  # 500 MB
 LIMIT_MB: Final = 1000  # where other tests take the processors, delta-rs holds more rows that wait to be written
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_large_tables_and_versions(tmp_path: Path) -> None:
     """A MERGE would keep the whole table in memory to update a row at each of its ends."""
     peaks = []

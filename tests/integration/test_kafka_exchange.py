@@ -50,6 +50,7 @@ from tests.support.tables.mapped import Rewriting
 from tests.support.tables.schema_changes import Reshaped
 
 SHARDS = 3
+COMMITS: Final = 12  # after the first version of a history
 ENDS_S = 60.0
 
 
@@ -95,8 +96,11 @@ def versions(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) ->
 
 @pytest.fixture(params=FORMS)
 def place(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, request: pytest.FixtureRequest) -> ShardedDelivery:
-    history = History(tmp_path / "table", seed=6, length=22, large=900, large_every=9)
-    place = ShardedDelivery(kafka, history, request.param)
+    history = History(tmp_path / "table", seed=6, length=COMMITS + 1, large=900, large_every=5)
+    return noting(spark, ShardedDelivery(kafka, history, request.param))
+
+
+def noting(spark: SparkSession, place: ShardedDelivery) -> ShardedDelivery:
     place.exchange = Noted(spark)
     return place
 
@@ -131,11 +135,11 @@ def compared(place: ShardedDelivery) -> list[int]:
 
 @pytest.mark.sampled(4)
 def test_every_change_once_in_order(place: ShardedDelivery, versions: list[int]) -> None:
-    for commits in (11, 10):
+    for commits in (COMMITS // 2, COMMITS - COMMITS // 2):
         published(place, commits)
         place.deliver(SHARDS)
     check(place)
-    assert notes(place).lasts == [11, 21]
+    assert notes(place).lasts == [COMMITS // 2, COMMITS]
     assert versions == ([] if comparing.SHARED_BYTES else compared(place))
     engine = ChangelogEngine(LocalEngine(), place.settings(SHARDS).pairing)
     expected = Counter(
@@ -154,10 +158,9 @@ def test_chosen_rows_in_topics_of_their_own(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, versions: list[int]
 ) -> None:
     """Every change of the filtered table once, with the columns that leave, in the topic that one of them names."""
-    history = History(tmp_path / "table", seed=6, length=22, large=900, large_every=9)
-    place = ShardedDelivery(kafka, history, routed=True, chosen=True)
-    place.exchange = Noted(spark)
-    published(place, 21)
+    history = History(tmp_path / "table", seed=6, length=COMMITS + 1, large=900, large_every=5)
+    place = noting(spark, ShardedDelivery(kafka, history, routed=True, chosen=True))
+    published(place, COMMITS)
     place.deliver(SHARDS)
     check(place)
     assert len({record.topic for record in place.read("rows")}) == 2
@@ -178,8 +181,8 @@ def test_masked_rows(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path) -
 @pytest.mark.parametrize("place", ["keyed"], indirect=True)
 def test_the_driver_fails_behind_a_range(place: ShardedDelivery) -> None:
     """It was delivered, and is not delivered again."""
-    published(place, 21)
-    notes(place).fails_at = 21
+    published(place, COMMITS)
+    notes(place).fails_at = COMMITS
     place.deliver(SHARDS)
     check(place)
 
@@ -188,7 +191,7 @@ def test_the_driver_fails_behind_a_range(place: ShardedDelivery) -> None:
 @pytest.mark.parametrize("place", ["keyed"], indirect=True)
 def test_shards_that_are_at_different_places(place: ShardedDelivery, versions: list[int]) -> None:
     """As after a failure: one has a version, the others do not."""
-    published(place, 21)
+    published(place, COMMITS)
     found = compared(place)
     place.deliver(SHARDS, until=found[3] - 1)
     assert place.attempt(1, SHARDS, found[3]).error is None
@@ -198,11 +201,12 @@ def test_shards_that_are_at_different_places(place: ShardedDelivery, versions: l
 
 
 @ALL_COMPARE
-@pytest.mark.parametrize("place", ["keyed"], indirect=True)
 def test_a_version_delivered_in_part(
-    place: ShardedDelivery, versions: list[int], monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, versions: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All shards are inside of it when the job ends."""
+    history = History(tmp_path / "table", seed=6, length=22, large=900, large_every=9)
+    place = noting(spark, ShardedDelivery(kafka, history, "keyed"))
     published(place, 21)
     engine = ChangelogEngine(LocalEngine(), place.settings(SHARDS).pairing)
     found = max(
@@ -241,7 +245,7 @@ def test_executors_that_cannot_compare(
         raise OSError("no disk")
 
     monkeypatch.setattr(comparing, "compared", broken)
-    published(place, 21)
+    published(place, COMMITS)
     place.deliver(SHARDS)
     check(place)
     assert versions == []
@@ -288,7 +292,7 @@ def test_changes_of_columns_are_announced(
 @pytest.mark.parametrize("place", ["keyed"], indirect=True)
 def test_cancelled_in_the_middle(spark: SparkSession, place: ShardedDelivery) -> None:
     """Its jobs end with it. The next instance delivers the rest."""
-    published(place, 21)
+    published(place, COMMITS)
 
     async def cancelled(after_s: float) -> None:
         began = anyio.Event()

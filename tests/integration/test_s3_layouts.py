@@ -120,6 +120,7 @@ def test_other_objects_beside_and_in_the_log(versitygw: S3Server, table: Growing
     assert ids_of(place.opened().snapshot()) == EVERY
 
 
+@pytest.mark.nightly
 def test_more_commits_than_a_page_of_a_listing(versitygw: S3Server, tmp_path: Path) -> None:
     table, place = Growing(tmp_path / "t"), Place(versitygw, versitygw.new_bucket())
     table.insert_again([1, 2], PAGE + 3)

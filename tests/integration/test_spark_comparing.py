@@ -97,7 +97,7 @@ def _placed(batches: Iterable[ChangeBatch]) -> Counter[Any]:
 
 @pytest.mark.usefixtures("few_rows")
 @pytest.mark.parametrize(("seed", "rules"), list(enumerate(RULES)), ids=["values", "key", "unchanged", "null keys"])
-@pytest.mark.sampled(8)
+@pytest.mark.nightly
 def test_rewritten_files(spark: SparkSession, tmp_path: Path, seed: int, rules: PairingRules) -> None:
     assert check(spark, Rewriting(tmp_path, seed).table.path, rules) > 5
 

@@ -99,7 +99,7 @@ class Unfolding:
 
 @pytest.mark.parametrize(
     "archive",
-    [*FOLLOWED[:2], *(pytest.param(archive, marks=pytest.mark.long) for archive in FOLLOWED[2:])],
+    [*FOLLOWED[:2], *(pytest.param(archive, marks=pytest.mark.nightly) for archive in FOLLOWED[2:])],
     ids=lambda archive: archive.name[:2],
 )
 def test_a_typed_stream_goes_on_after_each_restart(archive: Path, tmp_path: Path) -> None:
