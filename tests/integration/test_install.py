@@ -5,12 +5,14 @@ Versions are those of `uv.lock`, from uv's cache if possible, else from the regi
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tarfile
 import tomllib
 import zipfile
 from dataclasses import dataclass
+from email.parser import Parser
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +20,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.support.uv import make_environment, uv
+from tests.support.uv import build_wheel, make_environment, uv
 from tests.test_readme import blocks, compare
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -192,11 +194,48 @@ def test_the_wheel_has_the_code_and_nothing_else(wheel: Path) -> None:
     assert not [name for name in names if "test_" in name or "__pycache__" in name]
 
 
+def copy_sources(copy: Path) -> None:
+    """Copy what packages are built from, with new times."""
+    left_out = shutil.ignore_patterns(".git", ".venv", "tests", "dist", "__pycache__", ".*_cache")
+    shutil.copytree(ROOT, copy, symlinks=True, ignore=left_out, copy_function=shutil.copy)
+
+
+def page_of(wheel: Path) -> tuple[list[str], list[str]]:
+    """Return the project's addresses in a wheel, and the targets of the links of its page."""
+    metadata = Parser().parsestr(zipfile.ZipFile(wheel).read(f"lake_tailer-{VERSION}.dist-info/METADATA").decode())
+    page = metadata.get_payload()
+    assert isinstance(page, str)
+    assert page.startswith("# lake-tailer\n")
+    return metadata.get_all("Project-URL", []), re.findall(r"\]\(([^)]+)\)", page)
+
+
+def test_the_page_of_the_package_has_no_link_into_the_repository(wheel: Path) -> None:
+    addresses, targets = page_of(wheel)
+    assert addresses == []
+    assert [target for target in targets if "://" not in target] == []
+
+
+def test_the_page_of_the_package_leads_to_the_repository_that_is_filled_in(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    copy_sources(copy)
+    project = copy / "pyproject.toml"
+    text = project.read_text()
+    fields = re.findall(r'^# (\w+ = "https://github.com/OWNER/.*)$', text, re.MULTILINE)
+    assert len(fields) == 4
+    for field in fields:
+        text = text.replace(f"# {field}", field.replace("OWNER", "someone"))
+    project.write_text(text)
+    addresses, targets = page_of(build_wheel(tmp_path / "built", copy))
+    assert "Repository, https://github.com/someone/lake-tailer" in addresses
+    assert len(addresses) == 4
+    relative = re.findall(r"\]\(([^):]+)\)", (ROOT / "README.md").read_text())
+    assert targets == [f"https://github.com/someone/lake-tailer/blob/v{VERSION}/{target}" for target in relative]
+
+
 def test_the_same_sources_give_the_same_bytes(built: Path, tmp_path: Path) -> None:
     """Whenever, wherever and by whomever they are built."""
     copy, again = tmp_path / "copy", tmp_path / "again"
-    left_out = shutil.ignore_patterns(".git", ".venv", "tests", "dist", "__pycache__", ".*_cache")
-    shutil.copytree(ROOT, copy, symlinks=True, ignore=left_out, copy_function=shutil.copy)  # with new times
+    copy_sources(copy)
     uv("build", "--out-dir", again, copy)
     names = sorted(package.name for package in built.glob("lake*"))
     assert sorted(package.name for package in again.glob("lake*")) == names
@@ -211,6 +250,7 @@ def test_the_sdist_has_the_sources_and_the_documentation(sdist: Path) -> None:
         "pyproject.toml",
         "README.md",
         "LICENSE",
+        "hatch_build.py",
         "CHANGELOG.md",
         "docs/README.md",
         "examples/README.md",

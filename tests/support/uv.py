@@ -21,9 +21,9 @@ def uv(*arguments: object) -> str:
     return result.stdout
 
 
-def build_wheel(folder: Path) -> Path:
-    """Build the wheel of these sources in `folder`."""
-    uv("build", "--wheel", "--out-dir", folder, ROOT)
+def build_wheel(folder: Path, sources: Path = ROOT) -> Path:
+    """Build the wheel of `sources` in `folder`."""
+    uv("build", "--wheel", "--out-dir", folder, sources)
     (found,) = folder.glob("*.whl")
     return found
 
