@@ -19,7 +19,7 @@
 
 Executors need lake-tailer: either an environment with it (`spark.pyspark.python`, an image), or the wheel
 (`spark.submit.pyFiles`) in an environment with its dependencies. `local[*]` already has it. For tables in
-stores they need the extra `s3` or `cloud`, and keys where each cloud's own tools look for them.
+stores they need the extra `s3`, `gcs` or `azure`, and keys where each cloud's own tools look for them.
 """
 
 from collections.abc import Mapping

@@ -46,8 +46,8 @@ class Kind(NamedTuple):
 # By the scheme of their locations.
 KINDS: Final = {
     S3: Kind(S3Options, "aiobotocore", "s3", s3.open_bucket, s3.delta_rs_settings),
-    GCS: Kind(GcsOptions, "obstore", "cloud", cloud.open_bucket, cloud.delta_rs_settings),
-    AZURE: Kind(AzureOptions, "obstore", "cloud", cloud.open_bucket, cloud.delta_rs_settings),
+    GCS: Kind(GcsOptions, "obstore", "gcs", cloud.open_bucket, cloud.delta_rs_settings),
+    AZURE: Kind(AzureOptions, "obstore", "azure", cloud.open_bucket, cloud.delta_rs_settings),
 }
 
 

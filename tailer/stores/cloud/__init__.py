@@ -1,6 +1,6 @@
 """Google Cloud Storage and Azure: the log and ranges of data files with obstore, whose clients all threads share.
 
-obstore comes with the extra `cloud`; the functions here import it when they are called.
+obstore comes with the extras `gcs` and `azure`; the functions here import it when they are called.
 """
 
 from typing import TYPE_CHECKING
@@ -26,10 +26,10 @@ __all__ = [
 def open_bucket(root: str, options: CloudOptions) -> "CloudBucket":
     """Make the client of a bucket, given by its location; no I/O.
 
-    Raises `ConfigError` where the extra `cloud` is not installed.
+    Raises `ConfigError` where its extra is not installed.
     """
     try:
         from tailer.stores.cloud.bucket import CloudBucket  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise missing_client("cloud", root, error) from error
+        raise missing_client("gcs" if isinstance(options, GcsOptions) else "azure", root, error) from error
     return CloudBucket(root, options)

@@ -180,7 +180,7 @@ def test_faults_of_stores_do_not_hide_each_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("location", "library", "extra"),
-    [("s3://lake/t", "aiobotocore", "s3"), ("gs://lake/t", "obstore", "cloud"), (f"{AZURE}/t", "obstore", "cloud")],
+    [("s3://lake/t", "aiobotocore", "s3"), ("gs://lake/t", "obstore", "gcs"), (f"{AZURE}/t", "obstore", "azure")],
 )
 def test_a_client_that_is_not_installed_is_named_with_its_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, location: str, library: str, extra: str
