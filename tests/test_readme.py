@@ -8,11 +8,13 @@ updated, deleted from). What the README may contain:
 - ```console: lines `$ tailer ...` are run by bash and must end with 0; one that follows is sent what Ctrl-C sends
   after a while. `$ make target` must name a target. Other commands are not for this kind of block. A line that ends
   in `\\` goes on in the next one. Lines without `$` that follow a command are its standard output, compared as
-  doctest compares: `...` stands for any text.
+  doctest compares: `...` stands for any text. A command that ends in ` &` runs beside the blocks after it, until
+  the end of the page.
 - ```python: runs as a script, with an interpreter whose environment is not activated. A ```text block right after it
   is its standard output, compared in the same way.
 - ```json: one document, or one per line.
 - ```bash: parses; not run. ```text elsewhere, ```sql and ```mermaid: for the eye. No other language.
+- 127.0.0.1:9464, the port of metrics, stands for a free port.
 - `tests/<file>.py::<test or class of tests>` anywhere, as in the table of guarantees: that test exists.
 """
 
@@ -29,7 +31,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -39,11 +41,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from tests.support.servers.ports import free_ports
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 PROSE: Final = ("mermaid", "sql", "text")
 IDLE_S: Final = 5
 SOME_S: Final = 0.25  # an idle daemon takes some 3 % of a core
 END_S: Final = 300
+METRICS: Final = "127.0.0.1:9464"
 
 FENCE: Final = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 OUTPUT: Final = re.compile(r"\s*```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -98,19 +103,50 @@ def await_end(process: "subprocess.Popen[str]") -> None:
             used, since = total, time.monotonic()
 
 
+def variables(*, activated: bool) -> dict[str, str]:
+    """Return the variables of a command; `activated`: whether this Python's environment is first on the search path."""
+    environment = Path(sys.executable).parent
+    folders = [each for each in os.environ["PATH"].split(os.pathsep) if Path(each) != environment]
+    return {**os.environ, "PATH": os.pathsep.join([str(environment)] * activated + folders)}
+
+
+@contextmanager
+def beside(command: str, folder: Path) -> Iterator[None]:
+    """Run a command until the end, and then send it what Ctrl-C sends."""
+    with (folder / "beside.log").open("a") as said:
+        process = subprocess.Popen(
+            ["bash", "-c", f"exec {command}"],
+            cwd=folder,
+            env=variables(activated=True),
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
+    try:
+        yield
+        if process.poll() is not None:
+            said_text = (folder / "beside.log").read_text()
+            raise BrokenPromiseError(f"`{command}` ended with {process.returncode} before the page:\n{said_text}")
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGINT)
+        try:
+            process.wait(END_S)
+        finally:
+            process.kill()
+
+
 def run(command: list[str], folder: Path, *, activated: bool = True) -> str:
     """Run a command to its end, with Ctrl-C's signal when it has nothing left to do; return its output.
 
     `activated`: whether the environment of this Python comes first on the search path.
     """
-    environment = Path(sys.executable).parent
-    folders = [each for each in os.environ["PATH"].split(os.pathsep) if Path(each) != environment]
-    search = os.pathsep.join([str(environment)] * activated + folders)
     with tempfile.TemporaryFile("w+", errors="replace") as said, tempfile.TemporaryFile("w+", errors="replace") as told:
         with subprocess.Popen(
             command,
             cwd=folder,
-            env={**os.environ, "PATH": search},
+            env=variables(activated=activated),
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=told,
@@ -140,8 +176,8 @@ def compare(wanted: str, got: str, what: str) -> None:
         raise BrokenPromiseError(f"{what} printed\n{got}and not\n{wanted}")
 
 
-def run_console(text: str, folder: Path) -> None:
-    """Run the lines after a `$`, and compare what follows them."""
+def run_console(text: str, folder: Path, page: ExitStack) -> None:
+    """Run the lines after a `$`, and compare what follows them; what goes on beside other blocks ends with `page`."""
     before, *commands = re.split(r"^\$ ", text.replace("\\\n", " "), flags=re.MULTILINE)
     if before.strip():
         raise BrokenPromiseError("there is output before the first command")
@@ -149,6 +185,8 @@ def run_console(text: str, folder: Path) -> None:
         command, _, wanted = each.partition("\n")
         if command.startswith("make "):
             require_targets(shlex.split(command, comments=True)[1:])
+        elif RUNS_TAILER.match(command) and command.endswith(" &"):
+            page.enter_context(beside(command.removesuffix(" &"), folder))
         elif RUNS_TAILER.match(command):
             output = run(["bash", "-o", "pipefail", "-c", command], folder)
             if wanted.strip():
@@ -196,16 +234,17 @@ def run_bash(text: str, folder: Path) -> None:
 
 RUNNERS: Final[dict[str, Callable[[str, Path], None]]] = {
     "bash": run_bash,
-    "console": run_console,
     "json": run_json,
     "toml": run_toml,
 }
 
 
-def run_block(block: Block, folder: Path) -> None:
+def run_block(block: Block, folder: Path, page: ExitStack) -> None:
     """Check a block by the rule of its language."""
     if block.language == "python":
         run_python(block.text, folder, block.output)
+    elif block.language == "console":
+        run_console(block.text, folder, page)
     elif block.language in RUNNERS:
         RUNNERS[block.language](block.text, folder)
     elif block.language not in PROSE:
@@ -225,11 +264,16 @@ def broken_promises(readme: str, folder: Path) -> list[str]:
     """Return all false statements of a page, each with its line."""
     make_orders(folder)
     broken = list(missing_tests(readme))
-    for block in blocks(readme):
-        try:
-            run_block(block, folder)
-        except (BrokenPromiseError, ValueError) as error:
-            broken.append(f"line {block.line} ({block.language}): {error}")
+    (port,) = free_ports(1)
+    try:
+        with ExitStack() as page:
+            for block in blocks(readme.replace(METRICS, f"127.0.0.1:{port}")):
+                try:
+                    run_block(block, folder, page)
+                except (BrokenPromiseError, ValueError) as error:
+                    broken.append(f"line {block.line} ({block.language}): {error}")
+    except BrokenPromiseError as error:
+        broken.append(str(error))
     return broken
 
 
@@ -301,6 +345,10 @@ print(DeltaTable("orders").version())
 3
 ```
 
+```console
+$ tailer tail orders --from latest &
+```
+
 ```json
 {"a": 1}
 {"a": 2}
@@ -329,6 +377,7 @@ def test_a_readme_that_keeps_its_word(tmp_path: Path) -> None:
         ("```console\n$ tailer --version\nsomething else\n```", "and not\nsomething else"),
         ("```console\nnothing was run\n```", "output before the first command"),
         ('```json\n{"a": }\n```', "line 1 (json)"),
+        ("```console\n$ tailer tail nowhere &\n```\n```python\nimport time; time.sleep(3)\n```", "before the page"),
         ("```sh\nls\n```", "no one runs sh"),
         ("```bash\nfor x in\n```", "line 1 (bash)"),
         ("see `tests/test_readme.py::test_nothing`", "no test tests/test_readme.py::test_nothing"),
