@@ -53,7 +53,7 @@ SECTIONS: Final[tuple[tuple[str, str, type[msgspec.Struct]], ...]] = (
         ClientSettings,
     ),
     ('[pipelines.NAME.sink], kind = "delta"', "See [delta.md](delta.md).", delta.Options),
-    ('[pipelines.NAME.sink], kind = "files"', "See [delta.md](delta.md).", files._Options),
+    ('[pipelines.NAME.sink], kind = "files"', "See [files.md](files.md).", files._Options),
     (
         '[pipelines.NAME.sink], kind = "http"',
         "It delivers at least once, and needs `state_table`. See [http.md](http.md).",

@@ -300,10 +300,24 @@ def test_every_block_of_the_readme_runs(tmp_path: Path, page: str) -> None:
     assert not broken, "\n".join(broken)
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", re.sub(r"\]\([^)]*\)", "", each)).lower().replace(" ", "-") for each in headings}
+
+
 @pytest.mark.parametrize("page", PAGES)
-def test_every_link_leads_to_a_file(page: str) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text()):
-        assert ((ROOT / page).parent / target).exists(), target
+def test_every_link_leads_somewhere(page: str) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", (ROOT / page).read_text()):
+        file = (ROOT / page).parent / target if target else ROOT / page
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), f"{target}#{anchor}"
+
+
+def test_the_addresses_of_alerts_lead_into_the_runbook() -> None:
+    addresses = re.findall(r"runbook_url: (\S+)#(\S+)", (ROOT / "deploy/prometheus/alerts.yml").read_text())
+    assert addresses
+    assert not [anchor for page, anchor in addresses if anchor not in anchors(ROOT / page)]
 
 
 def test_the_readme_is_short() -> None:

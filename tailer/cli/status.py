@@ -25,7 +25,7 @@ _COLORS: Final = {"retrying": "yellow", "paused": "yellow", "stopped": "red"}
 
 @click.command("status")
 @daemon_options
-@click.option("--json", "as_json", is_flag=True, help="Print the daemon's answer as it is (operations.md).")
+@click.option("--json", "as_json", is_flag=True, help="Print the daemon's answer as it is (monitoring.md).")
 def command(config: Path | None, url: str | None, token_file: Path | None, as_json: bool) -> None:
     """Show what the running daemon is doing.
 

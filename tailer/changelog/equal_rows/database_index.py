@@ -27,8 +27,7 @@ from tailer.changelog.equal_rows.addressed_rows import LEADING_COLUMNS, add_addr
 from tailer.changelog.equal_rows.fingerprints import fingerprint_sql
 from tailer.changelog.equal_rows.stopped import Stopped
 from tailer.changelog.spill.directory import scratch_folder
-from tailer.changelog.spill.scratch_database import MEMORY_BYTES, open_database
-from tailer.errors import ScratchUnavailable
+from tailer.changelog.spill.scratch_database import MEMORY_BYTES, open_database, spill_failure
 from tailer.files.row_bitmaps import Bitmaps
 
 if TYPE_CHECKING:
@@ -288,7 +287,7 @@ class DatabaseIndex:
                 raise self._failure from None
             # Arrow reports every error while fetching results as OSError.
             if isinstance(error, duckdb.OutOfMemoryException | duckdb.IOException | OSError):
-                raise ScratchUnavailable(self._folder, f"comparing rows: {error}") from error
+                raise spill_failure(self._folder, error) from error
             raise
         finally:
             self._failure = None

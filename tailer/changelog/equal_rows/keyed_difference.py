@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from tailer.changelog.equal_rows.fingerprints import BUCKETS, fingerprint_sql
 from tailer.changelog.spill.directory import scratch_folder
-from tailer.changelog.spill.scratch_database import MEMORY_BYTES, open_database
-from tailer.errors import ScratchUnavailable
+from tailer.changelog.spill.scratch_database import MEMORY_BYTES, open_database, spill_failure
 
 __all__ = ["Difference", "DifferenceKind", "KeyedDifference"]
 
@@ -217,4 +216,4 @@ class KeyedDifference:
         try:
             yield
         except (duckdb.OutOfMemoryException, duckdb.IOException, OSError) as error:  # OSError: while rows are fetched
-            raise ScratchUnavailable(self._folder, f"comparing rows: {error}") from error
+            raise spill_failure(self._folder, error) from error

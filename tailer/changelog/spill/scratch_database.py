@@ -1,11 +1,14 @@
 """A DuckDB database for rows that wait or are compared: in memory up to a limit, and beyond it in a folder."""
 
+import re
 from typing import TYPE_CHECKING, Final
+
+from tailer.errors import ScratchUnavailable
 
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["MEMORY_BYTES", "open_database"]
+__all__ = ["MEMORY_BYTES", "open_database", "spill_failure"]
 
 MEMORY_BYTES: Final = 96 * 2**20
 _THREADS: Final = 2
@@ -28,3 +31,9 @@ def open_database(folder: str, memory_bytes: int = MEMORY_BYTES) -> "duckdb.Duck
     # Otherwise queries over two seconds write to standard output, which may be used for rows.
     database.execute("SET enable_progress_bar = false").fetchall()
     return database
+
+
+def spill_failure(folder: str, error: Exception) -> ScratchUnavailable:
+    """Return the error where spilling to `folder` failed: with DuckDB's reason, without its advice on settings."""
+    reason = re.split(r"\.?\s*\n|\.\s", str(error), maxsplit=1)[0]
+    return ScratchUnavailable(folder, f"comparing rows: {reason}")

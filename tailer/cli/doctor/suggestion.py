@@ -70,7 +70,7 @@ def _configuration(
             lines.append(f"key = {_text(list(key))}  # the columns that identify a row: check that they do")
     else:
         lines.append('# With a key, kind = "sql" keeps a table of a database equal to the source (docs/sql.md).')
-        lines.append('kind = "files"  # appends every change to files of JSON lines (docs/delta.md)')
+        lines.append('kind = "files"  # appends every change to files of JSON lines (docs/files.md)')
         lines.append(f"path = {_text(f'{name}-changes' + '/{table}' * (target != name))}")
     return "\n".join(lines) + "\n"
 

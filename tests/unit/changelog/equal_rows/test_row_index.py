@@ -6,12 +6,13 @@ import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from decimal import Decimal
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -24,6 +25,7 @@ from tailer.changelog.equal_rows.database_index import DatabaseIndex
 from tailer.changelog.equal_rows.memory_index import FEW_BYTES, FEW_ROWS, MemoryIndex
 from tailer.changelog.equal_rows.row_index import RowIndex
 from tailer.changelog.equal_rows.stopped import Stopped
+from tailer.changelog.spill.scratch_database import open_database, spill_failure
 from tailer.errors import FileVacuumed, StorageUnavailable
 from tailer.events import METADATA_FIELDS, ChangeBatch, ChangeType
 from tailer.files.row_bitmaps import Bitmaps, bitmap_of
@@ -806,6 +808,17 @@ def test_a_full_disk_while_rows_come() -> None:
     matches.begin()
     add(matches, 0, numbers([1]), ALL)
     assert lists(matches.unmatched()) == {0: [0]}
+
+
+def test_a_full_disk_is_named_without_the_settings_of_duckdb(tmp_path: Path) -> None:
+    with closing(open_database(str(tmp_path), 2**20)) as database:
+        database.execute("SET max_temp_directory_size = '64KiB'")
+        with pytest.raises(duckdb.OutOfMemoryException, match="memory_limit") as caught:
+            database.execute("CREATE TABLE rows AS SELECT repeat('x', 100) || range FROM range(1000000)")
+    text = str(spill_failure(str(tmp_path), caught.value))
+    assert text.startswith(f"{tmp_path}: cannot write temporary files: comparing rows: Out of Memory Error: failed to ")
+    assert "memory_limit" not in text
+    assert "max_temp_directory_size" not in text
 
 
 @pytest.mark.usefixtures("folder")
