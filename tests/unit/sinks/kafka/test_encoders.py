@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.errors import SinkRejected
-from tailer.events import VARIANT
+from tailer.events import VARIANT, SchemaChange
 from tailer.plan import output_schema
 from tailer_sinks.encoding.arrow_messages import ArrowMessages
 from tailer_sinks.encoding.cloudevents import CloudEventsEncoder
@@ -20,6 +20,8 @@ from tailer_sinks.encoding.messages import Encoder
 from tailer_sinks.kafka.encoders import encoder_for, key_form, source_of
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.options import read, registry_secrets
+from tailer_sinks.kafka.progress import Count
+from tailer_sinks.kafka.records import end_records, event_record, heartbeat
 from tailer_sinks.testing.rows import change_batch, numbered
 from tests.support.tables.change_rows import changes
 
@@ -60,7 +62,7 @@ def test_decimals_as_they_are_wanted() -> None:
 def test_messages_are_those_of_the_page() -> None:
     """The page shows one update in each envelope."""
     page = (Path(__file__).resolve().parents[4] / "docs" / "kafka.md").read_text()
-    flat, debezium, cloudevents = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    flat, debezium, cloudevents, _ = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     shown = {"flat": [json.loads(line) for line in flat.splitlines()]}
     shown |= {"debezium": [json.loads(debezium)], "cloudevents": [json.loads(cloudevents)]}
     value = shown["debezium"][0]["value"]
@@ -77,6 +79,24 @@ def test_messages_are_those_of_the_page() -> None:
         if envelope == "debezium":
             found[0]["value"]["source"]["version"] = messages[0]["value"]["source"]["version"]
         assert found == messages, envelope
+
+
+def test_messages_about_no_row_are_those_of_the_page() -> None:
+    page = (Path(__file__).resolve().parents[4] / "docs" / "kafka.md").read_text()
+    block = re.findall(r"```json\n(.*?)```", page, re.DOTALL)[3]
+    table_id, made_ms = "91a5c0de-0000-4000-8000-000000000001", 1772366400250
+    change = SchemaChange(table_id, 4, 1772366400000, SCHEMA, SCHEMA, ("column note string was added",))
+    made = [
+        end_records(f"orders/{table_id}", {5: {"shop.orders": Count(1)}}, made_ms),
+        heartbeat("orders", made_ms),
+        event_record(change, f"orders/{table_id}", keyed=False),
+    ]
+    keys = [None if each.keys is None else each.keys[0].as_py().decode() for each in made]
+    found = [
+        {"key": json.loads(key) if key and key.startswith("{") else key, "value": json.loads(each.values[0].as_py())}
+        for key, each in zip(keys, made, strict=True)
+    ]
+    assert found == [json.loads(line) for line in block.splitlines()]
 
 
 def test_source_block_of_debezium_messages() -> None:
