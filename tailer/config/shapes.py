@@ -61,7 +61,7 @@ class PipelineShape(_Shape, frozen=True, kw_only=True, rename={"sink_table": "si
 
     missing: ClassVar = MISSING
 
-    # the table's folder, its URI (s3://lake/orders) or its name in Glue (glue://db/orders); with *: many: many_tables.md
+    # the folder, its URI (s3://lake/orders) or its name in Glue (glue://db/orders); with *: many (many_tables.md)
     table: str
     # the name of the table's format, such as delta; default: a folder is looked at; in a store, its name
     table_format: str | None = None

@@ -300,7 +300,8 @@ def test_a_store_without_its_client_names_the_extra(bare: Installed) -> None:
 def test_a_cloud_without_its_client_names_the_extra(bare: Installed) -> None:
     result = bare.run("python", "-c", OPEN_CLOUD)
     remedies = [
-        f"Install it: pip install 'lake-tailer[{extra}]'. Executors of Spark need it, too." for extra in ("gcs", "azure")
+        f"Install it: pip install 'lake-tailer[{extra}]'. Executors of Spark need it, too."
+        for extra in ("gcs", "azure")
     ]
     assert result.stdout.splitlines() == [each for each in remedies for _ in range(2)], result.stderr
     result = bare.run("tailer", "tail", "gs://shop/orders", "--from", "earliest")
