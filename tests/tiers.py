@@ -109,8 +109,9 @@ def set_markers(item: pytest.Item) -> None:
     fixtures = set(getattr(item, "fixturenames", ()))
     for marker in {_MARKER_BY_FIXTURE[fixture] for fixture in fixtures & _MARKER_BY_FIXTURE.keys()}:
         item.add_marker(marker)
-    values = getattr(item, "callspec", None) and item.callspec.params.values()
-    if _NIGHTLY_SERVER in fixtures | {value for value in values or () if isinstance(value, str)}:
+    call = getattr(item, "callspec", None)
+    values = () if call is None else call.params.values()
+    if _NIGHTLY_SERVER in fixtures | {value for value in values if isinstance(value, str)}:
         item.add_marker("nightly")
     folder = item.path.parent.name
     if folder == "bench" or (folder == "golden" and _reads_tables(item)):
