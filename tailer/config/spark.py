@@ -14,7 +14,7 @@ from tailer.config.placement import LOCAL_MASTER, EngineKind, SparkSettings, Wri
 from tailer.config.shapes import KindTable, SparkShape
 from tailer.errors import how_to_install
 from tailer.pipeline.policy import OnDataLoss
-from tailer.sink import Appendable, AtLeastOnceSink, Sink
+from tailer.sink import Appendable, AtLeastOnceSink, Mergeable, Sink
 from tailer.stores.location import split_location
 
 __all__ = ["Report", "check_writers", "spark_settings", "writers_of"]
@@ -52,8 +52,8 @@ def writers_of(
     if shape.write is not None:
         return shape.write
     is_here = spark.master.startswith("local")
-    takes_appends = is_here and _is_folder(shape.sink) and isinstance(sink, Appendable)
-    they_can = takes_appends if shape.sink.kind == SPARK_WRITES else _distributes(sink)
+    takes_spark = is_here and _is_folder(shape.sink) and isinstance(sink, Appendable | Mergeable)
+    they_can = takes_spark if shape.sink.kind == SPARK_WRITES else _distributes(sink)
     wanted = engine is EngineKind.SPARK and shape.on_data_loss is OnDataLoss.FAIL
     return Writers.EXECUTORS if wanted and they_can else Writers.DRIVER
 
@@ -88,8 +88,6 @@ def check_writers(
         if not _is_folder(shape.sink):
             reason = 'is "executors", but the target is in a store, to which only the driver writes'
             report((*key, "write"), reason, 'Set write = "driver", or give a folder that all executors share.')
-        elif sink is not None and not isinstance(sink, Appendable):
-            report((*key, "write"), 'is "executors", but only the driver writes a mirror', 'Set write = "driver".')
     elif sink is not None and not _distributes(sink):
         reason = f'is "executors", but a {shape.sink.kind} sink is written by one process'
         remedy = 'Leave it out; executors write to sinks of kind = "delta" and kind = "kafka".'

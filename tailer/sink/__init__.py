@@ -30,6 +30,7 @@ from tailer.sink.app_id import (
     table_of,
 )
 from tailer.sink.append import Append, Appendable
+from tailer.sink.merge import MERGED_INSERTED, MERGED_VERSION, KeyFault, Merge, Mergeable
 from tailer.sink.ports import (
     AtLeastOnceSink,
     Demands,
@@ -46,10 +47,15 @@ from tailer.sink.wrapper import SinkWrapper, TransactionWrapper
 __all__ = [
     "LAYOUT",
     "LAYOUT_SHARDS",
+    "MERGED_INSERTED",
+    "MERGED_VERSION",
     "Append",
     "Appendable",
     "AtLeastOnceSink",
     "Demands",
+    "KeyFault",
+    "Merge",
+    "Mergeable",
     "MirrorRepair",
     "MirrorRows",
     "Progress",

@@ -19,7 +19,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Final
 
-import anyio
 import pyarrow as pa
 from anyio import to_thread
 from pyspark.sql import SparkSession
@@ -27,7 +26,7 @@ from pyspark.sql import SparkSession
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.tables import open_files
 from tailer.engine.port import Engine
-from tailer.errors import CommitUnknown, ConfigError, EngineUnavailable, SinkFenced, SinkUnavailable, TailerError
+from tailer.errors import ConfigError, SinkFenced, SinkUnavailable, TailerError
 from tailer.pipeline.delivery import ResumePoint, VersionRange
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
@@ -37,11 +36,11 @@ from tailer.pipeline.retention import VacuumWatch
 from tailer.pipeline.retry import Retries
 from tailer.pipeline.row_delivery import RowDelivery
 from tailer.pipeline.status import Committed, PipelineStatus
-from tailer.plan import ChangePlan, Position, output_schema
+from tailer.plan import ChangePlan, Position
 from tailer.progress.lookup import find_progress
-from tailer.sink import Append, Appendable, Progress, Sink, app_id_of
-from tailer.spark.job_group import run_stoppable
+from tailer.sink import Appendable, Progress, Sink, app_id_of
 from tailer.spark.write.appends import RangeAppend
+from tailer.spark.write.commits import commit_by_spark, commit_without_rows
 from tailer.spark.write.delta_session import check_delta
 from tailer.spark.write.version_ranges import RANGE_VERSIONS, VersionRanges, fewer_versions, schemas_of, splits_of
 from tailer.start import Start
@@ -229,7 +228,8 @@ class AppendSession:
             files = open_files(settings.stores)
             splits = await to_thread.run_sync(splits_of, versions, settings.pairing, files)
             write = RangeAppend(self._spark, self.sink.name, append, splits, versions.last)
-            await self._append(write, append, Position.end(versions.last))
+            await self._table.confirm(None)  # the target has whole versions only
+            await commit_by_spark(write, self.sink, Position.end(versions.last))
         else:
             await self._close(last)
         _log.debug("%s: delivered up to version %d", self._name, versions.last)
@@ -248,24 +248,7 @@ class AppendSession:
             await self.sink.reset(Progress(app_id, Position.end(version - 1)))
         _log.info("%s: version %d replaces the table; continuing as %s", self._name, version, app_id)
 
-    async def _append(self, write: RangeAppend, append: Append, position: Position) -> None:
-        """Run the append; raises unless our commit took place."""
-        await self._table.confirm(None)  # the target has whole versions only
-        failure: TailerError | None = None
-        try:
-            await run_stoppable(write.run, write.stop)
-        except (EngineUnavailable, SinkUnavailable, SinkFenced) as error:
-            failure = error
-        with anyio.CancelScope(shield=True):
-            if not await self.sink.confirm(append, position):
-                raise failure or SinkUnavailable(self.sink.name, "Spark has committed nothing and given no reason")
-
     async def _close(self, plan: ChangePlan) -> None:
         """Commit without rows that everything up to the version of `plan` is delivered."""
-        app_id, deadline_s = app_id_of(self._name, plan.table_id), self._delivery.limits.commit_deadline_s
-        async with self.sink.begin(app_id, output_schema(plan.schema)) as transaction:
-            try:
-                with anyio.CancelScope(shield=True), anyio.fail_after(deadline_s):
-                    await transaction.commit(Progress(app_id, Position.end(plan.version)))
-            except TimeoutError as error:
-                raise CommitUnknown(self.sink.name, f"no answer within {deadline_s:g} s") from error
+        app_id = app_id_of(self._name, plan.table_id)
+        await commit_without_rows(self.sink, app_id, plan, self._delivery.limits.commit_deadline_s)

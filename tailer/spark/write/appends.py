@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -54,7 +54,7 @@ class RangeAppend:
     def __init__(self, session: SparkSession, sink: str, append: Append, splits: Sequence[Split], last: int) -> None:
         self._session = session
         self._sink = sink
-        self._append = append
+        self.append: Final = append
         self._last = last
         self._mark = secrets.token_hex(16)
         self._splits = splits
@@ -68,9 +68,12 @@ class RangeAppend:
         which the outcome of the commit is unknown. Does nothing if the table is at `last` already.
         """
         try:
-            self._session.dataSource.register(AppendSource)
+            session = self._open()
+            session.dataSource.register(AppendSource)
             with self._group:
-                self._write()
+                splits = [part for split in self._splits for part in self._compared(split)]
+                work = _Work(self.append, tuple(_pack(splits)), self._mark)
+                self._write(session.read.format(FORMAT).option("work", _to_text(work)).load())
         except SPARK_ERRORS as error:
             raise self._named(error) from error
 
@@ -78,11 +81,13 @@ class RangeAppend:
         """Make `run` end soon. Callable from any thread, any number of times."""
         self._group.stop()
 
-    def _write(self) -> None:
-        append = self._append
-        splits = [part for split in self._splits for part in self._compared(split)]
-        work = _Work(append, tuple(_pack(splits)), self._mark)
-        rows = self._session.read.format(FORMAT).option("work", _to_text(work)).load()
+    def _open(self) -> SparkSession:
+        """Return the session in which the rows are read and written."""
+        return self._session
+
+    def _write(self, rows: DataFrame) -> None:
+        """Commit `rows`."""
+        append = self.append
         writer = rows.write.format("delta").mode("append")
         for name, value in {
             "txnAppId": append.app_id,
@@ -91,8 +96,13 @@ class RangeAppend:
             "mergeSchema": str(append.merges).lower(),
         }.items():
             writer = writer.option(name, value)
+        writer.save(self._location)
+
+    @property
+    def _location(self) -> str:
         # Without a scheme a path would be one of Spark's default file system.
-        writer.save(append.location if "://" in append.location else f"file:{append.location}")
+        location = self.append.location
+        return location if "://" in location else f"file:{location}"
 
     def _compared(self, split: Split) -> Sequence[Split]:
         """Return splits with the rows of `split`; nothing is left to compare if all executors can share that."""
@@ -105,7 +115,7 @@ class RangeAppend:
             return found
         text, reason = str(error), first_sentence(error)
         if "ConcurrentTransactionException" in text or "DELTA_CONCURRENT_TRANSACTION" in text:
-            return SinkFenced(self._sink, f"another instance committed for {self._append.app_id} at the same time")
+            return SinkFenced(self._sink, f"another instance committed for {self.append.app_id} at the same time")
         if "ConcurrentModificationException" in text or "DELTA_CONCURRENT" in text or "ChangedException" in text:
             return SinkUnavailable(self._sink, reason)
         if _refuses(error):

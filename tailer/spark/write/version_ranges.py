@@ -20,7 +20,7 @@ from tailer.schema.changes import describe_changes
 from tailer.spark.splits import FileSlice, Split, diff_splits, file_slices, file_splits
 from tailer.table_log import TableLog
 
-__all__ = ["RANGE_VERSIONS", "VersionRanges", "fewer_versions", "schemas_of", "splits_of"]
+__all__ = ["RANGE_VERSIONS", "VersionRanges", "changes_of", "fewer_versions", "schemas_of", "splits_of"]
 
 RANGE_BYTES: Final = 4 * 2**30  # of files: the work that is repeated after a failure
 RANGE_VERSIONS: Final = 1000
@@ -30,7 +30,7 @@ class VersionRanges:
     """A divider of the versions of `table`, from its current one on, into ranges; `until`: the last version, if any.
 
     `schema`: the wanted columns before the first version; None: unknown, or of no matter. `range_bytes`: of files, at
-    which a range ends.
+    which a range ends. `changes_alone`: whether a version that changes the columns is a range of its own.
     """
 
     def __init__(
@@ -40,12 +40,15 @@ class VersionRanges:
         schema: pa.Schema | None,
         until: int | None = None,
         range_bytes: int = RANGE_BYTES,
+        *,
+        changes_alone: bool = False,
     ) -> None:
         self._table = table
         self._policy = policy
         self._schema = schema
         self._until = until
         self._range_bytes = range_bytes
+        self._changes_alone = changes_alone
         self._ahead: ChangePlan | None = None
         self._failed: TailerError | None = None
 
@@ -61,7 +64,7 @@ class VersionRanges:
             if plan is None or (self._until is not None and plan.version > self._until):
                 break
             self._ahead = plan
-            changes = self._changes(plan)
+            changes = () if self._schema is None else changes_of(self._schema, plan)
             if plans and (changes or plan.table_id != plans[0].table_id):
                 break
             if changes and self._policy.on_schema_change is OnSchemaChange.FAIL:
@@ -69,6 +72,8 @@ class VersionRanges:
             self._ahead, self._schema = None, plan.schema
             plans.append(plan)
             size += plan.size_bytes
+            if changes and self._changes_alone:
+                break
         return VersionRange.of(plans) if plans else None
 
     async def _plan(self, *, is_first: bool) -> ChangePlan | None:
@@ -85,14 +90,14 @@ class VersionRanges:
             raise self._failed
         return None
 
-    def _changes(self, plan: ChangePlan) -> Sequence[str]:
-        """Describe the changes of the version to the columns."""
-        before = self._schema
-        for schema in _schemas(plan):
-            if before is not None and schema is not before and (changes := describe_changes(before, schema)):
-                return changes
-            before = schema
-        return ()
+
+def changes_of(before: pa.Schema, plan: ChangePlan) -> Sequence[str]:
+    """Describe the changes that the version of `plan` makes to the columns `before` it."""
+    for schema in _schemas(plan):
+        if schema is not before and (changes := describe_changes(before, schema)):
+            return changes
+        before = schema
+    return ()
 
 
 def fewer_versions(version_range: VersionRange | None, error: TailerError) -> int:

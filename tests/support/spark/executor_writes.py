@@ -25,10 +25,12 @@ from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.sink import Append
 from tailer.spark.write.append_delivery import append_pipeline
+from tailer.spark.write.mirror.delivery import merge_pipeline
 from tailer.spark.write.version_ranges import RANGE_VERSIONS
 from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
+from tailer_sinks.delta.mirror.sink import DeltaMirror
 from tailer_sinks.delta.sink import DeltaSink
 from tests.support.follow import follow
 from tests.support.histories.long_history import LongHistory
@@ -69,9 +71,9 @@ class Delivering:
         """Return the same pipeline into another table."""
         return replace(self, target=target)
 
-    def sink(self) -> DeltaSink:
+    def sink(self) -> DeltaSink | DeltaMirror:
         """Make a new sink."""
-        return DeltaSink(self.name, **self.settings.sink_options)
+        return DeltaSink.configure(self.name, self.settings.sink_options)
 
     def log(self) -> DeltaTableLog:
         """Make a log of the source."""
@@ -83,14 +85,16 @@ class Delivering:
         return anyio.run(self.log().latest)
 
     def executors(
-        self, session: Callable[[], SparkSession], until: int | None = None, sink: DeltaSink | None = None
+        self, session: Callable[[], SparkSession], until: int | None = None, sink: DeltaSink | DeltaMirror | None = None
     ) -> Pipeline:
         """Make the pipeline whose rows executors write."""
         engine = ChangelogEngine(LocalEngine(), self.pairing)
-        return append_pipeline(
+        sink = sink or self.sink()
+        make = merge_pipeline if isinstance(sink, DeltaMirror) else append_pipeline
+        return make(
             self.settings,
             self.log(),
-            sink or self.sink(),
+            sink,
             session,
             engine,
             TimerWake(),

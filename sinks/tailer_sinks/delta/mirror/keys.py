@@ -16,7 +16,7 @@ from tailer.errors import SinkRejected
 from tailer.events import ROW_ID, type_text
 from tailer_sinks.delta.mirror.columns import RESNAPSHOT
 
-__all__ = ["check_key", "check_same_key", "contradiction", "key_in", "key_name", "key_number"]
+__all__ = ["check_key", "check_same_key", "contradiction", "key_error", "key_in", "key_name", "key_number"]
 
 
 def key_in(
@@ -64,6 +64,12 @@ def contradiction(name: str, reason: str) -> SinkRejected:
         "If they are unique, somebody else has changed the table: order a snapshot, too."
     )
     return SinkRejected(name, reason, remedy)
+
+
+def key_error(name: str, path: str, version: int, *, is_there: bool) -> SinkRejected:
+    """Return the error for a key that is, or is not, in the table, against what the changes up to `version` say."""
+    what = "insert a key that is there" if is_there else "delete a key that is not there"
+    return contradiction(name, f"the changes up to version {version} {what}, in {path}")
 
 
 def key_name(pipeline: str) -> str:

@@ -1,47 +1,44 @@
 """The mirror for the pipeline; the package's docstring explains how it works."""
 
+import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from anyio import to_thread
 
 from tailer.errors import SinkRejected
 from tailer.events import (
-    CHANGE_TYPE,
-    COMMIT_VERSION,
     ChangeBatch,
-    ChangeType,
     ControlEvent,
     Gap,
     SchemaChange,
     joined_rows,
 )
 from tailer.plan import END, SNAPSHOT_TASKS, Position
-from tailer.sink import Demands, MirrorRows, Progress, Sink, SinkTransaction, pipeline_of
+from tailer.sink import Append, Demands, Merge, Mergeable, MirrorRows, Progress, SinkTransaction, pipeline_of
 from tailer.stores.stores import Stores
+from tailer_sinks.delta.appending import took_place
 from tailer_sinks.delta.mirror.changes import DELETE, UPDATE, Changes, Contradiction
 from tailer_sinks.delta.mirror.columns import RESNAPSHOT, difference, only_adds, origins_of
+from tailer_sinks.delta.mirror.keyed_rows import KeyedRows
 from tailer_sinks.delta.mirror.keys import check_key, contradiction, key_in
+from tailer_sinks.delta.mirror.merging import merge_into
 from tailer_sinks.delta.mirror.table import MirrorTable
 from tailer_sinks.delta.mirror.verified_rows import open_rows
 from tailer_sinks.delta.options import Options
-from tailer_sinks.delta.schema import partition_refusal
 from tailer_sinks.delta.table import Anchor
 from tailer_sinks.delta.variants import rows_schema_of
-from tailer_sinks.encoding.typed import Misfit, conform
+from tailer_sinks.encoding.typed import Misfit
 
 __all__ = ["DeltaMirror"]
 
 # Arrow memory of the rows of a transaction, after which it ends with a version: delta-rs merges them in memory.
 _DUE_BYTES: Final = 32 * 1024 * 1024
-_INSERTS: Final = pa.array([ChangeType.INSERT, ChangeType.UPDATE_POSTIMAGE], pa.string())
-_DELETES: Final = pa.array([ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE], pa.string())
 
 
-class DeltaMirror(Sink):
+class DeltaMirror(Mergeable):
     """A `Sink` that keeps the Delta table at `options.path` equal to the source."""
 
     splits_versions: Final = False
@@ -54,6 +51,7 @@ class DeltaMirror(Sink):
         self._source_key: tuple[str, ...] = ()
         self._table = MirrorTable(name, options.path, options.partition_by)
         self._expected: dict[str, Position | None] = {}
+        self._instance = str(uuid.uuid4())
 
     def use_stores(self, stores: Stores) -> None:
         """See `Sink.use_stores`."""
@@ -116,6 +114,20 @@ class DeltaMirror(Sink):
             yield transaction
         finally:
             transaction.close()
+
+    async def merging(self, app_id: str, schema: pa.Schema) -> Merge | None:
+        """See `tailer.sink.Mergeable.merging`."""
+        if app_id not in self._expected:
+            await self.progress(app_id)
+        parts = self._table, app_id, schema, self._expected[app_id], self._keys(), self._instance
+        return await to_thread.run_sync(merge_into, *parts)
+
+    async def confirm(self, append: Append, position: Position) -> bool:
+        """See `tailer.sink.Appendable.confirm`."""
+        is_there = await to_thread.run_sync(took_place, self._table, append, position)
+        if is_there:
+            self._expected[append.app_id] = position
+        return is_there
 
     def _keys(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return self._key, self._source_key
@@ -269,34 +281,14 @@ class _MirrorTransaction(SinkTransaction):
             raise self._refusal
 
     def _take(self, batches: Sequence[ChangeBatch], rows: pa.RecordBatch) -> None:
-        table, version = self._table, batches[0].version
+        table = self._table
         if SNAPSHOT_TASKS <= batches[0].task < END and not self._replaces:
             self._replace()
         self._check_room()
-        for column in self._use_key():
-            if rows.column(column).null_count:
-                reason = f"the key column {column} of {table.path} is null in version {version}"
-                raise SinkRejected(table.name, reason, "Set key to columns that are never null.")
-        changes = rows.column(CHANGE_TYPE)
-        inserted, deleted = pc.is_in(changes, _INSERTS), pc.is_in(changes, _DELETES)
-        if not pc.all(pc.or_(inserted, deleted)).as_py():
-            reason = f"version {version} has rows of another change type than Delta defines"
-            raise SinkRejected(table.name, reason, 'Set mode = "append".')
-        for chosen, is_insert in ((deleted, False), (inserted, True)):
-            self._add(rows.filter(chosen), is_insert=is_insert)
-
-    def _add(self, rows: pa.RecordBatch, *, is_insert: bool) -> None:
-        if not len(rows):
-            return
-        name, schema = self._table.name, self._anchor.schema
-        if is_insert and (reason := partition_refusal(rows, self._anchor.partition_by)):
-            raise SinkRejected(name, reason, "Partition the target by another column.")
-        try:
-            kept = conform(rows if is_insert else rows.select(self._use_key()), schema)
-        except Misfit as misfit:
-            raise SinkRejected(name, str(misfit), "Choose another form of the column with select.") from misfit
-        keys = [kept.column(column) for column in self._use_key()]
-        self._changes.add(kept, keys, rows.column(COMMIT_VERSION), inserted=is_insert)
+        key, anchor = self._use_key(), self._anchor
+        keyed = KeyedRows(table.name, table.path, anchor.schema, tuple(anchor.partition_by), key)
+        for kept, versions, is_insert in keyed.parts(rows):
+            self._changes.add(kept, [kept.column(column) for column in key], versions, inserted=is_insert)
 
     def _commit(self, position: Position) -> None:
         table, anchor, changes, key = self._table, self._anchor, self._changes, self._use_key()

@@ -31,7 +31,7 @@ from tailer.sink import backfilled_app_id, pipeline_of
 from tailer_sinks.delta.folder import TargetFolder
 from tailer_sinks.delta.mirror.changes import CHANGE, DELETE, INSERT, UPDATE, Changes
 from tailer_sinks.delta.mirror.columns import RESNAPSHOT, reshaped, table_schema
-from tailer_sinks.delta.mirror.keys import check_same_key, contradiction, key_name, key_number
+from tailer_sinks.delta.mirror.keys import check_same_key, key_error, key_name, key_number
 from tailer_sinks.delta.schema import maps_columns, measured, partition_problems
 from tailer_sinks.delta.spool import Spool
 from tailer_sinks.delta.table import Anchor, TargetTable
@@ -198,10 +198,14 @@ class MirrorTable(TargetTable):
 
     def check_same_key(self, anchor: Anchor, key: Sequence[str]) -> None:
         """Refuse a `key` that is not the one of the rows of `anchor`."""
-        if anchor.table is not None:
-            with self.folder.reading():
-                number = anchor.table.transaction_version(key_name(_owner(anchor.app_id)))
-            check_same_key(self.name, self.path, key, number)
+        check_same_key(self.name, self.path, key, self.key_number(anchor))
+
+    def key_number(self, anchor: Anchor) -> int | None:
+        """Return the number of the key of the rows of `anchor` (`keys`). None: no commit has it, or no table."""
+        if anchor.table is None:
+            return None
+        with self.folder.reading():
+            return anchor.table.transaction_version(key_name(_owner(anchor.app_id)))
 
     def is_newest(self, anchor: Anchor) -> bool:
         """Return whether nobody has committed since `anchor`. Raises `SinkError`."""
@@ -264,7 +268,7 @@ class MirrorTable(TargetTable):
                 kept.add(rows.filter(pc.invert(changed)))
             for kind, count in ((INSERT, 0), (UPDATE, changes.counts[UPDATE]), (DELETE, changes.counts[DELETE])):
                 if exact and met[kind] != count:
-                    raise _key_error(self, position, _PRESENT if kind == INSERT else _ABSENT)
+                    raise key_error(self.name, self.path, position.version, is_there=kind == INSERT)
 
             def rows_after() -> pa.RecordBatchReader:
                 batches = chain(kept.reader(anchor.schema), changes.rows(anchor.schema))
@@ -304,7 +308,7 @@ class MirrorTable(TargetTable):
         except (SinkRejected, SinkUnavailable) as error:
             for found in (_PRESENT, _ABSENT):
                 if found in error.reason:
-                    raise _key_error(self, position, found) from error
+                    raise key_error(self.name, self.path, position.version, is_there=found == _PRESENT) from error
             if _OVERTAKEN in error.reason:
                 raise SinkUnavailable(self.name, f"another writer has changed {self.path} meanwhile") from error
             raise
@@ -330,11 +334,6 @@ def _merge(at: Anchor, changes: Changes, key: Sequence[str], commit: CommitPrope
     merger = merger.when_not_matched_insert(values, f"{change} = {INSERT}")
     merger = merger.when_not_matched_insert(values | _failing(key[0], _ABSENT), f"{change} <> {INSERT}")
     merger.execute()
-
-
-def _key_error(table: MirrorTable, position: Position, found: str) -> SinkRejected:
-    what = "insert a key that is there" if found == _PRESENT else "delete a key that is not there"
-    return contradiction(table.name, f"the changes up to version {position.version} {what}, in {table.path}")
 
 
 def _owner(app_id: str) -> str:
