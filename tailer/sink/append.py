@@ -17,9 +17,9 @@ class Append:
     """An append of rows that another Delta writer commits. Survives pickle.
 
     `location`: the table's folder; the table exists. `schema`: the schema of the written rows. `merges`: whether the
-    append adds columns to the table. `conform`: turns change rows into rows to write, or raises `SinkRejected`. `check`:
-    raises `SinkFenced` if the progress of `app_id` is no longer `expected`; it blocks, and runs anywhere. `note`: data
-    for the commit beside its `txn` action. `version`: of the table when its progress was `expected`.
+    append adds columns to the table. `conform`: turns change rows into rows to write, or raises `SinkRejected`.
+    `check`: raises `SinkFenced` if the progress of `app_id` is no longer `expected`; it blocks, and runs anywhere.
+    `note`: data for the commit beside its `txn` action. `version`: of the table when its progress was `expected`.
     """
 
     app_id: str

@@ -1,6 +1,6 @@
 """A process that delivers one table into another through executors until it is stopped: for `test_spark_delta_kill`.
 
-python -m tests.faults.executor_writer SOURCE TARGET SCRATCH RANGE_VERSIONS
+python -m tests.faults.executor_writer SOURCE TARGET SCRATCH RANGE_VERSIONS append|mirror
 """
 
 import sys
@@ -40,10 +40,11 @@ def settings(scratch: Path) -> SparkSettings:
     return with_delta(SparkSettings("local[2]", conf=conf))
 
 
-async def _main(source: Path, target: Path, scratch: Path, range_versions: int) -> None:
+async def _main(source: Path, target: Path, scratch: Path, range_versions: int, mode: str) -> None:
+    options = {"mode": "mirror", "key": ["id"]} if mode == "mirror" else None
     session = open_session(settings(scratch))
     try:
-        pipeline = Delivering(source, target, range_versions=range_versions).executors(lambda: session)
+        pipeline = Delivering(source, target, options=options, range_versions=range_versions).executors(lambda: session)
         failures = await run_all({"orders": pipeline}, drain_s=60)
     finally:
         close_session(session)
@@ -53,4 +54,4 @@ async def _main(source: Path, target: Path, scratch: Path, range_versions: int) 
 
 if __name__ == "__main__":
     log_to_stderr()
-    anyio.run(_main, Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
+    anyio.run(_main, Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]), sys.argv[5])

@@ -5,20 +5,17 @@ The mirror is on this machine, or in S3. Updates of the history change keys. An 
 
 import random
 import time
-from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pytest
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
 
 from tailer.daemon.client import DaemonClient
 from tailer.stores.s3 import S3Options
 from tailer.stores.stores import Stores
 from tests.support.daemon.process import Daemon
 from tests.support.histories.long_history import LongHistory
+from tests.support.mirrors.long_history import HistoryMirror
 from tests.support.s3.server import S3Server
 from tests.support.waiting import until
 
@@ -28,38 +25,6 @@ COMMITS: Final = 120
 
 # The client library forgets a Unix socket that nobody serves.
 pytestmark = pytest.mark.filterwarnings(r"ignore:unclosed <socket.socket fd=\d+, family=1:ResourceWarning")
-
-
-class Mirror:
-    """The mirror of a history at `location`, which delta-rs opens with `login`, and the check that it is one."""
-
-    def __init__(self, location: str, history: LongHistory, login: dict[str, str] | None = None) -> None:
-        self._open = partial(DeltaTable, location, storage_options=login)
-        self._app_id = f"orders/{history.table_id}"
-        self._states: list[set[int]] = []
-        ids: Counter[int] = Counter()
-        changes = sorted(history.changes.items(), key=lambda each: each[0][0])
-        for version in range(history.length):
-            while changes and changes[0][0][0] == version:
-                (_, kind, one), number = changes.pop(0)
-                ids[one] += number if kind in ("insert", "update_postimage") else -number
-            self._states.append(set(+ids))
-
-    def version(self, commit: int | None = None) -> int:
-        """Check the table behind a commit, by default the newest. Return the version that it mirrors; -1: none."""
-        try:
-            table = self._open(commit)
-        except TableNotFoundError:
-            return -1
-        version = table.transaction_version(self._app_id)
-        found = table.to_pyarrow_table(columns=["id"]).column("id").to_pylist()
-        assert len(found) == len(set(found))
-        assert set(found) == (set() if version is None else self._states[version]), f"not version {version}"
-        return -1 if version is None else version
-
-    def commits(self) -> int:
-        """Return the number of commits."""
-        return int(self._open().version()) + 1
 
 
 def write_config(path: Path, history: LongHistory, location: str, stores: str = "") -> None:
@@ -73,7 +38,7 @@ def test_every_commit_is_a_version(tmp_path: Path, started: list[Daemon], kills:
     history = LongHistory(tmp_path / "source", seed=7, length=COMMITS)
     config, location = tmp_path / "tailer.toml", str(tmp_path / "mirror")
     write_config(config, history, location)
-    kill_again_and_again(config, history, Mirror(location, history), started, kills)
+    kill_again_and_again(config, history, HistoryMirror(location, history), started, kills)
 
 
 @pytest.mark.stores
@@ -88,11 +53,13 @@ def test_every_commit_in_s3_is_a_version(
     stores = Stores(((bucket, S3Options(endpoint=versitygw.endpoint)),))
     store = f'[stores.lake]\nprefix = "{bucket}"\nendpoint = "{versitygw.endpoint}"\n'
     write_config(config, history, location, store)
-    mirror = Mirror(location, history, dict(stores.delta_rs_settings(location)))
+    mirror = HistoryMirror(location, history, dict(stores.delta_rs_settings(location)))
     kill_again_and_again(config, history, mirror, started, FEW_KILLS)
 
 
-def kill_again_and_again(config: Path, history: LongHistory, mirror: Mirror, started: list[Daemon], kills: int) -> None:
+def kill_again_and_again(
+    config: Path, history: LongHistory, mirror: HistoryMirror, started: list[Daemon], kills: int
+) -> None:
     """Kill daemons of a configuration while the history goes on, and check each commit of the mirror."""
     client = DaemonClient(socket=config.with_suffix(".sock"))
     moments = random.Random(7)

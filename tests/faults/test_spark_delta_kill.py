@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from tailer.spark.write.delta_session import with_delta
 from tests.support.daemon.process import DeltaDestination
 from tests.support.histories.long_history import LongHistory
+from tests.support.mirrors.long_history import HistoryMirror
 from tests.support.seeds import repeats
 from tests.support.spark.cluster import Driver, StandaloneCluster
 from tests.support.spark.executor_writes import Delivering, Interrupted, check_delivered, waits_to_die
@@ -29,6 +30,8 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.spark
 
 KILLS: Final = repeats(1)
+FEW_KILLS: Final = 3
+MANY_KILLS: Final = 20
 COMMITS: Final = 60
 SHORT: Final = 4  # versions per version range, so that commits come often
 PATIENCE_S: Final = 600
@@ -38,7 +41,7 @@ class Writer:
     """The process of `tests.faults.executor_writer`."""
 
     def __init__(
-        self, history: LongHistory, destination: DeltaDestination, scratch: Path, range_versions: int = SHORT
+        self, history: LongHistory, target: Path, scratch: Path, range_versions: int = SHORT, mode: str = "append"
     ) -> None:
         scratch.mkdir()
         self._said = scratch / "said.log"
@@ -48,9 +51,10 @@ class Writer:
             "-m",
             module,
             str(history.path),
-            str(destination.path),
+            str(target),
             str(scratch),
             str(range_versions),
+            mode,
         ]
         with self._said.open("wb") as said:
             self.process = subprocess.Popen(command, stdout=said, stderr=said)
@@ -75,6 +79,16 @@ def files(destination: DeltaDestination) -> int:
     return len(list(destination.path.glob("part-*.parquet")))
 
 
+def has_mirrored(mirror: HistoryMirror, least: int) -> bool:
+    """Return whether the mirror is at least at version `least`."""
+    return mirror.version() >= least
+
+
+def has_more_files(target: Path, there: int) -> bool:
+    """Return whether there are more files than `there`."""
+    return len(list(target.glob("part-*.parquet"))) > there
+
+
 def has_got(destination: DeltaDestination, there: int, least: int) -> bool:
     """Return whether there are more files than `there`, and progress is at least `least`."""
     return files(destination) > there and destination.reached() >= least
@@ -89,7 +103,7 @@ def test_drivers_killed_while_they_write(tmp_path: Path, started: list[Writer]) 
     for number in range(KILLS):
         history.publish(8)
         there = files(destination)
-        started.append(writer := Writer(history, destination, tmp_path / f"scratch-{number}"))
+        started.append(writer := Writer(history, destination.path, tmp_path / f"scratch-{number}"))
         # Some kills find uncommitted files, others come after a commit.
         least = reached[-1] if number % 2 == 0 else reached[-1] + 1
         writer.wait_until(partial(has_got, destination, there, least))
@@ -99,12 +113,44 @@ def test_drivers_killed_while_they_write(tmp_path: Path, started: list[Writer]) 
         writer.process.wait()
         reached.append(destination.reached())
     history.publish(history.length)
-    started.append(writer := Writer(history, destination, tmp_path / "scratch", range_versions=history.length))
+    started.append(writer := Writer(history, destination.path, tmp_path / "scratch", range_versions=history.length))
     writer.wait_until(lambda: destination.reached() == history.last)
     writer.process.send_signal(signal.SIGTERM)
     assert writer.process.wait(PATIENCE_S) == 0, writer.said
     print(f"killed at versions {reached[1:]}")
     check_delivered(history, destination.path)
+
+
+@pytest.mark.parametrize("kills", [FEW_KILLS, pytest.param(MANY_KILLS, marks=pytest.mark.nightly)])
+def test_drivers_killed_while_they_merge(tmp_path: Path, started: list[Writer], kills: int) -> None:
+    """Each commit of the mirror is a version of the table, with its progress."""
+    moments = random.Random(8)
+    history = LongHistory(tmp_path / "source", seed=5, length=20 * (kills + 1))
+    target = tmp_path / "target"
+    mirror = HistoryMirror(str(target), history)
+    reached = [-1]
+    for number in range(kills):
+        history.publish(SHORT + 1)
+        started.append(writer := Writer(history, target, tmp_path / f"scratch-{number}", mode="mirror"))
+        # Some kills come after a commit, others after a file that may be committed or not.
+        before = len(list(target.glob("part-*.parquet")))
+        if number % 2 == 0:
+            writer.wait_until(partial(has_mirrored, mirror, reached[-1] + 1))
+        else:
+            writer.wait_until(partial(has_more_files, target, before))
+        history.publish(2 * SHORT)
+        time.sleep(moments.uniform(0.0, 2.0))
+        writer.process.kill()
+        writer.process.wait()
+        reached.append(mirror.version())
+    history.publish(history.length)
+    started.append(writer := Writer(history, target, tmp_path / "scratch", history.length, "mirror"))
+    writer.wait_until(lambda: mirror.version() == history.last)
+    writer.process.send_signal(signal.SIGTERM)
+    assert writer.process.wait(PATIENCE_S) == 0, writer.said
+    print(f"killed at versions {reached[1:]}, {mirror.commits()} commits")
+    for commit in range(mirror.commits()):
+        mirror.version(commit)
 
 
 def deliver(session: SparkSession, delivering: Delivering, until: int, folder: Path) -> None:

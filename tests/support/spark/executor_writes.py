@@ -23,7 +23,7 @@ from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
-from tailer.sink import Append
+from tailer.sink import Append, Merge
 from tailer.spark.write.append_delivery import append_pipeline
 from tailer.spark.write.mirror.delivery import merge_pipeline
 from tailer.spark.write.version_ranges import RANGE_VERSIONS
@@ -35,7 +35,16 @@ from tailer_sinks.delta.sink import DeltaSink
 from tests.support.follow import follow
 from tests.support.histories.long_history import LongHistory
 
-__all__ = ["EARLIEST", "LIMITS", "Delivering", "Interrupted", "check_delivered", "rows_of", "waits_to_die"]
+__all__ = [
+    "EARLIEST",
+    "LIMITS",
+    "Delivering",
+    "Interrupted",
+    "InterruptedMirror",
+    "check_delivered",
+    "rows_of",
+    "waits_to_die",
+]
 
 EARLIEST: Final = Start(StartKind.EARLIEST)
 LIMITS: Final = Limits(poll_interval_s=0.05, retry_for_s=20.0)
@@ -160,6 +169,17 @@ class Interrupted(DeltaSink):
         """Prepare an append, after calling `then`."""
         append = await super().appending(app_id, schemas)
         return await to_thread.run_sync(self.then, append)
+
+
+class InterruptedMirror(DeltaMirror):
+    """A mirror that calls `then` between its check of the target and the executors' work."""
+
+    then: Callable[[Merge], Merge]
+
+    async def merging(self, app_id: str, schema: pa.Schema) -> Merge | None:
+        """Prepare a MERGE, after calling `then`."""
+        merge = await super().merging(app_id, schema)
+        return None if merge is None else await to_thread.run_sync(self.then, merge)
 
 
 def die_first(due: Callable[[], None], folder: Path) -> None:
