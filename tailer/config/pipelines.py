@@ -94,8 +94,8 @@ class PipelineSettings:
 
     @property
     def announces_gaps(self) -> bool:
-        """Return whether it can report a gap to its sink: executors cannot."""
-        return self.write is Writers.DRIVER
+        """Return whether it can report a gap to its sink: executors cannot. Of a mirror in Delta, the driver does."""
+        return self.write is Writers.DRIVER or (self.is_written_by_spark and self.sink_options.get("mode") == "mirror")
 
     def make_status(self) -> PipelineStatus:
         """The status, before the first run."""

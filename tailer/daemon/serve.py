@@ -280,7 +280,7 @@ def _read_token(settings: Settings, key: str, path: Path | None) -> str | None:
 def _pipeline(
     settings: PipelineSettings, sink: Sink, engines: Engines, logs: SharedLogs, status: PipelineStatus
 ) -> Drainable:
-    """Put the pipeline together: of the three ways to deliver, the one that `settings` choose."""
+    """Put the pipeline together: of the four ways to deliver, the one that `settings` choose."""
     table = settings.open_table(logs)
     wake = table.make_wake()
     if sink.distributes and settings.write is Writers.EXECUTORS:

@@ -14,12 +14,14 @@ import anyio
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from anyio import to_thread
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from tailer.engine.local import LocalEngine
 from tailer.errors import CommitUnknown, ConfigError, SinkFenced, SinkRejected
 from tailer.pipeline.policy import OnDataLoss, Policy
+from tailer.pipeline.status import PipelineStatus
 from tailer.pipeline.verification.comparison import verify
 from tailer.plan import Position
 from tailer.sink import Append, Merge
@@ -30,7 +32,7 @@ from tailer_sinks.delta.mirror.sink import DeltaMirror
 from tailer_sinks.delta.options import read
 from tailer_sinks.memory import MemorySink
 from tests.support.histories.long_history import LongHistory
-from tests.support.spark.executor_writes import Delivering, InterruptedMirror, rows_of
+from tests.support.spark.executor_writes import LIMITS, Delivering, InterruptedMirror, rows_of
 from tests.support.tables.handwritten import HandwrittenTable
 
 MIRROR: Mapping[str, Any] = {"mode": "mirror", "key": ["id"]}
@@ -75,7 +77,9 @@ def same_as_driver(delivering: Delivering) -> None:
 async def is_equal(delivering: Delivering) -> bool:
     """Return whether `tailer verify` finds the target equal to the source."""
     sink = delivering.sink()
-    async with sink.open_mirror(delivering.name) as mirror:
+    opened = sink.open_mirror(delivering.name)
+    assert opened is not None
+    async with opened as mirror:
         found = await verify(mirror, delivering.log(), LocalEngine(), delivering.policy, 10)
     return found.is_equal
 
@@ -136,9 +140,10 @@ def test_of_a_key_that_changes_in_several_versions_the_last_change_counts(tmp_pa
     same_as_driver(delivering)
 
 
-def remove_from_target(delivering: Delivering) -> None:
-    """Remove a row, as somebody else would."""
-    DeltaTable(delivering.target).delete("id = 2")
+def delete_a_row_that_is_gone(delivering: Delivering) -> None:
+    """Delete a row of the source that somebody else has deleted in the target."""
+    for path in (delivering.target, delivering.source):
+        DeltaTable(path).delete("id = 2")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +152,7 @@ def remove_from_target(delivering: Delivering) -> None:
         (lambda each: table_of(each.source, id=[None]), "is null in version 2"),
         (lambda each: table_of(each.source, id=[3, 3]), "version 2 inserts or deletes a key twice"),
         (lambda each: table_of(each.source, id=[1]), "up to version 2 insert a key that is there"),
-        (lambda each: (remove_from_target(each), DeltaTable(each.source).delete("id = 2")), "delete a key that is not"),
+        (delete_a_row_that_is_gone, "delete a key that is not"),
     ],
     ids=["null", "twice", "there", "not there"],
 )
@@ -228,6 +233,34 @@ def test_a_later_start_is_a_snapshot(delivering: Delivering, spark: SparkSession
         later.by_executors(spark)
         assert anyio.run(is_equal, later)
         assert later.progress() == later.latest
+
+
+def test_a_snapshot_is_ordered(delivering: Delivering, spark: SparkSession) -> None:
+    """In place of the versions that are due, and while nothing is due."""
+    delivering.by_driver(40)
+    DeltaTable(delivering.target).delete()
+    status = PipelineStatus(delivering.name, counts_rows=False)
+    parts = delivering.settings, delivering.log(), delivering.sink(), lambda: spark, LocalEngine(), TimerWake()
+    pipeline = merge_pipeline(*parts, LIMITS, status=status)
+    status.order = OnDataLoss.RESNAPSHOT
+
+    async def run() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(pipeline.run)
+            with anyio.fail_after(120):
+                while operations(delivering.target)[-1] != "WRITE":  # noqa: ASYNC110 - the target tells
+                    await anyio.sleep(0.05)
+                await to_thread.run_sync(partial(table_of, delivering.source, id=[10**6]))
+                while operations(delivering.target)[-1] != "MERGE":  # noqa: ASYNC110
+                    await anyio.sleep(0.05)
+                DeltaTable(delivering.target).delete()
+                status.order = OnDataLoss.RESNAPSHOT
+                while status.order is not None or operations(delivering.target)[-1] != "WRITE":  # noqa: ASYNC110
+                    await anyio.sleep(0.05)
+            pipeline.stop()
+
+    anyio.run(run)
+    same_as_driver(delivering)
 
 
 MOMENT = datetime(1850, 3, 1, 12, 30, 15, 123456, tzinfo=UTC)

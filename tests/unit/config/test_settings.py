@@ -25,6 +25,8 @@ sink = {kind = "delta", path = "copy"}
 
 SPARK = f'engine = "spark"\n{PIPELINE}write = "executors"\n'
 KAFKA = SPARK.replace('{kind = "delta", path = "copy"}', '{kind = "kafka", bootstrap_servers = "h:1", topic = "t"}')
+MIRROR_SINK = '{kind = "delta", path = "copy", mode = "mirror"}'
+MIRROR = SPARK.replace('{kind = "delta", path = "copy"}', MIRROR_SINK)
 CLUSTER = '\n[spark]\nmaster = "spark://h:7077"\n'
 STDOUT = SPARK.replace('{kind = "delta", path = "copy"}', '{kind = "stdout"}')
 
@@ -342,6 +344,8 @@ def test_a_fault_is_named_by_key_with_a_remedy(tmp_path: Path, text: str, key: s
         (KAFKA, Writers.EXECUTORS),
         (KAFKA + CLUSTER, Writers.EXECUTORS),
         (SPARK + CLUSTER, Writers.DRIVER),
+        (MIRROR, Writers.EXECUTORS),
+        (MIRROR + CLUSTER, Writers.DRIVER),
         (KAFKA.replace('"spark"', '"auto"'), Writers.DRIVER),
         (KAFKA.replace('"spark"', '"local"'), Writers.DRIVER),
         (KAFKA + "on_data_loss = 'resnapshot'", Writers.DRIVER),
@@ -354,6 +358,12 @@ def test_a_fault_is_named_by_key_with_a_remedy(tmp_path: Path, text: str, key: s
 def test_executors_write_wherever_they_can(tmp_path: Path, text: str, writers: Writers) -> None:
     (pipeline,) = settings(tmp_path, text.replace('write = "executors"\n', "")).pipelines
     assert pipeline.write is writers
+
+
+@pytest.mark.parametrize(("text", "announces"), [(SPARK, False), (MIRROR, True), (KAFKA, False), (PIPELINE, True)])
+def test_the_driver_delivers_the_snapshots_of_a_mirror(tmp_path: Path, text: str, announces: bool) -> None:
+    (pipeline,) = settings(tmp_path, text).pipelines
+    assert pipeline.announces_gaps is announces
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ a transaction that is too large to merge, of which the table's other rows are a 
     table     the table, through delta-rs: merges and replaces rows
     columns   which columns the table can have, and which changes of them it can follow
     changes   the changes of a transaction, reduced to one for each key, in bounded memory
+    keyed_rows  change rows as rows with a key, inserted or deleted
+    merging   a MERGE by a cluster's own writer
     verified_rows, repair   the rows for `tailer verify`, and their repair
 
 A row is identified by its key. A version deletes a key at most once, and inserts it at most once, after that. So the
