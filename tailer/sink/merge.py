@@ -21,7 +21,7 @@ MERGED_INSERTED: Final = "lake_tailer_inserted"
 
 
 class KeyFault(StrEnum):
-    """What changes may do that contradicts the key, or the table."""
+    """A contradiction of changes to the key, or to the table."""
 
     TWICE = "twice"  # a key is inserted, or deleted, twice in succession
     PRESENT = "present"  # a key is inserted that is there

@@ -128,7 +128,8 @@ def test_drivers_killed_while_they_merge(tmp_path: Path, started: list[Writer], 
     history = LongHistory(tmp_path / "source", seed=5, length=20 * (kills + 1))
     target = tmp_path / "target"
     mirror = HistoryMirror(str(target), history)
-    reached = [-1]
+    Delivering(history.path, target, options={"mode": "mirror", "key": ["id"]}).by_driver()
+    reached = [0]
     for number in range(kills):
         history.publish(SHORT + 1)
         started.append(writer := Writer(history, target, tmp_path / f"scratch-{number}", mode="mirror"))

@@ -73,7 +73,7 @@ LAYERS: Final = (
     Layer("pipeline", "anyio pyarrow tenacity"),
     Layer("config", "msgspec"),
     Layer("shards", "anyio pyarrow"),
-    Layer("spark", "anyio grpc msgspec py4j pyarrow pyspark tenacity"),
+    Layer("spark", "anyio delta grpc msgspec py4j pyarrow pyspark tenacity"),
     Layer("daemon api", "anyio httpx2 msgspec opentelemetry pandas polars prometheus_client pyarrow starlette uvicorn"),
     Layer("cli", "anyio click msgspec pyarrow rich"),
     Layer("__main__", "click"),

@@ -20,7 +20,7 @@ _DELETES: Final = pa.array([ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE], pa.s
 
 @dataclass(frozen=True, slots=True)
 class KeyedRows:
-    """What turns change rows into rows of the mirror at `path`. Survives pickle.
+    """A converter of change rows to rows of the mirror at `path`. Survives pickle.
 
     `name`: the sink's. `schema`, `partition_by`, `key`: of the mirror.
     """
