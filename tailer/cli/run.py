@@ -2,6 +2,7 @@
 
 import logging
 import signal
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -23,9 +24,10 @@ __all__ = ["command"]
     type=click.Choice([form.value for form in LogFormat]),
     help="Form of the log on standard error. Default: text on a terminal, otherwise JSON.",
 )
+@click.option("--standby", is_flag=True, help="Deliver only while no other instance of CONFIG does.")
 @click.option("-v", "--verbose", is_flag=True, help="Log every transaction, too.")
 @click.option("-q", "--quiet", is_flag=True, help="Log warnings and errors only.")
-def command(config: Path, form: str | None, verbose: bool, quiet: bool) -> None:
+def command(config: Path, form: str | None, standby: bool, verbose: bool, quiet: bool) -> None:
     """Run the pipelines of a configuration.
 
     Each pipeline of CONFIG goes on after the progress that its sink reports, until SIGTERM or Ctrl-C. Then the
@@ -35,6 +37,9 @@ def command(config: Path, form: str | None, verbose: bool, quiet: bool) -> None:
     A pipeline that cannot go on stops; the others go on. If the error may pass, it begins again by itself. When
     none is left that could run, the exit code is that of the most severe error: 1 a bug in lake-tailer, 3 a table
     that cannot be followed, 2 the configuration, 4 a source or sink that is unavailable.
+
+    With --standby, start the same command several times, on any machines: of each pipeline one instance is active, and
+    another one takes over within seconds when it dies, freezes or is cut off.
     """
     if verbose and quiet:
         raise click.UsageError("-v and -q contradict each other.")
@@ -44,4 +49,4 @@ def command(config: Path, form: str | None, verbose: bool, quiet: bool) -> None:
     level = logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO
     log_form = LogFormat(form) if form is not None else LogFormat.for_stderr()
     with logging_beside(level, log_form), bars_on_terminal() as show:
-        anyio.run(serve, settings, None if quiet else show)
+        anyio.run(partial(serve, settings, None if quiet else show, standby=standby))

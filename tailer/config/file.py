@@ -30,7 +30,10 @@ __all__ = ["Key", "PipelineTable", "Problem", "Reading", "digest_of", "place", "
 ENV_PREFIX: Final = "TAILER_"
 ENV_DELIMITER: Final = "__"
 _JSON_AT_THE_TOP: Final = frozenset(
-    {"drain_s", "hung_s", "read_ahead_bytes", "reload_on_change", "spark", "stores", "defaults", "pipelines"}
+    {
+        *("drain_s", "hung_s", "standby_after_s", "read_ahead_bytes", "reload_on_change"),
+        *("spark", "stores", "defaults", "pipelines"),
+    }
 )
 # Of tomllib, which names no key; the beginning of a statement of TOML; and the line in the parser's text.
 _CLASH: Final = re.compile("Cannot (overwrite|declare|mutate)")

@@ -262,7 +262,7 @@ class Settings:
     """A configuration without a fault.
 
     `pipelines`: those of one table; `templates`: those of all tables that fit a pattern. Paths are absolute,
-    `state_table` is a location, `drain_s` and `hung_s` are in seconds.
+    `state_table` is a location, `drain_s`, `hung_s` and `standby_after_s` are in seconds.
     `digest`: of the file's content.
     """
 
@@ -279,6 +279,7 @@ class Settings:
     templates: tuple[Template, ...] = ()
     reload_on_change: bool = True
     read_ahead_bytes: int = AHEAD_BYTES
+    standby_after_s: float = 6.0
     digest: bytes = field(default=b"", repr=False, compare=False)
 
     @property

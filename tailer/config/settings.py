@@ -192,6 +192,7 @@ class _Checks:
             templates,
             file.reload_on_change,
             file.read_ahead_bytes,
+            file.standby_after_s,
         )
         for key, reason, remedy in folder_faults(settings):
             self._problem(key, reason, remedy)

@@ -1,5 +1,6 @@
 """Metrics that are computed when they are asked for, from the status of each pipeline: they are never frozen."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -39,6 +40,16 @@ _GAUGES: Final[tuple[tuple[str, str, Callable[[PipelineStatus], float | None]], 
         "lake_tailer_seconds_since_progress",
         "Seconds since the pipeline last planned, wrote, committed, found nothing due, began or failed.",
         lambda status: status.seconds_since_step,
+    ),
+    (
+        "lake_tailer_active",
+        "With --standby: 1 if this process is the active instance of the pipeline, 0 while it stands by.",
+        lambda status: None if status.active is None else float(status.active.is_here),
+    ),
+    (
+        "lake_tailer_heartbeat_age_seconds",
+        "With --standby: seconds since the last heartbeat of the active instance was sent or seen here.",
+        lambda status: None if status.active is None else max(time.time() - status.active.heartbeat_s, 0.0),
     ),
     (
         "lake_tailer_backfill_files",

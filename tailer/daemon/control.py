@@ -150,7 +150,10 @@ async def _skip(lifecycle: Lifecycle, _asked: _Asked) -> str:
 
 
 def _check(lifecycle: Lifecycle) -> None:
-    """Raise if the pipeline cannot announce a gap."""
+    """Raise if the pipeline cannot announce a gap, or another instance delivers it."""
+    if lifecycle.status.state is PipelineState.STANDBY:
+        reason = f"stands by, and {lifecycle.status.why}: give the order to that instance"
+        raise _RefusedError(f"{lifecycle.status.name} {reason}")
     if not lifecycle.announces_gaps:
         reason = 'is written by executors, and only the driver can announce a gap: set write = "driver"'
         raise _RefusedError(f"{lifecycle.status.name} {reason}")

@@ -89,7 +89,7 @@ class Lifecycle:
     @property
     def works(self) -> bool:
         """Return whether its last run has found its table, and has had no error."""
-        return self.error is None and self.status.state is not PipelineState.WAITING
+        return self.error is None and self.status.state not in (PipelineState.WAITING, PipelineState.STANDBY)
 
     @property
     def may_run(self) -> bool:

@@ -20,10 +20,11 @@ from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.placement import Writers
 from tailer.config.tables import CurrentStores, open_files
 from tailer.daemon.engines import Engines, open_engines
-from tailer.daemon.fleet import AwaitedTable, Fleet, Statuses
+from tailer.daemon.fleet import AwaitedTable, Fleet, Make, Statuses
 from tailer.daemon.logs import Summaries
 from tailer.daemon.observe.otel import exported
 from tailer.daemon.runs import Drainable
+from tailer.daemon.standby import instance_name, standing_by
 from tailer.engine.background import background
 from tailer.errors import ConfigError, NotATable, TailerError, how_to_install
 from tailer.pipeline.retention import VacuumWatch
@@ -50,10 +51,11 @@ Show = Callable[[Sequence[PipelineStatus]], Coroutine[Any, Any, None]]
 _log = logging.getLogger(__name__)
 
 
-async def serve(settings: Settings, show: Show | None = None) -> None:
+async def serve(settings: Settings, show: Show | None = None, *, standby: bool = False) -> None:
     """Run every pipeline of `settings` until none is left that could run, or all are drained after a signal.
 
-    `show`: shows what the pipelines do, until it is cancelled.
+    `show`: shows what the pipelines do, until it is cancelled. `standby`: run a pipeline only while no other instance
+    does.
 
     Raises an `ExceptionGroup` of the errors of stopped pipelines, each with a note that names its pipeline.
     """
@@ -66,7 +68,10 @@ async def serve(settings: Settings, show: Show | None = None) -> None:
             ahead_bytes, files = settings.read_ahead_bytes, open_files(stores)
             chosen = open_engines(settings.engine, settings.spark, files, delta=delta, ahead_bytes=ahead_bytes)
             async with chosen as engines:
-                fleet = Fleet(settings, statuses, stores, partial(_Run, settings, engines, SharedLogs(), opened))
+                make: Make = partial(_Run, settings, engines, SharedLogs(), opened)
+                if standby:
+                    make = standing_by(make, instance_name(), settings.standby_after_s)
+                fleet = Fleet(settings, statuses, stores, make)
                 summaries = Summaries(statuses)
                 if control is not None:
                     control.runs = fleet.runs

@@ -12,11 +12,13 @@ import msgspec
 
 from tailer.events import ChangeType
 from tailer.pipeline.backfill.order import BackfillPhase, Backfills
-from tailer.pipeline.status import Fault, PipelineState, PipelineStatus
+from tailer.pipeline.states import Active, PipelineState
+from tailer.pipeline.status import Fault, PipelineStatus
 from tailer.plan import Position
 
 __all__ = [
     "FORMAT",
+    "ActiveReport",
     "BackfillReport",
     "ErrorReport",
     "Lag",
@@ -65,6 +67,19 @@ class BackfillReport(msgspec.Struct, frozen=True):
     error: ErrorReport | None
 
 
+class ActiveReport(msgspec.Struct, frozen=True):
+    """The active instance of a pipeline, as this process knows it, with times of its own clock.
+
+    `here`: whether it is this process. `since`: since when it is known to be active. `heartbeat`: when its last
+    heartbeat was sent or seen.
+    """
+
+    instance: str
+    here: bool
+    since: datetime
+    heartbeat: datetime
+
+
 class PipelineReport(msgspec.Struct, frozen=True):
     """One pipeline.
 
@@ -72,7 +87,8 @@ class PipelineReport(msgspec.Struct, frozen=True):
     begins again by itself; null: not. `order`: of an operator, not obeyed yet; empty: none. `position`: the sink's
     progress. `delivered`: the last version the sink has completely. `latest`: the newest version known. `rows`: by
     change type, since the process began; null where Spark writes them. `last_error`: may be over. `backfill`: the last
-    one since the process began, or one that it goes on with.
+    one since the process began, or one that it goes on with. `active`: null without `tailer run --standby`, or while no
+    instance is active.
     """
 
     name: str
@@ -94,6 +110,7 @@ class PipelineReport(msgspec.Struct, frozen=True):
     seconds_since_progress: float | None
     last_error: ErrorReport | None
     backfill: BackfillReport | None = None
+    active: ActiveReport | None = None
 
 
 class StatusReport(msgspec.Struct, frozen=True):
@@ -141,7 +158,14 @@ def _pipeline(status: PipelineStatus) -> PipelineReport:
         seconds_since_progress=None if progress is None else round(progress, 3),
         last_error=None if status.fault is None else _error(status.fault),
         backfill=_backfill(status.backfills),
+        active=_active(status.active),
     )
+
+
+def _active(found: Active | None) -> ActiveReport | None:
+    if found is None:
+        return None
+    return ActiveReport(found.instance, found.is_here, _time(found.since_s), _time(found.heartbeat_s))
 
 
 def _backfill(found: Backfills) -> BackfillReport | None:

@@ -1,29 +1,15 @@
 """The state of each pipeline for operators: one state machine, and what it delivered so far.
 
-=============  =======================================================================================
-state          meaning
-=============  =======================================================================================
-`starting`     asks the sink for its progress; nothing has been read yet
-`waiting`      there is no table at its location yet, or it is not whole; it begins when one is there
-`snapshot`     delivers all rows of one version
-`catching_up`  delivers a backlog
-`streaming`    is at the newest version, or less than `BEHIND_AFTER_S` behind it
-`idle`         is at the newest version, which is older than `IDLE_AFTER_S`
-`retrying`     the last attempt failed; the next one follows by itself
-`paused`       an operator paused it
-`stopped`      has ended; `why` and `retry_at_s` say whether it begins again by itself
-=============  =======================================================================================
-
-A drain is a reason (`why`), not a state: the pipeline still delivers. The loop and the daemon note what happens; time
-alone makes a `streaming` pipeline `idle`, or one that cannot keep up `catching_up`. So the state is computed when it is
-asked for, and a pipeline that hangs cannot look fresh.
+`tailer.pipeline.states` lists the states. A drain is a reason (`why`), not a state: the pipeline still delivers. The
+loop and the daemon note what happens; time alone makes a `streaming` pipeline `idle`, or one that cannot keep up
+`catching_up`. So the state is computed when it is asked for, and a pipeline that hangs cannot look fresh.
 """
 
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum, StrEnum
+from enum import Enum
 from typing import Final
 
 from tailer.errors import TailerError
@@ -31,6 +17,7 @@ from tailer.metrics import Counter, Gauge
 from tailer.pipeline.backfill.order import Backfills
 from tailer.pipeline.policy import OnDataLoss
 from tailer.pipeline.retention import Backlog
+from tailer.pipeline.states import Active, PipelineState
 from tailer.plan import Position
 
 __all__ = [
@@ -56,30 +43,6 @@ _SUCCESS: Final = Gauge(
 _ERRORS: Final = Counter("lake_tailer_errors", "Errors that ended an attempt to deliver.")
 _RETRIES: Final = Counter("lake_tailer_retries", "Attempts to deliver that followed an error.")
 METRICS: Final = (_UP, _SUCCESS, _ERRORS, _RETRIES)
-
-
-class PipelineState(StrEnum):
-    """The state of a pipeline; see the module."""
-
-    STARTING = "starting"
-    WAITING = "waiting"
-    SNAPSHOT = "snapshot"
-    CATCHING_UP = "catching_up"
-    STREAMING = "streaming"
-    IDLE = "idle"
-    RETRYING = "retrying"
-    PAUSED = "paused"
-    STOPPED = "stopped"
-
-    @property
-    def delivers(self) -> bool:
-        """Return whether the pipeline works normally."""
-        return self in (self.SNAPSHOT, self.CATCHING_UP, self.STREAMING, self.IDLE)
-
-    @property
-    def works(self) -> bool:
-        """Return whether the pipeline delivers, or waits for its table."""
-        return self.delivers or self is self.WAITING
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +103,16 @@ _BEFORE_VERSIONS: Final = {
 
 class _Hold(Enum):
     RUNNING = "running"
+    STANDBY = "standby"
     PAUSED = "paused"
     STOPPED = "stopped"
+
+
+_HELD: Final = {
+    _Hold.STANDBY: PipelineState.STANDBY,
+    _Hold.PAUSED: PipelineState.PAUSED,
+    _Hold.STOPPED: PipelineState.STOPPED,
+}
 
 
 class PipelineStatus:
@@ -167,11 +138,12 @@ class PipelineStatus:
         self.transactions = self.transaction_bytes = 0
         self.gaps = 0  # losses of changes that were reported to the sink
         self.transaction_seconds = 0.0
-        self.backlog: Final = Backlog()
+        self.backlog = Backlog()
         self.backfills: Final = Backfills()
         self.fault: Fault | None = None  # the last one, which may be over
         self.retry_at_s: float | None = None
         self.order: OnDataLoss | None = None  # of an operator, not obeyed yet
+        self.active: Active | None = None  # where several instances run it
         self.on_order: Callable[[], object] = bool  # ends the wait for a version
         self._clock = clock
         self._hold, self._work, self._why, self._lacks = _Hold.RUNNING, _Work.NOTHING, "", ""
@@ -187,8 +159,8 @@ class PipelineStatus:
     def state(self) -> PipelineState:
         """The state at this moment."""
         now_s = self._clock()
-        if self._hold is not _Hold.RUNNING:
-            return PipelineState.PAUSED if self._hold is _Hold.PAUSED else PipelineState.STOPPED
+        if self._hold is not _Hold.RUNNING and not (self._hold is _Hold.STANDBY and self._failing):
+            return _HELD[self._hold]
         if self._failing:
             return PipelineState.RETRYING
         if self._work is not _Work.VERSIONS:
@@ -216,6 +188,9 @@ class PipelineStatus:
         """The reason of the state; empty where it needs none."""
         if self._failing and self.fault is not None and self._hold is not _Hold.PAUSED:
             return f"{self.fault.name}: {self.fault.text}"
+        if self._hold is _Hold.STANDBY and not self._failing:
+            active = self.active
+            return "no instance is active yet" if active is None else f"{active.instance} is active"
         if self.state is PipelineState.WAITING and not self._why:
             return self._lacks or f"there is no table at {self.table} yet"
         return self._why
@@ -283,6 +258,21 @@ class PipelineStatus:
         self._failing = self._waits = self._was_level = False
         _UP.set(self.name, 1)
         self._note_change(before)
+
+    def note_standby(self) -> None:
+        """Note that the pipeline waits until no other instance is active."""
+        before = self.state
+        if self._hold is not _Hold.STANDBY:
+            self.backlog = Backlog()  # the other instance knows it
+        self._hold, self._failing = _Hold.STANDBY, False
+        self._note_change(before)
+
+    def note_active(self, instance: str | None, *, is_here: bool) -> None:
+        """Note a new heartbeat of the active instance, which `is_here` or elsewhere. None: nobody is active."""
+        before, now_s = self.active, self._clock()
+        is_same = before is not None and (before.instance, before.is_here) == (instance, is_here)
+        since_s = before.since_s if before is not None and is_same else now_s
+        self.active = None if instance is None else Active(instance, is_here, since_s, now_s)
 
     def note_missing_table(self, lacks: str = "") -> None:
         """Note that the pipeline waits for its table. `lacks`: why it is not whole yet; empty: there is none."""

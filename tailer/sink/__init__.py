@@ -30,6 +30,7 @@ from tailer.sink.app_id import (
     table_of,
 )
 from tailer.sink.append import Append, Appendable
+from tailer.sink.heartbeats import Heartbeat, Heartbeats, decode_heartbeat, encode_heartbeat
 from tailer.sink.merge import MERGED_INSERTED, MERGED_VERSION, KeyFault, Merge, Mergeable
 from tailer.sink.ports import (
     AtLeastOnceSink,
@@ -53,6 +54,8 @@ __all__ = [
     "Appendable",
     "AtLeastOnceSink",
     "Demands",
+    "Heartbeat",
+    "Heartbeats",
     "KeyFault",
     "Merge",
     "Mergeable",
@@ -68,6 +71,8 @@ __all__ = [
     "app_id_of",
     "backfill_name",
     "backfilled_app_id",
+    "decode_heartbeat",
+    "encode_heartbeat",
     "is_layout",
     "pipeline_of",
     "shard_name",

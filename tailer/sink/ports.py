@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tailer.events import ChangeBatch, ControlEvent
 from tailer.plan import Position
+from tailer.sink.heartbeats import Heartbeats
 from tailer.stores.stores import Stores
 
 __all__ = [
@@ -244,6 +245,14 @@ class Sink(ABC):
         """Read what `pipeline` has delivered, as one state, while it may go on; None: that cannot be compared.
 
         Entering raises `SinkUnavailable`, and `SinkRejected` if there is no version yet.
+        """
+        return None
+
+    def open_heartbeats(self, pipeline: str, timeout_s: float) -> Heartbeats | None:
+        """Open the place for the heartbeats of `pipeline`, with connections of its own; no I/O. None: there is none.
+
+        Calls end after about `timeout_s` seconds where the destination is silent. Heartbeats take the destination's
+        own means, cost little, and leave no trace in what readers read.
         """
         return None
 

@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 import pyarrow as pa
 
 from tailer.events import ChangeBatch, ControlEvent
+from tailer.sink.heartbeats import Heartbeats
 from tailer.sink.ports import Demands, MirrorRows, Progress, Sink, SinkTransaction
 
 __all__ = ["SinkWrapper", "TransactionWrapper"]
@@ -74,6 +75,10 @@ class SinkWrapper(Sink):
     def open_mirror(self, pipeline: str) -> AbstractAsyncContextManager[MirrorRows] | None:
         """See `Sink.open_mirror`."""
         return self._sink.open_mirror(pipeline)
+
+    def open_heartbeats(self, pipeline: str, timeout_s: float) -> Heartbeats | None:
+        """See `Sink.open_heartbeats`."""
+        return self._sink.open_heartbeats(pipeline, timeout_s)
 
     async def aclose(self) -> None:
         """See `Sink.aclose`."""

@@ -11,10 +11,12 @@ from deltalake.exceptions import DeltaError, DeltaProtocolError, SchemaMismatchE
 
 from tailer.errors import SinkError, SinkRejected, SinkUnavailable
 from tailer.formats.delta.folders import holds_table
+from tailer.sink import Heartbeats
 from tailer.stores.folders import CHOOSE_ANOTHER, creation_obstacle
 from tailer.stores.stores import Stores
 from tailer_sinks.delta.in_store import StoreTarget, app_ids
 from tailer_sinks.delta.target import first_line, folder_refusal, is_permanent
+from tailer_sinks.heartbeats import FileHeartbeats, heartbeat_name
 
 __all__ = ["NOTE", "Login", "TargetFolder"]
 
@@ -39,6 +41,17 @@ class TargetFolder:
     def use_stores(self, stores: Stores) -> None:
         """Take the stores that the folder may be in; no I/O. Raises `ConfigError`."""
         self._store = StoreTarget(self._name, self._path, stores) if "://" in self._path else None
+
+    def open_heartbeats(self, pipeline: str) -> Heartbeats:
+        """Open the place for the heartbeats of a pipeline, beside the log; no I/O.
+
+        Commits without rows would do, too, and would be 14,400 versions a day that every reader lists.
+        """
+        if self._store is None:
+            self.use_stores(Stores())
+        if self._store is not None:
+            return self._store.open_heartbeats(pipeline)
+        return FileHeartbeats(self._name, Path(self._path) / heartbeat_name(pipeline))
 
     def login(self) -> Login:
         """Return keys that are valid now."""

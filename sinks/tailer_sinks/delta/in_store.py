@@ -14,8 +14,10 @@ from anyio import CancelScope, from_thread
 
 from tailer.errors import ObjectNotFound, SinkUnavailable
 from tailer.formats.delta.folders import table_in_stores
+from tailer.sink import Heartbeats
 from tailer.stores.port import OpenObject
 from tailer.stores.stores import Stores
+from tailer_sinks.heartbeats import StoreHeartbeats, heartbeat_name
 from tailer_sinks.stores import store_errors
 
 __all__ = ["StoreTarget", "app_ids"]
@@ -60,6 +62,10 @@ class StoreTarget:
         """Return the current settings for delta-rs, with keys in them."""
         with store_errors(self._sink):
             return self._stores.delta_rs_settings(self._location)
+
+    def open_heartbeats(self, pipeline: str) -> Heartbeats:
+        """Open the place for the heartbeats of a pipeline; no I/O."""
+        return StoreHeartbeats(self._sink, self._store, heartbeat_name(pipeline))
 
     def holds_table(self) -> bool:
         """Return whether the folder has a log."""

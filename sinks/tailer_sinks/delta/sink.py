@@ -42,7 +42,7 @@ from anyio import to_thread
 from tailer.errors import SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, ControlEvent, Gap, joined_rows
 from tailer.plan import Position
-from tailer.sink import Append, Appendable, Progress, SinkTransaction
+from tailer.sink import Append, Appendable, Heartbeats, Progress, SinkTransaction
 from tailer.stores.stores import Stores
 from tailer_sinks.delta.appending import append_to, took_place
 from tailer_sinks.delta.mirror.sink import DeltaMirror
@@ -129,6 +129,10 @@ class DeltaSink(Appendable):
             yield _DeltaTransaction(self._table, anchor, schema, spool, self._expected)
         finally:
             spool.close()
+
+    def open_heartbeats(self, pipeline: str, timeout_s: float) -> Heartbeats:
+        """See `Sink.open_heartbeats`."""
+        return self._table.folder.open_heartbeats(pipeline)
 
     async def appending(self, app_id: str, schemas: Sequence[pa.Schema]) -> Append:
         """See `tailer.sink.Appendable.appending`. A missing table is created."""

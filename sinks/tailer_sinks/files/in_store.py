@@ -49,9 +49,11 @@ from tailer.errors import (
 )
 from tailer.formats.delta.folders import table_in_stores
 from tailer.plan import Position
+from tailer.sink import Heartbeats
 from tailer.stores.uploads import UploadStore
 from tailer_sinks.files.formats import Draft, HiddenFile
 from tailer_sinks.files.names import PLACE, after_place, beginning, directory_name
+from tailer_sinks.heartbeats import StoreHeartbeats, heartbeat_name, is_heartbeat
 from tailer_sinks.stores import store_errors
 
 __all__ = ["StoreFolders"]
@@ -91,6 +93,10 @@ class StoreFolders:
         with store_errors(self._sink):
             return await _has_streams(self._store, directory_name(pipeline))
 
+    def open_heartbeats(self, pipeline: str) -> Heartbeats:
+        """Open the place for the heartbeats of a pipeline, beside the folders of pipelines; no I/O."""
+        return StoreHeartbeats(self._sink, self._store, heartbeat_name(pipeline))
+
     @property
     def writer(self) -> str:
         """The id of this instance."""
@@ -109,7 +115,8 @@ class StoreFolders:
             names = () if adopt else await self._store.names_below("")
             if any(map(_IN_STREAM.fullmatch, names)):
                 return
-            visible = (name for name in names if not name.rpartition("/")[2].startswith("."))
+            others = (name for name in names if not is_heartbeat(name))
+            visible = (name for name in others if not name.rpartition("/")[2].startswith("."))
             if foreign := next((name for name in visible if not name.endswith("/")), None):
                 reason = f"{root} is not empty (it holds {foreign}), and has no stream of lake-tailer"
                 remedy = "Choose another path; or set adopt = true to put streams beside the other files."

@@ -25,7 +25,7 @@ from anyio import CancelScope, to_thread
 from tailer.errors import ConfigError, SinkFenced, SinkRejected
 from tailer.events import ChangeBatch, ControlEvent, Gap, joined_rows
 from tailer.plan import Position
-from tailer.sink import Progress, Sink, SinkTransaction
+from tailer.sink import Heartbeats, Progress, Sink, SinkTransaction
 from tailer.stores.location import is_local, parse_location
 from tailer.stores.stores import Stores
 from tailer_sinks import read_options
@@ -159,6 +159,11 @@ class FilesSink(Sink):
         finally:
             with CancelScope(shield=True):
                 await to_thread.run_sync(draft.remove)
+
+    def open_heartbeats(self, pipeline: str, timeout_s: float) -> Heartbeats | None:
+        """See `Sink.open_heartbeats`. None for a folder of this machine, which a frozen instance keeps locked."""
+        folders = self._folders()
+        return folders.open_heartbeats(pipeline) if isinstance(folders, StoreFolders) else None
 
     async def aclose(self) -> None:
         """Release the directories."""

@@ -31,6 +31,7 @@ __all__ = ["Link", "producer_factory"]
 
 KNOWN_S: Final = 5.0
 _VISIBLE_S: Final = 5.0
+_HEARTBEATS: Final = "lake-tailer-heartbeat-"  # and the pipeline: a group of consumers, without a member
 
 
 class Link:
@@ -193,6 +194,23 @@ class Link:
         columns = (pa.array([value], BYTES) for value in (app_id.encode(), encode(entry)))
         keys, values = columns
         producer.send(self.options.progress_topic, Messages(keys, values, pa.array([0], pa.int64())), partition=0)
+
+    def note_heartbeat(self, pipeline: str, text: str) -> None:
+        """Replace the heartbeat of a pipeline. Raises `SinkError`."""
+        group, topic = f"{_HEARTBEATS}{pipeline}", self.options.progress_topic
+        with self._lock:
+            is_noted = self._connected().note(group, topic, text)
+        if not is_noted:
+            self.check_topics()
+            with self._lock:
+                is_noted = self._connected().note(group, topic, text)
+        if not is_noted:
+            raise SinkUnavailable(self.name, f"the topic {topic} is gone, or is not known yet")
+
+    def heartbeat(self, pipeline: str) -> str | None:
+        """Return the heartbeat of a pipeline that was noted last; None: none. Raises `SinkError`."""
+        with self._lock:
+            return self._connected().noted(f"{_HEARTBEATS}{pipeline}", self.options.progress_topic)
 
     def close(self) -> None:
         """Close the connection."""

@@ -9,7 +9,17 @@ import pyarrow as pa
 from anyio import CancelScope, to_thread
 
 from tailer.errors import SinkError, SinkRejected
-from tailer.sink import Demands, Progress, Sink, pipeline_of
+from tailer.sink import (
+    Demands,
+    Heartbeat,
+    Heartbeats,
+    Progress,
+    Sink,
+    decode_heartbeat,
+    encode_heartbeat,
+    pipeline_of,
+)
+from tailer_sinks.heartbeats import BlockingHeartbeats
 from tailer_sinks.kafka.first_start import check_first_start
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.options import Options, read
@@ -116,6 +126,10 @@ class KafkaSink(Sink):
             self._last_beat_s, rest_s = now_s, self._options.heartbeat_s
         return min(rest_s, OWNER_S)
 
+    def open_heartbeats(self, pipeline: str, timeout_s: float) -> Heartbeats:
+        """See `Sink.open_heartbeats`."""
+        return _GroupHeartbeats(Link(self.name, self._options), pipeline)
+
     async def aclose(self) -> None:
         """Close producers and connections."""
         with CancelScope(shield=True):
@@ -137,4 +151,27 @@ class KafkaSink(Sink):
     def _close(self) -> None:
         for stream in self._streams.values():
             stream.discard()
+        self._link.close()
+
+
+class _GroupHeartbeats(BlockingHeartbeats):
+    """Heartbeats with the offset of a group of consumers: brokers keep one value, and answer from their memory.
+
+    Records of a topic would be thousands a day, to be read before the last one.
+    """
+
+    def __init__(self, link: Link, pipeline: str) -> None:
+        super().__init__()
+        self._link = link
+        self._pipeline = pipeline
+
+    def read_now(self) -> Heartbeat | None:
+        text = self._link.heartbeat(self._pipeline)
+        place = f"the offset of the group for heartbeats of {self._pipeline}"
+        return None if text is None else decode_heartbeat(self._link.name, place, text)
+
+    def write_now(self, heartbeat: Heartbeat) -> None:
+        self._link.note_heartbeat(self._pipeline, encode_heartbeat(heartbeat))
+
+    def close_now(self) -> None:
         self._link.close()

@@ -10,10 +10,12 @@ from anyio import CancelScope, to_thread
 
 from tailer.errors import SinkRejected
 from tailer.events import ChangeBatch, ControlEvent
-from tailer.sink import Demands, MirrorRows, Progress, Sink, SinkTransaction
+from tailer.sink import Demands, Heartbeats, MirrorRows, Progress, Sink, SinkTransaction
+from tailer_sinks.heartbeats import FileHeartbeats, heartbeat_name
 from tailer_sinks.sql.append import ChangeLog
 from tailer_sinks.sql.databases.dialect import Dialect
 from tailer_sinks.sql.databases.sqlite import Sqlite
+from tailer_sinks.sql.heartbeats import TableHeartbeats
 from tailer_sinks.sql.mirror import Mirror
 from tailer_sinks.sql.options import DUCKDB, Options, file_of, password_of, read
 from tailer_sinks.sql.stream import Stream
@@ -101,6 +103,13 @@ class SqlSink(Sink):
         finally:
             with CancelScope(shield=True):
                 await to_thread.run_sync(opened.__exit__, None, None, None)
+
+    def open_heartbeats(self, pipeline: str, timeout_s: float) -> Heartbeats:
+        """See `Sink.open_heartbeats`."""
+        path = file_of(self._options)
+        if path is not None:
+            return FileHeartbeats(self.name, path.with_name(f".{path.name}") / heartbeat_name(pipeline))
+        return TableHeartbeats(self.name, self._dialect(), pipeline, timeout_s)
 
     async def aclose(self) -> None:
         """Close the connections."""

@@ -35,7 +35,16 @@ __all__ = ["Difference", "Fleet", "difference", "fixed_changes"]
 _log = logging.getLogger(__name__)
 
 # Of the whole process: they take effect when it starts.
-_FIXED: Final = ("state_table", "metrics", "control", "hung_s", "read_ahead_bytes", "engine", "spark")
+_FIXED: Final = (
+    "state_table",
+    "metrics",
+    "control",
+    "hung_s",
+    "standby_after_s",
+    "read_ahead_bytes",
+    "engine",
+    "spark",
+)
 _METRICS: Final = (*status.METRICS, *report.METRICS)
 _SHOWN: Final = 10
 _KEYS: Final = {

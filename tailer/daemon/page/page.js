@@ -2,7 +2,7 @@
 // Texts of tables and errors only ever become text nodes.
 
 const POLL_MS = 2000, HISTORY_MS = 15000, RATE_POINTS = 6;
-const STATES = ["stopped", "retrying", "paused", "waiting", "starting", "catching_up", "snapshot", "streaming", "idle"];
+const STATES = ["stopped", "retrying", "paused", "waiting", "standby", "starting", "catching_up", "snapshot", "streaming", "idle"];
 const DESCENDING = { lag: true, rate: true, progress: true };
 const $ = (id) => document.getElementById(id);
 

@@ -17,7 +17,17 @@ from tailer.events import (
     joined_rows,
 )
 from tailer.plan import END, SNAPSHOT_TASKS, Position
-from tailer.sink import Append, Demands, Merge, Mergeable, MirrorRows, Progress, SinkTransaction, pipeline_of
+from tailer.sink import (
+    Append,
+    Demands,
+    Heartbeats,
+    Merge,
+    Mergeable,
+    MirrorRows,
+    Progress,
+    SinkTransaction,
+    pipeline_of,
+)
 from tailer.stores.stores import Stores
 from tailer_sinks.delta.appending import took_place
 from tailer_sinks.delta.mirror.changes import DELETE, UPDATE, Changes, Contradiction
@@ -143,6 +153,10 @@ class DeltaMirror(Mergeable):
             yield rows
         finally:
             rows.close()
+
+    def open_heartbeats(self, pipeline: str, timeout_s: float) -> Heartbeats:
+        """See `Sink.open_heartbeats`."""
+        return self._table.folder.open_heartbeats(pipeline)
 
     async def aclose(self) -> None:
         """Do nothing: no resources are held between transactions."""

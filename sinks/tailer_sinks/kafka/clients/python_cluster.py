@@ -21,6 +21,7 @@ from kafka.errors import (
     for_code,
 )
 from kafka.protocol.consumer import IsolationLevel, OffsetSpec
+from kafka.structs import OffsetAndMetadata
 
 from tailer.errors import SinkError, SinkRejected, SinkUnavailable
 from tailer_sinks.kafka.clients.answers import UNKNOWN_TOPIC, error_of
@@ -215,6 +216,25 @@ class Cluster:
                 for record in transactions.take(batch):
                     if record.value is not None:
                         take(record.value)
+
+    def note(self, group: str, topic: str, text: str) -> bool:
+        """Keep a text with the offset that a group of consumers has in partition 0 of a topic.
+
+        Brokers keep the last one. Returns False if they do not know the topic.
+        """
+        partition = TopicPartition(topic, 0)
+        with self._connected(topic) as admin:
+            found = admin.alter_group_offsets(group, {partition: OffsetAndMetadata(0, text, None)})[partition]
+            if found.errno not in {0, UNKNOWN_TOPIC}:
+                raise error_of(self._name, found.errno, f"{found.__name__}, for the group {group}", topic)
+            return bool(found.errno == 0)
+
+    def noted(self, group: str, topic: str) -> str | None:
+        """Return the text that `note` kept last; None: none."""
+        partition = TopicPartition(topic, 0)
+        with self._connected(topic) as admin:
+            found = admin.list_group_offsets({group: [partition]})[group].get(partition)
+            return found.metadata or None if found is not None else None
 
     def close(self) -> None:
         """Close the connection. Never raises."""

@@ -1,0 +1,135 @@
+"""Places for heartbeats: blocking ones, in threads of their own, and small files beside the target.
+
+Heartbeats must not wait for deliveries, which may hold all of anyio's worker threads for long. So each place has a
+limiter of its own. A call that is cancelled goes on in its thread; the next one waits for it.
+"""
+
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+from anyio import CapacityLimiter, to_thread
+
+from tailer.errors import ObjectNotFound, SinkUnavailable
+from tailer.sink import Heartbeat, decode_heartbeat, encode_heartbeat
+from tailer.stores.port import ObjectStore
+from tailer_sinks.stores import store_errors
+
+__all__ = ["BlockingHeartbeats", "FileHeartbeats", "StoreHeartbeats", "heartbeat_name", "is_heartbeat"]
+
+T = TypeVar("T")
+
+_FOLDER: Final = "_lake_tailer/heartbeats"
+
+
+def heartbeat_name(pipeline: str) -> str:
+    """Return the name of a pipeline's heartbeat below a target's folder.
+
+    Data files are in no folder that begins with `_` (PROTOCOL.md, "Data Files"), so readers and VACUUM pass it over.
+    """
+    return f"{_FOLDER}/{quote(pipeline, safe='')}.json"
+
+
+def is_heartbeat(name: str) -> bool:
+    """Return whether a name below a target's folder is one of `heartbeat_name`."""
+    return name.startswith(f"{_FOLDER}/")
+
+
+class BlockingHeartbeats(ABC):
+    """`Heartbeats` whose work blocks."""
+
+    def __init__(self) -> None:
+        self._limiter = CapacityLimiter(1)
+        self._lock = threading.Lock()
+
+    async def read(self) -> Heartbeat | None:
+        """See `Heartbeats.read`."""
+        return await self._run(self.read_now)
+
+    async def write(self, heartbeat: Heartbeat) -> None:
+        """See `Heartbeats.write`."""
+        await self._run(lambda: self.write_now(heartbeat))
+
+    async def aclose(self) -> None:
+        """See `Heartbeats.aclose`."""
+        await self._run(self.close_now)
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        def alone() -> T:
+            with self._lock:
+                return work()
+
+        return await to_thread.run_sync(alone, limiter=self._limiter, abandon_on_cancel=True)
+
+    @abstractmethod
+    def read_now(self) -> Heartbeat | None:
+        """See `Heartbeats.read`."""
+
+    @abstractmethod
+    def write_now(self, heartbeat: Heartbeat) -> None:
+        """See `Heartbeats.write`."""
+
+    def close_now(self) -> None:  # noqa: B027 - a default
+        """See `Heartbeats.aclose`."""
+
+
+class FileHeartbeats(BlockingHeartbeats):
+    """Heartbeats in a file of this machine, replaced as a whole; `sink`: the sink's name in errors."""
+
+    def __init__(self, sink: str, path: Path) -> None:
+        super().__init__()
+        self._sink = sink
+        self._path = path
+
+    def read_now(self) -> Heartbeat | None:
+        """See `Heartbeats.read`."""
+        try:
+            data = self._path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise self._failure(error) from error
+        return decode_heartbeat(self._sink, str(self._path), data)
+
+    def write_now(self, heartbeat: Heartbeat) -> None:
+        """See `Heartbeats.write`. Not synced to the disk: after a crash of the machine nobody is active."""
+        written = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            written.write_text(encode_heartbeat(heartbeat))
+            written.replace(self._path)
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: OSError) -> SinkUnavailable:
+        return SinkUnavailable(self._sink, f"{self._path}: {error.strerror or error}")
+
+
+class StoreHeartbeats:
+    """Heartbeats in an object of a store; `sink`: the sink's name in errors."""
+
+    def __init__(self, sink: str, store: ObjectStore, name: str) -> None:
+        self._sink = sink
+        self._store = store
+        self._name = name
+
+    async def read(self) -> Heartbeat | None:
+        """See `Heartbeats.read`."""
+        place = f"{self._store.uri}/{self._name}"
+        with store_errors(self._sink):
+            try:
+                return await self._store.read(self._name, lambda found: decode_heartbeat(self._sink, place, found.data))
+            except ObjectNotFound:
+                return None
+
+    async def write(self, heartbeat: Heartbeat) -> None:
+        """See `Heartbeats.write`."""
+        with store_errors(self._sink):
+            await self._store.put(self._name, encode_heartbeat(heartbeat).encode())
+
+    async def aclose(self) -> None:
+        """Do nothing: the store's connections are shared."""

@@ -1,0 +1,61 @@
+"""The states of a pipeline, and who is active where several instances run it.
+
+=============  =======================================================================================
+state          meaning
+=============  =======================================================================================
+`starting`     asks the sink for its progress; nothing has been read yet
+`waiting`      there is no table at its location yet, or it is not whole; it begins when one is there
+`snapshot`     delivers all rows of one version
+`catching_up`  delivers a backlog
+`streaming`    is at the newest version, or less than `BEHIND_AFTER_S` behind it
+`idle`         is at the newest version, which is older than `IDLE_AFTER_S`
+`standby`      another instance is active; it takes over if that one is silent
+`retrying`     the last attempt failed; the next one follows by itself
+`paused`       an operator paused it
+`stopped`      has ended; `why` and `retry_at_s` say whether it begins again by itself
+=============  =======================================================================================
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["Active", "PipelineState"]
+
+
+class PipelineState(StrEnum):
+    """The state of a pipeline; see the module."""
+
+    STARTING = "starting"
+    WAITING = "waiting"
+    SNAPSHOT = "snapshot"
+    CATCHING_UP = "catching_up"
+    STREAMING = "streaming"
+    IDLE = "idle"
+    STANDBY = "standby"
+    RETRYING = "retrying"
+    PAUSED = "paused"
+    STOPPED = "stopped"
+
+    @property
+    def delivers(self) -> bool:
+        """Return whether the pipeline works normally."""
+        return self in (self.SNAPSHOT, self.CATCHING_UP, self.STREAMING, self.IDLE)
+
+    @property
+    def works(self) -> bool:
+        """Return whether the pipeline delivers, or waits for its table or for its turn."""
+        return self.delivers or self in (self.WAITING, self.STANDBY)
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    """The active instance of a pipeline, as this process knows it. Times in seconds since 1970, by its own clock.
+
+    `is_here`: whether it is this process. `since_s`: since when it is known to be active. `heartbeat_s`: when its last
+    heartbeat was sent or seen.
+    """
+
+    instance: str
+    is_here: bool
+    since_s: float
+    heartbeat_s: float
