@@ -41,13 +41,13 @@ _EVERYTHING: Final = IsolationLevel.READ_UNCOMMITTED
 class Daemon:
     """A process of `tailer run`, started as by a user; killed when left, if it still runs.
 
-    `program`: the command in place of `tailer`.
+    `program`: the command in place of `tailer`. `options`: of `run`.
     """
 
-    def __init__(self, config: Path, program: Sequence[str] = TAILER) -> None:
+    def __init__(self, config: Path, program: Sequence[str] = TAILER, options: Sequence[str] = ()) -> None:
         self._log = config.with_name(f"daemon-{unique_name('x')}.log")
         with self._log.open("wb") as said:
-            self.process = subprocess.Popen([*program, "run", config], stdout=said, stderr=said)
+            self.process = subprocess.Popen([*program, "run", *options, config], stdout=said, stderr=said)
 
     def __enter__(self) -> Self:
         return self

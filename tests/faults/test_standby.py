@@ -1,0 +1,100 @@
+"""Two processes with `--standby`: the active one is killed, frozen or cut off, and the other one goes on.
+
+Destinations in Kafka, PostgreSQL, SQLite and Delta are read without the sinks. A frozen instance comes back while its
+successor works, and one that was cut off gets its link back: it stands by, and nothing is missing, doubled, out of
+order, changed or lost. `standby_after_s` is the default, so the times are those that users see.
+"""
+
+import random
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support.daemon.every_sink import Backfills, DatabaseLog, DatabaseMirror, DeltaLog, DeltaMirror
+from tests.support.daemon.every_sink import Lane as Destination
+from tests.support.daemon.standbys import Standbys
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.history import History
+from tests.support.kafka.lanes import Lane, Lanes
+from tests.support.kafka.proxy import Proxy
+from tests.support.mirrors.databases import PostgresDatabase, SqliteDatabase
+from tests.support.servers.postgres import Postgres
+from tests.support.servers.tcp_link import TcpLink
+
+# The client library forgets a Unix socket that nobody serves.
+pytestmark = [
+    pytest.mark.timeout(0),
+    pytest.mark.filterwarnings(r"ignore:unclosed <socket.socket fd=\d+, family=1:ResourceWarning"),
+]
+
+LIMIT_S = 10.0  # of silence, until the standby delivers
+TAKEOVERS = 100
+
+
+class _Topic:
+    """A pipeline into Kafka as a destination."""
+
+    def __init__(self, lanes: Lanes, lane: Lane) -> None:
+        self._lanes, self._lane = lanes, lane
+        self.name = lane.name
+
+    def reached(self) -> int:
+        return self._lanes.reached(self._lane)
+
+
+def take_over(folder: Path, kafka: KafkaCluster, link: Proxy, postgres: Postgres, faults: Sequence[str]) -> None:
+    """Let faults happen one after the other, and print what came of them."""
+    history = History(folder / "table", seed=39, length=4 * len(faults) + 8, large=300, large_every=10)
+    database = PostgresDatabase(postgres)
+    port = database.options["url"].rpartition(":")[2].partition("/")[0]
+    others: list[Destination] = [
+        DatabaseMirror(database, "postgresql-mirror"),
+        DatabaseLog(SqliteDatabase(folder / "sqlite.log"), "sqlite-log"),
+        DeltaLog(folder / "delta", "delta-log"),
+        DeltaMirror(folder / "delta-mirror", "delta-mirror"),
+    ]
+    texts = "".join(
+        f'[pipelines.{each.name}]\ntable = "{history.path}"\npoll_interval_s = 0.05\n'
+        f"[pipelines.{each.name}.sink]\n{each.sink}"
+        for each in others
+    )
+    lane = Lane("confluent-kafka")
+    with TcpLink(int(port)) as database_link, Lanes(folder, history, kafka.bootstrap_servers, [lane]) as lanes:
+        with Standbys(
+            folder,
+            history,
+            lanes.config.read_text() + texts,
+            [_Topic(lanes, lane), *others],
+            {kafka.bootstrap_servers: link.address, f":{port}/": f":{database_link.port}/"},
+            [link, database_link],
+            frozenset({lane.name, "postgresql-mirror"}),
+        ) as pair:
+            pair.start()
+            for fault in faults:
+                pair.strike(fault)
+        lanes.check()
+        for each in others:
+            found = each.faults(history, Backfills([], ended=False))
+            assert each.reached() == history.published - 1
+            assert not any(found.figures.values()), f"{each.name}: {found}"
+            print(f"{each.name}: {found.figures}")
+    for name, seconds in pair.seconds.items():
+        p50, p99 = statistics.median(seconds), sorted(seconds)[min(int(0.99 * len(seconds)), len(seconds) - 1)]
+        print(f"{name}: {len(seconds)} takeovers; to the first delivery p50 {p50:.1f} s, p99 {p99:.1f} s")
+    everything = sorted(each for seconds in pair.seconds.values() for each in seconds)
+    p50, p99 = statistics.median(everything), everything[int(0.99 * len(everything))]
+    print(f"{pair.takeovers} takeovers, {len(everything)} of pipelines: p50 {p50:.1f} s, p99 {p99:.1f} s")
+    assert p50 < LIMIT_S, pair.seconds
+
+
+def test_killed_frozen_and_cut_off(tmp_path: Path, kafka: KafkaCluster, kafka_link: Proxy, postgres: Postgres) -> None:
+    take_over(tmp_path, kafka, kafka_link, postgres, ["cut", "freeze", "kill"])
+
+
+@pytest.mark.nightly
+def test_a_hundred_takeovers(tmp_path: Path, kafka: KafkaCluster, kafka_link: Proxy, postgres: Postgres) -> None:
+    faults = [each for _ in range(TAKEOVERS // 4) for each in ("cut", "freeze", "kill", "freeze")]
+    random.Random(39).shuffle(faults)
+    take_over(tmp_path, kafka, kafka_link, postgres, faults)
