@@ -77,6 +77,7 @@ def take_over(folder: Path, kafka: KafkaCluster, link: Proxy, postgres: Postgres
         lanes.check()
         for each in others:
             found = each.faults(history, Backfills([], ended=False))
+            found.lost = pair.lost[each.name]
             assert each.reached() == history.published - 1
             assert not any(found.figures.values()), f"{each.name}: {found}"
             print(f"{each.name}: {found.figures}")

@@ -2,6 +2,7 @@
 
 Each pipeline has a destination that is read without the sinks. The first instance reaches servers through links that
 can be cut. Of each fault, `seconds` has the time from it to the first delivery of each pipeline that was active there.
+`lost` has the versions by which the progress of a pipeline was ever seen to go back.
 """
 
 import time
@@ -63,6 +64,8 @@ class Standbys:
         self.destinations = destinations
         self.seconds: dict[str, list[float]] = defaultdict(list)
         self.takeovers = 0
+        self.lost: dict[str, list[int]] = {each.name: [] for each in destinations}
+        self._seen = {each.name: -1 for each in destinations}
         self._links = links
         self._cuttable = cuttable
         self._configs = [folder / "first" / "tailer.toml", folder / "second" / "tailer.toml"]
@@ -117,7 +120,13 @@ class Standbys:
 
     def is_level(self) -> bool:
         """Return whether everything that is published was delivered."""
-        return all(each.reached() == self.history.published - 1 for each in self.destinations)
+        return all(self._reached(each) == self.history.published - 1 for each in self.destinations)
+
+    def _reached(self, destination: Destination) -> int:
+        name, version = destination.name, destination.reached()
+        self.lost[name] += range(version, self._seen[name])
+        self._seen[name] = version
+        return version
 
     def strike(self, fault: str) -> None:
         """Let a fault happen to the instance that is active, and measure when the other one has delivered."""
@@ -154,7 +163,7 @@ class Standbys:
 
         def deliver() -> bool:
             for name, each in list(waited.items()):
-                if each.reached() > before:
+                if self._reached(each) > before:
                     self.seconds[name].append(time.monotonic() - began_s)
                     del waited[name]
             return not waited

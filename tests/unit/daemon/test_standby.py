@@ -155,7 +155,7 @@ def test_a_killed_one_is_replaced_in_time(seed: int) -> None:
 
 
 def test_one_that_is_stopped_is_replaced_at_once() -> None:
-    async def check(place: Place, first: Instance, second: Instance) -> None:
+    async def check(place: Place, first: Instance, _second: Instance) -> None:
         first.run.stop()
         assert await place.settle(SILENCE_S / 2) == {"b"}
 
@@ -198,7 +198,7 @@ def test_a_slow_one_stays_active() -> None:
 
 @pytest.mark.parametrize("seed", range(50))
 def test_of_two_that_start_at_once_one_is_active(seed: int) -> None:
-    async def check(place: Place, first: Instance, second: Instance) -> None:
+    async def check(place: Place, _first: Instance, _second: Instance) -> None:
         for _ in range(20):
             assert len(await place.settle(SILENCE_S)) == 1
 
@@ -206,7 +206,7 @@ def test_of_two_that_start_at_once_one_is_active(seed: int) -> None:
 
 
 def test_one_that_is_cut_off_stands_by_when_it_is_back() -> None:
-    async def check(place: Place, first: Instance, second: Instance) -> None:
+    async def check(place: Place, first: Instance, _second: Instance) -> None:
         first.is_cut = True
         assert await place.settle(2.5 * SILENCE_S) == {"b"}
         assert first.status.state is PipelineState.RETRYING
@@ -218,7 +218,7 @@ def test_one_that_is_cut_off_stands_by_when_it_is_back() -> None:
 
 
 def test_a_destination_that_is_away_moves_nothing() -> None:
-    async def check(place: Place, first: Instance, second: Instance) -> None:
+    async def check(place: Place, _first: Instance, _second: Instance) -> None:
         for down_s in (SILENCE_S / 2, SILENCE_S, 10 * SILENCE_S):
             place.is_down = True
             await place.settle(down_s)
@@ -230,7 +230,7 @@ def test_a_destination_that_is_away_moves_nothing() -> None:
 
 
 def test_a_fenced_one_stands_by() -> None:
-    async def check(place: Place, first: Instance, second: Instance) -> None:
+    async def check(place: Place, first: Instance, _second: Instance) -> None:
         place.last = Heartbeat("c", 100)  # a third one, which is gone soon
         first.error = SinkFenced("sink", "c has committed")
         assert await place.settle(SILENCE_S / 2) == set()
@@ -241,7 +241,7 @@ def test_a_fenced_one_stands_by() -> None:
 
 
 def test_one_that_was_frozen_loses_to_its_successor() -> None:
-    async def check(place: Place, first: Instance, second: Instance) -> None:
+    async def check(place: Place, first: Instance, _second: Instance) -> None:
         # What it sent last arrives after its successor has begun.
         late = place.last
         first.kill()
@@ -291,7 +291,7 @@ def cases() -> Iterator[Seen]:
     yield Seen(replace(HERE, instance="there", released=True), may_resume=False, is_due=True)
 
 
-@pytest.mark.parametrize("case", cases(), ids=str)
+@pytest.mark.parametrize("case", list(cases()), ids=str)
 def test_at_once(case: Seen) -> None:
     watch = Watch("here", SILENCE_S)
     watch.begin(may_resume=case.may_resume)
@@ -304,7 +304,8 @@ async def test_a_sink_without_heartbeats_is_refused_by_name(tmp_path: Path, kind
     sink = f'kind = "{kind}"' + (f'\npath = "{tmp_path}/out"' if kind == "files" else "")
     config = tmp_path / "tailer.toml"
     config.write_text(
-        f'state_table = "state"\ncontrol = ""\n[pipelines.orders]\ntable = "{tmp_path}/t"\n[pipelines.orders.sink]\n{sink}'
+        f'state_table = "state"\ncontrol = ""\n[pipelines.orders]\ntable = "{tmp_path}/t"\n'
+        f"[pipelines.orders.sink]\n{sink}"
     )
     with pytest.raises(ConfigError, match=f'orders.*"{kind}" has no place for heartbeats') as caught:
         await serve(load(config), standby=True)
