@@ -62,6 +62,7 @@ class Broker:
     topics: dict[str, TopicState] = field(default_factory=dict)
     logs: dict[str, list[_Entry]] = field(default_factory=dict)
     owners: dict[str, _Owner] = field(default_factory=dict)
+    notes: dict[tuple[str, str], str] = field(default_factory=dict)  # with the offset of a group in a topic
 
     def create(self, topic: str, configs: Mapping[str, str]) -> None:
         """Create a topic unless it exists."""
@@ -201,6 +202,20 @@ class SimulatedCluster:
 
     def scan(self, topic: str, take: Callable[[bytes], None]) -> None:
         """See `Cluster.scan`; there is no end topic here."""
+
+    def note(self, group: str, topic: str, text: str) -> bool:
+        """See `Cluster.note`."""
+
+        def keep() -> bool:
+            if topic in self._broker.topics:
+                self._broker.notes[group, topic] = text
+            return topic in self._broker.topics
+
+        return self._ask(f"note {text}", keep)
+
+    def noted(self, group: str, topic: str) -> str | None:
+        """See `Cluster.noted`."""
+        return self._ask(f"look at {group}", lambda: self._broker.notes.get((group, topic)))
 
     def close(self) -> None:
         """See `Cluster.close`."""

@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar, copy_context
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import cache
 from heapq import heappop
@@ -59,11 +59,15 @@ class Stuck(Exception):
 
 @dataclass(eq=False)
 class Process:
-    """A process that runs the daemon. `skew_s`: how far its wall clock is off."""
+    """A process that runs the daemon.
+
+    `skew_s`: how far its wall clock is off. `frozen_s`: until when it stands still.
+    """
 
     name: str
     dead: bool = False
     skew_s: float = 0.0
+    frozen_s: float = 0.0
     in_flight: dict[Any, None] = field(default_factory=dict)
 
 
@@ -120,7 +124,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if len(ready) > 1:
             ready.rotate(-self._chance.randrange(len(ready)))
         handle = ready.popleft()
-        if not handle._cancelled:
+        process = handle._context.get(PROCESS)
+        if process is not None and process.frozen_s > self.now_s and not process.dead:
+            self.call_at(process.frozen_s, lambda: handle._cancelled or handle._run(), context=Context())
+        elif not handle._cancelled:
             handle._run()
 
 

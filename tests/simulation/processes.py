@@ -18,17 +18,19 @@ from tailer.daemon import serve
 from tailer.daemon.engines import Engines
 from tailer.daemon.fleet.orders import check_backfill
 from tailer.daemon.runs import Lifecycle
+from tailer.daemon.standby import standing_by
 from tailer.engine.local import LocalEngine
 from tailer.errors import SinkUnavailable
 from tailer.events import ChangeBatch, ControlEvent, Gap
 from tailer.pipeline.limits import Limits
-from tailer.pipeline.status import PipelineStatus
+from tailer.pipeline.status import PipelineState, PipelineStatus
 from tailer.plan import SNAPSHOT_TASKS, Position
 from tailer.sink import AtLeastOnceSink, Sink, SinkTransaction, SinkWrapper, TransactionWrapper
 from tailer.stores.shared import SharedLogs
 from tests.simulation.network import Fault, Network, NoAnswer
 from tests.simulation.oracle import Announced, Change, Judge, Transaction, Violation
 from tests.simulation.physics import Process
+from tests.simulation.scenario import Scenario
 from tests.simulation.table import row_of
 
 __all__ = ["LAKE", "PIPELINE", "Daemon", "Endpoint", "LinesSink", "Status", "WatchedSink"]
@@ -41,6 +43,7 @@ _PATH: Final = Path("/simulated/tailer.toml")
 class Surroundings(Protocol):
     """The part of the world that a process uses."""
 
+    scenario: Scenario
     network: Network
     judge: Judge
     kept_order: Any
@@ -138,6 +141,12 @@ class Daemon:
         self.ended = False
         self.again = False
 
+    @property
+    def delivers(self) -> bool:
+        """Return whether it is at work, and does not stand by."""
+        state = None if self.lifecycle is None else self.lifecycle.status.state
+        return state is not None and (state.delivers or state in (PipelineState.STARTING, PipelineState.RETRYING))
+
     async def run(self) -> None:
         """Run until it is ended."""
         world = self.world
@@ -151,7 +160,10 @@ class Daemon:
             status = Status(PIPELINE)
             status.world = world
             status.backfills.restore(world.kept_order, world.keep_order)
-            make = partial(serve._Run, settings, engines, SharedLogs(), opened, pipeline, status, False)
+            run: Any = partial(serve._Run, settings, engines, SharedLogs(), opened)
+            if world.scenario.standby:
+                run = standing_by(run, self.process.name, settings.standby_after_s)
+            make = partial(run, pipeline, status, False)
             check = partial(check_backfill, pipeline, status)
             self.lifecycle = Lifecycle(status, make, revives=True, check_backfill=check)
             await self.lifecycle.run(lambda _: None)

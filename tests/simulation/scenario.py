@@ -30,7 +30,10 @@ class Element:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A run. `settings`: options of the pipeline. `rates`: of faults of requests, until `calm_s`."""
+    """A run. `settings`: options of the pipeline. `rates`: of faults of requests, until `calm_s`.
+
+    `standby`: every process stands by while another one delivers, and there are two from the beginning.
+    """
 
     seed: int
     sink: str
@@ -41,6 +44,7 @@ class Scenario:
     elements: tuple[Element, ...]
     rates: dict[Fault, float]
     calm_s: float
+    standby: bool = False
     left_out: tuple[str, ...] = field(default=())
 
     @property
@@ -80,7 +84,12 @@ class Scenario:
         start = chance.choice(("earliest", "earliest", "snapshot", "latest"))
         feed = chance.random() < 0.5
         page = chance.choice((1000, 1000, 3))
-        return cls(seed, chosen, start, settings, feed, page, tuple(elements), rates, calm)
+        # Drawn apart, so that the rest of a seed's run is the same without it.
+        second = random.Random(f"standby {seed}")
+        standby = chosen != "lines" and second.random() < 0.4
+        if standby and not is_fair:
+            elements += _silences(second, calm, commits)
+        return cls(seed, chosen, start, settings, feed, page, tuple(elements), rates, calm, standby)
 
 
 def _commits(chance: random.Random, calm: float) -> list[Element]:
@@ -88,6 +97,16 @@ def _commits(chance: random.Random, calm: float) -> list[Element]:
     for number in range(chance.randint(4, 14)):
         at_s += chance.choice((0.0, 0.5, calm / 10)) * chance.random()
         found.append(Element(f"c{number}", at_s, chance.choice(COMMITS)))
+    return found
+
+
+def _silences(chance: random.Random, calm: float, commits: list[Element]) -> list[Element]:
+    """Draw what makes the active instance of two silent: it is killed, frozen for a while, or slow."""
+    found = []
+    for number in range(chance.randint(1, 5)):
+        soon = chance.choice(commits).at_s + chance.choice((0.1, 1.0, 10.0)) * chance.random()
+        at_s = soon if chance.random() < 0.7 else chance.uniform(0, calm)
+        found.append(Element(f"f{number}", at_s, chance.choice(("freeze", "freeze", "crash", "skew"))))
     return found
 
 

@@ -204,6 +204,8 @@ class World(Judged):
         for element in self.scenario.elements:
             self.physics.loop.call_at(element.at_s, self._happen, element)
         self._start("main")
+        if self.scenario.standby:
+            self._start("second")
         ending = self.physics.loop.create_task(self._to_the_end())
         over = anyio.Event()
         for each in (ending, self._failed):
@@ -262,9 +264,8 @@ class World(Judged):
     def _tend(self, *, calm: bool) -> None:
         """Do what an operator does: start processes that are gone, resume pipelines that have stopped."""
         alive = [each for each in self.daemons if not each.process.dead and not each.ended]
-        if not alive:
-            self._start(f"p{len(self.daemons)}")
-            return
+        for number in range(len(alive), 2 if self.scenario.standby else 1):
+            self._start(f"p{len(self.daemons) + number}")
         for daemon in alive:
             lifecycle = daemon.lifecycle
             if lifecycle is None or lifecycle.status.state is not PipelineState.STOPPED or lifecycle.error is None:
@@ -290,8 +291,9 @@ class World(Judged):
         match element.what:
             case "rival":
                 self._start(f"r{len(self.daemons)}")
-            case "crash" | "skew":
-                for daemon in alive[:1]:
+            case "crash" | "skew" | "freeze":
+                active = [each for each in alive if each.delivers]
+                for daemon in (active or alive)[:1]:
                     self._strike(daemon.process, element.what, chance)
             case "pause" | "reload" | "stop" | "resnapshot" | "backfill" | "skip":
                 if alive:
@@ -302,6 +304,9 @@ class World(Judged):
     def _strike(self, process: Process, what: str, chance: random.Random) -> None:
         if what == "crash":
             self._doomed[process] = chance.randrange(40)
+        elif what == "freeze":
+            process.frozen_s = self.physics.now_s + chance.choice((1.0, 5.0, 7.0, 30.0, 300.0))
+            self.trace.add(f"FREEZE of {process.name} until {process.frozen_s:.3f}")
         else:
             process.skew_s += chance.choice((-3600.0, -5.0, 5.0, 3600.0))
 

@@ -21,7 +21,7 @@ from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.changelog.task_ids import check_reading, has_maps_in_order, renumbered
 from tailer.config.pipelines import PipelineSettings, TablePattern, Template
 from tailer.daemon.fleet.orders import OrderFile
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, SinkRejected
 from tailer.formats.lance.format import LANCE
 from tailer.formats.lance.table import branch_id, dataset_id
 from tailer.pipeline.backfill.delivery import backfill_plan
@@ -50,9 +50,12 @@ from tailer.shards.division import Division
 from tailer.shards.resharding import layout_id, stream_names
 from tailer.sink import (
     Demands,
+    Heartbeat,
     Progress,
     app_id_of,
     backfill_name,
+    decode_heartbeat,
+    encode_heartbeat,
     is_layout,
     pipeline_of,
     shard_name,
@@ -75,6 +78,7 @@ from tailer_sinks.kafka.encoders import key_form, source_of
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.options import read
 from tailer_sinks.kafka.progress import Count, Entry, decode, encode
+from tailer_sinks.sql.heartbeats import TABLE
 from tailer_sinks.sql.records import schema_from_text
 from tailer_sinks.sql.sink import SqlSink
 from tailer_sinks.testing.rows import change_batch, numbered
@@ -797,3 +801,21 @@ def test_names_of_kinds() -> None:
         {"version": 7, "task": 4611686018427387904, "row": -1},
     ]
     assert (END, SNAPSHOT_TASKS, TASKS) == (9223372036854775807, 4611686018427387904, 4294967296)
+
+
+@pytest.mark.anyio
+async def test_heartbeats(tmp_path: Path) -> None:
+    text = '{"format":1,"instance":"host-7-0a1b","term":3,"count":12,"released":false}'
+    beat = Heartbeat("host-7-0a1b", 3, 12)
+    assert encode_heartbeat(beat) == text
+    assert decode_heartbeat("s", "here", text) == beat
+    with pytest.raises(SinkRejected, match="format 2, and this release knows 1"):
+        decode_heartbeat("s", "here", text.replace('"format":1', '"format":2'))
+    sqlite = SqlSink.configure("s", {"url": f"sqlite:///{tmp_path}/m.db"})
+    for sink, folder in ((DeltaSink("s", str(tmp_path / "t")), "t"), (sqlite, ".m.db")):
+        place = sink.open_heartbeats("sales/eu", 1.0)
+        assert place is not None
+        await place.write(beat)
+        assert (tmp_path / folder / "_lake_tailer/heartbeats/sales%2Feu.json").read_text() == text
+    assert TABLE == "lake_tailer_heartbeats"
+    assert kafka_link._HEARTBEATS == "lake-tailer-heartbeat-"

@@ -1,6 +1,9 @@
-"""`ProgressTests`: the promises of a sink for `reset` and `has_delivered`."""
+"""`ProgressTests`: the promises of a sink for `reset`, `has_delivered` and heartbeats."""
+
+from dataclasses import replace
 
 from tailer.errors import SinkRejected
+from tailer.sink import Heartbeat
 from tailer_sinks.testing.rows import numbered
 from tailer_sinks.testing.suite import APP, OTHER, SCHEMA, SinkSuite, deliver, up_to
 
@@ -71,3 +74,32 @@ class ProgressTests(SinkSuite):
         async with self.opened() as sink, sink.begin(APP, SCHEMA) as transaction:
             await transaction.commit(up_to(APP, 0))
         await self.assert_has_delivered("orders")
+
+    async def test_heartbeats_are_apart_from_rows(self) -> None:
+        """Of a sink with a place for heartbeats: each pipeline has its own, from before the first row on."""
+        beat = Heartbeat("first", 1, 5)
+        async with self.opened() as sink:
+            here, other = (sink.open_heartbeats(each, 10.0) for each in ("orders", "sales/eu"))
+            if here is None or other is None:
+                return
+            try:
+                assert await here.read() is None
+                await here.write(beat)
+                await other.write(Heartbeat("second", 7, released=True))
+                assert [await here.read(), await other.read()] == [beat, Heartbeat("second", 7, released=True)]
+                assert not await sink.has_delivered("orders")
+                await deliver(sink, numbered(1))
+                async with sink.begin(APP, SCHEMA) as transaction:
+                    await here.write(replace(beat, count=6))  # it does not wait for the transaction
+                    await transaction.write(numbered(2))
+                    await transaction.commit(up_to(APP, 2))
+                assert await here.read() == replace(beat, count=6)
+            finally:
+                await here.aclose()
+                await other.aclose()
+        async with self.opened() as sink:
+            again = sink.open_heartbeats("orders", 10.0)
+            assert again is not None
+            assert await again.read() == replace(beat, count=6)
+            await again.aclose()
+        await self.assert_delivered(numbered(1), numbered(2))

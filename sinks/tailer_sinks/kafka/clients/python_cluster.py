@@ -5,16 +5,18 @@ The end of a topic is that for `read_uncommitted`, and open transactions before 
 any producer, and would make a part look like the whole.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, TransactionState
 from kafka.errors import (
     BrokerResponseError,
+    CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     NotCoordinatorError,
     TopicAlreadyExistsError,
@@ -34,6 +36,10 @@ __all__ = ["Cluster", "Owner", "ReadResult"]
 
 _REQUEST_MS: Final = 20_000
 _VISIBLE_MS: Final = 20_000
+_COORDINATOR_S: Final = 3.0
+_MOVING: Final = (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,18 +229,36 @@ class Cluster:
         Brokers keep the last one. Returns False if they do not know the topic.
         """
         partition = TopicPartition(topic, 0)
-        with self._connected(topic) as admin:
+
+        def keep(admin: Any) -> bool:
             found = admin.alter_group_offsets(group, {partition: OffsetAndMetadata(0, text, None)})[partition]
             if found.errno not in {0, UNKNOWN_TOPIC}:
-                raise error_of(self._name, found.errno, f"{found.__name__}, for the group {group}", topic)
+                raise found
             return bool(found.errno == 0)
+
+        return self._ask_coordinator(topic, keep)
 
     def noted(self, group: str, topic: str) -> str | None:
         """Return the text that `note` kept last; None: none."""
         partition = TopicPartition(topic, 0)
-        with self._connected(topic) as admin:
+
+        def look(admin: Any) -> str | None:
             found = admin.list_group_offsets({group: [partition]})[group].get(partition)
-            return found.metadata or None if found is not None else None
+            return None if found is None else found.metadata or None
+
+        return self._ask_coordinator(topic, look)
+
+    def _ask_coordinator(self, topic: str, ask: Callable[[Any], T]) -> T:
+        """Ask the coordinator of a group, after a moment if it moves, or the first group of the cluster makes it."""
+        deadline = time.monotonic() + _COORDINATOR_S
+        while True:
+            try:
+                with self._connected(topic) as admin:
+                    return ask(admin)
+            except SinkUnavailable as error:
+                if not isinstance(error.__cause__, _MOVING) or time.monotonic() >= deadline:
+                    raise
+            time.sleep(_COORDINATOR_S / 20)
 
     def close(self) -> None:
         """Close the connection. Never raises."""
