@@ -59,15 +59,11 @@ class Stuck(Exception):
 
 @dataclass(eq=False)
 class Process:
-    """A process that runs the daemon.
-
-    `skew_s`: how far its wall clock is off. `frozen_s`: until when it stands still.
-    """
+    """A process that runs the daemon. `skew_s`: how far its wall clock is off."""
 
     name: str
     dead: bool = False
     skew_s: float = 0.0
-    frozen_s: float = 0.0
     in_flight: dict[Any, None] = field(default_factory=dict)
 
 
@@ -98,6 +94,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.now_s = 0.0
         self._steps = 0
         self._chance = chance
+        self._frozen: dict[Process | None, list[Any]] = {}
         self.set_task_factory(lambda loop, coro, **more: _Task(coro, loop=loop, **more))
 
     def time(self) -> float:
@@ -125,10 +122,20 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             ready.rotate(-self._chance.randrange(len(ready)))
         handle = ready.popleft()
         process = handle._context.get(PROCESS)
-        if process is not None and process.frozen_s > self.now_s and not process.dead:
-            self.call_at(process.frozen_s, lambda: handle._cancelled or handle._run(), context=Context())
+        if process in self._frozen:
+            self._frozen[process].append(handle)
         elif not handle._cancelled:
             handle._run()
+
+    def freeze(self, process: Process, seconds: float) -> None:
+        """Let a process stand still: what is due in it waits. Its requests go on their way."""
+        self._frozen.setdefault(process, [])
+        self.call_later(seconds, self.thaw, process, context=Context())
+
+    def thaw(self, process: Process) -> None:
+        """Let a process go on."""
+        for handle in self._frozen.pop(process, ()):
+            self._ready.append(handle)  # type: ignore[attr-defined]
 
 
 class _Job:

@@ -305,8 +305,9 @@ class World(Judged):
         if what == "crash":
             self._doomed[process] = chance.randrange(40)
         elif what == "freeze":
-            process.frozen_s = self.physics.now_s + chance.choice((1.0, 5.0, 7.0, 30.0, 300.0))
-            self.trace.add(f"FREEZE of {process.name} until {process.frozen_s:.3f}")
+            seconds = chance.choice((1.0, 5.0, 7.0, 30.0, 300.0))
+            self.trace.add(f"FREEZE of {process.name} for {seconds:g} s")
+            self.physics.loop.freeze(process, seconds)
         else:
             process.skew_s += chance.choice((-3600.0, -5.0, 5.0, 3600.0))
 
@@ -384,6 +385,7 @@ class World(Judged):
         if not daemon.process.dead:
             self.trace.add(f"DEATH of {daemon.process.name}")
             self.network.kill(daemon.process)
+            self.physics.loop.thaw(daemon.process)
             self._tasks[daemon.process].cancel()
 
 
