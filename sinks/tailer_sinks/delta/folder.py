@@ -45,7 +45,7 @@ class TargetFolder:
     def open_heartbeats(self, pipeline: str) -> Heartbeats:
         """Open the place for the heartbeats of a pipeline, beside the log; no I/O.
 
-        Commits without rows would do, too, and would be 14,400 versions a day that every reader lists.
+        Commits without rows would do, too, and would be tens of thousands of versions a day, which every reader lists.
         """
         if self._store is None:
             self.use_stores(Stores())

@@ -17,6 +17,7 @@ from tailer.daemon.runs import Drainable
 from tailer.daemon.standby.watch import Watch
 from tailer.engine.background import background
 from tailer.errors import ConfigError, SinkError, SinkFenced, SinkUnavailable, TailerError
+from tailer.pipeline.backfill.order import BackfillPhase
 from tailer.pipeline.status import PipelineStatus
 from tailer.sink import Heartbeat, Heartbeats, Sink
 
@@ -138,12 +139,28 @@ class StandbyRun:
             await self._pause()  # another standby may do the same
             found = await self._ask(heartbeats.read)
             if found == self._sent:
-                place = "" if before is None or before.instance == found.instance else f" after {before.instance}"
-                _log.info("%s: %s is active from here on%s", self._name, found.instance, place)
+                if before is None or before.instance == found.instance:
+                    _log.info("%s: %s is active from here on", self._name, found.instance)
+                else:
+                    _log.info("%s: %s is active from here on, after %s", self._name, found.instance, before.instance)
+                    await self._drop_backfill(before.instance)
                 return True
             if found is not None and found.rank > self._sent.rank:
                 return False
         return False
+
+    async def _drop_backfill(self, before: str) -> None:
+        """End a backfill that was under way here: changes that `before` has delivered since must not come before it."""
+        backfills = self._status.backfills
+        if backfills.order is None:
+            return
+        reason = f"{before} has been active since backfill {backfills.order.id} was ordered"
+        error = ConfigError(self._name, reason, "Order it again.")
+        _log.warning("%s: the backfill has failed: %s", self._name, error)
+        try:
+            await backfills.end(BackfillPhase.FAILED, error)
+        except ConfigError as fault:
+            _log.warning("%s: the end of a backfill was not recorded: %s", self._name, fault)
 
     async def _deliver(self, heartbeats: Heartbeats) -> bool:
         """Run the pipeline as its active instance. Return False if another one is active now.
