@@ -2,6 +2,10 @@
 
 Heartbeats must not wait for deliveries, which may hold all of anyio's worker threads for long. So each place has a
 limiter of its own. A call that is cancelled goes on in its thread; the next one waits for it.
+
+A heartbeat is JSON, wherever it is::
+
+    {"format": 1, "instance": "host-7-0a1b2c3d", "term": 3, "count": 12, "released": false}
 """
 
 import os
@@ -12,18 +16,55 @@ from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import quote
 
+import msgspec
 from anyio import CapacityLimiter, to_thread
 
-from tailer.errors import ObjectNotFound, SinkUnavailable
-from tailer.sink import Heartbeat, decode_heartbeat, encode_heartbeat
+from tailer.errors import ObjectNotFound, SinkRejected, SinkUnavailable
+from tailer.sink import Heartbeat
 from tailer.stores.port import ObjectStore
 from tailer_sinks.stores import store_errors
 
-__all__ = ["BlockingHeartbeats", "FileHeartbeats", "StoreHeartbeats", "heartbeat_name", "is_heartbeat"]
+__all__ = [
+    "BlockingHeartbeats",
+    "FileHeartbeats",
+    "StoreHeartbeats",
+    "decode_heartbeat",
+    "encode_heartbeat",
+    "heartbeat_name",
+    "is_heartbeat",
+]
 
 T = TypeVar("T")
 
+_FORMAT: Final = 1
 _FOLDER: Final = "_lake_tailer/heartbeats"
+
+
+class _Record(msgspec.Struct, frozen=True):
+    format: int
+    instance: str
+    term: int
+    count: int
+    released: bool
+
+
+def encode_heartbeat(heartbeat: Heartbeat) -> str:
+    """Return a heartbeat as JSON."""
+    given = heartbeat.instance, heartbeat.term, heartbeat.count, heartbeat.released
+    return msgspec.json.encode(_Record(_FORMAT, *given)).decode()
+
+
+def decode_heartbeat(sink: str, place: str, text: str | bytes) -> Heartbeat:
+    """Return the heartbeat of a text at `place`. Raises `SinkRejected` where it is none."""
+    try:
+        record = msgspec.json.decode(text, type=_Record)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        reason = f"{place} is not a heartbeat: {error}"
+        raise SinkRejected(sink, reason, "Remove it, and give each pipeline a name of its own.") from None
+    if record.format != _FORMAT:
+        reason = f"{place} is a heartbeat in format {record.format}, and this release knows {_FORMAT}"
+        raise SinkRejected(sink, reason, "Run the same release of lake-tailer everywhere.")
+    return Heartbeat(record.instance, record.term, record.count, record.released)
 
 
 def heartbeat_name(pipeline: str) -> str:

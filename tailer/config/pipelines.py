@@ -279,7 +279,7 @@ class Settings:
     templates: tuple[Template, ...] = ()
     reload_on_change: bool = True
     read_ahead_bytes: int = AHEAD_BYTES
-    standby_after_s: float = 6.0
+    standby_after_s: float = 5.0
     digest: bytes = field(default=b"", repr=False, compare=False)
 
     @property

@@ -151,7 +151,7 @@ class FileShape(_Shape, frozen=True, kw_only=True):
     # seconds without progress, while work is due, after which /livez reports a pipeline as hung; 0: never
     hung_s: Wait = 1800.0
     # seconds without a heartbeat of the active instance, after which one of `tailer run --standby` takes over
-    standby_after_s: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 6.0
+    standby_after_s: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 5.0
     # Unix socket for `tailer status`, `pause` and so on; default: the file with .sock in place of .toml; "": none
     control: str | None = None
     control_token_file: str | None = None  # file with the token for control through the address of `metrics`

@@ -59,3 +59,9 @@ class Active:
     is_here: bool
     since_s: float
     heartbeat_s: float
+
+    @classmethod
+    def after(cls, before: "Active | None", instance: str, *, is_here: bool, now_s: float) -> "Active":
+        """Return the active instance after a new heartbeat of `instance`."""
+        is_same = before is not None and (before.instance, before.is_here) == (instance, is_here)
+        return cls(instance, is_here, before.since_s if before is not None and is_same else now_s, now_s)

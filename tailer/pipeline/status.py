@@ -189,8 +189,7 @@ class PipelineStatus:
         if self._failing and self.fault is not None and self._hold is not _Hold.PAUSED:
             return f"{self.fault.name}: {self.fault.text}"
         if self._hold is _Hold.STANDBY and not self._failing:
-            active = self.active
-            return "no instance is active yet" if active is None else f"{active.instance} is active"
+            return "no instance is active yet" if self.active is None else f"{self.active.instance} is active"
         if self.state is PipelineState.WAITING and not self._why:
             return self._lacks or f"there is no table at {self.table} yet"
         return self._why
@@ -266,13 +265,6 @@ class PipelineStatus:
             self.backlog = Backlog()  # the other instance knows it
         self._hold, self._failing = _Hold.STANDBY, False
         self._note_change(before)
-
-    def note_active(self, instance: str | None, *, is_here: bool) -> None:
-        """Note a new heartbeat of the active instance, which `is_here` or elsewhere. None: nobody is active."""
-        before, now_s = self.active, self._clock()
-        is_same = before is not None and (before.instance, before.is_here) == (instance, is_here)
-        since_s = before.since_s if before is not None and is_same else now_s
-        self.active = None if instance is None else Active(instance, is_here, since_s, now_s)
 
     def note_missing_table(self, lacks: str = "") -> None:
         """Note that the pipeline waits for its table. `lacks`: why it is not whole yet; empty: there is none."""

@@ -30,7 +30,7 @@ from tailer.sink.app_id import (
     table_of,
 )
 from tailer.sink.append import Append, Appendable
-from tailer.sink.heartbeats import Heartbeat, Heartbeats, decode_heartbeat, encode_heartbeat
+from tailer.sink.heartbeats import Heartbeat, Heartbeats
 from tailer.sink.merge import MERGED_INSERTED, MERGED_VERSION, KeyFault, Merge, Mergeable
 from tailer.sink.ports import (
     AtLeastOnceSink,
@@ -71,8 +71,6 @@ __all__ = [
     "app_id_of",
     "backfill_name",
     "backfilled_app_id",
-    "decode_heartbeat",
-    "encode_heartbeat",
     "is_layout",
     "pipeline_of",
     "shard_name",

@@ -5,15 +5,9 @@ They only say who should deliver. That no row is lost or doubled by two who do i
 """
 
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
-import msgspec
-
-from tailer.errors import SinkRejected
-
-__all__ = ["Heartbeat", "Heartbeats", "decode_heartbeat", "encode_heartbeat"]
-
-_FORMAT: Final = 1
+__all__ = ["Heartbeat", "Heartbeats"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +25,7 @@ class Heartbeat:
 
     @property
     def rank(self) -> tuple[int, str]:
-        """Which of two instances that are both active stays so: the one with the higher rank."""
+        """The order of instances: of two that are both active, the one with the higher rank stays so."""
         return self.term, self.instance
 
 
@@ -52,30 +46,3 @@ class Heartbeats(Protocol):
     async def aclose(self) -> None:
         """Release connections."""
         ...
-
-
-class _Record(msgspec.Struct, frozen=True):
-    format: int
-    instance: str
-    term: int
-    count: int
-    released: bool
-
-
-def encode_heartbeat(heartbeat: Heartbeat) -> str:
-    """Return a heartbeat as JSON."""
-    given = heartbeat.instance, heartbeat.term, heartbeat.count, heartbeat.released
-    return msgspec.json.encode(_Record(_FORMAT, *given)).decode()
-
-
-def decode_heartbeat(sink: str, place: str, text: str | bytes) -> Heartbeat:
-    """Return the heartbeat of a text at `place`. Raises `SinkRejected` where it is none."""
-    try:
-        record = msgspec.json.decode(text, type=_Record)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        reason = f"{place} is not a heartbeat: {error}"
-        raise SinkRejected(sink, reason, "Remove it, and give each pipeline a name of its own.") from None
-    if record.format != _FORMAT:
-        reason = f"{place} is a heartbeat in format {record.format}, and this release knows {_FORMAT}"
-        raise SinkRejected(sink, reason, "Run the same release of lake-tailer everywhere.")
-    return Heartbeat(record.instance, record.term, record.count, record.released)

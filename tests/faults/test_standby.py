@@ -15,13 +15,13 @@ import pytest
 from tests.support.daemon.every_sink import Backfills, DatabaseLog, DatabaseMirror, DeltaLog, DeltaMirror
 from tests.support.daemon.every_sink import Lane as Destination
 from tests.support.daemon.standbys import Standbys
+from tests.support.daemon.tcp_link import TcpLink
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.history import History
 from tests.support.kafka.lanes import Lane, Lanes
 from tests.support.kafka.proxy import Proxy
 from tests.support.mirrors.databases import PostgresDatabase, SqliteDatabase
 from tests.support.servers.postgres import Postgres
-from tests.support.servers.tcp_link import TcpLink
 
 # The client library forgets a Unix socket that nobody serves.
 pytestmark = [

@@ -54,8 +54,6 @@ from tailer.sink import (
     Progress,
     app_id_of,
     backfill_name,
-    decode_heartbeat,
-    encode_heartbeat,
     is_layout,
     pipeline_of,
     shard_name,
@@ -73,6 +71,7 @@ from tailer_sinks.delta.sink import DeltaSink
 from tailer_sinks.encoding.cloudevents import CloudEventsEncoder
 from tailer_sinks.encoding.debezium.messages import DebeziumEncoder
 from tailer_sinks.files.sink import FilesSink
+from tailer_sinks.heartbeats import decode_heartbeat, encode_heartbeat
 from tailer_sinks.kafka import link as kafka_link
 from tailer_sinks.kafka.encoders import key_form, source_of
 from tailer_sinks.kafka.link import Link

@@ -81,7 +81,9 @@ LAYERS: Final = (
 
 PORTS: Final = "tailer.errors tailer.events tailer.plan tailer.sink"
 # For sinks that write folders, here and in stores.
-FOLDERS: Final = "tailer.formats.delta.folders tailer.stores.* tailer_sinks.fixed_path tailer_sinks.stores"
+FOLDERS: Final = (
+    "tailer.formats.delta.folders tailer.stores.* tailer_sinks.fixed_path tailer_sinks.heartbeats tailer_sinks.stores"
+)
 
 # Sinks import the ports and nothing above them, like a third party's. The first row that matches a module is its row.
 VARIANTS: Final = "tailer.variant tailer.variant.nested tailer.variant.text"
@@ -90,6 +92,7 @@ SINKS: Final = (
     (f"{OWN}", "tailer.config.options", ""),
     (f"{OWN}.fixed_path {OWN}.stores", PORTS, ""),
     (f"{OWN}.comparable_json", PORTS, "msgspec pyarrow"),
+    (f"{OWN}.heartbeats", f"{FOLDERS} {PORTS}", "anyio msgspec"),
     (f"{OWN}.encoding.terminal", f"{OWN}.encoding.* tailer.errors tailer.events", "pyarrow rich"),
     (f"{OWN}.encoding.avro.registry", "tailer.errors", "httpx2 msgspec"),
     (
@@ -129,7 +132,11 @@ SINKS: Final = (
         "confluent_kafka pyarrow",
     ),
     (f"{OWN}.kafka.clients.python_*", f"{OWN}.kafka.* {OWN}.encoding.* {PORTS}", "kafka pyarrow"),
-    (f"{OWN}.kafka {OWN}.kafka.*", f"{OWN} {OWN}.kafka.* {OWN}.encoding.* {PORTS}", "anyio msgspec pyarrow"),
+    (
+        f"{OWN}.kafka {OWN}.kafka.*",
+        f"{OWN} {OWN}.heartbeats {OWN}.kafka.* {OWN}.encoding.* {PORTS}",
+        "anyio msgspec pyarrow",
+    ),
     (f"{OWN}.memory", f"{OWN} {PORTS}", "anyio msgspec pyarrow"),
     (
         f"{OWN}.sql.databases.duckdb_connection",
@@ -139,7 +146,7 @@ SINKS: Final = (
     (f"{OWN}.sql.databases.postgresql", f"{OWN}.sql.* {OWN}.encoding.* {PORTS}", "psycopg pyarrow"),
     (
         f"{OWN}.sql {OWN}.sql.*",
-        f"{OWN} {OWN}.comparable_json {OWN}.sql.* {OWN}.encoding.* tailer.schema.exact_types {PORTS}",
+        f"{OWN} {OWN}.comparable_json {OWN}.heartbeats {OWN}.sql.* {OWN}.encoding.* tailer.schema.exact_types {PORTS}",
         "anyio msgspec pyarrow",
     ),
     (f"{OWN}.stdout", f"{OWN} {OWN}.encoding.* {PORTS}", "anyio msgspec rich"),

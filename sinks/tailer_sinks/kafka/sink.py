@@ -15,11 +15,9 @@ from tailer.sink import (
     Heartbeats,
     Progress,
     Sink,
-    decode_heartbeat,
-    encode_heartbeat,
     pipeline_of,
 )
-from tailer_sinks.heartbeats import BlockingHeartbeats
+from tailer_sinks.heartbeats import BlockingHeartbeats, decode_heartbeat, encode_heartbeat
 from tailer_sinks.kafka.first_start import check_first_start
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.options import Options, read

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from tailer.sink import Heartbeat, decode_heartbeat, encode_heartbeat
-from tailer_sinks.heartbeats import BlockingHeartbeats
+from tailer.sink import Heartbeat
+from tailer_sinks.heartbeats import BlockingHeartbeats, decode_heartbeat, encode_heartbeat
 from tailer_sinks.sql.databases.dialect import Connection, Dialect, UniqueViolationError
 
 __all__ = ["TABLE", "TableHeartbeats"]

@@ -18,6 +18,7 @@ from tailer.daemon.standby.watch import Watch
 from tailer.engine.background import background
 from tailer.errors import ConfigError, SinkError, SinkFenced, SinkUnavailable, TailerError
 from tailer.pipeline.backfill.order import BackfillPhase
+from tailer.pipeline.states import Active
 from tailer.pipeline.status import PipelineStatus
 from tailer.sink import Heartbeat, Heartbeats, Sink
 
@@ -117,8 +118,7 @@ class StandbyRun:
                 is_due = self._watch.see(found, asked_s)
                 self._status.note_standby()
                 if is_new:
-                    active = None if found is None or found.released else found.instance
-                    self._status.note_active(active, is_here=False)
+                    self._note_active(found, is_here=False)
                 if is_due and await self._claim(heartbeats):
                     return True
             except SinkUnavailable as error:
@@ -169,7 +169,7 @@ class StandbyRun:
         """
         self._running, self._next, self._lost = self._next or self._make(), None, ""
         self._status.note_start()
-        self._status.note_active(self._sent.instance, is_here=True)
+        self._note_active(self._sent, is_here=True)
         try:
             with anyio.CancelScope() as scope:
                 async with background() as besides:
@@ -211,7 +211,7 @@ class StandbyRun:
                 fault = str(error)
             else:
                 sent_s, fault = began_s, ""
-                self._status.note_active(self._sent.instance, is_here=True)
+                self._note_active(self._sent, is_here=True)
             await anyio.sleep(self._silence_s / _BEATS)
         scope.cancel()
 
@@ -222,6 +222,13 @@ class StandbyRun:
                 await heartbeats.write(replace(self._sent, count=self._sent.count + 1, released=True))
         except SinkError as error:
             _log.warning("%s: a standby has to wait: %s", self._name, error)
+
+    def _note_active(self, heartbeat: Heartbeat | None, *, is_here: bool) -> None:
+        if heartbeat is None or heartbeat.released:
+            self._status.active = None
+        else:
+            before, now_s = self._status.active, time.time()
+            self._status.active = Active.after(before, heartbeat.instance, is_here=is_here, now_s=now_s)
 
     def _lose(self, why: str) -> None:
         self._lost = why

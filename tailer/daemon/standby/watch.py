@@ -1,4 +1,4 @@
-"""When a standby takes over: what it has seen of heartbeats, by its own clock."""
+"""The decision of a standby to take over, from the heartbeats that it has seen, by its own clock."""
 
 from typing import Final
 

@@ -130,6 +130,8 @@ class Standbys:
 
     def strike(self, fault: str) -> None:
         """Let a fault happen to the instance that is active, and measure when the other one has delivered."""
+        if fault == "cut":
+            self._move_to_first()
         counts = [len(self.active(0)), len(self.active(1))]
         victim = 0 if fault == "cut" or counts[0] >= counts[1] else 1
         struck = self.active(victim) & (self._cuttable if fault == "cut" else self.active(victim))
@@ -156,6 +158,17 @@ class Standbys:
         self.history.publish()
         self.await_settled()
         assert all(each.process.poll() is None for each in self.daemons), self.said
+
+    def _move_to_first(self) -> None:
+        """Let the first instance be the active one of the pipelines whose links can be cut, by a pause of the other."""
+        client = DaemonClient(socket=self._configs[1].with_suffix(".sock"))
+        moved = self.active(1) & self._cuttable
+        for name in moved:
+            client.order(name, "pause")
+        self.wait_for(lambda: moved <= self.active(0))
+        for name in moved:
+            client.order(name, "resume")
+        self.await_settled()
 
     def _measure(self, struck: set[str], began_s: float) -> None:
         before = self.history.published - 2

@@ -1,4 +1,4 @@
-"""Who of several instances is active: kills, freezes, cuts, slow ones, all in virtual time."""
+"""The active one of several instances: kills, freezes, cuts, slow ones, all in virtual time."""
 
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ HERE: Final = Heartbeat("here", 3, 7)
 
 
 class Place:
-    """Where heartbeats are, and who delivers. `is_down`: nobody reaches it."""
+    """The place of heartbeats, and who delivers. `is_down`: nobody reaches it."""
 
     def __init__(self) -> None:
         self.last: Heartbeat | None = None
