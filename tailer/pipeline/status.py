@@ -159,10 +159,10 @@ class PipelineStatus:
     def state(self) -> PipelineState:
         """The state at this moment."""
         now_s = self._clock()
-        if self._hold is not _Hold.RUNNING and not (self._hold is _Hold.STANDBY and self._failing):
-            return _HELD[self._hold]
-        if self._failing:
+        if self._failing and self._hold in (_Hold.RUNNING, _Hold.STANDBY):
             return PipelineState.RETRYING
+        if self._hold is not _Hold.RUNNING:
+            return _HELD[self._hold]
         if self._work is not _Work.VERSIONS:
             return _BEFORE_VERSIONS[self._work]
         due_since_s = self.backlog.due_since_s
@@ -188,8 +188,6 @@ class PipelineStatus:
         """The reason of the state; empty where it needs none."""
         if self._failing and self.fault is not None and self._hold is not _Hold.PAUSED:
             return f"{self.fault.name}: {self.fault.text}"
-        if self._hold is _Hold.STANDBY and not self._failing:
-            return "no instance is active yet" if self.active is None else f"{self.active.instance} is active"
         if self.state is PipelineState.WAITING and not self._why:
             return self._lacks or f"there is no table at {self.table} yet"
         return self._why
@@ -197,17 +195,7 @@ class PipelineStatus:
     @property
     def hint(self) -> str:
         """The operator's next step; empty where there is none."""
-        match self.state:
-            case PipelineState.RETRYING:
-                return self.fault.hint if self.fault is not None else ""
-            case PipelineState.WAITING:
-                return "Starts by itself when the table appears; if it exists already, check the path."
-            case PipelineState.PAUSED:
-                return f"`tailer resume` with {self.name} continues from the sink's progress."
-            case PipelineState.STOPPED if self.fault is not None and self._failing:
-                later = " It begins again by itself." if self.retry_at_s is not None else ""
-                return f"{self.fault.hint}{later}".strip()
-        return ""
+        return _hint(self.name, self.state, self.fault if self._failing else None, self.retry_at_s)
 
     @property
     def is_draining(self) -> bool:
@@ -258,12 +246,12 @@ class PipelineStatus:
         _UP.set(self.name, 1)
         self._note_change(before)
 
-    def note_standby(self) -> None:
-        """Note that the pipeline waits until no other instance is active."""
+    def note_standby(self, why: str) -> None:
+        """Note that the pipeline waits until no other instance is active; `why`: which one is."""
         before = self.state
         if self._hold is not _Hold.STANDBY:
             self.backlog = Backlog()  # the other instance knows it
-        self._hold, self._failing = _Hold.STANDBY, False
+        self._hold, self._failing, self._why = _Hold.STANDBY, False, why
         self._note_change(before)
 
     def note_missing_table(self, lacks: str = "") -> None:
@@ -376,3 +364,17 @@ class PipelineStatus:
         self._moved_s = self._clock()
         if self.state is not before:
             self._since_s = self._moved_s
+
+
+def _hint(name: str, state: PipelineState, fault: Fault | None, retry_at_s: float | None) -> str:
+    """Return the operator's next step for the pipeline `name`. `fault`: of its last attempt."""
+    match state:
+        case PipelineState.RETRYING:
+            return "" if fault is None else fault.hint
+        case PipelineState.WAITING:
+            return "Starts by itself when the table appears; if it exists already, check the path."
+        case PipelineState.PAUSED:
+            return f"`tailer resume` with {name} continues from the sink's progress."
+        case PipelineState.STOPPED if fault is not None:
+            return f"{fault.hint}{'' if retry_at_s is None else ' It begins again by itself.'}".strip()
+    return ""

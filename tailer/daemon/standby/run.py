@@ -116,9 +116,10 @@ class StandbyRun:
                 found = await self._ask(heartbeats.read)
                 is_new, fault = found != self._watch.seen, ""
                 is_due = self._watch.see(found, asked_s)
-                self._status.note_standby()
                 if is_new:
                     self._note_active(found, is_here=False)
+                active = self._status.active
+                self._status.note_standby(f"{active.instance} is active" if active else "no instance is active yet")
                 if is_due and await self._claim(heartbeats):
                     return True
             except SinkUnavailable as error:
@@ -147,6 +148,7 @@ class StandbyRun:
                 return True
             if found is not None and found.rank > self._sent.rank:
                 return False
+        await self._release(heartbeats)
         return False
 
     async def _drop_backfill(self, before: str) -> None:
@@ -170,6 +172,8 @@ class StandbyRun:
         self._running, self._next, self._lost = self._next or self._make(), None, ""
         self._status.note_start()
         self._note_active(self._sent, is_here=True)
+        if self._stopping.is_set():
+            self._running.stop()
         try:
             with anyio.CancelScope() as scope:
                 async with background() as besides:

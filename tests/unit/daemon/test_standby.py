@@ -167,6 +167,23 @@ def test_one_that_is_stopped_is_replaced_at_once() -> None:
     play(check)
 
 
+@pytest.mark.parametrize("after_ms", range(0, 1000, 50))
+def test_one_that_is_stopped_while_it_takes_over_leaves_nobody_waiting(after_ms: int) -> None:
+    async def main() -> None:
+        place = Place()
+        first, second = Instance(place, "a"), Instance(place, "b")
+        async with anyio.create_task_group() as group:
+            group.start_soon(first.live)
+            await anyio.sleep(after_ms / 1000)
+            first.run.stop()
+            group.start_soon(second.live)
+            assert await place.settle(SILENCE_S / 2) == {"b"}
+            second.run.stop()
+        assert place.delivering == set()
+
+    Physics(after_ms).run(main())
+
+
 def test_one_that_fails_for_good_is_replaced_at_once() -> None:
     async def main() -> None:
         place = Place()
