@@ -6,6 +6,7 @@ import secrets
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -54,7 +55,8 @@ def standing_by(make: Make, instance: str, silence_s: float) -> Make:
                 raise ConfigError(pipeline.name, reason, remedy)
             return opened
 
-        open_heartbeats()
+        with suppress(SinkError):  # such as a secret that cannot be read now, which stops this pipeline alone
+            open_heartbeats()
         return StandbyRun(status, open_heartbeats, lambda: make(pipeline, status, is_new), instance, silence_s)
 
     return made
@@ -114,9 +116,9 @@ class StandbyRun:
             asked_s = time.monotonic()
             try:
                 found = await self._ask(heartbeats.read)
-                is_new, fault = found != self._watch.seen, ""
+                before, fault = self._watch.seen, ""
                 is_due = self._watch.see(found, asked_s)
-                if is_new:
+                if self._watch.seen != before:
                     self._note_active(found, is_here=False)
                 active = self._status.active
                 self._status.note_standby(f"{active.instance} is active" if active else "no instance is active yet")
@@ -235,7 +237,7 @@ class StandbyRun:
             self._status.active = Active.after(before, heartbeat.instance, is_here=is_here, now_s=now_s)
 
     def _lose(self, why: str) -> None:
-        self._lost = why
+        self._lost, self._status.active = why, None
         _log.warning("%s: stands by: %s", self._name, why)
 
     async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:

@@ -24,15 +24,17 @@ class Watch:
         """Note a heartbeat that was asked for at `asked_s`. Return whether nobody is active.
 
         The time before the question counts: a standby that was frozen after the answer learns nothing from the time
-        that has passed since. None: there never was a heartbeat.
+        that has passed since. None: there never was a heartbeat. One of an earlier term was
+        under way for long, and tells nothing.
         """
-        is_new = found != self.seen or self._since_s is None
-        self.seen = found
-        if is_new:
+        is_late = found is not None and self.seen is not None and found.rank < self.seen.rank
+        if self._since_s is None or not (is_late or found == self.seen):
             self._since_s = asked_s
-        if found is None or found.released or (found.instance == self._instance and self.may_resume):
-            return True
-        assert self._since_s is not None, "set above"
+        if not is_late:
+            self.seen = found
+            is_own = found is not None and found.instance == self._instance and self.may_resume
+            if found is None or found.released or is_own:
+                return True
         return asked_s - self._since_s >= self._silence_s
 
     def miss(self) -> None:

@@ -296,6 +296,17 @@ def test_a_look_without_an_answer_begins_the_silence_anew() -> None:
     assert watch.see(beat, 2 * SILENCE_S + 1)
 
 
+def test_a_late_heartbeat_of_an_earlier_term_tells_nothing() -> None:
+    watch = Watch("here", SILENCE_S)
+    late = Heartbeat("former", 1, 9, released=True)
+    assert not watch.see(Heartbeat("there", 2, 5), 0.0)
+    assert not watch.see(late, 1.0)
+    assert watch.seen == Heartbeat("there", 2, 5)
+    assert not watch.see(Heartbeat("there", 2, 6), 2.0)
+    assert not watch.see(late, 3.0)
+    assert watch.see(late, 2.0 + SILENCE_S)
+
+
 @dataclass(frozen=True)
 class Seen:
     """A heartbeat, and whether the instance `here` takes over at once."""
