@@ -5,13 +5,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests.simulation.planted import PLANTED
-from tests.simulation.scenario import SINKS, Scenario
+from tests.simulation.scenario import SINKS, Element, Scenario
 from tests.simulation.shrink import command
 from tests.simulation.world import Outcome, run
 
@@ -50,6 +52,32 @@ def test_seeds(first: int) -> None:
 def test_many_seeds(first: int) -> None:
     for seed in range(first, first + 100):
         check(run(Scenario.of(seed)))
+
+
+@pytest.mark.parametrize("sink", ["files", "kafka"])
+@pytest.mark.parametrize("what", ["crash", "freeze"])
+def test_a_standby_takes_over_in_time(sink: str, what: str) -> None:
+    """With a commit every second, the longest time between two deliveries is that of a takeover."""
+    commits = tuple(Element(f"c{number}", 10.0 + number, "append") for number in range(60))
+    longest, takeovers = 0.0, 0
+    for seed in range(8):
+        scenario = replace(
+            Scenario.of(seed, sink=sink),
+            standby=True,
+            start="earliest",
+            rates={},
+            calm_s=80.0,
+            elements=(*commits, Element("f0", 30.0 + seed / 8, what)),
+        )
+        scenario.settings["poll_interval_s"] = 0.2
+        outcome = run(scenario)
+        check(outcome)
+        lines = [(float(line.split()[0]), line) for line in outcome.trace]
+        seen = [at_s for at_s, line in lines if " VISIBLE " in line and at_s < 70]
+        longest = max(longest, *(after - before for before, after in pairwise(seen)))
+        takeovers += any('"term":2' in line or f"{what.upper()} of" in line for _, line in lines)
+    assert takeovers
+    assert longest < 10, longest
 
 
 @pytest.mark.parametrize("sink", SINKS)

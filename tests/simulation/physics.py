@@ -8,7 +8,7 @@ blocking code interleave with everything else, in an order that the seed decides
 
 `Physics.run` replaces, while a run lasts, everything from which a process could learn of the real machine: clocks,
 random numbers, threads. The product takes clocks also as defaults of parameters, so these are replaced where they are
-bound. Tasks have hashes that count up, because sets of tasks decide the order of cancellations.
+bound. Tasks have hashes that count up, because sets of tasks decide the order of cancellations, as do sets of scopes.
 """
 
 import asyncio
@@ -32,6 +32,7 @@ from typing import Any, Final, TypeVar
 from unittest.mock import patch
 
 from anyio import CancelScope, CapacityLimiter, to_thread
+from anyio._backends._asyncio import CancelScope as AnyioScope
 from anyio.lowlevel import checkpoint
 
 import tailer
@@ -84,6 +85,28 @@ class _Task(asyncio.Task[Any]):
 
     def __eq__(self, other: object) -> bool:
         return self is other
+
+
+class _InOrder(dict[Any, None]):
+    """A set whose elements come in the order in which they were added."""
+
+    def add(self, element: Any) -> None:
+        self[element] = None
+
+    def remove(self, element: Any) -> None:
+        del self[element]
+
+    def discard(self, element: Any) -> None:
+        self.pop(element, None)
+
+
+_begin_scope = AnyioScope.__init__
+
+
+def _begin_scope_in_order(scope: AnyioScope, *args: Any, **more: Any) -> None:
+    """Make a scope that cancels the scopes in it in the order of their beginning."""
+    _begin_scope(scope, *args, **more)
+    scope._child_scopes = _InOrder()  # type: ignore[assignment]
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -304,6 +327,7 @@ class Physics:
         clocks: dict[Any, Any] = {time.monotonic: self._monotonic, time.time: self._time}
         with ExitStack() as stack:
             for target, name, new in (
+                (AnyioScope, "__init__", _begin_scope_in_order),
                 (to_thread, "run_sync", self.run_sync),
                 (time, "monotonic", self._monotonic),
                 (time, "time", self._time),
