@@ -39,6 +39,10 @@ class Link(Protocol):
         """Cut it."""
         ...
 
+    def hold(self) -> None:
+        """Hold what passes it, until it is mended."""
+        ...
+
     def mend(self) -> None:
         """Mend it."""
         ...
@@ -130,11 +134,12 @@ class Standbys:
 
     def strike(self, fault: str) -> None:
         """Let a fault happen to the instance that is active, and measure when the other one has delivered."""
-        if fault == "cut":
+        by_link = fault in ("cut", "hold")
+        if by_link:
             self._move_to_first()
         counts = [len(self.active(0)), len(self.active(1))]
-        victim = 0 if fault == "cut" or counts[0] >= counts[1] else 1
-        struck = self.active(victim) & (self._cuttable if fault == "cut" else self.active(victim))
+        victim = 0 if by_link or counts[0] >= counts[1] else 1
+        struck = self.active(victim) & (self._cuttable if by_link else self.active(victim))
         daemon = self.daemons[victim]
         began_s = time.monotonic()
         if fault == "kill":
@@ -143,7 +148,7 @@ class Standbys:
             daemon.freeze()
         else:
             for link in self._links:
-                link.cut()
+                (link.cut if fault == "cut" else link.hold)()
         self.history.publish()
         self._measure(struck, began_s)
         self.takeovers += bool(struck)

@@ -1,4 +1,8 @@
-"""A TCP link to a server of this machine that can be cut: connections are dropped, and new ones are refused."""
+"""A TCP link to a server of this machine that can be cut or held.
+
+Cut, it drops connections and refuses new ones. Held, it lets no byte pass until it is mended: then what was under way
+arrives.
+"""
 
 import socket
 import threading
@@ -20,6 +24,7 @@ class TcpLink:
         (self.port,) = free_ports(1)
         self._target = target
         self._lock = threading.Lock()
+        self._passes = threading.Event()
         self._open: set[socket.socket] = set()
         self._listener: socket.socket | None = None
         self.mend()
@@ -28,10 +33,12 @@ class TcpLink:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._passes.set()
         self.cut()
 
     def mend(self) -> None:
-        """Accept connections again."""
+        """Accept connections again, and let bytes pass."""
+        self._passes.set()
         with self._lock:
             if self._listener is None:
                 self._listener = socket.create_server(("127.0.0.1", self.port), backlog=128)
@@ -49,6 +56,10 @@ class TcpLink:
                 with suppress(OSError):
                     each.shutdown(socket.SHUT_RDWR)
 
+    def hold(self) -> None:
+        """Let no byte pass; connections stay open."""
+        self._passes.clear()
+
     def _accept(self, listener: socket.socket) -> None:
         with suppress(OSError):
             while True:
@@ -65,6 +76,7 @@ class TcpLink:
     def _pass(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(_PIECE_BYTES):
+                self._passes.wait()
                 sink.sendall(data)
         for side in (source, sink):
             with suppress(OSError):
