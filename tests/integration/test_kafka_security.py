@@ -209,6 +209,25 @@ def test_missing_permissions_are_named(driver: ProducerFactory, secure_kafka: Se
         Cluster(connection).read(topic)
 
 
+def test_a_group_for_heartbeats_that_may_not_be_read_is_named(secure_kafka: SecureKafka) -> None:
+    servers = secure_kafka.cluster.bootstrap_servers
+    topic, group = create_topic(servers), unique_name("lake-tailer-heartbeat")
+    theirs = ResourcePattern(ResourceType.GROUP, group)
+    with admin(servers) as client:
+        client.create_acls([ACL("User:grace", "*", ACLOperation.ALL, ACLPermissionType.ALLOW, theirs)])
+    cluster = Cluster(at(secure_kafka, "SASL", None, Sasl("PLAIN", USER, PASSWORD)))
+    for ask in (lambda: cluster.note(group, topic, "1"), lambda: cluster.noted(group, topic)):
+        with pytest.raises(SinkRejected, match="not authorised for the group") as caught:
+            ask()
+        assert "without --standby" in caught.value.hint
+    mine = unique_name("lake-tailer-heartbeat")
+    assert cluster.noted(mine, topic) is None
+    assert cluster.note(mine, topic, "1")
+    assert not cluster.note(mine, unique_name("no-topic"), "1")
+    assert cluster.noted(mine, topic) == "1"
+    cluster.close()
+
+
 def send_and_commit(send: Callable[..., None], commit: Callable[[], None], topic: str) -> None:
     """Send a message that is refused at once, or at the commit."""
     send(topic, messages_of([b"1"]))

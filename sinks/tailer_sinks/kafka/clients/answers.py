@@ -25,6 +25,7 @@ _GRANT = (
     "Let this user read the progress topic and the end topic, describe (with their settings) and write all topics, "
     "create them, and describe and write the transactional id, which is the app_id (<pipeline>/<table id>)."
 )
+_GROUP = "Let this user read the group lake-tailer-heartbeat-PIPELINE, or start the pipeline without --standby."
 _SETTINGS = "Check the number of partitions, the replication factor and the brokers' rules for new topics."
 _TIMEOUT = "Lower transaction_timeout_s to what transaction.max.timeout.ms of the brokers allows, or raise that."
 _BROKER = "Use brokers of version 2.7 or newer."
@@ -34,6 +35,7 @@ _TROUBLE: Final = {
     17: ("the brokers refuse the name of the topic", "Choose another name."),
     18: ("messages are larger than the destination takes", _SMALLER),
     29: ("not authorised for the topic (TOPIC_AUTHORIZATION_FAILED)", _GRANT),
+    30: ("not authorised for the group (GROUP_AUTHORIZATION_FAILED)", _GROUP),
     31: ("not authorised for the cluster (CLUSTER_AUTHORIZATION_FAILED)", _GRANT),
     33: ("the brokers do not support this SASL mechanism", _LOGIN),
     34: ("the brokers refuse SASL in this state", _LOGIN),
