@@ -1,13 +1,15 @@
 # Sets itself up: `make demo` and `make test` need Python 3.11+, Java 17+, Maven and nothing else.
 .DELETE_ON_ERROR:
 .PHONY: demo quick test test-long test-golden test-stores test-spark test-connect test-kafka test-faults test-page \
-	test-all test-nightly nightly check check-deploy check-chart check-alerts check-unit audit release bench setup java
+	test-all test-nightly nightly check check-deploy check-chart check-alerts check-unit audit release bench fuzz setup java
 
 UV_VERSION := 0.13.9
 PYTHON ?= python3
 BIN := .venv/bin
 # What Spark Connect's client needs costs every process that starts a second: pyarrow takes pandas in wherever it is.
 CONNECT := .venv/connect
+# atheris instruments what it imports, and is no dependency of the tests.
+FUZZ := .venv/fuzz
 # Where the tables of other projects lie, with known answers.
 GOLDEN ?= ../shared/golden
 
@@ -95,7 +97,7 @@ test-all: setup
 # All of the above, and the repetition: hours. Random cases are more, and others each time (tests/support/seeds.py).
 nightly test-nightly: export LAKE_TAILER_SEED := $(or $(LAKE_TAILER_SEED),$(shell date +%s))
 nightly: setup $(CONNECT)/.synced $(LAKE_TAILER_SPARK_KAFKA_JARS)
-	@$(MAKE) --keep-going check-deploy test-all test-connect test-nightly
+	@$(MAKE) --keep-going check-deploy test-all test-connect test-nightly fuzz
 
 test-nightly: setup $(LAKE_TAILER_SPARK_KAFKA_JARS) $(LAKE_TAILER_FAKE_GCS) $(SPARK_CLASSES) $(KAFKA_CLASSES)
 	@echo "LAKE_TAILER_SEED=$$LAKE_TAILER_SEED"
@@ -105,6 +107,14 @@ check: .venv/.synced
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# Inputs in all, over all targets: whole tables and checkpoints take milliseconds each, so they get fewer.
+RUNS := 1000000
+TARGETS := actions configuration delta_schema expression footer lance_files variant vector
+fuzz: $(FUZZ)/.synced
+	@set -e; for target in $(TARGETS); do \
+		$(BIN)/python -m tests.fuzz $$target --runs $$(($(RUNS) * 12 / 100)); done; \
+	for target in checkpoint tables; do $(BIN)/python -m tests.fuzz $$target --runs $$(($(RUNS) * 2 / 100)); done
 
 # Asks a public service about known vulnerabilities of what uv.lock has, so it needs more than the package index.
 audit: .venv/.synced
@@ -173,6 +183,11 @@ $(KAFKA_CLASSES): .venv/.synced $(LAKE_TAILER_KAFKA_JARS) | java
 
 $(CONNECT)/.synced: .venv/.synced
 	UV_PROJECT_ENVIRONMENT=$(CONNECT) $(BIN)/uv sync --quiet --frozen --python $(BIN)/python --all-extras
+	@touch $@
+
+$(FUZZ)/.synced: .venv/.synced
+	UV_PROJECT_ENVIRONMENT=$(FUZZ) $(BIN)/uv sync --quiet --frozen --python $(BIN)/python --all-extras --no-extra all \
+		--no-extra spark-connect --group fuzz
 	@touch $@
 
 $(LAKE_TAILER_JARS): POM := tests/jars/pom.xml

@@ -72,7 +72,11 @@ def _others(binding: Binding, node: exp.Star) -> Iterator[tuple[str, Expression]
     """Yield all columns but those that `* EXCLUDE` names."""
     if any(value for name, value in node.args.items() if name != "except_"):
         raise binding.source.error(node, "only EXCLUDE can follow *", _EXAMPLE)
-    excluded = {whole_column(binding, each).name for each in node.args.get("except_") or ()}
+    named = node.args.get("except_") or ()
+    for each in named:
+        if not isinstance(each, exp.Column) or len(each.parts) != 1:
+            raise binding.source.error(each, "EXCLUDE takes names of columns alone", _EXAMPLE)
+    excluded = {whole_column(binding, each).name for each in named}
     for field in binding.schema:
         if field.name not in excluded:
             yield field.name, Column((field.name,), field.type)

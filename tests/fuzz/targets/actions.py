@@ -7,7 +7,16 @@ from tailer.formats.delta.changes import plan_changes
 from tailer.formats.delta.log.actions import parse_commit
 from tailer.formats.delta.snapshot import Snapshot
 from tests.fuzz.target import Target, outcome
-from tests.support.tables.log_files import add, cdc, commit_info, inline_vector, metadata, protocol, remove, schema_string
+from tests.support.tables.log_files import (
+    add,
+    cdc,
+    commit_info,
+    inline_vector,
+    metadata,
+    protocol,
+    remove,
+    schema_string,
+)
 
 
 def _lines(*actions: object) -> bytes:
@@ -31,7 +40,9 @@ def _run(data: bytes) -> None:
     commit = outcome(lambda: parse_commit(data, "t", "c", 3, 1000))
     if commit is None:
         return
-    actions = [json.loads(line) for line in data.splitlines() if line.strip()]
+    actions = outcome(lambda: [json.loads(line) for line in data.split(b"\n") if line.strip()], ValueError)
+    if actions is None:  # an action that spans lines
+        return
     for kind, files in (("add", commit.adds), ("remove", commit.removes), ("cdc", commit.cdcs)):
         assert [file.path for file in files] == [action[kind]["path"] for action in actions if action.get(kind)]
     begin = partial(Snapshot.begin, "t", 3, commit.protocol, commit.metadata, [1000], None)

@@ -15,7 +15,11 @@ _COLUMNS, _GROUPS = 4, 3
 def _seeds() -> list[bytes]:
     table = pa.table({"a": [1, 2, None], "b": ["x", "yy", None], "c": [1.5, None, 2.5], "d": [[1], [], None]})
     found = []
-    for options in ({}, {"compression": "none", "use_dictionary": False}, {"version": "1.0", "write_statistics": False}):
+    for options in (
+        {},
+        {"compression": "none", "use_dictionary": False},
+        {"version": "1.0", "write_statistics": False},
+    ):
         out = BytesIO()
         pq.write_table(table, out, row_group_size=1, store_schema=False, **options)
         data = out.getvalue()

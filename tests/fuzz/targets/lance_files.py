@@ -44,7 +44,9 @@ def _run(data: bytes) -> None:
         case 1:
             outcome(lambda: parse_transaction(data[1:]), InvalidMessage)
         case kind:
-            outcome(lambda: read_deletions((DeletionKind.ARROW, DeletionKind.BITMAP)[kind - 2], data[1:]), InvalidMessage)
+            outcome(
+                lambda: read_deletions((DeletionKind.ARROW, DeletionKind.BITMAP)[kind - 2], data[1:]), InvalidMessage
+            )
 
 
 TARGET = Target(

@@ -26,7 +26,10 @@ from tests.support.tables.handwritten import HandwrittenTable
 _CHECKED, _PLAIN, _LANCE = range(3)
 _DAMAGE_BYTES: Final = 5
 _FOOTER_LENGTH_BYTES: Final = 8
-_FILES: Final = {_CHECKED: CASES_DATA / "restore_over_a_vector_gives_rows_back.1.tar.xz", _LANCE: LANCE_HISTORIES / "09.tar.xz"}
+_FILES: Final = {
+    _CHECKED: CASES_DATA / "restore_over_a_vector_gives_rows_back.1.tar.xz",
+    _LANCE: LANCE_HISTORIES / "09.tar.xz",
+}
 
 Files = dict[str, bytes]
 
@@ -109,6 +112,11 @@ def _seeds() -> list[bytes]:
 TARGET = Target(
     _run,
     _seeds,
-    ("tailer.read.execute", "tailer.read.projection", "tailer.read.parquet.layout", "tailer.formats.lance.rows.fragments"),
+    (
+        "tailer.read.execute",
+        "tailer.read.projection",
+        "tailer.read.parquet.layout",
+        "tailer.formats.lance.rows.fragments",
+    ),
     seconds=20,
 )

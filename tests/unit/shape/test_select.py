@@ -101,6 +101,8 @@ def test_an_expression_has_a_type_of_its_own() -> None:
         ("id FROM t", "no list of columns"),
         ("id AS _change_type", "metadata column _change_type"),
         ("* EXCLUDE (mail)", "no column mail"),
+        ("* EXCLUDE (upper(email))", "EXCLUDE takes names of columns alone"),
+        ("* EXCLUDE (home.email)", "EXCLUDE takes names of columns alone"),
         ("NULL AS day", "a null needs a type"),
         ("NULL AS home", "a null needs a type"),
         ("rand() AS r", "rand"),

@@ -233,6 +233,7 @@ MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # 
 
 def parse_line(data: bytes, statistics: bool = False) -> Line:
     """Decode one action, with `statistics` those of files too. Raises one of `MALFORMED`."""
+    data.decode()  # in a key that it does not know, the decoder takes any bytes
     return (_LINES_WITH_STATISTICS if statistics else _LINES).decode(data)
 
 
@@ -254,8 +255,7 @@ def scan_commit(
     """Decode the commit file of `version` in chunks of lines.
 
     Holds `CHUNK_BYTES` of the file and the file actions for which `keep` returns True. `keep` is called for every file
-    action in order. `begun`: what was read of the file before. `statistics`: whether to decode those of files, which
-    take most of their memory.
+    action in order. `begun`: what was read before. `statistics`: whether to decode them, most of the memory of files.
 
     Raises `LogCorrupt` with path, version and line for anything malformed, for an empty file, and for a second
     `metaData`, `protocol` or `commitInfo`, which the protocol forbids.
@@ -264,11 +264,13 @@ def scan_commit(
     decode_lines = (_LINES_WITH_STATISTICS if statistics else _LINES).decode_lines
     for chunk, rest in _chunks(file, begun):
         try:
+            chunk.decode()
             lines = decode_lines(chunk)
         except MALFORMED:
             # An action may span lines, and this chunk may end within one.
             whole = chunk + rest()
             try:
+                whole.decode()
                 lines = decode_lines(whole)
             except MALFORMED:
                 raise _first_bad_line(whole, table, path, version, first) from None
@@ -308,15 +310,13 @@ def scan_state(file: BinaryIO, table: str, path: str, version: int) -> StateActi
 def _sets_nothing(data: bytes) -> bool:
     """Return whether `data` is a valid commit file with neither protocol nor metadata."""
     try:
+        data.decode()
         lines = _LINES.decode_lines(data)
     except MALFORMED:
         return False
-    infos = 0
-    for line in lines:
-        if line.protocol is not None or line.meta_data is not None:
-            return False
-        infos += line.commit_info is not None
-    return bool(lines) and infos <= 1
+    if any(line.protocol is not None or line.meta_data is not None for line in lines):
+        return False
+    return bool(lines) and sum(line.commit_info is not None for line in lines) <= 1
 
 
 @dataclass(slots=True)
@@ -380,7 +380,7 @@ def _first_bad_line(data: bytes, table: str, path: str, version: int, first: int
     for number, line in enumerate(data.split(b"\n"), start=first):
         if line.strip():
             try:
-                _LINES.decode(line)
+                parse_line(line)
             except MALFORMED as error:
                 return LogCorrupt(table, path, f"malformed action: {explain_malformed(error, line)}", version, number)
     return LogCorrupt(table, path, "not one JSON object per line", version)

@@ -102,6 +102,15 @@ def test_a_malformed_action_names_its_line(line: dict[str, Any] | str) -> None:
     assert (caught.value.path, caught.value.version, caught.value.line) == (PATH, 7, 3)
 
 
+def test_a_key_that_is_not_utf8_is_malformed_and_no_unknown_action() -> None:
+    lines = b'{"txn":{"appId":"x","version":1}}\n{"a\xbedd":{}}\n'
+    with pytest.raises(LogCorrupt) as caught:
+        parse_commit(lines, "t", PATH, 7, 1000)
+    assert caught.value.line == 2
+    with pytest.raises(LogCorrupt):
+        scan_state(BytesIO(lines), "t", PATH, 7)
+
+
 @pytest.mark.parametrize("data", [b"", b"\n \n", b'{"add":"\xff"}', b"\xef\xbb\xbf{}", b"\x00"])
 def test_a_file_without_json_lines(data: bytes) -> None:
     with pytest.raises(LogCorrupt):
