@@ -1,6 +1,7 @@
 """Lines of modules that inputs reach: what a corpus covers, and the few inputs that cover the same."""
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from types import CodeType, FrameType
@@ -29,7 +30,7 @@ def _of_module(name: str) -> Iterator[tuple[str, int]]:
 
 
 def reached(work: Callable[[], object], modules: Sequence[str]) -> Lines:
-    """Return the lines of modules that `work` reaches on this thread, each with the line before it."""
+    """Return the lines of modules that `work` reaches, on this thread and those it starts, each with the line before it."""
     files = {import_module(name).__file__ for name in modules}
     found: set[tuple[str, int, int]] = set()
 
@@ -48,11 +49,13 @@ def reached(work: Callable[[], object], modules: Sequence[str]) -> Lines:
 
         return step
 
+    threading.settrace(enter)
     sys.settrace(enter)
     try:
         work()
     finally:
         sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]
     return frozenset(found)
 
 

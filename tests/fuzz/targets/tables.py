@@ -94,7 +94,7 @@ def _run(data: bytes) -> None:
         for batch in _changes(files):
             found += batch.to_pylist()
     except TailerError as error:
-        assert str(error)
+        assert isinstance(error.hint, str)  # noqa: PT017 - the rows before it are compared, too
         expected = expected[: len(found)]
     if covered:
         assert found == expected

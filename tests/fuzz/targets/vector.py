@@ -25,7 +25,7 @@ def _run(data: bytes) -> None:
     outcome(lambda: z85_decode(data.decode("latin-1"), len(data) // 5 * 4), ValueError)
     cardinality, body = int.from_bytes(data[:3], "little"), data[3:]
     ref = DeletionVectorRef(None, z85(body), None, len(body), cardinality)
-    found = outcome(lambda: load(ref, _OF, lambda _, at, length: b""))
+    found = outcome(lambda: load(ref, _OF, lambda *_: b""))
     if found is not None:
         rows = list(found)
         assert len(rows) == cardinality
