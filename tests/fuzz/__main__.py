@@ -83,7 +83,8 @@ def _measure(name: str) -> Iterator[str]:
     edges = frozenset().union(*(_reach(target, data) for data in inputs))
     lines, whole = len({(file, line) for file, _, line in edges}), all_lines(target.modules)
     size = sum(map(len, inputs)) / 1024
-    yield f"| `{name}` | {len(inputs)} inputs, {size:.0f} KB | {lines} of {whole} lines ({100 * lines // whole} %), {len(edges)} edges |"
+    share = 100 * lines // whole
+    yield f"| `{name}` | {len(inputs)}, {size:.0f} KB | {lines} of {whole} ({share} %) | {len(edges)} |"
 
 
 def main() -> int:

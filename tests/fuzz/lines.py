@@ -30,17 +30,17 @@ def _of_module(name: str) -> Iterator[tuple[str, int]]:
 
 
 def reached(work: Callable[[], object], modules: Sequence[str]) -> Lines:
-    """Return the lines of modules that `work` reaches, on this thread and those it starts, each with the line before it."""
+    """Return the lines of modules that `work` reaches, on any thread, each with the line before it."""
     files = {import_module(name).__file__ for name in modules}
     found: set[tuple[str, int, int]] = set()
 
-    def enter(frame: FrameType, event: str, argument: Any) -> Any:
+    def enter(frame: FrameType, _: str, __: Any) -> Any:
         file = frame.f_code.co_filename
         if file not in files:
             return None
         before = 0
 
-        def step(inner: FrameType, event: str, argument: Any) -> Any:
+        def step(inner: FrameType, event: str, _: Any) -> Any:
             nonlocal before
             if event == "line":
                 found.add((file, before, inner.f_lineno))

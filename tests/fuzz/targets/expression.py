@@ -15,7 +15,7 @@ _ROWS = pa.RecordBatch.from_pylist(
         {"i": None, "s": None, "d": None, "flag": None, "n": {"x": None}},
     ],
     pa.schema(
-        [("i", pa.int64()), ("s", pa.string()), ("d", pa.float64()), ("flag", pa.bool_())]
+        [("i", pa.int64()), ("s", pa.string()), ("d", pa.float64()), ("flag", pa.bool_())]  # noqa: RUF005
         + [("n", pa.struct([("x", pa.int64())]))]
     ),
 )
