@@ -45,7 +45,7 @@ def _search(name: str, runs: int, seconds: int) -> int:
             f"-runs={runs}", f"-max_total_time={seconds}", f"-timeout={target.seconds}", f"-rss_limit_mb={_MEMORY_MB}",
             f"-max_len={_LONGEST_BYTES}", f"-artifact_prefix={found}/", "-print_final_stats=1", "-verbosity=1",
         )  # fmt: skip
-        command = [_PYTHON, "-m", "tests.fuzz.instrumented", name, folder, *limits]
+        command = [str(_PYTHON), "-m", "tests.fuzz.instrumented", name, folder, *limits]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         grown = _inputs(Path(folder))
     counts = [int(first or second) for first, second in _RUNS.findall(done.stderr)]

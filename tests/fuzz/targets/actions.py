@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from typing import Any
 
 from tailer.formats.delta.changes import plan_changes
 from tailer.formats.delta.log.actions import parse_commit
@@ -24,7 +25,12 @@ def _lines(*actions: object) -> bytes:
 
 
 _HEAD = (protocol(3, ["deletionVectors", "columnMapping"]), metadata(schema_string(a="long", p="string"), ["p"]))
-_FILE = {"partitionValues": {"p": "1"}, "stats": '{"numRecords":1}', "tags": {"x": None}, "baseRowId": 7}
+_FILE: dict[str, Any] = {
+    "partitionValues": {"p": "1"},
+    "stats": '{"numRecords":1}',
+    "tags": {"x": None},
+    "baseRowId": 7,
+}
 
 
 def _seeds() -> list[bytes]:

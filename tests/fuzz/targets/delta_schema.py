@@ -1,6 +1,7 @@
 """The `schemaString` of a Delta table, under each way to map columns: the first byte says which."""
 
 import json
+from typing import Any
 
 from tailer.formats.delta.schema import arrow_schema
 from tailer.schema.texts import schema_from_text, schema_to_text
@@ -10,8 +11,11 @@ _MODES = ("none", "name", "id")
 
 
 def _seeds() -> list[bytes]:
-    item = {"type": "array", "elementType": {"type": "map", "keyType": "string", "valueType": "decimal(10,2)"}}
-    item["elementType"]["valueContainsNull"] = item["containsNull"] = True  # type: ignore[index]
+    item: dict[str, Any] = {
+        "type": "array",
+        "elementType": {"type": "map", "keyType": "string", "valueType": "decimal(10,2)"},
+    }
+    item["elementType"]["valueContainsNull"] = item["containsNull"] = True
     mapping = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "x"}
     kinds = ("long", "string", "timestamp_ntz", "variant", "binary", "date", "boolean", item)
     fields = [{"name": f"c{at}", "type": kind, "nullable": True, "metadata": {}} for at, kind in enumerate(kinds)]

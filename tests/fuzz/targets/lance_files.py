@@ -10,9 +10,9 @@ from tailer.formats.lance.protobuf import InvalidMessage
 from tailer.formats.lance.rows.deletions import read_deletions
 from tailer.formats.lance.schema import arrow_schema
 from tailer.formats.lance.transaction import parse_transaction
+from tests.fuzz.archives import files_of
 from tests.fuzz.target import Target, outcome
 from tests.support.histories.recorded_lance import LANCE_HISTORIES
-from tests.support.tables.archives import files_of
 
 _KINDS = (".manifest", ".txn", ".arrow", ".bin")
 

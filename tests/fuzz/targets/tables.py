@@ -16,10 +16,10 @@ import pyarrow as pa
 
 import tailer
 from tailer.errors import TailerError
+from tests.fuzz.archives import files_of
 from tests.fuzz.target import Target
 from tests.support.histories.recorded_lance import LANCE_HISTORIES
 from tests.support.oracle.recorded import CASES_DATA
-from tests.support.tables.archives import files_of
 from tests.support.tables.handwritten import HandwrittenTable
 
 # Spark writes pages with checksums; pyarrow, by hand, without; Lance has none.
