@@ -55,7 +55,7 @@ def reached(work: Callable[[], object], modules: Sequence[str]) -> Lines:
         work()
     finally:
         sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
     return frozenset(found)
 
 
