@@ -559,6 +559,12 @@ async def test_keys_that_identify_no_row(tmp_path: Path, key: list[str], error: 
         await deliver(make_mirror(tmp_path / "m", key=key), batch(1, "insert", schema, [{"id": 1}]))
 
 
+async def test_a_column_with_the_name_that_a_merge_adds_is_refused(tmp_path: Path) -> None:
+    schema = pa.schema([*SCHEMA, ("lake_tailer_change", pa.string())])
+    with pytest.raises(SinkRejected, match="cannot have a column lake_tailer_change"):
+        await deliver(make_mirror(tmp_path / "m"), batch(1, "insert", schema, [{"id": 1}]))
+
+
 class TestTargets:
     """Tables that a mirror may fill, and others."""
 

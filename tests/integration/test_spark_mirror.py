@@ -1,7 +1,7 @@
 """A mirror in Delta that executors merge: the same rows and progress as from the driver alone."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -324,6 +324,65 @@ def test_values_of_every_type_are_what_they_were(
     assert moment == pa.timestamp("us", tz="UTC")
 
 
+@pytest.fixture
+def old_calendar(spark: SparkSession) -> Iterator[None]:
+    """Let new sessions of Spark write and read old dates as Hive does."""
+    settings = spark.sparkContext._jsc.sc().conf()  # the only way there
+    names = [f"spark.sql.parquet.datetimeRebaseModeIn{way}" for way in ("Read", "Write")]
+    for name in names:
+        settings.set(name, "LEGACY")
+    yield
+    for name in names:
+        settings.remove(name)
+
+
+@pytest.mark.usefixtures("old_calendar")
+def test_old_dates_are_what_they_were_whatever_calendar_spark_is_set_to(tmp_path: Path, spark: SparkSession) -> None:
+    source = tmp_path / "source"
+    days = [date(1, 1, 1), date(1400, 3, 1)]
+    moments = [datetime(1500, 2, 28, tzinfo=UTC), MOMENT]
+    table_of(source, id=[1, 2], day=days, moment=moments)
+    delivering = Delivering(source, tmp_path / "target", options=MIRROR)
+    delivering.by_driver()
+    table_of(source, id=[3, 4], day=days, moment=moments)
+    DeltaTable(source).update({"id": "5"}, predicate="id = 1")
+    delivering.by_executors(spark)
+    same_as_driver(delivering)
+
+
+@pytest.mark.parametrize("name", ["lake_tailer_twice", "Lake_Tailer_Version"])
+def test_columns_with_names_of_our_own_stay_with_the_driver(tmp_path: Path, spark: SparkSession, name: str) -> None:
+    source = tmp_path / "source"
+    table_of(source, id=[1], **{name: ["a"]})
+    table_of(source, id=[2], **{name: ["b"]})
+    DeltaTable(source).update({name: "'c'"}, predicate="id = 1")
+    delivering = Delivering(source, tmp_path / "target", options=MIRROR)
+    delivering.by_executors(spark)
+    assert "Spark" not in str(DeltaTable(delivering.target).history())
+    same_as_driver(delivering)
+
+
+def test_partitions_beyond_ascii_stay_with_the_driver(tmp_path: Path, spark: SparkSession) -> None:
+    """delta-rs cannot remove the files that Spark writes there, and says so once Spark has written the table again."""
+    source = tmp_path / "source"
+    table_of(source, id=[1], town=["Ulm"])
+    delivering = Delivering(source, tmp_path / "target", options={**MIRROR, "partition_by": ["town"]})
+    delivering.by_driver()
+    table_of(source, id=[2, 3], town=["K\u00f6ln", "Ulm"])
+    delivering.by_executors(spark)
+    DeltaTable(source).update({"id": "id + 10"}, predicate="id = 2")
+    delivering.by_driver()
+    same_as_driver(delivering)
+    table_of(source, id=[4], town=["K\u00f6ln"])
+    delivering.by_driver()
+    rows = rows_of(delivering.target)
+    spark.sql(f"OPTIMIZE delta.`{delivering.target}`")
+    DeltaTable(source).delete("id = 4")
+    with pytest.raises(SinkRejected, match="delta-rs cannot remove town=K\u00f6ln"):
+        delivering.by_driver()
+    assert rows_of(delivering.target) == rows
+
+
 def test_the_change_feed_of_a_mirror_is_right(delivering: Delivering, spark: SparkSession) -> None:
     delivering.by_driver(5)
     target = delivering.target
@@ -389,6 +448,38 @@ def test_an_optimize_in_between_makes_the_transaction_fail(
     assert len(tried) == 2
     assert operations(delivering.target)[-2:] == ["OPTIMIZE", "MERGE"]
     same_as_driver(delivering)
+
+
+@pytest.mark.parametrize("when", [at_once, in_job])
+def test_a_key_that_somebody_else_appends_in_between_is_found(
+    tmp_path: Path, spark: SparkSession, when: Callable[[Callable[[], None], Merge], Merge]
+) -> None:
+    """Delta itself lets an append pass that has read nothing."""
+    source = tmp_path / "source"
+    table_of(source, id=[1])
+    delivering = Delivering(source, tmp_path / "target", options=MIRROR)
+    delivering.by_driver()
+    table_of(source, id=[2])
+    acts = [partial(append_blindly, delivering.target)]
+
+    def then(merge: Merge) -> Merge:
+        return when(acts.pop(), merge) if acts else merge
+
+    pipeline = delivering.executors(lambda: spark, 1, make_interrupted(delivering, then))
+    with pytest.raises(SinkRejected, match="insert a key that is there"):
+        anyio.run(pipeline.run)
+    assert delivering.progress() == 0
+
+
+def append_blindly(target: Path) -> None:
+    """Append the row whose id is 2 as Spark's writer does, which says that it has read nothing."""
+    table_of(target, id=[2])
+    commit = max((target / "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    for action in actions:
+        if "commitInfo" in action:
+            action["commitInfo"]["isBlindAppend"] = True
+    commit.write_text("".join(f"{json.dumps(each)}\n" for each in actions))
 
 
 @pytest.mark.parametrize("when", [at_once, in_job])

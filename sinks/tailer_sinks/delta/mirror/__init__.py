@@ -9,6 +9,7 @@ a transaction that is too large to merge, of which the table's other rows are a 
     columns   which columns the table can have, and which changes of them it can follow
     changes   the changes of a transaction, reduced to one for each key, in bounded memory
     keyed_rows  change rows as rows with a key, inserted or deleted
+    paths     files that delta-rs cannot remove
     merging   a MERGE by a cluster's own writer
     verified_rows, repair   the rows for `tailer verify`, and their repair
 

@@ -6,8 +6,8 @@ So Spark goes on with a mirror that has all three, and never begins one.
 
 Whoever commits beside Spark is found in three ways. The rows that are merged check, in a task of the job that makes
 them, that the progress is the expected one, and that nobody has committed since it was read. By then, Spark's
-transaction is open: it has read the whole table, and the `txn` of the app id. So it fails if anybody commits rows, or
-the same app id, until it is through. It leaves out a version that the app id has already.
+transaction is open, and it commits the next version of the table or none: it is not tried again on top of another
+commit. It leaves out a version that the app id has already.
 """
 
 import os
@@ -24,12 +24,15 @@ from tailer.sink import MERGED_INSERTED, MERGED_VERSION, KeyFault, Merge
 from tailer_sinks.delta.mirror.columns import difference
 from tailer_sinks.delta.mirror.keyed_rows import KeyedRows
 from tailer_sinks.delta.mirror.keys import contradiction, key_error, key_in
+from tailer_sinks.delta.mirror.paths import may_be_beyond_ascii
 from tailer_sinks.delta.mirror.table import MirrorTable
 from tailer_sinks.delta.txns import position_in
 from tailer_sinks.delta.variants import has_variants, rows_schema_of
 
 __all__ = ["merge_into"]
 
+# Columns that the other writer adds to the rows have names that begin like this.
+_OWN_PREFIX: Final = "lake_tailer_"
 _ADDED: Final = (pa.field(MERGED_VERSION, pa.int64()), pa.field(MERGED_INSERTED, pa.bool_()))
 
 
@@ -50,10 +53,11 @@ def merge_into(
     if anchor.table is None or expected is None or table.key_number(anchor) is None:
         return None
     there = rows_schema_of(anchor.table.schema())
-    names = {each.lower() for each in there.names}
-    if has_variants(there) or names & {MERGED_VERSION, MERGED_INSERTED}:
+    if has_variants(there) or any(each.lower().startswith(_OWN_PREFIX) for each in there.names):
         return None
     if difference(table.name, table.path, there, anchor.schema) is not None:
+        return None
+    if may_be_beyond_ascii(anchor.schema, anchor.partition_by):
         return None
     key = key_in(table.name, table.path, anchor.schema, *keys)
     table.check_same_key(anchor, key)

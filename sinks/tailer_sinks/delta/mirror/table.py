@@ -32,6 +32,7 @@ from tailer_sinks.delta.folder import TargetFolder
 from tailer_sinks.delta.mirror.changes import CHANGE, DELETE, INSERT, UPDATE, Changes
 from tailer_sinks.delta.mirror.columns import RESNAPSHOT, reshaped, table_schema
 from tailer_sinks.delta.mirror.keys import check_same_key, key_error, key_name, key_number
+from tailer_sinks.delta.mirror.paths import unremovable
 from tailer_sinks.delta.schema import maps_columns, measured, partition_problems
 from tailer_sinks.delta.spool import Spool
 from tailer_sinks.delta.table import Anchor, TargetTable
@@ -104,6 +105,8 @@ class MirrorTable(TargetTable):
         Raises `SinkRejected` for columns without a type, and for other ones than those of a table with Variants.
         """
         wanted = table_schema(self.name, schema)
+        if CHANGE in wanted.names:
+            self.folder.reject(f"{self.path} cannot have a column {CHANGE}", "Give it another name with select.")
         if self.partition_by is not None and list(self.partition_by) != list(anchor.partition_by):
             named = ", ".join(anchor.partition_by) or "nothing"
             self.folder.reject(
@@ -291,6 +294,11 @@ class MirrorTable(TargetTable):
         notes: Sequence[str],
     ) -> None:
         """Commit what `write` writes. `key`: of the rows; none: it stays as it is."""
+        if anchor.table is not None and anchor.partition_by:
+            with self.folder.reading():
+                found = unremovable(anchor.table)
+            if found is not None:
+                self.folder.reject(f"delta-rs cannot remove {found}, which Spark wrote", "Choose a new path.")
         now_ms = int(time.time() * 1000)
         pipeline = _owner(anchor.app_id)
         names = {anchor.app_id: position.version, delivered_name(pipeline): 1}
@@ -306,9 +314,9 @@ class MirrorTable(TargetTable):
         try:
             self.commit(anchor, position, lambda: actions, write_alone, notes)
         except (SinkRejected, SinkUnavailable) as error:
-            for found in (_PRESENT, _ABSENT):
-                if found in error.reason:
-                    raise key_error(self.name, self.path, position.version, is_there=found == _PRESENT) from error
+            for fault in (_PRESENT, _ABSENT):
+                if fault in error.reason:
+                    raise key_error(self.name, self.path, position.version, is_there=fault == _PRESENT) from error
             if _OVERTAKEN in error.reason:
                 raise SinkUnavailable(self.name, f"another writer has changed {self.path} meanwhile") from error
             raise

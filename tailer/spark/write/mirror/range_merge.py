@@ -51,8 +51,13 @@ class RangeMerge(RangeAppend):
             "spark.databricks.delta.write.txnAppId": merge.app_id,
             "spark.databricks.delta.write.txnVersion": str(self._last),
             "spark.databricks.delta.commitInfo.userMetadata": merge.note,
-            # delta-rs, which also merges into the table, reads no moment before 1677 from Spark's INT96.
+            # Otherwise Spark lets some commits of others pass, such as appends that read nothing.
+            "spark.databricks.delta.maxCommitAttempts": "0",
+            # delta-rs, which also merges into the table, reads no moment before 1677 from Spark's INT96, and knows no
+            # calendar but the Gregorian one.
             "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+            "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+            "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
         }.items():
             session.conf.set(name, value)
         return session
