@@ -302,10 +302,9 @@ def test_values_of_every_type_are_what_they_were(
     write_deltalake(
         source, pa.table({"id": pa.array([3], pa.int64()), **{n: v[1:] for n, v in VALUES.items()}}), mode="append"
     )
-    write_deltalake(source, pa.table({"id": pa.array([4]), "text": ["other"]}), mode="append", schema_mode="merge")
+    if key != "moment":  # which this row does not have
+        write_deltalake(source, pa.table({"id": pa.array([4]), "text": ["other"]}), mode="append", schema_mode="merge")
     options = {"mode": "mirror", "key": [key], **({"partition_by": partitions} if partitions else {})}
-    if key == "moment":
-        DeltaTable(source).delete("id = 4")
     delivering = Delivering(source, tmp_path / "target", options=options)
     zone = spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
