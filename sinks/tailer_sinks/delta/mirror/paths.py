@@ -9,15 +9,16 @@ from collections.abc import Sequence
 import pyarrow as pa
 from deltalake import DeltaTable
 
-__all__ = ["may_be_beyond_ascii", "unremovable"]
+__all__ = ["is_removable", "may_be_beyond_ascii"]
 
 
-def unremovable(table: DeltaTable) -> str | None:
-    """Return the path of a file of `table` that delta-rs cannot remove. None: there is no such file."""
+def is_removable(table: DeltaTable) -> bool:
+    """Return whether delta-rs can remove all files of `table`."""
     paths: list[str] = pa.table(table.get_add_actions())["path"].to_pylist()
-    return next((path for path in paths if not path.isascii()), None)
+    return all(path.isascii() for path in paths)
 
 
 def may_be_beyond_ascii(schema: pa.Schema, partition_by: Sequence[str]) -> bool:
     """Return whether the path of a partition of rows of `schema` may have such letters."""
-    return any(not name.isascii() or schema.field(name).type == pa.string() for name in partition_by)
+    texts = {field.name for field in schema if field.type == pa.string()}
+    return any(not name.isascii() or name in texts for name in partition_by)
