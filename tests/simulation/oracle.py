@@ -28,6 +28,7 @@ __all__ = [
     "Witness",
     "change_of",
     "check_error",
+    "is_backfill",
     "read_file",
     "read_progress",
 ]
@@ -76,12 +77,16 @@ class Transaction:
 
 @dataclass
 class Witness:
-    """Facts of the run by which gaps, starts and errors are excused. `tables`: the current one last."""
+    """Facts of the run by which gaps, starts and errors are excused.
+
+    `tables`: the current one last. `instances`: the number of processes that have begun.
+    """
 
     tables: list[SimulatedTable]
     start: str
     ordered_snapshots: int = 0
     ordered_skips: int = 0
+    instances: int = 0
 
     @property
     def table(self) -> SimulatedTable:
@@ -121,7 +126,7 @@ class Judge:
 
     def see(self, transaction: Transaction, now_s: float) -> None:
         """Judge a transaction that readers can see from now on. Raises `Violation`."""
-        if "/~backfill-" in transaction.app_id:
+        if is_backfill(transaction.app_id):
             self._see_backfill(transaction)
             return
         is_claim = transaction.after is None and not transaction.items
@@ -245,11 +250,19 @@ class Judge:
         """Go on with the stream under another id of the table, or with another table."""
         if self.witness.table_of(self.app_id) is not self.witness.table_of(transaction.app_id):
             gaps = [item for item in transaction.items if isinstance(item, Announced) and item.kind == "gap"]
-            if not gaps:
+            if not gaps and not self._may_begin_twice():
                 raise Violation(3, "another table takes the place of this one, without a gap")
             self._next, self._snapshot = None, None
             self._open.clear()
             self._copied = None
+
+    def _may_begin_twice(self) -> bool:
+        """Return whether two instances may each have begun the pipeline, with one table each.
+
+        What a destination has of a pipeline is looked up before the first transaction, whose app_id nobody else uses.
+        So if nothing was delivered yet when the table was created anew, neither instance can know of the other one.
+        """
+        return self.witness.instances > 1 and self.history[0][0] >= self.witness.table.at_s[0]
 
     def _reach(self, position: Position) -> None:
         """Note that everything up to `position` is visible: judge each version that it closes."""
@@ -310,6 +323,11 @@ class Judge:
             self._compare(f"the backfill of version {after.version}", rows, wanted)
             self.backfills += 1
             rows.clear()
+
+
+def is_backfill(app_id: str) -> bool:
+    """Return whether an app_id is one of a backfill."""
+    return "/~backfill-" in app_id
 
 
 def change_of(values: dict[str, Any]) -> Change | Announced:

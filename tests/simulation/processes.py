@@ -4,10 +4,10 @@ A destination without transactions is here, too: it takes rows at once, and its 
 table in the bucket.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -24,16 +24,18 @@ from tailer.errors import SinkUnavailable
 from tailer.events import ChangeBatch, ControlEvent, Gap
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.status import PipelineState, PipelineStatus
-from tailer.plan import SNAPSHOT_TASKS, Position
+from tailer.plan import SNAPSHOT_TASKS, TASKS, Position
 from tailer.sink import AtLeastOnceSink, Sink, SinkTransaction, SinkWrapper, TransactionWrapper
 from tailer.stores.shared import SharedLogs
 from tests.simulation.network import Fault, Network, NoAnswer
-from tests.simulation.oracle import Announced, Change, Judge, Transaction, Violation
+from tests.simulation.oracle import Announced, Change, Judge, Transaction, Violation, is_backfill
 from tests.simulation.physics import Process
 from tests.simulation.scenario import Scenario
 from tests.simulation.table import row_of
 
 __all__ = ["LAKE", "PIPELINE", "Daemon", "Endpoint", "LinesSink", "Status", "WatchedSink"]
+
+T = TypeVar("T")
 
 PIPELINE: Final = "p"
 LAKE: Final = "s3://lake"
@@ -178,20 +180,34 @@ class Daemon:
 
 
 class Endpoint:
-    """A server that takes rows and has no transactions; `judge` accepts repetitions."""
+    """A server that takes rows and has no transactions; `judge` accepts repetitions.
+
+    Rows of backfills, a stream of their own, come among those of changes: two instances may send both at a time. Their
+    task numbers tell them apart, as those of real messages do.
+    """
 
     def __init__(self, network: Network, judge: Judge) -> None:
         self.network = network
         self.judge = judge
         self.app_id = ""
         self._early: list[Change | Announced] = []
+        self._backfilled: list[Change] = []
 
-    def take(self, items: list[Change | Announced]) -> None:
+    def take(self, items: Sequence[Change | Announced]) -> None:
         """Take rows for good."""
         self._early += items
 
+    def take_backfill(self, items: Sequence[Change]) -> None:
+        """Take rows of a backfill for good."""
+        self._backfilled += items
+
     def recorded(self, app_id: str, position: Position) -> None:
         """Judge what has come when progress is recorded: it must be everything up to there."""
+        if is_backfill(app_id):  # an earlier one, which was never finished, may have left rows of another version
+            backfilled = [item for item in self._backfilled if item.version == position.version]
+            self._backfilled.clear()
+            self.judge.see(Transaction(app_id, backfilled, position), self.network.physics.now_s)
+            return
         items, self._early = self._early, []
         later: list[Change | Announced] = [
             item for item in items if isinstance(item, Change) and item.version > position.version
@@ -213,18 +229,23 @@ class LinesSink(AtLeastOnceSink):
     async def write(self, batch: ChangeBatch) -> None:
         """See `AtLeastOnceSink.write`."""
         rows: list[dict[str, Any]] = batch.rows.to_pylist()
+        changes = [Change(row["_change_type"], row["_commit_version"], row_of(row)) for row in rows]
+        if batch.task >= SNAPSHOT_TASKS + TASKS:
+            await self._send(changes, self._endpoint.take_backfill)
+            return
         if batch.task >= SNAPSHOT_TASKS:
             self._endpoint.judge.begun_with = batch.version
-        await self._send([Change(row["_change_type"], row["_commit_version"], row_of(row)) for row in rows])
+        await self._send(changes, self._endpoint.take)
 
     async def announce(self, event: ControlEvent) -> None:
         """See `AtLeastOnceSink.announce`."""
         if isinstance(event, Gap):
-            await self._send([Announced("gap", event.version, event.first_version, event.snapshot)])
+            gap = Announced("gap", event.version, event.first_version, event.snapshot)
+            await self._send([gap], self._endpoint.take)
 
-    async def _send(self, items: list[Change | Announced]) -> None:
+    async def _send(self, items: Sequence[T], take: Callable[[Sequence[T]], None]) -> None:
         try:
-            await self._endpoint.network.send(f"POST {len(items)} rows", lambda: self._endpoint.take(items))
+            await self._endpoint.network.send(f"POST {len(items)} rows", lambda: take(items))
         except NoAnswer as error:
             raise SinkUnavailable(self.name, str(error)) from error
 

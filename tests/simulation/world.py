@@ -355,6 +355,7 @@ class World(Judged):
 
     def _start(self, name: str) -> None:
         daemon = Daemon(self, Process(name))
+        self.judge.witness.instances += 1
         self.daemons.append(daemon)
         task = self._tasks[daemon.process] = self._spawn(daemon.process, daemon.run())
         task.add_done_callback(lambda _: self.network.kill(daemon.process))
