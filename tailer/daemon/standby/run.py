@@ -120,6 +120,8 @@ class StandbyRun:
                 is_due = self._watch.see(found, asked_s)
                 if self._watch.seen != before:
                     self._note_active(found, is_here=False)
+                    if before is not None and self._status.active is not None:
+                        self._drop_order()
                 active = self._status.active
                 self._status.note_standby(f"{active.instance} is active" if active else "no instance is active yet")
                 if is_due and await self._claim(heartbeats):
@@ -152,6 +154,14 @@ class StandbyRun:
                 return False
         await self._release(heartbeats)
         return False
+
+    def _drop_order(self) -> None:
+        """Drop an order that has not been obeyed: once this instance is active again, it may be long out of date."""
+        status = self._status
+        if status.order is not None and status.active is not None:
+            text = "%s: %s is not done: %s is active; give the order to that instance"
+            _log.warning(text, self._name, status.order, status.active.instance)
+            status.order = None
 
     async def _drop_backfill(self, before: str) -> None:
         """End a backfill that was under way here: changes that `before` has delivered since must not come before it."""

@@ -24,10 +24,10 @@ class Watch:
         """Note a heartbeat that was asked for at `asked_s`. Return whether nobody is active.
 
         The time before the question counts: a standby that was frozen after the answer learns nothing from the time
-        that has passed since. None: there never was a heartbeat. One of an earlier term was
-        under way for long, and tells nothing.
+        that has passed since. None: there is no heartbeat. One of an earlier term was under way for long, and tells
+        nothing; nor does one that has gone, such as with its folder: the active instance sends another.
         """
-        is_late = found is not None and self.seen is not None and found.rank < self.seen.rank
+        is_late = self.seen is not None and (found is None or found.rank < self.seen.rank)
         if self._since_s is None or not (is_late or found == self.seen):
             self._since_s = asked_s
         if not is_late:

@@ -13,6 +13,7 @@ from tailer.daemon.serve import serve
 from tailer.daemon.standby import StandbyRun
 from tailer.daemon.standby.watch import Watch
 from tailer.errors import ConfigError, SinkFenced, SinkRejected, SinkUnavailable
+from tailer.pipeline.policy import OnDataLoss
 from tailer.pipeline.status import PipelineState, PipelineStatus
 from tailer.sink import Heartbeat
 from tests.simulation.physics import Physics
@@ -247,6 +248,50 @@ def test_a_destination_that_is_away_moves_nothing() -> None:
             place.is_down = False
             assert await place.settle(2) == {"a"}
             assert await place.settle(5 * SILENCE_S) == {"a"}
+
+    play(check)
+
+
+def test_a_place_that_is_emptied_moves_nothing() -> None:
+    """Somebody deletes the folder or the table of the heartbeats; the active instance makes it anew."""
+
+    async def check(place: Place, _first: Instance, _second: Instance) -> None:
+        for _ in range(20):
+            place.last = None
+            assert await place.settle(1.9) == {"a"}
+        assert place.last is not None
+
+    play(check)
+
+
+def test_an_order_is_not_kept_for_a_later_term() -> None:
+    async def check(place: Place, first: Instance, second: Instance) -> None:
+        first.status.order = OnDataLoss.SKIP  # is not obeyed before it is cut off
+        first.is_cut = True
+        assert await place.settle(3 * SILENCE_S) == {"b"}
+        first.is_cut = False
+        await place.settle(SILENCE_S)
+        second.kill()
+        assert await place.settle(3 * SILENCE_S) == {"a"}
+        assert first.status.order is None
+
+    play(check)
+
+
+def test_an_order_is_kept_while_nobody_else_is_active() -> None:
+    """Both have stopped because of lost changes, and an operator orders one of them to skip these."""
+
+    async def check(place: Place, first: Instance, second: Instance) -> None:
+        first.kill()
+        second.kill()
+        place.last = Heartbeat("b", 7)  # it was killed, and has not ended in an orderly way
+        third = Instance(place, "c")
+        third.status.order = OnDataLoss.SKIP
+        async with anyio.create_task_group() as group:
+            group.start_soon(third.live)
+            assert await place.settle(2 * SILENCE_S) == {"c"}
+            group.cancel_scope.cancel()
+        assert third.status.order is OnDataLoss.SKIP
 
     play(check)
 
