@@ -8,7 +8,7 @@ A heartbeat is JSON, wherever it is::
     {"format": 1, "instance": "host-7-0a1b2c3d", "term": 3, "count": 12, "released": false}
 """
 
-import os
+import secrets
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -125,6 +125,7 @@ class FileHeartbeats(BlockingHeartbeats):
         super().__init__()
         self._sink = sink
         self._path = path
+        self._token: Final = secrets.token_hex(4)  # containers that share the folder have the same process id
 
     def read_now(self) -> Heartbeat | None:
         """See `Heartbeats.read`."""
@@ -134,11 +135,12 @@ class FileHeartbeats(BlockingHeartbeats):
             return None
         except OSError as error:
             raise self._failure(error) from error
-        return decode_heartbeat(self._sink, str(self._path), data)
+        # A crash of the machine may leave an empty file: it is not synced to the disk, for nobody is active after that.
+        return decode_heartbeat(self._sink, str(self._path), data) if data.strip(b"\0") else None
 
     def write_now(self, heartbeat: Heartbeat) -> None:
-        """See `Heartbeats.write`. Not synced to the disk: after a crash of the machine nobody is active."""
-        written = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
+        """See `Heartbeats.write`."""
+        written = self._path.with_name(f".{self._path.name}.{self._token}.tmp")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             written.write_text(encode_heartbeat(heartbeat))

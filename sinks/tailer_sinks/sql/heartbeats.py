@@ -5,7 +5,7 @@ a file beside it.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -19,16 +19,20 @@ TABLE: Final = "lake_tailer_heartbeats"
 
 
 class TableHeartbeats(BlockingHeartbeats):
-    """The heartbeats of `pipeline`; `sink`: the sink's name in errors. `timeout_s`: how long a call may take."""
+    """The heartbeats of `pipeline`; `sink`: the sink's name in errors. `timeout_s`: how long a call may take.
 
-    def __init__(self, sink: str, dialect: Dialect, pipeline: str, timeout_s: float) -> None:
+    `make_dialect`: called for each connection, because a password may have changed since the one before.
+    """
+
+    def __init__(self, sink: str, make_dialect: Callable[[], Dialect], pipeline: str, timeout_s: float) -> None:
         super().__init__()
         self._sink = sink
-        self._dialect = dialect
+        self._make_dialect = make_dialect
+        self._dialect = make_dialect()
         self._pipeline = pipeline
         self._timeout_s = timeout_s
         self._connection: Connection | None = None
-        self._table = dialect.name_of(TABLE)
+        self._table = self._dialect.name_of(TABLE)
 
     def read_now(self) -> Heartbeat | None:
         """See `Heartbeats.read`."""
@@ -63,6 +67,7 @@ class TableHeartbeats(BlockingHeartbeats):
     def _connected(self) -> Iterator[Connection]:
         """Give the connection for one call. After an error it is closed."""
         if self._connection is None:
+            self._dialect = self._make_dialect()
             self._connection = self._dialect.connect()
         timer = threading.Timer(self._timeout_s, self._connection.interrupt)
         timer.daemon = True

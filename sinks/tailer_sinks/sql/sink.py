@@ -109,7 +109,7 @@ class SqlSink(Sink):
         path = file_of(self._options)
         if path is not None:
             return FileHeartbeats(self.name, path.with_name(f".{path.name}") / heartbeat_name(pipeline))
-        return TableHeartbeats(self.name, self._dialect(), pipeline, timeout_s)
+        return TableHeartbeats(self.name, self._dialect, pipeline, timeout_s)
 
     async def aclose(self) -> None:
         """Close the connections."""
