@@ -298,8 +298,8 @@ class MirrorTable(TargetTable):
             with self.folder.reading():
                 is_ours = is_removable(anchor.table)
             if not is_ours:
-                reason = f"Spark has written files into partitions of {self.path} with letters beyond ASCII"
-                self.folder.reject(f"{reason}, which delta-rs cannot remove", "Choose a new path.")
+                found = f"files that Spark has written into partitions of {self.path} with letters beyond ASCII"
+                self.folder.reject(f"delta-rs cannot remove {found}", "Choose a new path.")
         now_ms = int(time.time() * 1000)
         pipeline = _owner(anchor.app_id)
         names = {anchor.app_id: position.version, delivered_name(pipeline): 1}
