@@ -57,7 +57,7 @@ def merge_into(
         return None
     if difference(table.name, table.path, there, anchor.schema) is not None:
         return None
-    if may_be_beyond_ascii(anchor.schema, anchor.partition_by):
+    if may_be_beyond_ascii(anchor):
         return None
     key = key_in(table.name, table.path, anchor.schema, *keys)
     table.check_same_key(anchor, key)

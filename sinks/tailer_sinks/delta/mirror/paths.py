@@ -4,21 +4,22 @@ Spark writes letters beyond ASCII into the path of a file as they are, where the
 reads such a file, but its commits escape the path: they remove a file that is not there, and the rows stay.
 """
 
-from collections.abc import Sequence
-
 import pyarrow as pa
-from deltalake import DeltaTable
 
-__all__ = ["is_removable", "may_be_beyond_ascii"]
+from tailer_sinks.delta.table import Anchor
+
+__all__ = ["are_removable", "may_be_beyond_ascii"]
 
 
-def is_removable(table: DeltaTable) -> bool:
-    """Return whether delta-rs can remove all files of `table`."""
-    paths: list[str] = pa.table(table.get_add_actions())["path"].to_pylist()
+def are_removable(anchor: Anchor) -> bool:
+    """Return whether delta-rs can remove all files of the table."""
+    if anchor.table is None or not may_be_beyond_ascii(anchor):
+        return True
+    paths: list[str] = pa.table(anchor.table.get_add_actions())["path"].to_pylist()
     return all(path.isascii() for path in paths)
 
 
-def may_be_beyond_ascii(schema: pa.Schema, partition_by: Sequence[str]) -> bool:
-    """Return whether the path of a partition of rows of `schema` may have such letters."""
-    texts = {field.name for field in schema if field.type == pa.string()}
-    return any(not name.isascii() or name in texts for name in partition_by)
+def may_be_beyond_ascii(anchor: Anchor) -> bool:
+    """Return whether the path of a partition of the table may have such letters."""
+    texts = {field.name for field in anchor.schema if field.type == pa.string()}
+    return any(not name.isascii() or name in texts for name in anchor.partition_by)

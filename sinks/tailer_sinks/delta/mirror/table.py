@@ -32,7 +32,7 @@ from tailer_sinks.delta.folder import TargetFolder
 from tailer_sinks.delta.mirror.changes import CHANGE, DELETE, INSERT, UPDATE, Changes
 from tailer_sinks.delta.mirror.columns import RESNAPSHOT, reshaped, table_schema
 from tailer_sinks.delta.mirror.keys import check_same_key, key_error, key_name, key_number
-from tailer_sinks.delta.mirror.paths import is_removable, may_be_beyond_ascii
+from tailer_sinks.delta.mirror.paths import are_removable
 from tailer_sinks.delta.schema import maps_columns, measured, partition_problems
 from tailer_sinks.delta.spool import Spool
 from tailer_sinks.delta.table import Anchor, TargetTable
@@ -294,12 +294,11 @@ class MirrorTable(TargetTable):
         notes: Sequence[str],
     ) -> None:
         """Commit what `write` writes. `key`: of the rows; none: it stays as it is."""
-        if anchor.table is not None and may_be_beyond_ascii(anchor.schema, anchor.partition_by):
-            with self.folder.reading():
-                is_ours = is_removable(anchor.table)
-            if not is_ours:
-                found = f"files that Spark has written into partitions of {self.path} with letters beyond ASCII"
-                self.folder.reject(f"delta-rs cannot remove {found}", "Choose a new path.")
+        with self.folder.reading():
+            is_removable = are_removable(anchor)
+        if not is_removable:
+            reason = f"delta-rs cannot remove files that Spark has written into partitions of {self.path}"
+            self.folder.reject(reason, "Choose a new path.")
         now_ms = int(time.time() * 1000)
         pipeline = _owner(anchor.app_id)
         names = {anchor.app_id: position.version, delivered_name(pipeline): 1}
