@@ -429,10 +429,10 @@ def test_reading_progress_does_not_fence_a_writer(kafka: KafkaCluster) -> None:
 async def leave_open(place: Place, stream: Stream, version: int) -> None:
     """Leave the transaction of a stream open, with the progress record of a version."""
     topic, entry = str(place.options["progress_topic"]), stream.entry(Position.end(version))
-    end = end_offsets(place.servers, [topic])
+    end = await to_thread.run_sync(end_offsets, place.servers, [topic])
     await to_thread.run_sync(stream.link.record_progress, stream.producer, APP, entry)
     await to_thread.run_sync(stream.producer.start_flush)
-    while end_offsets(place.servers, [topic]) == end:  # noqa: ASYNC110
+    while await to_thread.run_sync(end_offsets, place.servers, [topic]) == end:  # noqa: ASYNC110
         await anyio.sleep(0.05)
 
 
