@@ -138,8 +138,9 @@ def sample(items: Iterable[pytest.Item]) -> None:
     """Move all but some cases of the tests with the marker `sampled(n)` to `make nightly`."""
     tests: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if marker := item.get_closest_marker("sampled"):
-            (every,) = marker.args
+        if markers := list(item.iter_markers_with_node("sampled")):
+            # A class has the markers of those that it inherits from before its own.
+            (every,) = [marker for node, marker in markers if node is markers[0][0]][-1].args
             tests[item.nodeid.partition("[")[0], every].append(item)
     for (_, every), cases in tests.items():
         for place in sorted({*range(len(cases))} - _kept([_values(case) for case in cases], every)):

@@ -63,7 +63,7 @@ class TestDeltaSink(SinkTests):
         return rows
 
 
-@pytest.mark.sampled(60)
+@pytest.mark.sampled(20)
 class TestDeltaSinkInS3(TestDeltaSink):
     @pytest.fixture(autouse=True)
     def destination(self, tmp_path: Path, versitygw: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

@@ -117,7 +117,7 @@ def test_histories(archive: Path, limits: Limits, way: str, tmp_path: Path, monk
     mirror_all(archive, limits, tmp_path)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(len(WRITTEN))
 @pytest.mark.parametrize("archive", WRITTEN, ids=NAMES)
 def test_histories_by_executors(archive: Path, tmp_path: Path, spark: SparkSession) -> None:
     """The same, where Spark merges all versions that leave the columns as they are."""

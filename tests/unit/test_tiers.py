@@ -168,3 +168,18 @@ def test_of_sampled_tests_one_case_in_n_stays_with_each_value(pytester: pytest.P
     clients, ways = zip(*re.findall("<(.)(.)>", landing.stdout.str()), strict=True)
     assert (sorted(clients), sorted(ways)) == (["x", "y", "z"], ["a", "b", "c"])
     run(pytester, test, "--tier", "nightly").assert_outcomes(passed=10, deselected=7)
+
+
+def test_a_class_is_sampled_by_its_own_marker_and_not_by_the_one_that_it_inherits(pytester: pytest.Pytester) -> None:
+    test = """
+        import pytest
+
+        @pytest.mark.sampled(2)
+        class TestOne:
+            @pytest.mark.parametrize("case", range(8))
+            def test_one(self, case): pass
+
+        @pytest.mark.sampled(8)
+        class TestTwo(TestOne): pass
+        """
+    run(pytester, test, "--tier", "test").assert_outcomes(passed=4 + 1, deselected=4 + 7)
