@@ -10,7 +10,7 @@ looks the same as one that sleeps in a system call. Two measurements are more re
 
 A block is reported if one of them exceeds the limit, with the lines of code that the watchdog saw most often. Imports
 do not count: they happen once per process, and their time depends on the page cache. Neither does the start of a
-thread, which depends on the scheduler.
+thread, which depends on the scheduler, nor what helpers of tests do by themselves, such as a query to a database.
 """
 
 import asyncio
@@ -37,6 +37,9 @@ STACK_DEPTH: Final = 12
 
 _run_callback: Final = asyncio.Handle._run
 _start_thread: Final = threading.Thread.start.__code__
+_ROOT: Final = Path(__file__).parents[2]
+_PRODUCT: Final = (f"{_ROOT / 'tailer'}/", f"{_ROOT / 'sinks'}/")
+_HELPERS: Final = f"{_ROOT / 'tests' / 'support'}/"
 
 
 @dataclass(frozen=True)
@@ -79,11 +82,15 @@ def _queued_s(native_id: int) -> float:
 
 
 def _is_excused(frame: FrameType | None) -> bool:
+    owner = None
     while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_code is _start_thread:
+        file = frame.f_code.co_filename
+        if file.startswith("<frozen importlib") or frame.f_code is _start_thread:
             return True
+        if owner is None and file != __file__ and file.startswith((*_PRODUCT, _HELPERS)):
+            owner = file
         frame = frame.f_back
-    return False
+    return owner is not None and owner.startswith(_HELPERS)
 
 
 class _Watch:

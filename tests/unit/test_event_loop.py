@@ -4,6 +4,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import anyio
 import anyio.lowlevel
@@ -50,6 +51,18 @@ def test_blocking_is_caught_and_its_line_named(function: Callable[[], Awaitable[
     assert len(blocked) == 1
     assert blocked[0].blocked_s > 0.5
     assert function.__name__ in str(blocked[0])
+
+
+@pytest.mark.parametrize(("file", "found"), [("tests/support/some.py", 0), ("tailer/some.py", 1), ("sinks/some.py", 1)])
+def test_what_helpers_of_tests_do_by_themselves_is_accepted(file: str, found: int) -> None:
+    names: dict[str, Callable[[], None]] = {}
+    code = "import time\ndef blocks() -> None:\n    time.sleep(0.8)"
+    exec(compile(code, Path(__file__).parents[2] / file, "exec"), names)
+
+    async def calls_it() -> None:
+        names["blocks"]()
+
+    assert len(watched(calls_it)) == found
 
 
 async def in_a_thread() -> None:
