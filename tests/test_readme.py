@@ -48,6 +48,7 @@ PROSE: Final = ("mermaid", "sql", "text")
 IDLE_S: Final = 5
 SOME_S: Final = 0.25  # an idle daemon takes some 3 % of a core
 END_S: Final = 300
+AGAIN_S: Final = 10
 METRICS: Final = "127.0.0.1:9464"
 
 FENCE: Final = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
@@ -129,12 +130,23 @@ def beside(command: str, folder: Path) -> Iterator[None]:
             said_text = (folder / "beside.log").read_text()
             raise BrokenPromiseError(f"`{command}` ended with {process.returncode} before the page:\n{said_text}")
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGINT)
-        try:
-            process.wait(END_S)
-        finally:
-            process.kill()
+        interrupt(process)
+
+
+def interrupt(process: subprocess.Popen[bytes]) -> None:
+    """End a process as Ctrl-C does, pressed again every few seconds: one that is just starting may miss the signal."""
+    deadline = time.monotonic() + END_S
+    try:
+        while process.poll() is None and time.monotonic() < deadline:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(AGAIN_S)
+        if process.poll() is None:
+            raise BrokenPromiseError(f"Ctrl-C does not end process {process.pid}")
+    finally:
+        process.kill()
+        process.wait()
 
 
 def run(command: list[str], folder: Path, *, activated: bool = True) -> str:
