@@ -109,7 +109,7 @@ async def open_engines(
 def _shared(settings: SparkSettings, delta: bool) -> "SharedSpark":
     try:
         from tailer.spark.shared_session import SharedSpark  # noqa: PLC0415
-        from tailer.spark.write.delta_session import with_delta  # noqa: PLC0415 - PySpark is an extra
+        from tailer.spark.write.delta.spark_with_delta import with_delta  # noqa: PLC0415 - PySpark is an extra
     except ImportError as error:
         raise ConfigError("engine", f"PySpark cannot be loaded: {error}", how_to_install("spark")) from error
     return SharedSpark(with_delta(settings) if delta else settings)

@@ -34,7 +34,7 @@ from tailer.progress.recorded import Recorded
 from tailer.progress.state_table import StateTable
 from tailer.shards.resharding import Layout, UndividedSink
 from tailer.shards.worker import make_sink
-from tailer.sink import Mergeable, Sink
+from tailer.sink import Sink
 from tailer.stores.shared import SharedLogs
 
 if TYPE_CHECKING:
@@ -300,12 +300,10 @@ def _pipeline(
     engine = engines.for_pipeline(settings.pairing, ChangelogReport(settings.name).note)
     limits = settings.limits
     if settings.is_written_by_spark:
-        from tailer.spark.write.append_delivery import append_pipeline  # noqa: PLC0415 - PySpark is an extra
-        from tailer.spark.write.mirror.delivery import merge_pipeline  # noqa: PLC0415
+        from tailer.spark.write.delta.pipeline import delta_pipeline  # noqa: PLC0415 - PySpark is an extra
 
         assert engines.spark is not None, "checked by tailer.config.settings"
-        make = merge_pipeline if isinstance(sink, Mergeable) else append_pipeline
-        return make(settings, table, sink, engines.spark.session, engine, wake, limits, status=status)
+        return delta_pipeline(settings, table, sink, engines.spark.session, engine, wake, limits, status=status)
     watch = VacuumWatch(settings.name)
     return row_pipeline(
         settings.name, table, sink, engine, wake, settings.start, None, settings.policy, limits, watch, status

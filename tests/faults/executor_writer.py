@@ -12,7 +12,7 @@ from tailer.config.placement import SparkSettings
 from tailer.daemon.logs import log_to_stderr
 from tailer.daemon.runs import run_all
 from tailer.spark.session import close_session, open_session
-from tailer.spark.write.delta_session import with_delta
+from tailer.spark.write.delta.spark_with_delta import with_delta
 from tests.support.spark.executor_writes import Delivering
 from tests.support.spark.session import delta_jars
 

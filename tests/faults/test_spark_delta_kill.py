@@ -17,7 +17,7 @@ import anyio
 import pytest
 from pyspark.sql import SparkSession
 
-from tailer.spark.write.delta_session import with_delta
+from tailer.spark.write.delta.spark_with_delta import with_delta
 from tests.support.daemon.process import DeltaDestination
 from tests.support.histories.long_history import LongHistory
 from tests.support.mirrors.long_history import HistoryMirror

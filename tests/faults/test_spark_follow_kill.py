@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tailer.spark.write.delta_session import with_delta
+from tailer.spark.write.delta.spark_with_delta import with_delta
 from tests.faults.follow_writer import append_all
 from tests.support.histories.long_history import LongHistory
 from tests.support.seeds import repeats

@@ -26,7 +26,7 @@ import tailer
 import tailer.spark
 from tailer.spark.native import comparing
 from tailer.spark.recipes import append_once
-from tailer.spark.write.delta_session import with_delta
+from tailer.spark.write.delta.spark_with_delta import with_delta
 from tests.jars.where import jars
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.topics import create_topic, read_topic, unique_name

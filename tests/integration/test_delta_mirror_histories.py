@@ -22,7 +22,7 @@ from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
-from tailer.spark.write.mirror.delivery import merge_pipeline
+from tailer.spark.write.delta.pipeline import delta_pipeline
 from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
@@ -77,7 +77,7 @@ def mirrored_from(
             path = str(recorded.path)
             settings = PipelineSettings("orders", path, start, Policy(), PairingRules(), 0.05, "delta", options)
             most = limits.max_versions
-            await merge_pipeline(settings, log, sink, lambda: spark, engine, TimerWake(), limits, end, most).run()
+            await delta_pipeline(settings, log, sink, lambda: spark, engine, TimerWake(), limits, end, most).run()
 
     error = None
     try:

@@ -32,7 +32,7 @@ from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy
 from tailer.plan import Position, output_schema
 from tailer.sink import Append, Progress
 from tailer.spark.native import comparing
-from tailer.spark.write.append_delivery import append_pipeline
+from tailer.spark.write.delta.pipeline import delta_pipeline
 from tailer.start import Start, StartKind
 from tailer.stores.wakeup import TimerWake
 from tailer_sinks.delta.sink import DeltaSink
@@ -40,7 +40,8 @@ from tailer_sinks.memory import MemorySink
 from tests.support.histories.long_history import LongHistory
 from tests.support.oracle import rows as answers
 from tests.support.oracle.rows import assert_same
-from tests.support.spark.executor_writes import Delivering, Interrupted, rows_of
+from tests.support.spark.executor_writes import OLD_FILES, Delivering, Interrupted, rows_of
+from tests.support.spark.session import new_sessions_with
 from tests.support.tables.handwritten import HandwrittenTable
 
 LATEST = Start(StartKind.LATEST)
@@ -221,12 +222,18 @@ def test_values_of_every_type_are_what_they_were(tmp_path: Path, spark: SparkSes
     }
     write_deltalake(source, pa.table(columns))
     delivering = Delivering(source, tmp_path / "target", options={"partition_by": ["day", "flag"]})
-    zone = spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"
-    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
-    try:
+    with new_sessions_with(spark, {"spark.sql.session.timeZone": "America/New_York"}):
         delivering.by_executors(spark)
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", zone)
+    same_as_driver(delivering)
+
+
+def test_old_dates_are_what_they_were_whatever_spark_is_set_to_write(tmp_path: Path, spark: SparkSession) -> None:
+    source = tmp_path / "source"
+    moments = pa.array([datetime(1, 1, 1, tzinfo=UTC), datetime(1500, 2, 28, tzinfo=UTC)], pa.timestamp("us", tz="UTC"))
+    write_deltalake(source, pa.table({"day": [date(1, 1, 1), date(1400, 3, 1)], "moment": moments}))
+    delivering = Delivering(source, tmp_path / "target")
+    with new_sessions_with(spark, OLD_FILES):
+        delivering.by_executors(spark)
     same_as_driver(delivering)
 
 
@@ -462,4 +469,4 @@ def test_unsupported_configurations_are_refused_at_once(delivering: Delivering, 
         lossy.executors(lambda: spark)
     elsewhere = replace(delivering.settings, sink_kind="memory", sink_options={})
     with pytest.raises(ConfigError, match="memory sink"):
-        append_pipeline(elsewhere, delivering.log(), MemorySink("m"), lambda: spark, LocalEngine(), TimerWake())
+        delta_pipeline(elsewhere, delivering.log(), MemorySink("m"), lambda: spark, LocalEngine(), TimerWake())

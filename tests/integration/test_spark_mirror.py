@@ -1,7 +1,7 @@
 """A mirror in Delta that executors merge: the same rows and progress as from the driver alone."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -25,14 +25,15 @@ from tailer.pipeline.status import PipelineStatus
 from tailer.pipeline.verification.comparison import verify
 from tailer.plan import Position
 from tailer.sink import Append, Merge
-from tailer.spark.write.mirror.delivery import merge_pipeline
+from tailer.spark.write.delta.pipeline import delta_pipeline
 from tailer.start import Start, StartKind
 from tailer.stores.wakeup import TimerWake
 from tailer_sinks.delta.mirror.sink import DeltaMirror
 from tailer_sinks.delta.options import read
 from tailer_sinks.memory import MemorySink
 from tests.support.histories.long_history import LongHistory
-from tests.support.spark.executor_writes import LIMITS, Delivering, InterruptedMirror, rows_of
+from tests.support.spark.executor_writes import LIMITS, OLD_FILES, Delivering, InterruptedMirror, rows_of
+from tests.support.spark.session import new_sessions_with
 from tests.support.tables.handwritten import HandwrittenTable
 
 MIRROR: Mapping[str, Any] = {"mode": "mirror", "key": ["id"]}
@@ -241,7 +242,7 @@ def test_a_snapshot_is_ordered(delivering: Delivering, spark: SparkSession) -> N
     DeltaTable(delivering.target).delete()
     status = PipelineStatus(delivering.name, counts_rows=False)
     parts = delivering.settings, delivering.log(), delivering.sink(), lambda: spark, LocalEngine(), TimerWake()
-    pipeline = merge_pipeline(*parts, LIMITS, status=status)
+    pipeline = delta_pipeline(*parts, LIMITS, status=status)
     status.order = OnDataLoss.RESNAPSHOT
 
     async def run() -> None:
@@ -323,19 +324,6 @@ def test_values_of_every_type_are_what_they_were(
     assert moment == pa.timestamp("us", tz="UTC")
 
 
-@pytest.fixture
-def old_calendar(spark: SparkSession) -> Iterator[None]:
-    """Let new sessions of Spark write and read old dates as Hive does."""
-    settings = spark.sparkContext._jsc.sc().conf()  # the only way there
-    names = [f"spark.sql.parquet.datetimeRebaseModeIn{way}" for way in ("Read", "Write")]
-    for name in names:
-        settings.set(name, "LEGACY")
-    yield
-    for name in names:
-        settings.remove(name)
-
-
-@pytest.mark.usefixtures("old_calendar")
 def test_old_dates_are_what_they_were_whatever_calendar_spark_is_set_to(tmp_path: Path, spark: SparkSession) -> None:
     source = tmp_path / "source"
     days = [date(1, 1, 1), date(1400, 3, 1)]
@@ -345,7 +333,8 @@ def test_old_dates_are_what_they_were_whatever_calendar_spark_is_set_to(tmp_path
     delivering.by_driver()
     table_of(source, id=[3, 4], day=days, moment=moments)
     DeltaTable(source).update({"id": "5"}, predicate="id = 1")
-    delivering.by_executors(spark)
+    with new_sessions_with(spark, OLD_FILES):
+        delivering.by_executors(spark)
     same_as_driver(delivering)
 
 
@@ -557,4 +546,4 @@ def test_unsupported_configurations_are_refused_at_once(delivering: Delivering, 
         lossy.executors(lambda: spark)
     elsewhere = replace(delivering.settings, sink_kind="memory", sink_options={})
     with pytest.raises(ConfigError, match="memory sink"):
-        merge_pipeline(elsewhere, delivering.log(), MemorySink("m"), lambda: spark, LocalEngine(), TimerWake())
+        delta_pipeline(elsewhere, delivering.log(), MemorySink("m"), lambda: spark, LocalEngine(), TimerWake())

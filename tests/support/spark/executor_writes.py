@@ -24,8 +24,7 @@ from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.sink import Append, Merge
-from tailer.spark.write.append_delivery import append_pipeline
-from tailer.spark.write.mirror.delivery import merge_pipeline
+from tailer.spark.write.delta.pipeline import delta_pipeline
 from tailer.spark.write.version_ranges import RANGE_VERSIONS
 from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
@@ -38,6 +37,7 @@ from tests.support.histories.long_history import LongHistory
 __all__ = [
     "EARLIEST",
     "LIMITS",
+    "OLD_FILES",
     "Delivering",
     "Interrupted",
     "InterruptedMirror",
@@ -47,6 +47,12 @@ __all__ = [
 ]
 
 EARLIEST: Final = Start(StartKind.EARLIEST)
+# What Spark is set to where its files must be read by Hive: another calendar, and timestamps of 96 bits.
+OLD_FILES: Final = {
+    "spark.sql.parquet.datetimeRebaseModeInRead": "LEGACY",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
+    "spark.sql.parquet.outputTimestampType": "INT96",
+}
 LIMITS: Final = Limits(poll_interval_s=0.05, retry_for_s=20.0)
 
 PATIENCE_S: Final = 600
@@ -99,8 +105,7 @@ class Delivering:
         """Make the pipeline whose rows executors write."""
         engine = ChangelogEngine(LocalEngine(), self.pairing)
         sink = sink or self.sink()
-        make = merge_pipeline if isinstance(sink, DeltaMirror) else append_pipeline
-        return make(
+        return delta_pipeline(
             self.settings,
             self.log(),
             sink,

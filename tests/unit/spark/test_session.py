@@ -12,7 +12,7 @@ import tailer.spark
 from tailer.config.placement import SparkSettings
 from tailer.errors import ConfigError
 from tailer.spark.session import _not_started, first_sentence
-from tailer.spark.write.delta_session import delta_package, with_delta
+from tailer.spark.write.delta.spark_with_delta import delta_package, with_delta
 
 TRACEBACK = """An exception was thrown from the Python worker:
 Traceback (most recent call last):

@@ -40,6 +40,13 @@ __all__ = ["AppendSource", "RangeAppend"]
 FORMAT: Final = "tailer_append"
 DESCRIPTION: Final = "lake-tailer: append changes"
 PARTITION_BYTES: Final = 32 * 2**20  # of files whose rows are compared: the most for one task
+# delta-rs, which also reads and writes these tables, reads no moment before 1677 from Spark's INT96, and knows no
+# calendar but the Gregorian one.
+_FILE_CONF: Final = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+}
 _REFUSALS: Final = (
     "DeltaAnalysisException",
     "DELTA_VIOLATE_CONSTRAINT",
@@ -82,8 +89,11 @@ class RangeAppend:
         self._group.stop()
 
     def _open(self) -> SparkSession:
-        """Return the session in which the rows are read and written."""
-        return self._session
+        """Return a session of its own, in which the rows are read and written."""
+        session = self._session.newSession()
+        for name, value in _FILE_CONF.items():
+            session.conf.set(name, value)
+        return session
 
     def _write(self, rows: DataFrame) -> None:
         """Commit `rows`."""

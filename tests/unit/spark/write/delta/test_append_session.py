@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-import tailer.spark.write.append_delivery as module
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
@@ -17,6 +16,8 @@ from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.sink import Progress
+from tailer.spark.write.delta import delivery
+from tailer.spark.write.delta.pipeline import delta_pipeline
 from tailer.start import Start
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
@@ -63,7 +64,7 @@ async def test_another_instance_continues_the_snapshot_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It commits after the progress was read, and before the rest is delivered: no row comes twice."""
-    monkeypatch.setattr(module, "check_delta", lambda _: None)
+    monkeypatch.setattr(delivery, "check_delta", lambda _: None)
     source, target = HandwrittenTable(tmp_path / "source"), tmp_path / "target"
     source.commit(*(source.add(source.data(f"{n}.parquet", range(10 * n, 10 * n + ROWS))) for n in range(FILES)))
     await deliver(source.path, target, 1)
@@ -85,6 +86,6 @@ async def test_another_instance_continues_the_snapshot_meanwhile(
     settings = PipelineSettings("p", str(source.path), start, Policy(), rules, 0.01, "delta", options)
     log, sink = DeltaTableLog(LocalStore(source.path)), Late("d", str(target))
     session: Any = object
-    await module.append_pipeline(settings, log, sink, session, engine(), TimerWake(), until=UNTIL).run()
+    await delta_pipeline(settings, log, sink, session, engine(), TimerWake(), until=UNTIL).run()
     ids = Counter(DeltaTable(target).to_pyarrow_table()["id"].to_pylist())
     assert ids == Counter(10 * n + row for n in range(FILES) for row in range(ROWS))

@@ -7,7 +7,7 @@ from pyspark.errors import AnalysisException
 
 from tailer.config.placement import SparkSettings
 from tailer.errors import ConfigError
-from tailer.spark.write.delta_session import check_delta, with_delta
+from tailer.spark.write.delta.spark_with_delta import check_delta, with_delta
 
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"

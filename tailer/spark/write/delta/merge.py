@@ -1,9 +1,10 @@
 """A MERGE by Spark of the changes that executors read: one commit for a range of versions.
 
-The rows come from the same source as those of an append (`tailer.spark.write.appends`). Of each key, the first change
-says whether the table must have it, and the last one whether it has it afterwards. One exchange brings the changes of a
-key together, in the order of versions, a deletion before an insertion. What is left is one row for each key, and the
-MERGE finds whether the table has it. Every contradiction raises an error in a task, so nothing is committed.
+The rows come from the same source as those of an append (`tailer.spark.write.delta.append`). Of each key, the first
+change says whether the table must have it, and the last one whether it has it afterwards. One exchange brings the
+changes of a key together, in the order of versions, a deletion before an insertion. What is left is one row for each
+key, and the MERGE finds whether the table has it. Every contradiction raises an error in a task, so nothing is
+committed.
 
 Spark reads the `txn` of a MERGE from its settings, not from options. They are set in a session of its own, so no other
 commit has them.
@@ -20,7 +21,7 @@ from pyspark.sql import functions as sql
 from tailer.errors import TailerError
 from tailer.sink import MERGED_INSERTED, MERGED_VERSION, KeyFault, Merge
 from tailer.spark.splits import Split
-from tailer.spark.write.appends import RangeAppend
+from tailer.spark.write.delta.append import RangeAppend
 
 __all__ = ["RangeMerge"]
 
@@ -46,18 +47,13 @@ class RangeMerge(RangeAppend):
         self._merge = merge
 
     def _open(self) -> SparkSession:
-        session, merge = self._session.newSession(), self._merge
+        session, merge = super()._open(), self._merge
         for name, value in {
             "spark.databricks.delta.write.txnAppId": merge.app_id,
             "spark.databricks.delta.write.txnVersion": str(self._last),
             "spark.databricks.delta.commitInfo.userMetadata": merge.note,
             # Otherwise Spark lets some commits of others pass, such as appends that read nothing.
             "spark.databricks.delta.maxCommitAttempts": "0",
-            # delta-rs, which also merges into the table, reads no moment before 1677 from Spark's INT96, and knows no
-            # calendar but the Gregorian one.
-            "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-            "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
-            "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
         }.items():
             session.conf.set(name, value)
         return session

@@ -6,7 +6,7 @@ from tailer.errors import CommitUnknown, EngineUnavailable, SinkFenced, SinkUnav
 from tailer.plan import ChangePlan, Position, output_schema
 from tailer.sink import Appendable, Mergeable, Progress, Sink
 from tailer.spark.job_group import run_stoppable
-from tailer.spark.write.appends import RangeAppend
+from tailer.spark.write.delta.append import RangeAppend
 
 __all__ = ["commit_by_spark", "commit_without_rows"]
 
