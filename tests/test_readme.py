@@ -297,15 +297,12 @@ PAGES: Final = (
     "deploy/runbook.md",
     *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")),
 )
-WITHOUT_JAVA: Final = ("README.md", "CONTRIBUTING.md")
+WITH_SPARK: Final = ("docs/spark.md",)
 
 
 @pytest.mark.parametrize(
     "page",
-    [
-        page if page in WITHOUT_JAVA else pytest.param(page, marks=[pytest.mark.spark, pytest.mark.smoke])
-        for page in PAGES
-    ],
+    [pytest.param(page, marks=pytest.mark.spark) if page in WITH_SPARK else page for page in PAGES],
 )
 def test_every_block_of_the_readme_runs(tmp_path: Path, page: str) -> None:
     broken = broken_promises((ROOT / page).read_text(), tmp_path)

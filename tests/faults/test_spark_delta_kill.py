@@ -30,7 +30,7 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.spark
 
 KILLS: Final = repeats(1)
-FEW_KILLS: Final = 3
+FEW_KILLS: Final = 2
 MANY_KILLS: Final = 20
 COMMITS: Final = 60
 SHORT: Final = 4  # versions per version range, so that commits come often

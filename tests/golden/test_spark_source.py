@@ -59,10 +59,11 @@ def test_sparks_own_reader_gives_the_expected_feeds(spark: SparkSession) -> None
         assert_same(rows(found.toArrow()), rows(expected), name)
 
 
-def test_followed_tables_give_the_expected_feeds(spark: SparkSession) -> None:
+@pytest.mark.parametrize("name", sorted(set(TABLES)))
+@pytest.mark.sampled(3)
+def test_a_followed_table_gives_the_expected_feed(name: str, spark: SparkSession) -> None:
     """With any limits; a file that a limit cuts goes through `execute`."""
-    for name in sorted(set(TABLES)):
-        feed, checkpoint, chance = expected_feed(name), Checkpoint(), random.Random(name)
-        options = {"path": golden_delta(name), "startingVersion": feed.first, "endingVersion": feed.last}
-        assert FollowQuery(spark, checkpoint, **options, **limits(chance)).run() is None
-        assert_same(rows(rows_of_all(checkpoint)), rows(expected_table(name)), name)
+    feed, checkpoint, chance = expected_feed(name), Checkpoint(), random.Random(name)
+    options = {"path": golden_delta(name), "startingVersion": feed.first, "endingVersion": feed.last}
+    assert FollowQuery(spark, checkpoint, **options, **limits(chance)).run() is None
+    assert_same(rows(rows_of_all(checkpoint)), rows(expected_table(name)), name)

@@ -121,7 +121,7 @@ def test_histories(archive: Path, limits: Limits, way: str, tmp_path: Path, monk
 @pytest.mark.parametrize("archive", WRITTEN, ids=NAMES)
 def test_histories_by_executors(archive: Path, tmp_path: Path, spark: SparkSession) -> None:
     """The same, where Spark merges all versions that leave the columns as they are."""
-    mirror_all(archive, Limits(max_versions=3, poll_interval_s=0.05), tmp_path, spark)
+    mirror_all(archive, Limits(max_versions=6, poll_interval_s=0.05), tmp_path, spark)
 
 
 def mirror_all(archive: Path, limits: Limits, tmp_path: Path, spark: SparkSession | None = None) -> None:

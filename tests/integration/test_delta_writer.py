@@ -104,6 +104,7 @@ def test_chosen_rows_and_columns(delivering: Delivering, spark: SparkSession) ->
     assert_same(answers.rows_of(found.select(wanted.column_names)), answers.rows_of(wanted), "target")
 
 
+@pytest.mark.nightly
 def test_driver_and_executors_go_on_where_the_other_stopped(delivering: Delivering, spark: SparkSession) -> None:
     delivering.by_driver(15)
     delivering.by_executors(spark, 30)
@@ -284,7 +285,11 @@ def test_a_missing_file_stops_after_earlier_versions(
     assert rows_of(delivering.target) == rows_of(beside.target)
 
 
-@pytest.mark.parametrize("shared_bytes", [2**60, 0], ids=["one executor compares", "all executors compare"])
+@pytest.mark.parametrize(
+    "shared_bytes",
+    [pytest.param(2**60, marks=pytest.mark.nightly), 0],
+    ids=["one executor compares", "all executors compare"],
+)
 def test_rows_are_compared_by_the_pipelines_rules(
     tmp_path: Path, spark: SparkSession, shared_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

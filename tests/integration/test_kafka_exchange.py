@@ -169,6 +169,7 @@ def test_chosen_rows_in_topics_of_their_own(
 
 @ALL_COMPARE
 @pytest.mark.usefixtures("versions")
+@pytest.mark.nightly
 def test_masked_rows(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path) -> None:
     history = History(tmp_path / "table", seed=6, length=12, large=400, large_every=9)
     history.publish(11)
@@ -440,6 +441,7 @@ def test_values_that_two_machines_may_see_differently(
 
 
 @pytest.mark.usefixtures("versions")
+@pytest.mark.sampled(2)
 def test_a_damaged_file(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path) -> None:
     """The error names the file. The versions before it are delivered."""
     for part in range(2):

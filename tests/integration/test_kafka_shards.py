@@ -55,7 +55,7 @@ def test_all_shards_together_deliver_the_table(kafka: KafkaCluster, history: His
     assert place.figures(3).all_zero, place.figures(3)
 
 
-@pytest.mark.parametrize("chosen", [False, True])
+@pytest.mark.parametrize("chosen", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_all_shards_send_rows_to_the_topics_that_a_column_names(
     kafka: KafkaCluster, history: History, chosen: bool
 ) -> None:

@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 from urllib.request import urlopen
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pytest
 from fastavro import schemaless_reader
 
-from tailer.errors import SinkRejected
+from tailer.errors import SinkRejected, SinkUnavailable
 from tailer_sinks.encoding.avro.messages import DebeziumAvroEncoder, FlatAvroEncoder
 from tailer_sinks.encoding.avro.registry import RegistryAccess, SchemaRegistry
 from tailer_sinks.encoding.debezium.messages import Source
@@ -18,7 +19,8 @@ from tailer_sinks.encoding.messages import Encoder
 from tailer_sinks.testing import change_batch
 from tailer_sinks.testing.rows import DELTA_TYPES
 from tests.jars.where import jars_dir
-from tests.support.servers.schema_registry import serving_apicurio
+from tests.support.kafka.secure import make_certificates
+from tests.support.servers.schema_registry import RegistryServer, serving_apicurio, serving_registry
 
 pytestmark = pytest.mark.kafka
 
@@ -93,3 +95,36 @@ def test_columns_that_come_go_and_change(registry: str, debezium: bool) -> None:
 def test_a_path_that_is_not_the_api(registry: str) -> None:
     with pytest.raises(SinkRejected, match="the schema registry: 404"):
         client(registry.removesuffix("/apis/ccompat/v7")).schema_id("t-value", '"string"')
+
+
+ROW: Final = '{"type": "record", "name": "Row", "fields": [{"name": "id", "type": "long"}]}'
+
+
+def test_certificates(tmp_path: Path) -> None:
+    """Against a registry in this process."""
+    certificates = make_certificates(tmp_path)
+
+    def client(server: RegistryServer, **access: Any) -> SchemaRegistry:
+        return SchemaRegistry("kafka", RegistryAccess(server.uris, **access), True)
+
+    shown: dict[str, Any] = {
+        "certificate_file": str(certificates.certificate_file),
+        "key_file": str(certificates.key_file),
+    }
+    ca_file = str(certificates.ca_file)
+    with serving_registry(certificates=certificates) as server:
+        assert client(server, ca_file=ca_file, **shown).schema_id("t-value", ROW) == 1
+        with pytest.raises(SinkUnavailable, match=r"cannot be reached: .*certificate verify failed"):
+            client(server).schema_id("t-value", ROW)
+        with pytest.raises(SinkUnavailable, match="cannot be reached"):
+            client(server, ca_file=ca_file).schema_id("t-value", ROW)
+        missing, broken = tmp_path / "missing.pem", tmp_path / "broken.pem"
+        broken.write_text("no certificate")
+        wrong: list[tuple[dict[str, Any], Path]] = [
+            ({"ca_file": str(missing)}, missing),
+            ({"ca_file": str(broken)}, broken),
+            ({"ca_file": ca_file, **shown, "certificate_file": str(broken)}, broken),
+        ]
+        for access, file in wrong:
+            with pytest.raises(SinkRejected, match=f"{file} cannot be read"):
+                client(server, **access).schema_id("t-value", ROW)

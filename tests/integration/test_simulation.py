@@ -18,7 +18,7 @@ from tests.simulation.shrink import command
 from tests.simulation.world import Outcome, run
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-SEEDS: Final = 300
+SEEDS: Final = 100
 AT_ONCE: Final = 25
 NIGHTLY: Final = 10_000
 

@@ -86,7 +86,7 @@ def change_rows(table: Table) -> None:
 
 
 @pytest.mark.parametrize("vectors", [True, False], ids=["vectors", "rewrites"])
-@pytest.mark.sampled(3)
+@pytest.mark.nightly
 def test_every_primitive(table: Table, vectors: bool) -> None:
     columns = f"id BIGINT, {named('c', lambda kind: kind)}"
     table.create(columns, rows(lambda value, _: value, more=True), vectors=vectors)

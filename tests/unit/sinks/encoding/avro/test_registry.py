@@ -1,4 +1,4 @@
-"""The client of schema registries against one in this process: ids, evolution, refusals, failover, credentials, TLS."""
+"""The client of schema registries against one in this process: ids, evolution, refusals, failover, credentials."""
 
 import json
 import socket
@@ -15,7 +15,6 @@ from tailer.plan import output_schema
 from tailer_sinks.encoding.avro.messages import DebeziumAvroEncoder, FlatAvroEncoder
 from tailer_sinks.encoding.avro.registry import RegistryAccess, SchemaRegistry, check_address, differences
 from tailer_sinks.encoding.debezium.messages import Source
-from tests.support.kafka.secure import Certificates, make_certificates
 from tests.support.servers.ports import free_ports
 from tests.support.servers.schema_registry import RegistryServer, serving_registry
 
@@ -32,11 +31,6 @@ LOOK_UP, CHECK, LATEST, REGISTER = (
 def server() -> Iterator[RegistryServer]:
     with serving_registry() as registry:
         yield registry
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 def client(server: RegistryServer, auto_register: bool = True, **access: Any) -> SchemaRegistry:
@@ -255,32 +249,6 @@ def test_addresses_that_are_some() -> None:
         SchemaRegistry("kafka", RegistryAccess([]))
     with pytest.raises(ConfigError, match="registry_token: is given together with a username"):
         SchemaRegistry("kafka", RegistryAccess(["http://registry"], "ada", SECRET, SECRET))
-
-
-@pytest.mark.kafka
-@pytest.mark.smoke
-def test_certificates(certificates: Certificates, tmp_path: Path) -> None:
-    shown: dict[str, Any] = {
-        "certificate_file": str(certificates.certificate_file),
-        "key_file": str(certificates.key_file),
-    }
-    ca_file = str(certificates.ca_file)
-    with serving_registry(certificates=certificates) as server:
-        assert client(server, ca_file=ca_file, **shown).schema_id("t-value", FIRST) == 1
-        with pytest.raises(SinkUnavailable, match=r"cannot be reached: .*certificate verify failed"):
-            client(server).schema_id("t-value", FIRST)
-        with pytest.raises(SinkUnavailable, match="cannot be reached"):
-            client(server, ca_file=ca_file).schema_id("t-value", FIRST)
-        missing, broken = tmp_path / "missing.pem", tmp_path / "broken.pem"
-        broken.write_text("no certificate")
-        wrong: list[tuple[dict[str, Any], Path]] = [
-            ({"ca_file": str(missing)}, missing),
-            ({"ca_file": str(broken)}, broken),
-            ({"ca_file": ca_file, **shown, "certificate_file": str(broken)}, broken),
-        ]
-        for access, file in wrong:
-            with pytest.raises(SinkRejected, match=f"{file} cannot be read"):
-                client(server, **access).schema_id("t-value", FIRST)
 
 
 def test_differences_in_words() -> None:
