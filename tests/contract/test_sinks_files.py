@@ -91,6 +91,7 @@ class TestParquetInMemory(TestJsonLinesInMemory):
     reports_schema_changes = False
 
 
+@pytest.mark.nightly
 class TestJsonLinesInS3(InStoreTests):
     @pytest.fixture(autouse=True)
     def destination(self, versitygw: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

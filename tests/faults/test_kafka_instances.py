@@ -84,6 +84,7 @@ def test_of_two_that_have_nothing_to_deliver_the_later_one_goes_on(lanes: Lanes)
 
 
 @pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.sampled(2)
 def test_of_two_that_start_at_once_one_goes_on(tmp_path: Path, kafka: KafkaCluster, client: str) -> None:
     history = History(tmp_path / "table", seed=4, length=8)
     with Lanes(tmp_path, history, kafka.bootstrap_servers, [Lane(client)]) as lanes:

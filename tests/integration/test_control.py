@@ -20,7 +20,10 @@ from tests.support.daemon.commands import Orders, background, in_terminal, metri
 from tests.support.waiting import until
 
 # The client library forgets a Unix socket that nobody serves.
-pytestmark = pytest.mark.filterwarnings(r"ignore:unclosed <socket.socket fd=\d+, family=1:ResourceWarning")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.filterwarnings(r"ignore:unclosed <socket.socket fd=\d+, family=1:ResourceWarning"),
+]
 
 Change = tuple[int, str, int | None]
 GAP: Final = (1, "gap", None)

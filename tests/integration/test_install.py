@@ -23,6 +23,8 @@ from deltalake import DeltaTable, write_deltalake
 from tests.support.uv import build_wheel, make_environment, uv
 from tests.test_readme import blocks, compare
 
+pytestmark = pytest.mark.long
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 VERSION: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 PACKAGES: Final = 16  # at most, with indirect dependencies

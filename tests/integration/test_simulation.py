@@ -18,7 +18,7 @@ from tests.simulation.shrink import command
 from tests.simulation.world import Outcome, run
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-SEEDS: Final = 100
+SEEDS: Final = 150
 AT_ONCE: Final = 25
 NIGHTLY: Final = 10_000
 
@@ -48,9 +48,9 @@ def test_seeds(first: int) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("first", range(SEEDS, NIGHTLY, 100))
+@pytest.mark.parametrize("first", range(SEEDS, NIGHTLY, 50))
 def test_many_seeds(first: int) -> None:
-    for seed in range(first, first + 100):
+    for seed in range(first, first + 50):
         check(run(Scenario.of(seed)))
 
 

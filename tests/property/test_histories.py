@@ -83,11 +83,19 @@ def make_and_check(spark: SparkSession, folder: Path, seed: int, shape: Shape, s
     return len(judge(RecordedTable.of(EvolvingHistory(spark, path, seed, shape).run(steps))))
 
 
+WITH_FEED: Final = [shape for shape in SHAPES if shape.feed]
+WITHOUT_FEED: Final = [shape for shape in SHAPES if not shape.feed]
+
+
 @pytest.mark.parametrize(
-    "feed", [pytest.param(True, id="feed"), pytest.param(False, id="no feed", marks=pytest.mark.nightly)]
+    "shapes",
+    [
+        pytest.param(WITH_FEED[::3], id="feed"),
+        pytest.param(WITH_FEED[1:3], id="more with a feed", marks=pytest.mark.nightly),
+        pytest.param(WITHOUT_FEED, id="no feed", marks=pytest.mark.nightly),
+    ],
 )
-def test_random_histories(quick_spark: SparkSession, tmp_path: Path, feed: bool) -> None:
-    shapes = [shape for shape in SHAPES if shape.feed == feed]
+def test_random_histories(quick_spark: SparkSession, tmp_path: Path, shapes: list[Shape]) -> None:
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         done = pool.map(lambda shape: make_and_check(quick_spark, tmp_path, SEED, shape), shapes)
         assert sum(done) >= len(shapes) * STEPS // 2
