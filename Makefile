@@ -42,13 +42,14 @@ JAVA_MAJOR = java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p'
 demo: .venv/.synced $(LAKE_TAILER_JARS) java
 	@$(BIN)/python -m examples.demo
 
-# Without Java, the tests of the tests, and much memory: what to run while you work. Random cases are fewer than on a
-# landing.
+# Without Java, the tests of the tests, the blocks of the docs, and much memory: what to run while you work. Random cases
+# are fewer than on a landing.
 quick: export LAKE_TAILER_QUICK := 1
 quick: .venv/.synced
 	$(BIN)/pytest -p no:cacheprovider $(SIDE_BY_SIDE) -m "not spark and not kafka and not golden and not nightly" \
 		-k "(not written_histories or 00) and \
-			not (test_tiers or test_durations or test_event_loop or test_extras or test_a_readme or little_memory \
+			not (readme_runs[docs/ or readme_runs[deploy/ or readme_runs[examples/ or \
+			test_tiers or test_durations or test_event_loop or test_extras or test_a_readme or little_memory \
 			or test_wakeup or test_shard_delivery)" \
 		tests/property/test_written_histories.py tests/test_readme.py tests/unit
 
