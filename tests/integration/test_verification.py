@@ -100,6 +100,9 @@ async def test_rows_and_columns_of_the_pipeline_are_compared(database: Database,
         other = await verified(sink, "orders", log_of(tmp_path / "orders"), Policy(columns=("id", "n")))
         assert (other.missing_columns, other.unexpected_columns) == (("n",), ("code",))
         assert not other.is_equal
+        # All columns that are compared are equal, and the mirror has one more.
+        fewer = await verified(sink, "orders", log_of(tmp_path / "orders"), Policy(where="id > 30", columns=("id",)))
+        assert (fewer.missing_columns, fewer.unexpected_columns, fewer.is_equal) == ((), ("code",), False)
 
 
 @pytest.mark.anyio
