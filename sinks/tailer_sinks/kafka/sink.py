@@ -112,17 +112,21 @@ class KafkaSink(Sink):
     async def beat(self, app_id: str) -> float | None:
         """Take the stream over, or notice that another instance has; send a heartbeat if one is due.
 
-        So of two instances without changes to deliver, the one that came first ends. Raises as `begin` does.
+        So of two instances without changes to deliver, the one that came first ends. Brokers are not asked by one that
+        committed less than `OWNER_S` ago: it was the writer then. Raises as `begin` does.
         """
         stream = self._stream(app_id)
-        await to_thread.run_sync(stream.hold)
+        look_s = OWNER_S - stream.owned_s
+        if look_s <= 0:
+            await to_thread.run_sync(stream.hold)
+            look_s = OWNER_S
         topic, now_s = self._options.heartbeat_topic, time.monotonic()
         if topic is None:
-            return OWNER_S
+            return look_s
         if (rest_s := self._last_beat_s + self._options.heartbeat_s - now_s) <= 0:
             await to_thread.run_sync(self._beat, stream, topic)
             self._last_beat_s, rest_s = now_s, self._options.heartbeat_s
-        return min(rest_s, OWNER_S)
+        return min(rest_s, look_s)
 
     def open_heartbeats(self, pipeline: str, timeout_s: float) -> Heartbeats:
         """See `Sink.open_heartbeats`."""

@@ -54,7 +54,7 @@ class Stream:
         self._owners: frozenset[str | None] | None = None  # instances that progress may name; None: any
         self._former: str | None = None  # the instance that progress named before our claim
         self._writer: tuple[int, int] | None = None
-        self._held_s = -math.inf
+        self._held_s = self._committed_s = -math.inf
         self._has_moved = False
 
     @property
@@ -101,6 +101,15 @@ class Stream:
             self._take_over()
         if self._has_moved:
             raise SinkUnavailable(self.link.name, f"{self.app_id} has delivered more than this instance had seen")
+
+    @property
+    def owned_s(self) -> float:
+        """The seconds since our producer committed, which only the writer can; infinite without such a commit."""
+        return time.monotonic() - self._committed_s
+
+    def note_commit(self, entry: Entry) -> None:
+        """Note that our producer has committed progress."""
+        self.seen, self._committed_s = entry, time.monotonic()
 
     def hold(self) -> None:
         """Become the writer, as `take_over` does, or check that nobody else has become it since.
@@ -169,7 +178,7 @@ class Stream:
 
     def discard(self) -> None:
         """Discard the producer."""
-        self.encoding = None
+        self.encoding, self._committed_s = None, -math.inf
         if self._producer is not None:
             self._producer.close()
             self._producer = None
