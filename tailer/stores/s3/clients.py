@@ -91,6 +91,9 @@ async def _find(service: str, options: S3Options) -> _Held:
     except LookupError:
         clients = _Clients()
         _CLIENTS.set(clients)
+    held = clients.held.get((service, options))
+    if held is not None and not held.client.is_retired:
+        return held  # without the lock, which costs each request a turn of the event loop
     async with clients.lock:
         held = clients.held.get((service, options))
         if held is None or held.client.is_retired:
