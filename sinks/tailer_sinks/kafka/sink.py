@@ -116,7 +116,7 @@ class KafkaSink(Sink):
         committed less than `OWNER_S` ago: it was the writer then. Raises as `begin` does.
         """
         stream = self._stream(app_id)
-        look_s = OWNER_S - stream.owned_s
+        look_s = stream.committed_s + OWNER_S - time.monotonic()
         if look_s <= 0:
             await to_thread.run_sync(stream.hold)
             look_s = OWNER_S

@@ -38,7 +38,7 @@ class Stream:
     `routed`: the topics for rows if a column names them. `encoding`: the encoder of the previous transaction, which may
     hold back rows that were not delivered with it, and its schema. `late_from`: the start of the last transaction that
     was open for too long, if any. `seen`: the progress that the progress topic had when it was last read, or that was
-    committed since.
+    committed since. `committed_s`: when our producer last committed, which only the writer can.
     """
 
     def __init__(self, link: Link, app_id: str) -> None:
@@ -54,7 +54,7 @@ class Stream:
         self._owners: frozenset[str | None] | None = None  # instances that progress may name; None: any
         self._former: str | None = None  # the instance that progress named before our claim
         self._writer: tuple[int, int] | None = None
-        self._held_s = self._committed_s = -math.inf
+        self._held_s = self.committed_s = -math.inf
         self._has_moved = False
 
     @property
@@ -101,15 +101,6 @@ class Stream:
             self._take_over()
         if self._has_moved:
             raise SinkUnavailable(self.link.name, f"{self.app_id} has delivered more than this instance had seen")
-
-    @property
-    def owned_s(self) -> float:
-        """The seconds since our producer committed, which only the writer can; infinite without such a commit."""
-        return time.monotonic() - self._committed_s
-
-    def note_commit(self, entry: Entry) -> None:
-        """Note that our producer has committed progress."""
-        self.seen, self._committed_s = entry, time.monotonic()
 
     def hold(self) -> None:
         """Become the writer, as `take_over` does, or check that nobody else has become it since.
@@ -178,7 +169,7 @@ class Stream:
 
     def discard(self) -> None:
         """Discard the producer."""
-        self.encoding, self._committed_s = None, -math.inf
+        self.encoding, self.committed_s = None, -math.inf
         if self._producer is not None:
             self._producer.close()
             self._producer = None

@@ -190,7 +190,7 @@ class KafkaTransaction(SinkTransaction):
         self._stream.producer.start_flush()
         (routed or self._stream).check_topics()  # while messages are under way, and before waiting for them
         self._stream.producer.commit()
-        self._stream.note_commit(entry)
+        self._stream.seen, self._stream.committed_s = entry, time.monotonic()
         if routed is not None:
             routed.commit(position)
         self.committed = True
