@@ -62,6 +62,7 @@ REASONS: Final = (
     "do not fit",
     "is not a column of",
     "is another column",
+    "is dropped or renamed in version",
 )
 
 
