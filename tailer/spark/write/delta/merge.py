@@ -52,7 +52,7 @@ class RangeMerge(RangeAppend):
             "spark.databricks.delta.write.txnAppId": merge.app_id,
             "spark.databricks.delta.write.txnVersion": str(self._last),
             "spark.databricks.delta.commitInfo.userMetadata": merge.note,
-            # Otherwise Spark lets some commits of others pass, such as appends that read nothing.
+            # Whatever isolation Spark has: some let commits of others pass, such as appends that read nothing.
             "spark.databricks.delta.maxCommitAttempts": "0",
         }.items():
             session.conf.set(name, value)
