@@ -1,8 +1,9 @@
 """Orders of an operator to the running daemon: pause, resume, resnapshot, backfill and skip a pipeline.
 
 They come as `POST /pipelines/NAME/VERB`, through a Unix socket that only the daemon's user may connect to, or over TCP
-with a token. That to backfill has the version and the condition in a body, as JSON. None of them touches progress: a
-pause ends a run after its transaction, and the next run begins with the sink's progress, as after any error or restart.
+with a token, such as from the status page. That to backfill has the version and the condition in a body, as JSON. None
+of them touches progress: a pause ends a run after its transaction, and the next run begins with the sink's progress, as
+after any error or restart.
 """
 
 from collections.abc import Callable, Coroutine
@@ -16,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tailer.daemon.http_server import has_token
+from tailer.daemon.http_server import has_bearer
 from tailer.daemon.runs import Lifecycle, Runs
 from tailer.errors import TailerError
 from tailer.pipeline.backfill.order import BackfillOrder, BackfillPhase
@@ -83,7 +84,7 @@ def _refusal(request: Request, token: str | None) -> Response | None:
     """Return the answer to a request that lacks the right token; None for one that has it."""
     if token is None:
         return _said(403, "orders over TCP need control_token_file in the configuration; or use the Unix socket")
-    if has_token(request.headers, token):
+    if has_bearer(request.headers, token):
         return None
     return _said(401, "the token is missing or wrong: send the header Authorization: Bearer TOKEN")
 

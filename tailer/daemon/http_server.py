@@ -27,7 +27,7 @@ from uvicorn import Config, Server
 
 from tailer.engine.background import background
 
-__all__ = ["Certificate", "HttpServer", "Listener", "WithToken", "has_token", "listen", "listen_unix"]
+__all__ = ["Certificate", "HttpServer", "Listener", "WithToken", "has_bearer", "has_token", "listen", "listen_unix"]
 
 _PROBE_S: Final = 5.0
 _GRACE_S: Final = 1  # for answers that are under way when the daemon ends
@@ -38,15 +38,23 @@ _OPEN: Final = ("/livez", "/readyz", "/pipelines/")
 _log = logging.getLogger(__name__)
 
 
-def has_token(headers: Headers, token: str) -> bool:
-    """Return whether a request has the token: as `Bearer`, or as the password of any user, as browsers send it."""
+def has_bearer(headers: Headers, token: str) -> bool:
+    """Return whether a request has the token as `Bearer`, which browsers send only for scripts of the same site."""
     kind, _, given = headers.get("Authorization", "").partition(" ")
-    if kind.lower() == "basic":
-        try:
-            given = base64.b64decode(given, validate=True).decode().partition(":")[2]
-        except (binascii.Error, UnicodeDecodeError):
-            return False
-    elif kind.lower() != "bearer":
+    return kind.lower() == "bearer" and hmac.compare_digest(given.encode(), token.encode())
+
+
+def has_token(headers: Headers, token: str) -> bool:
+    """Return whether a request has the token: as `Bearer`, or as the password of any user.
+
+    Browsers remember a password and send it along with requests of other sites, too, so it is enough for reading only.
+    """
+    kind, _, given = headers.get("Authorization", "").partition(" ")
+    if kind.lower() != "basic":
+        return has_bearer(headers, token)
+    try:
+        given = base64.b64decode(given, validate=True).decode().partition(":")[2]
+    except (binascii.Error, UnicodeDecodeError):
         return False
     return hmac.compare_digest(given.encode(), token.encode())
 

@@ -204,7 +204,7 @@ async def _served(settings: Settings, statuses: Sequence[PipelineStatus]) -> Asy
     monitor, control, listeners = Monitor(statuses, settings.hung_s), Control(), []
     history, token = History(statuses), _read_token(settings, "control_token_file", settings.control.token_file)
     if settings.metrics is not None:
-        app = monitor.app(control.route(token, needs_token=True), *page_routes(history))
+        app = monitor.app(control.route(token, needs_token=True), *page_routes(history, takes_orders=token is not None))
         listeners.append(_open_address(settings, settings.metrics, app))
     path, opened = settings.control.socket, _open_control(settings)
     if opened is not None:

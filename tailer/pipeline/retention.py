@@ -8,17 +8,19 @@ files may be removed at any moment.
 import logging
 import time
 from collections import deque
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from tailer.plan import Position
 
-__all__ = ["Backlog", "VacuumWatch"]
+__all__ = ["Backlog", "Journey", "VacuumWatch"]
 
 _log = logging.getLogger(__name__)
 
 _HOUR_MS: Final = 3_600_000
 _WARN_BELOW: Final = 0.25  # of the retention time
 _WARN_EVERY_S: Final = 600.0
+_JOURNEYS: Final = 12
 
 
 class VacuumWatch:
@@ -46,12 +48,44 @@ class VacuumWatch:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class Journey:
+    """The way of the versions `first` to `last` to the sink, which were planned together.
+
+    `appeared_s`: when the first one was committed to the table, by the clock of its writer; None: not known. `begun_s`:
+    when planning began. `plan_s`: how long planning them held the pipeline up. `read_s`: how long it waited for their
+    rows. `deliver_s`: the rest until the sink had committed them, also with other versions of the same transaction.
+    Times are in seconds since 1970.
+    """
+
+    first: int
+    last: int
+    appeared_s: float | None
+    begun_s: float
+    plan_s: float
+    read_s: float
+    deliver_s: float
+
+
+class _Planned(NamedTuple):
+    """Versions that are planned and not committed. `read_s`: of the backlog, when they were planned."""
+
+    first: int
+    last: int
+    size_bytes: int
+    appeared_s: float | None
+    planned_at_s: float
+    plan_s: float
+    read_s: float
+
+
 class Backlog:
     """The versions that a pipeline has not delivered, as far as it knows. Times are in seconds since 1970.
 
     `position`: the sink's progress. `latest`: the newest version known. `caught_up_s`: when nothing was due last.
     `due_since_s`: since when something is due; None: nothing is. `kept_s`: for how long VACUUM and log cleanup leave
-    what a version needs; None: not known.
+    what a version needs; None: not known. `read_s`: for how long the pipeline has waited for rows, of all versions.
+    `journeys`: of the last versions, oldest first.
     """
 
     def __init__(self) -> None:
@@ -61,7 +95,9 @@ class Backlog:
         self.due_since_s: float | None = None
         self.kept_s: float | None = None
         self._oldest_s: float | None = None
-        self._planned: deque[tuple[int, int]] = deque()
+        self.read_s = 0.0
+        self.journeys: deque[Journey] = deque(maxlen=_JOURNEYS)
+        self._planned: deque[_Planned] = deque()
 
     @property
     def versions(self) -> int | None:
@@ -75,7 +111,7 @@ class Backlog:
         """Bytes of files of versions that are planned and not committed; None before anything is known."""
         if self.caught_up_s is None and not self._planned:
             return None
-        return sum(size for _, size in tuple(self._planned))
+        return sum(planned.size_bytes for planned in tuple(self._planned))
 
     def age_s(self, now_s: float, looks: bool) -> float | None:
         """Return the age of the oldest change that may be undelivered; 0 at the newest version, None if not known.
@@ -88,26 +124,35 @@ class Backlog:
             return None
         return 0.0 if looks and self.due_since_s is None else max(now_s - self.caught_up_s, 0.0)
 
-    def plan(self, last: int, oldest_ms: int | None, size_bytes: int, now_s: float) -> None:
-        """Add versions up to `last`, of which the first was committed at `oldest_ms`."""
+    def plan(
+        self, first: int, last: int, oldest_ms: int | None, size_bytes: int, now_s: float, plan_s: float = 0.0
+    ) -> None:
+        """Add the versions `first` to `last`, planned in `plan_s` seconds. The first was committed at `oldest_ms`."""
         self.latest = max(self.latest or 0, last)
         self.due_since_s = now_s if self.due_since_s is None else self.due_since_s
-        if self._oldest_s is None and oldest_ms is not None:
-            self._oldest_s = oldest_ms / 1000
-        self._planned.append((last, size_bytes))
+        appeared_s = None if oldest_ms is None else oldest_ms / 1000
+        if self._oldest_s is None:
+            self._oldest_s = appeared_s
+        self._planned.append(_Planned(first, last, size_bytes, appeared_s, now_s, plan_s, self.read_s))
 
     def await_snapshot(self, version: int, now_s: float) -> None:
         """Note that all rows of `version` are due."""
         self.latest = max(self.latest or 0, version)
         self.due_since_s = now_s if self.due_since_s is None else self.due_since_s
 
-    def deliver(self, position: Position) -> None:
-        """Remove the versions that are complete at `position`."""
+    def deliver(self, position: Position, now_s: float | None = None) -> None:
+        """Remove the versions that are complete at `position`. `now_s`: when the sink has committed them, if now."""
         self.position = position
         self.latest = max(self.latest or 0, position.version)
         whole = position.version + position.closes_version
-        while self._planned and self._planned[0][0] < whole:
-            self._planned.popleft()
+        while self._planned and self._planned[0].last < whole:
+            done = self._planned.popleft()
+            # The rows of the next versions are read after these.
+            read_s = (self._planned[0].read_s if self._planned else self.read_s) - done.read_s
+            if now_s is not None:
+                begun_s, rest_s = done.planned_at_s - done.plan_s, max(now_s - done.planned_at_s - read_s, 0.0)
+                way = Journey(done.first, done.last, done.appeared_s, begun_s, done.plan_s, read_s, rest_s)
+                self.journeys.append(way)
         if not self._planned:
             self._oldest_s = None
 

@@ -9,6 +9,7 @@ versions before the refused one are committed.
 """
 
 import logging
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
@@ -229,7 +230,9 @@ class RowSession:
         May end after any of them once the pipeline is stopping.
         """
         self._check_schema(plans[0])
+        asked_s = time.monotonic()
         read = await self._writer.patiently(partial(self._engine.read_together, plans))
+        self._delivery.retries.status.backlog.read_s += time.monotonic() - asked_s
         self._note_step()
         for plan in plans[: len(read)]:
             self._report.note(plan)
@@ -256,7 +259,12 @@ class RowSession:
         """Deliver `rows` of `plan`. Return False if stopped before the end (`may_stop`)."""
         self._report.note(plan)
         try:
-            while batches := await self._writer.next_batches(rows):
+            while True:
+                asked_s = time.monotonic()
+                batches = await self._writer.next_batches(rows)
+                self._delivery.retries.status.backlog.read_s += time.monotonic() - asked_s
+                if not batches:
+                    break
                 self._note_step()
                 if may_stop and self._is_stopping():
                     return False

@@ -5,14 +5,19 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+import anyio
 import pytest
+from anyio.from_thread import start_blocking_portal
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tailer.daemon.http_server import HttpServer, Listener, listen
+from tailer.daemon.control import Control
+from tailer.daemon.http_server import HttpServer, Listener, WithToken, listen
 from tailer.daemon.monitor import Monitor
 from tailer.daemon.page import History, history, page_routes
+from tailer.daemon.runs import Lifecycle, Runs
 from tailer.errors import FileVacuumed, SinkUnavailable
 from tailer.pipeline.backfill.order import BackfillOrder, BackfillPhase
 from tailer.pipeline.status import Committed, PipelineStatus
@@ -260,3 +265,126 @@ def test_with_500_tables(browser: Browser) -> None:
         assert len(names(opened)) == 500
         opened.get_by_label("Find").fill("many_49")
         assert re.fullmatch(r"8 of 500 pipelines", opened.locator("#count").text_content() or "")
+
+
+TOKEN = "hush-hush"
+
+
+class Idle:
+    """A pipeline that waits until it is stopped."""
+
+    def __init__(self) -> None:
+        self._stopped = anyio.Event()
+
+    async def run(self) -> None:
+        await self._stopped.wait()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+
+@contextmanager
+def obedient(reads: str | None = None) -> Iterator[tuple[str, PipelineStatus]]:
+    """Serve the page of a daemon that takes orders; yield its address and a pipeline. `reads`: the token of readers."""
+    status = pipelines()[0]
+    with start_blocking_portal() as portal:
+        control, lifecycle = portal.call(Control), portal.call(partial(Lifecycle, status, Idle, revives=False))
+        control.runs = portal.call(Runs, [lifecycle], 1.0)
+        portal.start_task_soon(lifecycle.run, lambda _: None)
+        app: Any = Monitor([status]).app(control.route(TOKEN, needs_token=True), *page_routes(History([status]), True))
+        opened = listen("127.0.0.1", 0)
+        server = HttpServer([Listener(app if reads is None else WithToken(app, reads), opened)])
+        server.start()
+        try:
+            yield f"http://127.0.0.1:{opened.getsockname()[1]}", status
+        finally:
+            server.stop()
+            portal.call(lifecycle.end, "the test ends")
+
+
+def test_orders_with_a_token(browser: Browser) -> None:
+    """A wrong token is refused. The right one is in a header alone, and is asked for once."""
+    with obedient() as (address, _), browser.new_context() as context:
+        opened = context.new_page()
+        requests: list[Any] = []
+        opened.on("request", lambda asked: requests.append(asked) if asked.method == "POST" else None)
+        opened.goto(address)
+        opened.get_by_role("button", name="orders").click()
+        opened.get_by_role("button", name="Pause …").click()
+        dialog = opened.get_by_role("dialog", name="Pause: orders")
+        dialog.get_by_label("Token").fill("wrong")
+        dialog.get_by_role("button", name="Pause").click()
+        expect(dialog.get_by_role("status")).to_contain_text("The token is wrong")
+        dialog.get_by_label("Token").fill(TOKEN)
+        dialog.get_by_role("button", name="Pause").click()
+        expect(dialog.get_by_role("status")).to_have_text("orders pauses after its transaction")
+        dialog.get_by_role("button", name="Close").click()
+        expect(opened.locator("#rows tr").nth(0)).to_contain_text("paused")
+        opened.get_by_role("button", name="Resume …").click()
+        dialog = opened.get_by_role("dialog", name="Resume: orders")
+        dialog.get_by_role("button", name="Resume").click()
+        expect(dialog.get_by_role("status")).to_contain_text("begins again")
+        assert [asked.url for asked in requests] == [
+            f"{address}/pipelines/orders/{verb}" for verb in ("pause", "pause", "resume")
+        ]
+        assert requests[-1].headers["authorization"] == f"Bearer {TOKEN}"
+        kept = opened.evaluate(
+            "document.documentElement.outerHTML + location + JSON.stringify([localStorage, sessionStorage])"
+        )
+        assert TOKEN not in kept
+        assert context.cookies() == []
+
+
+def test_a_backfill_is_ordered_with_its_condition(browser: Browser) -> None:
+    with obedient() as (address, _), browser.new_context() as context:
+        opened = context.new_page()
+        bodies: list[Any] = []
+        opened.on("request", lambda asked: bodies.append(asked.post_data_json) if asked.method == "POST" else None)
+        opened.goto(address)
+        opened.get_by_role("button", name="orders").click()
+        opened.get_by_role("button", name="Backfill …").click()
+        dialog = opened.get_by_role("dialog")
+        dialog.get_by_label("Version").fill("5")
+        dialog.get_by_label("Condition").fill("id < 9")
+        dialog.get_by_label("Token").fill(TOKEN)
+        dialog.get_by_role("button", name="Backfill").click()
+        expect(dialog.get_by_role("status")).not_to_have_text("Waiting for the daemon …")
+        assert bodies == [{"version": 5, "where": "id < 9"}]
+
+
+def test_another_site_cannot_give_orders(browser: Browser) -> None:
+    """The browser knows a password for readers that is the token of orders, too, and sends it along: not enough."""
+    with obedient(reads=TOKEN) as (address, status):
+        known = {"username": "x", "password": TOKEN}
+        with browser.new_context(http_credentials=known) as context:
+            opened = context.new_page()
+            opened.goto(address)
+            opened.wait_for_selector("#rows tr")
+            opened.goto("data:text/html,<form method=post></form>")
+            opened.evaluate(f"document.forms[0].action = '{address}/pipelines/orders/pause'")
+            with opened.expect_navigation() as found:
+                opened.evaluate("document.forms[0].submit()")
+            assert found.value.status == 401
+        time.sleep(0.3)
+        assert status.state != "paused"
+
+
+def test_without_a_token_file_the_page_says_how_to_give_orders(browser: Browser) -> None:
+    with daemon(pipelines()) as address, page(browser, address) as opened:
+        opened.get_by_role("button", name="orders").click()
+        expect(opened.locator(".details")).to_contain_text("set control_token_file")
+        expect(opened.get_by_role("button", name="Pause …")).to_have_count(0)
+
+
+def test_the_way_of_the_last_versions(browser: Browser) -> None:
+    statuses = pipelines()
+    now_s = time.time()
+    statuses[0].note_work(9, int((now_s - 1.5) * 1000), 1000, first=8, plan_s=0.25)
+    statuses[0].backlog.read_s += 75
+    statuses[0].note_commit(Committed(Position.end(9), {"insert": 1}))
+    with daemon(statuses) as address, page(browser, address) as opened:
+        opened.get_by_role("button", name="orders").click()
+        table = opened.get_by_role("region", name="The way of the last versions").get_by_role("table")
+        expect(table.get_by_role("row").nth(1)).to_contain_text(re.compile("^8 . 9"))
+        expect(table.get_by_role("row").nth(1)).to_contain_text("0.250 s75 s")
+        expect(table.get_by_role("columnheader")).to_have_count(6)

@@ -10,10 +10,14 @@ becomes idle, or busy again, is no event, and neither is a start that goes well:
     {"format": 1, "at": "2026-03-01T12:00:00Z", "step_s": 450,
      "pipelines": {"orders": {"lag_s": [0.0, 1.5, null], "rows": [12, 0, null]}},
      "events": [{"at": "2026-03-01T11:58:12Z", "pipeline": "orders", "state": "retrying", "before": "streaming",
-                 "why": "SinkUnavailable: ..."}]}
+                 "why": "SinkUnavailable: ..."}],
+     "journeys": [{"first": 7, "last": 7, "appeared": "2026-03-01T11:59:58.800Z", "begun": "2026-03-01T11:59:59Z",
+                   "plan_s": 0.01, "read_s": 0.2, "deliver_s": 0.05}]}
 
 The last point ends at `at`, and each is `step_s` after the one before. A point has the greatest lag and the sum of the
-rows of its time; null: not known. Events come newest first.
+rows of its time; null: not known. Events come newest first, and so do journeys, which only the answer about one
+pipeline has: the way of its last versions to the sink (`tailer.pipeline.retention.Journey`), for as long as the process
+runs. `read_s` is null where Spark reads and writes.
 """
 
 import math
@@ -29,7 +33,18 @@ import msgspec
 
 from tailer.pipeline.status import PipelineState, PipelineStatus
 
-__all__ = ["COARSE", "EVENTS", "FORMAT", "KEPT_S", "STEP_S", "Event", "History", "HistoryReport", "Past"]
+__all__ = [
+    "COARSE",
+    "EVENTS",
+    "FORMAT",
+    "KEPT_S",
+    "STEP_S",
+    "Event",
+    "History",
+    "HistoryReport",
+    "JourneyReport",
+    "Past",
+]
 
 FORMAT: Final = 1
 STEP_S: Final = 15
@@ -60,6 +75,18 @@ class Past(msgspec.Struct, frozen=True):
     rows: list[float | None]
 
 
+class JourneyReport(msgspec.Struct, frozen=True):
+    """A `Journey`: of the versions `first` to `last`, when the first appeared, and seconds."""
+
+    first: int
+    last: int
+    appeared: datetime | None
+    begun: datetime
+    plan_s: float
+    read_s: float | None
+    deliver_s: float
+
+
 class HistoryReport(msgspec.Struct, frozen=True):
     """The answer of `/history`."""
 
@@ -68,6 +95,7 @@ class HistoryReport(msgspec.Struct, frozen=True):
     step_s: int
     pipelines: dict[str, Past]
     events: list[Event]
+    journeys: list[JourneyReport]
 
 
 class _Kept:
@@ -102,7 +130,7 @@ class History:
     def look(self) -> None:
         """Note changes of state, and a point if one is due."""
         now_s = self._clock()
-        at = datetime.fromtimestamp(round(now_s, 3), UTC)
+        at = _time(now_s)
         for each in self._pipelines:
             state = each.state
             before = self._states.get(each.name, state)
@@ -122,15 +150,13 @@ class History:
     def report(self, pipeline: str | None = None) -> HistoryReport | None:
         """Return the past of all pipelines, coarsely, or of one in full; None where there is none of that name."""
         width = max(math.ceil(self._count / COARSE), 1) if pipeline is None else 1
-        names = [each.name for each in self._pipelines]
-        if pipeline is not None:
-            if pipeline not in names:
-                return None
-            names = [pipeline]
+        chosen = [each for each in self._pipelines if pipeline in (None, each.name)]
+        if pipeline is not None and not chosen:
+            return None
         events = [event for event in self._events if pipeline in (None, event.pipeline)]
-        found = {name: self._past(self._kept[name], width) for name in names if name in self._kept}
-        at = datetime.fromtimestamp(round(self._sampled_s, 3), UTC)
-        return HistoryReport(FORMAT, at, width * STEP_S, found, events)
+        found = {each.name: self._past(self._kept[each.name], width) for each in chosen if each.name in self._kept}
+        journeys = [] if pipeline is None else _journeys(chosen[0])
+        return HistoryReport(FORMAT, _time(self._sampled_s), width * STEP_S, found, events, journeys)
 
     def _sample(self) -> None:
         """Add a point to every ring."""
@@ -163,3 +189,23 @@ class History:
             known = [value for value in ordered[max(start, 0) : start + width] if not math.isnan(value)]
             found.append(round(merge(known), 3) if known else None)
         return found
+
+
+def _journeys(status: PipelineStatus) -> list[JourneyReport]:
+    """Return the journeys of a pipeline, newest first. Its thread may add others meanwhile."""
+    return [
+        JourneyReport(
+            each.first,
+            each.last,
+            None if each.appeared_s is None else _time(each.appeared_s),
+            _time(each.begun_s),
+            round(each.plan_s, 3),
+            round(each.read_s, 3) if status.counts_rows else None,
+            round(each.deliver_s, 3),
+        )
+        for each in reversed(tuple(status.backlog.journeys))
+    ]
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(round(seconds, 3), UTC)

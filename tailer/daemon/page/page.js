@@ -172,68 +172,6 @@ function showSparks(name) {
   }
 }
 
-function backfill(found) {
-  const version = found.version === null ? "" : ` of version ${found.version}`;
-  const files = found.files === null ? "" : `, ${number(found.files_done)} of ${plural(found.files, "file")}`;
-  const where = found.where === null ? "" : ` where ${found.where}`;
-  return `${found.phase}${version}${where}${files}${found.error ? `: ${found.error.name}: ${found.error.text}` : ""}`;
-}
-
-function facts(found) {
-  const kinds = found.rows && Object.entries(found.rows).filter(([, many]) => many).map(([kind, many]) => `${number(many)} ${kind}`);
-  const error = found.last_error;
-  const listed = [
-    ["In this state since", new Date(found.since).toLocaleString()],
-    ["Position", found.position || "nothing delivered yet"],
-    ["Delivered up to version", number(found.delivered)],
-    ["Newest version known", number(found.latest)],
-    ["Planned, not committed", bytes(found.lag.bytes)],
-    ["Rows since the start", found.rows === null ? "written by Spark" : kinds.join(", ") || "none"],
-    ["Transactions since the start", number(found.transactions)],
-  ];
-  if (found.backfill) listed.push(["Backfill", backfill(found.backfill)]);
-  if (found.retry_at) listed.push(["Begins again", new Date(found.retry_at).toLocaleString()]);
-  const list = element("dl", {}, ...listed.map(([term, text]) =>
-    element("div", {}, element("dt", { textContent: term }), element("dd", { textContent: text }))));
-  // The error of the present state is in the row above.
-  if (!error || found.why.includes(error.text)) return [list];
-  return [list, element("div", { className: "why" }, element("h3", { textContent: `Last error, ${new Date(error.at).toLocaleString()}` }),
-    element("b", { textContent: `${error.name}: ${error.text}` }), element("span", { className: "hint", textContent: error.hint }))];
-}
-
-function plot(title, points, step, format) {
-  const known = points.filter((each) => each !== null);
-  const most = Math.max(...known, 0), last = known.length ? known[known.length - 1] : null;
-  const text = known.length ? `now ${format(last)}, at most ${format(most)}` : "nothing known yet";
-  const first = Date.now() - Math.max(points.length - 1, 0) * step * 1000;
-  return element("figure", {},
-    element("h3", { textContent: `${title}: ${text}` }), draw(points, 600, 110),
-    element("div", { className: "range" }, element("span", { textContent: clock(first) }), element("span", { textContent: "now" })));
-}
-
-async function showDetails(name) {
-  const found = status.pipelines.find((each) => each.name === name), parts = rows.get(name);
-  if (!found || !parts) return;
-  if (!details.has(name)) {
-    const id = `details-${details.size}-${Date.now()}`;
-    const made = { facts: element("div"), plots: element("div", { className: "plots" }) };
-    made.row = element("tr", { className: "details", id }, element("td", { colSpan: 7 }, made.facts, made.plots));
-    parts.name.setAttribute("aria-controls", id);
-    details.set(name, made);
-  }
-  const made = details.get(name);
-  const now = facts(found);
-  if (made.facts.textContent !== now.map((each) => each.textContent).join("")) made.facts.replaceChildren(...now);
-  if (made.asked && Date.now() - made.asked < HISTORY_MS) return;
-  made.asked = Date.now();
-  const past = await ask(`/history?pipeline=${encodeURIComponent(name)}`);
-  const known = past && past.pipelines[name], points = known && known.lag_s.length > 1 ? known : null;
-  made.plots.replaceChildren(...(points ? [
-    plot("Lag", points.lag_s, past.step_s, span),
-    plot(`Rows per ${past.step_s} s`, points.rows, past.step_s, number),
-  ] : [element("p", { textContent: "Plots begin about half a minute after the start of the daemon." })]));
-}
-
 function toggle(name) {
   if (!view.open.delete(name)) view.open.add(name);
   show();
@@ -307,7 +245,7 @@ function showEvents() {
     element("b", { textContent: each.pipeline }),
     element("span", {}, element("span", { className: `state ${each.state}`, textContent: label(each.state) }),
       ` after ${label(each.before)}${each.why ? `: ${each.why}` : ""}`)));
-  if (!items.length) items.push(element("li", { textContent: view.find ? "None of these pipelines." : "No pipeline has failed, fallen behind or been paused since the daemon began." }));
+  if (!items.length) items.push(element("li", { className: "none", textContent: view.find ? "None of these pipelines." : "No pipeline has failed, fallen behind or been paused since the daemon began." }));
   const made = element("ol", {}, ...items);
   if (made.textContent !== $("events").textContent) $("events").replaceChildren(...items);
 }
@@ -321,7 +259,7 @@ async function ask(path) {
   }
 }
 
-async function poll() {
+async function refresh() {
   if (!document.hidden) {
     const found = await ask("/status");
     if (found && found.format === 1) {
@@ -335,6 +273,10 @@ async function poll() {
     const since = lastAnswer ? `since ${clock(lastAnswer)}` : "yet";
     put($("connection"), lost ? (found ? "This page is older than the daemon: reload it" : `The daemon has not answered ${since}; trying again`) : "Live");
   }
+}
+
+async function poll() {
+  await refresh();
   setTimeout(poll, POLL_MS);
 }
 
@@ -389,6 +331,3 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && document.activeElement === $("find")) { $("find").value = view.find = ""; remember(); }
 });
 document.addEventListener("visibilitychange", () => { if (!document.hidden && status) show(); });
-recall();
-poll();
-pollHistory();

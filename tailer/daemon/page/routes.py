@@ -1,7 +1,9 @@
 """Answer `/` with the status page, and `/history` with what its plots show.
 
-The page is put together from its three files once. Its policy allows nothing from elsewhere, and no script or style but
-those of the page, by their hashes: a table's name or an error's text can never run.
+The page is put together from its files once. Its policy allows nothing from elsewhere, and no script or style but
+those of the page, by their hashes: a table's name or an error's text can never run. Orders of the page are the requests
+of `tailer.daemon.control`, with a token that the operator types. It is only ever in the page's memory and in a header
+that no other site can send.
 """
 
 import base64
@@ -21,9 +23,12 @@ __all__ = ["page_routes"]
 _PACKAGE: Final = "tailer.daemon.page"
 
 
-def page_routes(history: History) -> list[Route]:
-    """Return the routes of the page. Reads its files."""
-    style, script, body = (_text(f"page.{kind}") for kind in ("css", "js", "html"))
+def page_routes(history: History, takes_orders: bool = False) -> list[Route]:
+    """Return the routes of the page. Reads its files. `takes_orders`: whether the daemon takes orders with a token."""
+    style, body = _text("page.css"), _text("page.html")
+    script = "".join(map(_text, ("page.js", "details.js", "orders.js", "start.js")))
+    if takes_orders:
+        body = body.replace("<body>", '<body data-orders="on">', 1)
     page = body.replace("/* page.css */", style, 1).replace("/* page.js */", script, 1).encode()
     headers = {
         "Content-Security-Policy": f"default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; "

@@ -4,10 +4,12 @@ import base64
 import hashlib
 import re
 from dataclasses import dataclass
+from importlib.resources import files
 
 import pytest
 from starlette.testclient import TestClient
 
+from tailer.daemon.control import VERBS
 from tailer.daemon.monitor import Monitor
 from tailer.daemon.page import History, page_routes
 from tailer.daemon.page.history import COARSE, EVENTS, KEPT_S, STEP_S
@@ -184,3 +186,49 @@ def test_history_over_http() -> None:
     assert client.get("/history").json()["format"] == 1
     assert client.get("/history?pipeline=page-f").status_code == 200
     assert client.get("/history?pipeline=nobody").status_code == 404
+
+
+def test_journeys(clock: Clock) -> None:
+    """Versions of one transaction each have the seconds of their own plan and rows."""
+    status = pipeline("page-j", clock)
+    history = History([status], clock)
+    begun_s = clock.now_s
+    status.note_work(1, int((begun_s - 2) * 1000), 10, first=1, plan_s=0.5)
+    status.backlog.read_s += 3.0
+    clock.now_s += 4
+    status.note_work(3, None, 10, first=2, plan_s=0.25)
+    status.backlog.read_s += 1.0
+    clock.now_s += 2
+    status.note_commit(Committed(Position.end(3), {"insert": 1}))
+    found = history.report("page-j")
+    assert found is not None
+    second, first = found.journeys
+    assert (first.first, first.last, first.plan_s, first.read_s, first.deliver_s) == (1, 1, 0.5, 3.0, 3.0)
+    assert first.appeared is not None
+    assert (first.appeared.timestamp(), first.begun.timestamp()) == (begun_s - 2, begun_s - 0.5)
+    assert (second.first, second.last, second.plan_s, second.read_s, second.deliver_s) == (2, 3, 0.25, 1.0, 1.0)
+    assert second.appeared is None
+    everything = history.report()
+    assert everything is not None
+    assert everything.journeys == []
+
+
+def test_no_journey_for_versions_that_the_sink_had(clock: Clock) -> None:
+    status = pipeline("page-k", clock)
+    status.note_work(1, None, 10)
+    status.note_resume(Position.end(1))
+    assert not status.backlog.journeys
+
+
+def test_reading_by_spark_is_not_known(clock: Clock) -> None:
+    status = pipeline("page-s", clock, counts_rows=False)
+    status.note_work(1, None, 10)
+    status.note_commit(Committed(Position.end(1), {}))
+    found = History([status], clock).report("page-s")
+    assert found is not None
+    assert found.journeys[0].read_s is None
+
+
+def test_the_page_knows_the_orders_of_the_daemon() -> None:
+    script = files("tailer.daemon.page").joinpath("orders.js").read_text("utf-8")
+    assert set(re.findall(r'^  "([a-z-]+)": \{$', script, re.MULTILINE)) == set(VERBS)

@@ -1,0 +1,3 @@
+recall();
+poll();
+pollHistory();
