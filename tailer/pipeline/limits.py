@@ -16,7 +16,8 @@ class Limits:
     shortest wait, with `idle_poll_interval_s` as the longest (None: the same), and with at most `max_polls_per_hour`
     (None: no limit). `notified_poll_interval_s`: the longest wait on a store that notifies (None: as on others).
     `commit_deadline_s`: after how long the outcome of a commit counts as unknown. `retry_for_s`: how long to retry
-    without success before giving up.
+    without success before giving up. `first_answer_s`: the same as long as the table has not been read at all, counted
+    from the start (None: no other limit), for commands whose user may have named a wrong place.
     `max_quiet_s`: how long to wait for rows before the open transaction is committed; None: no limit.
     """
 
@@ -30,6 +31,7 @@ class Limits:
     notified_poll_interval_s: float | None = None
     commit_deadline_s: float = 120.0
     retry_for_s: float = 600.0
+    first_answer_s: float | None = None
     max_quiet_s: float | None = None
 
     def within(self, demands: Demands) -> "Limits":

@@ -43,13 +43,20 @@ def revival_pause_s(error: BaseException, stops: int) -> float | None:
 class Retries:
     """Runs sessions of the pipeline `name` and gives up after `retry_for_s` seconds without success.
 
-    `status`: receives the outcome of each session.
+    `status`: receives the outcome of each session. `first_answer_s`: as in `Limits`.
     """
 
-    def __init__(self, name: str, retry_for_s: float, status: PipelineStatus | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        retry_for_s: float,
+        status: PipelineStatus | None = None,
+        first_answer_s: float | None = None,
+    ) -> None:
         self._name = name
         self.status: Final = status or PipelineStatus(name)
         self._retry_for_s = retry_for_s
+        self._first_answer_s = first_answer_s
         self._stopping = anyio.Event()
         self._succeeded = self._has_committed = self._was_fenced = False
         self._failing_since = 0.0
@@ -128,13 +135,25 @@ class Retries:
     def _gives_up(self, state: RetryCallState) -> bool:
         if state.attempt_number == 1:
             self._failing_since = time.monotonic()
-        return time.monotonic() - self._failing_since >= self._retry_for_s
+        return self._left_s() <= 0
+
+    def _left_s(self) -> float:
+        """Return for how many seconds more to retry without success."""
+        if self._first_answer_s is not None and not self.status.has_seen_table:
+            return self._began + self._first_answer_s - time.monotonic()
+        return self._failing_since + self._retry_for_s - time.monotonic()
 
     def _report(self, state: RetryCallState) -> None:
         self.status.note_retry()
         error = state.outcome.exception() if state.outcome is not None else None
-        _log.warning("%s: %s; retrying in %.1f s", self._name, error, state.upcoming_sleep)
+        text = "%s: %s; retrying in %.1f s, for up to %s"
+        left_s = max(self._left_s(), state.upcoming_sleep)
+        _log.warning(text, self._name, error, state.upcoming_sleep, _duration(left_s))
 
     async def _pause(self, seconds: float) -> None:
         with anyio.move_on_after(seconds):
             await self._stopping.wait()
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

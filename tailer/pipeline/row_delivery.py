@@ -66,7 +66,7 @@ def row_pipeline(
     Raises `ConfigError` if `sink` identifies rows by a key that `engine` does not have.
     """
     policy, limits = policy or Policy(), limits or Limits()
-    retries = Retries(name, limits.retry_for_s, status)
+    retries = Retries(name, limits.retry_for_s, status, limits.first_answer_s)
     delivery = RowDelivery(name, table, sink, engine, policy, limits, retries)
     polling = Polling.of(limits, wake)
     return Pipeline(name, table, delivery, wake, start, until, policy, polling, retries, vacuum_watch)

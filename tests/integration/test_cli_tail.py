@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -221,3 +222,16 @@ def test_a_table_that_needs_more_than_we_know_is_refused_before_the_first_row() 
     done = tailer("tail", golden_delta("catalog-owned-preview"), "--from", "earliest", "--to", "latest")
     assert (done.returncode, done.stdout) == (3, "")
     assert complaints(done.stderr)[0].startswith("error: ")
+
+
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:1", "http://nosuch.invalid:9000"])
+def test_a_wrong_host_is_named_at_once_and_not_retried_for_long(endpoint: str) -> None:
+    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_ENDPOINT_URL": endpoint}
+    began_s = time.monotonic()
+    done = tailer("tail", "s3://lake/orders", "--to", "latest", **keys)
+    assert time.monotonic() - began_s < 30
+    lines = done.stderr.splitlines()
+    host = endpoint.removeprefix("http://")
+    assert any(f"{host} cannot be reached; retrying in" in line for line in lines), done.stderr
+    assert f"{host} cannot be reached" in lines[-2]
+    assert (done.returncode, done.stdout) == (4, "")

@@ -49,6 +49,7 @@ class Display:
         self._is_level = False
         self._idle_since: float | None = None
         self.is_waiting = False
+        self.has_answer = False  # of the table's log
 
     @property
     def idle_s(self) -> float:
@@ -156,7 +157,9 @@ class FollowedLog(TableLog):
 
     async def table_id(self) -> str:
         """See `TableLog.table_id`."""
-        return await self._table.table_id()
+        found = await self._table.table_id()
+        self._display.has_answer = True
+        return found
 
     async def key(self, version: int) -> tuple[str, ...]:
         """See `TableLog.key`."""

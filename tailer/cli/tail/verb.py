@@ -27,6 +27,7 @@ from tailer.engine.background import background
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError
+from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
@@ -41,6 +42,9 @@ __all__ = ["command"]
 # Ctrl-C ends it at once, but after the line that is being written, if possible.
 DRAIN_S: Final = 0.5
 _LOOK_S: Final = 0.05
+# A place that does not answer at all is probably a wrong one.
+_LIMITS: Final = Limits(first_answer_s=10.0)
+_SILENT_S: Final = 4.0
 # How users of `tail` write what a pipeline calls by another name.
 _OPTIONS: Final = {
     "start": "--from",
@@ -305,7 +309,7 @@ class _NetChanges:
         with self._scope:
             display.busy("reading the log")
             first, last = (await log.resolve(look.begin)).version, await log.resolve_end(look.until)
-            latest = await log.latest()
+            latest, display.has_answer = await log.latest(), True
             if last > latest:
                 raise ConfigError("--to", f"version {last} does not exist yet", f"The latest version is {latest}.")
             nothing = first > last and look.until.kind is StartKind.LATEST
@@ -334,13 +338,14 @@ def _pipeline(
     look: _Look, log: TableLog, begin: Start, until: Start | None, engine: Engine, rows: ChosenRows
 ) -> Pipeline:
     sink = Recorded(rows, Unrecorded())
-    return row_pipeline("tail", log, sink, engine, log.make_wake(), begin, until, look.policy)
+    return row_pipeline("tail", log, sink, engine, log.make_wake(), begin, until, look.policy, _LIMITS)
 
 
 async def _run(work: Drainable, display: Display, shown: _Shown, rows: ChosenRows) -> None:
     begun_s = time.monotonic()
     try:
         async with display.shown(), background() as group:
+            group.start_soon(_say_if_silent, display)
             if shown.idle_s is not None:
                 group.start_soon(_stop_when_idle, work, display, shown.idle_s)
             failures = await run_all({"tail": work}, DRAIN_S)
@@ -354,6 +359,12 @@ async def _run(work: Drainable, display: Display, shown: _Shown, rows: ChosenRow
             error.where = _OPTIONS.get(error.where, error.where)
         # The reader of the pipe has gone, which is a normal end for `tail | head`.
         raise error.__cause__ if isinstance(error.__cause__, BrokenPipeError) else error
+
+
+async def _say_if_silent(display: Display) -> None:
+    await anyio.sleep(_SILENT_S)
+    if not display.has_answer:
+        display.say("the table has not answered yet; trying again for a while (Ctrl-C to stop)")
 
 
 async def _stop_when_idle(work: Drainable, display: Display, idle_s: float) -> None:
