@@ -120,7 +120,9 @@ def _summary(settings: PipelineSettings) -> str:
 
 
 def _target(settings: PipelineSettings) -> str | None:
-    """Return where the sink writes: a folder, or a topic and its brokers."""
+    """Return where the sink writes: a folder, a topic and its brokers, or a table without its database's address."""
+    if settings.sink_kind == "sql":
+        return f"table {settings.sink_options.get('table') or settings.name}"
     brokers = settings.sink_options.get("bootstrap_servers")
     if settings.target is not None or brokers is None:
         return settings.target

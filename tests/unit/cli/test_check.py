@@ -82,3 +82,13 @@ def test_a_topic_and_its_brokers_are_shown(tmp_path: Path, capsys: pytest.Captur
     place = f"{tmp_path}/orders to kafka topic"
     assert lines[0].endswith(f"pipeline named: {place} sales at one:9092,two:9092, from earliest")
     assert lines[1].endswith(f"pipeline unnamed: {place} unnamed at one:9092,two:9092, from earliest")
+
+
+def test_a_table_of_a_database_is_shown_without_its_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sink = 'kind = "sql", url = "sqlite:///mirror.db", key = ["id"]'
+    tables = 'table = "orders"\nsink = {' + sink
+    text = f'[pipelines.copy]\n{tables}}}\n[pipelines.other]\n{tables}, table = "sales"}}\n'
+    code, (copy, other, _) = checked(capsys, tmp_path, text, reach=False)
+    assert code == 0
+    assert copy.endswith("orders to sql table copy, from earliest")
+    assert other.endswith("orders to sql table sales, from earliest")
