@@ -159,7 +159,7 @@ class Pipeline:
                 continue
             asked_s = time.monotonic()
             versions = await session.plan()
-            plan_s = time.monotonic() - asked_s
+            status.backlog.plan_s = time.monotonic() - asked_s
             if versions is None:
                 if status.order is OnDataLoss.RESNAPSHOT and has_progress and point.is_between:
                     await self._between.resnapshot(point.version - 1)
@@ -168,7 +168,7 @@ class Pipeline:
                 continue
             if self._loss.obey(point.version):
                 continue
-            status.note_work(versions.last, versions.oldest_ms, versions.size_bytes, versions.first, plan_s)
+            status.note_work(versions.last, versions.oldest_ms, versions.size_bytes, versions.first)
             self._polling.found()
             await self._look_back(versions)
             await session.deliver(versions, point.after)

@@ -85,7 +85,7 @@ class Backlog:
     `position`: the sink's progress. `latest`: the newest version known. `caught_up_s`: when nothing was due last.
     `due_since_s`: since when something is due; None: nothing is. `kept_s`: for how long VACUUM and log cleanup leave
     what a version needs; None: not known. `read_s`: for how long the pipeline has waited for rows, of all versions.
-    `journeys`: of the last versions, oldest first.
+    `plan_s`: how long planning the next versions took. `journeys`: of the last versions, oldest first.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Backlog:
         self.due_since_s: float | None = None
         self.kept_s: float | None = None
         self._oldest_s: float | None = None
-        self.read_s = 0.0
+        self.plan_s = self.read_s = 0.0
         self.journeys: deque[Journey] = deque(maxlen=_JOURNEYS)
         self._planned: deque[_Planned] = deque()
 
@@ -124,16 +124,14 @@ class Backlog:
             return None
         return 0.0 if looks and self.due_since_s is None else max(now_s - self.caught_up_s, 0.0)
 
-    def plan(
-        self, first: int, last: int, oldest_ms: int | None, size_bytes: int, now_s: float, plan_s: float = 0.0
-    ) -> None:
+    def plan(self, first: int, last: int, oldest_ms: int | None, size_bytes: int, now_s: float) -> None:
         """Add the versions `first` to `last`, planned in `plan_s` seconds. The first was committed at `oldest_ms`."""
         self.latest = max(self.latest or 0, last)
         self.due_since_s = now_s if self.due_since_s is None else self.due_since_s
         appeared_s = None if oldest_ms is None else oldest_ms / 1000
         if self._oldest_s is None:
             self._oldest_s = appeared_s
-        self._planned.append(_Planned(first, last, size_bytes, appeared_s, now_s, plan_s, self.read_s))
+        self._planned.append(_Planned(first, last, size_bytes, appeared_s, now_s, self.plan_s, self.read_s))
 
     def await_snapshot(self, version: int, now_s: float) -> None:
         """Note that all rows of `version` are due."""

@@ -276,16 +276,11 @@ class PipelineStatus:
         self.backlog.await_snapshot(version, self._clock())
         self._note_change(before)
 
-    def note_work(
-        self, last: int, oldest_ms: int | None, size_bytes: int, first: int | None = None, plan_s: float = 0.0
-    ) -> None:
-        """Note that the versions `first` (None: only `last`) to `last` are delivered next, planned in `plan_s` seconds.
-
-        The first was committed at `oldest_ms`.
-        """
+    def note_work(self, last: int, oldest_ms: int | None, size_bytes: int, first: int | None = None) -> None:
+        """Note that the versions `first` (None: only `last`) to `last` are delivered next; see `Backlog.plan`."""
         before = self.state
         self._work, self._waits, self._progressed_s = _Work.VERSIONS, False, self._clock()
-        self.backlog.plan(last if first is None else first, last, oldest_ms, size_bytes, self._clock(), plan_s)
+        self.backlog.plan(last if first is None else first, last, oldest_ms, size_bytes, self._clock())
         self._note_change(before)
 
     def note_table(self, latest: int, kept_ms: int | None) -> None:

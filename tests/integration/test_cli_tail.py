@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -226,9 +227,9 @@ def test_a_table_that_needs_more_than_we_know_is_refused_before_the_first_row() 
 
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:1", "http://nosuch.invalid:9000"])
 def test_a_wrong_host_is_named_at_once_and_not_retried_for_long(endpoint: str) -> None:
-    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_ENDPOINT_URL": endpoint}
     began_s = time.monotonic()
-    done = tailer("tail", "s3://lake/orders", "--to", "latest", **keys)
+    with_keys = partial(tailer, AWS_ACCESS_KEY_ID="a", AWS_SECRET_ACCESS_KEY="b", AWS_ENDPOINT_URL=endpoint)
+    done = with_keys("tail", "s3://lake/orders", "--to", "latest")
     assert time.monotonic() - began_s < 30
     lines = done.stderr.splitlines()
     host = endpoint.removeprefix("http://")

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, HttpCredentials, Page, expect, sync_playwright
 
 from tailer.daemon.control import Control
 from tailer.daemon.http_server import HttpServer, Listener, WithToken, listen
@@ -355,7 +355,7 @@ def test_a_backfill_is_ordered_with_its_condition(browser: Browser) -> None:
 def test_another_site_cannot_give_orders(browser: Browser) -> None:
     """The browser knows a password for readers that is the token of orders, too, and sends it along: not enough."""
     with obedient(reads=TOKEN) as (address, status):
-        known = {"username": "x", "password": TOKEN}
+        known: HttpCredentials = {"username": "x", "password": TOKEN}
         with browser.new_context(http_credentials=known) as context:
             opened = context.new_page()
             opened.goto(address)
@@ -379,7 +379,8 @@ def test_without_a_token_file_the_page_says_how_to_give_orders(browser: Browser)
 def test_the_way_of_the_last_versions(browser: Browser) -> None:
     statuses = pipelines()
     now_s = time.time()
-    statuses[0].note_work(9, int((now_s - 1.5) * 1000), 1000, first=8, plan_s=0.25)
+    statuses[0].backlog.plan_s = 0.25
+    statuses[0].note_work(9, int((now_s - 1.5) * 1000), 1000, first=8)
     statuses[0].backlog.read_s += 75
     statuses[0].note_commit(Committed(Position.end(9), {"insert": 1}))
     with daemon(statuses) as address, page(browser, address) as opened:

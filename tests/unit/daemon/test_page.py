@@ -193,10 +193,12 @@ def test_journeys(clock: Clock) -> None:
     status = pipeline("page-j", clock)
     history = History([status], clock)
     begun_s = clock.now_s
-    status.note_work(1, int((begun_s - 2) * 1000), 10, first=1, plan_s=0.5)
+    status.backlog.plan_s = 0.5
+    status.note_work(1, int((begun_s - 2) * 1000), 10, first=1)
     status.backlog.read_s += 3.0
     clock.now_s += 4
-    status.note_work(3, None, 10, first=2, plan_s=0.25)
+    status.backlog.plan_s = 0.25
+    status.note_work(3, None, 10, first=2)
     status.backlog.read_s += 1.0
     clock.now_s += 2
     status.note_commit(Committed(Position.end(3), {"insert": 1}))
