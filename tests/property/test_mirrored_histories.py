@@ -9,7 +9,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.engine.local import LocalEngine
-from tailer.errors import TailerError
+from tailer.errors import TailerError, VersionGone
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import Policy
@@ -177,7 +177,8 @@ class LiveMirrors:
             error = caught
         async with aclosing(sink):
             if target.state() is not None:
-                await target.verify(sink, self._log())
+                with suppress(VersionGone):  # a mirror that has stopped may be at a version that the log has no more
+                    await target.verify(sink, self._log())
         return error
 
     def _log(self) -> DeltaTableLog:
