@@ -63,6 +63,7 @@ REASONS: Final = (
     "is not a column of",
     "is another column",
     "is dropped or renamed in version",
+    "is missing from the log",
 )
 
 
