@@ -64,6 +64,7 @@ REASONS: Final = (
     "is another column",
     "is dropped or renamed in version",
     "is missing from the log",
+    "another table has replaced it",
 )
 
 
