@@ -65,6 +65,7 @@ REASONS: Final = (
     "is dropped or renamed in version",
     "is missing from the log",
     "another table has replaced it",
+    "the log no longer has the schema before it",
 )
 
 
