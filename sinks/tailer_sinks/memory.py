@@ -17,7 +17,7 @@ from anyio.lowlevel import checkpoint
 
 from tailer.errors import SinkFenced, SinkRejected
 from tailer.events import ChangeBatch, ControlEvent, SchemaChange
-from tailer.sink import Progress, Sink, SinkTransaction, pipeline_of
+from tailer.sink import Progress, Sink, SinkTransaction, main_app_id, pipeline_of
 
 __all__ = ["MemoryDestination", "MemoryProgressStore", "MemorySink"]
 
@@ -29,6 +29,7 @@ class MemoryDestination:
     log: dict[str, list[ChangeBatch | ControlEvent]] = field(default_factory=dict)
     progress: dict[str, Progress] = field(default_factory=dict)
     _writers: dict[str, object] = field(default_factory=dict)
+    _latest: dict[str, str] = field(default_factory=dict)  # by pipeline: the app_id of the last commit
 
     @property
     def batches(self) -> dict[str, list[ChangeBatch]]:
@@ -43,16 +44,26 @@ class MemoryDestination:
         """Return all rows of `app_id` in order, as Python values."""
         return [row for batch in self.batches.get(app_id, []) for row in batch.rows.to_pylist()]
 
+    def latest(self, app_id: str) -> str:
+        """Return the app_id under which the pipeline of `app_id` has committed last; its own if it has not."""
+        main = main_app_id(app_id)
+        return self._latest.get(pipeline_of(main), main)
+
     def enter(self, app_id: str) -> object:
         """Make the caller the only writer of `app_id`. The returned token is valid until another writer enters."""
         token = object()
         self._writers[app_id] = token
         return token
 
-    def commit(self, token: object, items: list[ChangeBatch | ControlEvent], progress: Progress) -> bool:
-        """Add rows, events and progress in one step (invariant 1). Return False if `token` is no longer valid."""
-        if self._writers.get(progress.app_id) is not token:
+    def commit(self, token: object, items: list[ChangeBatch | ControlEvent], progress: Progress, latest: str) -> bool:
+        """Add rows, events and progress in one step (invariant 1). Return False if `token` is no longer valid.
+
+        So it is if the pipeline has gone on with another table than that of `latest`, the app_id at the beginning.
+        """
+        main = main_app_id(progress.app_id)
+        if self._writers.get(progress.app_id) is not token or self.latest(main) not in (latest, main):
             return False
+        self._latest[pipeline_of(main)] = main
         self.log.setdefault(progress.app_id, []).extend(items)
         self.progress[progress.app_id] = progress
         return True
@@ -67,13 +78,13 @@ class MemorySink(Sink):
     def __init__(self, name: str, destination: MemoryDestination | None = None) -> None:
         self.name = name
         self.destination = MemoryDestination() if destination is None else destination
-        self._seen: dict[str, Progress | None] = {}
+        self._seen: dict[str, tuple[Progress | None, str]] = {}
 
     async def progress(self, app_id: str) -> Progress | None:
         """Return the progress in the destination."""
         await checkpoint()
-        self._seen[app_id] = self.destination.progress.get(app_id)
-        return self._seen[app_id]
+        self._seen[app_id] = self._state(app_id)
+        return self._seen[app_id][0]
 
     async def has_delivered(self, pipeline: str) -> bool:
         """Return whether the destination has progress of the pipeline."""
@@ -83,22 +94,25 @@ class MemorySink(Sink):
     async def reset(self, progress: Progress) -> None:
         """Set the destination's progress and fence its writer."""
         await checkpoint()
-        self.destination.commit(self.destination.enter(progress.app_id), [], progress)
-        self._seen[progress.app_id] = progress
+        self.commit(self.destination.enter(progress.app_id), [], progress, self.destination.latest(progress.app_id))
 
     @asynccontextmanager
     async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator["_MemoryTransaction"]:
         """Fence every other writer of `app_id`. Raises `SinkFenced` if one has committed since progress was read."""
-        found = self.destination.progress.get(app_id)
-        if self._seen.setdefault(app_id, found) != found:
-            raise SinkFenced(self.name, f"{app_id} is at {found} now")
-        yield _MemoryTransaction(self, self.destination.enter(app_id), schema)
+        found, latest = self._state(app_id)
+        seen, before = self._seen.setdefault(app_id, (found, latest))
+        if seen != found or latest not in (before, main_app_id(app_id)):
+            raise SinkFenced(self.name, f"{app_id} is at {found} now, and the pipeline in {latest}")
+        yield _MemoryTransaction(self, self.destination.enter(app_id), schema, latest)
 
-    def commit(self, token: object, items: list[ChangeBatch | ControlEvent], progress: Progress) -> None:
+    def commit(self, token: object, items: list[ChangeBatch | ControlEvent], progress: Progress, latest: str) -> None:
         """Commit a `_MemoryTransaction`. Raises `SinkFenced`."""
-        if not self.destination.commit(token, items, progress):
+        if not self.destination.commit(token, items, progress, latest):
             raise SinkFenced(self.name, f"{progress.app_id} has another writer")
-        self._seen[progress.app_id] = progress
+        self._seen[progress.app_id] = self._state(progress.app_id)
+
+    def _state(self, app_id: str) -> tuple[Progress | None, str]:
+        return self.destination.progress.get(app_id), self.destination.latest(app_id)
 
     async def aclose(self) -> None:
         """Do nothing: no resources are held."""
@@ -107,9 +121,10 @@ class MemorySink(Sink):
 class _MemoryTransaction(SinkTransaction):
     """Batches and events in a list until `commit`."""
 
-    def __init__(self, sink: MemorySink, token: object, schema: pa.Schema) -> None:
+    def __init__(self, sink: MemorySink, token: object, schema: pa.Schema, latest: str) -> None:
         self._sink = sink
         self._token = token
+        self._latest = latest
         self._schema = schema
         self._items: list[ChangeBatch | ControlEvent] = []
 
@@ -127,7 +142,7 @@ class _MemoryTransaction(SinkTransaction):
 
     async def commit(self, progress: Progress) -> None:
         await checkpoint()
-        self._sink.commit(self._token, self._items, progress)
+        self._sink.commit(self._token, self._items, progress, self._latest)
 
 
 class MemoryProgressStore:

@@ -14,6 +14,7 @@ __all__ = [
     "backfill_name",
     "backfilled_app_id",
     "is_layout",
+    "main_app_id",
     "pipeline_of",
     "shard_name",
     "shard_of",
@@ -55,6 +56,11 @@ def backfilled_app_id(app_id: str) -> str | None:
     """Return the app_id of the pipeline whose backfill has `app_id`. None: it is not that of a backfill."""
     found = re.fullmatch(r"(.*)/~backfill-[^/]*(/[^/]*)", app_id)
     return None if found is None else found[1] + found[2]
+
+
+def main_app_id(app_id: str) -> str:
+    """Return the app_id of the stream of changes that one belongs to: for a backfill its pipeline's, or else itself."""
+    return backfilled_app_id(app_id) or app_id
 
 
 def shard_of(app_id: str) -> tuple[int, int] | None:

@@ -155,8 +155,9 @@ class SinkTransaction(ABC):
     async def commit(self, progress: Progress) -> None:
         """Make the rows and the progress visible together. May be called once, also without any row.
 
-        Raises `CommitUnknown` if the outcome is unknown, `SinkFenced` if another instance has committed for this app_id
-        since `begin`.
+        Raises `CommitUnknown` if the outcome is unknown, `SinkFenced` if another instance has committed since `begin`
+        for this app_id, or for one of the pipeline in another table, which has taken the place of this one. If the sink
+        cannot tell why it was refused, `SinkUnavailable`.
         """
 
 

@@ -6,10 +6,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
+import pyarrow as pa
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError, DeltaProtocolError, SchemaMismatchError, TableNotFoundError
 
 from tailer.errors import SinkError, SinkRejected, SinkUnavailable
+from tailer.events import COMMIT_VERSION
 from tailer.formats.delta.folders import holds_table
 from tailer.sink import Heartbeats
 from tailer.stores.folders import CHOOSE_ANOTHER, creation_obstacle
@@ -125,6 +127,17 @@ class TargetFolder:
             raise self.failure(error) from error
         if refusal is not None:
             self.reject(*refusal)
+
+    def check_nothing_after(self, table: DeltaTable, version: int) -> None:
+        """Refuse a table that holds change rows of versions after `version`."""
+        try:
+            found = pa.RecordBatchReader.from_stream(table.scan([COMMIT_VERSION], f"{COMMIT_VERSION} > {version}"))
+            is_there = any(batch.num_rows for batch in found)
+        except Exception as error:
+            raise self.failure(error) from error
+        if is_there:
+            reason = f"{self._path} holds rows of versions after {version}, which would be duplicated"
+            self.reject(reason, f"DELETE FROM delta.`{self._path}` WHERE {COMMIT_VERSION} > {version}")
 
     def reject(self, reason: str, remedy: str) -> NoReturn:
         """Raise `SinkRejected`."""

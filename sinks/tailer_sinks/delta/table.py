@@ -33,7 +33,7 @@ from deltalake import (
 )
 
 from tailer.errors import CommitUnknown, SinkError, SinkFenced, SinkRejected, SinkUnavailable
-from tailer.events import COMMIT_VERSION, METADATA_FIELDS
+from tailer.events import METADATA_FIELDS
 from tailer.plan import Position
 from tailer.sink import pipeline_of
 from tailer_sinks.delta.folder import TargetFolder
@@ -50,7 +50,7 @@ from tailer_sinks.delta.schema import (
     widening,
 )
 from tailer_sinks.delta.target import delivered_name, first_line, table_refusal
-from tailer_sinks.delta.txns import position_in, transactions
+from tailer_sinks.delta.txns import LastStreams, position_in, transactions
 from tailer_sinks.delta.variants import delta_schema, has_variants, rows_schema_of, writable
 from tailer_sinks.delta.writes import rows_in_one_stream, writing
 from tailer_sinks.encoding.typed import Misfit
@@ -95,16 +95,12 @@ class TargetTable:
         self.folder = TargetFolder(name, path)
         self._columns = _Columns(self.folder, name, path, partition_by)
         self._failed: set[str] = set()
+        self._streams = LastStreams(name)
 
     def position(self, app_id: str) -> Position | None:
         """Read the position committed for `app_id`. None: no progress, or no table. Raises `SinkError`."""
-        table = self.folder.open(self.folder.login())
-        if table is not None:
-            with self.folder.reading():
-                self.check_target(table, app_id)
-                return position_in(table, app_id)
-        self.folder.check_free(self._adopt)
-        return None
+        self._streams.forget(app_id)
+        return self._read(app_id)
 
     def has_delivered(self, pipeline: str) -> bool:
         """Return whether anything was ever committed for `pipeline`. Raises as `position` does."""
@@ -125,6 +121,7 @@ class TargetTable:
             return self.extended(Anchor(app_id, None, _NO_ROWS, self.partition_by or ()), schema)
         with self.folder.reading():
             self.expect(position_in(table, app_id), expected)
+            self._streams.check(table, app_id)
             self.check_target(table, app_id)
         columns = table.metadata().partition_columns
         return self.extended(Anchor(app_id, expected, _NO_ROWS, columns, table, table.version(), login=login), schema)
@@ -211,14 +208,14 @@ class TargetTable:
 
     def check(self, app_id: str, expected: Position | None) -> None:
         """Raise `SinkFenced` if the current progress of `app_id` is not the expected one."""
-        self.expect(self.position(app_id), expected)
+        self.expect(self._read(app_id), expected)
 
     def since(self, app_id: str, version: int, write_id: str) -> tuple[Position | None, bool]:
         """Read the current progress of `app_id`, and whether a commit after `version` has our id.
 
         Raises `CommitUnknown`.
         """
-        found, ids = self._newer(app_id, version)
+        found, ids, _ = self._newer(app_id, version)
         return found, write_id in ids
 
     def reset(self, app_id: str, end: Position) -> None:
@@ -230,7 +227,7 @@ class TargetTable:
         expected = self.position(app_id)
         anchor = self.anchor(app_id, pa.schema(METADATA_FIELDS), expected)
         if anchor.table is not None and expected is not None and end < expected:
-            _check_nothing_after(self.folder, self.path, anchor.table, end.version)
+            self.folder.check_nothing_after(anchor.table, end.version)
         self.append(anchor, end, lambda schema: pa.RecordBatchReader.from_batches(schema, []))
 
     def _grown(self, anchor: Anchor) -> Anchor:
@@ -258,13 +255,28 @@ class TargetTable:
             return anchor
         return replace(anchor, table=self.folder.at(anchor.version, login), login=login)
 
-    def _newer(self, app_id: str, version: int) -> tuple[Position | None, set[str]]:
-        """Read the current progress of `app_id`, and the ids of the commits after `version`. Raises `CommitUnknown`."""
+    def _read(self, app_id: str) -> Position | None:
+        """Read the position of `app_id`, which is that of `position`, or a later one.
+
+        Raises `SinkFenced` if the pipeline has gone on with another source table since `position`.
+        """
+        table = self.folder.open(self.folder.login())
+        if table is None:
+            self.folder.check_free(self._adopt)
+            self._streams.note(None, app_id)
+            return None
+        with self.folder.reading():
+            self.check_target(table, app_id)
+            self._streams.check(table, app_id)
+            return position_in(table, app_id)
+
+    def _newer(self, app_id: str, version: int) -> tuple[Position | None, set[str], DeltaTable | None]:
+        """Read the table, the progress of `app_id` and the ids of commits after `version`. Raises `CommitUnknown`."""
         try:
             table = self.folder.open(self.folder.login())
             if table is None:
-                return None, set()
-            return position_in(table, app_id), self.folder.commit_ids(table, version)
+                return None, set(), None
+            return position_in(table, app_id), self.folder.commit_ids(table, version), table
         except Exception as error:
             raise CommitUnknown(self.name, f"reading the table back: {first_line(error)}") from error
 
@@ -304,7 +316,7 @@ class TargetTable:
     def _took_place(self, anchor: Anchor, position: Position, write_id: str, error: Exception) -> bool:
         """Return whether the append that ended with `error` is in the table nevertheless."""
         try:
-            found, ids = self._newer(anchor.app_id, anchor.version)
+            found, ids, table = self._newer(anchor.app_id, anchor.version)
         except CommitUnknown as second:
             raise CommitUnknown(self.name, f"{first_line(error)}; {second.reason}") from second
         if found == position and write_id in ids:
@@ -312,6 +324,7 @@ class TargetTable:
         if self._failed & ids:
             raise CommitUnknown(self.name, "an earlier attempt of this instance arrived late") from error
         self.expect(found, anchor.expected)
+        self._streams.check(table, anchor.app_id)
         return False
 
     def expect(self, found: Position | None, expected: Position | None) -> None:
@@ -386,15 +399,3 @@ def _measured(anchor: Anchor, far: Collection[str]) -> list[str]:
     # With column mapping the files have other names, and one column may have another one's name there.
     mapped = anchor.table is not None and maps_columns(anchor.table.metadata().configuration)
     return [] if mapped else [name for name in measured(anchor.schema) if name not in far]
-
-
-def _check_nothing_after(folder: TargetFolder, path: str, table: DeltaTable, version: int) -> None:
-    """Refuse a table that holds rows of versions after `version`."""
-    try:
-        found = pa.RecordBatchReader.from_stream(table.scan([COMMIT_VERSION], f"{COMMIT_VERSION} > {version}"))
-        is_there = any(batch.num_rows for batch in found)
-    except Exception as error:
-        raise folder.failure(error) from error
-    if is_there:
-        reason = f"{path} holds rows of versions after {version}, which would be duplicated"
-        folder.reject(reason, f"DELETE FROM delta.`{path}` WHERE {COMMIT_VERSION} > {version}")

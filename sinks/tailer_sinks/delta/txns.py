@@ -14,17 +14,24 @@ all those commits. Before the snapshot of version 0 it is -1: delta-rs, Spark an
 any number. After a gap it is the version before the snapshot, because the lost versions are done with, too.
 
 The first commit of a pipeline writes one more, `<pipeline>/#delivered`: the pipeline has progress for some table.
+
+Every commit also writes `<pipeline>/#stream`, whose version is a digest of the app_id (of a backfill: of its pipeline's
+app_id). A pipeline whose source table was replaced has another app_id, but the same `#stream`. So delta-rs, which lets
+no two writers commit the same txn from one state, refuses a late commit about the former table. Former releases did not
+write it.
 """
 
 import time
+from hashlib import sha256
 
 from deltalake import DeltaTable, Transaction
 
+from tailer.errors import SinkFenced
 from tailer.plan import END, Position
-from tailer.sink import pipeline_of
-from tailer_sinks.delta.target import delivered_name
+from tailer.sink import main_app_id, pipeline_of, table_of
+from tailer_sinks.delta.target import delivered_name, stream_name
 
-__all__ = ["position_in", "transactions"]
+__all__ = ["LastStreams", "position_in", "stream_number", "transactions"]
 
 
 def _names(app_id: str) -> tuple[str, str, str]:
@@ -39,18 +46,49 @@ def position_in(table: DeltaTable, app_id: str) -> Position | None:
     return Position(closed + 1, task, row)
 
 
+def stream_number(app_id: str) -> int:
+    """Return the version of the txn that says which stream of a pipeline has committed last."""
+    return int.from_bytes(sha256(main_app_id(app_id).encode()).digest()[:8], "big") >> 1
+
+
+class LastStreams:
+    """The stream of each pipeline that had committed last when progress was read; `sink`: the sink's name in errors."""
+
+    def __init__(self, sink: str) -> None:
+        self._sink = sink
+        self._seen: dict[str, int | None] = {}
+
+    def forget(self, app_id: str) -> None:
+        """Forget what was seen: progress is read again."""
+        self._seen.pop(app_id, None)
+
+    def note(self, number: int | None, app_id: str) -> None:
+        """Note the last stream of the pipeline of `app_id`, by its number; None: none, or none has said so.
+
+        Raises `SinkFenced` if that is another one than at the first look, and not that of `app_id`.
+        """
+        if number not in (self._seen.setdefault(app_id, number), stream_number(app_id)):
+            raise SinkFenced(self._sink, f"another source table has taken the place of {table_of(app_id)}")
+
+    def check(self, table: DeltaTable | None, app_id: str) -> None:
+        """Note what `table` says; None: there is no table."""
+        if table is not None:
+            self.note(table.transaction_version(stream_name(app_id)), app_id)
+
+
 def transactions(
     app_id: str, expected: Position | None, table: DeltaTable | None, position: Position
 ) -> list[Transaction]:
     """Make the txns for an append to `table` that moves progress from `expected` to `position`.
 
-    Only that of app_id if no snapshot is involved.
+    Only those of app_id and of the pipeline's stream if no snapshot is involved.
     """
     at, before = position, expected
     place = (at.version, END, END) if at.closes_version else (at.version - 1, at.task, at.row)
     in_snapshot = at.in_snapshot or (before is not None and before.in_snapshot)
     now_ms = int(time.time() * 1000)
     pairs = list(zip(_names(app_id), place, strict=True))[: None if in_snapshot else 1]
+    pairs.append((stream_name(app_id), stream_number(app_id)))
     delivered = delivered_name(pipeline_of(app_id))
     if table is None or table.transaction_version(delivered) is None:
         pairs.append((delivered, 1))

@@ -117,6 +117,19 @@ class Records:
         if not is_same:
             raise self._fenced(app_id, entry)
 
+    def hold_table(self, connection: Connection, table: str, filled: str | None, app_id: str) -> None:
+        """Lock what is known of a table in the open transaction.
+
+        Raises `SinkFenced` if it was filled last neither under `filled` (None: it was not there) nor under `app_id`:
+        the pipeline has gone on with another source table. Two instances that make the table exclude each other.
+        """
+        statement = f"UPDATE {self._mirrors} SET mode = mode WHERE table_name = ? AND app_id IN (?, ?)"
+        if connection.execute(statement, [table, filled or app_id, app_id]) != 1:
+            known = self.table(connection, table)
+            if known is not None or filled is not None:
+                now = "not there" if known is None else f"filled by {known.app_id}"
+                raise SinkFenced(self._name, f"{table} is {now} by now, and was not when {app_id} was read")
+
     def swap(self, connection: Connection, app_id: str, before: Entry | None, after: Entry) -> None:
         """Replace the progress `before`, in the open transaction. Raises `SinkFenced` if it is another one now."""
         at = after.position

@@ -3,7 +3,8 @@
 Exactly once rests on this (invariants 1, 2, 6): the first statement of the transaction that makes rows visible replaces
 the progress that this instance has read, and fails if it is another one by now. That also locks the progress, so that
 a second instance waits, and is then refused. A backfill locks the pipeline's progress in the same way, and leaves it as
-it is.
+it is. What is known of the filled table is locked and compared, too: a pipeline whose source table was replaced has
+progress of its own for the new one, and no commit about the former one may follow.
 """
 
 import threading
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from tailer.errors import SinkFenced, SinkRejected
-from tailer.sink import backfilled_app_id, pipeline_of
+from tailer.sink import backfilled_app_id, main_app_id, pipeline_of
 from tailer_sinks.sql.databases.dialect import Connection, Dialect, quoted
 from tailer_sinks.sql.records import Entry, Records, TableRecord
 from tailer_sinks.sql.segments import Staging, create_waiting
@@ -25,21 +26,23 @@ _ROWS = "lake_tailer_rows"
 
 
 class Stream:
-    """The stream `app_id` of the sink called `name`. `timeout_s`: how long one call may take.
+    """The stream `app_id` of the sink called `name`, into `table`. `timeout_s`: how long one call may take.
 
     `expected`: the progress that was read last, or committed; None is no progress, if it was `asked` for.
     """
 
-    def __init__(self, name: str, dialect: Dialect, app_id: str, timeout_s: float) -> None:
+    def __init__(self, name: str, dialect: Dialect, app_id: str, table: str, timeout_s: float) -> None:
         self.name = name
         self.dialect = dialect
         self.app_id = app_id
         self.is_backfill = backfilled_app_id(app_id) is not None
-        self.main_app_id = backfilled_app_id(app_id) or app_id
+        self.main_app_id = main_app_id(app_id)
         self.records = Records(name, dialect)
         self.expected: Entry | None = None
         self.asked = False
+        self._table = table
         self._main: Entry | None = None
+        self._filled: str | None = None  # the app_id that had filled the table when progress was read; None: none
         self._timeout_s = timeout_s
         self._connection: Connection | None = None
         self._staging: list[Staging] = []
@@ -76,14 +79,11 @@ class Stream:
 
     def progress(self) -> Entry | None:
         """Read the progress. Raises `SinkRejected` if there was some, and there is none now."""
-        found = None
-        if self.dialect.is_there():
-            with self.connected() as connection:
-                found = self.records.progress(connection, self.app_id)
+        found, filled = self._read()
         if found is None and self.expected is not None:
             reason = f"the progress of {self.app_id} is gone; this instance left it at {self.expected.position}"
             raise SinkRejected(self.name, reason, "Restore the database. Or choose a new table and a new pipeline.")
-        self.expected, self.asked = found, True
+        self.expected, self._filled, self.asked = found, filled, True
         return found
 
     def begin(self, target: Target) -> TableRecord | None:
@@ -91,11 +91,12 @@ class Stream:
 
         Raises `SinkFenced`, `SinkRejected`, `SinkUnavailable`.
         """
-        before, asked = self.expected, self.asked
+        before, filled, asked = self.expected, self._filled, self.asked
         found = self.progress()
-        if asked and found != before:
-            self.expected = before  # until the pipeline asks for progress again
-            raise SinkFenced(self.name, f"{self.app_id} is at {None if found is None else found.position} now")
+        if asked and (found != before or self._filled not in (filled, self.main_app_id)):
+            now = f"at {None if found is None else found.position} now, and {self._table} was filled by {self._filled}"
+            self.expected, self._filled = before, filled  # until the pipeline asks for progress again
+            raise SinkFenced(self.name, f"{self.app_id} is {now}")
         with self.connected() as connection:
             if self.is_backfill:
                 self._main = self.records.progress(connection, self.main_app_id)
@@ -104,9 +105,18 @@ class Stream:
     def hold(self, connection: Connection) -> None:
         """Lock the pipeline's progress in the open transaction: its streams change the table one after the other.
 
-        Raises `SinkFenced` if it is another one than at `begin`.
+        Raises `SinkFenced` if it is another one than at `begin`, or that of another source table.
         """
         self.records.hold(connection, self.main_app_id, self._main if self.is_backfill else self.expected)
+        self.records.hold_table(connection, self._table, self._filled, self.main_app_id)
+
+    def _read(self) -> tuple[Entry | None, str | None]:
+        """Read the progress, and the app_id that has filled the table last."""
+        if not self.dialect.is_there():
+            return None, None
+        with self.connected() as connection:
+            record = self.records.table(connection, self._table)
+            return self.records.progress(connection, self.app_id), None if record is None else record.app_id
 
     def pipelines(self) -> set[str]:
         """Return the pipelines that have progress in the database."""

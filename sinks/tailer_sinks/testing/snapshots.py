@@ -216,11 +216,10 @@ class SnapshotTests(SinkSuite):
             return
         parts = _parts(3)
         async with self.opened() as sink:
-            async with sink.begin(APP, SCHEMA) as transaction:
-                await transaction.write(parts[0])
-                await deliver(sink, numbered(1), app_id=OTHER)
-                await transaction.commit(inside(parts[0]))
+            await deliver(sink, parts[0], progress=inside(parts[0]))
+            await deliver(sink, numbered(1), app_id=OTHER)
             await deliver(sink, numbered(2), app_id=OTHER)
+            assert await sink.progress(APP) == inside(parts[0])
             await deliver(sink, *parts[1:])
         await self.assert_progress(up_to(APP, 3))
         await self.assert_progress(up_to(OTHER, 2), OTHER)

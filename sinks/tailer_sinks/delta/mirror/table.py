@@ -36,8 +36,8 @@ from tailer_sinks.delta.mirror.paths import are_removable
 from tailer_sinks.delta.schema import maps_columns, measured, partition_problems
 from tailer_sinks.delta.spool import Spool
 from tailer_sinks.delta.table import Anchor, TargetTable
-from tailer_sinks.delta.target import MIRROR, delivered_name, table_refusal
-from tailer_sinks.delta.txns import position_in
+from tailer_sinks.delta.target import MIRROR, delivered_name, stream_name, table_refusal
+from tailer_sinks.delta.txns import position_in, stream_number
 from tailer_sinks.delta.variants import has_variants, rows_schema_of, writable
 from tailer_sinks.delta.writes import writing
 from tailer_sinks.encoding.typed import Misfit, conform
@@ -299,9 +299,9 @@ class MirrorTable(TargetTable):
         if not is_removable:
             reason = f"delta-rs cannot remove files that Spark has written into partitions of {self.path}"
             self.folder.reject(reason, "Choose a new path.")
-        now_ms = int(time.time() * 1000)
-        pipeline = _owner(anchor.app_id)
+        now_ms, pipeline = int(time.time() * 1000), _owner(anchor.app_id)
         names = {anchor.app_id: position.version, delivered_name(pipeline): 1}
+        names[stream_name(anchor.app_id)] = stream_number(anchor.app_id)
         if key:
             names[key_name(pipeline)] = key_number(key)
         actions = [Transaction(name, version, now_ms) for name, version in names.items()]

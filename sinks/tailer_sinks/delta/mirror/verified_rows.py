@@ -22,7 +22,7 @@ from tailer_sinks.delta.mirror.keys import key_in, key_name
 from tailer_sinks.delta.mirror.repair import DeltaRepair
 from tailer_sinks.delta.mirror.table import MirrorTable
 from tailer_sinks.delta.table import Anchor
-from tailer_sinks.delta.target import delivered_name
+from tailer_sinks.delta.target import delivered_name, stream_name
 from tailer_sinks.delta.txns import position_in
 from tailer_sinks.delta.variants import rows_schema_of
 from tailer_sinks.encoding.columns import TEXT, NoText, whole, writer_for
@@ -125,6 +125,7 @@ def open_rows(table: MirrorTable, pipeline: str, keys: tuple[Sequence[str], Sequ
 
 def _last_stream(folder: TargetFolder, newest: int, pipeline: str) -> str | None:
     """Return the app id under which `pipeline` has committed last: its table may have had several ids."""
+    ours = delivered_name(pipeline), stream_name(f"{pipeline}/"), key_name(pipeline)
     for version in range(newest, -1, -1):
         names = folder.transactions(version)
         if names is None:
@@ -132,7 +133,7 @@ def _last_stream(folder: TargetFolder, newest: int, pipeline: str) -> str | None
             folder.reject(reason, "Let the pipeline deliver a later version first.")
         for each in names:
             app_id = backfilled_app_id(each) or each
-            if pipeline_of(app_id) == pipeline and each not in (delivered_name(pipeline), key_name(pipeline)):
+            if pipeline_of(app_id) == pipeline and each not in ours:
                 return app_id
     return None
 
