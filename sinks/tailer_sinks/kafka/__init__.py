@@ -33,6 +33,9 @@ order:
    yet that another one leads, and that lacks what was committed since; the claim is stored by the leader (`acks=all`).
    If there was more, it is claimed again, in the same transaction, and the pipeline begins again as in step 3.
 
+A pipeline whose source table was replaced goes on under another app_id. Before it takes that over, it takes over the
+ids of the former tables, too, which ends their transactions: a frozen instance can commit none of them any more.
+
 An instance that has nothing to deliver does that, too, and then asks every few seconds who owns the id.
 
 A transaction is committed only after each delivery in it was confirmed, because not every client refuses to commit a

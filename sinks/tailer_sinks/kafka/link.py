@@ -69,8 +69,9 @@ class Link:
             raise SinkUnavailable(self.name, f"the topic {topic} is gone, or is not known yet")
         if found is None:
             return None
+        records = sorted(found.records.items(), key=lambda each: each[1].offset)
         return ProgressTopic.of(
-            decode(self.name, topic, {key: record.value for key, record in found.records.items()}),
+            decode(self.name, topic, {key: record.value for key, record in records}),
             map(app_id_in, found.open_keys),
             {app_id_in(key): record.writer for key, record in found.records.items()},
         )

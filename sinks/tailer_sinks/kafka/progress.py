@@ -26,6 +26,7 @@ import msgspec
 
 from tailer.errors import SinkRejected
 from tailer.plan import END, Position
+from tailer.sink import is_layout, main_app_id, pipeline_of, table_of
 
 __all__ = ["Count", "Counts", "Entry", "ProgressTopic", "app_id_in", "decode", "encode", "topic_key"]
 
@@ -92,7 +93,7 @@ class Entry:
 class ProgressTopic:
     """The content of the progress topic, by app_id.
 
-    `entries`: as committed last. `open`: the streams that have a record in an open transaction. `writers`: the id and
+    `entries`: as committed last, in the order of their records. `open`: the streams that have a record in an open transaction. `writers`: the id and
     the epoch of the producer of each entry. `topics`: the entries of the topics that a column names.
     """
 
@@ -114,6 +115,20 @@ class ProgressTopic:
             else:
                 streams[key] = entry
         return cls(streams, frozenset(key for key in open_keys if _TOPIC not in key), writers, topics)
+
+    def replaced_by(self, app_id: str) -> set[str]:
+        """Return the streams of the pipeline of `app_id` in other tables that were written later than its own.
+
+        Those with an open transaction may be, too.
+        """
+        keys = list(self.entries)
+        later = {*keys[keys.index(app_id) + 1 if app_id in self.entries else 0 :], *self.open}
+        pipeline = pipeline_of(app_id)
+        return {
+            each
+            for each in later
+            if not is_layout(each) and pipeline_of(main_app_id(each)) == pipeline and table_of(each) != table_of(app_id)
+        }
 
 
 class _Record(msgspec.Struct, frozen=True, omit_defaults=True):

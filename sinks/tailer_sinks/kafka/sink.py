@@ -100,7 +100,7 @@ class KafkaSink(Sink):
         """
         stream = self._stream(app_id)
         if not stream.is_taken_over:
-            await to_thread.run_sync(stream.take_over)
+            await to_thread.run_sync(self._take_over, stream)
         transaction = KafkaTransaction(stream, schema)
         try:
             yield transaction
@@ -141,6 +141,13 @@ class KafkaSink(Sink):
         if app_id not in self._streams:
             self._streams[app_id] = Stream(self._link, app_id)
         return self._streams[app_id]
+
+    def _take_over(self, stream: Stream) -> None:
+        """Take a stream over. Those of the pipeline in other tables are fenced by it, so they are taken over again."""
+        for app_id, other in self._streams.items():
+            if pipeline_of(app_id) == pipeline_of(stream.app_id) and other is not stream:
+                other.discard()
+        stream.take_over()
 
     def _beat(self, stream: Stream, topic: str) -> None:
         try:

@@ -113,6 +113,8 @@ class SinkSuite(ABC):
 
     exactly_once: ClassVar[bool] = True
     """False for an `AtLeastOnceSink`, whose rows may be early or repeated."""
+    joins_tables: ClassVar[bool] = True
+    """False where the rows of each source table have a place of their own, which late ones do not leave."""
     keeps_order: ClassVar[bool] = True
     """False where the destination has no order to read rows back in."""
     reports_schema_changes: ClassVar[bool] = True
