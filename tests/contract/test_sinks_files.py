@@ -24,6 +24,8 @@ from tests.support.s3.server import S3Server, close_thread_clients
 
 
 class FilesTests(SinkTests):
+    joins_tables = False
+
     @pytest.fixture(autouse=True)
     def destination(self, tmp_path: Path) -> None:
         self.path = tmp_path / "out"
@@ -67,6 +69,7 @@ def rows_of(content: bytes, form: str) -> list[dict[str, Any]]:
 
 @pytest.mark.sampled(20)
 class InStoreTests(SinkTests):
+    joins_tables = False
     form: Format = "jsonl"
     store: UploadStore
 

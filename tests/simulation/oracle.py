@@ -104,10 +104,14 @@ class Witness:
 
 @dataclass
 class Judge:
-    """The judge of one pipeline's stream. `repeats`: whether rows may come again (a sink without transactions)."""
+    """The judge of one pipeline's stream. `repeats`: whether rows may come again (a sink without transactions).
+
+    `apart`: whether rows of each table have a place of their own, so that a late transaction comes after no others.
+    """
 
     witness: Witness
     repeats: bool = False
+    apart: bool = False
     position: Position | None = None
     app_id: str = ""
     begun_with: int | None = None  # the snapshot that a destination without transactions got last
@@ -141,6 +145,8 @@ class Judge:
         may_go_back = transaction.resets or self.repeats
         if before is not None and (after is None or after < before) and not may_go_back:
             raise Violation(3, f"progress went from {before} back to {after}")
+        if self.apart and self._is_former(transaction.app_id):
+            return
         if self.app_id and transaction.app_id != self.app_id:
             self._change_table(transaction)
         self.app_id = transaction.app_id
@@ -255,6 +261,11 @@ class Judge:
             self._next, self._snapshot = None, None
             self._open.clear()
             self._copied = None
+
+    def _is_former(self, app_id: str) -> bool:
+        """Return whether another table has taken the place of that of an app_id."""
+        table, tables = self.witness.table_of(app_id), self.witness.tables
+        return bool(self.app_id) and tables.index(table) < tables.index(self.witness.table_of(self.app_id))
 
     def _may_begin_twice(self) -> bool:
         """Return whether two instances may each have begun the pipeline, with one table each.

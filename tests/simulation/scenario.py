@@ -21,7 +21,10 @@ _ORDERS: Final = ("pause", "reload", "stop", "resnapshot", "backfill", "skip")
 
 @dataclass(frozen=True)
 class Element:
-    """Something that happens at `at_s`. `what`: the kind of a commit, an order or a fault."""
+    """Something that happens at `at_s`. `what`: the kind of a commit, an order or a fault.
+
+    `swap`: the active instance is frozen at one of its next requests, and meanwhile another table takes the place.
+    """
 
     name: str
     at_s: float
@@ -89,6 +92,9 @@ class Scenario:
         standby = chosen != "lines" and second.random() < 0.4
         if standby and not is_fair:
             elements += _silences(second, calm, commits)
+            third = random.Random(f"swap {seed}")
+            if third.random() < 0.4:
+                elements.append(Element("w0", third.choice(commits).at_s + third.random(), "swap"))
         return cls(seed, chosen, start, settings, feed, page, tuple(elements), rates, calm, standby)
 
 

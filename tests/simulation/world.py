@@ -75,7 +75,7 @@ class Judged:
         self.objects.on_put = self._put
         self.chance = random.Random(f"world {scenario.seed}")
         table = SimulatedTable(self.objects, "t", feed=scenario.feed)
-        self.judge = Judge(Witness([table], scenario.start), repeats=scenario.sink == "lines")
+        self.judge = Judge(Witness([table], scenario.start), scenario.sink == "lines", apart=scenario.sink == "files")
         self.endpoint = Endpoint(self.network, self.judge)
         self.broker = Broker(self.network, self._committed)
         self.kept_order: Any = None
@@ -195,6 +195,7 @@ class World(Judged):
         self.daemons: list[Daemon] = []
         self._tasks: dict[Process, Any] = {}
         self._doomed: dict[Process, int] = {}
+        self._drowsy: dict[Process, int] = {}
         self._settled: list[Exception] = []
         self._is_mended = False
         self._helped_s = scenario.calm_s
@@ -291,7 +292,7 @@ class World(Judged):
         match element.what:
             case "rival":
                 self._start(f"r{len(self.daemons)}")
-            case "crash" | "skew" | "freeze":
+            case "crash" | "skew" | "freeze" | "swap":
                 active = [each for each in alive if each.delivers]
                 for daemon in (active or alive)[:1]:
                     self._strike(daemon.process, element.what, chance)
@@ -304,12 +305,19 @@ class World(Judged):
     def _strike(self, process: Process, what: str, chance: random.Random) -> None:
         if what == "crash":
             self._doomed[process] = chance.randrange(40)
+        elif what == "swap":
+            self._drowsy[process] = chance.randrange(40)
         elif what == "freeze":
             seconds = chance.choice((1.0, 5.0, 7.0, 30.0, 300.0))
             self.trace.add(f"FREEZE of {process.name} for {seconds:g} s")
             self.physics.loop.freeze(process, seconds)
         else:
             process.skew_s += chance.choice((-3600.0, -5.0, 5.0, 3600.0))
+
+    def _swap(self, process: Process) -> None:
+        """Freeze a process for longer than a standby waits, and make another table in place of the one it reads."""
+        self._strike(process, "freeze", random.Random(f"swap {self.scenario.seed}"))
+        self._change_table("recreate", self.chance)
 
     def _change_table(self, what: str, chance: random.Random) -> None:
         match what:
@@ -373,7 +381,13 @@ class World(Judged):
             self._fail(Violation(5, f"a process ended with {error!r}"))
 
     def _sent(self, process: Process) -> None:
-        """Count the steps of a process that is about to die."""
+        """Count the steps of a process that is about to die, or to be frozen while its table is replaced."""
+        if process in self._drowsy:
+            self._drowsy[process] -= 1
+            if self._drowsy[process] < 0:
+                del self._drowsy[process]
+                self._kinds.add("recreate")
+                self.physics.loop.call_soon(self._swap, process)
         if process in self._doomed:
             self._doomed[process] -= 1
             if self._doomed[process] < 0:

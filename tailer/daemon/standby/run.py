@@ -99,6 +99,9 @@ class StandbyRun:
         finally:
             with anyio.move_on_after(_CLOSE_S, shield=True):
                 await heartbeats.aclose()
+                if self._next is not None:  # it has a sink, which its run closes
+                    self._next.stop()
+                    await self._next.run()
 
     def stop(self) -> None:
         """See `Drainable.stop`."""

@@ -28,6 +28,7 @@ class Place:
     def __init__(self) -> None:
         self.last: Heartbeat | None = None
         self.delivering: set[str] = set()
+        self.open: list[str] = []  # who has a sink
         self.is_down = False
 
     async def settle(self, seconds: float) -> set[str]:
@@ -85,6 +86,7 @@ class Delivery:
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
         self.stopping = anyio.Event()
+        instance.place.open.append(instance.name)
 
     async def run(self) -> None:
         """Deliver until it is stopped, or has the error of the instance."""
@@ -99,6 +101,7 @@ class Delivery:
                     await self.stopping.wait()
         finally:
             place.delivering.discard(name)
+            place.open.remove(name)
 
     def stop(self) -> None:
         """See `Drainable.stop`."""
@@ -183,6 +186,27 @@ def test_one_that_is_stopped_while_it_takes_over_leaves_nobody_waiting(after_ms:
         assert place.delivering == set()
 
     Physics(after_ms).run(main())
+
+
+def test_one_that_never_was_active_closes_its_sink() -> None:
+    """As a pause of a standby does, again and again."""
+
+    async def check(place: Place, _first: Instance, second: Instance) -> None:
+        assert place.open == ["a", "b"]
+        second.run.stop()
+        assert await place.settle(1) == {"a"}
+        assert place.open == ["a"]
+
+    play(check)
+
+
+def test_one_that_is_cancelled_before_it_was_active_closes_its_sink() -> None:
+    async def check(place: Place, _first: Instance, second: Instance) -> None:
+        second.kill()
+        assert await place.settle(1) == {"a"}
+        assert place.open == ["a"]
+
+    play(check)
 
 
 def test_one_that_fails_for_good_is_replaced_at_once() -> None:
