@@ -12,6 +12,7 @@ import secrets
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import quote
@@ -38,6 +39,7 @@ T = TypeVar("T")
 
 _FORMAT: Final = 1
 _FOLDER: Final = "_lake_tailer/heartbeats"
+_LONGEST_NAME: Final = 100  # of a pipeline, encoded
 
 
 class _Record(msgspec.Struct, frozen=True):
@@ -71,8 +73,14 @@ def heartbeat_name(pipeline: str) -> str:
     """Return the name of a pipeline's heartbeat below a target's folder.
 
     Data files are in no folder that begins with `_` (PROTOCOL.md, "Data Files"), so readers and VACUUM pass it over.
+    Some file systems limit names to 255 bytes, or take `Orders` for `orders`: such names have a digest in place of the
+    rest.
     """
-    return f"{_FOLDER}/{quote(pipeline, safe='')}.json"
+    name = quote(pipeline, safe="")
+    if len(name) > _LONGEST_NAME or pipeline != pipeline.lower():
+        # `!` is in no other name: `quote` encodes it.
+        name = f"{name[:_LONGEST_NAME].lower()}!{sha256(pipeline.encode()).hexdigest()[:16]}"
+    return f"{_FOLDER}/{name}.json"
 
 
 def is_heartbeat(name: str) -> bool:

@@ -133,8 +133,7 @@ class Judge:
         if is_backfill(transaction.app_id):
             self._see_backfill(transaction)
             return
-        is_claim = transaction.after is None and not transaction.items
-        if is_claim or is_layout(transaction.app_id):
+        if self._says_nothing(transaction):
             return
         before, after = self._positions.get(transaction.app_id), transaction.after
         if transaction.before is not None and before is not None and transaction.before != before:
@@ -145,8 +144,6 @@ class Judge:
         may_go_back = transaction.resets or self.repeats
         if before is not None and (after is None or after < before) and not may_go_back:
             raise Violation(3, f"progress went from {before} back to {after}")
-        if self.apart and self._is_former(transaction.app_id):
-            return
         if self.app_id and transaction.app_id != self.app_id:
             self._change_table(transaction)
         self.app_id = transaction.app_id
@@ -262,10 +259,15 @@ class Judge:
             self._open.clear()
             self._copied = None
 
-    def _is_former(self, app_id: str) -> bool:
-        """Return whether another table has taken the place of that of an app_id."""
-        table, tables = self.witness.table_of(app_id), self.witness.tables
-        return bool(self.app_id) and tables.index(table) < tables.index(self.witness.table_of(self.app_id))
+    def _says_nothing(self, transaction: Transaction) -> bool:
+        """Return whether a transaction is a claim, is of a layout, or comes to a place that is out of use."""
+        if (transaction.after is None and not transaction.items) or is_layout(transaction.app_id):
+            return True
+        if not (self.apart and self.app_id):
+            return False
+        tables = self.witness.tables
+        now = tables.index(self.witness.table_of(self.app_id))
+        return tables.index(self.witness.table_of(transaction.app_id)) < now
 
     def _may_begin_twice(self) -> bool:
         """Return whether two instances may each have begun the pipeline, with one table each.

@@ -71,7 +71,7 @@ from tailer_sinks.delta.sink import DeltaSink
 from tailer_sinks.encoding.cloudevents import CloudEventsEncoder
 from tailer_sinks.encoding.debezium.messages import DebeziumEncoder
 from tailer_sinks.files.sink import FilesSink
-from tailer_sinks.heartbeats import decode_heartbeat, encode_heartbeat
+from tailer_sinks.heartbeats import decode_heartbeat, encode_heartbeat, heartbeat_name
 from tailer_sinks.kafka import link as kafka_link
 from tailer_sinks.kafka.encoders import key_form, source_of
 from tailer_sinks.kafka.link import Link
@@ -318,6 +318,10 @@ def txns(table: Path) -> list[dict[str, int]]:
     return [each for each in found if each]
 
 
+# A digest of orders/5f0c, also in the commits of its backfills.
+STREAM: Final = {"orders/#stream": 8877881556094224074}
+
+
 @pytest.mark.anyio
 async def test_txns_of_the_delta_sink(tmp_path: Path) -> None:
     """They have no version: former code would read a position in a snapshot as the version before it. So new meanings
@@ -330,10 +334,10 @@ async def test_txns_of_the_delta_sink(tmp_path: Path) -> None:
     await deliver(sink, numbered(7), app_id="orders/5f0c")
     await deliver(sink, numbered(8), app_id="orders/5f0c")
     assert txns(tmp_path / "target") == [
-        {"orders/5f0c": 6, "orders/5f0c#task": 2**62, "orders/5f0c#row": 2, "orders/#delivered": 1},
-        {"orders/5f0c": 6, "orders/5f0c#task": 2**62 + 1, "orders/5f0c#row": 2},
-        {"orders/5f0c": 7, "orders/5f0c#task": 2**63 - 1, "orders/5f0c#row": 2**63 - 1},
-        {"orders/5f0c": 8},
+        {"orders/5f0c": 6, "orders/5f0c#task": 2**62, "orders/5f0c#row": 2, **STREAM, "orders/#delivered": 1},
+        {"orders/5f0c": 6, "orders/5f0c#task": 2**62 + 1, "orders/5f0c#row": 2, **STREAM},
+        {"orders/5f0c": 7, "orders/5f0c#task": 2**63 - 1, "orders/5f0c#row": 2**63 - 1, **STREAM},
+        {"orders/5f0c": 8, **STREAM},
     ]
 
 
@@ -348,12 +352,13 @@ async def test_a_mirror_of_the_delta_sink(tmp_path: Path) -> None:
         await deliver(sink, numbered(version), app_id="orders/5f0c")
     await deliver(sink, numbered(9), app_id="orders/~backfill-20260301T115001-1f3a5c7e/5f0c")
     assert txns(tmp_path) == [
-        {"orders/5f0c": 7, "orders/#delivered": 1, "orders/#key": 9100170826253435838},
-        {"orders/5f0c": 8, "orders/#delivered": 1, "orders/#key": 9100170826253435838},
+        {"orders/5f0c": 7, "orders/#delivered": 1, "orders/#key": 9100170826253435838, **STREAM},
+        {"orders/5f0c": 8, "orders/#delivered": 1, "orders/#key": 9100170826253435838, **STREAM},
         {
             "orders/~backfill-20260301T115001-1f3a5c7e/5f0c": 9,
             "orders/#delivered": 1,
             "orders/#key": 9100170826253435838,
+            **STREAM,
         },
     ]
     created = (tmp_path / "_delta_log" / "00000000000000000000.json").read_text()
@@ -816,5 +821,7 @@ async def test_heartbeats(tmp_path: Path) -> None:
         assert place is not None
         await place.write(beat)
         assert (tmp_path / folder / "_lake_tailer/heartbeats/sales%2Feu.json").read_text() == text
+    assert heartbeat_name("Sales") == "_lake_tailer/heartbeats/sales!8de4e0ea7370e4e6.json"
+    assert heartbeat_name("s" * 101) == f"_lake_tailer/heartbeats/{'s' * 100}!38c233e68474a62a.json"
     assert TABLE == "lake_tailer_heartbeats"
     assert kafka_link._HEARTBEATS == "lake-tailer-heartbeat-"

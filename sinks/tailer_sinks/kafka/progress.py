@@ -93,8 +93,9 @@ class Entry:
 class ProgressTopic:
     """The content of the progress topic, by app_id.
 
-    `entries`: as committed last, in the order of their records. `open`: the streams that have a record in an open transaction. `writers`: the id and
-    the epoch of the producer of each entry. `topics`: the entries of the topics that a column names.
+    `entries`: as committed last, in the order of their records. `open`: the streams that have a record in an open
+    transaction. `writers`: the id and the epoch of the producer of each entry. `topics`: the entries of the topics that
+    a column names.
     """
 
     entries: Mapping[str, Entry] = field(default_factory=dict)

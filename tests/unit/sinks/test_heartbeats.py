@@ -9,7 +9,7 @@ import pytest
 
 from tailer.errors import SinkError, SinkRejected
 from tailer.sink import Heartbeat
-from tailer_sinks.heartbeats import FileHeartbeats
+from tailer_sinks.heartbeats import FileHeartbeats, heartbeat_name
 from tailer_sinks.sql.heartbeats import TableHeartbeats
 from tailer_sinks.sql.sink import SqlSink
 
@@ -79,3 +79,13 @@ async def test_a_new_password_is_read_for_each_connection(tmp_path: Path, monkey
         with pytest.raises(SinkError):
             await heartbeats.read()
         assert f"password={password}" in tried[-1]
+
+
+@pytest.mark.parametrize("pipelines", [("orders", "Orders", "ORDERS"), ("a" * 250, "a" * 251, "a" * 5000, "ä" * 90)])
+async def test_pipelines_share_no_file_whatever_their_names(tmp_path: Path, pipelines: tuple[str, ...]) -> None:
+    """Also where the file system takes capitals for small letters, and limits a name to 255 bytes."""
+    assert len({heartbeat_name(each).lower() for each in pipelines}) == len(pipelines)
+    places = [FileHeartbeats("sink", tmp_path / heartbeat_name(each)) for each in pipelines]
+    for term, place in enumerate(places):
+        await place.write(Heartbeat("here", term))
+    assert [await place.read() for place in places] == [Heartbeat("here", term) for term in range(len(places))]
