@@ -28,7 +28,7 @@ class MemoryDestination:
 
     log: dict[str, list[ChangeBatch | ControlEvent]] = field(default_factory=dict)
     progress: dict[str, Progress] = field(default_factory=dict)
-    _writers: dict[str, object] = field(default_factory=dict)
+    _writers: dict[str, tuple[object, str]] = field(default_factory=dict)
     _latest: dict[str, str] = field(default_factory=dict)  # by pipeline: the app_id of the last commit
 
     @property
@@ -52,16 +52,16 @@ class MemoryDestination:
     def enter(self, app_id: str) -> object:
         """Make the caller the only writer of `app_id`. The returned token is valid until another writer enters."""
         token = object()
-        self._writers[app_id] = token
+        self._writers[app_id] = token, self.latest(app_id)
         return token
 
-    def commit(self, token: object, items: list[ChangeBatch | ControlEvent], progress: Progress, latest: str) -> bool:
+    def commit(self, token: object, items: list[ChangeBatch | ControlEvent], progress: Progress) -> bool:
         """Add rows, events and progress in one step (invariant 1). Return False if `token` is no longer valid.
 
-        So it is if the pipeline has gone on with another table than that of `latest`, the app_id at the beginning.
+        So it is if the pipeline has gone on with another source table since the caller entered.
         """
-        main = main_app_id(progress.app_id)
-        if self._writers.get(progress.app_id) is not token or self.latest(main) not in (latest, main):
+        main, (writer, latest) = main_app_id(progress.app_id), self._writers.get(progress.app_id, (None, ""))
+        if writer is not token or self.latest(main) not in (latest, main):
             return False
         self._latest[pipeline_of(main)] = main
         self.log.setdefault(progress.app_id, []).extend(items)
@@ -94,7 +94,7 @@ class MemorySink(Sink):
     async def reset(self, progress: Progress) -> None:
         """Set the destination's progress and fence its writer."""
         await checkpoint()
-        self.commit(self.destination.enter(progress.app_id), [], progress, self.destination.latest(progress.app_id))
+        self.commit(self.destination.enter(progress.app_id), [], progress)
 
     @asynccontextmanager
     async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator["_MemoryTransaction"]:
@@ -103,11 +103,11 @@ class MemorySink(Sink):
         seen, before = self._seen.setdefault(app_id, (found, latest))
         if seen != found or latest not in (before, main_app_id(app_id)):
             raise SinkFenced(self.name, f"{app_id} is at {found} now, and the pipeline in {latest}")
-        yield _MemoryTransaction(self, self.destination.enter(app_id), schema, latest)
+        yield _MemoryTransaction(self, self.destination.enter(app_id), schema)
 
-    def commit(self, token: object, items: list[ChangeBatch | ControlEvent], progress: Progress, latest: str) -> None:
+    def commit(self, token: object, items: list[ChangeBatch | ControlEvent], progress: Progress) -> None:
         """Commit a `_MemoryTransaction`. Raises `SinkFenced`."""
-        if not self.destination.commit(token, items, progress, latest):
+        if not self.destination.commit(token, items, progress):
             raise SinkFenced(self.name, f"{progress.app_id} has another writer")
         self._seen[progress.app_id] = self._state(progress.app_id)
 
@@ -121,10 +121,9 @@ class MemorySink(Sink):
 class _MemoryTransaction(SinkTransaction):
     """Batches and events in a list until `commit`."""
 
-    def __init__(self, sink: MemorySink, token: object, schema: pa.Schema, latest: str) -> None:
+    def __init__(self, sink: MemorySink, token: object, schema: pa.Schema) -> None:
         self._sink = sink
         self._token = token
-        self._latest = latest
         self._schema = schema
         self._items: list[ChangeBatch | ControlEvent] = []
 
@@ -142,7 +141,7 @@ class _MemoryTransaction(SinkTransaction):
 
     async def commit(self, progress: Progress) -> None:
         await checkpoint()
-        self._sink.commit(self._token, self._items, progress, self._latest)
+        self._sink.commit(self._token, self._items, progress)
 
 
 class MemoryProgressStore:

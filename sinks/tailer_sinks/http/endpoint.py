@@ -50,7 +50,8 @@ class Endpoint:
         self._name = name
         self._options = options
         self._headers: Final = {"user-agent": f"lake-tailer/{version_of('lake-tailer')}", "content-type": content_type}
-        self._has_files = options.headers_file is not None or options.signature_secret_file is not None
+        files = options.headers_file, options.signature_secret_file
+        self._has_files = any((*files, options.headers_command, options.signature_secret_command))
         self._secrets: Secrets | None = None
         self._client: httpx2.AsyncClient | None = None
         try:

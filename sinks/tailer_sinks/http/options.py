@@ -1,12 +1,11 @@
 """The options of an `http` sink, checked before any I/O.
 
-Secrets come from the environment, or from a file named by an option with the suffix `_file`. An address may hold a
-secret, too: no message shows more of it than `origin`.
+Secrets come from the environment, from files, or from commands (`tailer_sinks.secrets`). An address may hold a secret,
+too: no message shows more of it than `origin`.
 """
 
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
 from urllib.parse import SplitResult, urlsplit
 
@@ -15,6 +14,7 @@ import msgspec
 from tailer.errors import ConfigError, SinkRejected
 from tailer_sinks import read_options
 from tailer_sinks.http.requests import signing_keys
+from tailer_sinks.secrets import read_secret, secret_faults
 
 __all__ = ["Options", "Secrets", "origin", "read", "read_secrets"]
 
@@ -40,6 +40,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     headers_file: str | None = None  # a file with more headers, each in a line: Name: value
     signature_secret: str | None = None  # signs each request by Standard Webhooks; keep it in the environment
     signature_secret_file: str | None = None  # a file with signature_secret
+    headers_command: list[str] = []  # a command that prints what headers_file has: a program and its arguments
+    signature_secret_command: list[str] = []  # a command that prints signature_secret
     timeout_s: Annotated[float, msgspec.Meta(ge=0.1, le=3600)] = 30.0  # seconds for one request and its answer
     dead_letter_folder: str | None = None  # gets events that the endpoint refuses; by default they stop the pipeline
 
@@ -74,31 +76,28 @@ def origin(url: str) -> str:
 
 
 def read_secrets(name: str, options: Options) -> Secrets:
-    """Read the files with secrets, if there are any. Raises `SinkRejected` for one that cannot be used."""
+    """Read the secrets, from files and commands, too. Blocks. Raises `SinkRejected` for one that cannot be used.
+
+    Raises `SinkUnavailable` for a command that fails.
+    """
     headers = {_spelled(header): value for header, value in options.headers.items()}
-    secret = options.signature_secret
-    if (file := options.headers_file) is not None:
-        for line in filter(str.strip, _content(name, file).splitlines()):
+    more = read_secret(name, None, options.headers_file, options.headers_command)
+    if more is not None:
+        for line in filter(str.strip, more.splitlines()):
             header, colon, value = line.partition(":")
             header, value = header.strip(), value.strip()
             if not colon or _header_fault(header, value) is not None:
                 remedy = "Write one header in each line, as in `Authorization: Bearer TOKEN`."
-                raise SinkRejected(name, f"{file} has a line that is not a header for requests", remedy)
+                where = options.headers_file or "headers_command"
+                raise SinkRejected(name, f"{where} has a line that is not a header for requests", remedy)
             headers[_spelled(header)] = value
-    if (file := options.signature_secret_file) is not None:
-        secret = _content(name, file)
+    file, command = options.signature_secret_file, options.signature_secret_command
+    secret = read_secret(name, options.signature_secret, file, command)
     try:
         return Secrets(headers, () if secret is None else signing_keys(secret))
     except ValueError as error:
-        raise SinkRejected(name, f"the signature secret in {file} {error}", _NO_KEY) from None
-
-
-def _content(name: str, file: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        reason = f"{file} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}"
-        raise SinkRejected(name, reason, "Put the secret there, readable for this process only.") from None
+        where = file or "signature_secret_command"
+        raise SinkRejected(name, f"the signature secret in {where} {error}", _NO_KEY) from None
 
 
 def _check_url(name: str, options: Options) -> Iterator[ConfigError]:
@@ -146,10 +145,9 @@ def _spelled(header: str) -> str:
 
 def _check_secrets(name: str, options: Options) -> Iterator[ConfigError]:
     secret = options.signature_secret
+    yield from secret_faults(name, options, {"headers": None, "signature_secret": secret})
     if secret is None:
         return
-    if options.signature_secret_file is not None:
-        yield ConfigError(f"{name}.signature_secret_file", "is given beside the secret itself", "Give one of them.")
     try:
         signing_keys(secret)
     except ValueError as error:

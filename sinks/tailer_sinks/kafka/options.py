@@ -1,22 +1,22 @@
 """The options of a `kafka` sink, checked before any I/O.
 
 The table `client` has the settings of the Kafka client (`tailer_sinks.kafka.clients.settings`). Secrets come from the
-environment, or from a file named by an option with the suffix `_file`, which is read when a connection is made.
+environment, from files, or from commands (`tailer_sinks.secrets`), which are read when a connection is made.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
-from tailer.errors import ConfigError, SinkRejected, how_to_install
+from tailer.errors import ConfigError, how_to_install
 from tailer_sinks import read_options
 from tailer_sinks.kafka.clients.port import Connection, OAuth, ProducerSettings, Sasl, Tls
 from tailer_sinks.kafka.clients.settings import CONFLUENT_ONLY, ClientSettings, passed_on, spelled
 from tailer_sinks.kafka.routing.route import Route, is_topic, route_faults
+from tailer_sinks.secrets import read_secret, secret_faults
 
 __all__ = ["Options", "connection_of", "read", "registry_secrets", "settings_of"]
 
@@ -77,8 +77,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     registry_username: str | None = None  # for basic authentication
     registry_password: str | None = None  # keep it in the environment
     registry_password_file: str | None = None  # a file with the password
+    registry_password_command: list[str] = []  # a command that prints the password: a program and its arguments
     registry_token: str | None = None  # a bearer token, in place of a user
     registry_token_file: str | None = None  # a file with the token
+    registry_token_command: list[str] = []  # a command that prints the token
     registry_tls_ca_file: str | None = None  # certificates to trust; by default the system's
     registry_tls_certificate_file: str | None = None  # a client certificate
     registry_tls_key_file: str | None = None  # its key
@@ -87,6 +89,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     sasl_password_file: str | None = None  # a file with "sasl.password" of the client
     sasl_oauthbearer_client_secret_file: str | None = None  # a file with "sasl.oauthbearer.client.secret"
     ssl_key_password_file: str | None = None  # a file with "ssl.key.password"
+    sasl_password_command: list[str] = []  # a command that prints "sasl.password": a program and its arguments
+    sasl_oauthbearer_client_secret_command: list[str] = []  # a command that prints "sasl.oauthbearer.client.secret"
+    ssl_key_password_command: list[str] = []  # a command that prints "ssl.key.password"
 
     @property
     def with_tombstones(self) -> bool:
@@ -147,16 +152,16 @@ def connection_of(name: str, options: Options) -> Connection:
     """Build the connection, reading the files with secrets. Raises `SinkRejected` for an unreadable one."""
     client, tls, sasl = options.client, None, None
     if client.security_protocol.endswith("SSL"):
-        password = _secret(name, client.ssl_key_password, options.ssl_key_password_file)
+        password = _secret(name, options, "ssl_key_password")
         checks_names = client.ssl_endpoint_identification_algorithm != "none"
         files = (client.ssl_ca_location, client.ssl_certificate_location, client.ssl_key_location)
         tls = Tls(*files, password, checks_names)
     if client.sasl_mechanism == "OAUTHBEARER":
-        secret = _secret(name, client.sasl_oauthbearer_client_secret, options.sasl_oauthbearer_client_secret_file)
+        secret = _secret(name, options, "sasl_oauthbearer_client_secret")
         endpoint, ident = client.sasl_oauthbearer_token_endpoint_url or "", client.sasl_oauthbearer_client_id or ""
         sasl = Sasl(client.sasl_mechanism, oauth=OAuth(endpoint, ident, secret or "", client.sasl_oauthbearer_scope))
     elif client.sasl_mechanism is not None:
-        secret = _secret(name, client.sasl_password, options.sasl_password_file)
+        secret = _secret(name, options, "sasl_password")
         sasl = Sasl(client.sasl_mechanism, client.sasl_username or "", secret or "")
     return Connection(name, tuple(options.servers), tls, sasl, settings=passed_on(client, to_producers=False))
 
@@ -176,22 +181,29 @@ def settings_of(options: Options) -> ProducerSettings:
 
 def registry_secrets(name: str, options: Options) -> tuple[str | None, str | None]:
     """Read the password and the token for the schema registry. Raises `SinkRejected` for an unreadable file."""
-    password = _secret(name, options.registry_password, options.registry_password_file)
-    return password, _secret(name, options.registry_token, options.registry_token_file)
+    return _secret(name, options, "registry_password"), _secret(name, options, "registry_token")
 
 
 def _listed(value: str | list[str]) -> Sequence[str]:
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
-def _secret(name: str, value: str | None, file: str | None) -> str | None:
-    if file is None:
-        return value
-    try:
-        return Path(file).read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeError) as error:
-        reason = f"{file} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}"
-        raise SinkRejected(name, reason, "Put the secret there, readable for this process only.") from None
+def _given(options: Options) -> Mapping[str, str | None]:
+    of_client = ("ssl_key_password", "sasl_password", "sasl_oauthbearer_client_secret")
+    of_sink = ("registry_password", "registry_token")
+    return {each: getattr(options.client, each) for each in of_client} | {
+        each: getattr(options, each) for each in of_sink
+    }
+
+
+def _is_given(options: Options, option: str) -> bool:
+    file, command = getattr(options, f"{option}_file"), getattr(options, f"{option}_command")
+    return bool(_given(options)[option] or file or command)
+
+
+def _secret(name: str, options: Options, option: str) -> str | None:
+    file, command = getattr(options, f"{option}_file"), getattr(options, f"{option}_command")
+    return read_secret(name, _given(options)[option], file, command)
 
 
 def _check_servers(name: str, options: Options) -> Iterator[ConfigError]:
@@ -309,16 +321,7 @@ def _check_client(name: str, options: Options) -> Iterator[ConfigError]:
     if first_ms is not None and longest_ms is not None and longest_ms < first_ms:
         remedy = f"Give at least {first_ms}, or leave it out."
         yield ConfigError(f"{name}.client.reconnect.backoff.max.ms", "is less than reconnect.backoff.ms", remedy)
-    secrets = {
-        "ssl_key_password_file": options.client.ssl_key_password,
-        "sasl_password_file": options.client.sasl_password,
-        "sasl_oauthbearer_client_secret_file": options.client.sasl_oauthbearer_client_secret,
-        "registry_password_file": options.registry_password,
-        "registry_token_file": options.registry_token,
-    }
-    for option, secret in secrets.items():
-        if secret is not None and getattr(options, option) is not None:
-            yield ConfigError(f"{name}.{option}", "is given beside the secret itself", "Give one of them.")
+    yield from secret_faults(name, options, _given(options))
 
 
 def _check_tls(name: str, options: Options) -> Iterator[ConfigError]:
@@ -329,6 +332,7 @@ def _check_tls(name: str, options: Options) -> Iterator[ConfigError]:
         "client.ssl.key.location": client.ssl_key_location,
         "client.ssl.key.password": client.ssl_key_password,
         "ssl_key_password_file": options.ssl_key_password_file,
+        "ssl_key_password_command": options.ssl_key_password_command or None,
     }
     for option, value in given.items():
         if value is not None and not client.security_protocol.endswith("SSL"):
@@ -348,13 +352,13 @@ def _check_sasl(name: str, options: Options) -> Iterator[ConfigError]:
     if client.sasl_mechanism is not None and not logs_in:
         remedy = 'Add "security.protocol" = "SASL_SSL", or "SASL_PLAINTEXT" without encryption.'
         yield ConfigError(f"{name}.client.sasl.mechanism", "has no effect without a protocol that logs in", remedy)
-    by_password, secret = bool(client.sasl_mechanism) and not oauth, client.sasl_oauthbearer_client_secret
+    by_password = bool(client.sasl_mechanism) and not oauth
     needed = {
         "client.sasl.username": (client.sasl_username, by_password),
-        "client.sasl.password": (client.sasl_password or options.sasl_password_file, by_password),
+        "client.sasl.password": (_is_given(options, "sasl_password"), by_password),
         "client.sasl.oauthbearer.token.endpoint.url": (client.sasl_oauthbearer_token_endpoint_url, oauth),
         "client.sasl.oauthbearer.client.id": (client.sasl_oauthbearer_client_id, oauth),
-        "client.sasl.oauthbearer.client.secret": (secret or options.sasl_oauthbearer_client_secret_file, oauth),
+        "client.sasl.oauthbearer.client.secret": (_is_given(options, "sasl_oauthbearer_client_secret"), oauth),
     }
     for option, (value, wanted) in needed.items():
         if wanted and not value:
@@ -386,9 +390,9 @@ def _check_registry(name: str, options: Options) -> Iterator[ConfigError]:
         if not _is_address(url):
             remedy = "Give an address such as http://registry:8081, and a user as registry_username."
             yield ConfigError(f"{name}.registry_url", "is not the address of a registry", remedy)
-    password = options.registry_password or options.registry_password_file
+    password = _is_given(options, "registry_password")
     if bool(options.registry_username) != bool(password):
         remedy = "Give both registry_username and registry_password, or neither."
         yield ConfigError(f"{name}.registry_username", "goes with registry_password", remedy)
-    if options.registry_username and (options.registry_token or options.registry_token_file):
+    if options.registry_username and _is_given(options, "registry_token"):
         yield ConfigError(f"{name}.registry_token", "is given beside registry_username", "Give one of them.")

@@ -8,8 +8,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
-from tailer.errors import ConfigError, SinkRejected, how_to_install
+from tailer.errors import ConfigError, how_to_install
 from tailer_sinks import read_options
+from tailer_sinks.secrets import read_secret, secret_faults
 
 __all__ = ["DUCKDB", "SQLITE", "Options", "file_of", "password_of", "read"]
 
@@ -31,6 +32,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     schema: str | None = None  # the schema of PostgreSQL for all tables of the sink; by default the user's
     password: str | None = None  # of PostgreSQL; keep it in the environment
     password_file: str | None = None  # a file with the password
+    password_command: list[str] = []  # a command that prints the password: a program and its arguments
     timeout_s: float = 600.0  # the longest time that one call of the database may take
 
     def __repr__(self) -> str:
@@ -54,14 +56,8 @@ def file_of(options: Options) -> Path | None:
 
 
 def password_of(name: str, options: Options) -> str | None:
-    """Return the password, from its file if there is one. Raises `SinkRejected` for an unreadable file."""
-    if options.password_file is None:
-        return options.password
-    try:
-        return Path(options.password_file).read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeError) as error:
-        reason = f"{options.password_file} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}"
-        raise SinkRejected(name, reason, "Put the secret there, readable for this process only.") from None
+    """Return the password. Blocks. Raises as `tailer_sinks.secrets.read_secret`."""
+    return read_secret(name, options.password, options.password_file, options.password_command)
 
 
 def _check_url(name: str, options: Options) -> Iterator[ConfigError]:
@@ -108,9 +104,8 @@ def _check_others(name: str, options: Options) -> Iterator[ConfigError]:
         yield ConfigError(f"{name}.boundary", "chunk is not for a mirror, which shows whole versions", remedy)
     if not 1 <= options.timeout_s <= 86_400:
         yield ConfigError(f"{name}.timeout_s", f"is {options.timeout_s}", "Give a number from 1 to 86,400.")
-    if options.password is not None and options.password_file is not None:
-        yield ConfigError(f"{name}.password_file", "is given beside the secret itself", "Give one of them.")
+    yield from secret_faults(name, options, {"password": options.password})
     if options.url.startswith(_FILES):
-        for option in ("schema", "password", "password_file"):
-            if getattr(options, option) is not None:
+        for option in ("schema", "password", "password_file", "password_command"):
+            if getattr(options, option) not in (None, []):
                 yield ConfigError(f"{name}.{option}", "is of no use for a file", "Leave it out.")

@@ -140,7 +140,7 @@ class SqlSink(Sink):
             return DuckDb(self.name, path)
         from tailer_sinks.sql.databases.postgresql import PostgreSql  # noqa: PLC0415 - its client is an extra
 
-        return PostgreSql(self.name, options.url, password_of(self.name, options), options.schema)
+        return PostgreSql(self.name, options.url, partial(password_of, self.name, options), options.schema)
 
 
 class _SqlTransaction(SinkTransaction):

@@ -7,7 +7,7 @@ days, because PostgreSQL reads these for all years that it has. Texts of Postgre
 import io
 import re
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from os import dup
@@ -66,12 +66,15 @@ _TYPES: Final = {
 
 
 class PostgreSql:
-    """The database at `url`, for the sink called `name`. `schema`: of the tables; None: the user's."""
+    """The database at `url`, for the sink called `name`. `schema`: of the tables; None: the user's.
+
+    `password`: reads the password for a connection; None: in the ways of libpq.
+    """
 
     name_bytes: Final = 63
     enforces_keys: Final = True
 
-    def __init__(self, name: str, url: str, password: str | None, schema: str | None) -> None:
+    def __init__(self, name: str, url: str, password: Callable[[], str | None], schema: str | None) -> None:
         self.name = name
         self.url = url
         self.schema = schema
@@ -87,8 +90,8 @@ class PostgreSql:
             given = conninfo_to_dict(self.url)
             options = f"{given.get('options', '')} {_OPTIONS}".strip()
             settings = {**_DEFAULTS, **given, "client_encoding": "utf8", "options": options}
-            if self._password is not None:
-                settings["password"] = self._password
+            if (password := self._password()) is not None:
+                settings["password"] = password
             connection = psycopg.connect(make_conninfo(**settings), autocommit=True)
         except psycopg.OperationalError as error:
             raise SinkUnavailable(self.name, f"no connection to PostgreSQL: {_first_line(error)}") from None

@@ -52,7 +52,7 @@ def test_a_column_with_the_character_that_texts_cannot_have() -> None:
 
 
 def test_types_that_it_lacks() -> None:
-    database = PostgreSql("orders", "postgresql://db/shop", None, None)
+    database = PostgreSql("orders", "postgresql://db/shop", lambda: None, None)
     assert database.type_of(pa.timestamp("ns")) is None
     assert database.type_of(pa.time64("ns")) is None
     assert database.type_of(pa.decimal128(38, 18)) == "numeric(38, 18)"
@@ -68,7 +68,7 @@ def test_what_the_url_says_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[str] = []
     monkeypatch.setattr(psycopg, "connect", lambda conninfo, **_: given.append(conninfo))
     url = "postgresql://u@h/shop?connect_timeout=3&options=-csearch_path%3Dtail&client_encoding=latin1"
-    PostgreSql("orders", url, "secret", None).connect()
+    PostgreSql("orders", url, lambda: "secret", None).connect()
     found = conninfo_to_dict(given[0])
     assert (found["connect_timeout"], found["client_encoding"], found["keepalives_count"]) == ("3", "utf8", "3")
     assert found["options"] == "-csearch_path=tail -c timezone=UTC -c datestyle=ISO -c extra_float_digits=1"

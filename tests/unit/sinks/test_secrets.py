@@ -1,0 +1,134 @@
+"""Secrets that commands print: read for each login, within bounds, and in no text."""
+
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tailer.errors import ConfigError, SinkError, SinkRejected, SinkUnavailable
+from tailer_sinks import secrets
+from tailer_sinks.http.options import read as read_http
+from tailer_sinks.http.options import read_secrets
+from tailer_sinks.kafka.options import connection_of, registry_secrets
+from tailer_sinks.kafka.options import read as read_kafka
+from tailer_sinks.secrets import read_secret
+from tailer_sinks.sql.options import password_of
+from tailer_sinks.sql.options import read as read_sql
+
+SECRET: Final = "hunter2-in-the-vault"
+
+
+def python(code: str) -> list[str]:
+    """Return a command that runs `code`, with the secret among its arguments."""
+    return [sys.executable, "-c", code, SECRET]
+
+
+PRINTS: Final = python("import sys; print(sys.argv[1])")
+FAILURES: Final[dict[str, tuple[list[str], type[SinkError], str]]] = {
+    "exit code": (python("import sys; print(sys.argv[1]); sys.exit(3)"), SinkUnavailable, "ended with exit code 3"),
+    "signal": (python("import os; print(os.sys.argv[1], flush=True); os.abort()"), SinkUnavailable, "exit code -6"),
+    "nothing": (python("print()"), SinkRejected, "printed nothing"),
+    "no text": (python("import os; os.write(1, b'\\xff\\xfe')"), SinkRejected, "what is not UTF-8"),
+    "endless": (python("import sys\nwhile True: print(sys.argv[1])"), SinkRejected, "more than 65536 bytes"),
+    "missing": (["/nowhere/pass", SECRET], SinkRejected, "the command /nowhere/pass cannot be run: No such file"),
+    "null byte": ([sys.executable, "a\0" + SECRET], SinkRejected, "an argument has a null byte"),
+}
+
+
+def test_a_command_is_run_without_a_shell_for_each_login(tmp_path: Path) -> None:
+    held = tmp_path / "a $HOME; name"
+    for secret in ("first", "second"):
+        held.write_text(f"{secret}\n")
+        assert read_secret("s", None, None, ["cat", str(held)]) == secret
+
+
+def test_what_it_is_given_is_not_the_terminal() -> None:
+    assert read_secret("s", None, None, python("import sys; print(len(sys.stdin.read()))")) == "0"
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_failure_names_the_command_and_shows_no_secret(
+    failure: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    command, kind, reason = FAILURES[failure]
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(kind) as caught:
+        read_secret("orders", None, None, command)
+    error = caught.value
+    assert reason in str(error)
+    assert command[0] in str(error)
+    assert error.__suppress_context__
+    out, err = capfd.readouterr()
+    assert SECRET not in "".join((str(error), repr(error), error.hint, out, err, caplog.text))
+
+
+@pytest.mark.parametrize("code", ["import time; time.sleep(60)", "import os, time; os.close(1); time.sleep(60)"])
+def test_one_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    monkeypatch.setattr(secrets, "_LIMIT_S", 0.5)
+    began_s = time.monotonic()
+    with pytest.raises(SinkUnavailable, match=r"did not end within 0\.5 s"):
+        read_secret("orders", None, None, python(code))
+    assert time.monotonic() - began_s < 20
+
+
+def test_what_it_has_started_is_ended_with_it(tmp_path: Path) -> None:
+    """As an agent that it starts, which would keep its output open."""
+    lives = tmp_path / "lives"
+    started = f"import time, pathlib; time.sleep(2); pathlib.Path({str(lives)!r}).touch()"
+    code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {started!r}], stdout=-3); print('x')"
+    assert read_secret("s", None, None, python(code)) == "x"
+    time.sleep(3)
+    assert not lives.exists()
+
+
+def test_every_secret_of_the_sinks_may_come_from_a_command() -> None:
+    sql = read_sql("s", {"url": "postgresql://db/shop", "password_command": PRINTS})
+    login = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "u"}
+    given = {"bootstrap_servers": "b:9092", "topic": "t", "client": login}
+    kafka = read_kafka("s", {**given, "sasl_password_command": PRINTS, "ssl_key_password_command": PRINTS})
+    oauth = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.client.id": "u",
+        "sasl.oauthbearer.token.endpoint.url": "https://login.example.com/token",
+    }
+    by_token = read_kafka("s", {**given, "client": oauth, "sasl_oauthbearer_client_secret_command": PRINTS})
+    connection, with_token = connection_of("s", kafka), connection_of("s", by_token)
+    assert connection.sasl is not None
+    assert connection.tls is not None
+    assert with_token.sasl is not None
+    assert with_token.sasl.oauth is not None
+    found = [password_of("s", sql), connection.sasl.password, connection.tls.key_password, with_token.sasl.oauth.secret]
+    assert found == [SECRET] * 4
+    avro = {**given, "client": {}, "encoding": "avro", "envelope": "flat", "registry_url": "http://r:8081"}
+    by_user = read_kafka("s", {**avro, "registry_username": "u", "registry_password_command": PRINTS})
+    assert registry_secrets("s", by_user) == (SECRET, None)
+    assert registry_secrets("s", read_kafka("s", {**avro, "registry_token_command": PRINTS})) == (None, SECRET)
+    header = python("import sys; print('Authorization: Bearer ' + sys.argv[1])")
+    key = python("print('whsec_' + 'A' * 40)")
+    web = read_http("s", {"url": "https://x", "headers_command": header, "signature_secret_command": key})
+    assert read_secrets("s", web).headers == {"authorization": f"Bearer {SECRET}"}
+    assert read_secrets("s", web).keys == (bytes(30),)
+    for each in (sql, kafka, by_token, by_user, web):
+        assert SECRET not in repr(each)
+
+
+@pytest.mark.parametrize(
+    ("more", "where"),
+    [
+        ({"password_command": PRINTS, "password": "x"}, "s.password_command"),
+        ({"password_command": PRINTS, "password_file": "/x"}, "s.password_command"),
+        ({"password": "x", "password_file": "/x"}, "s.password_file"),
+        ({"password_command": [""]}, "s.password_command"),
+        ({"password_command": "pass show db"}, "s.password_command"),
+        ({"password_command": PRINTS, "url": "sqlite:///x.db"}, "s.password_command"),
+    ],
+)
+def test_faults_of_the_configuration(more: dict[str, Any], where: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_sql("s", {"url": "postgresql://db/shop", **more})
+    assert caught.value.where == where
+    assert SECRET not in str(caught.value)
