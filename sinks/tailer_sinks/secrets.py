@@ -82,7 +82,7 @@ def _printed_by(name: str, command: Sequence[str]) -> str:
     if code != 0:
         raise SinkUnavailable(name, f"the command {program} ended with exit code {code}")
     if not printed.strip() or len(printed) > _LARGEST:
-        what = f"more than {_LARGEST} bytes" if printed else "nothing"
+        what = f"more than {_LARGEST} bytes" if printed.strip() else "nothing"
         raise SinkRejected(name, f"the command {program} printed {what}", remedy)
     try:
         return printed.decode("utf-8")

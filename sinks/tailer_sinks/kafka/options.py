@@ -384,7 +384,7 @@ def _is_address(url: str) -> bool:
 def _check_registry(name: str, options: Options) -> Iterator[ConfigError]:
     for option in Options.__struct_fields__:
         given = option.startswith("registry_") and option not in {"registry_url", "registry_register"}
-        if given and getattr(options, option) is not None and not options.registries:
+        if given and getattr(options, option) not in (None, []) and not options.registries:
             yield ConfigError(f"{name}.{option}", "is of no use without a registry", "Add registry_url.")
     for url in options.registries:
         if not _is_address(url):
