@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tailer.errors import ConfigError, SinkFenced, SinkUnavailable, how_to_install
 from tailer.plan import Position
-from tailer.sink import pipeline_of
+from tailer.sink import is_layout, pipeline_of
 from tailer_sinks.encoding.messages import BYTES, Messages
 from tailer_sinks.kafka.clients.port import Connection, Producer, ProducerFactory
 from tailer_sinks.kafka.clients.python_cluster import Cluster, Owner
@@ -189,6 +189,12 @@ class Link:
         except SinkFenced as error:
             # Another instance does the same now: the progress topic shows which one was last.
             raise SinkUnavailable(self.name, error.reason) from error
+
+    def fence_replaced(self, app_id: str) -> None:
+        """Take over the streams in tables that this one has replaced: whoever is frozen in one commits nothing more."""
+        found = None if is_layout(app_id) else self.progress()
+        for former in () if found is None else found.replaced_by(app_id):
+            self.producer(former).close()
 
     def record_progress(self, producer: Producer, app_id: str, entry: Entry) -> None:
         """Send the progress record of the stream as part of the producer's transaction."""

@@ -185,10 +185,7 @@ class Stream:
             self.routed.check(read, self._predecessor(read.entries))
         self._topic = self.link.check_topics(self._delivered() if reset_to is None else None)
         asked, seen = self._asked, self.seen
-        if not is_layout(self.app_id):
-            # Whoever is frozen in a commit about a table that this one has replaced must not end it after ours.
-            for former in (self.link.progress() or ProgressTopic()).replaced_by(self.app_id):
-                self.link.producer(former).close()
+        self.link.fence_replaced(self.app_id)
         producer = self.link.producer(self.app_id)
         try:
             found = self._claim(producer, self._claimable(reset_to), reset_to)

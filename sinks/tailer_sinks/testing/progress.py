@@ -1,11 +1,14 @@
-"""`ProgressTests`: the promises of a sink for `reset`, `has_delivered` and heartbeats."""
+"""`ProgressTests`: the promises of a sink for `reset`, `has_delivered`, heartbeats and replaced tables."""
 
 from dataclasses import replace
 
-from tailer.errors import SinkRejected
+import pytest
+
+from tailer.errors import SinkFenced, SinkRejected, SinkUnavailable
+from tailer.events import ChangeBatch
 from tailer.sink import Heartbeat
 from tailer_sinks.testing.rows import numbered
-from tailer_sinks.testing.suite import APP, OTHER, SCHEMA, SinkSuite, deliver, up_to
+from tailer_sinks.testing.suite import APP, OTHER, SCHEMA, SinkSuite, attempt, deliver, up_to
 
 __all__ = ["ProgressTests"]
 
@@ -103,3 +106,41 @@ class ProgressTests(SinkSuite):
             assert await again.read() == replace(beat, count=6)
             await again.aclose()
         await self.assert_delivered(numbered(1), numbered(2))
+
+    @pytest.mark.parametrize("delivered", [False, True], ids=["nothing-delivered", "delivered"])
+    async def test_a_late_commit_about_a_replaced_table_is_fenced(self, delivered: bool) -> None:
+        """An instance is frozen in a commit, and its successor finds another table in place of the first one."""
+        if not (self.exactly_once and self.joins_tables):
+            return
+        async with self.opened() as frozen, self.opened() as successor:
+            assert await frozen.progress(APP) is None
+            if delivered:
+                await deliver(frozen, numbered(1))
+            before = await successor.progress(APP)
+            async with frozen.begin(APP, SCHEMA) as transaction:
+                await transaction.write(numbered(2))
+                assert await successor.progress(OTHER) is None
+                await deliver(successor, numbered(7), app_id=OTHER)
+                await deliver(successor, numbered(8), app_id=OTHER)
+                with pytest.raises((SinkFenced, SinkUnavailable)):
+                    await transaction.commit(up_to(APP, 2))
+        await self.assert_progress(before)
+        await self.assert_progress(up_to(OTHER, 8), OTHER)
+        await self._assert_nothing_of(numbered(2))
+
+    async def test_an_instance_with_a_replaced_table_is_fenced(self) -> None:
+        """It is frozen between two commits, and does not look at the table again."""
+        if not (self.exactly_once and self.joins_tables):
+            return
+        async with self.opened() as frozen, self.opened() as successor:
+            await deliver(frozen, numbered(1))
+            await deliver(successor, numbered(7), app_id=OTHER)
+            assert not await attempt(frozen, numbered(2))
+            await deliver(successor, numbered(8), app_id=OTHER)
+        await self.assert_progress(up_to(APP, 1))
+        await self.assert_progress(up_to(OTHER, 8), OTHER)
+        await self._assert_nothing_of(numbered(2))
+
+    async def _assert_nothing_of(self, batch: ChangeBatch) -> None:
+        there = [*await self.delivered(APP), *await self.delivered(OTHER)]
+        assert not {row.get("id") for row in there} & set(batch.rows["id"].to_pylist())

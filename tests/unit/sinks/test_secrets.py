@@ -101,8 +101,8 @@ def test_every_secret_of_the_sinks_may_come_from_a_command() -> None:
     assert connection.tls is not None
     assert with_token.sasl is not None
     assert with_token.sasl.oauth is not None
-    found = [password_of("s", sql), connection.sasl.password, connection.tls.key_password, with_token.sasl.oauth.client_secret]
-    assert found == [SECRET] * 4
+    assert password_of("s", sql) == connection.sasl.password == connection.tls.key_password == SECRET
+    assert with_token.sasl.oauth.client_secret == SECRET
     avro = {**given, "client": {}, "encoding": "avro", "envelope": "flat", "registry_url": "http://r:8081"}
     by_user = read_kafka("s", {**avro, "registry_username": "u", "registry_password_command": PRINTS})
     assert registry_secrets("s", by_user) == (SECRET, None)
