@@ -97,10 +97,22 @@ class TargetTable:
         self._failed: set[str] = set()
         self._streams = LastStreams(name)
 
-    def position(self, app_id: str) -> Position | None:
-        """Read the position committed for `app_id`. None: no progress, or no table. Raises `SinkError`."""
-        self._streams.forget(app_id)
-        return self._read(app_id)
+    def position(self, app_id: str, *, anew: bool = True) -> Position | None:
+        """Read the position committed for `app_id`. None: no progress, or no table. Raises `SinkError`.
+
+        Not `anew`: that is `SinkFenced` if the pipeline has gone on with another source table since it was read anew.
+        """
+        if anew:
+            self._streams.forget(app_id)
+        table = self.folder.open(self.folder.login())
+        if table is None:
+            self.folder.check_free(self._adopt)
+            self._streams.note(None, app_id)
+            return None
+        with self.folder.reading():
+            self.check_target(table, app_id)
+            self._streams.check(table, app_id)
+            return position_in(table, app_id)
 
     def has_delivered(self, pipeline: str) -> bool:
         """Return whether anything was ever committed for `pipeline`. Raises as `position` does."""
@@ -208,7 +220,7 @@ class TargetTable:
 
     def check(self, app_id: str, expected: Position | None) -> None:
         """Raise `SinkFenced` if the current progress of `app_id` is not the expected one."""
-        self.expect(self._read(app_id), expected)
+        self.expect(self.position(app_id, anew=False), expected)
 
     def since(self, app_id: str, version: int, write_id: str) -> tuple[Position | None, bool]:
         """Read the current progress of `app_id`, and whether a commit after `version` has our id.
@@ -254,21 +266,6 @@ class TargetTable:
         if login == anchor.login:
             return anchor
         return replace(anchor, table=self.folder.at(anchor.version, login), login=login)
-
-    def _read(self, app_id: str) -> Position | None:
-        """Read the position of `app_id`, which is that of `position`, or a later one.
-
-        Raises `SinkFenced` if the pipeline has gone on with another source table since `position`.
-        """
-        table = self.folder.open(self.folder.login())
-        if table is None:
-            self.folder.check_free(self._adopt)
-            self._streams.note(None, app_id)
-            return None
-        with self.folder.reading():
-            self.check_target(table, app_id)
-            self._streams.check(table, app_id)
-            return position_in(table, app_id)
 
     def _newer(self, app_id: str, version: int) -> tuple[Position | None, set[str], DeltaTable | None]:
         """Read the table, the progress of `app_id` and the ids of commits after `version`. Raises `CommitUnknown`."""

@@ -50,12 +50,11 @@ class Stream:
         self.seen: Entry | None = None
         self._topic = TopicState(0, {})
         self._producer: Producer | None = None
-        self._asked = False
+        self._asked = self._has_moved = False
         self._owners: frozenset[str | None] | None = None  # instances that progress may name; None: any
         self._former: str | None = None  # the instance that progress named before our claim
         self._writer: tuple[int, int] | None = None
         self._held_s = self.committed_s = -math.inf
-        self._has_moved = False
 
     @property
     def producer(self) -> Producer:
@@ -278,9 +277,8 @@ class Stream:
                 raise _taken(self.link, self.app_id, found)
             return
         if had is not None and (found is None or (found.position is None and not self._claimed)):
-            at = had.position
-            if at is not None or self._claimed:
-                raise lost(self.link, self.app_id, at)
+            if had.position is not None or self._claimed:
+                raise lost(self.link, self.app_id, had.position)
         if self._owners is not None and found is not None and found.instance not in self._owners:
             raise _taken(self.link, self.app_id, found)
 
