@@ -88,6 +88,7 @@ FOLDERS: Final = (
 # Sinks import the ports and nothing above them, like a third party's. The first row that matches a module is its row.
 VARIANTS: Final = "tailer.variant tailer.variant.nested tailer.variant.text"
 OWN: Final = "tailer_sinks"
+TYPES: Final = "tailer.schema.exact_types"
 SINKS: Final = (
     (f"{OWN}", "tailer.config.options", ""),
     (f"{OWN}.fixed_path {OWN}.stores", PORTS, ""),
@@ -148,8 +149,7 @@ SINKS: Final = (
     (f"{OWN}.sql.databases.postgresql", f"{OWN}.sql.* {OWN}.encoding.* {PORTS}", "psycopg pyarrow"),
     (
         f"{OWN}.sql {OWN}.sql.*",
-        f"{OWN} {OWN}.comparable_json {OWN}.heartbeats {OWN}.secrets {OWN}.sql.* {OWN}.encoding.* "
-        f"tailer.schema.exact_types {PORTS}",
+        f"{OWN} {OWN}.comparable_json {OWN}.heartbeats {OWN}.secrets {OWN}.sql.* {OWN}.encoding.* {TYPES} {PORTS}",
         "anyio msgspec pyarrow",
     ),
     (f"{OWN}.stdout", f"{OWN} {OWN}.encoding.* {PORTS}", "anyio msgspec rich"),

@@ -209,10 +209,8 @@ class TargetTable:
 
     def existing(self, anchor: Anchor) -> Anchor:
         """Return the anchor for another writer's append; a missing table is created. Raises as `append` does."""
-        if anchor.table is not None:
-            return anchor
         try:
-            return self._create(anchor)
+            return self._create(anchor) if anchor.table is None else anchor
         except SinkError:
             raise
         except Exception as error:
@@ -262,8 +260,7 @@ class TargetTable:
 
     def _renewed(self, anchor: Anchor) -> Anchor:
         """Return the same anchor, at the same version, with keys that are valid now."""
-        login = self.folder.login()
-        if login == anchor.login:
+        if (login := self.folder.login()) == anchor.login:
             return anchor
         return replace(anchor, table=self.folder.at(anchor.version, login), login=login)
 

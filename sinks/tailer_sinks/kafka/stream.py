@@ -276,9 +276,9 @@ class Stream:
             if self._claimed and found is not None and found.instance not in (self.link.instance, self._former):
                 raise _taken(self.link, self.app_id, found)
             return
-        if had is not None and (found is None or (found.position is None and not self._claimed)):
-            if had.position is not None or self._claimed:
-                raise lost(self.link, self.app_id, had.position)
+        is_gone = found is None or (found.position is None and not self._claimed)
+        if had is not None and is_gone and (had.position is not None or self._claimed):
+            raise lost(self.link, self.app_id, had.position)
         if self._owners is not None and found is not None and found.instance not in self._owners:
             raise _taken(self.link, self.app_id, found)
 
