@@ -109,7 +109,8 @@ def test_latency(tmp_path: Path, broker: str, put_line: PutLine) -> None:
     for name in names:
         shutil.move(path / "_delta_log" / name, later / name)
     consumer = reader(broker, topic)
-    found_ms = []
+    found_ms: list[float] = []
+    cpu_ms = 0.0
     with delivery(path, broker, topic, COMMITS, []) as process:
         take(consumer, ROWS)
         daemon = psutil.Process(process.pid)
