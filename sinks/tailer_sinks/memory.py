@@ -94,7 +94,8 @@ class MemorySink(Sink):
     async def reset(self, progress: Progress) -> None:
         """Set the destination's progress and fence its writer."""
         await checkpoint()
-        self.commit(self.destination.enter(progress.app_id), [], progress)
+        self.destination.commit(self.destination.enter(progress.app_id), [], progress)
+        self._seen[progress.app_id] = self._state(progress.app_id)
 
     @asynccontextmanager
     async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator["_MemoryTransaction"]:

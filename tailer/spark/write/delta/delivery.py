@@ -89,7 +89,7 @@ class DeltaDelivery:
 
 
 class DeltaSession:
-    """What the sessions of both kinds share (`Session`), in `spark`; the table is now `latest_id`."""
+    """The part that sessions of both kinds share (`Session`), in `spark`; the table is now `latest_id`."""
 
     def __init__(self, delivery: DeltaDelivery, spark: SparkSession, latest_id: str, progress: Progress | None) -> None:
         self.sink: Final = delivery.sink
