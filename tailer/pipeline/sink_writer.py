@@ -176,7 +176,7 @@ class SinkWriter:
         """
         await self.commit()
         self.schema = schema
-        transaction = await self._open(gap.table_id, gap.version, schema)
+        transaction = await self._open(gap.table_id, gap.first_version, schema)
         await transaction.announce(gap)
         if at_once:
             self._position = Position.end(gap.version)

@@ -14,10 +14,11 @@ from tailer.engine.local import LocalEngine
 from tailer.engine.look_ahead import PrefetchedBatches
 from tailer.engine.port import Engine
 from tailer.errors import FileVacuumed, SinkRejected
-from tailer.events import ChangeBatch, joined_rows
+from tailer.events import ChangeBatch, Gap, joined_rows
 from tailer.formats.delta.table import DeltaTableLog
+from tailer.pipeline.policy import OnDataLoss, Policy
 from tailer.plan import ChangePlan, Position
-from tailer.sink import Demands, Sink, SinkTransaction, TransactionWrapper
+from tailer.sink import Demands, Progress, Sink, SinkTransaction, TransactionWrapper
 from tailer.stores.local import LocalStore
 from tailer_sinks.memory import MemorySink
 from tailer_sinks.testing import FaultySink
@@ -122,3 +123,37 @@ async def test_versions_before_a_refused_one_are_delivered(tmp_path: Path) -> No
     with anyio.fail_after(300), pytest.raises(SinkRejected):
         await pipeline(table, Picky(destination.sink(), versions[4]), until="latest").run()
     assert destination.delivered() == table.rows(last=versions[3])
+
+
+class Killed(BaseException):
+    """The process has died."""
+
+
+class Dying(MemorySink):
+    """A sink for several writers. Its process dies once it has set progress."""
+
+    distributes: Final = True
+
+    async def reset(self, progress: Progress) -> None:
+        await super().reset(progress)
+        raise Killed
+
+
+async def test_a_death_does_not_hide_what_was_lost_before_the_table_was_replaced(tmp_path: Path) -> None:
+    """Progress under the new id begins before the gap, not behind versions that nobody was told of."""
+    table, policy = Growing(tmp_path / "table"), Policy(on_data_loss=OnDataLoss.RESNAPSHOT)
+    table.insert([1])
+    destination = Destination()
+    await pipeline(table, destination.sink(), until="latest").run()
+    lost = [table.insert([2]), table.insert([3])]
+    table.metadata = {**table.metadata, "id": "99999999-2222-3333-4444-555555555555"}
+    gone = [table.remove(f"{version}-0.parquet") for version in range(1, table.version + 1)]
+    table.commit({"metaData": table.metadata}, *gone, table.add(table.data("new.parquet", [4])))
+    for version in lost:
+        (table.path / f"{version}-0.parquet").unlink()
+    with pytest.raises(Killed):
+        await pipeline(table, Dying("memory", destination), until="latest", policy=policy).run()
+    await pipeline(table, destination.sink(), until="latest", policy=policy).run()
+    gaps = [each for each in destination.events(f"p/{table.metadata['id']}") if isinstance(each, Gap)]
+    assert [(each.first_version, each.version, each.snapshot) for each in gaps] == [(lost[0], table.version, True)]
+    assert destination.delivered(f"p/{table.metadata['id']}") == [(table.version, 4)]
