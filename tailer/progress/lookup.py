@@ -7,7 +7,7 @@ old id, so the old progress does not apply. The sink still has it (`Sink.has_del
 never continued unasked.
 """
 
-from tailer.errors import SinkFenced, TableReplaced
+from tailer.errors import SinkFenced, SinkRejected, TableReplaced
 from tailer.plan import Position
 from tailer.sink import Progress, Sink, app_id_of
 from tailer.table_log import TableLog
@@ -34,11 +34,18 @@ async def check_new(pipeline: str, table: TableLog, table_id: str, sink: Sink) -
 
     Raises `SinkFenced` if it now has progress in this one, and what `Sink.check_first_start` raises.
     """
+    refusal: SinkRejected | None = None
+    try:
+        await sink.check_first_start(pipeline, list(dict.fromkeys([table_id, *await table.ids(-1)])))
+    except SinkRejected as error:
+        refusal = error
+    # Asked last: what the sink refuses may be the rows of another instance that has begun meanwhile.
     if await sink.has_delivered(pipeline):
         if await find_progress(pipeline, table, table_id, sink) is not None:
             raise SinkFenced(sink.name, f"another instance has delivered for {pipeline} meanwhile")
         raise TableReplaced(table.uri, 0, "another one", table_id)
-    await sink.check_first_start(pipeline, list(dict.fromkeys([table_id, *await table.ids(-1)])))
+    if refusal is not None:
+        raise refusal
 
 
 async def set_progress(pipeline: str, table: TableLog, sink: Sink, version: int) -> None:

@@ -32,7 +32,7 @@ def check_first_start(link: Link, pipeline: str, table_ids: Sequence[str]) -> No
     """
     options = link.options
     entries = (link.decided_progress(pipeline) or ProgressTopic()).entries
-    if any(pipeline_of(app_id) == pipeline for app_id in entries):
+    if _has_begun(pipeline, entries):
         return
     ends = LastEnds(options.sends_to, table_ids)
     if options.end_topic is not None and link.had_messages(options.end_topic):
@@ -44,6 +44,9 @@ def check_first_start(link: Link, pipeline: str, table_ids: Sequence[str]) -> No
     elif not options.shared_topic and (used := next(filter(link.had_messages, link.row_topics()), None)) is not None:
         what = f"the topic {used} has messages, or had some"
     else:
+        return
+    # Another instance may have begun since the first look: it claims its stream before it sends a message.
+    if _has_begun(pipeline, (link.progress() or ProgressTopic()).entries):
         return
     reason = f"{options.progress_topic} has no progress of {pipeline}, but {what}: was its progress lost?"
     remedy = "Set the last delivered version: `tailer progress reset CONFIG --to VERSION`."
@@ -70,6 +73,11 @@ def lost(link: Link, app_id: str, delivered: Position | None) -> SinkRejected:
     if not (delivered.closes_version or delivered.opens_version):
         remedy += f" (the rows of version {delivered.version} that are there already come again)"
     return SinkRejected(link.name, reason, f"{_COMPACT}{remedy}.")
+
+
+def _has_begun(pipeline: str, entries: Mapping[str, Entry]) -> bool:
+    """Return whether a stream of `pipeline` was claimed."""
+    return any(pipeline_of(app_id) == pipeline for app_id in entries)
 
 
 def _shards_of(pipeline: str, entries: Mapping[str, Entry]) -> bool:

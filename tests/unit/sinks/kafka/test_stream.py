@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 import tailer_sinks.kafka.link as link_module
-from tailer.errors import SinkFenced, SinkUnavailable
+from tailer.errors import SinkFenced, SinkRejected, SinkUnavailable
 from tailer.plan import Position
 from tailer.sink import LAYOUT
 from tailer_sinks.encoding.messages import Messages
@@ -195,6 +195,25 @@ def test_a_first_start_ends_the_open_transactions_of_its_own_pipeline_alone() ->
     brokers = left_open(APP, "orders/other", "bills/5f0c")
     check_first_start(FakeLink(brokers), "orders", ["5f0c"])
     assert brokers.topic.open == {"bills/5f0c"}
+
+
+class Crowded(FakeLink):
+    """A link to topics with messages, which `meanwhile` sends once the first look at progress is over."""
+
+    def had_messages(self, topic: str) -> bool:
+        """See `Link`."""
+        self.meanwhile()
+        return True
+
+
+def test_messages_of_an_instance_that_begins_meanwhile_are_no_lost_progress() -> None:
+    """It has claimed its stream, and its first transaction is open."""
+    brokers = Brokers()
+    with pytest.raises(SinkRejected, match="has messages"):
+        check_first_start(Crowded(brokers), "orders", ["5f0c"])
+    check_first_start(Crowded(brokers, Stream(FakeLink(brokers), APP).take_over), "orders", ["5f0c"])
+    with pytest.raises(SinkRejected, match="has messages"):
+        check_first_start(Crowded(brokers), "bills", ["5f0c"])
 
 
 def test_of_two_idle_instances_the_later_one_goes_on() -> None:
