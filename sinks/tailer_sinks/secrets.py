@@ -19,6 +19,7 @@ from tailer.errors import ConfigError, SinkRejected, SinkUnavailable
 
 __all__ = ["read_secret", "secret_faults"]
 
+_END_S: Final = 1.0  # for the end of a killed command
 _LIMIT_S: Final = 30.0
 _LARGEST: Final = 64 * 2**10
 
@@ -75,10 +76,11 @@ def _printed_by(name: str, command: Sequence[str]) -> str:
     except (TimeoutError, subprocess.TimeoutExpired):
         raise SinkUnavailable(name, f"the command {program} did not end within {_LIMIT_S:g} s") from None
     finally:
-        with suppress(ProcessLookupError):  # also what it has started, if that still runs
+        with suppress(ProcessLookupError, PermissionError):  # what it has started, too; another user's goes on
             os.killpg(process.pid, signal.SIGKILL)
         process.stdout.close()
-        process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_END_S)
     if code != 0:
         raise SinkUnavailable(name, f"the command {program} ended with exit code {code}")
     if not printed.strip() or len(printed) > _LARGEST:
