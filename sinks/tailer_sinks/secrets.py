@@ -57,10 +57,8 @@ def read_secret(name: str, value: str | None, file: str | None, command: Sequenc
 
 
 def _printed_by(name: str, command: Sequence[str]) -> str:
-    program, remedy = (
-        command[0],
-        "It must print the secret alone, as text. Run it by hand, as the user of this process.",
-    )
+    program = command[0]
+    remedy = "It must print the secret alone, as text. Run it by hand, as the user of this process."
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True

@@ -144,7 +144,7 @@ class KafkaSink(Sink):
 
     def _take_over(self, stream: Stream) -> None:
         """Take a stream over. Those of the pipeline in other tables are fenced by it, so they are taken over again."""
-        for app_id, other in self._streams.items():
+        for app_id, other in list(self._streams.items()):
             if pipeline_of(app_id) == pipeline_of(stream.app_id) and other is not stream:
                 other.discard()
         stream.take_over()

@@ -39,22 +39,11 @@ async def open_append_session(
     return AppendSession(sink, delivery, spark, latest_id, progress)
 
 
-class AppendSession(DeltaSession):
+class AppendSession(DeltaSession[Appendable]):
     """A session whose ranges are appends to `sink`; the rest as in `DeltaSession`."""
 
     announces_columns: Final = False
     orders: Final = None
-
-    def __init__(
-        self,
-        sink: Appendable,
-        delivery: DeltaDelivery,
-        spark: SparkSession,
-        latest_id: str,
-        progress: Progress | None,
-    ) -> None:
-        super().__init__(delivery, spark, latest_id, progress)
-        self._target = sink
 
     async def record_start(self, plan: ChangePlan) -> None:
         """See `Session.record_start`."""
@@ -107,7 +96,7 @@ class AppendSession(DeltaSession):
             await self._turn_to(app_id, versions.first)
 
         async def prepare(splits: Sequence[Split]) -> RangeAppend:
-            append = await self._target.appending(app_id, schemas_of(versions))
+            append = await self.sink.appending(app_id, schemas_of(versions))
             return RangeAppend(self._spark, self.sink.name, append, splits, versions.last)
 
         await self._commit(versions, app_id, prepare)

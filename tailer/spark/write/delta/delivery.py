@@ -13,7 +13,7 @@ version: the versions before it are delivered first.
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from anyio import to_thread
 from pyspark.sql import SparkSession
@@ -40,6 +40,8 @@ __all__ = ["DeltaDelivery", "DeltaSession", "OpenSession"]
 
 _log = logging.getLogger(__name__)
 
+S = TypeVar("S", Appendable, Mergeable)
+
 # Opens a session in Spark for the table with this id, after this progress.
 OpenSession = Callable[["DeltaDelivery", SparkSession, str, Progress | None], Awaitable[Session]]
 
@@ -65,7 +67,7 @@ class DeltaDelivery:
     ) -> None:
         self.settings: Final = settings
         self.table: Final = table
-        self.sink: Final = sink
+        self.sink: S = sink
         self.rows: Final = rows
         self.retries: Final = retries
         self.report: Final = PlanReport(settings.name, settings.policy.row_ids)
@@ -88,11 +90,13 @@ class DeltaDelivery:
         return spark
 
 
-class DeltaSession:
-    """The part that sessions of both kinds share (`Session`), in `spark`; the table is now `latest_id`."""
+class DeltaSession(Generic[S]):
+    """The part that sessions of both kinds share (`Session`), into `sink`, in `spark`; the table is now `latest_id`."""
 
-    def __init__(self, delivery: DeltaDelivery, spark: SparkSession, latest_id: str, progress: Progress | None) -> None:
-        self.sink: Final = delivery.sink
+    def __init__(
+        self, sink: S, delivery: DeltaDelivery, spark: SparkSession, latest_id: str, progress: Progress | None
+    ) -> None:
+        self.sink: S = sink
         self.resume = None if progress is None else ResumePoint.following(progress.position)
         self.table_id = None if progress is None else progress.app_id.removeprefix(f"{delivery.settings.name}/")
         self._delivery = delivery

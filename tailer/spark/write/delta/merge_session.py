@@ -38,25 +38,14 @@ async def open_merge_session(
     return MergeSession(sink, delivery, spark, latest_id, progress)
 
 
-class MergeSession(DeltaSession):
+class MergeSession(DeltaSession[Mergeable]):
     """A session whose ranges are merged into `sink`; the rest as in `DeltaSession`."""
 
     announces_columns: Final = True
-
-    def __init__(
-        self,
-        sink: Mergeable,
-        delivery: DeltaDelivery,
-        spark: SparkSession,
-        latest_id: str,
-        progress: Progress | None,
-    ) -> None:
-        super().__init__(delivery, spark, latest_id, progress)
-        self._target = sink
-        self._schema: pa.Schema | None = None
-        self._last: int | None = None
-        self._is_narrowed = False
-        self._nothing_lost = True
+    _schema: pa.Schema | None = None
+    _last: int | None = None
+    _is_narrowed = False
+    _nothing_lost = True
 
     @property
     def orders(self) -> TakesOrders:
@@ -124,7 +113,7 @@ class MergeSession(DeltaSession):
         last = versions.plans[-1]
         if self._schema is None or last.table_id != self.table_id or changes_of(self._schema, versions.plans[0]):
             return None
-        return await self._target.merging(app_id_of(self._name, last.table_id), output_schema(last.schema))
+        return await self.sink.merging(app_id_of(self._name, last.table_id), output_schema(last.schema))
 
     async def _merge(self, versions: VersionRange, merge: Merge) -> None:
         """Deliver `versions`, which leave the columns as they are, in one commit."""
