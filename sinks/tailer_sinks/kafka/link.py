@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tailer.errors import ConfigError, SinkFenced, SinkUnavailable, how_to_install
 from tailer.plan import Position
-from tailer.sink import is_layout, pipeline_of
+from tailer.sink import pipeline_of, table_of
 from tailer_sinks.encoding.messages import BYTES, Messages
 from tailer_sinks.kafka.clients.port import Connection, Producer, ProducerFactory
 from tailer_sinks.kafka.clients.python_cluster import Cluster, Owner
@@ -190,10 +190,15 @@ class Link:
             # Another instance does the same now: the progress topic shows which one was last.
             raise SinkUnavailable(self.name, error.reason) from error
 
-    def fence_replaced(self, app_id: str) -> None:
-        """Take over the streams in tables that this one has replaced: whoever is frozen in one commits nothing more."""
-        found = None if is_layout(app_id) else self.progress()
-        for former in () if found is None else found.replaced_by(app_id):
+    def fence_replaced(self, app_id: str, seen: set[str] | None) -> None:
+        """Take over the streams in tables that this one has replaced: who is frozen in one commits nothing more.
+
+        Raises `SinkUnavailable` if there are others than those that were `seen` with the progress; None: none was read.
+        """
+        replaced = (self.progress() or ProgressTopic()).replaced_by(app_id)
+        if seen is not None and not replaced <= seen:
+            raise SinkUnavailable(self.name, f"another source table has taken the place of {table_of(app_id)}")
+        for former in replaced:
             self.producer(former).close()
 
     def record_progress(self, producer: Producer, app_id: str, entry: Entry) -> None:

@@ -54,6 +54,7 @@ class Stream:
         self._owners: frozenset[str | None] | None = None  # instances that progress may name; None: any
         self._former: str | None = None  # the instance that progress named before our claim
         self._writer: tuple[int, int] | None = None
+        self._replaced: set[str] = set()  # streams in other tables that were later when progress was read
         self._held_s = self.committed_s = -math.inf
 
     @property
@@ -86,7 +87,7 @@ class Stream:
                 raise _undecided(self.link, self.app_id)
         elif self._producer is not None and _position(found) != _position(self.seen):
             raise _former(self.link, self.app_id)
-        self.seen, self._asked, self._has_moved = found, True, False
+        self.seen, self._asked, self._has_moved, self._replaced = found, True, False, read.replaced_by(self.app_id)
         return _position(found)
 
     def take_over(self) -> None:
@@ -184,7 +185,7 @@ class Stream:
             self.routed.check(read, self._predecessor(read.entries))
         self._topic = self.link.check_topics(self._delivered() if reset_to is None else None)
         asked, seen = self._asked, self.seen
-        self.link.fence_replaced(self.app_id)
+        self.link.fence_replaced(self.app_id, self._replaced if asked else None)
         producer = self.link.producer(self.app_id)
         try:
             found = self._claim(producer, self._claimable(reset_to), reset_to)

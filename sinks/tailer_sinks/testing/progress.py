@@ -141,6 +141,20 @@ class ProgressTests(SinkSuite):
         await self.assert_progress(up_to(OTHER, 8), OTHER)
         await self._assert_nothing_of(numbered(2))
 
+    async def test_an_instance_that_has_not_begun_is_fenced_by_a_replaced_table(self) -> None:
+        """It is frozen between the look at its progress and its first transaction."""
+        if not (self.exactly_once and self.joins_tables):
+            return
+        async with self.opened() as frozen, self.opened() as successor:
+            await deliver(successor, numbered(1))
+            assert await frozen.progress(APP) == up_to(APP, 1)
+            await deliver(successor, numbered(7), app_id=OTHER)
+            assert not await attempt(frozen, numbered(2))
+            await deliver(successor, numbered(8), app_id=OTHER)
+        await self.assert_progress(up_to(APP, 1))
+        await self.assert_progress(up_to(OTHER, 8), OTHER)
+        await self._assert_nothing_of(numbered(2))
+
     async def _assert_nothing_of(self, batch: ChangeBatch) -> None:
         there = [*await self.delivered(APP), *await self.delivered(OTHER)]
         assert not {row.get("id") for row in there} & set(batch.rows["id"].to_pylist())

@@ -67,7 +67,7 @@ class DeltaDelivery:
     ) -> None:
         self.settings: Final = settings
         self.table: Final = table
-        self.sink: S = sink
+        self.sink: Final = sink
         self.rows: Final = rows
         self.retries: Final = retries
         self.report: Final = PlanReport(settings.name, settings.policy.row_ids)
