@@ -191,21 +191,22 @@ async def test_a_commit_of_another_instance_is_not_mistaken_for_ours(
 
 
 async def test_other_streams_append_to_the_same_table(tmp_path: Path) -> None:
+    """Two pipelines fill it at once."""
     target = tmp_path / "target"
     first, second = DeltaSink("first", str(target)), DeltaSink("second", str(target))
-    async with first.begin("a", SCHEMA) as one, second.begin("b", SCHEMA) as two:  # no table yet
-        await one.write(batch("a", 3))
-        await two.write(batch("b", 4))
-        await two.commit(expect(4, "b"))
-        await one.commit(expect(3, "a"))
-    async with first.begin("a", SCHEMA) as one, second.begin("b", SCHEMA) as two:
-        await one.write(batch("a", 8))
-        await two.write(batch("b", 9))
-        await one.commit(expect(8, "a"))
-        await two.commit(expect(9, "b"))
-    assert (await first.progress("b"), await second.progress("a")) == (expect(9, "b"), expect(8, "a"))
+    async with first.begin("a/t", SCHEMA) as one, second.begin("b/t", SCHEMA) as two:  # no table yet
+        await one.write(batch("a/t", 3))
+        await two.write(batch("b/t", 4))
+        await two.commit(expect(4, "b/t"))
+        await one.commit(expect(3, "a/t"))
+    async with first.begin("a/t", SCHEMA) as one, second.begin("b/t", SCHEMA) as two:
+        await one.write(batch("a/t", 8))
+        await two.write(batch("b/t", 9))
+        await one.commit(expect(8, "a/t"))
+        await two.commit(expect(9, "b/t"))
+    assert (await first.progress("b/t"), await second.progress("a/t")) == (expect(9, "b/t"), expect(8, "a/t"))
     assert delivered(target) == Counter(
-        expected_rows("a", 3) + expected_rows("b", 4) + expected_rows("a", 8) + expected_rows("b", 9)
+        expected_rows("a/t", 3) + expected_rows("b/t", 4) + expected_rows("a/t", 8) + expected_rows("b/t", 9)
     )
 
 

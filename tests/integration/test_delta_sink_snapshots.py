@@ -223,6 +223,7 @@ async def test_spark_keeps_the_place(tmp_path: Path, spark: SparkSession, closed
     parts = [part(0, file) for file in range(3)]
     await take(sink, parts[0])
     await deliver(sink, numbered(1), app_id=OTHER)
+    assert await sink.progress(APP) == inside(parts[0])
     await deliver(sink, parts[1], progress=up_to(APP, 0) if closed else inside(parts[1]))
     expected = up_to(APP, 0) if closed else inside(parts[1])
     for statement in (
