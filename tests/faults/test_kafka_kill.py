@@ -31,8 +31,8 @@ def killed(lanes: Lanes, kills: int, commits: int) -> None:
                 time.sleep(moments.uniform(0.2, 1.5))
             else:
                 daemon.await_running()
-                if number % 5 < 2:  # while a transaction is open
-                    lanes.publish_until(daemon, lambda: bool(lanes.open()))
+                if number % 5 < 2:
+                    lanes.freeze_in_transaction(daemon)
                 else:
                     history.publish(moments.randint(1, commits))
                     lanes.await_more(daemon)

@@ -269,6 +269,21 @@ class Lanes:
             error.add_note(f"published: {self.history.published}; open transactions: {self.open()}")
             raise
 
+    def freeze_in_transaction(self, daemon: Daemon) -> None:
+        """Freeze the daemon while a transaction is open; publish versions until one is met."""
+
+        def is_in_transaction() -> bool:
+            if not self.open():
+                return False
+            daemon.freeze()
+            # It may have ended between the look and the freezing.
+            if self.open():
+                return True
+            daemon.thaw()
+            return False
+
+        self.publish_until(daemon, is_in_transaction)
+
     def await_more(self, daemon: Daemon, records: int = 1) -> None:
         """Return when the readers have seen so many more records of every lane; publish versions if none is left."""
         wanted = {name: count + records for name, count in self.seen().items()}
