@@ -91,8 +91,8 @@ def test_killed_while_it_writes_to_kafka(tmp_path: Path, kafka: KafkaCluster) ->
                 history.publish(moments.randrange(5))
                 with Daemon(there.config) as daemon:
                     daemon.await_running()
-                    if number % 2:  # while a transaction is open
-                        there.publish_until(daemon, lambda: bool(there.open()))
+                    if number % 2:
+                        there.freeze_in_transaction(daemon)
                     else:
                         history.publish(moments.randint(1, 5))
                         there.await_more(daemon)
