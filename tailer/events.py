@@ -27,6 +27,7 @@ __all__ = [
     "CHANGE_TYPE",
     "COMMIT_TIMESTAMP",
     "COMMIT_VERSION",
+    "EXPLAIN",
     "METADATA_FIELDS",
     "ROW_COMMIT_VERSION",
     "ROW_ID",
@@ -46,6 +47,9 @@ __all__ = [
 CHANGE_TYPE: Final = "_change_type"
 COMMIT_VERSION: Final = "_commit_version"
 COMMIT_TIMESTAMP: Final = "_commit_timestamp"
+
+# The column that `tail --explain` adds: where a row is from, and why it is a change.
+EXPLAIN: Final = "_explain"
 
 ROW_ID: Final = "_row_id"
 ROW_COMMIT_VERSION: Final = "_row_commit_version"

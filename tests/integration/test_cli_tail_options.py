@@ -136,5 +136,5 @@ def test_rows_are_explained(orders: Orders, tmp_path: Path) -> None:
         f"row 1: the file was {side}; compared, and no equal row was on the other side" for side in ("removed", "added")
     ]
     assert explained(plain, "--from", 1, "--to", 1) == sides
-    images = ["row 1: compared, and paired with the other image of the same row"] * 2
+    images = ["row 1: the row before the update; compared, and paired with the row after it"] * 2
     assert explained(plain, "--from", 1, "--to", 1, "--compute-updates", "--key", "id") == images

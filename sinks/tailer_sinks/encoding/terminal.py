@@ -9,6 +9,8 @@
 An update is one line if comparing rows paired its images, which shows in their position. Images as a writer wrote them
 have a line each, with the signs `~-` and `~+`: neighbours may be of different rows.
 
+The column `_explain` is no column here: its texts are below their rows, whole.
+
 Events have a line of their own, `version 13: column extra int32 was added`, after which the heading is repeated.
 
 It streams: columns are as wide as the widest value so far, so a wider one widens what follows and the names are
@@ -35,6 +37,7 @@ from tailer.events import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
+    EXPLAIN,
     ChangeBatch,
     ChangeType,
     ControlEvent,
@@ -73,12 +76,16 @@ ELLIPSIS: Final = "…"
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A line of the table. `changed`: the numbers of the cells that an update changed; None: it is no update."""
+    """A line of the table, with those below it.
+
+    `changed`: the numbers of the cells that an update changed; None: it is no update. `explanations`: of its rows.
+    """
 
     sign: str
     style: str
     cells: Sequence[str]
     changed: Set[int] | None = None
+    explanations: Sequence[str] = ()
 
     def render(self, widths: Sequence[int], right: Sequence[bool]) -> Text:
         """Render the line; `right`: which cells are aligned to the right."""
@@ -91,7 +98,11 @@ class _Line:
             line.append(GAP * (number > 0))
             line.append(space + text if to_the_right else text + space, style)
         line.rstrip()
-        return line.append("\n")
+        return line.append("\n").append(self.below(), KEPT)
+
+    def below(self) -> str:
+        """Return the lines below it."""
+        return "".join(f"{' ' * MARGIN}{text}\n" for text in self.explanations)
 
 
 class TerminalView:
@@ -166,15 +177,19 @@ class TerminalView:
 
     def _table(self, rows: pa.RecordBatch, changes: Sequence[str], pairs: Set[int]) -> Text:
         """Render rows; those in `pairs` are in one line with the row after them."""
+        explained = EXPLAIN in rows.schema.names
+        explanations = [printable(text) for text in rows.column(EXPLAIN).to_pylist()] if explained else None
+        rows = rows.drop_columns([EXPLAIN]) if explained else rows
         names = [printable(name) for name in rows.schema.names]
         columns = [self._cells(name, column) for name, column in zip(rows.schema.names, rows.columns, strict=True)]
-        lines = list(_lines(changes, list(zip(*columns, strict=True)), pairs))
+        lines = list(_lines(changes, list(zip(*columns, strict=True)), pairs, explanations))
         self._widen(rows.schema, names, [line.cells for line in lines])
         widths = _fitted(self._widths, self._console.width - MARGIN)
         text = Text()
         if widths is None:
             for line in lines:
                 text.append(_record(line.sign, names, line.cells, self._console.width), line.style)
+                text.append(line.below(), KEPT)
             return text
         right = [_is_number(kind) for kind in rows.schema.types]
         if self._names_due:
@@ -232,18 +247,23 @@ def _pairs(batches: Sequence[ChangeBatch]) -> set[int]:
     return found
 
 
-def _lines(changes: Sequence[str], rows: Sequence[Sequence[str]], pairs: Set[int]) -> Iterator[_Line]:
+def _lines(
+    changes: Sequence[str], rows: Sequence[Sequence[str]], pairs: Set[int], explanations: Sequence[str] | None
+) -> Iterator[_Line]:
     """Yield a line for each row; for those in `pairs` one with the row after it."""
     for place, (change, cells) in enumerate(zip(changes, rows, strict=True)):
         if place - 1 in pairs:
             continue
+        last = place + (place in pairs)
+        # Both images of an update that was compared have one place, and so one explanation.
+        below = () if explanations is None else tuple(dict.fromkeys(explanations[place : last + 1]))
         if place not in pairs:
-            yield _Line(*_sign(change), cells)
+            yield _Line(*_sign(change), cells, explanations=below)
             continue
-        both = list(zip(cells, rows[place + 1], strict=True))
+        both = list(zip(cells, rows[last], strict=True))
         changed = {number for number, (before, after) in enumerate(both) if before != after}
         merged = [before if before == after else f"{before}{ARROW}{after}" for before, after in both]
-        yield _Line(*UPDATED, merged, changed)
+        yield _Line(*UPDATED, merged, changed, below)
 
 
 def _is_number(kind: pa.DataType) -> bool:

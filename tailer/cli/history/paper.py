@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import click
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -17,8 +16,11 @@ __all__ = ["COLUMNS", "print_lines", "print_paper", "row_of"]
 
 COLUMNS: Final = ("version", "time", "operation", "who", "inserted", "updated", "deleted", "bytes")
 _NUMBERS: Final = frozenset(COLUMNS[4:])
+_TEXTS: Final = frozenset(COLUMNS[2:4])
 _STYLES: Final = {"inserted": "green", "updated": "yellow", "deleted": "red", "time": "dim", "who": "dim"}
-_BAR: Final = 16
+_BAR: Final = 8
+# A narrower terminal shows no writers: each commit stays on one line.
+_WIDE: Final = 100
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 
@@ -26,20 +28,21 @@ def print_paper(table: str, periods: Sequence[Period]) -> None:
     """Print a table for people; the bars show the changed rows that are known, all in one scale."""
     console = Console(highlight=False)
     console.print(Text(_title(table, periods), "bold"))
-    paper = Table(box=box.SIMPLE)
-    for column in COLUMNS:
-        is_number = column in _NUMBERS
+    shown = [column for column in COLUMNS if column != "who" or console.width >= _WIDE]
+    paper = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for column in shown:
         paper.add_column(
             column,
-            justify="right" if is_number else "left",
+            justify="right" if column in _NUMBERS else "left",
             style=_STYLES.get(column),
             overflow="fold",
-            no_wrap=is_number,
+            no_wrap=column not in _TEXTS,
         )
-    paper.add_column("changed rows", no_wrap=True)
+    paper.add_column("changed", no_wrap=True)
     most = max((each.known_rows for each in periods), default=0)
     for each in periods:
-        paper.add_row(*row_of(each), _bar(each, most))
+        texts = dict(zip(COLUMNS, row_of(each), strict=True))
+        paper.add_row(*(texts[column] for column in shown), _bar(each, most))
     console.print(paper)
     if any(each.inserted.unknown or each.updated.unknown or each.deleted.unknown for each in periods):
         note = "unknown, or + after a number: the log does not say how many rows; `tailer tail` finds them"

@@ -7,12 +7,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.errors import ConfigError
-from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
+from tailer.events import CHANGE_TYPE, EXPLAIN, METADATA_FIELDS, ChangeBatch, ChangeType
 from tailer.plan import TASKS, ChangePlan, ChangeTask, Regime, TaskKind
 
-__all__ = ["EXPLAIN", "Explainer"]
+__all__ = ["Explainer"]
 
-EXPLAIN: Final = "_explain"
 _IMAGES: Final = pa.array([ChangeType.UPDATE_PREIMAGE.value, ChangeType.UPDATE_POSTIMAGE.value])
 
 
@@ -50,7 +49,7 @@ class Explainer:
         if not self._compares(plan):
             return pc.binary_join_element_wise(place, rule, "")
         is_image = pc.is_in(batch.rows.column(CHANGE_TYPE), _IMAGES)
-        paired = "compared, and paired with the other image of the same row"
+        paired = "the row before the update; compared, and paired with the row after it"
         alone = f"{rule}; compared, and no equal row was on the other side"
         return pc.binary_join_element_wise(place, pc.if_else(is_image, paired, alone), "")
 

@@ -224,3 +224,21 @@ def test_a_type_without_a_text_is_named() -> None:
 def test_a_large_batch_comes_in_pieces() -> None:
     batch = changes(1, ["insert"] * 1000, people(list(range(1000)), ["x"] * 1000))
     assert len(list(view().rows([batch]))) == 5
+
+
+@pytest.mark.parametrize("width", [60, 8])
+def test_explanations_are_whole_and_below_their_rows(width: int) -> None:
+    reasons = pa.array(["part-1, row 1: the file was added", "part-0, row 7: old\x1b", "part-0, row 7: old\x1b"])
+    batch = changes(
+        7,
+        ["insert", "update_preimage", "update_postimage"],
+        people([1, 2, 2], ["Ann", "Bob", "Bo"]) | {"_explain": reasons},
+        [0, 1, 1],
+    )
+    lines = shown(view(width), batch)
+    assert not any("_explain" in line for line in lines)
+    assert [line for line in lines if "part-" in line] == [
+        "   part-1, row 1: the file was added",
+        r"   part-0, row 7: old\x1b",
+    ]
+    assert lines.index("   part-1, row 1: the file was added") < lines.index(r"   part-0, row 7: old\x1b") - 1
