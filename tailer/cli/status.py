@@ -10,12 +10,13 @@ import msgspec
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from tailer.cli.control import connection, daemon_options
 from tailer.errors import one_line
 
 if TYPE_CHECKING:
-    from tailer.daemon.status_report import BackfillReport, PipelineReport
+    from tailer.daemon.status_report import BackfillReport, PipelineReport, StatusReport
 
 __all__ = ["command"]
 
@@ -29,24 +30,37 @@ _COLORS: Final = {"retrying": "yellow", "paused": "yellow", "stopped": "red"}
 def command(config: Path | None, url: str | None, token_file: Path | None, as_json: bool) -> None:
     """Show what the running daemon is doing.
 
-    CONFIG is the daemon's configuration, and leads to its Unix socket; --url is the address of its `metrics`. The
-    output is a table with the next steps on a terminal, otherwise lines with tabs between the columns.
+    CONFIG is the daemon's configuration, and leads to its Unix socket; --url is the address of its `metrics`. On a
+    terminal, the output is a table with reasons and next steps below it, otherwise lines with tabs between the columns.
     """
     report = connection(config, url, token_file).status()
     if as_json:
         click.echo(msgspec.json.encode(report))
     elif sys.stdout.isatty():
-        table = Table(box=box.SIMPLE)
-        for column in COLUMNS:
-            table.add_column(column, overflow="fold")
-        for each in report.pipelines:
-            hint = f" Hint: {each.hint}" if each.hint else ""
-            *columns, why = _row(each, report.at)
-            table.add_row(*columns, f"{why}{hint}".lstrip(), style=_COLORS.get(each.state.value))
-        Console().print(table)
+        _print_paper(report)
     else:
         for row in (COLUMNS, *(_row(each, report.at) for each in report.pipelines)):
             click.echo("\t".join(row))
+
+
+def _print_paper(report: "StatusReport") -> None:
+    """Print a table for people, then the reasons: as a column they would be a word wide."""
+    console = Console(highlight=False)
+    table = Table(box=box.SIMPLE)
+    for column in COLUMNS[:-1]:
+        table.add_column(column, overflow="fold")
+    reasons = []
+    for each in report.pipelines:
+        *columns, why = _row(each, report.at)
+        color = _COLORS.get(each.state.value, "")
+        table.add_row(*columns, style=color)
+        if why:
+            reasons.append(Text.assemble((f"{each.name}:", f"bold {color}"), f" {why}"))
+        if each.hint:
+            reasons.append(Text.assemble(("hint:", "bold yellow"), f" {each.hint}"))
+    console.print(table)
+    for reason in reasons:
+        console.print(reason, soft_wrap=True)
 
 
 def _row(pipeline: "PipelineReport", now: datetime) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -63,6 +64,18 @@ def test_status_in_a_pipe_is_one_short_line_for_a_pipeline(daemon: Daemon) -> No
     assert daemon.pipeline.hint not in line
     (report,) = json.loads(run("status", "tailer.toml", "--json").stdout)["pipelines"]
     assert (report["hint"], report["seconds_since_progress"]) == (daemon.pipeline.hint, None)
+
+
+def test_status_on_a_terminal_has_reasons_and_next_steps_below_the_table(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _stream: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    *table, reason, hint = click.unstyle(run("status", "tailer.toml").stdout).splitlines()
+    (name,) = [line.split()[0] for line in table if line.strip().startswith(daemon.pipeline.name)]
+    assert reason.startswith(f"{name}: SinkUnavailable: s")
+    assert reason.endswith("down and out")
+    assert hint == f"hint: {daemon.pipeline.hint}"
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "resnapshot", "skip"])
