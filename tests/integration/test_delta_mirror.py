@@ -21,7 +21,7 @@ from tailer_sinks.delta.mirror import table as mirror_table
 from tailer_sinks.delta.sink import DeltaSink
 from tests.support.mirrors.delta import APP, batch, deliver, full, make_mirror, mirror_rows
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 NEXT_STEP = "Order a snapshot with `tailer resnapshot`."

@@ -33,6 +33,8 @@ from tests.support.mirrors.delta import make_mirror, mirror_rows
 from tests.support.mirrors.histories import counted
 from tests.support.oracle.recorded import HISTORIES, RecordedTable, read
 
+pytestmark = pytest.mark.long
+
 WRITTEN: Final = sorted(HISTORIES.glob("*.tar.xz"))
 NAMES: Final = [f"{archive.name[:2]} {EVOLVING[int(archive.name[:2])]}" for archive in WRITTEN]
 # Why a mirror with a key cannot follow a version.

@@ -33,6 +33,8 @@ from tailer_sinks.testing.faults import Fault, FaultySink, Kind, Step
 from tests.support.mirrors.delta import APP, batch, deliver, full, make_mirror, mirror_rows
 from tests.support.streams import become
 
+pytestmark = pytest.mark.long
+
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 

@@ -27,7 +27,7 @@ from tests.support.mirrors.planted import follow, log_of
 from tests.support.oracle.recorded import CASES_DATA, read
 from tests.support.variant.encoder import Layout, Scalar, encode, metadata, names_in
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 KIND: Final = pa.struct([("list", pa.list_(VARIANT)), ("n", pa.int64())])
 SCHEMA: Final = pa.schema([("id", pa.int64()), ("v", VARIANT), ("s", KIND)])

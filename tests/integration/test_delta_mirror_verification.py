@@ -31,6 +31,8 @@ from tests.support.daemon.commands import Orders, tailer
 from tests.support.mirrors.delta import batch, deliver, make_mirror, mirror_rows
 from tests.support.mirrors.planted import configured, follow, found, key_of, log_of, write
 
+pytestmark = pytest.mark.long
+
 LIMIT_MB: Final = 450
 ROWS: Final = 200_000
 SINK: Final = 'kind = "delta"\npath = "copy"\nmode = "mirror"\nkey = ["id"]'

@@ -24,6 +24,8 @@ from tests.support.mirrors.databases import Database, SqliteDatabase, batch, del
 from tests.support.mirrors.planted import configured, follow, log_of, write
 from tests.support.tables.handwritten import HandwrittenTable
 
+pytestmark = pytest.mark.long
+
 SCHEMA = pa.schema([("id", pa.int64()), ("amount", pa.float64())])
 LOG = {"mode": "append", "key": []}
 

@@ -4,7 +4,11 @@ import subprocess
 import sys
 from typing import Final
 
+import pytest
+
 from tests.mutants.run import IN_CI, MUTANTS, ROOT
+
+pytestmark = pytest.mark.long
 
 COLLECT: Final = (sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *IN_CI)
 

@@ -32,6 +32,8 @@ from tests.support.mirrors.databases import (
 from tests.support.mirrors.planted import PLANTED, configured, drop_primary_key, follow, found, log_of, plant, write
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.long
+
 
 async def repaired(sink: SqlSink, path: Path, policy: Policy | None = None) -> list[Verification]:
     """Repair the mirror of a table. Return the verifications."""

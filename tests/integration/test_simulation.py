@@ -25,7 +25,7 @@ NIGHTLY: Final = 10_000
 
 
 # A process that dies closes none of its files.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"), pytest.mark.long]
 
 
 @pytest.fixture(autouse=True)

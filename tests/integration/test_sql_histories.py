@@ -41,6 +41,8 @@ from tests.support.mirrors.histories import Judged, counted
 from tests.support.oracle.recorded import HISTORIES, RecordedTable, read
 from tests.support.servers.postgres import Postgres
 
+pytestmark = pytest.mark.long
+
 RENAMING: Final = re.compile("rename|drop|replace|overwrite schema|restore")
 WRITTEN: Final = sorted(HISTORIES.glob("*.tar.xz"))
 # Why a mirror of a table with a key cannot follow a version.

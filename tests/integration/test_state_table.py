@@ -49,7 +49,7 @@ from tests.support.seeds import repeats
 
 APP = "pipeline/3f2a"
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 
 @pytest.fixture(params=["local", "memory", pytest.param("s3", marks=pytest.mark.stores)])
@@ -181,7 +181,6 @@ async def test_other_streams_do_not_disturb(store: ObjectStore) -> None:
         assert await StateTable(store).progress(app) == at(159, app)
 
 
-@pytest.mark.long
 async def test_the_log_stays_small_and_quick(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     table = StateTable(store)
@@ -526,7 +525,6 @@ def test_two_processes_record(tmp_path: Path, apps: tuple[str, str]) -> None:
     assert len(list((tmp_path / LOG).iterdir())) < 120
 
 
-@pytest.mark.long
 def test_killed_at_random_nothing_is_half_recorded(tmp_path: Path) -> None:
     """Each process continues where the previous one was killed: never later, never between two positions."""
     chance = random.Random(20260802)

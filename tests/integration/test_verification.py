@@ -36,6 +36,8 @@ from tests.support.mirrors.planted import (
     write,
 )
 
+pytestmark = pytest.mark.long
+
 LIMIT_MB: Final = 450
 
 
@@ -286,7 +288,6 @@ finally:
 ROWS: Final = 200_000
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", [pytest.param("sql", marks=pytest.mark.nightly), "delta"])
 def test_a_mirror_all_of_whose_rows_differ_in_bounded_memory(tmp_path: Path, kind: str) -> None:
     write(tmp_path / "orders", ROWS)

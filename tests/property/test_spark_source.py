@@ -26,6 +26,8 @@ from tests.support.spark.batches import placed, places_of
 from tests.support.spark.queries import Checkpoint, Crash, Query, Trigger, read_batch, rows_of_all
 from tests.support.tables.mapped import MappedTable, Rewriting
 
+pytestmark = pytest.mark.long
+
 WRITTEN: Final = sorted(HISTORIES.glob("*.tar.xz"))
 # Rows deleted by a version that changes the type of their column, or that ends column mapping (02): not even that
 # version's own columns hold them.

@@ -30,6 +30,8 @@ from tests.support.oracle.rows import Rows, rows_of
 from tests.support.seeds import repeats
 from tests.support.spark.queries import read_batch
 
+pytestmark = pytest.mark.long
+
 HISTORY: Final = sorted(HISTORIES.glob("*.tar.xz"))
 VARIANTS: Final = sorted([*CASES_DATA.glob("*variants*.tar.xz"), *CASES_DATA.glob("*shredding*.tar.xz")])
 

@@ -18,6 +18,8 @@ from tests.support.histories.recorded_lance import LANCE_HISTORIES, RecordedData
 from tests.support.oracle.lance_fold import BEGINNINGS, assert_folds
 from tests.support.tables.lance_histories import OPERATIONS, changes_of
 
+pytestmark = pytest.mark.long
+
 WRITTEN: Final = sorted(LANCE_HISTORIES.glob("*.tar.xz"))
 PAIRS: Final = 500
 
