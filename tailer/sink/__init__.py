@@ -28,6 +28,8 @@ from tailer.sink.app_id import (
     shard_name,
     shard_of,
     shards_in,
+    stream_name,
+    stream_number,
     table_of,
 )
 from tailer.sink.append import Append, Appendable
@@ -78,5 +80,7 @@ __all__ = [
     "shard_name",
     "shard_of",
     "shards_in",
+    "stream_name",
+    "stream_number",
     "table_of",
 ]

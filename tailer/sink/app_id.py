@@ -2,9 +2,14 @@
 
 `<pipeline>/<table id>`, of a shard `<pipeline>/<shard>-of-<shards>/<table id>`, of a backfill
 `<pipeline>/~backfill-<id>/<table id>`. No pipeline and no shard has `~` in its name.
+
+Under `<pipeline>/#stream`, whose version is a digest of an app id, a sink keeps which stream of a pipeline has
+committed last: a pipeline whose source table was replaced has another app id, and no commit about the former one may
+follow.
 """
 
 import re
+from hashlib import sha256
 from typing import Final
 
 __all__ = [
@@ -19,6 +24,8 @@ __all__ = [
     "shard_name",
     "shard_of",
     "shards_in",
+    "stream_name",
+    "stream_number",
     "table_of",
 ]
 
@@ -61,6 +68,16 @@ def backfilled_app_id(app_id: str) -> str | None:
 def main_app_id(app_id: str) -> str:
     """Return the app_id of the stream of changes that one belongs to: for a backfill its pipeline's, or else itself."""
     return backfilled_app_id(app_id) or app_id
+
+
+def stream_name(app_id: str) -> str:
+    """Return the name under which a sink keeps which stream of a pipeline has committed last."""
+    return f"{pipeline_of(main_app_id(app_id))}/#stream"
+
+
+def stream_number(app_id: str) -> int:
+    """Return the version under `stream_name` that stands for a stream; for a backfill, that of its pipeline."""
+    return int.from_bytes(sha256(main_app_id(app_id).encode()).digest()[:8], "big") >> 1
 
 
 def shard_of(app_id: str) -> tuple[int, int] | None:

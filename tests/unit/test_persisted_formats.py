@@ -407,7 +407,10 @@ async def test_tables_of_the_sql_sink(tmp_path: Path) -> None:
             return connection.execute(query).fetchall()
 
     await deliver(sink, part_of_it, app_id=app_id, progress=replace(inside(part_of_it), app_id=app_id))
-    (progress,) = rows("SELECT format, app_id, version, task, row, parts FROM lake_tailer_progress")
+    stream = (1, "orders/#stream", 8_877_881_556_094_224_074, 2**63 - 1, 2**63 - 1, None)
+    query = "SELECT format, app_id, version, task, row, parts FROM lake_tailer_progress"
+    progress, *streams = rows(f"{query} ORDER BY app_id DESC")
+    assert streams == [stream]
     (waiting,) = json.loads(progress[-1])
     assert progress[:-1] == (1, "orders/5f0c", 7, 2**62, 2)
     assert schema_from_text(waiting.pop("schema")) == part_of_it.rows.schema
@@ -423,7 +426,8 @@ async def test_tables_of_the_sql_sink(tmp_path: Path) -> None:
     assert names == ["id", "name", "_commit_version", "_change_type"]
     await deliver(sink, part(7, 1, 3), app_id=app_id)
     await sink.aclose()
-    assert rows("SELECT * FROM lake_tailer_progress") == [(1, "orders/5f0c", 7, 2**63 - 1, 2**63 - 1, None)]
+    closed = (1, "orders/5f0c", 7, 2**63 - 1, 2**63 - 1, None)
+    assert rows("SELECT * FROM lake_tailer_progress ORDER BY app_id") == [stream, closed]
     (mirror,) = rows("SELECT * FROM lake_tailer_mirrors")
     assert mirror[:6] == ("orders", "orders", "orders/5f0c", "mirror", 7, "2026-03-01T12:00:00.000007+00:00")
     assert mirror[7] == '{"configured": ["id"], "columns": ["id"]}'

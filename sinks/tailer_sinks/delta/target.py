@@ -12,10 +12,10 @@ from typing import Final
 
 from tailer.events import METADATA_FIELDS
 from tailer.formats.delta.folders import table_around
-from tailer.sink import main_app_id, pipeline_of, table_of
+from tailer.sink import table_of
 from tailer.stores.folders import foreign_entry, is_lasting
 
-__all__ = ["MIRROR", "delivered_name", "first_line", "folder_refusal", "is_permanent", "stream_name", "table_refusal"]
+__all__ = ["MIRROR", "delivered_name", "first_line", "folder_refusal", "is_permanent", "table_refusal"]
 
 # The property of a table that names the pipeline whose mirror it is.
 MIRROR: Final = "lakeTailer.mirror"
@@ -101,11 +101,6 @@ def is_permanent(error: Exception) -> bool:
 def delivered_name(pipeline: str) -> str:
     """Return the app id of the txn that marks a pipeline as delivering. No table id begins with `#`."""
     return f"{pipeline}/#delivered"
-
-
-def stream_name(app_id: str) -> str:
-    """Return the app id of the txn that names the stream of a pipeline that has committed last."""
-    return f"{pipeline_of(main_app_id(app_id))}/#stream"
 
 
 def first_line(error: Exception) -> str:

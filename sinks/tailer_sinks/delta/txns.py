@@ -22,16 +22,15 @@ write it.
 """
 
 import time
-from hashlib import sha256
 
 from deltalake import DeltaTable, Transaction
 
 from tailer.errors import SinkFenced
 from tailer.plan import END, Position
-from tailer.sink import main_app_id, pipeline_of, table_of
-from tailer_sinks.delta.target import delivered_name, stream_name
+from tailer.sink import pipeline_of, stream_name, stream_number, table_of
+from tailer_sinks.delta.target import delivered_name
 
-__all__ = ["LastStreams", "position_in", "stream_number", "transactions"]
+__all__ = ["LastStreams", "position_in", "transactions"]
 
 
 def _names(app_id: str) -> tuple[str, str, str]:
@@ -44,11 +43,6 @@ def position_in(table: DeltaTable, app_id: str) -> Position | None:
     if closed is None or task is None or row is None or task == END:
         return None if closed is None else Position.end(closed)
     return Position(closed + 1, task, row)
-
-
-def stream_number(app_id: str) -> int:
-    """Return the version of the txn that says which stream of a pipeline has committed last."""
-    return int.from_bytes(sha256(main_app_id(app_id).encode()).digest()[:8], "big") >> 1
 
 
 class LastStreams:

@@ -2,7 +2,8 @@
 
 `lake_tailer_progress` has a row for each app_id. Its position is that of the last committed row. Inside a version whose
 rows are not visible yet, `parts` describes the tables in which they wait (`tailer_sinks.sql.segments`). The row of a
-pipeline is never deleted, so it also says that the pipeline has delivered.
+pipeline is never deleted, so it also says that the pipeline has delivered. The version of `<pipeline>/#stream` is the
+number of the stream that has committed last (`tailer.sink.stream_number`).
 
 `lake_tailer_mirrors` has a row for each table that a pipeline fills, for people and programs that read the table: the
 version that it has, the time of the last version that changed it, and the time when that was written. `columns` is the
@@ -20,7 +21,7 @@ import pyarrow as pa
 
 from tailer.errors import SinkFenced, SinkRejected
 from tailer.plan import Position
-from tailer.sink import backfilled_app_id, pipeline_of
+from tailer.sink import backfilled_app_id, pipeline_of, stream_name, stream_number, table_of
 from tailer_sinks.sql.databases.dialect import Connection, Dialect
 
 __all__ = ["MIRRORS", "PROGRESS", "Entry", "Records", "TableRecord", "schema_from_text", "schema_to_text"]
@@ -117,35 +118,39 @@ class Records:
         if not is_same:
             raise self._fenced(app_id, entry)
 
-    def hold_table(self, connection: Connection, table: str, filled: str | None, app_id: str) -> None:
-        """Lock what is known of a table in the open transaction.
+    def last_stream(self, connection: Connection, app_id: str) -> int | None:
+        """Read the number of the stream of the pipeline of `app_id` that has committed last; None: none has."""
+        last = self.progress(connection, stream_name(app_id))
+        return None if last is None else last.position.version
 
-        Raises `SinkFenced` if it was filled last neither under `filled` (None: it was not there) nor under `app_id`:
-        the pipeline has gone on with another source table. Two instances that make the table exclude each other.
+    def hold_stream(self, connection: Connection, app_id: str, last: int | None) -> None:
+        """Lock and write, in the open transaction, that the stream `app_id` commits last of those of its pipeline.
+
+        Raises `SinkFenced` if one has committed since that is neither `last` nor this one: the pipeline has gone on
+        with another source table.
         """
-        statement = f"UPDATE {self._mirrors} SET mode = mode WHERE table_name = ? AND app_id IN (?, ?)"
-        if connection.execute(statement, [table, filled or app_id, app_id]) != 1:
-            known = self.table(connection, table)
-            if known is not None or filled is not None:
-                now = "not there" if known is None else f"filled by {known.app_id}"
-                raise SinkFenced(self._name, f"{table} is {now} by now, and was not when {app_id} was read")
+        own = stream_number(app_id)
+        statement = f"UPDATE {self._progress} SET version = ? WHERE app_id = ? AND version IN (?, ?)"
+        known = [own, stream_name(app_id), own, own if last is None else last]
+        if connection.execute(statement, known) != 1 and not (
+            last is None and self._insert(connection, stream_name(app_id), Entry(Position.end(own)))
+        ):
+            raise self.replaced(app_id)
+
+    def replaced(self, app_id: str) -> SinkFenced:
+        """Make the error of a stream whose pipeline has gone on with another source table."""
+        return SinkFenced(self._name, f"another source table has taken the place of {table_of(app_id)}")
 
     def swap(self, connection: Connection, app_id: str, before: Entry | None, after: Entry) -> None:
         """Replace the progress `before`, in the open transaction. Raises `SinkFenced` if it is another one now."""
-        at = after.position
         if before is None:
-            changed = connection.execute(
-                f"INSERT INTO {self._progress} (format, app_id, version, task, row, parts) VALUES (?, ?, ?, ?, ?, ?) "
-                "ON CONFLICT (app_id) DO NOTHING",
-                [FORMAT, app_id, at.version, at.task, at.row, after.parts],
-            )
+            is_done = self._insert(connection, app_id, after)
         else:
-            was = before.position
-            changed = connection.execute(
-                f"UPDATE {self._progress} SET version = ?, task = ?, row = ?, parts = ? WHERE {_AT}",
-                [at.version, at.task, at.row, after.parts, app_id, was.version, was.task, was.row],
-            )
-        if changed != 1:
+            at, was = after.position, before.position
+            statement = f"UPDATE {self._progress} SET version = ?, task = ?, row = ?, parts = ? WHERE {_AT}"
+            values = [at.version, at.task, at.row, after.parts, app_id, was.version, was.task, was.row]
+            is_done = connection.execute(statement, values) == 1
+        if not is_done:
             raise self._fenced(app_id, before)
 
     def end_backfills(self, connection: Connection, pipeline: str) -> list[str]:
@@ -209,6 +214,15 @@ class Records:
             "key_columns = excluded.key_columns, columns = excluded.columns",
             values,
         )
+
+    def _insert(self, connection: Connection, app_id: str, entry: Entry) -> bool:
+        """Insert a row of progress. Return False if there is one: that of a transaction that is open is waited for."""
+        at = entry.position
+        statement = (
+            f"INSERT INTO {self._progress} (format, app_id, version, task, row, parts) VALUES (?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (app_id) DO NOTHING"
+        )
+        return connection.execute(statement, [FORMAT, app_id, at.version, at.task, at.row, entry.parts]) == 1
 
     def _fenced(self, app_id: str, before: Entry | None) -> SinkFenced:
         position = None if before is None else before.position

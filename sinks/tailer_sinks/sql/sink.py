@@ -119,9 +119,7 @@ class SqlSink(Sink):
 
     def _stream(self, app_id: str) -> Stream:
         if app_id not in self._streams:
-            self._streams[app_id] = Stream(
-                self.name, self._dialect(), app_id, self._options.table, self._options.timeout_s
-            )
+            self._streams[app_id] = Stream(self.name, self._dialect(), app_id, self._options.timeout_s)
         return self._streams[app_id]
 
     def _target(self, app_id: str) -> Target:

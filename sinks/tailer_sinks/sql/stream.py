@@ -3,8 +3,9 @@
 Exactly once rests on this (invariants 1, 2, 6): the first statement of the transaction that makes rows visible replaces
 the progress that this instance has read, and fails if it is another one by now. That also locks the progress, so that
 a second instance waits, and is then refused. A backfill locks the pipeline's progress in the same way, and leaves it as
-it is. What is known of the filled table is locked and compared, too: a pipeline whose source table was replaced has
-progress of its own for the new one, and no commit about the former one may follow.
+it is. Which stream of the pipeline has committed last is locked, compared and written in each of them, too, also where
+rows wait for the end of their version: a pipeline whose source table was replaced has progress of its own for the new
+one, and no commit about the former one may follow.
 """
 
 import threading
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from tailer.errors import SinkFenced, SinkRejected
-from tailer.sink import backfilled_app_id, main_app_id, pipeline_of
+from tailer.sink import backfilled_app_id, main_app_id, pipeline_of, stream_number
 from tailer_sinks.sql.databases.dialect import Connection, Dialect, quoted
 from tailer_sinks.sql.records import Entry, Records, TableRecord
 from tailer_sinks.sql.segments import Staging, create_waiting
@@ -26,12 +27,12 @@ _ROWS = "lake_tailer_rows"
 
 
 class Stream:
-    """The stream `app_id` of the sink called `name`, into `table`. `timeout_s`: how long one call may take.
+    """The stream `app_id` of the sink called `name`. `timeout_s`: how long one call may take.
 
     `expected`: the progress that was read last, or committed; None is no progress, if it was `asked` for.
     """
 
-    def __init__(self, name: str, dialect: Dialect, app_id: str, table: str, timeout_s: float) -> None:
+    def __init__(self, name: str, dialect: Dialect, app_id: str, timeout_s: float) -> None:
         self.name = name
         self.dialect = dialect
         self.app_id = app_id
@@ -40,9 +41,8 @@ class Stream:
         self.records = Records(name, dialect)
         self.expected: Entry | None = None
         self.asked = False
-        self._table = table
         self._main: Entry | None = None
-        self._filled: str | None = None  # the app_id that had filled the table when progress was read; None: none
+        self._last: int | None = None  # the stream that had committed last when progress was read, by its number
         self._timeout_s = timeout_s
         self._connection: Connection | None = None
         self._staging: list[Staging] = []
@@ -79,11 +79,11 @@ class Stream:
 
     def progress(self) -> Entry | None:
         """Read the progress. Raises `SinkRejected` if there was some, and there is none now."""
-        found, filled = self._read()
+        found, last = self._read()
         if found is None and self.expected is not None:
             reason = f"the progress of {self.app_id} is gone; this instance left it at {self.expected.position}"
             raise SinkRejected(self.name, reason, "Restore the database. Or choose a new table and a new pipeline.")
-        self.expected, self._filled, self.asked = found, filled, True
+        self.expected, self._last, self.asked = found, last, True
         return found
 
     def begin(self, target: Target) -> TableRecord | None:
@@ -91,12 +91,14 @@ class Stream:
 
         Raises `SinkFenced`, `SinkRejected`, `SinkUnavailable`.
         """
-        before, filled, asked = self.expected, self._filled, self.asked
+        before, last, asked = self.expected, self._last, self.asked
         found = self.progress()
-        if asked and (found != before or self._filled not in (filled, self.main_app_id)):
-            now = f"at {None if found is None else found.position} now, and {self._table} was filled by {self._filled}"
-            self.expected, self._filled = before, filled  # until the pipeline asks for progress again
-            raise SinkFenced(self.name, f"{self.app_id} is {now}")
+        is_replaced = self._last not in (last, stream_number(self.app_id))
+        if asked and (found != before or is_replaced):
+            self.expected, self._last = before, last  # until the pipeline asks for progress again
+            if is_replaced:
+                raise self.records.replaced(self.app_id)
+            raise SinkFenced(self.name, f"{self.app_id} is at {None if found is None else found.position} now")
         with self.connected() as connection:
             if self.is_backfill:
                 self._main = self.records.progress(connection, self.main_app_id)
@@ -108,15 +110,15 @@ class Stream:
         Raises `SinkFenced` if it is another one than at `begin`, or that of another source table.
         """
         self.records.hold(connection, self.main_app_id, self._main if self.is_backfill else self.expected)
-        self.records.hold_table(connection, self._table, self._filled, self.main_app_id)
+        self.records.hold_stream(connection, self.app_id, self._last)
 
-    def _read(self) -> tuple[Entry | None, str | None]:
-        """Read the progress, and the app_id that has filled the table last."""
+    def _read(self) -> tuple[Entry | None, int | None]:
+        """Read the progress, and which stream of the pipeline has committed last."""
         if not self.dialect.is_there():
             return None, None
         with self.connected() as connection:
-            record = self.records.table(connection, self._table)
-            return self.records.progress(connection, self.app_id), None if record is None else record.app_id
+            progress, last = self.records.progress, self.records.last_stream
+            return progress(connection, self.app_id), last(connection, self.app_id)
 
     def pipelines(self) -> set[str]:
         """Return the pipelines that have progress in the database."""

@@ -280,6 +280,7 @@ def reset(stream: Stream, target: Target, configured: Sequence[str], position: P
         return
     with stream.connected() as connection, connection.transaction():
         stream.records.create(connection)
+        stream.hold(connection)
         stream.records.swap(connection, stream.app_id, before, Entry(position))
         for each in parts:
             connection.execute(f"DROP TABLE {stream.dialect.name_of(each['table'])}")

@@ -8,6 +8,7 @@ from tailer.errors import SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch
 from tailer.sink import Heartbeat
 from tailer_sinks.testing.rows import numbered
+from tailer_sinks.testing.snapshots import inside, part
 from tailer_sinks.testing.suite import APP, OTHER, SCHEMA, SinkSuite, attempt, deliver, up_to
 
 __all__ = ["ProgressTests"]
@@ -126,6 +127,28 @@ class ProgressTests(SinkSuite):
                     await transaction.commit(up_to(APP, 2))
         await self.assert_progress(before)
         await self.assert_progress(up_to(OTHER, 8), OTHER)
+        await self._assert_nothing_of(numbered(2))
+
+    @pytest.mark.parametrize("delivered", [False, True], ids=["nothing-delivered", "delivered"])
+    async def test_a_late_commit_is_fenced_by_a_part_of_a_snapshot_of_another_table(self, delivered: bool) -> None:
+        """As before, but the successor has committed no more than a part of its first snapshot."""
+        if not (self.exactly_once and self.joins_tables and self.make_sink().splits_snapshots):
+            return
+        first, rest = part(7, 0), part(7, 1)
+        async with self.opened() as frozen, self.opened() as successor:
+            assert await frozen.progress(APP) is None
+            if delivered:
+                await deliver(frozen, numbered(1))
+            before = await successor.progress(APP)
+            async with frozen.begin(APP, SCHEMA) as transaction:
+                await transaction.write(numbered(2))
+                assert await successor.progress(OTHER) is None
+                await deliver(successor, first, app_id=OTHER, progress=replace(inside(first), app_id=OTHER))
+                with pytest.raises((SinkFenced, SinkUnavailable)):
+                    await transaction.commit(up_to(APP, 2))
+            await deliver(successor, rest, app_id=OTHER)
+        await self.assert_progress(before)
+        await self.assert_progress(up_to(OTHER, 7), OTHER)
         await self._assert_nothing_of(numbered(2))
 
     async def test_an_instance_with_a_replaced_table_is_fenced(self) -> None:

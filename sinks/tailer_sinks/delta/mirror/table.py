@@ -27,7 +27,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tailer.errors import SinkRejected, SinkUnavailable, TailerError
 from tailer.plan import Position
-from tailer.sink import backfilled_app_id, pipeline_of
+from tailer.sink import backfilled_app_id, pipeline_of, stream_name, stream_number
 from tailer_sinks.delta.folder import TargetFolder
 from tailer_sinks.delta.mirror.changes import CHANGE, DELETE, INSERT, UPDATE, Changes
 from tailer_sinks.delta.mirror.columns import RESNAPSHOT, reshaped, table_schema
@@ -36,8 +36,8 @@ from tailer_sinks.delta.mirror.paths import are_removable
 from tailer_sinks.delta.schema import maps_columns, measured, partition_problems
 from tailer_sinks.delta.spool import Spool
 from tailer_sinks.delta.table import Anchor, TargetTable
-from tailer_sinks.delta.target import MIRROR, delivered_name, stream_name, table_refusal
-from tailer_sinks.delta.txns import position_in, stream_number
+from tailer_sinks.delta.target import MIRROR, delivered_name, table_refusal
+from tailer_sinks.delta.txns import position_in
 from tailer_sinks.delta.variants import has_variants, rows_schema_of, writable
 from tailer_sinks.delta.writes import writing
 from tailer_sinks.encoding.typed import Misfit, conform

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from tailer.errors import SinkRejected, SinkUnavailable
 from tailer.events import is_variant
-from tailer.sink import app_id_of, backfilled_app_id, pipeline_of
+from tailer.sink import app_id_of, backfilled_app_id, pipeline_of, stream_name
 from tailer.variant import InvalidVariant, compare_keys
 from tailer.variant.nested import changed, changes_where
 from tailer_sinks.comparable_json import comparable_json
@@ -22,7 +22,7 @@ from tailer_sinks.delta.mirror.keys import key_in, key_name
 from tailer_sinks.delta.mirror.repair import DeltaRepair
 from tailer_sinks.delta.mirror.table import MirrorTable
 from tailer_sinks.delta.table import Anchor
-from tailer_sinks.delta.target import delivered_name, stream_name
+from tailer_sinks.delta.target import delivered_name
 from tailer_sinks.delta.txns import position_in
 from tailer_sinks.delta.variants import rows_schema_of
 from tailer_sinks.encoding.columns import TEXT, NoText, whole, writer_for
