@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -14,13 +15,14 @@ from tailer.errors import CommitUnknown, SinkFenced, SinkRejected, SinkUnavailab
 from tailer.events import CHANGE_TYPE, ChangeBatch, Gap, SchemaChange
 from tailer.plan import Position
 from tailer.sink import Progress
+from tailer_sinks.kafka.clients.port import Producer
 from tailer_sinks.kafka.clients.python_cluster import Owner
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.sink import OWNER_S, KafkaSink
 from tailer_sinks.kafka.stream import Stream
 from tailer_sinks.testing import change_batch
 from tailer_sinks.testing.rows import numbered
-from tailer_sinks.testing.suite import APP, SCHEMA, deliver, up_to
+from tailer_sinks.testing.suite import APP, OTHER, SCHEMA, deliver, up_to
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.topics import Record, admin, create_topic, end_offsets, read_topic, unique_name
 from tests.support.servers.schema_registry import serving_registry
@@ -537,6 +539,46 @@ def test_an_instance_that_has_just_committed_does_not_ask_who_is_the_writer(
 
     monkeypatch.setattr(Link, "owner", ask)
     anyio.run(both)
+
+
+@pytest.mark.parametrize("client", ["kafka-python", "confluent-kafka"])
+def test_a_sink_goes_on_with_a_table_after_a_reset_of_another_one(kafka: KafkaCluster, client: str) -> None:
+    """Taking the other one over ends what the sink itself has of the first."""
+
+    async def deliver_and_reset(sink: KafkaSink) -> None:
+        await deliver(sink, numbered(1))
+        await sink.reset(up_to(OTHER, 4))
+        assert await sink.progress(APP) == up_to(APP, 1)
+        await deliver(sink, numbered(2))
+        assert await sink.progress(OTHER) == up_to(OTHER, 4)
+
+    place = Place(kafka, library=client)
+    place.run(deliver_and_reset)
+    assert len(place.read()) == 6
+
+
+@pytest.mark.parametrize("client", ["kafka-python", "confluent-kafka"])
+def test_what_a_new_table_costs_does_not_grow_with_former_ones(
+    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch, client: str
+) -> None:
+    """Each takeover of a transactional id takes a producer, which kafka-python makes in 0.2 s."""
+    place, taken = Place(kafka, library=client), list[str]()
+    made = Link.producer
+
+    def producer(self: Link, app_id: str) -> Producer:
+        taken.append(app_id)
+        return made(self, app_id)
+
+    monkeypatch.setattr(Link, "producer", producer)
+
+    async def deliver_to(app_id: str, batch: ChangeBatch, sink: KafkaSink) -> None:
+        await deliver(sink, batch, app_id=app_id)
+
+    app_ids = [f"orders/table-{number}" for number in range(6)]
+    for number, app_id in enumerate(app_ids):
+        taken.clear()
+        place.run(partial(deliver_to, app_id, numbered(number)))
+        assert taken == [*app_ids[number - 1 : number], app_id] if number else [app_id]
 
 
 def test_a_topic_that_is_missing_stops(kafka: KafkaCluster) -> None:

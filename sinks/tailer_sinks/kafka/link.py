@@ -190,16 +190,23 @@ class Link:
             # Another instance does the same now: the progress topic shows which one was last.
             raise SinkUnavailable(self.name, error.reason) from error
 
-    def fence_replaced(self, app_id: str, seen: set[str] | None) -> None:
+    def fence_replaced(self, app_id: str, seen: set[str] | None) -> Mapping[str, tuple[int, int] | None]:
         """Take over the streams in tables that this one has replaced: who is frozen in one commits nothing more.
 
-        Raises `SinkUnavailable` if there are others than those that were `seen` with the progress; None: none was read.
+        Return all streams in such tables, and their writers before. Raises `SinkUnavailable` if there are others than
+        those that were `seen` with the progress; None: none was read.
         """
-        replaced = (self.progress() or ProgressTopic()).replaced_by(app_id)
+        read = self.progress() or ProgressTopic()
+        replaced = read.replaced_by(app_id)
         if seen is not None and not replaced <= seen:
-            raise SinkUnavailable(self.name, f"another source table has taken the place of {table_of(app_id)}")
-        for former in replaced:
+            raise self.replaced(app_id)
+        for former in read.able_to_commit(replaced):
             self.producer(former).close()
+        return {each: read.writers.get(each) for each in replaced}
+
+    def replaced(self, app_id: str) -> SinkUnavailable:
+        """Make the error of a stream whose pipeline has gone on with another source table."""
+        return SinkUnavailable(self.name, f"another source table has taken the place of {table_of(app_id)}")
 
     def record_progress(self, producer: Producer, app_id: str, entry: Entry) -> None:
         """Send the progress record of the stream as part of the producer's transaction."""

@@ -18,7 +18,7 @@ the option `topic` as it is written, no partitions and no id.
 Compaction keeps the last record of each key for ever, so the topic is as small as the number of streams.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -130,6 +130,21 @@ class ProgressTopic:
             for each in later
             if not is_layout(each) and pipeline_of(main_app_id(each)) == pipeline and table_of(each) != table_of(app_id)
         }
+
+    def able_to_commit(self, replaced: Collection[str]) -> list[str]:
+        """Return those of the streams `replaced` by another table that may still commit.
+
+        Whoever goes on with another table takes over the streams of the one before it, and lets nobody claim those of
+        earlier tables. So these are the streams of the table that was written last, but for backfills that are done,
+        and all with an open transaction.
+        """
+        last = next((table_of(each) for each in reversed(list(self.entries)) if each in replaced), None)
+        return [each for each in replaced if each in self.open or (table_of(each) == last and not self._is_done(each))]
+
+    def _is_done(self, app_id: str) -> bool:
+        """Return whether a stream is a backfill with all of its rows delivered."""
+        at = self.entries[app_id].position
+        return main_app_id(app_id) != app_id and at is not None and at.closes_version
 
 
 class _Record(msgspec.Struct, frozen=True, omit_defaults=True):

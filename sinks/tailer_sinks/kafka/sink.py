@@ -90,7 +90,9 @@ class KafkaSink(Sink):
         """
         if not (progress.position.closes_version or progress.position.opens_version):
             raise SinkRejected(self.name, f"{progress.position} is in the middle of a version", "Name a whole version.")
-        await to_thread.run_sync(self._stream(progress.app_id).reset, progress.position)
+        stream = self._stream(progress.app_id)
+        await to_thread.run_sync(self._discard_others, stream)
+        await to_thread.run_sync(stream.reset, progress.position)
 
     @asynccontextmanager
     async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[KafkaTransaction]:
@@ -100,7 +102,8 @@ class KafkaSink(Sink):
         """
         stream = self._stream(app_id)
         if not stream.is_taken_over:
-            await to_thread.run_sync(self._take_over, stream)
+            await to_thread.run_sync(self._discard_others, stream)
+            await to_thread.run_sync(stream.take_over)
         transaction = KafkaTransaction(stream, schema)
         try:
             yield transaction
@@ -142,12 +145,11 @@ class KafkaSink(Sink):
             self._streams[app_id] = Stream(self._link, app_id)
         return self._streams[app_id]
 
-    def _take_over(self, stream: Stream) -> None:
-        """Take a stream over. Those of the pipeline in other tables are fenced by it, so they are taken over again."""
+    def _discard_others(self, stream: Stream) -> None:
+        """Discard the producers of the pipeline's other streams: taking `stream` over fences those in other tables."""
         for app_id, other in list(self._streams.items()):
             if pipeline_of(app_id) == pipeline_of(stream.app_id) and other is not stream:
                 other.discard()
-        stream.take_over()
 
     def _beat(self, stream: Stream, topic: str) -> None:
         try:

@@ -55,6 +55,7 @@ class Stream:
         self._former: str | None = None  # the instance that progress named before our claim
         self._writer: tuple[int, int] | None = None
         self._replaced: set[str] = set()  # streams in other tables that were later when progress was read
+        self._fenced: Mapping[str, tuple[int, int] | None] = {}  # those at the takeover, and their writers before it
         self._held_s = self.committed_s = -math.inf
 
     @property
@@ -185,7 +186,7 @@ class Stream:
             self.routed.check(read, self._predecessor(read.entries))
         self._topic = self.link.check_topics(self._delivered() if reset_to is None else None)
         asked, seen = self._asked, self.seen
-        self.link.fence_replaced(self.app_id, self._replaced if asked else None)
+        self._fenced = self.link.fence_replaced(self.app_id, self._replaced if asked else None)
         producer = self.link.producer(self.app_id)
         try:
             found = self._claim(producer, self._claimable(reset_to), reset_to)
@@ -203,6 +204,7 @@ class Stream:
         read = _decided(self.link, self.app_id, before)
         found = read.entries.get(self.app_id)
         self._check_claim(read)
+        self._check_replaced(read)
         former = found or self._predecessor(read.entries)  # rows before REPLACE TABLE are in the same topic
         if self.routed is not None:
             self.routed.load(read, self._predecessor(read.entries))
@@ -210,6 +212,15 @@ class Stream:
             _check_place(self.link, self.app_id, former, self._topic)
         self._former = None if found is None else found.instance
         return found
+
+    def _check_replaced(self, read: ProgressTopic) -> None:
+        """Raise `SinkUnavailable` if a stream in another table was claimed since those were fenced.
+
+        The order of claims in the topic decides: of two instances with different tables, the later one finds the other.
+        """
+        for each in read.replaced_by(self.app_id):
+            if each not in self._fenced or each in read.open or read.writers.get(each) != self._fenced[each]:
+                raise self.link.replaced(self.app_id)
 
     def _predecessor(self, entries: Mapping[str, Entry]) -> Entry | None:
         """Return the latest progress of the pipeline in a table that this one replaced, whose rows are in the topic."""

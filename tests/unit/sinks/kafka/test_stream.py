@@ -21,6 +21,7 @@ from tailer_sinks.kafka.stream import Stream
 from tailer_sinks.kafka.topics import TopicState
 
 APP = "orders/5f0c"
+DELIVERED = Position.end(7)
 
 
 @dataclass
@@ -339,3 +340,68 @@ def test_a_layout_is_not_read_while_its_last_commit_is_not_visible(monkeypatch: 
     monkeypatch.setattr(FakeLink, "owner", lambda *_: None)
     with pytest.raises(SinkUnavailable, match="not ended"):
         Stream(FakeLink(left_open(layout)), layout).look()
+
+
+class LateLink(FakeLink):
+    """A link whose `meanwhile` is called before a stream is taken over, when all checks before that are done."""
+
+    def producer(self, app_id: str) -> Producer:
+        """See `Link`."""
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+        return super().producer(app_id)
+
+
+def delivered_by(*app_ids: str, at: Position | None = DELIVERED) -> dict[str, Entry]:
+    return dict.fromkeys(app_ids, Entry(at, "other", "orders", 1))
+
+
+@pytest.mark.parametrize("former", [1, 2, 30])
+def test_a_new_table_takes_over_the_last_one_alone(former: int) -> None:
+    """Each of those before was taken over by the one that came after it."""
+    tables = [f"orders/table-{number}" for number in range(former)]
+    brokers = Brokers(ProgressTopic(delivered_by(*tables)))
+    stream = Stream(FakeLink(brokers), APP)
+    assert stream.look() is None
+    stream.take_over()
+    assert brokers.epochs == {tables[-1]: 0, APP: 0}
+
+
+def test_all_that_may_still_commit_are_taken_over() -> None:
+    """The last table has a stream of changes, and backfills; of the others a transaction may be open."""
+    first, second, last = (f"orders/table-{number}" for number in range(3))
+    done, under_way, begun = (f"orders/~backfill-{number}/table-2" for number in range(3))
+    entries = {
+        **delivered_by(first, "orders/~backfill-9/table-1", at=Position(7, 0, 1)),
+        **delivered_by(second, last, done),
+        **delivered_by(under_way, at=Position(7, 0, 1)),
+        **delivered_by(begun, at=None),
+        **delivered_by("bills/table-3", "orders/shards/layout"),
+    }
+    brokers = Brokers(ProgressTopic(entries, frozenset([second, "orders/table-9"])))
+    Stream(FakeLink(brokers), APP).take_over()
+    assert brokers.epochs.keys() == {second, "orders/table-9", last, under_way, begun, APP}
+
+
+def test_an_instance_that_is_late_for_a_former_table_does_not_begin() -> None:
+    """It is frozen after its last look, while another one takes its table over and goes on with a new one."""
+    former, brokers = "orders/table-0", Brokers(ProgressTopic(delivered_by("orders/table-0")))
+    late = LateLink(brokers, Stream(FakeLink(brokers), APP).take_over)
+    frozen = Stream(late, former)
+    assert frozen.look() == Position.end(7)
+    with pytest.raises(SinkUnavailable, match="another source table"):
+        frozen.take_over()
+    assert not frozen.is_taken_over
+
+
+def test_a_new_table_does_not_begin_beside_a_former_one() -> None:
+    """Another instance takes the former one over after we have."""
+    former, brokers = "orders/table-0", Brokers(ProgressTopic(delivered_by("orders/table-0")))
+    rival = Stream(FakeLink(brokers), former)
+    stream = Stream(FakeLink(brokers, rival.take_over), APP)
+    assert stream.look() is None
+    with pytest.raises(SinkUnavailable, match="another source table"):
+        stream.take_over()
+    assert stream.look() is None
+    stream.take_over()
+    assert brokers.epochs[former] == 2
