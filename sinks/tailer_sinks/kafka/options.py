@@ -16,7 +16,7 @@ from tailer_sinks import read_options
 from tailer_sinks.kafka.clients.port import Connection, OAuth, ProducerSettings, Sasl, Tls
 from tailer_sinks.kafka.clients.settings import CONFLUENT_ONLY, ClientSettings, passed_on, spelled
 from tailer_sinks.kafka.routing.route import Route, is_topic, route_faults
-from tailer_sinks.secrets import read_secret, secret_faults
+from tailer_sinks.secrets import Secret, read_secret, secret_faults
 
 __all__ = ["Options", "connection_of", "read", "registry_secrets", "settings_of"]
 
@@ -202,8 +202,7 @@ def _is_given(options: Options, option: str) -> bool:
 
 
 def _secret(name: str, options: Options, option: str) -> str | None:
-    file, command = getattr(options, f"{option}_file"), getattr(options, f"{option}_command")
-    return read_secret(name, _given(options)[option], file, command)
+    return read_secret(name, Secret.of(options, option, _given(options)[option]))
 
 
 def _check_servers(name: str, options: Options) -> Iterator[ConfigError]:

@@ -141,6 +141,16 @@ class ProgressTopic:
         last = next((table_of(each) for each in reversed(list(self.entries)) if each in replaced), None)
         return [each for each in replaced if each in self.open or (table_of(each) == last and not self._is_done(each))]
 
+    def claimed_since(self, fenced: Mapping[str, tuple[int, int] | None], app_id: str) -> bool:
+        """Return whether a stream that replaces `app_id` was claimed since those with the writers `fenced` were fenced.
+
+        Claims have an order in the topic: of two instances with different tables, the later one finds the other.
+        """
+        return any(
+            each not in fenced or each in self.open or self.writers.get(each) != fenced[each]
+            for each in self.replaced_by(app_id)
+        )
+
     def _is_done(self, app_id: str) -> bool:
         """Return whether a stream is a backfill with all of its rows delivered."""
         at = self.entries[app_id].position

@@ -149,8 +149,7 @@ class Stream:
             self.abort()
         self.discard()
         try:
-            read = self.link.progress_of(self.app_id)
-            if read is not None:
+            if (read := self.link.progress_of(self.app_id)) is not None:
                 self._check_claim(read)
         except SinkFenced as fenced:
             return fenced
@@ -201,10 +200,9 @@ class Stream:
 
     def _claimable(self, reset_to: Position | None, before: int | None = None) -> Entry | None:
         """Return the progress on top of which the stream can be claimed. Raises `SinkError`."""
-        read = _decided(self.link, self.app_id, before)
+        read = _decided(self.link, self.app_id, before, self._fenced)
         found = read.entries.get(self.app_id)
         self._check_claim(read)
-        self._check_replaced(read)
         former = found or self._predecessor(read.entries)  # rows before REPLACE TABLE are in the same topic
         if self.routed is not None:
             self.routed.load(read, self._predecessor(read.entries))
@@ -212,15 +210,6 @@ class Stream:
             _check_place(self.link, self.app_id, former, self._topic)
         self._former = None if found is None else found.instance
         return found
-
-    def _check_replaced(self, read: ProgressTopic) -> None:
-        """Raise `SinkUnavailable` if a stream in another table was claimed since those were fenced.
-
-        The order of claims in the topic decides: of two instances with different tables, the later one finds the other.
-        """
-        for each in read.replaced_by(self.app_id):
-            if each not in self._fenced or each in read.open or read.writers.get(each) != self._fenced[each]:
-                raise self.link.replaced(self.app_id)
 
     def _predecessor(self, entries: Mapping[str, Entry]) -> Entry | None:
         """Return the latest progress of the pipeline in a table that this one replaced, whose rows are in the topic."""
@@ -307,10 +296,12 @@ def _progress(link: Link, app_id: str) -> ProgressTopic:
     return read
 
 
-def _decided(link: Link, app_id: str, before: int | None) -> ProgressTopic:
+def _decided(
+    link: Link, app_id: str, before: int | None, fenced: Mapping[str, tuple[int, int] | None]
+) -> ProgressTopic:
     """Read the progress of all streams; that of `app_id`, whose id is taken over, cannot change any more.
 
-    `before`: as in `Link.progress`.
+    `before`: as in `Link.progress`. Raises `SinkUnavailable` if a stream that replaces it was claimed since `fenced`.
     """
     read = link.progress(before)
     if read is None:
@@ -318,6 +309,8 @@ def _decided(link: Link, app_id: str, before: int | None) -> ProgressTopic:
         raise SinkUnavailable(link.name, f"not all brokers know {link.options.progress_topic} yet")
     if app_id in read.open:
         raise _undecided(link, app_id)
+    if read.claimed_since(fenced, app_id):
+        raise link.replaced(app_id)
     return read
 
 
