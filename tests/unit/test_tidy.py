@@ -92,7 +92,7 @@ TYPES: Final = "tailer.schema.exact_types"
 SINKS: Final = (
     (f"{OWN}", "tailer.config.options", ""),
     (f"{OWN}.fixed_path {OWN}.stores", PORTS, ""),
-    (f"{OWN}.secrets", PORTS, ""),
+    (f"{OWN}.secrets", f"{PORTS} tailer.stores.secrets", ""),
     (f"{OWN}.comparable_json", PORTS, "msgspec pyarrow"),
     (f"{OWN}.heartbeats", f"{FOLDERS} {PORTS}", "anyio msgspec"),
     (f"{OWN}.encoding.terminal", f"{OWN}.encoding.* tailer.errors tailer.events", "pyarrow rich"),
@@ -255,7 +255,7 @@ def test_nothing_that_comes_from_outside_is_run() -> None:
         if matches(module, DEMONSTRATION[0]):
             return
         allowed = {"pickle"} if module.startswith(("tailer.spark.", "tailer.shards.")) else set[str]()
-        allowed |= {"subprocess"} if module == "tailer_sinks.secrets" else set()
+        allowed |= {"subprocess"} if module == "tailer.stores.secrets.command" else set()
         for name in imports(module):
             if (package := name.partition(".")[0]) in runs_code - allowed:
                 yield f"may not import {package}"

@@ -6,6 +6,7 @@
     408, 425, other 5xx,    `SinkUnavailable`: the pipeline retries, from its progress on
     no answer in time,
     errors of connections
+    401, 403                sent again, once, if the secrets are others when they are read again
     3xx, other 4xx          `SinkRejected`: a person must act
 
 A redirect is not followed, because it may lead rows to another place.
@@ -27,7 +28,7 @@ import httpx2
 from anyio import to_thread
 
 from tailer.errors import ConfigError, SinkError, SinkRejected, SinkUnavailable
-from tailer_sinks.http.options import Options, Secrets, origin, read_secrets
+from tailer_sinks.http.options import Options, RequestSecrets, Secrets, origin
 from tailer_sinks.http.requests import Request, signature
 
 __all__ = ["Endpoint", "status_text"]
@@ -37,6 +38,7 @@ _log = logging.getLogger(__name__)
 REFUSED_EVENTS: Final = frozenset({400, 413, 422})
 BUSY: Final = frozenset({429, 503})
 TEMPORARY: Final = frozenset({408, 425})
+NO_ACCESS: Final = frozenset({401, 403})
 MOST_WAIT_S: Final = 300.0  # in all, for one request
 LONGEST_PAUSE_S: Final = 30.0
 KEPT_BYTES: Final = 2**16  # of an answer, so that its connection can be used again
@@ -50,9 +52,8 @@ class Endpoint:
         self._name = name
         self._options = options
         self._headers: Final = {"user-agent": f"lake-tailer/{version_of('lake-tailer')}", "content-type": content_type}
-        files = options.headers_file, options.signature_secret_file
-        self._has_files = any((*files, options.headers_command, options.signature_secret_command))
-        self._secrets: Secrets | None = None
+        self._source = RequestSecrets(name, options)
+        self._secrets: Secrets | None = None  # of the last request
         self._client: httpx2.AsyncClient | None = None
         try:
             self._url = httpx2.URL(options.url)
@@ -66,13 +67,16 @@ class Endpoint:
 
         Raises `SinkUnavailable` and `SinkRejected`.
         """
-        waited_s, pause_s = 0.0, 1.0
+        waited_s, pause_s, renewed = 0.0, 1.0, False
         while True:
             status, told_s = await self._send(request)
             if 200 <= status < 300:
                 return None
             if status in REFUSED_EVENTS:
                 return status
+            if status in NO_ACCESS and not renewed and await self._has_others():
+                renewed = True
+                continue
             if status not in BUSY or waited_s >= MOST_WAIT_S:
                 raise self._failure(status)
             wait_s = min(pause_s * random.uniform(0.5, 1) if told_s is None else told_s, MOST_WAIT_S - waited_s)
@@ -91,8 +95,8 @@ class Endpoint:
         """Send a request once. Return the status of the answer, and after how many seconds to send the next."""
         if self._client is None:
             self._client = await to_thread.run_sync(_new_client, self._url.scheme == "https")
-        if self._secrets is None or self._has_files:  # a token in a file may be renewed at any time
-            self._secrets = await to_thread.run_sync(read_secrets, self._name, self._options)
+        if self._secrets is None or self._source.may_change:
+            self._secrets = await to_thread.run_sync(self._source.read)
         now_s = int(time.time())
         headers = self._headers | self._secrets.headers
         headers |= {"webhook-id": request.id, "webhook-timestamp": str(now_s)}
@@ -111,6 +115,13 @@ class Endpoint:
             raise self._unavailable(reason) from None
         return answer.status_code, _retry_after_s(answer.headers.get("retry-after"))
 
+    async def _has_others(self) -> bool:
+        """Return whether the secrets are others than those that were just refused."""
+        if not self._source.may_change:
+            return False
+        self._source.forget()
+        return await to_thread.run_sync(self._source.read) != self._secrets
+
     def _failure(self, status: int) -> SinkError:
         reason = f"{self.origin} answers {status_text(status)}"
         if status >= 500 or status in BUSY | TEMPORARY:
@@ -118,7 +129,7 @@ class Endpoint:
         if 300 <= status < 400:
             return SinkRejected(self._name, reason, "Redirects are not followed: give the address that takes rows.")
         if status in {401, 403, 407}:
-            return SinkRejected(self._name, reason, "Check headers, headers_file and the secret of signatures.")
+            return SinkRejected(self._name, reason, "Check the headers and the secret of signatures.")
         return SinkRejected(self._name, reason, "Check url, and the log of the service.")
 
     def _unavailable(self, reason: str) -> SinkUnavailable:

@@ -14,9 +14,9 @@ import msgspec
 from tailer.errors import ConfigError, SinkRejected
 from tailer_sinks import read_options
 from tailer_sinks.http.requests import signing_keys
-from tailer_sinks.secrets import read_secret, secret_faults
+from tailer_sinks.secrets import KeptSecret, Secret, read_secret, secret_faults
 
-__all__ = ["Options", "Secrets", "origin", "read", "read_secrets"]
+__all__ = ["Options", "RequestSecrets", "Secrets", "origin", "read"]
 
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^`|~-]+")
 _VALUE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
@@ -75,15 +75,27 @@ def origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def read_secrets(name: str, options: Options) -> Secrets:
-    """Read the secrets, from files and commands, too. Blocks. Raises `SinkRejected` for one that cannot be used.
+class RequestSecrets:
+    """The secrets of requests. Methods block.
 
-    Raises `SinkUnavailable` for a command that fails.
+    Each raises `SinkRejected` for a file or a command that cannot be used, `SinkUnavailable` for a command that fails.
     """
-    headers = {_spelled(header): value for header, value in options.headers.items()}
-    more = read_secret(name, None, options.headers_file, options.headers_command)
-    if more is not None:
-        for line in filter(str.strip, more.splitlines()):
+
+    def __init__(self, name: str, options: Options) -> None:
+        self._name = name
+        self._options = options
+        lines, key = (
+            Secret.of(options, "headers", None),
+            Secret.of(options, "signature_secret", options.signature_secret),
+        )
+        self._lines, self._key = KeptSecret(lines), KeptSecret(key)
+        self.may_change: Final = lines.may_change or key.may_change
+
+    def read(self) -> Secrets:
+        """Return the secrets for the next request: see `KeptSecret`."""
+        name, options = self._name, self._options
+        headers = {_spelled(header): value for header, value in options.headers.items()}
+        for line in filter(str.strip, (read_secret(name, self._lines) or "").splitlines()):
             header, colon, value = line.partition(":")
             header, value = header.strip(), value.strip()
             if not colon or _header_fault(header, value) is not None:
@@ -91,13 +103,17 @@ def read_secrets(name: str, options: Options) -> Secrets:
                 where = options.headers_file or "headers_command"
                 raise SinkRejected(name, f"{where} has a line that is not a header for requests", remedy)
             headers[_spelled(header)] = value
-    file, command = options.signature_secret_file, options.signature_secret_command
-    secret = read_secret(name, options.signature_secret, file, command)
-    try:
-        return Secrets(headers, () if secret is None else signing_keys(secret))
-    except ValueError as error:
-        where = file or "signature_secret_command"
-        raise SinkRejected(name, f"the signature secret in {where} {error}", _NO_KEY) from None
+        secret = read_secret(name, self._key)
+        try:
+            return Secrets(headers, () if secret is None else signing_keys(secret))
+        except ValueError as error:
+            where = options.signature_secret_file or "signature_secret_command"
+            raise SinkRejected(name, f"the signature secret in {where} {error}", _NO_KEY) from None
+
+    def forget(self) -> None:
+        """Let the next `read` run the commands again: what they printed was refused."""
+        self._lines.forget()
+        self._key.forget()
 
 
 def _check_url(name: str, options: Options) -> Iterator[ConfigError]:

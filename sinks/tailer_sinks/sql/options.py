@@ -10,7 +10,7 @@ import msgspec
 
 from tailer.errors import ConfigError, how_to_install
 from tailer_sinks import read_options
-from tailer_sinks.secrets import read_secret, secret_faults
+from tailer_sinks.secrets import Secret, read_secret, secret_faults
 
 __all__ = ["DUCKDB", "SQLITE", "Options", "file_of", "password_of", "read"]
 
@@ -57,7 +57,7 @@ def file_of(options: Options) -> Path | None:
 
 def password_of(name: str, options: Options) -> str | None:
     """Return the password. Blocks. Raises as `tailer_sinks.secrets.read_secret`."""
-    return read_secret(name, options.password, options.password_file, options.password_command)
+    return read_secret(name, Secret.of(options, "password", options.password))
 
 
 def _check_url(name: str, options: Options) -> Iterator[ConfigError]:

@@ -9,12 +9,13 @@ from typing import Any, Final
 import pytest
 
 from tailer.errors import ConfigError, SinkError, SinkRejected, SinkUnavailable
-from tailer_sinks import secrets
+from tailer.stores.secrets import KEPT_S
+from tailer.stores.secrets import command as running
+from tailer_sinks.http.options import RequestSecrets
 from tailer_sinks.http.options import read as read_http
-from tailer_sinks.http.options import read_secrets
 from tailer_sinks.kafka.options import connection_of, registry_secrets
 from tailer_sinks.kafka.options import read as read_kafka
-from tailer_sinks.secrets import read_secret
+from tailer_sinks.secrets import KeptSecret, Secret, read_secret
 from tailer_sinks.sql.options import password_of
 from tailer_sinks.sql.options import read as read_sql
 
@@ -24,6 +25,10 @@ SECRET: Final = "hunter2-in-the-vault"
 def python(code: str) -> list[str]:
     """Return a command that runs `code`, with the secret among its arguments."""
     return [sys.executable, "-c", code, SECRET]
+
+
+def printed(*command: str) -> Secret:
+    return Secret(command=command)
 
 
 PRINTS: Final = python("import sys; print(sys.argv[1])")
@@ -42,11 +47,11 @@ def test_a_command_is_run_without_a_shell_for_each_login(tmp_path: Path) -> None
     held = tmp_path / "a $HOME; name"
     for secret in ("first", "second"):
         held.write_text(f"{secret}\n")
-        assert read_secret("s", None, None, ["cat", str(held)]) == secret
+        assert read_secret("s", printed("cat", str(held))) == secret
 
 
 def test_what_it_is_given_is_not_the_terminal() -> None:
-    assert read_secret("s", None, None, python("import sys; print(len(sys.stdin.read()))")) == "0"
+    assert read_secret("s", printed(*python("import sys; print(len(sys.stdin.read()))"))) == "0"
 
 
 @pytest.mark.parametrize("failure", FAILURES)
@@ -56,7 +61,7 @@ def test_a_failure_names_the_command_and_shows_no_secret(
     command, kind, reason = FAILURES[failure]
     caplog.set_level(logging.DEBUG)
     with pytest.raises(kind) as caught:
-        read_secret("orders", None, None, command)
+        read_secret("orders", printed(*command))
     error = caught.value
     assert reason in str(error)
     assert command[0] in str(error)
@@ -67,10 +72,10 @@ def test_a_failure_names_the_command_and_shows_no_secret(
 
 @pytest.mark.parametrize("code", ["import time; time.sleep(60)", "import os, time; os.close(1); time.sleep(60)"])
 def test_one_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    monkeypatch.setattr(secrets, "_LIMIT_S", 0.5)
+    monkeypatch.setattr(running, "_LIMIT_S", 0.5)
     began_s = time.monotonic()
     with pytest.raises(SinkUnavailable, match=r"did not end within 0\.5 s"):
-        read_secret("orders", None, None, python(code))
+        read_secret("orders", printed(*python(code)))
     assert time.monotonic() - began_s < 20
 
 
@@ -79,9 +84,42 @@ def test_what_it_has_started_is_ended_with_it(tmp_path: Path) -> None:
     lives = tmp_path / "lives"
     started = f"import time, pathlib; time.sleep(2); pathlib.Path({str(lives)!r}).touch()"
     code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {started!r}], stdout=-3); print('x')"
-    assert read_secret("s", None, None, python(code)) == "x"
+    assert read_secret("s", printed(*python(code))) == "x"
     time.sleep(3)
     assert not lives.exists()
+
+
+@pytest.mark.parametrize("code", ["print('x')", "print('x', flush=True); import os; os.close(1)"])
+def test_one_whose_child_keeps_its_output_open_has_ended(tmp_path: Path, code: str) -> None:
+    """As an agent that it starts in a session of its own, with the output that it has. It is not ended."""
+    end, ended = tmp_path / "end", tmp_path / "ended"
+    until = f"while not pathlib.Path({str(end)!r}).exists(): time.sleep(0.01)"
+    started = f"import pathlib, time\n{until}\npathlib.Path({str(ended)!r}).touch()"
+    agent = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {started!r}], start_new_session=True)"
+    assert read_secret("s", printed(*python(f"{agent}; {code}"))) == "x"
+    assert not ended.exists()
+    end.touch()
+    deadline_s = time.monotonic() + 20
+    while not ended.exists():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def test_a_kept_secret_runs_its_command_once_an_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = tmp_path / "held"
+    held.write_text("first")
+    kept, file = KeptSecret(printed("cat", str(held))), KeptSecret(Secret(file=str(held)))
+    assert read_secret("s", kept) == read_secret("s", file) == "first"
+    held.write_text("second")
+    assert [read_secret("s", kept), read_secret("s", file)] == ["first", "second"]
+    kept.forget()
+    assert read_secret("s", kept) == "second"
+    held.write_text("third")
+    now_s = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now_s + KEPT_S - 5)
+    assert read_secret("s", kept) == "second"
+    monkeypatch.setattr(time, "monotonic", lambda: now_s + KEPT_S + 5)
+    assert read_secret("s", kept) == "third"
 
 
 def test_every_secret_of_the_sinks_may_come_from_a_command() -> None:
@@ -110,8 +148,9 @@ def test_every_secret_of_the_sinks_may_come_from_a_command() -> None:
     header = python("import sys; print('Authorization: Bearer ' + sys.argv[1])")
     key = python("print('whsec_' + 'A' * 40)")
     web = read_http("s", {"url": "https://x", "headers_command": header, "signature_secret_command": key})
-    assert read_secrets("s", web).headers == {"authorization": f"Bearer {SECRET}"}
-    assert read_secrets("s", web).keys == (bytes(30),)
+    of_requests = RequestSecrets("s", web).read()
+    assert of_requests.headers == {"authorization": f"Bearer {SECRET}"}
+    assert of_requests.keys == (bytes(30),)
     for each in (sql, kafka, by_token, by_user, web):
         assert SECRET not in repr(each)
 

@@ -8,7 +8,7 @@ import pytest
 
 from tailer.config.options import each_fault
 from tailer.errors import ConfigError, SinkRejected
-from tailer_sinks.http.options import Options, origin, read, read_secrets
+from tailer_sinks.http.options import Options, RequestSecrets, origin, read
 
 URL: Final = "https://api.example.com:8443/changes?token=hush"
 KEY: Final = b64encode(b"hush" * 6).decode()
@@ -72,14 +72,14 @@ def test_headers_from_everywhere(tmp_path: Path) -> None:
     (tmp_path / "headers").write_text("Authorization: Bearer hush:hush\n\nX-Team:lake\n")
     # As the environment spells names.
     options = of(headers={"x_team": "other", "X-Kind": "a"}, headers_file=str(tmp_path / "headers"))
-    secrets = read_secrets("orders", options)
+    secrets = RequestSecrets("orders", options).read()
     assert secrets.headers == {"authorization": "Bearer hush:hush", "x-team": "lake", "x-kind": "a"}
     assert "hush" not in repr(secrets)
 
 
 def test_keys_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "key").write_text(f"whsec_{KEY} {KEY}\n")
-    assert read_secrets("orders", of(signature_secret_file=str(tmp_path / "key"))).keys == (b"hush" * 6,) * 2
+    assert RequestSecrets("orders", of(signature_secret_file=str(tmp_path / "key"))).read().keys == (b"hush" * 6,) * 2
 
 
 @pytest.mark.parametrize("option", ["headers_file", "signature_secret_file"])
@@ -88,6 +88,6 @@ def test_a_file_that_cannot_be_used(tmp_path: Path, option: str, content: bytes 
     if content is not None:
         (tmp_path / "file").write_bytes(content)
     with pytest.raises(SinkRejected, match="file") as raised:
-        read_secrets("orders", of(**{option: str(tmp_path / "file")}))
+        RequestSecrets("orders", of(**{option: str(tmp_path / "file")})).read()
     assert raised.value.hint
     assert "hush" not in f"{raised.value}{raised.value.hint}"

@@ -106,6 +106,33 @@ async def test_headers_and_the_signature(endpoint: Endpoint, tmp_path: Path) -> 
     assert abs(int(first.headers["webhook-timestamp"]) - time.time()) < 60
 
 
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_command_runs_again_after_a_refusal(endpoint: Endpoint, tmp_path: Path, status: int) -> None:
+    """It is not run for each request, and a request is sent again only with other secrets, once."""
+    runs, held = tmp_path / "runs", tmp_path / "held"
+    held.write_text("Authorization: Bearer one")
+    command = ["sh", "-c", 'echo >> "$0"; cat "$1"', str(runs), str(held)]
+    async with opened(endpoint.url, headers_command=command) as sink:
+        await sink.write(numbered(1))
+        await sink.write(numbered(2))
+        assert len(runs.read_text()) == 1
+        held.write_text("Authorization: Bearer two")
+        endpoint.answer_in_turn([Answer(status)])
+        await sink.write(numbered(3))
+        assert len(runs.read_text()) == 2
+        endpoint.answer_in_turn([Answer(status)])
+        with pytest.raises(SinkRejected, match=f"answers {status}"):
+            await sink.write(numbered(4))
+        assert len(runs.read_text()) == 3
+        held.write_text("Authorization: Bearer three")
+        endpoint.answer_in_turn([Answer(status), Answer(status)])
+        with pytest.raises(SinkRejected, match=f"answers {status}"):
+            await sink.write(numbered(4))
+    sent = [post.headers["authorization"].removeprefix("Bearer ") for post in endpoint.posts]
+    assert sent == ["one", "one", "one", "two", "two", "two", "three"]
+    assert endpoint.posts[2].headers["webhook-id"] == endpoint.posts[3].headers["webhook-id"]
+
+
 async def test_a_batch_that_is_sent_again_has_its_id(endpoint: Endpoint) -> None:
     await send(endpoint.url)
     await send(endpoint.url)
