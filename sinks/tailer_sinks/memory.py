@@ -28,7 +28,7 @@ class MemoryDestination:
 
     log: dict[str, list[ChangeBatch | ControlEvent]] = field(default_factory=dict)
     progress: dict[str, Progress] = field(default_factory=dict)
-    _writers: dict[str, tuple[object, str]] = field(default_factory=dict)
+    _writers: dict[str, tuple[object, str, Progress | None]] = field(default_factory=dict)
     _latest: dict[str, str] = field(default_factory=dict)  # by pipeline: the app_id of the last commit
 
     @property
@@ -51,17 +51,20 @@ class MemoryDestination:
 
     def enter(self, app_id: str) -> object:
         """Make the caller the only writer of `app_id`. The returned token is valid until another writer enters."""
-        token = object()
-        self._writers[app_id] = token, self.latest(app_id)
+        token, latest = object(), self.latest(app_id)
+        self._writers[app_id] = token, latest, self.progress.get(latest)
         return token
 
     def commit(self, token: object, items: list[ChangeBatch | ControlEvent], progress: Progress) -> bool:
         """Add rows, events and progress in one step (invariant 1). Return False if `token` is no longer valid.
 
-        So it is if the pipeline has gone on with another source table since the caller entered.
+        So it is if the pipeline has gone on with another source table since the caller entered, or in the former one.
         """
-        main, (writer, latest) = main_app_id(progress.app_id), self._writers.get(progress.app_id, (None, ""))
+        main = main_app_id(progress.app_id)
+        writer, latest, at = self._writers.get(progress.app_id, (None, "", None))
         if writer is not token or self.latest(main) not in (latest, main):
+            return False
+        if self.latest(main) != main and self.progress.get(latest) != at:
             return False
         self._latest[pipeline_of(main)] = main
         self.log.setdefault(progress.app_id, []).extend(items)

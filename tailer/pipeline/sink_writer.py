@@ -6,7 +6,9 @@ together with the rows around it, so a sink receives it exactly once, like a row
 
 After REPLACE TABLE the stream continues under another `app_id`. The open transaction is committed first. Then the sink
 is asked for progress under the new `app_id`. Older progress is from a time when the table had that id before. Progress
-at this version or later was written by another instance.
+at this version or later was written by another instance. So was progress under the former `app_id` that has moved: a
+gap that reaches over the change of ids would name versions that are delivered. It is looked at once the transaction
+under the new one is open, because nobody commits under the former one after that.
 """
 
 import logging
@@ -21,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.engine.look_ahead import AHEAD_BYTES, PrefetchedBatches, patiently
-from tailer.errors import ChangesUnavailable, CommitUnknown, SinkFenced, SinkRejected
+from tailer.errors import ChangesUnavailable, CommitUnknown, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import CHANGE_TYPE, ChangeBatch, ChangeType, Gap, SchemaChange
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.status import Committed
@@ -175,8 +177,10 @@ class SinkWriter:
         Commits the rows before the gap, and the gap `at_once` or else with the first rows after it.
         """
         await self.commit()
-        self.schema = schema
+        former, self.schema = self.progress, schema
         transaction = await self._open(gap.table_id, gap.first_version, schema)
+        if former is not None and former.app_id != app_id_of(self._name, gap.table_id):
+            await self._check_unmoved(former)
         await transaction.announce(gap)
         if at_once:
             self._position = Position.end(gap.version)
@@ -269,10 +273,19 @@ class SinkWriter:
         if self._sink.distributes:
             # Begin first, to own the stream: another attempt at the same shard may be about to reset it.
             async with self._sink.begin(app_id, output_schema(schema)):
-                pass
+                if self.progress is not None:
+                    await self._check_unmoved(self.progress)
         if self._sink.distributes or found is not None:
             await self._sink.reset(Progress(app_id, Position.end(version - 1)))
         _log.info("%s: version %d replaces the table; continuing as %s", self._name, version, app_id)
+
+    async def _check_unmoved(self, former: Progress) -> None:
+        """Raise `SinkUnavailable` if another instance has delivered more under the id that the table had before."""
+        found = await self._sink.progress(former.app_id)
+        if found != former:
+            at = None if found is None else found.position
+            reason = f"{former.app_id} is at {at} now, and this instance had seen {former.position}"
+            raise SinkUnavailable(self._sink.name, reason)
 
 
 def _check_restored(plan: ChangePlan, before: pa.Schema, after: pa.Schema) -> None:

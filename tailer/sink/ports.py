@@ -156,8 +156,8 @@ class SinkTransaction(ABC):
         """Make the rows and the progress visible together. May be called once, also without any row.
 
         Raises `CommitUnknown` if the outcome is unknown, `SinkFenced` if another instance has committed since `begin`
-        for this app_id, or for one of the pipeline in another table, which has taken the place of this one. If the sink
-        cannot tell why it was refused, `SinkUnavailable`.
+        for this app_id, or for one of the pipeline in another table, which has taken the place of this one or was there
+        before. If the sink cannot tell why it was refused, `SinkUnavailable`.
         """
 
 

@@ -21,10 +21,10 @@ import pyarrow as pa
 
 from tailer.errors import SinkFenced, SinkRejected
 from tailer.plan import Position
-from tailer.sink import backfilled_app_id, pipeline_of, stream_name, stream_number, table_of
+from tailer.sink import backfilled_app_id, main_app_id, pipeline_of, stream_name, stream_number, table_of
 from tailer_sinks.sql.databases.dialect import Connection, Dialect
 
-__all__ = ["MIRRORS", "PROGRESS", "Entry", "Records", "TableRecord", "schema_from_text", "schema_to_text"]
+__all__ = ["MIRRORS", "PROGRESS", "Entry", "LastStream", "Records", "TableRecord", "schema_from_text", "schema_to_text"]
 
 FORMAT: Final = 1
 PROGRESS: Final = "lake_tailer_progress"
@@ -65,6 +65,18 @@ class TableRecord:
     schema: pa.Schema
     configured: tuple[str, ...] = ()
     key: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LastStream:
+    """The stream of a pipeline that has committed last, by its number; None: none has.
+
+    `app_id`, `entry`: of another stream than the one that asks, and its progress.
+    """
+
+    number: int | None = None
+    app_id: str | None = None
+    entry: Entry | None = None
 
 
 class Records:
@@ -118,10 +130,15 @@ class Records:
         if not is_same:
             raise self._fenced(app_id, entry)
 
-    def last_stream(self, connection: Connection, app_id: str) -> int | None:
-        """Read the number of the stream of the pipeline of `app_id` that has committed last; None: none has."""
-        last = self.progress(connection, stream_name(app_id))
-        return None if last is None else last.position.version
+    def last_stream(self, connection: Connection, app_id: str) -> LastStream:
+        """Read which stream of the pipeline of `app_id` has committed last."""
+        found = self.progress(connection, stream_name(app_id))
+        number = None if found is None else found.position.version
+        if number not in (None, stream_number(app_id)):
+            for (each,) in connection.query(f"SELECT app_id FROM {self._progress}"):
+                if main_app_id(each) == each and stream_number(each) == number:
+                    return LastStream(number, each, self.progress(connection, each))
+        return LastStream(number)
 
     def hold_stream(self, connection: Connection, app_id: str, last: int | None) -> None:
         """Lock and write, in the open transaction, that the stream `app_id` commits last of those of its pipeline.

@@ -5,7 +5,8 @@ the progress that this instance has read, and fails if it is another one by now.
 a second instance waits, and is then refused. A backfill locks the pipeline's progress in the same way, and leaves it as
 it is. Which stream of the pipeline has committed last is locked, compared and written in each of them, too, also where
 rows wait for the end of their version: a pipeline whose source table was replaced has progress of its own for the new
-one, and no commit about the former one may follow.
+one, and no commit about the former one may follow; nor may one come between the look at progress and the first commit
+about the new one, for which the former progress is locked as well.
 """
 
 import threading
@@ -17,7 +18,7 @@ import pyarrow as pa
 from tailer.errors import SinkFenced, SinkRejected
 from tailer.sink import backfilled_app_id, main_app_id, pipeline_of, stream_number
 from tailer_sinks.sql.databases.dialect import Connection, Dialect, quoted
-from tailer_sinks.sql.records import Entry, Records, TableRecord
+from tailer_sinks.sql.records import Entry, LastStream, Records, TableRecord
 from tailer_sinks.sql.segments import Staging, create_waiting
 from tailer_sinks.sql.target import Target
 
@@ -42,7 +43,7 @@ class Stream:
         self.expected: Entry | None = None
         self.asked = False
         self._main: Entry | None = None
-        self._last: int | None = None  # the stream that had committed last when progress was read, by its number
+        self._last = LastStream()  # when progress was read
         self._timeout_s = timeout_s
         self._connection: Connection | None = None
         self._staging: list[Staging] = []
@@ -93,12 +94,15 @@ class Stream:
         """
         before, last, asked = self.expected, self._last, self.asked
         found = self.progress()
-        is_replaced = self._last not in (last, stream_number(self.app_id))
-        if asked and (found != before or is_replaced):
+        own, now = stream_number(self.app_id), self._last
+        is_replaced = now.number not in (last.number, own)
+        if asked and (found != before or is_replaced or (now.number != own and now != last)):
             self.expected, self._last = before, last  # until the pipeline asks for progress again
             if is_replaced:
                 raise self.records.replaced(self.app_id)
-            raise SinkFenced(self.name, f"{self.app_id} is at {None if found is None else found.position} now")
+            at = [f"{self.app_id} is at {None if found is None else found.position} now"]
+            at += [] if now.entry is None else [f"{now.app_id} at {now.entry.position}"]
+            raise SinkFenced(self.name, ", and ".join(at))
         with self.connected() as connection:
             if self.is_backfill:
                 self._main = self.records.progress(connection, self.main_app_id)
@@ -107,15 +111,18 @@ class Stream:
     def hold(self, connection: Connection) -> None:
         """Lock the pipeline's progress in the open transaction: its streams change the table one after the other.
 
-        Raises `SinkFenced` if it is another one than at `begin`, or that of another source table.
+        Raises `SinkFenced` if it is another one than at `begin`, that of another source table, or if the source table
+        before this one has moved on since.
         """
         self.records.hold(connection, self.main_app_id, self._main if self.is_backfill else self.expected)
-        self.records.hold_stream(connection, self.app_id, self._last)
+        if self._last.app_id is not None:
+            self.records.hold(connection, self._last.app_id, self._last.entry)
+        self.records.hold_stream(connection, self.app_id, self._last.number)
 
-    def _read(self) -> tuple[Entry | None, int | None]:
+    def _read(self) -> tuple[Entry | None, LastStream]:
         """Read the progress, and which stream of the pipeline has committed last."""
         if not self.dialect.is_there():
-            return None, None
+            return None, LastStream()
         with self.connected() as connection:
             progress, last = self.records.progress, self.records.last_stream
             return progress(connection, self.app_id), last(connection, self.app_id)

@@ -178,6 +178,26 @@ class ProgressTests(SinkSuite):
         await self.assert_progress(up_to(OTHER, 8), OTHER)
         await self._assert_nothing_of(numbered(2))
 
+    async def test_of_two_that_go_on_in_different_tables_one_commits(self) -> None:
+        """One goes on with the former table, while its successor begins with another one after the same progress."""
+        if not (self.exactly_once and self.joins_tables):
+            return
+        async with self.opened() as former, self.opened() as successor:
+            await deliver(former, numbered(1))
+            assert await successor.progress(APP) == up_to(APP, 1)
+            assert await successor.progress(OTHER) is None
+            async with successor.begin(OTHER, SCHEMA) as transaction:
+                assert await successor.progress(APP) == up_to(APP, 1)
+                went_on = await attempt(former, numbered(2))
+                await transaction.write(numbered(7))
+                if went_on:
+                    with pytest.raises((SinkFenced, SinkUnavailable)):
+                        await transaction.commit(up_to(OTHER, 7))
+                else:
+                    await transaction.commit(up_to(OTHER, 7))
+        await self.assert_progress(up_to(APP, 2 if went_on else 1))
+        await self.assert_progress(None if went_on else up_to(OTHER, 7), OTHER)
+
     async def _assert_nothing_of(self, batch: ChangeBatch) -> None:
         there = [*await self.delivered(APP), *await self.delivered(OTHER)]
         assert not {row.get("id") for row in there} & set(batch.rows["id"].to_pylist())

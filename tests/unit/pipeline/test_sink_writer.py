@@ -22,7 +22,7 @@ from tailer.sink import Demands, Progress, Sink, SinkTransaction, TransactionWra
 from tailer.stores.local import LocalStore
 from tailer_sinks.memory import MemorySink
 from tailer_sinks.testing import FaultySink
-from tests.support.streams import Destination, Growing, pipeline
+from tests.support.streams import APP, Destination, Growing, pipeline
 
 pytestmark = pytest.mark.anyio
 
@@ -139,21 +139,70 @@ class Dying(MemorySink):
         raise Killed
 
 
-async def test_a_death_does_not_hide_what_was_lost_before_the_table_was_replaced(tmp_path: Path) -> None:
-    """Progress under the new id begins before the gap, not behind versions that nobody was told of."""
-    table, policy = Growing(tmp_path / "table"), Policy(on_data_loss=OnDataLoss.RESNAPSHOT)
-    table.insert([1])
-    destination = Destination()
-    await pipeline(table, destination.sink(), until="latest").run()
+class Overtaken(MemorySink):
+    """A sink beside which another instance delivers, up to `version`, before this one begins with another table id."""
+
+    def __init__(self, destination: Destination, version: int) -> None:
+        super().__init__("memory", destination)
+        self._left = [version]
+
+    @asynccontextmanager
+    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:
+        if app_id != APP and self._left:
+            other = MemorySink("other", self.destination)
+            async with other.begin(APP, schema) as transaction:
+                await transaction.commit(Progress(APP, Position.end(self._left.pop())))
+        async with super().begin(app_id, schema) as transaction:
+            yield transaction
+
+
+class Shared(Overtaken):
+    """The same, for several writers."""
+
+    distributes: Final = True
+
+
+def lose_versions_and_replace(table: Growing) -> list[int]:
+    """Commit two versions whose files are gone, and replace the table by one with the id 4. Return the versions."""
     lost = [table.insert([2]), table.insert([3])]
     table.metadata = {**table.metadata, "id": "99999999-2222-3333-4444-555555555555"}
     gone = [table.remove(f"{version}-0.parquet") for version in range(1, table.version + 1)]
     table.commit({"metaData": table.metadata}, *gone, table.add(table.data("new.parquet", [4])))
     for version in lost:
         (table.path / f"{version}-0.parquet").unlink()
+    return lost
+
+
+async def test_a_death_does_not_hide_what_was_lost_before_the_table_was_replaced(tmp_path: Path) -> None:
+    """Progress under the new id begins before the gap, not behind versions that nobody was told of."""
+    table, policy = Growing(tmp_path / "table"), Policy(on_data_loss=OnDataLoss.RESNAPSHOT)
+    table.insert([1])
+    destination = Destination()
+    await pipeline(table, destination.sink(), until="latest").run()
+    lost = lose_versions_and_replace(table)
     with pytest.raises(Killed):
         await pipeline(table, Dying("memory", destination), until="latest", policy=policy).run()
     await pipeline(table, destination.sink(), until="latest", policy=policy).run()
-    gaps = [each for each in destination.events(f"p/{table.metadata['id']}") if isinstance(each, Gap)]
-    assert [(each.first_version, each.version, each.snapshot) for each in gaps] == [(lost[0], table.version, True)]
-    assert destination.delivered(f"p/{table.metadata['id']}") == [(table.version, 4)]
+    check_gap(destination, table, lost[0])
+
+
+@pytest.mark.parametrize("kind", [Overtaken, Shared])
+async def test_a_gap_over_a_replaced_table_begins_after_what_another_instance_delivered(
+    tmp_path: Path, kind: type[Overtaken]
+) -> None:
+    table, policy = Growing(tmp_path / "table"), Policy(on_data_loss=OnDataLoss.RESNAPSHOT)
+    table.insert([1])
+    destination = Destination()
+    await pipeline(table, destination.sink(), until="latest").run()
+    lost = lose_versions_and_replace(table)
+    with anyio.fail_after(300):
+        await pipeline(table, kind(destination, lost[0]), until="latest", policy=policy).run()
+    check_gap(destination, table, lost[1])
+
+
+def check_gap(destination: Destination, table: Growing, first: int) -> None:
+    """Assert that under the table's new id one gap is announced, from `first` to its snapshot."""
+    app_id = f"p/{table.metadata['id']}"
+    gaps = [each for each in destination.events(app_id) if isinstance(each, Gap)]
+    assert [(each.first_version, each.version, each.snapshot) for each in gaps] == [(first, table.version, True)]
+    assert destination.delivered(app_id) == [(table.version, 4)]
