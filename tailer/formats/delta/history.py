@@ -19,7 +19,7 @@ from tailer.formats.delta.checkpoints.checkpoint import from_sound_checkpoint, r
 from tailer.formats.delta.checkpoints.files_before import find_files
 from tailer.formats.delta.log.actions import NOTHING_SET, Commit, Metadata, Protocol, RemoveFile, StateActions
 from tailer.formats.delta.log.clock import CommitClock, has_in_commit_timestamps
-from tailer.formats.delta.log.commit_reader import CommitReader
+from tailer.formats.delta.log.commit_reader import CommitReader, settled_before_ms
 from tailer.formats.delta.log.listing import CommitLog, LogListing, LogPath, LogSegment, commit_name
 from tailer.formats.delta.log.removes import FilesBefore
 from tailer.formats.delta.log.version_checksum import read_checksum
@@ -122,9 +122,14 @@ class TableHistory:
         except (VersionGone, LogCorrupt):
             return {}
 
-    async def version_gone(self, version: int) -> VersionGone:
-        """Build the error for a version that the log lacks, with the versions that it has and the starts that work."""
+    async def version_gone(self, version: int) -> TailerError:
+        """Build the error for a version that the log lacks, with the versions that it has and the starts that work.
+
+        It is `StorageUnavailable` if only a former listing lacked the commit.
+        """
         listing = await self._log.listing()
+        if has_commit(listing, version):
+            return StorageUnavailable(f"{self._store.uri}/{commit_name(version)}", "it exists, but a listing lacked it")
         first = listing.commits[0].version if listing.commits else None
         resume: int | None = None
         starts: list[str] | None = None
@@ -159,13 +164,14 @@ class TableHistory:
                 return Found(version, cached.since, cached.protocol, cached.metadata, times, None)
         read = partial(self._read, times)
         try:
-            self._cached = cached = await from_sound_checkpoint(self._log.listing, listing, version, read)
+            found = await from_sound_checkpoint(self._log.listing, listing, version, read)
         except (VersionGone, LogCorrupt):
             after_gap = await self._read_after_gap(listing, version, times)
             if after_gap is None:
                 raise
-            self._cached = cached = after_gap
-        return cached
+            found = after_gap
+        self._cached = found if max(times, default=found.dated_ms or 0) < settled_before_ms() else None
+        return found
 
     async def known_after(self, listing: LogListing, version: int) -> int | None:
         """Return the first version after `version` whose state the commits after the gap define; None for none.

@@ -1,15 +1,14 @@
 """Commits of a listing, read without their file actions.
 
 Those that are wanted next are read together, and the protocol and metadata that each sets are cached as long as a
-listing shows the same file. Where files do not appear whole, one that has just changed may do so again within the
-resolution of its time, and is not cached.
+listing shows the same file. One that has just changed may do so again within the resolution of its time, or a table may
+be made anew in the place of its own: it is not cached.
 """
 
 import time
 from collections.abc import Sequence
 from functools import partial
 from itertools import takewhile
-from math import inf
 from typing import Final
 
 from tailer.errors import ObjectNotFound, StorageUnavailable, TailerError
@@ -18,7 +17,7 @@ from tailer.formats.delta.log.listing import LogPath
 from tailer.formats.delta.log.windows import WINDOW_FILES, read_together, window
 from tailer.stores.port import ObjectMeta, ObjectStore, OpenObject, in_thread
 
-__all__ = ["CommitReader"]
+__all__ = ["CommitReader", "settled_before_ms"]
 
 _SETTLED_MS: Final = 2000
 _MOST_AT_ONCE: Final = 512
@@ -65,8 +64,7 @@ class CommitReader:
         cached = self.cached_actions(paths[number])
         if cached is not None:
             return cached
-        # A file that was modified before appears whole.
-        settled_ms = inf if self._store.is_atomic else time.time() * 1000 - _SETTLED_MS
+        settled_ms = settled_before_ms()
         if paths[number].modified_ms >= settled_ms:
             return _actions(await self.commit(paths[number]))
         wanted = self._window(paths, number, settled_ms)
@@ -128,6 +126,15 @@ class CommitReader:
     def _parse(self, path: LogPath, opened: OpenObject) -> Commit:
         meta, table = opened.meta, self._store.uri
         return scan_commit(opened.file, table, path.name, path.version, meta.modified_ms, lambda _: False)
+
+
+def settled_before_ms() -> float:
+    """Return the time (milliseconds since 1970) before which a file was modified that looks the same only if it is.
+
+    Stores tell times in whole seconds. A file that is modified again, or a table that is made anew, within the same
+    second may look as before.
+    """
+    return time.time() * 1000 - _SETTLED_MS
 
 
 def _removed(error: ObjectNotFound) -> StorageUnavailable:

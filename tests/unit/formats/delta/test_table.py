@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +37,8 @@ from tailer.formats.delta.table import DeltaTableLog
 from tailer.plan import SNAPSHOT_TASKS, ChangePlan
 from tailer.start import Start, StartKind, StartPoint
 from tailer.stores.local import LocalStore
-from tailer.stores.port import Objects, OpenObject
+from tailer.stores.memory import MemoryStore
+from tailer.stores.port import ObjectMeta, Objects, OpenObject, StoredObject
 from tests.support.tables.log_files import (
     add,
     cdc,
@@ -277,6 +279,41 @@ async def test_an_outdated_listing_is_no_log_that_went_backwards(tmp_path: Path)
     store.is_outdated = True
     with pytest.raises(StorageUnavailable, match=r"00003\.json.*a listing lacks it"):
         await waiting(log)
+
+
+class TornStore(LocalStore):
+    """A store whose first listing lacks the first commit, and those after it do not."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._lacking = {commit_name(0)}
+
+    async def list(self, prefix: str, start_after: str = "") -> Objects:
+        lacking, self._lacking = self._lacking, set()
+        return [meta for meta in await super().list(prefix, start_after) if meta.name not in lacking]
+
+
+async def test_a_commit_that_only_the_first_listing_lacks_is_not_lost(tmp_path: Path) -> None:
+    a_log(tmp_path, 4)
+    log = DeltaTableLog(TornStore(tmp_path))
+    with pytest.raises(StorageUnavailable, match=r"00000\.json.*a listing lacked it"):
+        await log.resolve(Start.parse("earliest"))
+    assert await log.resolve(Start.parse("earliest")) == StartPoint(0)
+
+
+async def test_a_table_made_anew_within_the_second_is_another_one() -> None:
+    """Names, sizes and times in whole seconds are those of the former table."""
+    store, now_ms = MemoryStore(), int(time.time()) * 1000
+
+    def create(table_id: str) -> None:
+        data = "".join(json.dumps(each) + "\n" for each in (protocol(), metadata(table_id=table_id))).encode()
+        store.objects[commit_name(0)] = StoredObject(ObjectMeta(commit_name(0), len(data), now_ms), data)
+
+    log = DeltaTableLog(store)
+    for table_id in ("first", "other"):
+        create(table_id)
+        assert await log.table_id() == table_id
+        assert await log.ids(-1) == (table_id,)
 
 
 async def test_a_broken_commit_stops_us_before_it_until_it_is_repaired(tmp_path: Path) -> None:
