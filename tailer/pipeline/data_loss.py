@@ -96,7 +96,7 @@ class DataLoss:
         undeliverable, self._begins = self._undeliverable, point.version
         if undeliverable is None:
             return
-        if point.snapshot and undeliverable.snapshot == point.version:
+        if point.snapshot and not point.fresh and undeliverable.snapshot == point.version:
             self._forget()
         elif not point.fresh and undeliverable.begins <= undeliverable.version < point.version:
             self._undeliverable = None

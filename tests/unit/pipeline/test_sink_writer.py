@@ -13,7 +13,7 @@ from tailer.engine.background import background
 from tailer.engine.local import LocalEngine
 from tailer.engine.look_ahead import PrefetchedBatches
 from tailer.engine.port import Engine
-from tailer.errors import FileVacuumed, SinkRejected
+from tailer.errors import FileVacuumed, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, Gap, joined_rows
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.policy import OnDataLoss, Policy
@@ -198,6 +198,36 @@ async def test_a_gap_over_a_replaced_table_begins_after_what_another_instance_de
     with anyio.fail_after(300):
         await pipeline(table, kind(destination, lost[0]), until="latest", policy=policy).run()
     check_gap(destination, table, lost[1])
+
+
+class Interrupted(MemorySink):
+    """A sink that does not answer when the first transaction begins."""
+
+    def __init__(self, destination: Destination) -> None:
+        super().__init__("memory", destination)
+        self._left = [SinkUnavailable("memory", "no answer")]
+
+    @asynccontextmanager
+    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:
+        if self._left:
+            raise self._left.pop()
+        async with super().begin(app_id, schema) as transaction:
+            yield transaction
+
+
+async def test_a_gap_before_a_snapshot_is_announced_by_the_next_attempt(tmp_path: Path) -> None:
+    """The start is a snapshot as well, of a table that took the place of another one."""
+    first, other = Growing(tmp_path / "first"), Growing(tmp_path / "other")
+    first.insert([1])
+    destination, policy = Destination(), Policy(on_data_loss=OnDataLoss.RESNAPSHOT)
+    await pipeline(first, destination.sink(), until="latest").run()
+    other.metadata = {**other.metadata, "id": "99999999-2222-3333-4444-555555555555"}
+    other.version = -1
+    other.commit({"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": other.metadata})
+    other.commit(other.add(other.data("new.parquet", [4])))
+    with anyio.fail_after(300):
+        await pipeline(other, Interrupted(destination), "snapshot", "latest", policy=policy).run()
+    check_gap(destination, other, 0)
 
 
 def check_gap(destination: Destination, table: Growing, first: int) -> None:
