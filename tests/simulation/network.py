@@ -77,7 +77,7 @@ class Network:
     chance: random.Random
     rates: dict[Fault, float]
     calm_s: float
-    on_send: Callable[[Process], None] = lambda _: None
+    on_send: Callable[[Process, str], None] = lambda *_: None
     seen: dict[Fault, int] = field(default_factory=dict)
     late_s: float = 0.0  # by when every write on its way has arrived
     _parked: dict[Process, dict[asyncio.TimerHandle, Callable[[], None]]] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Network:
             answer.set_exception(Died())
             return answer
         if process is not None:
-            self.on_send(process)
+            self.on_send(process, what)
         fault = self.draw(Fault.REFUSE, Fault.LOSE, Fault.SLOW, Fault.HOLD)
         there_s, back_s = self._way(fault), self._way(None if fault is Fault.HOLD else fault)
         self.trace.add(f"{what}{'' if fault is None else f'   <{fault}>'}")

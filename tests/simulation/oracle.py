@@ -159,6 +159,12 @@ class Judge:
         self.position = after
         self.history.append((now_s, after))
 
+    @property
+    def is_unnamed(self) -> bool:
+        """Return whether the log no longer names the table that was delivered last."""
+        table_id = self.app_id.rpartition("/")[2]
+        return len(self.witness.tables) > 1 or (table_id != "" and table_id not in self.witness.table.left_ids)
+
     def check_plan(self, table_id: str, version: int, plan: str) -> None:
         """Judge whether a version has the same plan as ever."""
         known = self._plans.setdefault((table_id, version), plan)
@@ -175,8 +181,8 @@ class Judge:
         """Judge whether a session goes on from what the destination said since it began (`since_s`)."""
         before = [at for when, at in self.history if when < since_s]
         true = {*(before[-1:] or [None]), *(at for when, at in self.history if when >= since_s)}
-        if len(self.witness.tables) > 1:
-            true.add(None)  # nothing is delivered of the new table yet
+        if self.is_unnamed:
+            true.add(None)  # nothing is delivered of a table that the log names
         if position not in true:
             raise Violation(2, f"a session goes on after {position}, and the destination said {true}")
 
@@ -251,8 +257,10 @@ class Judge:
 
     def _change_table(self, transaction: Transaction) -> None:
         """Go on with the stream under another id of the table, or with another table."""
-        if self.witness.table_of(self.app_id) is not self.witness.table_of(transaction.app_id):
-            gaps = [item for item in transaction.items if isinstance(item, Announced) and item.kind == "gap"]
+        gaps = [item for item in transaction.items if isinstance(item, Announced) and item.kind == "gap"]
+        is_other = self.witness.table_of(self.app_id) is not self.witness.table_of(transaction.app_id)
+        # Where the log was cleaned up behind a REPLACE, nothing tells the former id from that of another table.
+        if is_other or (self.is_unnamed and any(gap.snapshot and gap.first == 0 for gap in gaps)):
             if not gaps and not self._may_begin_twice():
                 raise Violation(3, "another table takes the place of this one, without a gap")
             self._next, self._snapshot = None, None
@@ -389,7 +397,7 @@ _EXCUSES: Final = {
     "UnsupportedFeature": frozenset(["feature"]),
     "FileVacuumed": frozenset(["vacuum", "recreate", "miss", "clean"]),
     "ChangesUnavailable": frozenset(["clean", "vacuum", "garbage", "resnapshot", "recreate", "stale"]),
-    "TableReplaced": frozenset(["recreate"]),
+    "TableReplaced": frozenset(["recreate", "unnamed"]),
     "NotATable": frozenset(["recreate", "stale"]),
     "VersionAhead": frozenset(["recreate", "stale"]),
     "LogRewritten": frozenset(["recreate"]),

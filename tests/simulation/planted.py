@@ -35,7 +35,7 @@ def main() -> None:
     """Try the faults with these names, or all. Exit with 1 if one is not found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="words of a fault's name; by default all are tried")
-    parser.add_argument("--seeds", type=int, default=200, help="how many seeds to run with each; by default 200")
+    parser.add_argument("--seeds", type=int, default=250, help="how many seeds to run with each; by default 250")
     parser.add_argument("--first", action="store_true", help="end with the first seed that finds a fault")
     given = parser.parse_args()
     more = ["--first"] if given.first else []

@@ -95,6 +95,7 @@ class Scenario:
             third = random.Random(f"swap {seed}")
             if third.random() < 0.4:
                 elements.append(Element("w0", third.choice(commits).at_s + third.random(), "swap"))
+                settings["on_data_loss"] = "resnapshot"  # the next instance goes on with the other table by itself
         return cls(seed, chosen, start, settings, feed, page, tuple(elements), rates, calm, standby)
 
 

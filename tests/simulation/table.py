@@ -83,6 +83,7 @@ class SimulatedTable:
         self._columns: dict[str, str] = {"id": "long", "v": "string"}
         self._files: dict[str, _File] = {}
         self._needs: list[set[str]] = []
+        self._names_ids: set[int] = set()  # versions whose commit names the table's id
         self._commit("create", [protocol(3, ["deletionVectors"]), self._metadata()], Counter(), set())
 
     @property
@@ -99,6 +100,12 @@ class SimulatedTable:
     def ids(self) -> set[str]:
         """All ids that the table has had."""
         return {each.table_id for each in self.facts}
+
+    @property
+    def left_ids(self) -> set[str]:
+        """All ids that its log still names: in commits that are left, and in checkpoints."""
+        commits = (version for version in self._names_ids if version >= self.first)
+        return {self.facts[version].table_id for version in (*commits, *self.checkpoints)}
 
     def commit(self, kind: str, chance: random.Random) -> None:
         """Make a commit of one of `COMMITS`, or `schema`, `replace`, `feature`, `garbage`."""
@@ -254,6 +261,8 @@ class SimulatedTable:
 
     def _commit(self, kind: str, actions: Iterable[dict[str, Any]], events: Events | None, needs: set[str]) -> None:
         listed = [{"commitInfo": {"operation": kind.upper()}}, *actions]
+        if any("metaData" in each for each in listed):
+            self._names_ids.add(len(self.facts))
         self._put(commit_name(len(self.facts)), "".join(json.dumps(each) + "\n" for each in listed).encode())
         self._note(kind, events, needs)
 
