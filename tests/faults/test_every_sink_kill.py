@@ -8,26 +8,22 @@ independent, with seeds of their own, so that one can be repeated.
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tailer.daemon.client import DaemonClient
-from tailer.errors import ConfigError
-from tests.support.daemon.commands import tailer
 from tests.support.daemon.every_sink import (
-    Backfills,
     DatabaseLog,
     DatabaseMirror,
     DeltaLog,
     DeltaMirror,
-    Faults,
     FilesLog,
     HttpLog,
     Lane,
 )
+from tests.support.daemon.pipelines import Pipelines
 from tests.support.daemon.process import small_transactions
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.history import History
@@ -56,31 +52,20 @@ SMALL: Final = small_transactions(40)
 class Killing:
     """A daemon with all sinks over one history, its kills, and what was found after each of them."""
 
-    def __init__(self, lanes: Sequence[Lane], kafka: Lanes, seed: int) -> None:
-        self.lanes = lanes
-        self.kafka = kafka
-        self.history = kafka.history
-        self.config = kafka.config
-        self.client = DaemonClient(socket=kafka.config.with_suffix(".sock"))
+    def __init__(self, pipelines: Pipelines, seed: int) -> None:
+        self.pipelines = pipelines
+        self.lanes = pipelines.lanes
+        self.history = pipelines.history
         self.chance = random.Random(seed)
-        self.backfills: dict[str, list[int]] = {lane.name: [] for lane in lanes}
-        self.reached = {lane.name: -1 for lane in lanes}
-        self.figures = {lane.name: Counter[str]() for lane in lanes}
+        self.figures = {lane.name: Counter[str]() for lane in self.lanes}
         self.busy: Counter[str] = Counter()
-        self.orders: Counter[str] = Counter()
-        texts = (
-            f'[pipelines.{each.name}]\ntable = "{self.history.path}"\npoll_interval_s = 0.05\n'
-            f"[pipelines.{each.name}.sink]\n{each.sink}"
-            for each in lanes
-        )
-        self.config.write_text('state_table = "state"\n' + self.config.read_text() + "".join(texts))
 
     def kill(self, number: int) -> None:
         """Start a daemon, kill it at a random moment, and judge what it left."""
         chance, history = self.chance, self.history
         due = history.length * (number + 1) // (KILLS + 1)
         history.publish(chance.randint(1, max(1, due - history.published)))
-        with Daemon(self.config, SMALL if number % 2 else TAILER) as daemon:
+        with Daemon(self.pipelines.config, SMALL if number % 2 else TAILER) as daemon:
             if number % 5 == 4:  # before it has done anything, or much
                 time.sleep(chance.uniform(0.3, 3.0))
             else:
@@ -89,63 +74,39 @@ class Killing:
                 before = lane.reached()
                 if before < history.published - 1:
                     daemon.wait_for(lambda: lane.reached() > before)
-                self._order()
+                self.pipelines.order(chance, ORDERS)
                 history.publish(max(0, due - history.published))
                 time.sleep(chance.uniform(0.0, 1.0))
             daemon.kill()
         self._judge(ended=False)
-        verified = [lane for lane in self.lanes if lane.is_verified and self.reached[lane.name] >= 0]
+        verified = [lane for lane in self.lanes if lane.is_verified and self.pipelines.reached[lane.name] >= 0]
         if verified and number % VERIFIED == 0:
             self._verify(chance.choice(verified))
 
     def finish(self) -> None:
         """Let a daemon deliver the rest, and judge everything."""
         self.history.publish(self.history.length)
-        with Daemon(self.config) as daemon:
+        with Daemon(self.pipelines.config) as daemon:
             daemon.await_running()
-            self.kafka.await_caught_up(daemon)
-            daemon.wait_for(lambda: all(lane.reached() == self.history.last for lane in self.lanes))
-            daemon.wait_for(lambda: not self._phases() & {"waiting", "running"})
-            assert self._phases() <= {"done"}
+            self.pipelines.await_delivered(daemon)
             assert daemon.terminate() == 0, daemon.said
         self._judge(ended=True)
         for lane in self.lanes:
             if lane.is_verified:
                 self._verify(lane)
-        self.kafka.check()
-
-    def _phases(self) -> set[str]:
-        found = (each.backfill for each in self.client.status().pipelines)
-        return {each.phase.value for each in found if each is not None}
-
-    def _order(self) -> None:
-        """Order backfills and snapshots for some of the pipelines."""
-        for lane in self.chance.sample(self.lanes, ORDERS):
-            version = lane.reached()
-            if not lane.orders or version < 1:
-                continue
-            asked = {"version": self.chance.randint(1, version)} if lane.orders == "backfill" else {}
-            try:
-                self.client.order(lane.name, lane.orders, **asked)
-            except ConfigError:
-                continue  # the one before has not ended
-            self.orders[lane.name] += 1
-            self.backfills[lane.name] += asked.values()
+        self.pipelines.kafka.check()
 
     def _judge(self, *, ended: bool) -> None:
-        for lane in self.lanes:
-            version = lane.reached()
-            faults: Faults = lane.faults(self.history, Backfills(self.backfills[lane.name], ended))
-            faults.lost = list(range(version, self.reached[lane.name]))
-            self.figures[lane.name].update(faults.figures)
-            self.reached[lane.name] = version
-            self.busy[lane.name] += version < self.history.published - 1
-            assert not any(faults.figures.values()), f"{lane.name} at version {version}: {faults}"
+        found = self.pipelines.judge(ended=ended)
+        for name, faults in found.items():
+            version = self.pipelines.reached[name]
+            self.figures[name].update(faults.figures)
+            self.busy[name] += version < self.history.published - 1
+            assert not any(faults.figures.values()), f"{name} at version {version}: {faults}"
 
     def _verify(self, lane: Lane) -> None:
-        done = tailer("verify", lane.name, self.config)
-        assert done.returncode == 0, f"{done.stdout}{done.stderr}"
-        assert f"at version {self.reached[lane.name]}:" in done.stdout, done.stdout
+        difference = self.pipelines.difference(lane)
+        assert not difference, difference
 
 
 def lanes_of(folder: Path, endpoint: Endpoint, postgres: Postgres) -> Iterator[Lane]:
@@ -170,10 +131,10 @@ def test_killed_two_hundred_times(tmp_path: Path, kafka: KafkaCluster, postgres:
     history = History(tmp_path / "table", seed=seed, length=COMMITS, large=300, large_every=10)
     pipelines = [KafkaLane(client) for client in CLIENTS]
     with serving() as endpoint, Lanes(tmp_path, history, kafka.bootstrap_servers, pipelines) as lanes:
-        killing = Killing(list(lanes_of(tmp_path, endpoint, postgres)), lanes, seed)
+        killing = Killing(Pipelines(list(lanes_of(tmp_path, endpoint, postgres)), lanes), seed)
         for number in range(KILLS):
             killing.kill(number)
         killing.finish()
         print(f"{KILLS} kills; records of transactions in Kafka that were torn: {lanes.torn()}")
     for name, figures in killing.figures.items():
-        print(f"{name}: busy at {killing.busy[name]} kills, {killing.orders[name]} orders, {dict(figures)}")
+        print(f"{name}: busy at {killing.busy[name]} kills, {killing.pipelines.orders[name]} orders, {dict(figures)}")

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.daemon.every_sink import Backfills, DatabaseLog, DatabaseMirror, DeltaLog, DeltaMirror
 from tests.support.daemon.every_sink import Lane as Destination
+from tests.support.daemon.pipelines import Pipelines
 from tests.support.daemon.standbys import Standbys
 from tests.support.daemon.tcp_link import TcpLink
 from tests.support.kafka.cluster import KafkaCluster
@@ -33,17 +34,6 @@ LIMIT_S = 10.0  # of silence, until the standby delivers
 TAKEOVERS = 100
 
 
-class _Topic:
-    """A pipeline into Kafka as a destination."""
-
-    def __init__(self, lanes: Lanes, lane: Lane) -> None:
-        self._lanes, self._lane = lanes, lane
-        self.name = lane.name
-
-    def reached(self) -> int:
-        return self._lanes.reached(self._lane)
-
-
 def take_over(folder: Path, kafka: KafkaCluster, link: Proxy, postgres: Postgres, faults: Sequence[str]) -> None:
     """Let faults happen one after the other, and print what came of them."""
     history = History(folder / "table", seed=39, length=4 * len(faults) + 8, large=300, large_every=10)
@@ -55,18 +45,14 @@ def take_over(folder: Path, kafka: KafkaCluster, link: Proxy, postgres: Postgres
         DeltaLog(folder / "delta", "delta-log"),
         DeltaMirror(folder / "delta-mirror", "delta-mirror"),
     ]
-    texts = "".join(
-        f'[pipelines.{each.name}]\ntable = "{history.path}"\npoll_interval_s = 0.05\n'
-        f"[pipelines.{each.name}.sink]\n{each.sink}"
-        for each in others
-    )
     lane = Lane("confluent-kafka")
     with TcpLink(int(port)) as database_link, Lanes(folder, history, kafka.bootstrap_servers, [lane]) as lanes:
+        pipelines = Pipelines(others, lanes)
         with Standbys(
             folder,
             history,
-            lanes.config.read_text() + texts,
-            [_Topic(lanes, lane), *others],
+            lanes.config.read_text(),
+            pipelines.destinations,
             {kafka.bootstrap_servers: link.address, f":{port}/": f":{database_link.port}/"},
             [link, database_link],
             frozenset({lane.name, "postgresql-mirror"}),

@@ -15,21 +15,12 @@ from typing import Protocol, Self
 
 from tailer.daemon.client import DaemonClient
 from tailer.errors import ConfigError
+from tests.support.daemon.pipelines import Destination
 from tests.support.kafka.history import History
 from tests.support.kafka.lanes import TAILER, Daemon
 from tests.support.waiting import until
 
-__all__ = ["Destination", "Link", "Standbys"]
-
-
-class Destination(Protocol):
-    """The destination of a pipeline: its name, and the last version that it has completely."""
-
-    name: str
-
-    def reached(self) -> int:
-        """Return the last complete version; -1 for none."""
-        ...
+__all__ = ["Link", "Standbys"]
 
 
 class Link(Protocol):

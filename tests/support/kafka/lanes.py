@@ -47,7 +47,10 @@ class Daemon:
     def __init__(self, config: Path, program: Sequence[str] = TAILER, options: Sequence[str] = ()) -> None:
         self._log = config.with_name(f"daemon-{unique_name('x')}.log")
         with self._log.open("wb") as said:
-            self.process = subprocess.Popen([*program, "run", *options, config], stdout=said, stderr=said)
+            # A session of its own: an interrupt from the keyboard goes to the tests only, which then end it.
+            self.process = subprocess.Popen(
+                [*program, "run", *options, config], stdout=said, stderr=said, start_new_session=True
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -197,7 +200,8 @@ class Lanes:
     """Pipelines over `history` in one configuration at `config`, with a concurrent `read_committed` reader for each.
 
     `bootstrap_servers`: of the cluster, for the tests. `address`: for the daemon, by default the same.
-    `progress_topic`: that of other lanes, to be shared; by default a new one.
+    `progress_topic`: that of other lanes, to be shared; by default a new one. `table`: where the daemon finds the
+    table, by default where the history is.
     """
 
     def __init__(
@@ -208,9 +212,11 @@ class Lanes:
         lanes: Sequence[Lane],
         address: str | None = None,
         progress_topic: str | None = None,
+        table: str | None = None,
         **options: Any,
     ) -> None:
         self.history: Final = history
+        self.table: Final = table or str(history.path)
         self.lanes: Final = lanes
         self.config: Final = folder / "tailer.toml"
         self.progress_topic: Final = progress_topic or unique_name("progress")
@@ -222,7 +228,7 @@ class Lanes:
         text = ""
         for lane in lanes:
             given = lane.sink_options(address or bootstrap_servers, self.progress_topic) | options
-            text += f'[pipelines.{lane.name}]\ntable = "{history.path}"\npoll_interval_s = 0.05\n'
+            text += f'[pipelines.{lane.name}]\ntable = "{self.table}"\npoll_interval_s = 0.05\n'
             text += "".join(f"{name} = {_toml(value)}\n" for name, value in lane.shape.items())
             text += f'[pipelines.{lane.name}.sink]\nkind = "kafka"\n'
             text += "".join(f"{name} = {_toml(value)}\n" for name, value in given.items())
@@ -315,13 +321,21 @@ class Lanes:
         """Return the figures of each lane, from a new read."""
         return [lane.figures(self.history, self._read(lane)) for lane in self.lanes]
 
-    def check(self) -> None:
-        """Assert the figures of a new read, and that the concurrent readers saw the same records."""
+    def judge(self) -> dict[str, Figures]:
+        """Return the figures of each lane, from a new read. Assert that concurrent readers saw the same records."""
+        found = {}
         for lane in self.lanes:
             met, there = self._followers[lane.name].read_to_end(), self._read(lane)
-            figures = lane.figures(self.history, there)
-            assert figures.all_zero, f"{lane.name}: {figures}"
-            assert sorted(met, key=_place) == sorted(there, key=_place), f"{lane.name}: a reader saw something else"
+            found[lane.name] = lane.figures(self.history, there)
+            assert sorted(met, key=_place) == sorted(there, key=_place), (
+                f"{lane.name}: a reader saw something else; {found[lane.name]}"
+            )
+        return found
+
+    def check(self) -> None:
+        """Assert the figures of a new read."""
+        for name, figures in self.judge().items():
+            assert figures.all_zero, f"{name}: {figures}"
 
     def _read(self, lane: Lane) -> list[Record]:
         return [record for topic in lane.topics for record in read_topic(self._bootstrap_servers, topic)]
