@@ -1,7 +1,7 @@
 # Sets itself up: `make demo` and `make test` need Python 3.11+, Java 17+, Maven and nothing else.
 .DELETE_ON_ERROR:
 .PHONY: demo quick test test-long test-golden test-stores test-spark test-connect test-kafka test-faults test-page \
-	test-all test-nightly nightly check check-deploy check-chart check-alerts check-unit audit release bench fuzz setup java
+	test-all test-nightly nightly check check-deploy check-chart check-alerts check-unit audit release bench fuzz soak setup java
 
 UV_VERSION := 0.13.9
 PYTHON ?= python3
@@ -118,6 +118,11 @@ fuzz: $(FUZZ)/.synced
 	for target in checkpoint tables; do \
 		$(BIN)/python -m tests.fuzz $$target --runs $$(($(RUNS) * 2 / 100)) || failed=1; done; \
 	[ -z "$$failed" ]
+
+# Prints one table: events, faults by kind, memory, the five figures and what `tailer verify` says.
+HOURS := 24
+soak: .venv/.synced $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_CONNECT_JARS) $(LAKE_TAILER_VERSITYGW) $(KAFKA_CLASSES)
+	@$(BIN)/python -m tests.soak --hours $(HOURS) $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT))
 
 # Asks a public service about known vulnerabilities of what uv.lock has, so it needs more than the package index.
 audit: .venv/.synced

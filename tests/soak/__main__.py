@@ -46,13 +46,15 @@ def main() -> None:
     with Memory() as memory:
         report = Report(given.seed, memory)
         ends_s = time.monotonic() + 3600 * (given.hours or 0)
-        while not stopping.is_set():
-            soak(Plan(given.seed + len(report.outcomes)), report, memory, stopping)
-            if given.out is not None:
-                given.out.write_text(f"{report}\n")
-            if len(report.outcomes) == given.epochs or (given.hours is not None and time.monotonic() >= ends_s):
-                break
-    print(report)
+        try:
+            while not stopping.is_set():
+                soak(Plan(given.seed + len(report.outcomes)), report, memory, stopping)
+                if given.out is not None:
+                    given.out.write_text(f"{report}\n")
+                if len(report.outcomes) == given.epochs or (given.hours is not None and time.monotonic() >= ends_s):
+                    break
+        finally:
+            print(report)
     if not report.is_clean:
         raise SystemExit(1)
 

@@ -38,8 +38,15 @@ class Memory:
             if any(found):
                 self.samples.append((time.monotonic() - self._began_s, max(found)))
 
+    def by_hour_mb(self) -> list[int]:
+        """Return the peak of one process in each hour."""
+        peaks: dict[int, int] = {}
+        for at_s, mb in self.samples:
+            peaks[int(at_s / HOUR_S)] = max(peaks.get(int(at_s / HOUR_S), 0), mb)
+        return [peaks[hour] for hour in sorted(peaks)]
+
     def peaks_mb(self) -> tuple[int, int, int]:
-        """Return the peak of one process in all, in the first hour and in the last; or in halves, if there are not two.
+        """Return the peak of one process in all, in the first hour and in the last; before two hours, of each half.
 
         0 before the first sample.
         """

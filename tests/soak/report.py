@@ -18,8 +18,8 @@ FIGURES: Final = ("missing", "doubled", "disordered", "changed", "lost")
 class Outcome:
     """What one epoch found.
 
-    `events`: by pipeline, the change rows that its destination was judged by. `figures`: by pipeline. `verified`: the
-    mirrors that `tailer verify` found equal to their source. `takeovers`: those by a standby. `violations`: in words; empty if all is well.
+    `events`: by pipeline, the changes that its destination was judged by. `figures`: by pipeline. `verified`: the
+    mirrors that `tailer verify` found equal to their source. `takeovers`: those by a standby. `violations`: in words.
     """
 
     seed: int
@@ -67,6 +67,7 @@ class Report:
             for name, found in each.figures.items():
                 figures.setdefault(name, Counter()).update(found)
         peak, first, last = self._memory.peaks_mb()
+        by_hour = ", ".join(map(str, self._memory.by_hour_mb()))
         rows = [
             ("date", f"{self.began:%Y-%m-%d %H:%M} UTC"),
             ("commit", f"`{self._commit}`"),
@@ -78,7 +79,7 @@ class Report:
             ("faults", str(faults.total())),
             *((f"fault: {name}", str(number)) for name, number in sorted(faults.items())),
             ("takeovers by a standby", str(sum(each.takeovers for each in self.outcomes))),
-            ("peak memory of a daemon", f"{peak} MB; {first} MB in the first part, {last} MB in the last"),
+            ("peak memory of a daemon", f"{peak} MB; by hour {by_hour}; {last - first:+} MB from first to last"),
             *(
                 (f"into `{name}`", f"{events[name]} events; {_figures(figures[name])}{_verified(verified[name])}")
                 for name in sorted(figures)

@@ -31,6 +31,7 @@ def _server() -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).resolve().parents[3],
+        start_new_session=True,  # an interrupt from the keyboard goes to the tests only, which then end it
     )
     atexit.register(server.wait)
     assert server.stdin is not None

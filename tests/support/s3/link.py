@@ -6,6 +6,7 @@ many matching requests as it says. Every request takes at least `delay_s`, as if
 
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from email.message import Message
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 from urllib.parse import unquote, urlsplit
 
 from tests.support.s3.server import S3Server
@@ -93,8 +94,7 @@ class ObjectLink:
         self._serial = threading.Lock() if is_serial else None
         self._lock = threading.Lock()
         handler = type("Handler", (_Handler,), {"link": self})
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._http.daemon_threads = True
+        self._http = _HttpServer(("127.0.0.1", 0), handler)
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02})
         self._thread.start()
 
@@ -158,6 +158,15 @@ class S3Link(ObjectLink):
     """A link to an S3 server."""
 
     server: S3Server
+
+
+class _HttpServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *address: Any) -> None:
+        """Pass over clients that go away, as killed ones do."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(*address)
 
 
 class _Handler(BaseHTTPRequestHandler):
