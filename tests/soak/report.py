@@ -1,4 +1,4 @@
-"""What a soak found: the sums of its epochs, as one table in Markdown."""
+"""The findings of a soak: the sums of its epochs, as one table in Markdown."""
 
 import subprocess
 from collections import Counter
@@ -16,7 +16,7 @@ FIGURES: Final = ("missing", "doubled", "disordered", "changed", "lost")
 
 @dataclass
 class Outcome:
-    """What one epoch found.
+    """The findings of one epoch.
 
     `events`: by pipeline, the changes that its destination was judged by. `figures`: by pipeline. `verified`: the
     mirrors that `tailer verify` found equal to their source. `takeovers`: those by a standby. `violations`: in words.
