@@ -67,6 +67,7 @@ class Report:
             for name, found in each.figures.items():
                 figures.setdefault(name, Counter()).update(found)
         peak, first, last = self._memory.peaks_mb()
+        part = "hour" if hours >= 2 else "half"
         by_hour = ", ".join(map(str, self._memory.by_hour_mb()))
         rows = [
             ("date", f"{self.began:%Y-%m-%d %H:%M} UTC"),
@@ -75,11 +76,12 @@ class Report:
             ("hours", f"{hours:.2f}"),
             ("epochs", f"{len(self.outcomes)} ({_counts(kinds)})"),
             ("commits", str(sum(each.commits for each in self.outcomes))),
-            ("events", str(events.total())),
+            ("events", f"{events.total()}, over all destinations"),
             ("faults", str(faults.total())),
             *((f"fault: {name}", str(number)) for name, number in sorted(faults.items())),
             ("takeovers by a standby", str(sum(each.takeovers for each in self.outcomes))),
-            ("peak memory of a daemon", f"{peak} MB; by hour {by_hour}; {last - first:+} MB from first to last"),
+            ("peak memory of a daemon", f"{peak} MB; first {part} {first} MB, last {part} {last} MB"),
+            ("peak memory by hour", f"{by_hour} MB"),
             *(
                 (f"into `{name}`", f"{events[name]} events; {_figures(figures[name])}{_verified(verified[name])}")
                 for name in sorted(figures)
