@@ -1,7 +1,7 @@
 """The settings of the daemon's servers: where it answers and takes orders, and who may ask and give them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any, Final
 from tailer.config.shapes import FileShape
 from tailer.errors import ConfigError, how_to_install
 from tailer.stores.folders import local_folder
+from tailer.stores.secrets import Secret, secret_faults
 
 __all__ = ["ControlSettings", "MetricsSettings", "control_settings", "metrics_settings", "missing_library"]
 
@@ -24,39 +25,40 @@ _NEEDED: Final = ("prometheus_client", "starlette", "uvicorn")
 class MetricsSettings:
     """The address that metrics, health and status are served at.
 
-    `token_file`: of the token that readers need; None: anybody may read. `tls`: the files of certificates and of their
-    key, in PEM; None: plain HTTP.
+    `token`: what readers need; without one anybody may read. `tls`: the files of certificates and of their key, in PEM;
+    None: plain HTTP.
     """
 
     host: str
     port: int
-    token_file: Path | None = None
+    token: Secret = field(default_factory=Secret)
     tls: tuple[Path, Path] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ControlSettings:
-    """The Unix socket for orders (None: none), the file of the token for orders over TCP, and that of kept orders.
+    """The Unix socket for orders (None: none), the token for orders over TCP, and the file of kept orders.
 
     `is_required`: whether the daemon does not begin without the socket, because the file names it.
     """
 
     socket: Path | None = None
     is_required: bool = False
-    token_file: Path | None = None
+    token: Secret = field(default_factory=Secret)
     orders_file: Path = Path("tailer.backfills.json")
 
 
 def metrics_settings(path: Path, file: FileShape, attempt: Attempt) -> MetricsSettings | None:
     """Return the settings of `metrics` in `file`, which is at `path`. `attempt` reports what is wrong with a key."""
-    keys = ("metrics_token_file", "metrics_certificate_file", "metrics_key_file")
+    keys = ("metrics_certificate_file", "metrics_key_file")
     given = {key: text for key in keys if (text := getattr(file, key)) is not None}
     files = {key: attempt((key,), partial(local_folder, text, path.parent, "")) for key, text in given.items()}
-    token, certificate, key = (files.get(each) for each in keys)
-    if (keys[1] in given) != (keys[2] in given):
-        attempt((keys[1] if keys[1] in given else keys[2],), partial(_refuse, _HALF, _HALF_REMEDY))
+    token, certificate, key = _token(path, file, "metrics_token", attempt), *(files.get(each) for each in keys)
+    if len(given) == 1:
+        attempt((next(iter(given)),), partial(_refuse, _HALF, _HALF_REMEDY))
     if file.metrics is None:
-        for each in given:
+        tokens = [f"metrics_token{suffix}" for suffix in ("", "_file", "_command")]
+        for each in (*(each for each in tokens if getattr(file, each)), *given):
             attempt((each,), partial(_refuse, "has no effect without metrics", "Set metrics, or leave it out."))
         return None
     address: tuple[str, int] | None = attempt(("metrics",), partial(_address, file.metrics))
@@ -68,9 +70,7 @@ def metrics_settings(path: Path, file: FileShape, attempt: Attempt) -> MetricsSe
 
 def control_settings(path: Path, file: FileShape, attempt: Attempt) -> ControlSettings:
     """Return the settings of `file`, which is at `path`. `attempt` reports what is wrong with a key."""
-    token_file = None
-    if file.control_token_file is not None:
-        token_file = attempt(("control_token_file",), partial(local_folder, file.control_token_file, path.parent, ""))
+    token = _token(path, file, "control_token", attempt)
     socket = path.absolute().with_suffix(".sock") if file.control is None else None
     if file.control:
         socket = attempt(("control",), partial(local_folder, file.control, path.parent, ""))
@@ -78,7 +78,7 @@ def control_settings(path: Path, file: FileShape, attempt: Attempt) -> ControlSe
     if file.orders_file is not None:
         given = attempt(("orders_file",), partial(local_folder, file.orders_file, path.parent, ""))
         orders_file = given or orders_file
-    return ControlSettings(socket, socket is not None and file.control is not None, token_file, orders_file)
+    return ControlSettings(socket, socket is not None and file.control is not None, token, orders_file)
 
 
 def missing_library(file: FileShape) -> tuple[str, str, str] | None:
@@ -88,6 +88,17 @@ def missing_library(file: FileShape) -> tuple[str, str, str] | None:
     if missing is None or not getattr(file, key):
         return None
     return key, f"cannot be served: No module named {missing!r}", how_to_install("daemon")
+
+
+def _token(path: Path, file: FileShape, key: str, attempt: Attempt) -> Secret:
+    """Return the place of a token. `attempt` reports what is wrong with it."""
+    given = Secret.of(file, key, getattr(file, key))
+    for fault in secret_faults("", file, {key: given.value}):
+        attempt((fault.where.removeprefix("."),), partial(_refuse, fault.reason, fault.remedy))
+    if given.file is None:
+        return given
+    place = attempt((f"{key}_file",), partial(local_folder, given.file, path.parent, ""))
+    return replace(given, file=None if place is None else str(place))
 
 
 def _refuse(reason: str, remedy: str) -> None:

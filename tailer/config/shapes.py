@@ -145,7 +145,9 @@ class FileShape(_Shape, frozen=True, kw_only=True):
     state_table: str | None = None  # the folder, or its URI, that keeps progress for sinks that cannot
     drain_s: Wait = 30.0  # seconds to finish after SIGTERM
     metrics: str | None = None  # host:port to serve metrics, health checks and status on
-    metrics_token_file: str | None = None  # file with the token that readers of `metrics` need; default: none
+    metrics_token: str | None = None  # the token that readers of `metrics` need; keep it in the environment
+    metrics_token_file: str | None = None  # a file with metrics_token
+    metrics_token_command: list[str] = []  # a command that prints metrics_token: a program and its arguments
     metrics_certificate_file: str | None = None  # PEM file of certificates for HTTPS at `metrics`; default: HTTP
     metrics_key_file: str | None = None  # PEM file of the key of the first of these
     # seconds without progress, while work is due, after which /livez reports a pipeline as hung; 0: never
@@ -154,7 +156,10 @@ class FileShape(_Shape, frozen=True, kw_only=True):
     standby_after_s: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 5.0
     # Unix socket for `tailer status`, `pause` and so on; default: the file with .sock in place of .toml; "": none
     control: str | None = None
-    control_token_file: str | None = None  # file with the token for control through the address of `metrics`
+    # the token for control through the address of `metrics`; keep it in the environment
+    control_token: str | None = None
+    control_token_file: str | None = None  # a file with control_token
+    control_token_command: list[str] = []  # a command that prints control_token: a program and its arguments
     # file that keeps orders to backfill over restarts; default: beside the socket, with .backfills.json for .sock
     orders_file: str | None = None
     engine: EngineKind = EngineKind.LOCAL  # where rows are read: local, spark, or auto, by the size of a version

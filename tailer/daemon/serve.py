@@ -8,7 +8,6 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -35,6 +34,7 @@ from tailer.progress.state_table import StateTable
 from tailer.shards.resharding import Layout, UndividedSink
 from tailer.shards.worker import make_sink
 from tailer.sink import Sink
+from tailer.stores.secrets import NoSecret, Secret
 from tailer.stores.shared import SharedLogs
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ async def _served(settings: Settings, statuses: Sequence[PipelineStatus]) -> Asy
     """
     try:
         from tailer.daemon.control import Control  # noqa: PLC0415 - its libraries are an extra
-        from tailer.daemon.http_server import HttpServer, Listener  # noqa: PLC0415
+        from tailer.daemon.http_server import HttpServer, Listener, WithToken  # noqa: PLC0415
         from tailer.daemon.monitor import Monitor  # noqa: PLC0415
         from tailer.daemon.page import History, page_routes  # noqa: PLC0415
     except ImportError as error:
@@ -202,9 +202,12 @@ async def _served(settings: Settings, statuses: Sequence[PipelineStatus]) -> Asy
         yield None
         return
     monitor, control, listeners = Monitor(statuses, settings.hung_s), Control(), []
-    history, token = History(statuses), _read_token(settings, "control_token_file", settings.control.token_file)
+    history, token = History(statuses), await _read_token(settings, "control_token", settings.control.token)
     if settings.metrics is not None:
-        app = monitor.app(control.route(token, needs_token=True), *page_routes(history, takes_orders=token is not None))
+        routes = control.route(token, needs_token=True), *page_routes(history, takes_orders=token is not None)
+        app: ASGIApp = monitor.app(*routes)
+        if (readers := await _read_token(settings, "metrics_token", settings.metrics.token)) is not None:
+            app = WithToken(app, readers)
         listeners.append(_open_address(settings, settings.metrics, app))
     path, opened = settings.control.socket, _open_control(settings)
     if opened is not None:
@@ -224,10 +227,8 @@ async def _served(settings: Settings, statuses: Sequence[PipelineStatus]) -> Asy
 
 def _open_address(settings: Settings, asked: MetricsSettings, app: "ASGIApp") -> "Listener":
     """Open the address of the metrics for `app`. Raises `ConfigError`."""
-    from tailer.daemon.http_server import Certificate, Listener, WithToken, listen  # noqa: PLC0415 - as above
+    from tailer.daemon.http_server import Certificate, Listener, listen  # noqa: PLC0415 - as above
 
-    if (token := _read_token(settings, "metrics_token_file", asked.token_file)) is not None:
-        app = WithToken(app, token)
     certificate = None
     if asked.tls is not None:
         try:
@@ -267,19 +268,20 @@ def _open_control(settings: Settings) -> socket.socket | None:
         return None
 
 
-def _read_token(settings: Settings, key: str, path: Path | None) -> str | None:
-    """Read the token in the file that `key` names, if any. Raises `ConfigError`."""
-    if path is None:
-        return None
+async def _read_token(settings: Settings, key: str, secret: Secret) -> str | None:
+    """Read the token that `key` gives, if any. Raises `ConfigError`."""
+    where = f"{settings.path}: {key}"
     try:
-        token = path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        token, reason = "", f"{path} cannot be read: {type(error).__name__}"
-    else:
-        reason = f"{path} is empty"
-    if not token:
-        raise ConfigError(f"{settings.path}: {key}", reason, "Put a token of your own into it.")
-    return token
+        token = await to_thread.run_sync(secret.read)
+    except NoSecret as error:
+        remedy = error.remedy or "Run it by hand, as the user of this process."
+        raise ConfigError(where, error.reason, remedy) from None
+    if token is None:
+        return None
+    if token := token.strip():
+        return token
+    reason = f"{secret.place} is empty" if secret.may_change else "is empty"
+    raise ConfigError(where, reason, "Give a token of your own.")
 
 
 def _pipeline(

@@ -317,6 +317,30 @@ def test_readers_over_tcp_need_a_token_and_a_trusted_certificate(orders: Orders,
     assert orders.version == 0
 
 
+def test_tokens_from_commands_and_from_the_environment(orders: Orders, config: Path, tmp_path: Path) -> None:
+    secret, plain = tmp_path / "token", config.read_text()
+    secret.write_text("open sesame\n")
+    command = 'metrics_token_command = ["echo", "open sesame"]'
+    config.write_text(f'metrics = "127.0.0.1:0"\n{command}\n{plain}')
+    with background("run", config, "--log-format", "text", TAILER_CONTROL_TOKEN="close sesame") as daemon:
+        url = metrics_address(daemon)
+        assert tailer("status", "--url", url, "--token-file", secret).returncode == 0
+        assert "the token is missing or wrong" in tailer("status", "--url", url).stderr
+        until(lambda: state(DaemonClient(url=url, token="open sesame")) == "streaming")
+        with pytest.raises(ConfigError, match="the token is missing or wrong"):
+            DaemonClient(url=url, token="open sesame").order("copy", "pause")
+        DaemonClient(url=url, token="close sesame").order("copy", "pause")
+        daemon.terminate()
+        _, errors = daemon.communicate(timeout=300)
+    assert "sesame" not in errors
+    config.write_text(f'metrics = "127.0.0.1:0"\nmetrics_token_command = ["false", "open sesame"]\n{plain}')
+    done = tailer("run", config)
+    assert done.returncode == 2
+    assert "metrics_token: the command false ended with exit code 1" in done.stderr
+    assert "sesame" not in done.stderr
+    assert orders.version == 0
+
+
 def test_a_daemon_that_does_not_run_is_named(config: Path) -> None:
     done = tailer("status", config)
     assert done.returncode == 2

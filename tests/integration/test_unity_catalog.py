@@ -376,7 +376,7 @@ async def test_the_token_is_read_from_its_file_for_every_question(managed: Manag
     with pytest.raises(ConfigError, match="cannot be read"):
         await log.seek(1)
     file.write_text("two words\n")
-    with pytest.raises(ConfigError, match="holds no token"):
+    with pytest.raises(ConfigError, match="gives no token"):
         await log.seek(1)
     file.write_text(f"{TOKEN}\n")
     await log.seek(1)
@@ -385,6 +385,32 @@ async def test_the_token_is_read_from_its_file_for_every_question(managed: Manag
         await log.latest()
     file.write_text("renewed")
     assert await log.latest() == 0
+
+
+@pytest.mark.anyio
+async def test_a_command_for_the_token_runs_again_when_it_is_refused(managed: Managed, tmp_path: Path) -> None:
+    runs, held = tmp_path / "runs", tmp_path / "held"
+    held.write_text(f"{TOKEN}\n")
+    log = managed.log(token_command=["sh", "-c", 'echo >> "$0"; cat "$1"', str(runs), str(held)])
+    managed.server.token = TOKEN
+    await log.seek(1)
+    assert await log.latest() == 0
+    assert len(runs.read_text()) == 1
+    managed.server.token = "renewed"
+    with pytest.raises(ConfigError, match="does not accept"):
+        await log.latest()
+    held.write_text("renewed")
+    assert await log.latest() == 0
+    assert await log.latest() == 0
+    assert len(runs.read_text()) == 3
+    held.write_text("two words")
+    managed.server.token = "another"
+    with pytest.raises(ConfigError, match="the command sh gives no token"):
+        await log.latest()
+    broken = managed.log(token_command=["sh", "-c", "exit 3", TOKEN])
+    with pytest.raises(StorageUnavailable, match="the command sh ended with exit code 3") as failed:
+        await broken.seek(1)
+    assert TOKEN not in f"{failed.value}{failed.value.hint}"
 
 
 @pytest.mark.anyio

@@ -48,8 +48,8 @@ _FIXED: Final = (
 _METRICS: Final = (*status.METRICS, *report.METRICS)
 _SHOWN: Final = 10
 _KEYS: Final = {
-    "metrics": "metrics or one of its files",
-    "control": "control, control_token_file or orders_file",
+    "metrics": "metrics, its token or one of its files",
+    "control": "control, its token or orders_file",
 }
 
 Make = Callable[[PipelineSettings, PipelineStatus, bool], Drainable]

@@ -23,26 +23,29 @@ def faults(options: dict[str, Any]) -> list[ConfigError]:
     [
         ({"uri": "127.0.0.1:8080"}, "uri"),
         ({"uri": "ftp://host"}, "uri"),
-        ({"uri": "http://me:secret@host"}, "uri"),
-        ({"uri": "http://host/?token=secret"}, "uri"),
+        ({"uri": "http://me:hush@host"}, "uri"),
+        ({"uri": "http://host/?token=hush"}, "uri"),
         ({"uri": "http://host:port"}, "uri"),
         ({"uri": "http://[host"}, "uri"),
         ({"table": "orders"}, "table"),
         ({"table": "main..orders"}, "table"),
         ({"table": "a.b.c.d"}, "table"),
         ({"token": ""}, "token"),
-        ({"token": "a secret"}, "token"),
+        ({"token": "a hush"}, "token"),
         ({"token": "s\u00e9cret"}, "token"),
-        ({"token": "secret\n"}, "token"),
+        ({"token": "hush\n"}, "token"),
         ({"token": 12345}, "token"),
-        ({"token": "secret", "token_file": "f"}, "token_file"),
+        ({"token": "hush", "token_file": "f"}, "token_file"),
+        ({"token": "hush", "token_command": ["pass"]}, "token_command"),
+        ({"token_file": "f", "token_command": ["pass"]}, "token_command"),
+        ({"token_command": [""]}, "token_command"),
         ({"token_file": ""}, "token_file"),
     ],
 )
 def test_invalid_options_are_named(options: dict[str, Any], where: str) -> None:
     (fault,) = faults(SOUND | options)
     assert fault.where == f"catalog.{where}"
-    assert "secret" not in f"{fault} {fault.hint}"
+    assert "hush" not in f"{fault} {fault.hint}"
     assert fault.hint
 
 

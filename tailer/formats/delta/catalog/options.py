@@ -7,6 +7,7 @@ import msgspec
 
 from tailer.errors import ConfigError
 from tailer.stores.location import address_faults
+from tailer.stores.secrets import secret_faults
 
 __all__ = ["UnityOptions", "fits_header", "unity_faults"]
 
@@ -28,6 +29,7 @@ class UnityOptions(msgspec.Struct, frozen=True, kw_only=True):
     table: str  # the table's name in the catalog: catalog.schema.name
     token: str | None = None  # keep it in the environment, or in a file; by default no token
     token_file: str | None = None  # a file with the token, read for every request
+    token_command: list[str] = []  # a command that prints the token: a program and its arguments
 
     def __repr__(self) -> str:
         """Return a text without the token."""
@@ -39,8 +41,7 @@ def unity_faults(name: str, options: UnityOptions) -> Iterator[ConfigError]:
     yield from (ConfigError(f"{name}.uri", *fault) for fault in address_faults(options.uri, *_URI_REMEDIES))
     if options.table.count(".") != 2 or not all(options.table.split(".")):
         yield ConfigError(f"{name}.table", f"{options.table!r} is not a full name", "Give catalog.schema.table.")
-    if options.token is not None and options.token_file is not None:
-        yield ConfigError(f"{name}.token_file", "is given beside token", "Give one of them.")
+    yield from secret_faults(name, options, {"token": options.token})
     if options.token is not None and not fits_header(options.token):
         yield ConfigError(f"{name}.token", "is not a token: it is empty or contains spaces", "Set it again.")
     if options.token_file == "":

@@ -5,12 +5,12 @@ A name may later refer to another table. So the answer must have the location of
 first answer.
 
 Each request uses its own connection, so there is nothing to close and no connection goes stale between two polls. The
-token comes from the environment (as an option of the pipeline) or from a file. The file is read for every request, so
-that the token can be renewed. No message contains the token, because the catalog's own texts are not repeated.
+token comes from the environment (as an option of the pipeline), a file or a command. The file is read for every
+request, and the command runs again when the token is refused, so that the token can be renewed. No message contains the
+token, because the catalog's own texts are not repeated.
 """
 
 import os
-from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
@@ -23,12 +23,14 @@ from tailer.formats.delta.catalog.options import UnityOptions, fits_header
 from tailer.formats.delta.catalog.port import RatifiedCommits, StagedCommit
 from tailer.stores.location import split_location
 from tailer.stores.port import in_thread
+from tailer.stores.secrets import KeptSecret, NoSecret, Secret
 
 __all__ = ["ANSWER_WITHIN_S", "UnityCatalog"]
 
 ANSWER_WITHIN_S: Final = 20.0
 _STEP_WITHIN_S: Final = 10.0  # to connect, and between two chunks of a response
 
+_TOKEN_REMEDY: Final = "Give `token_file` or `token_command`, or `token` in the environment."
 _API: Final = "/api/2.1/unity-catalog"
 _MANAGED: Final = "MANAGED"
 _UNKNOWN: Final = frozenset({"NoSuchCatalogException", "NoSuchSchemaException", "NoSuchTableException"})
@@ -66,8 +68,8 @@ class UnityCatalog:
     def __init__(self, options: UnityOptions) -> None:
         self._uri = options.uri.rstrip("/")
         self._table = options.table
-        self._token = options.token
-        self._token_file = None if options.token_file is None else Path(options.token_file)
+        self._secret = Secret.of(options, "token", options.token)
+        self._token = KeptSecret(self._secret)
         self._id: str | None = None
         catalog, schema, name = (quote(part, safe="") for part in self._table.split("."))
         api = self._uri if urlsplit(self._uri).path else self._uri + _API
@@ -94,18 +96,12 @@ class UnityCatalog:
             raise self._unavailable(f"its answer contradicts itself: {error}") from error
 
     async def _load(self) -> _Answer:
-        headers = {"Accept": "application/json"}
-        if (token := await self._read_token()) is not None:
-            headers["Authorization"] = f"Bearer {token}"
-        if self._client is None:
-            self._client = await in_thread(_new_client)
-        try:
-            with anyio.fail_after(ANSWER_WITHIN_S):
-                response = await self._client.get(self._url, headers=headers)
-        except (httpx2.TimeoutException, TimeoutError) as error:
-            raise self._unavailable("no answer in time") from error
-        except httpx2.HTTPError as error:
-            raise self._unavailable(str(error) or type(error).__name__) from error
+        token = await self._read_token()
+        response = await self._ask(token)
+        if response.status_code in (401, 403) and self._secret.may_change:
+            self._token.forget()
+            if (renewed := await self._read_token()) != token:
+                token, response = renewed, await self._ask(renewed)
         if response.status_code != 200:
             raise self._refused(response, token is not None)
         try:
@@ -113,17 +109,29 @@ class UnityCatalog:
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise self._unavailable("its answer is not from the Delta API") from error
 
-    async def _read_token(self) -> str | None:
-        if self._token_file is None:
-            return self._token
+    async def _ask(self, token: str | None) -> httpx2.Response:
+        headers = {"Accept": "application/json"}
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        if self._client is None:
+            self._client = await in_thread(_new_client)
         try:
-            token = (await in_thread(self._token_file.read_text)).strip()
-        except (OSError, UnicodeDecodeError):
-            raise self._wrong(
-                f"the token file {self._token_file} cannot be read", "Check the path and the file's permissions."
-            ) from None
-        if not fits_header(token):
-            raise self._wrong(f"the token file {self._token_file} holds no token", "Write only the token into it.")
+            with anyio.fail_after(ANSWER_WITHIN_S):
+                return await self._client.get(self._url, headers=headers)
+        except (httpx2.TimeoutException, TimeoutError) as error:
+            raise self._unavailable("no answer in time") from error
+        except httpx2.HTTPError as error:
+            raise self._unavailable(str(error) or type(error).__name__) from error
+
+    async def _read_token(self) -> str | None:
+        try:
+            token = await in_thread(self._token.read)
+        except NoSecret as error:
+            if error.remedy is None:
+                raise self._unavailable(error.reason) from None
+            raise self._wrong(error.reason, error.remedy) from None
+        if token is not None and not fits_header(token):
+            raise self._wrong(f"{self._secret.place} gives no token", "It must give the token alone, in one line.")
         return token
 
     def _refused(self, response: httpx2.Response, had_token: bool) -> ConfigError | StorageUnavailable:
@@ -135,7 +143,10 @@ class UnityCatalog:
             case 401 if had_token:
                 return self._wrong("the catalog does not accept the token", "Renew it: it may have expired.")
             case 401:
-                return self._wrong("the catalog requires a token", "Give `token_file`, or `token` in the environment.")
+                return self._wrong(
+                    "the catalog requires a token",
+                    _TOKEN_REMEDY,
+                )
             case 403:
                 return self._wrong("the catalog denies access to it", "Grant USE CATALOG, USE SCHEMA and SELECT.")
             case 404 if kind in _UNKNOWN:

@@ -63,7 +63,7 @@ def test_settings_of_the_whole_process() -> None:
     after = replace(
         before, drain_s=1.0, pipelines=(), state_table="/s", metrics=MetricsSettings("h", 1), engine=EngineKind.AUTO
     )
-    assert fixed_changes(before, after) == ["state_table", "metrics or one of its files", "engine"]
+    assert fixed_changes(before, after) == ["state_table", "metrics, its token or one of its files", "engine"]
 
 
 def topic(name: str, **more: str) -> PipelineSettings:
