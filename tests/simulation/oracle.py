@@ -121,7 +121,7 @@ class Judge:
     _open: dict[int, list[tuple[str, Row]]] = field(default_factory=dict)
     _copy: Counter[Row] = field(default_factory=Counter)
     _copied: int | None = None  # the version that the copy is at
-    _plans: dict[tuple[str, int], str] = field(default_factory=dict)
+    _plans: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
     _rows: dict[tuple[Any, ...], Row] = field(default_factory=dict)
     _positions: dict[str, Position] = field(default_factory=dict)
     _open_backfills: dict[str, list[tuple[str, Row]]] = field(default_factory=dict)
@@ -165,11 +165,15 @@ class Judge:
         table_id = self.app_id.rpartition("/")[2]
         return len(self.witness.tables) > 1 or (table_id != "" and table_id not in self.witness.table.left_ids)
 
-    def check_plan(self, table_id: str, version: int, plan: str) -> None:
-        """Judge whether a version has the same plan as ever."""
-        known = self._plans.setdefault((table_id, version), plan)
-        if known != plan:
-            raise Violation(4, f"version {version} has another plan than before:\n{known}\n{plan}")
+    def check_plan(self, table_id: str, version: int, timestamp_ms: int, plan: str) -> None:
+        """Judge whether a version has the same plan as ever.
+
+        Times of commits before make a timestamp monotonic; a log that was cleaned up does not have them.
+        """
+        known = self._plans.setdefault((table_id, version), (timestamp_ms, plan))
+        is_dated = all(each >= version for each in self.witness.table_of(table_id).cleaned)
+        if known[1] != plan or (is_dated and known[0] != timestamp_ms):
+            raise Violation(4, f"version {version} has another plan than before:\n{known}\n{(timestamp_ms, plan)}")
 
     def check_row(self, place: tuple[Any, ...], row: Row) -> None:
         """Judge whether there is the same row as ever at a place, whoever reads it."""

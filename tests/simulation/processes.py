@@ -183,7 +183,8 @@ class Endpoint:
     """A server that takes rows and has no transactions; `judge` accepts repetitions.
 
     Rows of backfills, a stream of their own, come among those of changes: two instances may send both at a time. Their
-    task numbers tell them apart, as those of real messages do.
+    task numbers tell them apart, as those of real messages do. Nothing tells two backfills of a version apart, so each
+    has all rows that came since it was recorded last.
     """
 
     def __init__(self, network: Network, judge: Judge) -> None:
@@ -192,6 +193,8 @@ class Endpoint:
         self.app_id = ""
         self._early: list[Change | Announced] = []
         self._backfilled: list[Change] = []
+        self._recorded: dict[str, int] = {}  # by backfill: the number of rows that had come
+        self._closed = 0  # the number before the last rows of a backfill that has ended
 
     def take(self, items: Sequence[Change | Announced]) -> None:
         """Take rows for good."""
@@ -204,8 +207,10 @@ class Endpoint:
     def recorded(self, app_id: str, position: Position) -> None:
         """Judge what has come when progress is recorded: it must be everything up to there."""
         if is_backfill(app_id):  # an earlier one, which was never finished, may have left rows of another version
-            backfilled = [item for item in self._backfilled if item.version == position.version]
-            self._backfilled.clear()
+            since = self._recorded.get(app_id, self._closed)
+            backfilled = [item for item in self._backfilled[since:] if item.version == position.version]
+            self._recorded[app_id] = len(self._backfilled)
+            self._closed = since if position.closes_version else self._closed
             self.judge.see(Transaction(app_id, backfilled, position), self.network.physics.now_s)
             return
         items, self._early = self._early, []

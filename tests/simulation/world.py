@@ -137,8 +137,8 @@ class Judged:
                     plan = await next_plan()
                     if plan is not None:
                         tasks = [(each.index, each.kind, each.uri, each.include, each.exclude) for each in plan.tasks]
-                        text = str((plan.timestamp_ms, plan.regime, plan.schema, tasks))
-                        world.judged(lambda: world.judge.check_plan(plan.table_id, plan.version, text))
+                        text, at_ms = str((plan.regime, plan.schema, tasks)), plan.timestamp_ms
+                        world.judged(lambda: world.judge.check_plan(plan.table_id, plan.version, at_ms, text))
                     return plan
 
                 table.next_plan = watched  # type: ignore[method-assign]
