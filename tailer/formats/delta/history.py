@@ -44,6 +44,11 @@ class Found:
     times: tuple[int, ...]
     dated_ms: int | None
 
+    @property
+    def is_settled(self) -> bool:
+        """Return whether other files cannot have the same times."""
+        return max(self.times, default=self.dated_ms or 0) < settled_before_ms()
+
 
 class TableHistory:
     """The history of the table in `store`. `log` finds its commits; `managed`: whether a catalog ratifies them."""
@@ -123,10 +128,7 @@ class TableHistory:
             return {}
 
     async def version_gone(self, version: int) -> TailerError:
-        """Build the error for a version that the log lacks, with the versions that it has and the starts that work.
-
-        It is `StorageUnavailable` if only a former listing lacked the commit.
-        """
+        """Build the error for a version that the log lacks, with starts that work; `StorageUnavailable` if it is back."""
         listing = await self._log.listing()
         if has_commit(listing, version):
             return StorageUnavailable(f"{self._store.uri}/{commit_name(version)}", "it exists, but a listing lacked it")
@@ -166,11 +168,10 @@ class TableHistory:
         try:
             found = await from_sound_checkpoint(self._log.listing, listing, version, read)
         except (VersionGone, LogCorrupt):
-            after_gap = await self._read_after_gap(listing, version, times)
-            if after_gap is None:
+            if (after_gap := await self._read_after_gap(listing, version, times)) is None:
                 raise
             found = after_gap
-        self._cached = found if max(times, default=found.dated_ms or 0) < settled_before_ms() else None
+        self._cached = found if found.is_settled else None
         return found
 
     async def known_after(self, listing: LogListing, version: int) -> int | None:
@@ -217,7 +218,7 @@ class TableHistory:
         version, first = listing.latest, None
         while True:
             try:
-                return self._id(await self.find(listing, version))
+                return _id_of(self._store.uri, await self.find(listing, version))
             except (VersionGone, LogCorrupt) as error:
                 first = first or error
                 if error.version is None or not 0 < error.version <= version:
@@ -240,7 +241,7 @@ class TableHistory:
                     ids[metadata.id] = None
         begins = 0 if has_commit(listing, 0) else min((files[0].version for files in listing.checkpoints), default=0)
         with suppress(VersionGone, LogCorrupt):
-            ids[self._id(await self.find(listing, max(min(since, listing.latest), begins)))] = None
+            ids[_id_of(self._store.uri, await self.find(listing, max(min(since, listing.latest), begins)))] = None
         return tuple(ids)
 
     async def _commit_of(self, listing: LogListing, version: int) -> Commit:
@@ -297,10 +298,11 @@ class TableHistory:
             self._after_gap[key] = actions
         return self._after_gap[key]
 
-    def _id(self, found: Found) -> str:
-        if found.metadata is None:
-            raise LogCorrupt(self._store.uri, "_delta_log", "no metaData action up to this version", found.version)
-        return found.metadata.id
+
+def _id_of(table: str, found: Found) -> str:
+    if found.metadata is None:
+        raise LogCorrupt(table, "_delta_log", "no metaData action up to this version", found.version)
+    return found.metadata.id
 
 
 def has_commit(listing: LogListing, version: int) -> bool:

@@ -147,7 +147,7 @@ class Overtaken(MemorySink):
         self._left = [version]
 
     @asynccontextmanager
-    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:
+    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:  # type: ignore[override]
         if app_id != APP and self._left:
             other = MemorySink("other", self.destination)
             async with other.begin(APP, schema) as transaction:
@@ -208,7 +208,7 @@ class Interrupted(MemorySink):
         self._left = [SinkUnavailable("memory", "no answer")]
 
     @asynccontextmanager
-    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:
+    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:  # type: ignore[override]
         if self._left:
             raise self._left.pop()
         async with super().begin(app_id, schema) as transaction:
