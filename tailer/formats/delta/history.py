@@ -128,7 +128,7 @@ class TableHistory:
             return {}
 
     async def version_gone(self, version: int) -> TailerError:
-        """Build the error for a version that the log lacks, with starts that work; `StorageUnavailable` if it is back."""
+        """Build the error for a version that the log lacks, with starts that work; a passing one if it is back."""
         listing = await self._log.listing()
         if has_commit(listing, version):
             return StorageUnavailable(f"{self._store.uri}/{commit_name(version)}", "it exists, but a listing lacked it")
