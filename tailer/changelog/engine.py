@@ -8,7 +8,6 @@ persisted: resuming in the middle of a version compares it again, by the same ru
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, aclosing, asynccontextmanager
-from functools import partial
 from typing import Final
 
 from anyio import CancelScope, to_thread
@@ -18,6 +17,7 @@ from tailer.changelog.comparison import compare
 from tailer.changelog.equal_rows.port import SharedIndexes
 from tailer.changelog.equal_rows.row_index import RowIndex
 from tailer.changelog.images import JoinedImages, before_preimage
+from tailer.changelog.rows_ahead import RowsAhead
 from tailer.changelog.rules import PairingRules, check_key, concerns, lacks_identity
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.changelog.spill.preimages import SpilledPreimages
@@ -26,7 +26,6 @@ from tailer.engine.local import remaining
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError, DataCorrupt, EngineUnavailable
 from tailer.events import ChangeBatch
-from tailer.formats.rows import execute
 from tailer.plan import ChangePlan, Position
 from tailer.read.data_files import LOCAL, DataFiles
 from tailer.read.kept_rows import KeptRows
@@ -59,6 +58,7 @@ class ChangelogEngine(Engine):
         self._report = report
         self._files = files
         self._warned = False
+        self._rows_ahead = RowsAhead(files, engine.has_room)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -88,8 +88,12 @@ class ChangelogEngine(Engine):
     ) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
         """Compare the version, then give its rows after `after`."""
         async with _spill_files() as (bitmaps, preimages):
-            kept = KeptRows([plan], partial(execute, files=self._files, use_threads=True), self._engine.has_room)
-            plan, counts = await self._compare(plan, bitmaps, preimages, kept)
+            rows_ahead = self._rows_ahead
+            kept = KeptRows([plan], rows_ahead.read, self._engine.has_room)
+            try:
+                plan, counts = await self._compare(plan, bitmaps, preimages, kept)
+            finally:
+                rows_ahead.release(plan.version)
             first = before_preimage(after) if counts.in_place else after
             async with AsyncExitStack() as stack:
                 batches = await stack.enter_async_context(self._deliver_compared(plan, first, kept))
@@ -98,6 +102,15 @@ class ChangelogEngine(Engine):
                 if preimages:
                     batches = await stack.enter_async_context(aclosing(_join_preimages(batches, preimages)))
                 yield batches
+
+    def expect(self, plan: ChangePlan) -> bool:
+        """See `Engine.expect`. Only of plans that `run` compares in this process."""
+        is_compared = self._engine.reads_here and concerns(plan, self._rules)
+        return is_compared and self._rows_ahead.expect(renumbered(plan, self._rules, None))
+
+    def forget(self) -> None:
+        """See `Engine.forget`."""
+        self._rows_ahead = RowsAhead(self._files, self._engine.has_room)
 
     def takes(self, plan: ChangePlan) -> bool:
         """See `Engine.takes`. Not if `run` compares the plan, or refuses it."""

@@ -51,7 +51,19 @@ class SizedEngine(Engine):
         self, plan: ChangePlan, after: Position | None = None
     ) -> AbstractAsyncContextManager[AsyncIterator[ChangeBatch]]:
         """See `Engine.run`."""
-        return (self._small if plan.size_bytes < self._from_bytes else self._large).run(plan, after)
+        return self._for(plan).run(plan, after)
+
+    def expect(self, plan: ChangePlan) -> bool:
+        """See `Engine.expect`."""
+        return self._for(plan).expect(plan)
+
+    def forget(self) -> None:
+        """See `Engine.forget`."""
+        self._small.forget()
+        self._large.forget()
+
+    def _for(self, plan: ChangePlan) -> Engine:
+        return self._small if plan.size_bytes < self._from_bytes else self._large
 
 
 class Engines:

@@ -18,7 +18,7 @@ from tailer.events import ChangeBatch
 from tailer.formats.rows import execute, needed_files
 from tailer.plan import END, ChangeTask, TaskKind
 from tailer.read.data_files import Files
-from tailer.read.execute import execute_both
+from tailer.read.execute import execute_with
 from tailer.read.shaped_rows import selected
 
 __all__ = ["KEPT_BYTES", "ChangeFiles"]
@@ -81,7 +81,7 @@ class ChangeFiles:
     def _deletes(self, task: ChangeTask, kept: _Kept, files: Files, use_threads: bool) -> Iterator[ChangeBatch]:
         def read(task: ChangeTask) -> Iterator[ChangeBatch]:
             others = replace(kept.task, schema=task.schema, select=task.select)
-            return execute_both(task, others, partial(self._keep, kept), files=files, use_threads=use_threads)
+            return execute_with(task, [(others, partial(self._keep, kept))], files=files, use_threads=use_threads)
 
         yield from _of(task, read)
         if not kept.is_full:

@@ -44,6 +44,7 @@ _MOST_BYTES: Final = 2**20  # of files
 _MOST_FILES: Final = 128
 _MOST_VERSIONS: Final = 128
 _MOST_S: Final = 0.05  # of planning
+_MOST_LATER_S: Final = 0.2  # of planning versions whose rows may be read together, which saves reads of large files
 
 
 class PrefetchedBatches:
@@ -130,6 +131,7 @@ class LookAhead:
         self._due = _NOTHING
         self._next = _NOTHING
         self._later: deque[ChangePlan] = deque()  # after `_next`
+        self._failed: Exception | None = None  # the error of planning the version after those
 
     def begin(self, last: int | None) -> None:
         """Forget what is ahead: the table is at another version. `last`: the last one to plan; None: no end."""
@@ -138,6 +140,8 @@ class LookAhead:
                 planned.begun[1].stop()
         self._last, self._is_backlog, self._due, self._next = last, False, _NOTHING, _NOTHING
         self._later.clear()
+        self._failed = None
+        self._engine.forget()
 
     async def next_plans(self) -> Sequence[ChangePlan]:
         """Return the next plan, not shaped, or several that the engine reads together; none where there is none yet.
@@ -147,7 +151,7 @@ class LookAhead:
         if self._next.error is not None:
             raise self._next.error
         self._due, self._next = self._next, _NOTHING
-        plan = self._due.plan or (self._later.popleft() if self._later else await self._table.next_plan())
+        plan = self._due.plan or await self._next_plan()
         if plan is None:
             self._is_backlog = False
             return ()
@@ -155,6 +159,17 @@ class LookAhead:
         if self._is_backlog and self._due.begun is None and self._is_small(plan):
             await self._add_small(plans)
         return plans
+
+    async def _next_plan(self) -> ChangePlan | None:
+        if self._later:
+            return self._later.popleft()
+        self._raise_failed()
+        return await self._table.next_plan()
+
+    def _raise_failed(self) -> None:
+        """Raise the error of the version after `_later`, if any."""
+        if self._failed is not None:
+            raise self._failed
 
     async def _add_small(self, plans: list[ChangePlan]) -> None:
         """Add the next plans as long as they are small and like the first one. Keep the one that is not."""
@@ -168,6 +183,7 @@ class LookAhead:
                 most = min(most, self._last - plans[-1].version)
             try:
                 if not self._later:
+                    self._raise_failed()
                     self._later.extend(await self._table.next_plans(most))
             except Exception as error:  # noqa: BLE001 - raised where the version is due
                 self._next = _Planned(error=error)
@@ -196,26 +212,55 @@ class LookAhead:
 
         `plan`: the single one that `next_plans` returned. Raises as `shape`.
         """
-        shaped, rows = self._due.begun or self._begin_to_read(plan, after)
+        shaped, rows = self._due.begun or await self._begin_to_read(plan, after)
         if self._is_backlog and _is_worth(plan) and not self._is_last(plan) and self._next == _NOTHING:
             self._next = await self._look()
         self._is_backlog = True  # until the table has no next plan
         return shaped, rows
 
-    def _begin_to_read(self, plan: ChangePlan, after: Position | None = None) -> tuple[ChangePlan, PrefetchedBatches]:
+    async def _begin_to_read(
+        self, plan: ChangePlan, after: Position | None = None
+    ) -> tuple[ChangePlan, PrefetchedBatches]:
         shaped = self._shape(plan)
+        if self._is_backlog and _is_worth(plan):
+            await self._plan_later(plan, shaped)
         return shaped, PrefetchedBatches(self._group, self._engine, shaped, after)
+
+    async def _plan_later(self, plan: ChangePlan, shaped: ChangePlan) -> None:
+        """Plan versions after `plan` while the engine may read their rows together with its. `shaped`: it, shaped."""
+        known, end_s = deque(self._later), time.monotonic() + _MOST_LATER_S
+        while self._engine.expect(shaped) and not self._is_last(plan):
+            later = known.popleft() if known else None
+            if later is None and time.monotonic() < end_s:
+                later = await self._add_later()
+            if later is None:
+                return
+            try:
+                shaped, plan = self._shape(later), later
+            except TailerError:  # raised again when it is shaped for its delivery
+                return
+
+    async def _add_later(self) -> ChangePlan | None:
+        if self._failed is None:
+            try:
+                plan = await self._table.next_plan()
+            except Exception as error:  # noqa: BLE001 - raised where the version is due
+                self._failed = error
+            else:
+                self._later.extend([] if plan is None else [plan])
+                return plan
+        return None
 
     async def _look(self) -> _Planned:
         """Plan the next version, and begin to read it."""
         plan: ChangePlan | None = None
         try:
-            plan = self._later.popleft() if self._later else await self._table.next_plan()
+            plan = await self._next_plan()
             if plan is None:
                 return _NOTHING
             if self._is_small(plan):
                 return _Planned(plan)
-            return _Planned(plan, self._begin_to_read(plan))
+            return _Planned(plan, await self._begin_to_read(plan))
         except Exception as error:  # noqa: BLE001 - raised where the version is due
             return _Planned(error=error) if plan is None else _Planned(plan)
 

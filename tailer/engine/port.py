@@ -37,6 +37,16 @@ class Engine(ABC):
         """Return whether this process has room for more rows in memory."""
         return True
 
+    def expect(self, plan: ChangePlan) -> bool:
+        """Note a plan that it will run after those that it noted before, so that files may be read once for several.
+
+        Return whether to note the one after it, too: its rows may be read together with those of this one.
+        """
+        return False
+
+    def forget(self) -> None:  # noqa: B027 - an engine that notes nothing has nothing to forget
+        """Forget the plans that it noted: it may run others."""
+
     def takes(self, plan: ChangePlan) -> bool:
         """Return whether it reads `plan` together with others: its rows are those of its tasks, not compared."""
         return False

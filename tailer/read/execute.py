@@ -43,7 +43,7 @@ from tailer.shape.condition import Condition
 
 __all__ = [
     "execute",
-    "execute_both",
+    "execute_with",
     "file_of",
     "needed_files",
     "open_footer",
@@ -86,33 +86,35 @@ def execute(
             yield from _choose(of, batch, position, wanted)
 
 
-def execute_both(
-    deletes: ChangeTask,
-    others: ChangeTask,
-    keep: Callable[[ChangeBatch], bool],
+def execute_with(
+    task: ChangeTask,
+    others: Sequence[tuple[ChangeTask, Callable[[ChangeBatch], bool]]],
     *,
     files: Files,
     use_threads: bool,
 ) -> Iterator[ChangeBatch]:
-    """Yield the rows of `deletes`, and pass those of `others`, a task of the same change file, to `keep`.
+    """Yield the rows of `task`, and pass those of each of the `others`, tasks of the same file, to a function.
 
-    Neither task may have a condition, or rows that were compared. Both have the same columns. `keep` gets batches in
-    ascending order of positions, and none after one for which it returns False. Raises as `execute` does.
+    No task may have a condition, or rows that were compared. All have the same columns, partition values and row ids.
+    A function gets batches in ascending order of positions, and none after one for which it returns False.
+    Raises as `execute` does, for any of the tasks.
     """
-    check_task(deletes, files)
-    needed = max(deletes.size_bytes, 0)
+    for each, _ in [(task, None), *others]:
+        check_task(each, files)
+    needed = max(task.size_bytes, 0) if task.kind in CHANGE_FILES else 0
     with (
-        translated(deletes, deletes.uri),
-        files.open(deletes.uri, needed) as opened,
-        _parquet(deletes, opened.source) as file,
+        translated(task, task.uri),
+        files.open(task.uri, needed) as opened,
+        _parquet(task, opened.source) as file,
     ):
-        of = _OpenFile(deletes, file, opened, files, use_threads)
-        rest, of.reads_all = of.with_task(others, files), True
+        of = _OpenFile(task, file, opened, files, use_threads)
+        of.others = [of.with_task(other, files) for other, _ in others]
+        keep = dict(zip(of.others, (function for _, function in others), strict=True))
         for batch, position, wanted in of.batches(range(END), range(END)):
             columns = of.layout.projection.apply(batch, position)
-            if of.reads_all:
-                other_rows = _choose(rest, batch, position, wanted, columns)
-                of.reads_all = all(map(keep, other_rows))
+            of.others = [
+                other for other in of.others if all(map(keep[other], _choose(other, batch, position, wanted, columns)))
+            ]
             yield from _choose(of, batch, position, wanted, columns)
 
 
@@ -204,6 +206,10 @@ _READER: Final[dict[str, Any]] = {
 _CDC_READER: Final[dict[str, Any]] = {**_READER, "read_dictionary": [CHANGE_TYPE]}
 
 
+def _stamps(task: ChangeTask, file: pq.ParquetFile) -> tuple[pa.Array, pa.Array]:
+    return stamps(task.version, task.timestamp_ms, min(file.metadata.num_rows, MAX_ROWS))
+
+
 class _OpenFile:
     """The open file of a task, and what is known of its rows."""
 
@@ -224,8 +230,8 @@ class _OpenFile:
         known = file, opened.source, self._footer
         self._sizes = BatchSizes(*known, layout.sizes, threads)
         self._first = None if layout.condition is None else BatchSizes(*known, layout.condition.sizes, threads)
-        self.stamps = stamps(task.version, task.timestamp_ms, min(file.metadata.num_rows, MAX_ROWS))
-        self.reads_all = False  # also row groups without chosen rows
+        self.stamps = _stamps(task, file)
+        self.others: list[_OpenFile] = []  # for the tasks that are executed with this one
         self.row_filter = None  # of a change file, `_changes` finds out which rows fulfil the condition
         if (condition := layout.condition) is not None and task.kind not in CHANGE_FILES:
             self.row_filter = condition.row_filter
@@ -234,6 +240,7 @@ class _OpenFile:
         """Return the same file for another task of it, with the same columns."""
         other = copy(self)
         other.task, other.selection = task, Selection(task, self._file.metadata.num_rows, files)
+        other.stamps = _stamps(task, self._file)
         return other
 
     def batches(self, asked: range, part: range) -> Iterator[tuple[pa.RecordBatch, int, range]]:
@@ -241,10 +248,11 @@ class _OpenFile:
 
         `asked`: of these positions. `part`: of row groups with their middle in these bytes.
         """
+        selections = [each.selection for each in (self, *self.others)]
         groups = {
             group: rows
             for group, rows in _row_groups_in(self.task, self._counts, part)
-            if _common(rows, asked) and self.selection.may_touch(rows)
+            if _common(rows, asked) and any(selection.may_touch(rows) for selection in selections)
         }
         if (condition := self.layout.condition) is not None:
             groups = {group: rows for group, rows in groups.items() if self._may_hold(group, condition)}
@@ -286,7 +294,7 @@ class _OpenFile:
 
     def _touches(self, group: int, rows: range, wanted: range) -> bool:
         """Return whether any row of a row group is chosen; True where finding out would cost more than it saves."""
-        if self.reads_all:
+        if self.others:
             return True
         if self.task.kind in CHANGE_FILES:
             known = self.layout.condition is not None  # by the positions of the rows

@@ -35,7 +35,7 @@ from tailer.plan import (
 from tailer.read.data_files import LOCAL
 from tailer.schema.columns import COLUMN_ID
 
-__all__ = ["KEPT_BYTES", "KeptRows", "ReadTask"]
+__all__ = ["KEPT_BYTES", "KeptRows", "ReadTask", "scattered_rows", "whole_tasks"]
 
 ReadTask = Callable[[ChangeTask], Iterator[ChangeBatch]]
 """Yields the rows of a task, as `tailer.read.execute.execute` does."""
@@ -62,16 +62,7 @@ class KeptRows:
     ) -> None:
         self._execute = execute
         self._has_room = has_room
-        tasks = [task for plan in plans for task in plan.tasks if _is_worth(task)]
-        with_ids = {
-            id(task.schema): task.schema if ROW_ID in task.schema.names else add_row_ids(task.schema) for task in tasks
-        }
-        whole = (task if task.tracking is None else replace(task, schema=with_ids[id(task.schema)]) for task in tasks)
-        self._whole: dict[_Key, ChangeTask] = {}
-        for task in whole:
-            names = output_schema(task.schema).names
-            if len(set(names)) == len(names):
-                self._whole[_key(task)] = task
+        self._whole = {_key(task): task for plan in plans for task in whole_tasks(plan)}
         self._columns: dict[_Key, dict[str, pa.Field]] = {}
         self._kept: dict[_Key, list[ChangeBatch]] = {}
         self._bytes = 0
@@ -128,6 +119,22 @@ class KeptRows:
         return True
 
 
+def whole_tasks(plan: ChangePlan) -> list[ChangeTask]:
+    """Return those tasks whose rows are worth keeping, with all columns by which they may be compared."""
+    tasks = [task for task in plan.tasks if _is_worth(task)]
+    with_ids = {
+        id(task.schema): task.schema if ROW_ID in task.schema.names else add_row_ids(task.schema) for task in tasks
+    }
+    whole = (task if task.tracking is None else replace(task, schema=with_ids[id(task.schema)]) for task in tasks)
+    return [task for task in whole if len(set(names := output_schema(task.schema).names)) == len(names)]
+
+
+def scattered_rows(task: ChangeTask) -> int:
+    """Estimate how many rows a task with deletion vectors has, by what the log says of these."""
+    include, exclude = (0 if vector is None else vector.cardinality for vector in (task.include, task.exclude))
+    return max(include - exclude, 0)
+
+
 def _key(task: ChangeTask) -> _Key:
     return task.version, task.index
 
@@ -137,7 +144,7 @@ def _is_worth(task: ChangeTask) -> bool:
     if task.kind not in _IMAGES or task.reader is not None or task.refinement is not None:
         return False
     if task.include is not None:
-        return task.include.cardinality <= _FEW_ROWS
+        return scattered_rows(task) <= _FEW_ROWS
     return 0 < task.size_bytes <= _SMALL_FILE_BYTES
 
 

@@ -274,6 +274,14 @@ class ShownEngine(Engine):
             async with aclosing(self._passed(plan, work, batches)) as passed:
                 yield passed
 
+    def expect(self, plan: ChangePlan) -> bool:
+        """See `Engine.expect`."""
+        return self._engine.expect(plan)
+
+    def forget(self) -> None:
+        """See `Engine.forget`."""
+        self._engine.forget()
+
     def takes(self, plan: ChangePlan) -> bool:
         """See `Engine.takes`."""
         return self._engine.takes(plan)
