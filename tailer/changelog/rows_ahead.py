@@ -57,8 +57,7 @@ class RowsAhead:
     """
 
     def __init__(self, files: DataFiles, has_room: Callable[[], bool]) -> None:
-        self._execute = partial(execute, files=files, use_threads=True)
-        self._execute_with = partial(execute_with, files=files, use_threads=True)
+        self._data_files = files
         self._has_room = has_room
         self._files: dict[str, _File] = {}
         self._sizes: dict[int, tuple[int, int]] = {}  # tasks and rows that are expected of each version
@@ -101,7 +100,7 @@ class RowsAhead:
         """
         key, file = (task.version, task.index), self._files.get(task.uri)
         if file is None or (known := file.expected.get(key)) is None or not _are_alike(known.task, task):
-            yield from self._execute(task)
+            yield from execute(task, files=self._data_files, use_threads=True)
             return
         with file.lock:
             with self._lock:
@@ -116,19 +115,19 @@ class RowsAhead:
     def _read_with(self, task: ChangeTask, others: list[_Expected]) -> Iterator[ChangeBatch]:
         """Yield the rows of a task, and keep those of `others`, which are in the order of their versions."""
         if not others:
-            yield from self._execute(task)
+            yield from execute(task, files=self._data_files, use_threads=True)
             return
         last_row, waiting = -1, list(others)
         for each in others:
             each.batches = []
         try:
             passed = [(each.task, partial(self._keep, waiting, each)) for each in others]
-            for batch in self._execute_with(task, passed):
+            for batch in execute_with(task, passed, files=self._data_files, use_threads=True):
                 last_row = batch.last_row
                 yield batch
         except Exception:  # noqa: BLE001 - raised again by the task that has it
             self._give_up(waiting, 0)
-            yield from self._execute(task, last_row)
+            yield from execute(task, last_row, files=self._data_files, use_threads=True)
         except BaseException:
             self._give_up(waiting, 0)
             raise

@@ -265,7 +265,7 @@ async def test_cancelled_in_the_middle_of_a_comparison(
     endless, reports = Endless(), list[Any]()
     engine = ChangelogEngine(LocalEngine(1), BY_KEY, lambda *found: reports.append(found))
     with monkeypatch.context() as patch:
-        patch.setattr("tailer.changelog.engine.execute", endless)
+        patch.setattr("tailer.changelog.rows_ahead.execute", endless)
         async with anyio.create_task_group() as group:
             group.start_soon(run, engine, plan)
             await become(endless.reading.is_set)

@@ -141,6 +141,60 @@ async def test_small_versions_of_lance_datasets_are() -> None:
         await become(lambda: engine.began == [0, 1, 2])
 
 
+class Noting(OneRowEngine):
+    """An engine that reads the versions up to each of `ends` together."""
+
+    def __init__(self, *ends: int) -> None:
+        super().__init__()
+        self.ends = set(ends)
+        self.noted: list[int] = []
+
+    def expect(self, plan: ChangePlan) -> bool:
+        self.noted.append(plan.version)
+        return plan.version not in self.ends
+
+    def forget(self) -> None:
+        self.noted = []
+
+
+async def test_versions_that_are_read_together_are_planned_together() -> None:
+    log, engine = Log(*map(plan, range(9))), Noting(4, 6)
+    async with looking(log, engine) as ahead:
+        await turn(ahead)
+        assert (log.asked, engine.noted) == (1, []), "a single version may be all there is"
+        await turn(ahead)
+        assert log.asked == 5
+        assert engine.noted == [1, 2, 3, 4, 2, 3, 4], "the next one begins with what is known"
+        for _ in range(3):
+            await turn(ahead)
+        assert engine.noted[7:] == [3, 4, 4, 5, 6]
+        await become(lambda: engine.began == [0, 1, 2, 3, 4, 5])
+        ahead.begin(None)
+        assert engine.noted == [], "the table is at another version"
+
+
+async def test_an_error_of_a_later_version_waits_until_it_is_due() -> None:
+    log, engine = Log(plan(0), plan(1), plan(2), LogCorrupt("t", "3.json", "no"), plan(4)), Noting()
+    async with looking(log, engine) as ahead:
+        for _ in range(3):
+            await turn(ahead)
+        for _ in range(2):
+            with pytest.raises(LogCorrupt):
+                await turn(ahead)
+        assert [each.version for each in log.plans if isinstance(each, ChangePlan)] == [4]
+        ahead.begin(None)
+        assert (await turn(ahead)) is not None, "the error is forgotten where the table is at another version"
+
+
+async def test_no_version_is_noted_after_the_last_one() -> None:
+    log, engine = Log(*map(plan, range(5))), Noting()
+    async with looking(log, engine, last=3) as ahead:
+        for _ in range(4):
+            await turn(ahead)
+        assert log.asked == 4
+        assert set(engine.noted) == {1, 2, 3}
+
+
 async def test_nothing_is_planned_after_the_last_version() -> None:
     log, engine = Log(*map(plan, range(4))), OneRowEngine()
     async with looking(log, engine, last=2) as ahead:
