@@ -17,7 +17,7 @@ from tailer.changelog.comparison import compare
 from tailer.changelog.equal_rows.port import SharedIndexes
 from tailer.changelog.equal_rows.row_index import RowIndex
 from tailer.changelog.images import JoinedImages, before_preimage
-from tailer.changelog.rows_ahead import RowsAhead
+from tailer.changelog.rows_ahead import MOST_TASKS, RowsAhead
 from tailer.changelog.rules import PairingRules, check_key, concerns, lacks_identity
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.changelog.spill.preimages import SpilledPreimages
@@ -106,7 +106,11 @@ class ChangelogEngine(Engine):
     def expect(self, plan: ChangePlan) -> bool:
         """See `Engine.expect`. Only of plans that `run` compares in this process."""
         is_compared = self._engine.reads_here and concerns(plan, self._rules)
-        return is_compared and self._rows_ahead.expect(renumbered(plan, self._rules, None))
+        return (
+            is_compared
+            and len(plan.tasks) <= MOST_TASKS
+            and self._rows_ahead.expect(renumbered(plan, self._rules, None))
+        )
 
     def forget(self) -> None:
         """See `Engine.forget`."""

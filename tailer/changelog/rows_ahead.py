@@ -23,11 +23,11 @@ from tailer.read.data_files import DataFiles
 from tailer.read.execute import execute_with
 from tailer.read.kept_rows import scattered_rows, whole_tasks
 
-__all__ = ["KEPT_BYTES", "RowsAhead"]
+__all__ = ["KEPT_BYTES", "MOST_TASKS", "RowsAhead"]
 
 KEPT_BYTES: Final = 32 * 2**20  # of Arrow memory, for each pipeline
 _EXPECTED_BYTES: Final = KEPT_BYTES * 3 // 4
-_MOST_TASKS: Final = 2**10
+MOST_TASKS: Final = 2**10  # that are expected at a time
 _FIRST_ROWS: Final = 2**10  # as if so many had been read, of `_FIRST_BYTES` each
 _FIRST_BYTES: Final = 2**8
 
@@ -71,6 +71,8 @@ class RowsAhead:
         Return whether to note the one after it, too: rows of this one have yet to be decoded, and there is room.
         """
         tasks = [task for task in whole_tasks(plan) if task.include is not None and task.where is None is task.select]
+        if not tasks:
+            return False
         with self._lock:
             noted = [
                 self._files.setdefault(task.uri, _File()).expected.setdefault(
@@ -80,7 +82,7 @@ class RowsAhead:
             ]
             self._sizes[plan.version] = len(tasks), sum(map(scattered_rows, tasks))
             count, rows = map(sum, zip(*self._sizes.values(), strict=True))
-            has_room = rows * self._read_bytes < _EXPECTED_BYTES * self._read_rows and count < _MOST_TASKS
+            has_room = rows * self._read_bytes < _EXPECTED_BYTES * self._read_rows and count < MOST_TASKS
         return has_room and any(each.batches is None for each in noted)
 
     def release(self, version: int) -> None:

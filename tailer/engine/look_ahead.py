@@ -148,10 +148,11 @@ class LookAhead:
 
         Several have one table id and one schema. Raises as `TableLog.next_plan`.
         """
-        if self._next.error is not None:
-            raise self._next.error
+        error = self._failed if self._next == _NOTHING and not self._later else self._next.error
+        if error is not None:
+            raise error
         self._due, self._next = self._next, _NOTHING
-        plan = self._due.plan or await self._next_plan()
+        plan = self._due.plan or (self._later.popleft() if self._later else await self._table.next_plan())
         if plan is None:
             self._is_backlog = False
             return ()
@@ -159,17 +160,6 @@ class LookAhead:
         if self._is_backlog and self._due.begun is None and self._is_small(plan):
             await self._add_small(plans)
         return plans
-
-    async def _next_plan(self) -> ChangePlan | None:
-        if self._later:
-            return self._later.popleft()
-        self._raise_failed()
-        return await self._table.next_plan()
-
-    def _raise_failed(self) -> None:
-        """Raise the error of the version after `_later`, if any."""
-        if self._failed is not None:
-            raise self._failed
 
     async def _add_small(self, plans: list[ChangePlan]) -> None:
         """Add the next plans as long as they are small and like the first one. Keep the one that is not."""
@@ -181,9 +171,11 @@ class LookAhead:
             most = _MOST_VERSIONS - len(plans)
             if self._last is not None:
                 most = min(most, self._last - plans[-1].version)
+            if self._failed is not None and not self._later:
+                self._next = _Planned(error=self._failed)
+                return
             try:
                 if not self._later:
-                    self._raise_failed()
                     self._later.extend(await self._table.next_plans(most))
             except Exception as error:  # noqa: BLE001 - raised where the version is due
                 self._next = _Planned(error=error)
@@ -255,7 +247,9 @@ class LookAhead:
         """Plan the next version, and begin to read it."""
         plan: ChangePlan | None = None
         try:
-            plan = await self._next_plan()
+            if self._failed is not None and not self._later:
+                return _Planned(error=self._failed)
+            plan = self._later.popleft() if self._later else await self._table.next_plan()
             if plan is None:
                 return _NOTHING
             if self._is_small(plan):

@@ -105,7 +105,10 @@ class RowDelivery:
         self.retries.status.note_resume(None if progress is None else progress.position)
         made = self.table.confirm, self.retries.note_commit
         async with background() as group, SinkWriter(self.name, self.sink, progress, self.limits, *made) as writer:
-            yield RowSession(self, writer, resume, group)
+            try:
+                yield RowSession(self, writer, resume, group)
+            finally:
+                self.engine.forget()
 
     def narrow(self) -> bool:
         """Give each version a transaction of its own from now on. Return False if that is so already."""

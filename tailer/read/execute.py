@@ -206,10 +206,6 @@ _READER: Final[dict[str, Any]] = {
 _CDC_READER: Final[dict[str, Any]] = {**_READER, "read_dictionary": [CHANGE_TYPE]}
 
 
-def _stamps(task: ChangeTask, file: pq.ParquetFile) -> tuple[pa.Array, pa.Array]:
-    return stamps(task.version, task.timestamp_ms, min(file.metadata.num_rows, MAX_ROWS))
-
-
 class _OpenFile:
     """The open file of a task, and what is known of its rows."""
 
@@ -230,7 +226,7 @@ class _OpenFile:
         known = file, opened.source, self._footer
         self._sizes = BatchSizes(*known, layout.sizes, threads)
         self._first = None if layout.condition is None else BatchSizes(*known, layout.condition.sizes, threads)
-        self.stamps = _stamps(task, file)
+        self.stamps = stamps(task.version, task.timestamp_ms, min(file.metadata.num_rows, MAX_ROWS))
         self.others: list[_OpenFile] = []  # for the tasks that are executed with this one
         self.row_filter = None  # of a change file, `_changes` finds out which rows fulfil the condition
         if (condition := layout.condition) is not None and task.kind not in CHANGE_FILES:
@@ -240,7 +236,7 @@ class _OpenFile:
         """Return the same file for another task of it, with the same columns."""
         other = copy(self)
         other.task, other.selection = task, Selection(task, self._file.metadata.num_rows, files)
-        other.stamps = _stamps(task, self._file)
+        other.stamps = stamps(task.version, task.timestamp_ms, len(self.stamps[0]))
         return other
 
     def batches(self, asked: range, part: range) -> Iterator[tuple[pa.RecordBatch, int, range]]:
