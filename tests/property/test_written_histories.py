@@ -10,8 +10,11 @@ from typing import Final
 
 import pytest
 
+import tailer
+from tailer.changelog.rows_ahead import RowsAhead
+from tailer.engine import look_ahead
 from tests.support.histories.schema_evolution import EVOLVING
-from tests.support.oracle.recorded import HISTORIES, judge, read
+from tests.support.oracle.recorded import HISTORIES, RecordedTable, judge, read
 
 WRITTEN: Final = sorted(HISTORIES.glob("*.tar.xz"))
 
@@ -21,6 +24,22 @@ WRITTEN: Final = sorted(HISTORIES.glob("*.tar.xz"))
 )
 def test_written_histories(archive: Path, tmp_path: Path) -> None:
     assert len(judge(read(archive, tmp_path))) >= 20
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("archive", WRITTEN, ids=lambda archive: archive.name[:2])
+def test_a_backlog_has_the_rows_of_each_version(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether files in which several versions mark rows by deletion vectors are decoded once for them, or for each."""
+    table = read(archive, tmp_path)
+    monkeypatch.setattr(look_ahead, "_WORTH_BYTES", 0)  # these files are small
+    together = _rows(table)
+    monkeypatch.setattr(RowsAhead, "expect", lambda *_: False)
+    assert together == _rows(table)
+
+
+def _rows(table: RecordedTable) -> list[str]:
+    batches = tailer.changes(str(table.path), start=table.first, compute_updates=True)
+    return [repr(row) for batch in batches for row in batch.to_pylist()]
 
 
 def test_every_combination_was_written_and_versions_are_many(tmp_path: Path) -> None:
