@@ -29,7 +29,7 @@ def test_written_histories(archive: Path, tmp_path: Path) -> None:
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("archive", WRITTEN, ids=lambda archive: archive.name[:2])
 def test_a_backlog_has_the_rows_of_each_version(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether files in which several versions mark rows by deletion vectors are decoded once for them, or for each."""
+    """Compare files that are decoded once for several versions with deletion vectors, and once for each."""
     table = read(archive, tmp_path)
     monkeypatch.setattr(look_ahead, "_WORTH_BYTES", 0)  # these files are small
     together = _rows(table)

@@ -16,9 +16,9 @@ from tailer.engine import look_ahead
 from tailer.errors import DataCorrupt, TailerError
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, ChangeTask, Regime, RowTracking, TaskKind
-from tailer.read import execute as reading
 from tailer.read.data_files import LOCAL
 from tailer.read.execute import execute
+from tailer.read.parquet.batch_sizes import BatchSizes
 from tests.support.tables.log_files import (
     add,
     inline_vector,
@@ -55,13 +55,13 @@ def file(tmp_path: Path) -> Path:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The row groups that were decoded, in order."""
     found: list[int] = []
-    decode = reading.BatchSizes.decode
+    decode = BatchSizes.decode
 
-    def noting(self: reading.BatchSizes, file: Any, group: int) -> Iterator[pa.RecordBatch]:
+    def noting(self: BatchSizes, file: Any, group: int) -> Iterator[pa.RecordBatch]:
         found.append(group)
         return decode(self, file, group)
 
-    monkeypatch.setattr(reading.BatchSizes, "decode", noting)
+    monkeypatch.setattr(BatchSizes, "decode", noting)
     return found
 
 
