@@ -207,10 +207,11 @@ def run_console(text: str, folder: Path, page: ExitStack) -> None:
             raise BrokenPromiseError(f"`{command}` is not run by anyone: a console block is for tailer and make")
 
 
-def require_targets(targets: list[str]) -> None:
-    """Check that the Makefile has each target."""
+def require_targets(arguments: list[str]) -> None:
+    """Check that the Makefile has each target that `make` is called with, besides its variables."""
     known = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    if missing := set(targets) - known:
+    targets = {each for each in arguments if "=" not in each}
+    if missing := targets - known:
         raise BrokenPromiseError(f"the Makefile has no target {', '.join(sorted(missing))}")
 
 
