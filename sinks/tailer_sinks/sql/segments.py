@@ -50,6 +50,11 @@ class Segment:
     stored: str | None = None
     waiting: Staging | None = None
 
+    @property
+    def compared(self) -> list[str]:
+        """The columns by which rows are found: the key, and those that the table does not have."""
+        return [each for each in self.staging.names if each in self.key or each not in self.shape.names]
+
 
 def described(segments: Sequence[Segment]) -> str:
     """Return segments whose rows are stored as text."""

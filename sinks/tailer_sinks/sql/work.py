@@ -98,7 +98,7 @@ class Work:
             with stream.connected() as connection:
                 for each in self._segments:
                     if each.waiting is not None and each.rows.deletes:
-                        stream.dialect.analyze(connection, quoted(each.waiting.name))
+                        stream.dialect.analyze(connection, quoted(each.waiting.name), each.compared)
                 with connection.transaction():
                     stream.records.create(connection)
                     entry = self._fill(connection, position)

@@ -131,7 +131,7 @@ class Dialect(Protocol):
         """Remove all rows of a temporary table."""
         ...
 
-    def analyze(self, connection: Connection, table: str) -> None:
+    def analyze(self, connection: Connection, table: str, columns: Sequence[str]) -> None:
         """Count the values of a temporary table for the planner of queries, if it plans by them."""
         ...
 

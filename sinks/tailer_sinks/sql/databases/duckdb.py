@@ -9,7 +9,7 @@ by being written again, in the same transaction. It has no constraint for its ke
 memory, and slows all writes down.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -89,7 +89,7 @@ class DuckDb:
         """See `Dialect.empty`."""
         connection.execute(f"DELETE FROM {table}")
 
-    def analyze(self, connection: Connection, table: str) -> None:
+    def analyze(self, connection: Connection, table: str, columns: Sequence[str]) -> None:
         """See `Dialect.analyze`."""
 
     def alter(self, table: str, change: Columns) -> Iterator[str]:

@@ -21,7 +21,14 @@ from pyarrow import csv
 
 from tailer.errors import CommitUnknown, SinkError, SinkRejected, SinkUnavailable
 from tailer_sinks.encoding.flat import slices
-from tailer_sinks.sql.databases.dialect import Columns, Connection, UniqueViolationError, altered_in_place, quoted
+from tailer_sinks.sql.databases.dialect import (
+    Columns,
+    Connection,
+    UniqueViolationError,
+    altered_in_place,
+    column_list,
+    quoted,
+)
 from tailer_sinks.sql.databases.texts import TEXT, Convert, NoText, holds_json, json_texts
 
 __all__ = ["PostgreSql", "copied", "prepared"]
@@ -124,9 +131,9 @@ class PostgreSql:
         """See `Dialect.empty`."""
         connection.execute(f"TRUNCATE {table}")
 
-    def analyze(self, connection: Connection, table: str) -> None:
+    def analyze(self, connection: Connection, table: str, columns: Sequence[str]) -> None:
         """See `Dialect.analyze`."""
-        connection.execute(f"ANALYZE {table}")
+        connection.execute(f"ANALYZE {table} ({column_list(columns)})")
 
     def alter(self, table: str, change: Columns) -> Iterator[str]:
         """See `Dialect.alter`."""

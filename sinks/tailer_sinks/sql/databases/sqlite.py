@@ -89,7 +89,7 @@ class Sqlite:
         """See `Dialect.empty`."""
         connection.execute(f"DELETE FROM {table}")
 
-    def analyze(self, connection: Connection, table: str) -> None:
+    def analyze(self, connection: Connection, table: str, columns: Sequence[str]) -> None:
         """See `Dialect.analyze`."""
 
     def alter(self, table: str, change: Columns) -> Iterator[str]:

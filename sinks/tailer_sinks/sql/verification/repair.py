@@ -65,7 +65,7 @@ class SqlRepair:
         connection, dialect, record = self._connection, self._stream.dialect, self._state.record
         self._release()
         for each in (_REMOVED, _ADDED):
-            dialect.analyze(connection, quoted(each))
+            dialect.analyze(connection, quoted(each), self._keys.names)
         try:
             with self._stream.limited(connection), connection.transaction():
                 self._stream.records.hold(connection, record.app_id, self._state.progress)
