@@ -57,6 +57,12 @@ def test_images_are_pinned_and_ports_are_for_this_machine() -> None:
     assert services()["s3"]["image"] == f"versity/versitygw:{versitygw().parent.name}"
 
 
+def test_commands_in_the_daemons_container_find_its_store() -> None:
+    """`tailer tail` and `tailer doctor` there read no configuration, only the variables."""
+    store = tomllib.loads((DEPLOY / "compose" / "tailer.toml").read_text())["stores"]["lake"]
+    assert services()["daemon"]["environment"]["AWS_ENDPOINT_URL"] == store["endpoint"]
+
+
 def test_what_the_compose_file_mounts_exists() -> None:
     for name, service in services().items():
         for volume in service.get("volumes", []):
