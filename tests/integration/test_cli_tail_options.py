@@ -136,5 +136,9 @@ def test_rows_are_explained(orders: Orders, tmp_path: Path) -> None:
         f"row 1: the file was {side}; compared, and no equal row was on the other side" for side in ("removed", "added")
     ]
     assert explained(plain, "--from", 1, "--to", 1) == sides
-    images = ["row 1: the row before the update; compared, and paired with the row after it"] * 2
+    # Both images have the place of the new row, in the file that was added.
+    images = ["row 1: the row after the update; compared, and paired with the row before the update"] * 2
     assert explained(plain, "--from", 1, "--to", 1, "--compute-updates", "--key", "id") == images
+    write_deltalake(plain, pa.table({"id": [3], "name": ["y"]}), mode="overwrite")  # it was the third row
+    explanations = explained(plain, "--from", 2, "--to", 2, "--type", "update", "--compute-updates", "--key", "id")
+    assert explanations == [images[0].replace("row 1", "row 0")] * 2

@@ -49,7 +49,9 @@ class Explainer:
         if not self._compares(plan):
             return pc.binary_join_element_wise(place, rule, "")
         is_image = pc.is_in(batch.rows.column(CHANGE_TYPE), _IMAGES)
-        paired = "the row before the update; compared, and paired with the row after it"
+        before, after = "the row before the update", "the row after the update"
+        this, other = (before, after) if task.kind is TaskKind.DELETE else (after, before)
+        paired = f"{this}; compared, and paired with {other}"
         alone = f"{rule}; compared, and no equal row was on the other side"
         return pc.binary_join_element_wise(place, pc.if_else(is_image, paired, alone), "")
 
