@@ -1,20 +1,24 @@
-"""Ask the running daemon, through its Unix socket or over TCP, for `tailer status` and the verbs of control."""
+"""Ask the running daemon, by its Unix socket or over TCP, for `tailer status`, `history` and the verbs of control."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import quote
 
 import httpx2
 import msgspec
 
-from tailer.daemon.status_report import FORMAT, StatusReport
+from tailer.daemon.page.history import FORMAT as HISTORY_FORMAT
+from tailer.daemon.page.history import HistoryReport
+from tailer.daemon.status_report import FORMAT as STATUS_FORMAT
+from tailer.daemon.status_report import StatusReport
 from tailer.errors import ConfigError
 
 __all__ = ["DaemonClient"]
 
 TIMEOUT_S: Final = 30.0
+_Report = TypeVar("_Report", StatusReport, HistoryReport)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +35,23 @@ class DaemonClient:
 
     def status(self) -> StatusReport:
         """Return the status of all pipelines. Raises `ConfigError`."""
-        answer = self._ask("GET", "/status")
+        return self._report(self._ask("GET", "/status"), "status", StatusReport, STATUS_FORMAT)
+
+    def history(self, pipeline: str) -> HistoryReport:
+        """Return the recent past of a pipeline. Raises `ConfigError`."""
+        answer = self._ask("GET", f"/history?pipeline={quote(pipeline, safe='')}")
+        if answer.status_code == httpx2.codes.NOT_FOUND:
+            raise ConfigError(self._where, _said(answer), "`tailer status` shows the pipelines of the daemon.")
+        return self._report(answer, "history", HistoryReport, HISTORY_FORMAT)
+
+    def _report(self, answer: httpx2.Response, what: str, kind: type[_Report], known: int) -> _Report:
+        """Return the report in an answer. `known`: the format that this command knows."""
         if answer.status_code != httpx2.codes.OK:
             remedy = "Give the token with --token-file."
-            raise ConfigError(self._where, f"does not report its status: {_said(answer)}", remedy)
-        report = msgspec.json.decode(answer.content, type=StatusReport)
-        if report.format != FORMAT:
-            reason = f"the daemon reports its status in format {report.format}, and this command knows {FORMAT}"
+            raise ConfigError(self._where, f"does not report its {what}: {_said(answer)}", remedy)
+        report = msgspec.json.decode(answer.content, type=kind)
+        if report.format != known:
+            reason = f"the daemon reports its {what} in format {report.format}, and this command knows {known}"
             raise ConfigError(self._where, reason, "Use the command of the daemon's version.")
         return report
 

@@ -193,7 +193,7 @@ async def _served(settings: Settings, statuses: Sequence[PipelineStatus]) -> Asy
         from tailer.daemon.control import Control  # noqa: PLC0415 - its libraries are an extra
         from tailer.daemon.http_server import HttpServer, Listener, WithToken  # noqa: PLC0415
         from tailer.daemon.monitor import Monitor  # noqa: PLC0415
-        from tailer.daemon.page import History, page_routes  # noqa: PLC0415
+        from tailer.daemon.page import History, history_route, page_routes  # noqa: PLC0415
     except ImportError as error:
         if settings.metrics is not None or settings.control.is_required:
             key = "metrics" if settings.metrics is not None else "control"
@@ -211,7 +211,8 @@ async def _served(settings: Settings, statuses: Sequence[PipelineStatus]) -> Asy
         listeners.append(_open_address(settings, settings.metrics, app))
     path, opened = settings.control.socket, _open_control(settings)
     if opened is not None:
-        listeners.append(Listener(monitor.app(control.route(None, needs_token=False)), opened))
+        local = monitor.app(control.route(None, needs_token=False), history_route(history))
+        listeners.append(Listener(local, opened))
     server = HttpServer(listeners, [history.run])
     server.start()
     try:

@@ -341,7 +341,43 @@ def test_tokens_from_commands_and_from_the_environment(orders: Orders, config: P
     assert orders.version == 0
 
 
-def test_a_daemon_that_does_not_run_is_named(config: Path) -> None:
-    done = tailer("status", config)
-    assert done.returncode == 2
-    assert "no daemon answers" in done.stderr
+def test_a_history_has_the_deliveries_of_the_running_daemon(orders: Orders, config: Path, tmp_path: Path) -> None:
+    def deliveries(*where: object) -> list[float | None]:
+        done = tailer("history", orders.path, *where, "--pipeline", "copy", "--json")
+        assert done.returncode == 0, done.stderr
+        return [each["delivery_s"] for each in json.loads(done.stdout)["lines"]]
+
+    with background("run", config):
+        until(lambda: copied(orders) == orders.changes)
+    config.write_text(f'metrics = "127.0.0.1:0"\n{config.read_text()}')
+    with background("run", config, "--log-format", "text") as daemon:
+        url = metrics_address(daemon)
+        for number in (20, 21):
+            begun_s = time.time()
+            orders.insert(number)
+            until(lambda: copied(orders) == orders.changes)
+            until(lambda: deliveries(config)[-1] is not None)
+            seconds = deliveries(config)[-1]
+            assert seconds is not None
+            assert 0 < seconds < time.time() - begun_s
+        earlier, *known = deliveries(config)
+        assert (earlier, len(known), None in known) == (None, 2, False)  # of the daemon that was killed
+        assert deliveries("--url", url) == deliveries(config)
+        heading, *lines = tailer("history", orders.path, config, "--pipeline", "copy").stdout.splitlines()
+        assert heading.split("\t")[-1] == "delivery"
+        assert [line.split("\t")[-1] == "-" for line in lines] == [True, False, False]
+        other = Orders(tmp_path / "other")
+        other.insert(1)
+        for table, name, reason, remedy in (
+            (orders.path, "cpoy", "there is no pipeline 'cpoy'", "`tailer status` shows the pipelines"),
+            (other.path, "copy", f"copy follows {orders.path}, not {other.path}", "Name a pipeline of this table"),
+        ):
+            done = tailer("history", table, config, "--pipeline", name)
+            assert (done.returncode, reason in done.stderr, remedy in done.stderr) == (2, True, True), done.stderr
+
+
+def test_a_daemon_that_does_not_run_is_named(orders: Orders, config: Path) -> None:
+    for command in (("status",), ("history", orders.path, "--pipeline", "copy")):
+        done = tailer(*command, config)
+        assert done.returncode == 2
+        assert "no daemon answers" in done.stderr

@@ -5,14 +5,15 @@ from html import escape
 from importlib.resources import files
 from typing import Final
 
-from tailer.cli.history.paper import COLUMNS, row_of
+from tailer.cli.history.paper import NUMBERS, Deliveries, columns_of, row_of
 from tailer.cli.history.periods import By, Period
 
 __all__ = ["page_of"]
 
-_NUMBERS: Final = COLUMNS[4:]
 _WIDTH: Final = 720
 _HEIGHT: Final = 120
+_DELIVERY_NOTE: Final = """
+Delivery is the time from the commit until the sink had its version; -: the daemon does not know it any more."""
 _STYLE: Final = """
 .plots { grid-template-columns: 1fr; margin-bottom: 1rem; }
 .plots svg .inserted { fill: var(--good); } .plots svg .updated { fill: var(--warn); }
@@ -30,14 +31,16 @@ td:nth-child(2) { white-space: nowrap; }
 """
 
 
-def page_of(table: str, periods: Sequence[Period]) -> str:
+def page_of(table: str, periods: Sequence[Period], deliveries: Deliveries) -> str:
     """Return the page."""
+    columns = columns_of(deliveries)
     style = files("tailer.daemon").joinpath("page", "page.css").read_text() + _STYLE
     number = sum(len(each.commits) for each in periods)
     per = "" if not periods or periods[0].by is By.COMMIT else f", by {periods[0].by.value}"
     summary = f"{number:,} commit{'' if number == 1 else 's'}{per}; times are in UTC"
-    head = "".join(f'<th scope="col"{_number(name)}>{escape(name)}</th>' for name in COLUMNS)
-    body = "\n".join(_row(each) for each in reversed(periods))
+    head = "".join(f'<th scope="col"{_number(name)}>{escape(name)}</th>' for name in columns)
+    note = "" if deliveries is None else _DELIVERY_NOTE
+    body = "\n".join(_row(columns, row_of(each, deliveries)) for each in reversed(periods))
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -56,7 +59,7 @@ def page_of(table: str, periods: Sequence[Period]) -> str:
 {_plot("Changed rows", [(each.when, _parts(each)) for each in periods])}
 </section>
 <p class="note">The newest line is the first. Numbers are those of the log; unknown: the log does not say how many
-rows; + after a number: more, in such commits. Bytes are those of the files that were added.</p>
+rows; + after a number: more, in such commits. Bytes are those of the files that were added.{note}</p>
 <table>
 <thead><tr>{head}</tr></thead>
 <tbody>
@@ -74,13 +77,13 @@ def _short(table: str) -> str:
 
 
 def _number(column: str) -> str:
-    return ' class="number"' if column in _NUMBERS else ""
+    return ' class="number"' if column in NUMBERS else ""
 
 
-def _row(period: Period) -> str:
+def _row(columns: Sequence[str], texts: Sequence[str]) -> str:
     cells = "".join(
         f'<td{_number(name)} data-label="{escape(name)}">{escape(text)}</td>'
-        for name, text in zip(COLUMNS, row_of(period), strict=True)
+        for name, text in zip(columns, texts, strict=True)
     )
     return f"<tr>{cells}</tr>"
 

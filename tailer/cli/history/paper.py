@@ -1,6 +1,6 @@
 """A history on a terminal, with bars; and as lines with tabs between the columns."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import click
@@ -8,57 +8,72 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tailer.cli.display.amounts import size
+from tailer.cli.display.amounts import duration, size
 from tailer.cli.history.periods import By, Period
 from tailer.errors import printable
 
-__all__ = ["COLUMNS", "print_lines", "print_paper", "row_of"]
+__all__ = ["NUMBERS", "Deliveries", "columns_of", "print_lines", "print_paper", "row_of"]
 
-COLUMNS: Final = ("version", "time", "operation", "who", "inserted", "updated", "deleted", "bytes")
-_NUMBERS: Final = frozenset(COLUMNS[4:])
-_TEXTS: Final = frozenset(COLUMNS[2:4])
+# Seconds from the commit of a version until the sink had it; None: nobody asked.
+Deliveries = Mapping[int, float] | None
+
+_DELIVERY: Final = "delivery"
+_COLUMNS: Final = ("version", "time", "operation", "who", "inserted", "updated", "deleted", "bytes")
+NUMBERS: Final = frozenset((*_COLUMNS[4:], _DELIVERY))
+_TEXTS: Final = frozenset(_COLUMNS[2:4])
 _STYLES: Final = {"inserted": "green", "updated": "yellow", "deleted": "red", "time": "dim", "who": "dim"}
 _BAR: Final = 8
-# A narrower terminal shows no writers: each commit stays on one line.
+# A narrower terminal shows no writers, and with `delivery` no bars: each commit stays on one line.
 _WIDE: Final = 100
+_DELIVERY_WIDTH: Final = len(_DELIVERY) + 1
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 
-def print_paper(table: str, periods: Sequence[Period]) -> None:
+def columns_of(deliveries: Deliveries) -> tuple[str, ...]:
+    """Return the names of the columns."""
+    return _COLUMNS if deliveries is None else (*_COLUMNS, _DELIVERY)
+
+
+def print_paper(table: str, periods: Sequence[Period], deliveries: Deliveries) -> None:
     """Print a table for people; the bars show the changed rows that are known, all in one scale."""
     console = Console(highlight=False)
     console.print(Text(_title(table, periods), "bold"))
-    shown = [column for column in COLUMNS if column != "who" or console.width >= _WIDE]
+    columns = columns_of(deliveries)
+    wide = _WIDE if deliveries is None else _WIDE + _DELIVERY_WIDTH
+    shown = [column for column in columns if column != "who" or console.width >= wide]
+    has_bars = deliveries is None or console.width >= _WIDE
     paper = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for column in shown:
         paper.add_column(
             column,
-            justify="right" if column in _NUMBERS else "left",
+            justify="right" if column in NUMBERS else "left",
             style=_STYLES.get(column),
             overflow="fold",
             no_wrap=column not in _TEXTS,
         )
-    paper.add_column("changed", no_wrap=True)
+    if has_bars:
+        paper.add_column("changed", no_wrap=True)
     most = max((each.known_rows for each in periods), default=0)
     for each in periods:
-        texts = dict(zip(COLUMNS, row_of(each), strict=True))
-        paper.add_row(*(texts[column] for column in shown), _bar(each, most))
+        texts = dict(zip(columns, row_of(each, deliveries), strict=True))
+        bar = [_bar(each, most)] if has_bars else []
+        paper.add_row(*(texts[column] for column in shown), *bar)
     console.print(paper)
     if any(each.inserted.unknown or each.updated.unknown or each.deleted.unknown for each in periods):
         note = "unknown, or + after a number: the log does not say how many rows; `tailer tail` finds them"
         console.print(Text(note, "dim"), soft_wrap=True)
 
 
-def print_lines(periods: Sequence[Period]) -> None:
+def print_lines(periods: Sequence[Period], deliveries: Deliveries) -> None:
     """Print a line for each period, after one with the names of the columns."""
-    for row in (COLUMNS, *map(row_of, periods)):
+    for row in (columns_of(deliveries), *(row_of(each, deliveries) for each in periods)):
         click.echo("\t".join(row))
 
 
-def row_of(period: Period) -> tuple[str, ...]:
+def row_of(period: Period, deliveries: Deliveries) -> tuple[str, ...]:
     """Return the texts of a line."""
     counts = map(str, (period.inserted, period.updated, period.deleted))
-    return (
+    texts = (
         period.versions,
         period.when,
         printable(" ".join(period.operations.split())),
@@ -66,6 +81,10 @@ def row_of(period: Period) -> tuple[str, ...]:
         *counts,
         size(period.added_bytes),
     )
+    if deliveries is None:
+        return texts
+    seconds = deliveries.get(period.commits[0].version)
+    return *texts, "-" if seconds is None else duration(seconds)
 
 
 def _title(table: str, periods: Sequence[Period]) -> str:

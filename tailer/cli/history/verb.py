@@ -7,21 +7,27 @@ from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import click
 
 from tailer.cli.completion import folders, places
+from tailer.cli.control import connection, daemon_options
+from tailer.cli.history.deliveries import delivery_seconds
 from tailer.cli.history.page import page_of
-from tailer.cli.history.paper import print_lines, print_paper
-from tailer.cli.history.periods import By, periods_of
+from tailer.cli.history.paper import Deliveries, print_lines, print_paper
+from tailer.cli.history.periods import By, Period, periods_of
 from tailer.cli.roots import allow_root, choose_branch, choose_format, locations
 from tailer.config.tables import format_in, locate, open_inspector, open_table
 from tailer.errors import ConfigError
 from tailer.formats.inspection import CommitSummary
 from tailer.start import Start, StartKind, check_order
 from tailer.stores.glue import parse_table
+
+if TYPE_CHECKING:
+    from tailer.daemon.client import DaemonClient
+    from tailer.daemon.page.history import JourneyReport
 
 __all__ = ["command"]
 
@@ -46,6 +52,12 @@ class _Look:
 
 @click.command("history")
 @click.argument("table", shell_complete=folders)
+@daemon_options
+@click.option(
+    "--pipeline",
+    metavar="NAME",
+    help="Add how long the delivery of each version by this pipeline took; not by hour or day.",
+)
 @click.option(
     "--by", type=click.Choice([by.value for by in By]), default=By.COMMIT.value, help="A line for each of it."
 )
@@ -77,6 +89,10 @@ class _Look:
 @allow_root
 def command(
     table: str,
+    config: Path | None,
+    url: str | None,
+    token_file: Path | None,
+    pipeline: str | None,
     by: str,
     start: str | None,
     end: str,
@@ -93,6 +109,10 @@ def command(
     that writers noted there; a commit that rewrote files without saying how many rows changed is unknown. Bytes are
     those of the files that a commit added. The output is a table with bars on a terminal, otherwise lines with tabs
     between the columns.
+
+    With --pipeline, the column `delivery` is the time from a commit until the sink of that pipeline had its version.
+    The running daemon remembers its last 100 deliveries. CONFIG is its configuration, and leads to its Unix socket;
+    --url is the address of its `metrics`.
     """
     named, until = parse_table(table, Path.cwd(), "TABLE"), Start.parse(end, "--to")
     begin = None if start is None else Start.parse(start, "--from")
@@ -104,18 +124,50 @@ def command(
     per = By(by)
     default = _NEWEST if per is By.COMMIT else _NEWEST_ADDED_UP
     most = limit if limit is not None else sys.maxsize if begin is not None else default
+    daemon = _daemon_of(pipeline, per, config, url, token_file)
     look = _Look(named, begin, until, most, locations(allowed_roots), format_in(named, table_format), branch)
     location, commits = anyio.run(_read, look)
     periods = periods_of(commits, per)
+    deliveries = None
+    if pipeline is not None and daemon is not None:
+        deliveries = delivery_seconds(commits, _journeys(daemon, pipeline, (named, location)))
     if html is not None:
-        _write(html, page_of(location, periods))
+        _write(html, page_of(location, periods, deliveries))
     if as_json:
-        lines = [each.values() for each in periods]
+        lines = [_values(each, deliveries) for each in periods]
         click.echo(json.dumps({"format": FORMAT, "table": location, "by": per.value, "lines": lines}))
     elif sys.stdout.isatty():
-        print_paper(location, periods)
+        print_paper(location, periods, deliveries)
     else:
-        print_lines(periods)
+        print_lines(periods, deliveries)
+
+
+def _daemon_of(
+    pipeline: str | None, by: By, config: Path | None, url: str | None, token_file: Path | None
+) -> "DaemonClient | None":
+    """Return the client of the daemon, if a pipeline is named. Raises as `connection` does."""
+    if pipeline is None:
+        if (config, url, token_file) != (None, None, None):
+            raise click.UsageError("Name the pipeline of the daemon with --pipeline.")
+        return None
+    if by is not By.COMMIT:
+        raise click.UsageError(f"--pipeline shows the delivery of each version: leave out --by {by.value}.")
+    return connection(config, url, token_file)
+
+
+def _journeys(daemon: "DaemonClient", pipeline: str, tables: Sequence[str]) -> Sequence["JourneyReport"]:
+    """Return the journeys of a pipeline that follows one of `tables`, which are names of one. Raises `ConfigError`."""
+    report = daemon.history(pipeline)
+    if report.table not in tables:
+        remedy = "Name a pipeline of this table, or the table as the pipeline does."
+        raise ConfigError("--pipeline", f"{pipeline} follows {report.table}, not {tables[0]}", remedy)
+    return report.journeys
+
+
+def _values(period: Period, deliveries: Deliveries) -> dict[str, Any]:
+    if deliveries is None:
+        return period.values()
+    return period.values() | {"delivery_s": deliveries.get(period.commits[0].version)}
 
 
 async def _read(look: _Look) -> tuple[str, Sequence[CommitSummary]]:

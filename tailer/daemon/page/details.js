@@ -30,7 +30,7 @@ function facts(found) {
 }
 
 // What took how long until the last versions were in the sink.
-const STAGES = [["plan", "Planned"], ["read", "Read"], ["deliver", "Delivered"]];
+const STAGES = [["plan", "Planned"], ["read", "Read"], ["deliver", "Delivered"]], SHOWN = 12;
 
 function exactly(seconds) {
   if (seconds === null || seconds >= 60 || seconds < .0005) return span(seconds && Math.round(seconds));
@@ -42,7 +42,7 @@ function journeys(found) {
   for (const [stage, title] of STAGES) {
     heads.push(element("th", { scope: "col" }, element("span", { className: `key ${stage}`, ariaHidden: "true", textContent: "■" }), title));
   }
-  const lines = found.map((each) => {
+  const lines = found.slice(0, SHOWN).map((each) => {
     const begun = Date.parse(each.begun), appeared = each.appeared === null ? null : Date.parse(each.appeared);
     const waited = appeared === null ? null : Math.max(begun - appeared, 0) / 1000;
     const versions = each.first === each.last ? String(each.last) : `${each.first} – ${each.last}`;

@@ -12,12 +12,13 @@ becomes idle, or busy again, is no event, and neither is a start that goes well:
      "events": [{"at": "2026-03-01T11:58:12Z", "pipeline": "orders", "state": "retrying", "before": "streaming",
                  "why": "SinkUnavailable: ..."}],
      "journeys": [{"first": 7, "last": 7, "appeared": "2026-03-01T11:59:58.800Z", "begun": "2026-03-01T11:59:59Z",
-                   "plan_s": 0.01, "read_s": 0.2, "deliver_s": 0.05}]}
+                   "plan_s": 0.01, "read_s": 0.2, "deliver_s": 0.05}],
+     "table": "/data/orders"}
 
 The last point ends at `at`, and each is `step_s` after the one before. A point has the greatest lag and the sum of the
-rows of its time; null: not known. Events come newest first, and so do journeys, which only the answer about one
-pipeline has: the way of its last versions to the sink (`tailer.pipeline.retention.Journey`), for as long as the process
-runs. `read_s` is null where Spark reads and writes.
+rows of its time; null: not known. Events come newest first, and so do journeys. Only the answer about one pipeline has
+its `table`, else null, and journeys: the way of its last versions to the sink (`tailer.pipeline.retention.Journey`),
+for as long as the process runs. `read_s` is null where Spark reads and writes.
 """
 
 import math
@@ -25,7 +26,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import anyio
@@ -86,6 +87,11 @@ class JourneyReport(msgspec.Struct, frozen=True):
     read_s: float | None
     deliver_s: float
 
+    @property
+    def delivered(self) -> datetime:
+        """When the sink had committed them."""
+        return self.begun + timedelta(seconds=self.plan_s + (self.read_s or 0.0) + self.deliver_s)
+
 
 class HistoryReport(msgspec.Struct, frozen=True):
     """The answer of `/history`."""
@@ -96,6 +102,7 @@ class HistoryReport(msgspec.Struct, frozen=True):
     pipelines: dict[str, Past]
     events: list[Event]
     journeys: list[JourneyReport]
+    table: str | None
 
 
 class _Kept:
@@ -155,8 +162,8 @@ class History:
             return None
         events = [event for event in self._events if pipeline in (None, event.pipeline)]
         found = {each.name: self._past(self._kept[each.name], width) for each in chosen if each.name in self._kept}
-        journeys = [] if pipeline is None else _journeys(chosen[0])
-        return HistoryReport(FORMAT, _time(self._sampled_s), width * STEP_S, found, events, journeys)
+        journeys, table = ([], None) if pipeline is None else (_journeys(chosen[0]), chosen[0].table)
+        return HistoryReport(FORMAT, _time(self._sampled_s), width * STEP_S, found, events, journeys, table)
 
     def _sample(self) -> None:
         """Add a point to every ring."""

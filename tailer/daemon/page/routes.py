@@ -1,4 +1,4 @@
-"""Answer `/` with the status page, and `/history` with what its plots show.
+"""Answer `/` with the status page, and `/history` with what its plots show and `tailer history` asks for.
 
 The page is put together from its files once. Its policy allows nothing from elsewhere, and no script or style but
 those of the page, by their hashes: a table's name or an error's text can never run. Orders of the page are the requests
@@ -13,12 +13,12 @@ from typing import Final
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tailer.daemon.page.history import History
 
-__all__ = ["page_routes"]
+__all__ = ["history_route", "page_routes"]
 
 _PACKAGE: Final = "tailer.daemon.page"
 
@@ -41,14 +41,21 @@ def page_routes(history: History, takes_orders: bool = False) -> list[Route]:
     def answer_page(_request: Request) -> Response:
         return Response(page, media_type="text/html", headers=headers)
 
+    return [Route("/", answer_page), history_route(history)]
+
+
+def history_route(history: History) -> Route:
+    """Return the route of `/history`."""
+
     # In the event loop of the server, where the history is kept: its points do not change meanwhile.
-    async def answer_history(request: Request) -> Response:
-        found = history.report(request.query_params.get("pipeline"))
+    async def answer(request: Request) -> Response:
+        pipeline = request.query_params.get("pipeline")
+        found = history.report(pipeline)
         if found is None:
-            return PlainTextResponse("there is no such pipeline\n", 404)
+            return JSONResponse({"message": f"there is no pipeline {pipeline!r}"}, 404)
         return Response(msgspec.json.encode(found), media_type="application/json")
 
-    return [Route("/", answer_page), Route("/history", answer_history)]
+    return Route("/history", answer)
 
 
 def _text(name: str) -> str:

@@ -185,7 +185,8 @@ def test_history_over_http() -> None:
     client = TestClient(Monitor([status]).app(*page_routes(History([status]))))
     assert client.get("/history").json()["format"] == 1
     assert client.get("/history?pipeline=page-f").status_code == 200
-    assert client.get("/history?pipeline=nobody").status_code == 404
+    unknown = client.get("/history?pipeline=nobody")
+    assert (unknown.status_code, unknown.json()) == (404, {"message": "there is no pipeline 'nobody'"})
 
 
 def test_journeys(clock: Clock) -> None:
@@ -208,11 +209,12 @@ def test_journeys(clock: Clock) -> None:
     assert (first.first, first.last, first.plan_s, first.read_s, first.deliver_s) == (1, 1, 0.5, 3.0, 3.0)
     assert first.appeared is not None
     assert (first.appeared.timestamp(), first.begun.timestamp()) == (begun_s - 2, begun_s - 0.5)
+    assert first.delivered.timestamp() == second.delivered.timestamp() == clock.now_s
     assert (second.first, second.last, second.plan_s, second.read_s, second.deliver_s) == (2, 3, 0.25, 1.0, 1.0)
     assert second.appeared is None
     everything = history.report()
     assert everything is not None
-    assert everything.journeys == []
+    assert (everything.journeys, everything.table) == ([], None)
 
 
 def test_no_journey_for_versions_that_the_sink_had(clock: Clock) -> None:
