@@ -9,7 +9,7 @@ path        answer
 `/status`   all pipelines as JSON (`tailer.daemon.status_report`)
 =========== =====================================================================================================
 
-`tailer.daemon.page` adds the status page at `/`. Every other path is 404.
+`tailer.daemon.page` adds the status page at `/`, and `/history`. Every other path is 404.
 
 Answers are made from the status of pipelines, in the thread of the server: they need nothing from the event loop that
 the pipelines run in.

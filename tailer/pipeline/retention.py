@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 _HOUR_MS: Final = 3_600_000
 _WARN_BELOW: Final = 0.25  # of the retention time
 _WARN_EVERY_S: Final = 600.0
-_JOURNEYS: Final = 100  # 28 KB
+_JOURNEYS: Final = 100  # 28 KB a pipeline
 
 
 class VacuumWatch:

@@ -1,4 +1,4 @@
-"""How long the delivery of versions took, as the running daemon remembers it."""
+"""Durations of deliveries, as the running daemon remembers them."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -89,7 +89,7 @@ class JourneyReport(msgspec.Struct, frozen=True):
 
     @property
     def delivered(self) -> datetime:
-        """When the sink had committed them."""
+        """The time when the sink had committed them."""
         return self.begun + timedelta(seconds=self.plan_s + (self.read_s or 0.0) + self.deliver_s)
 
 
