@@ -379,13 +379,17 @@ def test_without_a_token_file_the_page_says_how_to_give_orders(browser: Browser)
 def test_the_way_of_the_last_versions(browser: Browser) -> None:
     statuses = pipelines()
     now_s = time.time()
+    for version in range(8, 20):
+        statuses[0].note_work(version, int(now_s * 1000), 1000)
+        statuses[0].note_commit(Committed(Position.end(version), {"insert": 1}))
     statuses[0].backlog.plan_s = 0.25
-    statuses[0].note_work(9, int((now_s - 1.5) * 1000), 1000, first=8)
+    statuses[0].note_work(21, int((now_s - 1.5) * 1000), 1000, first=20)
     statuses[0].backlog.read_s += 75
-    statuses[0].note_commit(Committed(Position.end(9), {"insert": 1}))
+    statuses[0].note_commit(Committed(Position.end(21), {"insert": 1}))
     with daemon(statuses) as address, page(browser, address) as opened:
         opened.get_by_role("button", name="orders").click()
         table = opened.get_by_role("region", name="The way of the last versions").get_by_role("table")
-        expect(table.get_by_role("row").nth(1)).to_contain_text(re.compile("^8 . 9"))
+        expect(table.get_by_role("row").nth(1)).to_contain_text(re.compile("^20 . 21"))
         expect(table.get_by_role("row").nth(1)).to_contain_text("0.250 s75 s")
         expect(table.get_by_role("columnheader")).to_have_count(6)
+        expect(table.get_by_role("row")).to_have_count(1 + 12)
