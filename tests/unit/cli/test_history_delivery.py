@@ -45,7 +45,8 @@ def journey(first: int, last: int, appeared_s: float | None, begun_s: float, rea
         (journey(1, 1, None, 2, None), {1: 1.75}),
         (journey(4, 9, 4, 5, 0), {4: 1.75}),
         (journey(2, 2, 2, 0, 0), {2: 0.0}),  # the clock of the writer is ahead
-        (journey(1, 1, 1.5, 2, 0), {}),  # of another branch
+        (journey(1, 1, 1.003, 2, 0.5), {1: 2.25}),  # the log was read from another version on
+        (journey(1, 1, 3, 4, 0), {}),  # of another branch
         (journey(7, 8, 7, 9, 0), {}),
     ],
 )
