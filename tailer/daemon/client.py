@@ -49,10 +49,15 @@ class DaemonClient:
         if answer.status_code != httpx2.codes.OK:
             remedy = "Give the token with --token-file."
             raise ConfigError(self._where, f"does not report its {what}: {_said(answer)}", remedy)
-        report = msgspec.json.decode(answer.content, type=kind)
+        remedy = "Use the command of the daemon's version."
+        try:
+            report = msgspec.json.decode(answer.content, type=kind)
+        except msgspec.MsgspecError as error:
+            reason = f"the daemon's report about its {what} cannot be read: {error}"
+            raise ConfigError(self._where, reason, remedy) from error
         if report.format != known:
             reason = f"the daemon reports its {what} in format {report.format}, and this command knows {known}"
-            raise ConfigError(self._where, reason, "Use the command of the daemon's version.")
+            raise ConfigError(self._where, reason, remedy)
         return report
 
     def order(self, pipeline: str, verb: str, **asked: str | int | None) -> str:
