@@ -6,9 +6,9 @@ together with the rows around it, so a sink receives it exactly once, like a row
 
 After REPLACE TABLE the stream continues under another `app_id`. The open transaction is committed first. Then the sink
 is asked for progress under the new `app_id`. Older progress is from a time when the table had that id before. Progress
-at this version or later was written by another instance. So was progress under the former `app_id` that has moved: a
-gap that reaches over the change of ids would name versions that are delivered. It is looked at once the transaction
-under the new one is open, because nobody commits under the former one after that.
+at this version or later was written by another instance. Such an instance may also have moved the progress under the
+former `app_id`: then a gap over the change of ids would name versions that were delivered. So that progress is read
+again when the transaction under the new id is open, after which nobody commits under the former one.
 """
 
 import logging

@@ -6,7 +6,7 @@ import pytest
 
 from tailer.errors import SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch
-from tailer.sink import Heartbeat
+from tailer.sink import Heartbeat, Progress
 from tailer_sinks.testing.rows import numbered
 from tailer_sinks.testing.snapshots import inside, part
 from tailer_sinks.testing.suite import APP, OTHER, SCHEMA, SinkSuite, attempt, deliver, up_to
@@ -111,30 +111,21 @@ class ProgressTests(SinkSuite):
     @pytest.mark.parametrize("delivered", [False, True], ids=["nothing-delivered", "delivered"])
     async def test_a_late_commit_about_a_replaced_table_is_fenced(self, delivered: bool) -> None:
         """An instance is frozen in a commit, and its successor finds another table in place of the first one."""
-        if not (self.exactly_once and self.joins_tables):
-            return
-        async with self.opened() as frozen, self.opened() as successor:
-            assert await frozen.progress(APP) is None
-            if delivered:
-                await deliver(frozen, numbered(1))
-            before = await successor.progress(APP)
-            async with frozen.begin(APP, SCHEMA) as transaction:
-                await transaction.write(numbered(2))
-                assert await successor.progress(OTHER) is None
-                await deliver(successor, numbered(7), app_id=OTHER)
-                await deliver(successor, numbered(8), app_id=OTHER)
-                with pytest.raises((SinkFenced, SinkUnavailable)):
-                    await transaction.commit(up_to(APP, 2))
-        await self.assert_progress(before)
-        await self.assert_progress(up_to(OTHER, 8), OTHER)
-        await self._assert_nothing_of(numbered(2))
+        if self.exactly_once and self.joins_tables:
+            await self._check_late_commit(delivered, numbered(7), up_to(OTHER, 7), numbered(8), up_to(OTHER, 8))
 
     @pytest.mark.parametrize("delivered", [False, True], ids=["nothing-delivered", "delivered"])
     async def test_a_late_commit_is_fenced_by_a_part_of_a_snapshot_of_another_table(self, delivered: bool) -> None:
         """As before, but the successor has committed no more than a part of its first snapshot."""
-        if not (self.exactly_once and self.joins_tables and self.make_sink().splits_snapshots):
-            return
-        first, rest = part(7, 0), part(7, 1)
+        if self.exactly_once and self.joins_tables and self.make_sink().splits_snapshots:
+            first = part(7, 0)
+            begun = replace(inside(first), app_id=OTHER)
+            await self._check_late_commit(delivered, first, begun, part(7, 1), up_to(OTHER, 7))
+
+    async def _check_late_commit(
+        self, delivered: bool, first: ChangeBatch, begun: Progress, rest: ChangeBatch, ended: Progress
+    ) -> None:
+        """Refuse a commit after the successor's first one, `begun`; the successor goes on to `ended`."""
         async with self.opened() as frozen, self.opened() as successor:
             assert await frozen.progress(APP) is None
             if delivered:
@@ -143,12 +134,12 @@ class ProgressTests(SinkSuite):
             async with frozen.begin(APP, SCHEMA) as transaction:
                 await transaction.write(numbered(2))
                 assert await successor.progress(OTHER) is None
-                await deliver(successor, first, app_id=OTHER, progress=replace(inside(first), app_id=OTHER))
+                await deliver(successor, first, app_id=OTHER, progress=begun)
                 with pytest.raises((SinkFenced, SinkUnavailable)):
                     await transaction.commit(up_to(APP, 2))
-            await deliver(successor, rest, app_id=OTHER)
+            await deliver(successor, rest, app_id=OTHER, progress=ended)
         await self.assert_progress(before)
-        await self.assert_progress(up_to(OTHER, 7), OTHER)
+        await self.assert_progress(ended, OTHER)
         await self._assert_nothing_of(numbered(2))
 
     async def test_an_instance_with_a_replaced_table_is_fenced(self) -> None:

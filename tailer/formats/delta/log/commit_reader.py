@@ -129,7 +129,7 @@ class CommitReader:
 
 
 def settled_before_ms() -> float:
-    """Return the time (milliseconds since 1970) before which a file was modified that looks the same only if it is.
+    """Return the time, in milliseconds since 1970, from which on a file may change without looking different.
 
     Stores tell times in whole seconds. A file that is modified again, or a table that is made anew, within the same
     second may look as before.
