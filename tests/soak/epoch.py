@@ -81,13 +81,12 @@ class Epoch:
         plan: Plan,
         folder: Path,
         stopping: Event,
-        memory: Memory,
         before_judging: Callable[[], None] = lambda: None,
     ) -> None:
         self._plan = plan
         self._folder = folder
         self._stopping = stopping
-        self._memory = memory
+        self._memory = Memory()
         self._before_judging = before_judging
         self._chance = random.Random(plan.seed)
         self._outcome = Outcome(plan.seed, plan.kind)
@@ -99,7 +98,7 @@ class Epoch:
     def run(self) -> Outcome:
         """Run it; return what was found."""
         try:
-            with ExitStack() as stack:
+            with self._memory, ExitStack() as stack:
                 self._live(stack)
         except (AssertionError, KafkaError, KafkaDownError, OSError, ServerDownError, TailerError) as error:
             notes = "\n".join([repr(error), *getattr(error, "__notes__", ())])
@@ -107,7 +106,7 @@ class Epoch:
         except subprocess.TimeoutExpired as error:
             self._violate(f"a process does not end: {error}")
         finally:
-            self._memory.pids = lambda: ()
+            self._outcome.peak_mb = self._memory.peak_mb
         return self._outcome
 
     def _violate(self, text: str) -> None:

@@ -1,13 +1,8 @@
 """The findings of a soak: the sums of its epochs, as one table in Markdown."""
 
-import subprocess
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final
-
-from tests.soak.memory import Memory
 
 __all__ = ["FIGURES", "Outcome", "Report"]
 
@@ -18,12 +13,16 @@ FIGURES: Final = ("missing", "doubled", "disordered", "changed", "lost")
 class Outcome:
     """The findings of one epoch.
 
-    `events`: by pipeline, the changes that its destination was judged by. `figures`: by pipeline. `verified`: the
-    mirrors that `tailer verify` found equal to their source. `takeovers`: those by a standby. `violations`: in words.
+    `began`: its date and time. `hours`: how long it took. `peak_mb`: the most resident memory of a daemon. `events`: by
+    pipeline, the changes that its destination was judged by. `figures`: by pipeline. `verified`: the mirrors that
+    `tailer verify` found equal to their source. `takeovers`: those by a standby. `violations`: in words.
     """
 
     seed: int
     kind: str
+    began: str = ""
+    hours: float = 0.0
+    peak_mb: int = 0
     commits: int = 0
     events: Counter[str] = field(default_factory=Counter)
     figures: dict[str, Counter[str]] = field(default_factory=dict)
@@ -42,23 +41,24 @@ class Outcome:
 
 
 class Report:
-    """The sums of all epochs. `began`: the time of the start."""
+    """The sums of all epochs of the tree's `commit`. `outcomes`: those of a soak that goes on."""
 
-    def __init__(self, seed: int, memory: Memory) -> None:
-        self.began: Final = datetime.now(UTC)
-        self.outcomes: Final[list[Outcome]] = []
-        self._seed = seed
-        self._memory = memory
-        self._commit = _commit()
+    def __init__(self, commit: str, outcomes: list[Outcome]) -> None:
+        self.outcomes: Final = outcomes
+        self._commit = commit
 
     @property
     def is_clean(self) -> bool:
         """Return whether nothing was violated."""
         return not any(each.violations for each in self.outcomes)
 
+    def has_reached(self, hours: float | None, epochs: int | None) -> bool:
+        """Return whether all epochs, at least one, took `hours`, or are `epochs`."""
+        is_long = hours is not None and bool(self.outcomes) and self._hours() >= hours
+        return is_long or len(self.outcomes) == epochs
+
     def __str__(self) -> str:
         """Return the table."""
-        hours = (datetime.now(UTC) - self.began).total_seconds() / 3600
         kinds = Counter(each.kind for each in self.outcomes)
         events, verified, faults = Counter[str](), Counter[str](), Counter[str]()
         figures: dict[str, Counter[str]] = {}
@@ -66,22 +66,19 @@ class Report:
             events, verified, faults = events + each.events, verified + each.verified, faults + each.faults
             for name, found in each.figures.items():
                 figures.setdefault(name, Counter()).update(found)
-        peak, first, last = self._memory.peaks_mb()
-        part = "hour" if hours >= 2 else "half"
-        by_hour = ", ".join(map(str, self._memory.by_hour_mb()))
         rows = [
-            ("date", f"{self.began:%Y-%m-%d %H:%M} UTC"),
+            ("date", self.outcomes[0].began if self.outcomes else "-"),
             ("commit", f"`{self._commit}`"),
-            ("seed", str(self._seed)),
-            ("hours", f"{hours:.2f}"),
+            ("seed", str(self.outcomes[0].seed) if self.outcomes else "-"),
+            ("hours", f"{self._hours():.2f}"),
             ("epochs", f"{len(self.outcomes)} ({_counts(kinds)})"),
             ("commits", str(sum(each.commits for each in self.outcomes))),
             ("events", f"{events.total()}, over all destinations"),
             ("faults", str(faults.total())),
             *((f"fault: {name}", str(number)) for name, number in sorted(faults.items())),
             ("takeovers by a standby", str(sum(each.takeovers for each in self.outcomes))),
-            ("peak memory of a daemon", f"{peak} MB; first {part} {first} MB, last {part} {last} MB"),
-            ("peak memory by hour", f"{by_hour} MB"),
+            ("peak memory of a daemon", f"{max((each.peak_mb for each in self.outcomes), default=0)} MB"),
+            ("peak memory by hour", f"{', '.join(map(str, self._peaks_by_hour_mb()))} MB"),
             *(
                 (f"into `{name}`", f"{events[name]} events; {_figures(figures[name])}{_verified(verified[name])}")
                 for name in sorted(figures)
@@ -89,6 +86,18 @@ class Report:
             ("violations", "; ".join(text for each in self.outcomes for text in each.violations) or "none"),
         ]
         return "\n".join(["| soak | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
+
+    def _hours(self) -> float:
+        return sum(each.hours for each in self.outcomes)
+
+    def _peaks_by_hour_mb(self) -> list[int]:
+        """Return the peak of the epochs that began in each hour."""
+        peaks: dict[int, int] = {}
+        passed = 0.0
+        for each in self.outcomes:
+            peaks[int(passed)] = max(peaks.get(int(passed), 0), each.peak_mb)
+            passed += each.hours
+        return [peaks[hour] for hour in sorted(peaks)]
 
 
 def _figures(found: Counter[str]) -> str:
@@ -101,11 +110,3 @@ def _verified(times: int) -> str:
 
 def _counts(found: Counter[str]) -> str:
     return ", ".join(f"{number} {name}" for name, number in sorted(found.items()))
-
-
-def _commit() -> str:
-    """Return the commit of the tree, with a mark if files differ from it."""
-    root = Path(__file__).parents[2]
-    command = ["git", "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "not in a repository"

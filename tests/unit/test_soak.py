@@ -1,5 +1,6 @@
 """The soak's command: epochs one after the other, the folder and command of one that found something, exit codes."""
 
+import json
 import signal
 import sys
 import tempfile
@@ -11,7 +12,8 @@ import pytest
 
 import tests.soak.__main__
 from tests.soak.epoch import Plan
-from tests.soak.report import Outcome
+from tests.soak.journal import Journal, JournalError
+from tests.soak.report import Outcome, Report
 
 
 class FakeEpoch:
@@ -79,3 +81,61 @@ def test_an_epoch_that_found_something_is_kept_with_the_command_that_repeats_it(
 def test_a_soak_of_no_time_has_one_epoch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     run(monkeypatch, "--hours", 0, "--seed", 6)
     assert "| epochs | 1 (1 local) |" in capsys.readouterr().out
+
+
+def test_a_soak_goes_on_where_it_ended(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = folder / "table.md"
+    run(monkeypatch, "--epochs", 1, "--seed", 5, "--out", out)
+    run(monkeypatch, "--epochs", 3, "--out", out)
+    lines = (folder / "table.md.jsonl").read_text().splitlines()
+    assert [json.loads(line)["outcome"]["seed"] for line in lines] == [5, 6, 7]
+    whole = out.read_text()
+    assert "| seed | 5 |" in whole
+    assert "| events | 30, over all destinations |" in whole
+    run(monkeypatch, "--epochs", 3, "--out", out)
+    assert out.read_text() == whole
+    with pytest.raises(SystemExit, match="2"):
+        run(monkeypatch, "--epochs", 4, "--seed", 6, "--out", out)
+    assert "--seed: the soak in" in capsys.readouterr().err
+
+
+def test_what_an_epoch_found_is_kept_as_it_was(tmp_path: Path) -> None:
+    """With literal values: a soak of days may go on with a later version of this code only if it means the same."""
+    path = tmp_path / "j"
+    line = (
+        '{"version": 1, "commit": "c", "outcome": {"seed": 7, "kind": "s3", "began": "2026-11-27 13:00 UTC", '
+        '"hours": 0.1, "peak_mb": 200, "commits": 9, "events": {"files": 3}, "figures": {"files": {"missing": 1}}, '
+        '"verified": {"m": 1}, "faults": {"daemon killed": 2}, "takeovers": 0, "violations": ["files: x"]}}\n'
+    )
+    path.write_text(line)
+    (outcome,) = Journal(path, "c").outcomes
+    assert outcome.figures == {"files": Counter(missing=1)}
+    assert outcome.events + outcome.faults == Counter(files=3) + Counter({"daemon killed": 2})
+    other = tmp_path / "k"
+    Journal(other, "c").append(outcome)
+    assert other.read_text() == line
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ('{"version": 1, "commit": "d", "outcome": {}}', "is of commit d and version 1, not of commit c and version 1"),
+        ('{"version": 2, "commit": "c", "outcome": {}}', "is of commit c and version 2, not of commit c and version 1"),
+        ('{"version": 1, "com', "line 1 is broken"),
+    ],
+)
+def test_a_journal_of_something_else_is_refused(tmp_path: Path, line: str, error: str) -> None:
+    path = tmp_path / "j"
+    path.write_text(line)
+    with pytest.raises(JournalError, match=error):
+        Journal(path, "c")
+
+
+def test_memory_by_hour() -> None:
+    peaks = [(0.5, 100), (0.4, 180), (0.2, 120), (1.0, 90)]
+    report = Report("c", [Outcome(n, "local", hours=hours, peak_mb=mb) for n, (hours, mb) in enumerate(peaks)])
+    assert "| peak memory by hour | 180, 90 MB |" in str(report)
+    assert "| peak memory of a daemon | 180 MB |" in str(report)
+    assert "| hours | 2.10 |" in str(report)
