@@ -48,6 +48,7 @@ KINDS: Final = ("local", "s3", "standby")
 STRIKES: Final = ("kill", "freeze", "cut", "hold")
 _WITHOUT: Final = frozenset({FaultKind.STALL, FaultKind.STALL_IN_BODY})  # they take as long as clients wait
 _EVERY: Final = 50  # requests of the store one fails
+_ADDED_EVERY: Final = 13  # commits
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,12 @@ class Epoch:
         self._outcome = Outcome(plan.seed, plan.kind)
         self._stored: StoredTable | None = None
         self._history = History(
-            folder / "table", plan.seed, length=(plan.rounds + 1) * plan.commits, large=300, large_every=10
+            folder / "table",
+            plan.seed,
+            length=(plan.rounds + 1) * plan.commits,
+            large=300,
+            large_every=10,
+            added_every=_ADDED_EVERY,
         )
 
     def run(self) -> Outcome:
@@ -250,6 +256,7 @@ class Epoch:
         """Count the five figures of every destination, and let `tailer verify` compare the mirrors."""
         outcome, history = self._outcome, self._history
         outcome.commits = history.published
+        outcome.faults["source: column added"] = history.announcements().total()
         changes, net_changes = history.changes().total(), history.net_changes().total()
         for name, faults in pipelines.judge(ended=True).items():
             outcome.figures[name] = Counter(faults.figures)

@@ -7,7 +7,7 @@ that a mirror does not have at its version. `lost`: versions by which the progre
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from tailer.plan import SNAPSHOT_TASKS
-from tests.support.kafka.history import TABLE_ID, History, Row, RowChange
+from tests.support.kafka.history import TABLE_ID, History, Row, RowChange, change_of, row_of
 from tests.support.mirrors.databases import Database, mirrored, rows_in
 from tests.support.servers.endpoint import Endpoint
 
@@ -90,19 +90,10 @@ class Lane(Protocol):
         ...
 
 
-def row_of(values: Mapping[str, Any]) -> Row:
-    """Return a row of the history."""
-    return values["id"], values["n"], values["note"]
-
-
-def change_of(values: Mapping[str, Any]) -> RowChange:
-    """Return a change of the history."""
-    return values["_commit_version"], values["_change_type"], row_of(values)
-
-
-def log_faults(history: History, reached: int, seen: Counter[RowChange]) -> Faults:
-    """Return the faults of the rows of a log that has all versions up to `reached`."""
-    wanted = Counter({change: n for change, n in history.changes().items() if change[0] <= reached})
+def log_faults(history: History, reached: int, seen: Counter[RowChange], *, announces: bool = False) -> Faults:
+    """Return the faults of a log that has all versions up to `reached`. `announces`: events about columns, too."""
+    changes = history.changes() + history.announcements() if announces else history.changes()
+    wanted = Counter({change: n for change, n in changes.items() if change[0] <= reached})
     over = seen - wanted
     return Faults(
         missing=sorted((wanted - seen).elements()),
@@ -241,7 +232,7 @@ class FilesLog:
         files = [list(map(change_of, self._rows(file))) for file in self._files(TABLE_ID)]
         seen = Counter(change for file in files for change in file)
         again = Counter(change_of(row) for file in self._files(f"~backfill-*/{TABLE_ID}") for row in self._rows(file))
-        faults = log_faults(history, self.reached(), seen)
+        faults = log_faults(history, self.reached(), seen, announces=True)
         add_backfills(faults, history, again, backfills)
         faults.disordered = disordered([change[0] for change in file] for file in files)
         return faults
@@ -329,7 +320,7 @@ class HttpLog:
         changed = [event for event in self.endpoint.events() if events[event["_event_id"]] != change_of(event)]
         complete = history.last if backfills.ended else self.reached() - 1
         seen = Counter(change for change in events.values() if change[0] <= complete)
-        faults = log_faults(history, complete, seen)
+        faults = log_faults(history, complete, seen, announces=True)
         faults.changed += changed
         faults.disordered = disordered([change[0]] for change in events.values())
         return faults

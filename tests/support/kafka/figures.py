@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tests.support.kafka.history import LARGE_NOTE, TABLE_ID, History, NetChange, Row, RowChange
+from tests.support.kafka.history import LARGE_NOTE, TABLE_ID, History, NetChange, Row, RowChange, change_of, row_of
 from tests.support.kafka.topics import Record
 from tests.support.oracle.rows import delta_rs_snapshot
 
@@ -127,13 +127,17 @@ def keyed_figures(history: History | Part, read: Read) -> Figures:
 
 def unkeyed_figures(history: History, read: Read) -> Figures:
     """Compute the figures of flat messages without keys: duplicates are found by values, as there are no positions."""
-    rows: list[dict[str, Any]] = [msgspec.json.decode(record.value or b"") for record in read.events]
-    seen: Counter[RowChange] = Counter((row["_commit_version"], row["_change_type"], _row(row)) for row in rows)
+    changes = [(record.partition, _change(record)) for record in read.events]
+    partitions = {record.partition for record in read.events}
+    announced = history.announcements()
+    # Each partition has the events about columns.
+    events = Counter((partition, change) for partition, change in changes if change[1] == "schema_change")
+    wanted_events = Counter((partition, change) for partition in partitions for change in announced)
+    seen = Counter(change for _, change in changes if change[1] != "schema_change")
     wanted = history.changes()
     wrong = []
     reached: dict[int, int] = {}
-    for record, values in zip(read.events, rows, strict=True):
-        version: int = values["_commit_version"]
+    for record, (_, (version, _, _)) in zip(read.events, changes, strict=True):
         if version < reached.get(record.partition, 0):
             wrong.append(f"version {version} after {reached[record.partition]} in partition {record.partition}")
         reached[record.partition] = version
@@ -142,9 +146,11 @@ def unkeyed_figures(history: History, read: Read) -> Figures:
         folded[row] += n if kind in {"insert", "update_postimage"} else -n
     table = Counter(_table(history).values())
     unfolded = [f"{row}" for row in folded.keys() | table.keys() if folded[row] != table[row]]
-    counts = Counter(row["_commit_version"] for row in rows)
+    counts = Counter(change[0] for change in seen.elements())
     uncounted = _count_faults(history, read.ends, counts, Counter())
-    return _figures(wanted - seen, seen - wanted, wrong, unfolded, uncounted)
+    missing = (wanted - seen) + (wanted_events - events)
+    doubled = (seen - wanted) + (events - wanted_events)
+    return _figures(missing, doubled, wrong, unfolded, uncounted)
 
 
 def _figures(
@@ -167,17 +173,21 @@ def _event(record: Record) -> _Event:
     version, task, row = map(int, json.loads(source["sequence"]))
     assert (source["table_id"], source["commit_version"], source["row_index"]) == (TABLE_ID, version, row), source
     assert tuple(image is not None for image in images) == _OPERATIONS[operation], value
-    before, after = (None if image is None else _row(image) for image in images)
+    before, after = (None if image is None else row_of(_plain(image)) for image in images)
     return _Event(record, (version, task, row), operation, (version, _id_of(record), before, after))
 
 
-def _row(image: dict[str, Any]) -> Row:
-    """Return a row of JSON; a Variant in `note` holds two values."""
-    key, n, note = image["id"], image["n"], image["note"]
-    if isinstance(note, dict):
-        assert note == {"n": n, "note": note["note"]}, image
-        note = note["note"]
-    return key, n, note
+def _change(record: Record) -> RowChange:
+    return change_of(_plain(msgspec.json.decode(record.value or b"")))
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values of JSON with the text of a Variant in `note`, which holds two values."""
+    note = values.get("note")
+    if not isinstance(note, dict):
+        return values
+    assert note == {"n": values["n"], "note": note["note"]}, values
+    return values | {"note": note["note"]}
 
 
 def _id_of(record: Record) -> int:
@@ -244,7 +254,7 @@ def _table(history: History | Part) -> dict[int, Row]:
     rows: list[dict[str, Any]] = [
         dict(row) for row in delta_rs_snapshot(history.path, history.published - 1).elements()
     ]
-    return {row["id"]: (row["id"], row["n"], row["note"]) for row in rows}
+    return {row["id"]: row_of(row) for row in rows}
 
 
 def _count_faults(

@@ -4,13 +4,15 @@
 feed is switched on and off: with it, updates are in change files; without it, they follow from deletion vectors and
 rewritten files. The model of the keys does not depend on files: it compares the rows before and after.
 
+With `added_every` columns are added: alone, or with rows in the same commit. Rows of older files lack them.
+
 With `variants` the column `note` is a VARIANT, the object `{"n": n, "note": note}`, and files are shredded differently.
 """
 
 import json
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count, cycle, repeat
 from pathlib import Path
@@ -33,13 +35,18 @@ from tests.support.tables.log_files import (
 from tests.support.variant.encoder import Layout, Scalar
 from tests.support.variant.shredder import Shredding, shred
 
-__all__ = ["LARGE_NOTE", "TABLE_ID", "History", "NetChange", "Row", "RowChange"]
+__all__ = ["LARGE_NOTE", "TABLE_ID", "History", "NetChange", "Row", "RowChange", "change_of", "row_of"]
 
 TABLE_ID: Final = "5e5f0f5c-0000-4000-8000-6b61666b6131"
 LARGE_NOTE: Final = 3_000  # characters, in a row whose message is too large for small limits
 _SWITCHED_EVERY: Final = 20
 _SCHEMA: Final = {"id": "long", "n": "long", "note": "string"}
 _ARROW: Final = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("note", pa.string())])
+
+_ADDED: Final = "added_"
+_ANNOUNCED: Final = "schema_change"
+_NULL: Final = -1  # in an added column before another one with a value
+_NULL_EVERY: Final = 7
 
 _TEXT: Final = 16
 _INT64: Final = 6
@@ -48,7 +55,8 @@ _SHREDDINGS: Final = (
     Shredding(members={"n": Shredding(_INT64), "note": Shredding(_INT64)}, value_first=False),
 )
 
-Row = tuple[int, int, str]  # id, n, note
+# id, n, note, and the values of the columns that were added, without nulls at the end.
+Row = tuple[int, int, str, *tuple[int, ...]]
 RowChange = tuple[int, str, Row]  # version, change type, row
 NetChange = tuple[int, int, Row | None, Row | None]  # version, id, the row before, the row after
 
@@ -70,7 +78,8 @@ class _File:
 class History:
     """The table at `path`: `length` versions, of which only the first is published at the start.
 
-    Every `large_every`-th version inserts `large` rows. `long_notes`: the share of rows with a large note.
+    Every `large_every`-th version inserts `large` rows. `long_notes`: the share of rows with a large note. Every
+    `added_every`-th version adds a column of integers; 0: none does.
     """
 
     path: Path
@@ -80,6 +89,7 @@ class History:
     large_every: int = 25
     long_notes: float = 0.0
     variants: bool = False
+    added_every: int = 0
     published: int = 0
 
     def __post_init__(self) -> None:
@@ -95,12 +105,15 @@ class History:
         self._rows: dict[int, Row] = {}
         self._commits: list[list[Action]] = []
         self._feed = False
+        self._added_at: list[int] = []
         features = ["deletionVectors", *(["variantType", "variantShredding"] if self.variants else [])]
         self._commit([protocol(3, features), *self._switch()])
         moves = [self._insert] * 4 + [self._delete] * 3 + [self._update] * 5 + [self._move] * 2 + [self._swap]
         for version in range(1, self.length):
             if version % _SWITCHED_EVERY == 0:
                 self._commit(self._switch())
+            elif self.added_every and version % self.added_every == 0:
+                self._commit(self._add_column(version))
             elif version % self.large_every == self.large_every // 2:
                 self._commit(self._insert_many())
             else:
@@ -121,6 +134,14 @@ class History:
             part.write_text("".join(json.dumps(action) + "\n" for action in self._commits[version]))
             part.rename(file)
             self.published = version + 1
+
+    def announcements(self) -> Counter[RowChange]:
+        """Return the events about added columns of the published versions, as `change_of` returns them."""
+        return Counter(
+            (version, _ANNOUNCED, (0, 0, f"column {_ADDED}{number} int64 was added"))
+            for number, version in enumerate(self._added_at)
+            if version < self.published
+        )
 
     def net_changes(self) -> Counter[NetChange]:
         """Return the changes of the published versions, key by key."""
@@ -154,11 +175,23 @@ class History:
     def _switch(self) -> list[Action]:
         """Switch the change feed on or off."""
         self._feed = not self._feed
+        return self._metadata()
+
+    def _add_column(self, version: int) -> list[Action]:
+        """Add a column; every second one with rows that have it."""
+        self._added_at.append(version)
+        return [*self._metadata(), *(self._insert() if len(self._added_at) % 2 else [])]
+
+    def _metadata(self) -> list[Action]:
         properties = {"delta.enableChangeDataFeed": str(self._feed).lower()}
-        columns = {**_SCHEMA, "note": "variant"} if self.variants else _SCHEMA
+        columns = {**_SCHEMA, "note": "variant"} if self.variants else dict(_SCHEMA)
+        columns |= dict.fromkeys(self._added_columns(), "long")
         action = metadata(schema_string(**columns), table_id=TABLE_ID, **properties)
         action["metaData"]["format"]["options"] = {}  # delta-rs requires it
         return [action]
+
+    def _added_columns(self) -> list[str]:
+        return [f"{_ADDED}{number}" for number in range(len(self._added_at))]
 
     def _note(self, kind: str, rows: Iterable[Row]) -> None:
         self._changed += [(kind, row) for row in rows]
@@ -167,7 +200,12 @@ class History:
         """Make a new row; `key` None: with a new key."""
         long = self._random.random() < self.long_notes
         note = "x" * LARGE_NOTE if long else self._random.choice(["", "ü", "plain"])
-        return (next(self._ids) if key is None else key, next(self._values), note)
+        key, n = next(self._ids) if key is None else key, next(self._values)
+        added = {
+            name: None if (n + number) % _NULL_EVERY == 0 else n + number
+            for number, name in enumerate(self._added_columns())
+        }
+        return row_of({"id": key, "n": n, "note": note, **added})
 
     def _add(self, rows: list[Row]) -> Action:
         file = _File(f"part-{next(self._names)}.parquet", rows)
@@ -175,10 +213,12 @@ class History:
         return add(file.path, size=self._write(file.path, rows))
 
     def _write(self, name: str, rows: list[Row], kinds: list[str] | None = None) -> int:
+        schema = pa.schema([*_ARROW, *((name, pa.int64()) for name in self._added_columns())])
         columns = [
-            pa.array(list(values), kind) for values, kind in zip(zip(*rows, strict=True), _ARROW.types, strict=True)
+            pa.array([row[index] if index < len(row) and row[index] != _NULL else None for row in rows], each.type)
+            for index, each in enumerate(schema)
         ]
-        table = pa.table(columns, _ARROW)
+        table = pa.table(columns, schema)
         if self.variants:
             table = table.set_column(2, "note", _shredded(rows, next(self._shreddings)))
         if kinds is not None:
@@ -261,7 +301,27 @@ class History:
         return [remove(file.path, file.vector, size=size), self._add(kept)]
 
 
+def row_of(values: Mapping[str, Any]) -> Row:
+    """Return a row from its values by column. Other columns are left out; an added one that lacks is null."""
+    filled = {
+        int(name.removeprefix(_ADDED)): value
+        for name, value in values.items()
+        if name.startswith(_ADDED) and value is not None
+    }
+    added = (filled.get(number, _NULL) for number in range(max(filled, default=-1) + 1))
+    return (values["id"], values["n"], values["note"], *added)
+
+
+def change_of(values: Mapping[str, Any]) -> RowChange:
+    """Return a change from its values by column; an event about columns has its texts in place of a row."""
+    kind = values["_change_type"]
+    row = (0, 0, "; ".join(values["changes"])) if kind == _ANNOUNCED else row_of(values)
+    return values["_commit_version"], kind, row
+
+
 def _shredded(rows: list[Row], shredding: Shredding) -> pa.StructArray:
     """Return the Variants of rows."""
-    values = [{"n": Scalar(_INT64, n, str(n)), "note": Scalar(_TEXT, note, json.dumps(note))} for _, n, note in rows]
+    values = [
+        {"n": Scalar(_INT64, n, str(n)), "note": Scalar(_TEXT, note, json.dumps(note))} for _, n, note, *_ in rows
+    ]
     return shred(values, shredding, repeat(Layout()))

@@ -141,10 +141,10 @@ class Lane:
 
     def _own(self, topic: str, row: Row) -> Row | None:
         """Return the row as it is delivered to the topic; None if it is not."""
-        key, n, note = row
+        key, n, note, *added = row
         if topic != (f"{self.topic}-plain" if note == "plain" else self.topic) or (self.chosen and n % 5 == 0):
             return None
-        return (key, 10 * n, note) if self.chosen else row
+        return (key, 10 * n, note, *added) if self.chosen else row
 
     @property
     def shape(self) -> dict[str, str]:
