@@ -28,7 +28,7 @@ DEAR: Final = frozenset(
         "order: backfills and snapshots",
     }
 )
-CHEAP: Final = 9
+CHEAP: Final = 10
 COLUMN_ADDED: Final = "source: column added"
 
 

@@ -59,7 +59,7 @@ class Plan:
     """
 
     seed: int
-    rounds: int = 16
+    rounds: int = 17
     commits: int = 8
     round_s: float = 10.0
     longest_s: float = LONGEST_S

@@ -1,12 +1,14 @@
 """Faults of one daemon and of the servers around it, each of which is over when its method returns."""
 
 import random
+import resource
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from tailer.pipeline.states import PipelineState
 from tests.support.daemon.pipelines import Pipelines
 from tests.support.daemon.process import small_transactions
 from tests.support.daemon.tcp_link import TcpLink
@@ -21,6 +23,7 @@ __all__ = ["Faults"]
 LONGEST_S: Final = 8.0  # longer than the time-out of a transaction
 ORDERS: Final = 3
 SMALL_ROWS: Final = 40
+FILE_BYTES: Final = (0, 2_000, 20_000)  # the room on a full disk
 _INTERVALS: Final = ("poll_interval_s = 0.05\n", "poll_interval_s = 0.06\n")
 
 
@@ -57,6 +60,7 @@ class Faults:
             "daemon killed while it starts": self.kill_at_the_start,
             "daemon frozen": self.freeze,
             "daemon terminated": self.terminate,
+            "disk of the daemon full": self.fill_disk,
             "broker killed": lambda: self.stop_broker(hard=True),
             "broker shut down": lambda: self.stop_broker(hard=False),
             "broker frozen": self.freeze_broker,
@@ -127,6 +131,26 @@ class Faults:
         code = self.daemon.terminate()
         assert code == 0, f"exit code {code} after SIGTERM:\n{self.daemon.said}"
         self.daemon = self._start()
+
+    def fill_disk(self) -> None:
+        """Let the disk be full for a while; then everything local is delivered without a new start.
+
+        No file of the daemon can grow beyond a limit: those of its targets, temporary ones and its log. So writes fail,
+        also in the middle of a file, but with EFBIG, and new files can be empty.
+        """
+        pid, lanes = self.daemon.process.pid, self._pipelines.lanes
+        _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (self._chance.choice(FILE_BYTES), most))
+        self._publish()
+        self.daemon.wait_for(lambda: PipelineState.RETRYING in self._states())
+        self._wait()
+        assert PipelineState.STOPPED not in self._states(), self._pipelines.client.status()
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
+        last = self._pipelines.history.published - 1
+        self.daemon.wait_for(lambda: all(each.reached() >= last for each in lanes))
+
+    def _states(self) -> set[PipelineState]:
+        return {each.state for each in self._pipelines.client.status().pipelines}
 
     def stop_broker(self, *, hard: bool) -> None:
         """Kill the broker, or shut it down, and start it again."""
