@@ -1,4 +1,4 @@
-"""A short epoch of the soak: faults of each kind that takes little, and a judge that finds what is planted."""
+"""A short epoch of the soak: faults that take little, added columns, and a judge that finds what is planted."""
 
 import json
 from pathlib import Path

@@ -1,7 +1,7 @@
 """An epoch of a soak: servers, a table, the daemon with all sinks, faults, and the judge of every destination.
 
 An epoch has folders, servers and targets of its own, so that neither the judge's memory nor the disk fills up however
-long a soak is. Its seed decides its history, its faults and its kind:
+long a soak is. Columns are added to the table. The seed decides the history, the faults and the kind:
 
 - `local`: one daemon, and a table in a folder.
 - `s3`: the same with the table in S3, behind a link that fails at random.

@@ -23,7 +23,8 @@ __all__ = ["Faults"]
 LONGEST_S: Final = 8.0  # longer than the time-out of a transaction
 ORDERS: Final = 3
 SMALL_ROWS: Final = 40
-FILE_BYTES: Final = (0, 2_000, 20_000)  # the room on a full disk
+FILE_BYTES: Final = (0, 2_000, 20_000)  # how large files can be on a full disk
+FULL: Final = ("File too large", "disk I/O error")  # the latter by SQLite
 _INTERVALS: Final = ("poll_interval_s = 0.05\n", "poll_interval_s = 0.06\n")
 
 
@@ -142,15 +143,16 @@ class Faults:
         _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (self._chance.choice(FILE_BYTES), most))
         self._publish()
-        self.daemon.wait_for(lambda: PipelineState.RETRYING in self._states())
+        self.daemon.wait_for(lambda: any(text in why for why in self._whys(PipelineState.RETRYING) for text in FULL))
         self._wait()
-        assert PipelineState.STOPPED not in self._states(), self._pipelines.client.status()
+        assert not self._whys(PipelineState.STOPPED), self._whys(PipelineState.STOPPED)
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
         last = self._pipelines.history.published - 1
         self.daemon.wait_for(lambda: all(each.reached() >= last for each in lanes))
 
-    def _states(self) -> set[PipelineState]:
-        return {each.state for each in self._pipelines.client.status().pipelines}
+    def _whys(self, state: PipelineState) -> list[str]:
+        """Return why pipelines are in a state."""
+        return [each.why for each in self._pipelines.client.status().pipelines if each.state is state]
 
     def stop_broker(self, *, hard: bool) -> None:
         """Kill the broker, or shut it down, and start it again."""
