@@ -130,7 +130,9 @@ class Faults:
     def terminate(self) -> None:
         """End the daemon as a service manager does, and start it again."""
         code = self.daemon.terminate()
-        assert code == 0, f"exit code {code} after SIGTERM:\n{self.daemon.said}"
+        # While it ends it retries nothing, so that it may report a store that fails at random.
+        allowed = (0, 4) if self._store_link is not None and self._store_link.is_faulty else (0,)
+        assert code in allowed, f"exit code {code} after SIGTERM:\n{self.daemon.said}"
         self.daemon = self._start()
 
     def fill_disk(self) -> None:
@@ -143,16 +145,18 @@ class Faults:
         _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (self._chance.choice(FILE_BYTES), most))
         self._publish()
-        self.daemon.wait_for(lambda: any(text in why for why in self._whys(PipelineState.RETRYING) for text in FULL))
+        self.daemon.wait_for(lambda: any(text in why for why in self._whys_retried() for text in FULL))
         self._wait()
-        assert not self._whys(PipelineState.STOPPED), self._whys(PipelineState.STOPPED)
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
         last = self._pipelines.history.published - 1
-        self.daemon.wait_for(lambda: all(each.reached() >= last for each in lanes))
+        self.daemon.wait_for(lambda: self._whys_retried() is not None and all(each.reached() >= last for each in lanes))
 
-    def _whys(self, state: PipelineState) -> list[str]:
-        """Return why pipelines are in a state."""
-        return [each.why for each in self._pipelines.client.status().pipelines if each.state is state]
+    def _whys_retried(self) -> list[str]:
+        """Return why pipelines retry; none may have stopped."""
+        pipelines = self._pipelines.client.status().pipelines
+        stopped = [each.why for each in pipelines if each.state is PipelineState.STOPPED]
+        assert not stopped, f"pipelines stopped on a full disk: {stopped}"
+        return [each.why for each in pipelines if each.state is PipelineState.RETRYING]
 
     def stop_broker(self, *, hard: bool) -> None:
         """Kill the broker, or shut it down, and start it again."""
