@@ -23,7 +23,7 @@ __all__ = ["Faults"]
 LONGEST_S: Final = 8.0  # longer than the time-out of a transaction
 ORDERS: Final = 3
 SMALL_ROWS: Final = 40
-FILE_BYTES: Final = (0, 2_000, 20_000)  # how large files can be on a full disk
+FILE_BYTES: Final = (0, 4_096, 20_480)  # how large files can be on a full disk, in whole blocks
 FULL: Final = ("File too large", "disk I/O error")  # the latter by SQLite
 _INTERVALS: Final = ("poll_interval_s = 0.05\n", "poll_interval_s = 0.06\n")
 
