@@ -87,7 +87,8 @@ class Retries:
     async def run(self, session: Callable[[], Awaitable[bool]]) -> None:
         """Run sessions until one returns True or `stop` is called. After False the next one follows at once.
 
-        Raises the `TailerError` that needs a person, or that lasted too long.
+        Raises the `TailerError` that needs a person, or that lasted too long. One that may pass and ends the last
+        session after `stop` is only logged: a pipeline that was stopped has failed at nothing.
         """
         self._began = time.monotonic()
         done = False
@@ -111,6 +112,9 @@ class Retries:
         try:
             return await session()
         except TailerError as error:
+            if self.is_stopping() and error.retry in _RETRIED:
+                _log.warning("%s: %s; the next run begins from the sink's progress", self._name, error)
+                return True
             self.status.note_error(error)
             if self._is_late_request(error):
                 self._was_fenced = True
@@ -130,7 +134,7 @@ class Retries:
         return time.monotonic() - self._began < _LATE_REQUEST_S
 
     def _may_pass(self, error: BaseException) -> bool:
-        return isinstance(error, TailerError) and error.retry in _RETRIED and not self.is_stopping()
+        return isinstance(error, TailerError) and error.retry in _RETRIED
 
     def _gives_up(self, state: RetryCallState) -> bool:
         if state.attempt_number == 1:

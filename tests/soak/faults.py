@@ -53,7 +53,6 @@ class Faults:
         self._kafka = kafka
         self._link = link
         self._database_link = database_link
-        self._store_link = store_link
         self._longest_s = longest_s
         self._deck: list[str] = []
         self.kinds: Final[dict[str, Callable[[], None]]] = {
@@ -130,9 +129,7 @@ class Faults:
     def terminate(self) -> None:
         """End the daemon as a service manager does, and start it again."""
         code = self.daemon.terminate()
-        # While it ends it retries nothing, so that it may report a store that fails at random.
-        allowed = (0, 4) if self._store_link is not None and self._store_link.is_faulty else (0,)
-        assert code in allowed, f"exit code {code} after SIGTERM:\n{self.daemon.said}"
+        assert code == 0, f"exit code {code} after SIGTERM:\n{self.daemon.said}"
         self.daemon = self._start()
 
     def fill_disk(self) -> None:

@@ -28,6 +28,7 @@ _NOT_A_DATABASE: Final = "Give another file: this one is not a database of SQLit
 _FINAL: Final = frozenset(
     {"SQLITE_NOTADB", "SQLITE_CORRUPT", "SQLITE_READONLY", "SQLITE_AUTH", "SQLITE_ERROR", "SQLITE_TOOBIG"}
 )
+_HEADER: Final = b"SQLite format 3\0"
 _NAN: Final = "NaN"
 _READ_ROWS: Final = 8192
 _OTHER_CLASS: Final = "\0"  # begins the text of a value of another class than the sink stores
@@ -49,7 +50,10 @@ class Sqlite:
         return self.path.exists()
 
     def connect(self) -> Connection:
-        """See `Dialect.connect`. The file is made if it is not there."""
+        """See `Dialect.connect`. The file is made if it is not there.
+
+        One that begins like a database and is none may be half written, as on a full disk: it is tried again.
+        """
         with _translated(self.name):
             connection = sqlite3.connect(
                 self.path, timeout=self.timeout_s, isolation_level=None, check_same_thread=False
@@ -57,10 +61,20 @@ class Sqlite:
             try:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = NORMAL")
+            except sqlite3.DatabaseError as error:
+                connection.close()
+                if error.sqlite_errorname == "SQLITE_NOTADB" and self._begins_like_one():
+                    raise SinkUnavailable(self.name, f"SQLite: {self.path} is not written whole") from error
+                raise
             except BaseException:
                 connection.close()
                 raise
         return _SqliteConnection(self.name, connection)
+
+    def _begins_like_one(self) -> bool:
+        with suppress(OSError), self.path.open("rb") as file:
+            return file.read(len(_HEADER)) == _HEADER
+        return False
 
     def type_of(self, kind: pa.DataType) -> str | None:
         """See `Dialect.type_of`."""
