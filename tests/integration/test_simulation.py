@@ -61,6 +61,19 @@ def test_many_seeds(first: int) -> None:
         check(run(Scenario.of(seed)))
 
 
+@pytest.mark.parametrize("seed", [16, 35, 61, 84])
+def test_stalls_of_the_network_are_no_refusal(seed: int) -> None:
+    """The same version is in an open transaction twice when no request arrives for a minute."""
+    commits = tuple(Element(f"c{number}", 5.0 * number, "append") for number in range(8))
+    stalls = tuple(Element(f"n{number}", 6.0 + number, "stall") for number in range(4))
+    drawn = Scenario.of(seed, sink="kafka")
+    settings = {**drawn.settings, "boundary": "version", "commit_deadline_s": 120.0}
+    quiet = replace(drawn, standby=False, start="earliest", rates={}, calm_s=900.0)
+    outcome = run(replace(quiet, elements=(*commits, *stalls), settings=settings))
+    check(outcome)
+    assert sum("ERROR SinkUnavailable: sink p: the transaction was open for" in line for line in outcome.trace) >= 2
+
+
 @pytest.mark.parametrize("sink", ["files", "kafka"])
 @pytest.mark.parametrize("what", ["crash", "freeze"])
 def test_a_standby_takes_over_in_time(sink: str, what: str) -> None:

@@ -80,6 +80,7 @@ class Network:
     on_send: Callable[[Process, str], None] = lambda *_: None
     seen: dict[Fault, int] = field(default_factory=dict)
     late_s: float = 0.0  # by when every write on its way has arrived
+    stalled_until_s: float = 0.0
     _parked: dict[Process, dict[asyncio.TimerHandle, Callable[[], None]]] = field(default_factory=dict)
 
     def draw(self, *kinds: Fault) -> Fault | None:
@@ -98,6 +99,17 @@ class Network:
         """Count a fault that has happened."""
         self.seen[kind] = self.seen.get(kind, 0) + 1
 
+    @property
+    def is_stalled(self) -> bool:
+        """Return whether no request arrives now."""
+        return self.physics.now_s < self.stalled_until_s
+
+    def stall(self, seconds: float) -> None:
+        """Let no request arrive for a while. Clients give them up after `CLIENT_TIMEOUT_S`."""
+        self.note(Fault.HOLD)
+        self.trace.add(f"STALL of the network for {seconds:.0f} s")
+        self.stalled_until_s = self.physics.now_s + seconds
+
     def send(self, what: str, effect: Callable[[], T]) -> "asyncio.Future[T]":
         """Send a request. The future has what `effect` returns or raises, or `NoAnswer`, or `Died`."""
         process = PROCESS.get()
@@ -114,7 +126,8 @@ class Network:
         if fault is Fault.REFUSE:
             self.later(back_s, lambda: self._answer(answer, error=NoAnswer("connection refused", refused=True)))
             return answer
-        if fault is Fault.HOLD:
+        there_s = max(there_s, self.stalled_until_s - self.physics.now_s)
+        if there_s > CLIENT_TIMEOUT_S:
             self.late_s = max(self.late_s, self.physics.now_s + there_s)
         lost_s = self.chance.choice((back_s, CLIENT_TIMEOUT_S / 2)) if fault is Fault.LOSE else None
         arrive = partial(self._arrive, effect, answer, back_s, lost_s, process)

@@ -23,6 +23,7 @@ _ORDERS: Final = ("pause", "reload", "stop", "resnapshot", "backfill", "skip")
 class Element:
     """Something that happens at `at_s`. `what`: the kind of a commit, an order or a fault.
 
+    `stall`: no request arrives for a while, from the next rows on that are sent to Kafka.
     `swap`: the active instance is frozen at one of its next requests, and meanwhile another table takes the place.
     """
 

@@ -196,6 +196,7 @@ class World(Judged):
         self._tasks: dict[Process, Any] = {}
         self._doomed: dict[Process, int] = {}
         self._drowsy: dict[Process, int] = {}
+        self._stalls: list[float] = []
         self._settled: list[Exception] = []
         self._is_mended = False
         self._helped_s = scenario.calm_s
@@ -302,6 +303,8 @@ class World(Judged):
             case "pause" | "reload" | "stop" | "resnapshot" | "backfill" | "skip":
                 if alive:
                     self._order(chance.choice(alive), element.what)
+            case "stall":
+                self._stalls.append(chance.uniform(10, 120))
             case _:
                 self._change_table(element.what, chance)
 
@@ -389,7 +392,12 @@ class World(Judged):
             self._fail(Violation(5, f"a process ended with {error!r}"))
 
     def _sent(self, process: Process, what: str) -> None:
-        """Count the steps of a process that is about to die, or to be frozen in a transaction on a replaced table."""
+        """Count the steps of a process that is about to die, or to be frozen in a transaction on a replaced table.
+
+        A stall of the network begins with rows, so that a transaction is open meanwhile.
+        """
+        if self._stalls and f" to {_TOPIC} as " in what and not self.network.is_stalled:
+            self.network.stall(self._stalls.pop(0))
         if process in self._drowsy and (self.scenario.sink != "kafka" or what.startswith("KAFKA PRODUCE")):
             self._drowsy[process] -= 1
             if self._drowsy[process] < 0:

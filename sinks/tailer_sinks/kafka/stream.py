@@ -37,8 +37,8 @@ class Stream:
 
     `routed`: the topics for rows if a column names them. `encoding`: the encoder of the previous transaction, which may
     hold back rows that were not delivered with it, and its schema. `late_from`: the start of the last transaction that
-    was open for too long, if any. `seen`: the progress that the progress topic had when it was last read, or that was
-    committed since. `committed_s`: when our producer last committed, which only the writer can.
+    was too long for its time-out, if any. `seen`: the progress that the progress topic had when it was last read, or
+    that was committed since. `committed_s`: when our producer last committed, which only the writer can.
     """
 
     def __init__(self, link: Link, app_id: str) -> None:

@@ -34,6 +34,7 @@ from tailer_sinks.kafka.stream import Stream
 __all__ = ["KafkaTransaction"]
 
 _log = logging.getLogger(__name__)
+_PAUSE: Final = 1 / 6  # of the transaction's time-out: what takes longer between two messages is no work
 _ADDED: Final = frozenset([field.name for field in METADATA_FIELDS] + [ROW_ID, ROW_COMMIT_VERSION])
 
 Ts = TypeVarTuple("Ts")
@@ -54,6 +55,7 @@ class KafkaTransaction(SinkTransaction):
         if stream.encoding is not None and stream.encoding[0].equals(schema):
             self._encoder = stream.encoding[1]
         self._begun, self._begun_s = False, 0.0
+        self._sent_s = self._paused_s = 0.0
         self._waiting = WaitingBatches()
         self._last: ChangeBatch | None = None
         self._counts = _begun_counts(stream)
@@ -92,14 +94,14 @@ class KafkaTransaction(SinkTransaction):
         """Return the error to raise: `error`, or the one that caused it.
 
         With `boundary = "version"` the same version takes as long the next time, so the second failure at one position
-        is final.
+        is final. That is not so if brokers, the store or this process stood still for a while.
         """
         open_s, timeout_s = time.monotonic() - self._begun_s, self._options.transaction_timeout_s
         if not (self._begun and open_s > timeout_s and isinstance(error, SinkUnavailable)):
             return error
         remedy = 'raise transaction_timeout_s, or set boundary = "chunk"'
         open_too_long = f"the transaction was open for {open_s:.0f} s, and brokers give it up after {timeout_s:g}"
-        if self._options.boundary == "version":
+        if self._options.boundary == "version" and self._sent_s - self._begun_s - self._paused_s > timeout_s:
             again = self._stream.late_from == (self._after,)
             self._stream.late_from = (self._after,)
             if again:
@@ -281,10 +283,13 @@ class KafkaTransaction(SinkTransaction):
 
     def _begin(self) -> Producer:
         """Return the producer, in a transaction."""
-        producer = self._stream.producer
+        producer, now_s = self._stream.producer, time.monotonic()
         if not self._begun:
             producer.begin()
-            self._begun, self._begun_s = True, time.monotonic()
+            self._begun, self._begun_s, self._sent_s = True, now_s, now_s
+        if now_s - self._sent_s > self._options.transaction_timeout_s * _PAUSE:
+            self._paused_s += now_s - self._sent_s
+        self._sent_s = now_s
         return producer
 
 
