@@ -244,6 +244,27 @@ def test_a_chunk_that_takes_too_long_is_tried_again(kafka: KafkaCluster) -> None
     place.run(all_of_it)
 
 
+def test_a_new_id_of_a_table_does_not_begin_behind_another_instance(kafka: KafkaCluster) -> None:
+    """After REPLACE TABLE, an instance goes on under the new id from what it has seen under the former one."""
+    place = Place(kafka)
+
+    async def delivering_more(late: KafkaSink) -> None:
+        assert await late.progress(APP) is None
+        other = place.sink()
+        try:
+            await deliver(other, numbered(1))
+        finally:
+            await other.aclose()
+        with pytest.raises(SinkUnavailable, match="more than this instance had seen"):
+            await deliver(late, numbered(2), app_id=OTHER)
+        assert await late.progress(OTHER) is None
+        assert await late.progress(APP) == up_to(APP, 1)
+        await deliver(late, numbered(2), app_id=OTHER)
+
+    place.run(delivering_more)
+    assert [value["_commit_version"] for value in place.values()] == [1] * 3 + [2] * 3
+
+
 WIDER = pa.schema([*list(SCHEMA)[:2], pa.field("more", pa.int64()), *list(SCHEMA)[2:]])
 CHANGE = SchemaChange("table", 2, 1_000, SCHEMA, WIDER, ("column more long was added",))
 GAP = Gap("table", 3, 5, 2_000, "gone", snapshot=False)

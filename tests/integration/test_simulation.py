@@ -23,6 +23,7 @@ SEEDS: Final = 150
 AT_ONCE: Final = 25
 NIGHTLY: Final = 10_000
 FOUND: Final = (209, 381, 442, 749, 1202, 1403, 1648, 1948)  # of the code, a planted one, or of the judge
+FOUND_WITH_KAFKA: Final = (845,)
 
 
 # A process that dies closes none of its files.
@@ -52,6 +53,8 @@ def test_seeds(first: int) -> None:
 def test_seeds_that_found_a_fault() -> None:
     for seed in FOUND:
         check(run(Scenario.of(seed)))
+    for seed in FOUND_WITH_KAFKA:
+        check(run(Scenario.of(seed, sink="kafka")))
 
 
 @pytest.mark.nightly

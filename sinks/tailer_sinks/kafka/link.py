@@ -38,6 +38,7 @@ class Link:
     """The cluster of one sink, seen by one instance.
 
     `instance`: a name that no other instance has. `registry`: of schemas, kept for its cache; None if not in use.
+    `seen`: by app_id, the position of a stream when it was last read, or that was committed since.
     """
 
     def __init__(self, name: str, options: Options) -> None:
@@ -45,6 +46,7 @@ class Link:
         self.options: Final = options
         self.instance: Final = uuid4().hex
         self.registry: SchemaRegistry | None = None
+        self.seen: Final = dict[str, Position | None]()
         self._factory = producer_factory(name, options)
         self._lock = Lock()
         self._checked = False

@@ -151,6 +151,26 @@ class ProgressTopic:
             for each in self.replaced_by(app_id)
         )
 
+    def further_than(self, seen: Mapping[str, Position | None], app_id: str) -> str | None:
+        """Return a stream that has more than an instance has `seen`, if `app_id` is to begin where former ones ended.
+
+        After `REPLACE TABLE`, a pipeline goes on in the stream of the new id. Another instance may have delivered more
+        meanwhile in the streams of former ids, and also in this one if it was not read.
+        """
+        pipeline, table = pipeline_of(app_id), table_of(app_id)
+        former = [
+            each
+            for each in seen
+            if pipeline_of(each) == pipeline and table_of(each) != table and not (is_layout(each) or is_layout(app_id))
+        ]
+        if self._position(app_id) is not None:
+            return app_id if former and app_id not in seen else None
+        return next((each for each in former if self._position(each) != seen[each]), None)
+
+    def _position(self, app_id: str) -> Position | None:
+        entry = self.entries.get(app_id)
+        return None if entry is None else entry.position
+
     def _is_done(self, app_id: str) -> bool:
         """Return whether a stream is a backfill with all of its rows delivered."""
         at = self.entries[app_id].position

@@ -89,6 +89,7 @@ class Stream:
         elif self._producer is not None and _position(found) != _position(self.seen):
             raise _former(self.link, self.app_id)
         self.seen, self._asked, self._has_moved, self._replaced = found, True, False, read.replaced_by(self.app_id)
+        self.link.seen[self.app_id] = _position(found)
         return _position(found)
 
     def take_over(self) -> None:
@@ -101,7 +102,7 @@ class Stream:
         if self._producer is None:
             self._take_over()
         if self._has_moved:
-            raise SinkUnavailable(self.link.name, f"{self.app_id} has delivered more than this instance had seen")
+            raise _further(self.link, self.app_id)
 
     def hold(self) -> None:
         """Become the writer, as `take_over` does, or check that nobody else has become it since.
@@ -203,6 +204,8 @@ class Stream:
         read = _decided(self.link, self.app_id, before, self._fenced)
         found = read.entries.get(self.app_id)
         self._check_claim(read)
+        if reset_to is None and (further := read.further_than(self.link.seen, self.app_id)) is not None:
+            raise _further(self.link, further)
         former = found or self._predecessor(read.entries)  # rows before REPLACE TABLE are in the same topic
         if self.routed is not None:
             self.routed.load(read, self._predecessor(read.entries))
@@ -248,6 +251,7 @@ class Stream:
             self._note_rival()
             raise _gave_up(self.link, error) from error
         self.seen, self._asked, self._owners = entry, True, frozenset([self.link.instance])
+        self.link.seen[self.app_id] = entry.position
         return found
 
     def _note_rival(self) -> None:
@@ -338,6 +342,10 @@ def _former(link: Link, app_id: str) -> SinkUnavailable:
     # While our producer works, nobody else writes. The stream, taken over already, would deliver again what came after.
     reason = f"a broker gave former progress of {app_id}: it may not know yet that another one leads"
     return SinkUnavailable(link.name, reason)
+
+
+def _further(link: Link, app_id: str) -> SinkUnavailable:
+    return SinkUnavailable(link.name, f"{app_id} has delivered more than this instance had seen")
 
 
 def _taken(link: Link, app_id: str, found: Entry) -> SinkFenced:

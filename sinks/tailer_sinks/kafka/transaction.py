@@ -193,6 +193,7 @@ class KafkaTransaction(SinkTransaction):
         (routed or self._stream).check_topics()  # while messages are under way, and before waiting for them
         self._stream.producer.commit()
         self._stream.seen, self._stream.committed_s = entry, time.monotonic()
+        self._stream.link.seen[self._stream.app_id] = position
         if routed is not None:
             routed.commit(position)
         self.committed = True

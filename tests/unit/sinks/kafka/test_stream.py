@@ -405,3 +405,20 @@ def test_a_new_table_does_not_begin_beside_a_former_one() -> None:
     assert stream.look() is None
     stream.take_over()
     assert brokers.epochs[former] == 2
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+@pytest.mark.parametrize("further", ["orders/table-0", APP])
+def test_a_new_id_does_not_begin_behind_another_instance(further: str, is_read: bool) -> None:
+    """It has delivered more meanwhile, of the former id of a table or already of the new one."""
+    former, brokers = "orders/table-0", Brokers(ProgressTopic(delivered_by("orders/table-0")))
+    link = FakeLink(brokers)
+    streams = [Stream(link, former), *([Stream(link, APP)] if is_read else [])]
+    assert [each.look() for each in streams] == [DELIVERED, None][: len(streams)]
+    stream = streams[1] if is_read else Stream(link, APP)
+    brokers.topic = ProgressTopic({**brokers.topic.entries, **delivered_by(further, at=Position.end(8))})
+    with pytest.raises(SinkUnavailable, match="more than this instance had seen"):
+        stream.take_over()
+    assert [each.look() for each in (*streams[:1], stream)][further == APP] == Position.end(8)
+    stream.take_over()
+    assert stream.is_taken_over
