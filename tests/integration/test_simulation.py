@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
+from tests.simulation.network import Fault
 from tests.simulation.planted import PLANTED
 from tests.simulation.scenario import SINKS, Element, Scenario
 from tests.simulation.shrink import command
@@ -104,6 +105,21 @@ def test_a_standby_takes_over_in_time(sink: str, what: str) -> None:
     assert max(longest) > 5, "a standby has taken over"
     assert statistics.median(longest) < 9.5
     assert max(longest) < 12
+
+
+def test_an_order_ends_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backfill is checked by requests that are slow when everything else is delivered."""
+    complaints: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+    commits = [Element("c0", 0.0, "append"), Element("c1", 0.1, "append")]
+    orders = [Element(f"o{number}", 299.0 + number / 10, "backfill") for number in range(10)]
+    drawn = Scenario.of(2, sink="files")
+    settings = {**drawn.settings, "poll_interval_s": 1.0}
+    quiet = replace(drawn, standby=False, start="earliest", feed=False, rates={Fault.SLOW: 0.3}, calm_s=300.0)
+    outcome = run(replace(quiet, elements=(*commits, *orders), settings=settings))
+    gc.collect()
+    assert [each.exc_value for each in complaints if not isinstance(each.exc_value, ResourceWarning)] == []
+    assert "ORDER backfill" in "\n".join(outcome.trace)
 
 
 @pytest.mark.parametrize("sink", SINKS)

@@ -194,6 +194,7 @@ class World(Judged):
         self.network.on_send = self._sent
         self.daemons: list[Daemon] = []
         self._tasks: dict[Process, Any] = {}
+        self._orders: list[Any] = []  # tasks that obey them
         self._doomed: dict[Process, int] = {}
         self._drowsy: dict[Process, int] = {}
         self._stalls: list[float] = []
@@ -222,7 +223,9 @@ class World(Judged):
         ending.cancel()
         for daemon in self.daemons:
             self._kill(daemon)
-        await settle(self._tasks.values())
+        for order in self._orders:  # it may wait for a server, which a dead process does not
+            order.cancel()
+        await settle([*self._tasks.values(), *self._orders])
         return Outcome(self, self.violation)
 
     async def _to_the_end(self) -> None:
@@ -370,7 +373,7 @@ class World(Judged):
             if verb == "pause":
                 later(self.chance.uniform(1, 60), lifecycle.resume)
 
-        self._spawn(daemon.process, obey())
+        self._orders.append(self._spawn(daemon.process, obey()))
 
     def _start(self, name: str) -> None:
         daemon = Daemon(self, Process(name))
