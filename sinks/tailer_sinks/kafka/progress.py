@@ -167,6 +167,13 @@ class ProgressTopic:
             return app_id if former and app_id not in seen else None
         return next((each for each in former if self._position(each) != seen[each]), None)
 
+    def predecessor(self, app_id: str) -> Entry | None:
+        """Return the latest progress of the pipeline in a table that this one replaced, whose rows are in the topic."""
+        pipeline = pipeline_of(app_id)
+        others = (each for key, each in self.entries.items() if key != app_id and pipeline_of(key) == pipeline)
+        delivered = ((each.position, each) for each in others if each.position is not None)
+        return max(delivered, key=lambda each: each[0], default=(None, None))[1]
+
     def _position(self, app_id: str) -> Position | None:
         entry = self.entries.get(app_id)
         return None if entry is None else entry.position

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tailer.errors import SinkError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.plan import Position
-from tailer.sink import LAYOUT, is_layout, pipeline_of, shard_of, shards_in
+from tailer.sink import LAYOUT, is_layout, shard_of, shards_in
 from tailer_sinks.encoding.messages import TopicEncoder
 from tailer_sinks.kafka.clients.port import Producer
 from tailer_sinks.kafka.first_start import lost
@@ -183,7 +183,7 @@ class Stream:
         """Claim the stream; `reset_to`: set it to that progress, whatever it was, in the topic as it is now."""
         if self.routed is not None and reset_to is None:
             read = self.link.progress() or ProgressTopic()
-            self.routed.check(read, self._predecessor(read.entries))
+            self.routed.check(read, read.predecessor(self.app_id))
         self._topic = self.link.check_topics(self._delivered() if reset_to is None else None)
         asked, seen = self._asked, self.seen
         self._fenced = self.link.fence_replaced(self.app_id, self._replaced if asked else None)
@@ -206,28 +206,21 @@ class Stream:
         self._check_claim(read)
         if reset_to is None and (further := read.further_than(self.link.seen, self.app_id)) is not None:
             raise _further(self.link, further)
-        former = found or self._predecessor(read.entries)  # rows before REPLACE TABLE are in the same topic
+        former = found or read.predecessor(self.app_id)  # rows before REPLACE TABLE are in the same topic
         if self.routed is not None:
-            self.routed.load(read, self._predecessor(read.entries))
+            self.routed.load(read, read.predecessor(self.app_id))
         if former is not None and reset_to is None:
             _check_place(self.link, self.app_id, former, self._topic)
         self._former = None if found is None else found.instance
         return found
 
-    def _predecessor(self, entries: Mapping[str, Entry]) -> Entry | None:
-        """Return the latest progress of the pipeline in a table that this one replaced, whose rows are in the topic."""
-        pipeline = pipeline_of(self.app_id)
-        others = (each for key, each in entries.items() if key != self.app_id and pipeline_of(key) == pipeline)
-        delivered = ((each.position, each) for each in others if each.position is not None)
-        return max(delivered, key=lambda each: each[0], default=(None, None))[1]
-
     def _delivered(self) -> Position | None:
         """Return the last position of rows in the topic by the progress topic; of a layout, those of its shards."""
         if self.seen is not None and not is_layout(self.app_id):
             return _first_position(self.link, [self.seen])
-        entries = (self.link.progress() or ProgressTopic()).entries
-        own = entries.get(self.app_id) or self._predecessor(entries)
-        return _first_position(self.link, _shards_of(self.app_id, entries) if is_layout(self.app_id) else [own])
+        read = self.link.progress() or ProgressTopic()
+        own = read.entries.get(self.app_id) or read.predecessor(self.app_id)
+        return _first_position(self.link, _shards_of(self.app_id, read.entries) if is_layout(self.app_id) else [own])
 
     def _claim(self, producer: Producer, found: Entry | None, reset_to: Position | None) -> Entry | None:
         """Claim the stream on top of the progress `found`. Return the progress that there really was.

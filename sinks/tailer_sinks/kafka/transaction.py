@@ -54,8 +54,7 @@ class KafkaTransaction(SinkTransaction):
         self._encoder: TopicEncoder | None = None
         if stream.encoding is not None and stream.encoding[0].equals(schema):
             self._encoder = stream.encoding[1]
-        self._begun, self._begun_s = False, 0.0
-        self._sent_s = self._paused_s = 0.0
+        self._begun, self._begun_s, self._sent_s, self._paused_s = False, 0.0, 0.0, 0.0
         self._waiting = WaitingBatches()
         self._last: ChangeBatch | None = None
         self._counts = _begun_counts(stream)
@@ -102,11 +101,10 @@ class KafkaTransaction(SinkTransaction):
         remedy = 'raise transaction_timeout_s, or set boundary = "chunk"'
         open_too_long = f"the transaction was open for {open_s:.0f} s, and brokers give it up after {timeout_s:g}"
         if self._options.boundary == "version" and self._sent_s - self._begun_s - self._paused_s > timeout_s:
-            again = self._stream.late_from == (self._after,)
-            self._stream.late_from = (self._after,)
-            if again:
+            if self._stream.late_from == (self._after,):
                 reason = f"{open_too_long}, for the second time from the same place on: {error.reason}"
                 return SinkRejected(self._name, reason, f"The version is too long for it: {remedy}.")
+            self._stream.late_from = (self._after,)
         return SinkUnavailable(self._name, f"{open_too_long} (where versions take that long, {remedy}): {error.reason}")
 
     def _write_waiting(self) -> None:
