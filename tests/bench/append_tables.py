@@ -1,14 +1,8 @@
-"""Tables of appends for measurements, written by delta-rs with the change feed enabled."""
-
-from pathlib import Path
-from typing import Final
+"""Rows of twelve columns for measurements of Lance datasets."""
 
 import pyarrow as pa
-from deltalake import write_deltalake
 
-__all__ = ["FEED", "wide", "write_appends"]
-
-FEED: Final = {"delta.enableChangeDataFeed": "true"}
+__all__ = ["wide"]
 
 
 def wide(start: int, rows: int) -> pa.Table:
@@ -22,10 +16,3 @@ def wide(start: int, rows: int) -> pa.Table:
     columns["name"] = pa.array([f"customer {value % 5000}" for value in range(rows)])
     columns["key"] = text
     return pa.table(columns)
-
-
-def write_appends(path: Path, versions: int, rows: int) -> Path:
-    """Write `versions` of so many rows, a file each; return the path."""
-    for version in range(versions):
-        write_deltalake(path, wide(version * rows, rows), mode="append", configuration=FEED)
-    return path

@@ -1,4 +1,4 @@
-"""A process that reads all changes of a table and keeps no row: arguments READER and PATH.
+"""A process that reads all changes of a table and keeps no row: arguments READER, PATH and FIRST, a version.
 
 It prints the rows, the seconds of reading, its processor time and its largest resident memory, as JSON. Imports do not
 count as reading. It is a separate process, so that the memory of each reader is its own.
@@ -20,21 +20,21 @@ _API: Final = "tailer.api"
 _EVENT_LOOP: Final = "anyio._backends._asyncio"  # imported by anyio when it is first used
 
 
-def _ours(library: Any, path: str, **options: object) -> Iterator[int]:
-    return (batch.num_rows for batch in library.changes(path, **options))
+def _ours(library: Any, path: str, first: int, **options: object) -> Iterator[int]:
+    return (batch.num_rows for batch in library.changes(path, start=first, **options))
 
 
-def _delta_rs(library: Any, path: str) -> Iterator[int]:
-    return (batch.num_rows for batch in library.DeltaTable(path).load_cdf(starting_version=0))
+def _delta_rs(library: Any, path: str, first: int) -> Iterator[int]:
+    return (batch.num_rows for batch in library.DeltaTable(path).load_cdf(starting_version=first))
 
 
-def _polars(library: Any, path: str) -> Iterator[int]:
-    """Decode the data files alone, one after the other on each of two threads."""
+def _polars(library: Any, path: str, _: int) -> Iterator[int]:
+    """Decode the data files of all versions alone, one after the other on each of two threads."""
     with ThreadPoolExecutor(2) as pool:
         yield from pool.map(lambda file: library.read_parquet(file).height, sorted(Path(path).glob("*.parquet")))
 
 
-READERS: Final[dict[str, tuple[str, Callable[[Any, str], Iterator[int]]]]] = {
+READERS: Final[dict[str, tuple[str, Callable[[Any, str, int], Iterator[int]]]]] = {
     "ours": (_API, _ours),
     "ours, carry-overs kept": (_API, partial(_ours, carryovers="keep")),
     "delta-rs": ("deltalake", _delta_rs),
@@ -42,13 +42,13 @@ READERS: Final[dict[str, tuple[str, Callable[[Any, str], Iterator[int]]]]] = {
 }
 
 
-def _main(reader: str, path: str) -> None:
+def _main(reader: str, path: str, first: str) -> None:
     library, read = READERS[reader]
     module = import_module(library)
     if library == _API:
         import_module(_EVENT_LOOP)
     start, cpu = time.perf_counter(), time.process_time()
-    rows = sum(read(module, path))
+    rows = sum(read(module, path, int(first)))
     seconds, cpu_s = time.perf_counter() - start, time.process_time() - cpu
     peak_mb = int(_peak_kb()) / 1024
     print(json.dumps({"rows": rows, "seconds": seconds, "cpu_s": cpu_s, "peak_mb": peak_mb}))

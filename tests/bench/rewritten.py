@@ -15,12 +15,12 @@ from typing import Any, Final
 import anyio
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tailer.engine.port import Engine
 from tailer.events import ChangeBatch
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.stores.local import LocalStore
+from tests.bench.spark_files import write_as_spark
 from tests.support.tables.log_files import add, commit_info, metadata, protocol, remove, schema_string, write_commit
 
 __all__ = [
@@ -108,9 +108,9 @@ def write_by_hand(tracked: Path, plain: Path) -> None:
     tracked.mkdir()
     for number, (before, after) in enumerate(names):
         rows = shop_rows(pa.array(range(number * ROWS, (number + 1) * ROWS), pa.int64()))
-        pq.write_table(rows, tracked / before, row_group_size=ROWS)
+        write_as_spark(rows, tracked / before)
         # Columns outside the schema are ignored, so the table without row tracking may have them.
-        pq.write_table(_updated(rows), tracked / after, row_group_size=ROWS)
+        write_as_spark(_updated(rows), tracked / after)
     shutil.copytree(tracked, plain, copy_function=os.link)
     for path in (tracked, plain):
         for version, actions in enumerate(_commits(path, names, path == tracked)):

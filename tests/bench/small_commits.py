@@ -1,33 +1,55 @@
 """Logs written file by file for measurements: the same bytes in every run, and no writer that takes hours."""
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tests.bench.rewritten import DELTA_TYPES, shop_rows
+from tests.bench.spark_files import write_as_spark
 from tests.support.tables.log_files import metadata, protocol, schema_string
 
-__all__ = ["ROWS", "write_adds", "write_checkpoint", "write_commits"]
+__all__ = ["ROWS", "WIDE", "Columns", "write_adds", "write_checkpoint", "write_commits"]
 
 ROWS: Final = 10  # of a commit's file
 _GROUP: Final = 50_000  # files in a row group of a checkpoint
 _TIME_MS: Final = 1_700_000_000_000
 _FEED: Final = {"delta.enableChangeDataFeed": "true"}
-_SCHEMA: Final = schema_string(id="long", name="string", amount="double")
 
 
-def write_commits(path: Path, versions: int, with_rows: bool = True) -> Path:
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a table: its Delta schema, and what makes rows from their ids."""
+
+    schema: str
+    rows: Callable[[pa.Array], pa.Table]
+
+
+def _three(ids: pa.Array) -> pa.Table:
+    names = pc.binary_join_element_wise("customer", ids.cast(pa.string()), " ")
+    return pa.table({"id": ids, "name": names, "amount": pc.divide(ids.cast(pa.float64()), 4.0)})
+
+
+_FEW: Final = Columns(schema_string(id="long", name="string", amount="double"), _three)
+WIDE: Final = Columns(schema_string(**DELTA_TYPES), shop_rows)
+"""Twelve columns, those of `rewritten`."""
+
+
+def write_commits(path: Path, versions: int, columns: Columns = _FEW, *, with_rows: bool = True) -> Path:
     """Write a table of `versions` appends with a file each, as Spark writes them; without rows, the log alone."""
     (path / "_delta_log").mkdir(parents=True)
     for version in range(versions):
         name, size_bytes = f"part-{version:06}.snappy.parquet", 1024
         if with_rows:
-            pq.write_table(_rows(version), path / name, compression="snappy")
-            size_bytes = (path / name).stat().st_size
+            ids = pa.array(range(version * ROWS, (version + 1) * ROWS), pa.int64())
+            size_bytes = write_as_spark(columns.rows(ids), path / name)
         lines = [_info(version), _add(version, name, size_bytes)]
-        lines += [protocol(), _metadata()] if version == 0 else []
+        lines += [protocol(), _metadata(columns.schema)] if version == 0 else []
         text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
         (path / "_delta_log" / f"{version:020d}.json").write_text(text)
     return path
@@ -37,12 +59,12 @@ def write_adds(path: Path, files: int) -> Path:
     """Write a table of one commit that adds so many files of a row each; all are links to one file."""
     (path / "_delta_log").mkdir(parents=True)
     first = path / "part-000000.parquet"
-    pq.write_table(_rows(0).slice(0, 1), first, compression="snappy")
+    size_bytes = write_as_spark(_three(pa.array([0], pa.int64())), first)
     names = [f"part-{number:06}.parquet" for number in range(files)]
     for name in names[1:]:
         (path / name).hardlink_to(first)
-    adds = [_add(number, name, first.stat().st_size) for number, name in enumerate(names)]
-    text = "".join(json.dumps(line) + "\n" for line in (_info(0), protocol(), _metadata(), *adds))
+    adds = [_add(number, name, size_bytes) for number, name in enumerate(names)]
+    text = "".join(json.dumps(line) + "\n" for line in (_info(0), protocol(), _metadata(_FEW.schema), *adds))
     (path / "_delta_log" / f"{0:020d}.json").write_text(text)
     return path
 
@@ -51,7 +73,7 @@ def write_checkpoint(path: Path, files: int) -> Path:
     """Write a log of a checkpoint of so many files at version 10, without them, and 100 appends after it."""
     log = path / "_delta_log"
     log.mkdir(parents=True)
-    state = [protocol(), _metadata()]
+    state = [protocol(), _metadata(_FEW.schema)]
     schema = pa.schema({"protocol": _PROTOCOL, "metaData": _METADATA, "add": _ADD})
     with pq.ParquetWriter(log / f"{10:020d}.checkpoint.parquet", schema) as writer:
         writer.write_table(pa.Table.from_pylist(state, schema))
@@ -67,16 +89,10 @@ def write_checkpoint(path: Path, files: int) -> Path:
     return path
 
 
-def _metadata() -> dict[str, object]:
-    found = metadata(_SCHEMA, **_FEED)
+def _metadata(schema: str) -> dict[str, object]:
+    found = metadata(schema, **_FEED)
     found["metaData"]["format"]["options"] = {}  # delta-rs demands it
     return found
-
-
-def _rows(version: int) -> pa.Table:
-    ids = range(version * ROWS, (version + 1) * ROWS)
-    names, amounts = [f"customer {number}" for number in ids], [number / 4 for number in ids]
-    return pa.table({"id": pa.array(ids, pa.int64()), "name": names, "amount": amounts})
 
 
 _TEXTS: Final = pa.map_(pa.string(), pa.string())

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from tailer.spark.splits import MAX_SPLIT_BYTES
+from tests.bench.change_tables import scattered
 from tests.bench.rewritten import SPARK_COLUMNS
 from tests.support.tables.log_files import add, commit_info, metadata, parquet, protocol, write_commit
 
@@ -26,6 +27,7 @@ __all__ = [
     "claim_size",
     "delete_by_vector",
     "grow_by_links",
+    "mark_by_vectors",
     "merge_with_feed",
     "update_with_feed",
 ]
@@ -92,6 +94,17 @@ def delete_by_vector(spark: SparkSession, path: Path, rows: int, deletes: int, s
     _create(_rows(spark, 0, rows, 2), path, DeletionVectors=True, RowTracking=tracked)
     for number in range(deletes):
         spark.sql(f"DELETE FROM delta.`{path}` WHERE id % {share} = {number}").collect()
+
+
+def mark_by_vectors(spark: SparkSession, path: Path, versions: int, rows: int, changed: int) -> None:
+    """Write eight files of the twelve columns of `rewritten`; delete in odd versions, update half as many in even ones.
+
+    The rows are those of `scattered`, and lie in all files.
+    """
+    _create(spark.range(0, rows, 1, 8).selectExpr(*SPARK_COLUMNS), path, DeletionVectors=True)
+    for version, (first, step) in enumerate(scattered(versions, rows, changed), 1):
+        change = f"DELETE FROM delta.`{path}`" if version % 2 else f"UPDATE delta.`{path}` SET total = -1 - total"
+        spark.sql(f"{change} WHERE id % {step} = {first}").collect()
 
 
 def _rows(spark: SparkSession, first: int, count: int, files: int) -> DataFrame:

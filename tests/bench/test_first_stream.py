@@ -3,7 +3,6 @@
 Nothing is asserted about time. `make bench` prints the table; quoted figures come from here.
 """
 
-import json
 import statistics
 import subprocess
 import sys
@@ -14,15 +13,15 @@ from typing import Final
 
 import anyio
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
 from tailer.engine.local import LocalEngine
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.stores.local import LocalStore
-from tests.bench.append_tables import FEED, write_appends
+from tests.bench.change_tables import write_appends
 from tests.bench.delta_rs_reader import delta_rs
+from tests.bench.small_commits import write_adds
 
 RUNS: Final = 5
 ROWS: Final = 50_000
@@ -32,28 +31,23 @@ FILES: Final = 20_000
 @pytest.fixture(scope="module")
 def appends(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write 20 versions of 50,000 rows."""
-    return write_appends(tmp_path_factory.mktemp("bench") / "appends", 20, ROWS)
+    path = tmp_path_factory.mktemp("bench") / "appends"
+    write_appends(path, 20, ROWS)
+    return path
 
 
 @pytest.fixture(scope="module")
 def small_commits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write 500 versions of 10 rows."""
-    return write_appends(tmp_path_factory.mktemp("bench") / "small", 500, 10)
+    path = tmp_path_factory.mktemp("bench") / "small"
+    write_appends(path, 500, 10)
+    return path
 
 
 @pytest.fixture(scope="module")
 def small_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write one version of 20,000 files with a row each."""
-    path = tmp_path_factory.mktemp("bench") / "files"
-    write_deltalake(path, pa.table({"id": pa.array([-1], pa.int64()), "name": ["first"]}), configuration=FEED)
-    adds = []
-    for number in range(FILES):
-        file = path / f"{number}.parquet"
-        pq.write_table(pa.table({"id": pa.array([number], pa.int64()), "name": [f"customer {number}"]}), file)
-        adds.append({"path": file.name, "size": file.stat().st_size, "partitionValues": {}, "dataChange": True})
-    lines = [json.dumps({"add": add | {"modificationTime": 1}}) for add in adds]
-    (path / "_delta_log" / f"{1:020d}.json").write_text("\n".join(lines) + "\n")
-    return path
+    return write_adds(tmp_path_factory.mktemp("bench") / "files", FILES)
 
 
 def ours(path: Path) -> int:
@@ -127,10 +121,10 @@ def test_wide_appends(appends: Path, show: Callable[[str], None]) -> None:
 
 def test_small_commits(small_commits: Path, show: Callable[[str], None]) -> None:
     """Commits of 10 rows, followed one by one."""
-    compare("500 versions of 10 rows, each by itself", small_commits, delta_rs_by_version, 5000, 3, show)
+    compare("500 versions of 10 rows, each by itself", small_commits, delta_rs_by_version, 5000, RUNS, show)
 
 
 def test_small_files(small_files: Path, show: Callable[[str], None]) -> None:
     """A version of 20,000 files with a row each: read, and then printed by `tailer tail`, which includes its start."""
-    compare("20,000 files of 1 row", small_files, delta_rs, FILES + 1, 3, show)
-    compare("20,000 files of 1 row, as JSON Lines", small_files, delta_rs, FILES + 1, 3, show, printed)
+    compare("20,000 files of 1 row", small_files, delta_rs, FILES, RUNS, show)
+    compare("20,000 files of 1 row, as JSON Lines", small_files, delta_rs, FILES, RUNS, show, printed)

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from anyio import to_thread
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
 from tailer.config.tables import open_files, open_table
 from tailer.engine.local import LocalEngine
@@ -32,7 +32,9 @@ from tailer.stores.s3 import S3Options
 from tailer.stores.stores import Stores
 from tailer.stores.wakeup import TimerWake
 from tailer.table_log import TableLog
-from tests.bench.append_tables import FEED, wide, write_appends
+from tests.bench import change_tables
+from tests.bench.change_tables import write_appends
+from tests.bench.conftest import PutLine
 from tests.bench.counting_link import CountingLink
 from tests.support.s3.link import S3Link
 from tests.support.s3.server import S3Server, close_thread_clients
@@ -46,7 +48,16 @@ POLL_S: Final = 0.1
 LATENCIES: Final = 100
 
 Show = Callable[[str], None]
-Timed = tuple[int, float]  # a number of rows, and the seconds for them
+Timed = tuple[int, float, float]  # a number of rows, the seconds for them, and those of this process's CPU
+
+
+def clocks() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
+
+
+def since(begun: tuple[float, float], rows: int) -> Timed:
+    seconds, cpu_s = clocks()
+    return rows, seconds - begun[0], cpu_s - begun[1]
 
 
 @dataclass(frozen=True)
@@ -67,9 +78,9 @@ class Reader:
             (log, engine), there = self.opened(), Destination()
             await log.latest()
             start, end = Start.parse("earliest"), Start.parse("latest")
-            start_s = time.perf_counter()
+            begun = clocks()
             await row_pipeline("p", log, there.sink(), engine, TimerWake(), start, end).run()
-            return sum(rows for _, rows in there.transactions), time.perf_counter() - start_s
+            return since(begun, sum(rows for _, rows in there.transactions))
 
         return anyio.run(run)
 
@@ -79,9 +90,9 @@ class Reader:
         async def run() -> Timed:
             log, engine = self.opened()
             newest = await log.latest()
-            start_s = time.perf_counter()
+            begun = clocks()
             rows = sum([await run_plan(plan, engine) async for plan in log.snapshot_plans(newest)])
-            return rows, time.perf_counter() - start_s
+            return since(begun, rows)
 
         return anyio.run(run)
 
@@ -111,8 +122,8 @@ def options(server: S3Server | S3Link) -> dict[str, str]:
 
 def timed(read: Callable[[], int]) -> Timed:
     """Read by delta-rs."""
-    start_s = time.perf_counter()
-    return read(), time.perf_counter() - start_s
+    begun = clocks()
+    return since(begun, read())
 
 
 def cdf(location: str, settings: dict[str, str], only: int | None = None) -> int:
@@ -121,15 +132,16 @@ def cdf(location: str, settings: dict[str, str], only: int | None = None) -> int
     return sum(batch.num_rows for batch in pa.RecordBatchReader.from_stream(changes))
 
 
-def medians(work: dict[str, Callable[[], Timed]], rows: int, runs: int = RUNS) -> dict[str, float]:
-    """Run all contenders in turn, each to all rows; return the median of their seconds."""
-    times: dict[str, list[float]] = {name: [] for name in work}
-    for _ in range(runs):
+def medians(work: dict[str, Callable[[], Timed]], rows: int) -> dict[str, tuple[float, float]]:
+    """Run all contenders in turn, each to all rows; return the medians of their seconds, and of those of CPU."""
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in work}
+    for _ in range(RUNS):
         for name, read in work.items():
-            found, seconds = read()
+            found, *taken = read()
             assert found == rows, name
-            times[name].append(seconds)
-    return {name: statistics.median(each) for name, each in times.items()}
+            times[name].append((taken[0], taken[1]))
+    both = {name: tuple(zip(*each, strict=True)) for name, each in times.items()}
+    return {name: (statistics.median(seconds), statistics.median(cpu_s)) for name, (seconds, cpu_s) in both.items()}
 
 
 @pytest.fixture
@@ -162,13 +174,17 @@ def link(versitygw: S3Server) -> Iterator[CountingLink]:
 @pytest.fixture(scope="module")
 def appends(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write 20 versions of 50,000 rows."""
-    return write_appends(tmp_path_factory.mktemp("bench") / "appends", 20, 50_000)
+    path = tmp_path_factory.mktemp("bench") / "appends"
+    write_appends(path, 20, 50_000)
+    return path
 
 
 @pytest.fixture(scope="module")
 def small_commits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write 500 versions of 10 rows."""
-    return write_appends(tmp_path_factory.mktemp("bench") / "small", 500, 10)
+    path = tmp_path_factory.mktemp("bench") / "small"
+    write_appends(path, 500, 10)
+    return path
 
 
 def through(link: CountingLink, location: str) -> Reader:
@@ -182,10 +198,10 @@ def copied(path: Path, server: S3Server) -> Reader:
     return Reader(remote.location, remote.stores)
 
 
-def append(path: Path, server: S3Server, location: str, table: pa.Table) -> None:
-    """Commit rows to a local table, and copy the new files, the commit last."""
+def append(path: Path, server: S3Server, location: str, version: int, rows: int) -> None:
+    """Commit new rows to a local table, and copy the new files, the commit last."""
     known = set(path.rglob("*"))
-    write_deltalake(path, table, mode="append", configuration=FEED)
+    change_tables.append(path, version, 1000 + version * rows, rows)
     bucket = location.removeprefix("s3://").partition("/")[0]
     new = (file for file in path.rglob("*") if file.is_file() and file not in known)
     for file in sorted(new, key=lambda file: file.parent.name == "_delta_log"):
@@ -195,7 +211,8 @@ def append(path: Path, server: S3Server, location: str, table: pa.Table) -> None
 
 def test_requests(link: CountingLink, versitygw: S3Server, tmp_path: Path, show: Show) -> None:
     """Of an idle table for each look, and of a commit with one file."""
-    path = write_appends(tmp_path / "t", 30, 10)
+    path = tmp_path / "t"
+    write_appends(path, 30, 10)
     reader, commits = through(link, copied(path, versitygw).location), 10
 
     async def follow() -> None:
@@ -211,7 +228,7 @@ def test_requests(link: CountingLink, versitygw: S3Server, tmp_path: Path, show:
         show(f"idle for an hour, a look a second: {len(link.requests) * HOUR_S // LOOKS} requests")
         counts: Counter[str] = Counter()
         for number in range(commits):
-            await to_thread.run_sync(append, path, versitygw, reader.location, wide(1000 + number, 10))
+            await to_thread.run_sync(append, path, versitygw, reader.location, 30 + number, 10)
             link.clear()
             plan = await log.next_plan()
             assert plan is not None
@@ -226,7 +243,7 @@ def test_requests(link: CountingLink, versitygw: S3Server, tmp_path: Path, show:
 def test_bytes_of_two_columns(link: CountingLink, versitygw: S3Server, tmp_path: Path, show: Show) -> None:
     """Bytes fetched and bytes of the columns in a file of twelve columns, ours and delta-rs'."""
     path, names = tmp_path / "wide", ["at", "name"]
-    write_deltalake(path, wide(0, 1_000_000), configuration=FEED)
+    write_appends(path, 1, 1_000_000)
     reader = through(link, copied(path, versitygw).location)
     needed = sum(chunk_bytes(file, names) for file in path.glob("*.parquet"))
     whole = sum(file.stat().st_size for file in path.glob("*.parquet"))
@@ -263,41 +280,38 @@ def chunk_bytes(file: Path, names: list[str]) -> int:
     return sum(chunk.total_compressed_size for chunk in chunks if chunk.path_in_schema in names)
 
 
-def test_rows_per_second(appends: Path, versitygw: S3Server, tmp_path: Path, show: Show) -> None:
+def test_rows_per_second(appends: Path, versitygw: S3Server, tmp_path: Path, put_line: PutLine) -> None:
     """1 M rows of 12 columns in 20 versions: as changes, and as a snapshot; and in one version."""
     rows, remote, local, settings = 1_000_000, copied(appends, versitygw), Reader(str(appends)), options(versitygw)
-    whole = write_appends(tmp_path / "whole", 1, rows)
+    whole = tmp_path / "whole"
+    write_appends(whole, 1, rows)
     remote_whole = copied(whole, versitygw)
 
     def theirs() -> int:
         return len(DeltaTable(remote.location, storage_options=settings).to_pyarrow_table())
 
-    for title, work in {
-        "changes of 20 versions of 50,000 rows": {
-            "local disk": local.rows,
-            "S3": remote.rows,
-            "delta-rs' load_cdf, S3": lambda: timed(lambda: cdf(remote.location, settings)),
-        },
-        "a snapshot of them": {
-            "local disk": local.snapshot,
-            "S3": remote.snapshot,
-            "delta-rs' to_pyarrow, S3": lambda: timed(theirs),
-        },
-        "changes of one version of 1,000,000 rows": {
-            "local disk": Reader(str(whole)).rows,
-            "S3": remote_whole.rows,
-            "delta-rs' load_cdf, S3": lambda: timed(lambda: cdf(remote_whole.location, settings)),
-        },
-    }.items():
-        found = medians(work, rows)
-        show(f"{title}; medians of {RUNS}")
-        for name, seconds in found.items():
-            show(f"  {name}: {rows / seconds:,.0f} rows/s, {found['local disk'] / seconds:.2f} of local")
+    works: dict[str, tuple[Callable[[], Timed], Callable[[], Timed], Callable[[], int], str]] = {
+        "20 versions of 50,000 rows": (remote.rows, local.rows, lambda: cdf(remote.location, settings), "0.9 of local"),
+        "a snapshot of them": (remote.snapshot, local.snapshot, theirs, "-"),
+        "one version of 1,000,000 rows": (
+            remote_whole.rows,
+            Reader(str(whole)).rows,
+            lambda: cdf(remote_whole.location, settings),
+            "-",
+        ),
+    }
+    for title, (stored, beside, peer, goal) in works.items():
+        found = medians({"S3": stored, "local": beside, "delta-rs": lambda: timed(peer)}, rows)  # noqa: B023 - called at once
+        (seconds, cpu_s), (local_s, _), (peer_s, _) = found.values()
+        speed = f"{rows / seconds / 1e6:.2f} Mrows/s, {1e6 * cpu_s / rows:.2f} us of CPU a row"
+        theirs_shown = f"delta-rs: {rows / peer_s / 1e6:.2f} Mrows/s; {peer_s / seconds:.2f}"
+        put_line(f"S3: {title}", f"{speed}, {local_s / seconds:.2f} of local", theirs_shown, goal)
 
 
 def test_latency(link: CountingLink, versitygw: S3Server, tmp_path: Path, show: Show) -> None:
     """From the end of a commit's PUT to its row in the destination, the commits at random moments."""
-    path = write_appends(tmp_path / "t", 1, 10)
+    path = tmp_path / "t"
+    write_appends(path, 1, 10)
     reader, there, chance = through(link, copied(path, versitygw).location), Destination(), random.Random(1)
     found: list[float] = []
 
@@ -311,7 +325,7 @@ def test_latency(link: CountingLink, versitygw: S3Server, tmp_path: Path, show: 
             await become(lambda: bool(there.transactions))
             for number in range(LATENCIES):
                 await anyio.sleep(chance.uniform(0, 2 * POLL_S))
-                await to_thread.run_sync(append, path, versitygw, reader.location, wide(1000 + number, 1))
+                await to_thread.run_sync(append, path, versitygw, reader.location, number + 1, 1)
                 start_s = time.perf_counter()
                 await become(lambda: there.transactions[-1][0].version == number + 1)  # noqa: B023 - called at once
                 found.append(time.perf_counter() - start_s)
@@ -323,7 +337,7 @@ def test_latency(link: CountingLink, versitygw: S3Server, tmp_path: Path, show: 
     show(f"from commit to event, {1000 * POLL_S:.0f} ms poll, {LATENCIES} commits: p50 {p50:.0f} ms, p99 {p99:.0f} ms")
 
 
-def test_catching_up(small_commits: Path, versitygw: S3Server, show: Show) -> None:
+def test_catching_up(small_commits: Path, versitygw: S3Server, put_line: PutLine) -> None:
     """500 commits of 10 rows. delta-rs reads them all at once, or some of them one by one, as a follower would."""
     versions, remote, local = 500, copied(small_commits, versitygw), Reader(str(small_commits))
     settings, last, some = options(versitygw), 499, 500 // 16
@@ -332,11 +346,10 @@ def test_catching_up(small_commits: Path, versitygw: S3Server, show: Show) -> No
         asked = range(last - some + 1, last + 1)
         return sum(cdf(remote.location, settings, at) for at in asked)
 
-    work: dict[str, Callable[[], Timed]] = {"local disk": local.rows, "S3": remote.rows}
-    work["delta-rs' load_cdf, all at once, S3"] = lambda: timed(lambda: cdf(remote.location, settings))
-    speeds = {name: versions / seconds for name, seconds in medians(work, 10 * versions, 3).items()}
-    name = "delta-rs' load_cdf, one by one, S3"
-    speeds[name] = some / medians({name: lambda: timed(one_by_one)}, 10 * some, 3)[name]
-    show(f"{versions} commits of 10 rows; medians of 3")
-    for name, speed in speeds.items():
-        show(f"  {name}: {speed:,.0f} versions/s")
+    work: dict[str, Callable[[], Timed]] = {"local": local.rows, "S3": remote.rows}
+    work["delta-rs"] = lambda: timed(lambda: cdf(remote.location, settings))
+    (local_s, _), (seconds, cpu_s), (peer_s, _) = medians(work, 10 * versions).values()
+    ((one_s, _),) = medians({"one by one": lambda: timed(one_by_one)}, 10 * some).values()
+    figures = f"{versions / seconds:,.0f} versions/s, {1000 * cpu_s / versions:.2f} ms of CPU each"
+    theirs = f"delta-rs, at once and one by one: {versions / peer_s:,.0f}, {some / one_s:,.0f} versions/s"
+    put_line(f"S3: {versions} commits of 10 rows", f"{figures}, {local_s / seconds:.2f} of local", theirs, "-")

@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import write_deltalake
 
+from tests.bench.spark_files import rewrite_as_spark
+
 __all__ = ["CONDITIONS", "FILES", "track_rows", "write_table"]
 
 PARTITIONS: Final = 100
@@ -30,7 +32,7 @@ CONDITIONS: Final = {
 
 
 def write_table(path: Path) -> None:
-    """Write the table, with a change feed."""
+    """Write the table, with a change feed, and files as Spark writes them."""
     for append in range(APPENDS):
         count = PARTITIONS * ROWS
         numbers = pa.array(range(append * count, (append + 1) * count), pa.int64())
@@ -47,6 +49,7 @@ def write_table(path: Path) -> None:
         )
         properties = {"delta.enableChangeDataFeed": "true"}
         write_deltalake(path, rows, mode="append", partition_by=["part"], configuration=properties)
+    rewrite_as_spark(path)
 
 
 def track_rows(path: Path) -> None:
