@@ -1,7 +1,7 @@
-"""A process that delivers a table to Kafka as the daemon does: arguments TABLE, the sink's options as JSON, and UNTIL.
+"""A process that delivers a table to Kafka as the daemon does: arguments TABLE, OPTIONS, FROM and UNTIL.
 
-Prints the time, from the first read of the log to the last commit, and the processor time of all threads, as JSON.
-Starting Python does not count.
+OPTIONS are those of the sink, as JSON. Prints the time, from the first read of the log to the last commit, the
+processor time of all threads, and the largest resident memory, as JSON. Starting Python does not count.
 """
 
 import json
@@ -25,7 +25,7 @@ from tailer_sinks.kafka.sink import KafkaSink
 __all__ = ["deliver"]
 
 
-async def deliver(table: Path, options: dict[str, Any], until: str) -> dict[str, float]:
+async def deliver(table: Path, options: dict[str, Any], start: str, until: str) -> dict[str, float]:
     """Deliver the table; return `seconds` and `cpu_s`."""
     started, cpu_s = time.perf_counter(), time.process_time()
     sink = KafkaSink.configure("bench", options)
@@ -37,7 +37,7 @@ async def deliver(table: Path, options: dict[str, Any], until: str) -> dict[str,
         sink,
         ChangelogEngine(LocalEngine(), PairingRules(compute_updates=bool(key), key=key, null_keys=bool(key))),
         log.make_wake(),
-        Start.parse("earliest"),
+        Start.parse(start),
         until=Start.parse(until),
     )
     await pipeline.run()
@@ -47,4 +47,6 @@ async def deliver(table: Path, options: dict[str, Any], until: str) -> dict[str,
 
 
 if __name__ == "__main__":
-    print(json.dumps(anyio.run(deliver, Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3])))
+    found = anyio.run(deliver, Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3], sys.argv[4])
+    peak_kb = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+    print(json.dumps(found | {"peak_mb": peak_kb / 1024}))

@@ -1,9 +1,11 @@
 """Log to committed Kafka transaction, and Spark's change feed to its Kafka sink: same table, same broker, same run.
 
-Flat JSON of twelve columns and the feed's three; ours also in Debezium's envelope, as Avro and as Arrow. Each delivery
-has its own process and its own topic; the broker's processor time is counted apart. Ours commits rows with their
-progress; Spark's sink has no transactions, and may send rows twice. kafka-python delivers the first versions only, and
-is also compared with the same client that sends ready messages and nothing else.
+W1 and W2 of `tests.bench.change_tables`: appends, and change files of Spark's MERGE. Flat JSON of twelve columns and
+the feed's three; ours also in Debezium's envelope, as Avro and as Arrow. An event is a row, or both images of an
+update; speeds are those of events, also where Spark has a message for each image. Each delivery has its own process and
+its own topic; the broker's processor time is counted apart. Ours commits rows with their progress; Spark's sink has no
+transactions, and may send rows twice. kafka-python delivers the first versions only, and is compared with the same
+client that sends ready messages and nothing else.
 
 Nothing is asserted about time, only that all rows arrive. `make bench` prints the table; quoted figures come from here.
 """
@@ -24,25 +26,29 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
+from tests.bench.change_tables import FIRST, TABLES
 from tests.bench.conftest import PutLine
-from tests.bench.kafka_events import APPENDED, KEY, write_orders
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.topics import admin, create_topic, unique_name
 from tests.support.servers.schema_registry import serving_registry
 
-RUNS: Final = 3
-APPENDS: Final = 24
-FEW: Final = 2  # versions
+RUNS: Final = 5
+KEY: Final = "id"
+PARTITIONS: Final = 6
+FEW: Final = 4  # versions
+APPENDED: Final = 50_000  # rows of a version of W1
+EVENTS: Final = {"W1": 5_000_000, "W2": 1_000_000}
 ROOT: Final = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
 class Taken:
-    """Measurements of a delivery: time, its own processor time and the broker's, all in seconds."""
+    """Measurements of a delivery: time, its own processor time and the broker's, in seconds; the memory of ours."""
 
     seconds: float
     cpu_s: float
     broker_s: float
+    peak_mb: float
 
 
 @dataclass(frozen=True)
@@ -50,12 +56,17 @@ class Contender:
     """A program to measure: `client` is kafka-python or confluent-kafka for ours; `few`: the first versions only."""
 
     name: str
+    table: str = "W1"
     client: str | None = None
-    partitions: int = 1
     keyed: bool = False
     few: bool = False
     options: tuple[tuple[str, str], ...] = ()
-    goal: str = "-"  # millions of rows a second
+    goal: str = "-"
+
+    @property
+    def events(self) -> int:
+        """The number of events that it delivers."""
+        return FEW * APPENDED if self.few else EVENTS[self.table]
 
     @property
     def form(self) -> str:
@@ -66,23 +77,25 @@ class Contender:
 DEBEZIUM: Final = (("envelope", "debezium"),)
 AVRO: Final = (("encoding", "avro"),)
 ARROW: Final = (("encoding", "arrow"),)
-SPARK_1: Final = Contender("Spark, 1 partition")
-SPARK_4: Final = Contender("Spark, 4 partitions", partitions=4)
-SPARK_KEYED: Final = Contender("Spark, 4 partitions, keys", partitions=4, keyed=True)
-ALONE: Final = Contender("kafka-python alone, 4 partitions", partitions=4, few=True)
+SPARK: Final = Contender("W1, Spark")
+SPARK_KEYED: Final = Contender("W1, Spark, keys", keyed=True)
+SPARK_MERGES: Final = Contender("W2, Spark, keys", "W2", keyed=True)
+ALONE: Final = Contender("kafka-python alone", few=True)
 # The contender that each is compared with.
 CONTENDERS: Final[dict[Contender, Contender]] = {
-    Contender("confluent-kafka, 1 partition", "confluent-kafka", goal="0.35"): SPARK_1,
-    SPARK_1: SPARK_1,
-    Contender("confluent-kafka, 4 partitions", "confluent-kafka", 4): SPARK_4,
-    SPARK_4: SPARK_4,
-    Contender("confluent-kafka, 4 partitions, keys", "confluent-kafka", 4, keyed=True, goal="0.35"): SPARK_KEYED,
+    Contender("W1, flat JSON", "W1", "confluent-kafka", goal="0.45 M events/s"): SPARK,
+    SPARK: SPARK,
+    Contender("W1, keys", "W1", "confluent-kafka", keyed=True, goal="0.42 M events/s"): SPARK_KEYED,
     # Spark has none of these forms: beside its JSON.
-    Contender("Debezium, 4 partitions, keys", "confluent-kafka", 4, True, options=DEBEZIUM, goal="0.3"): SPARK_KEYED,
-    Contender("Avro, 4 partitions", "confluent-kafka", 4, options=AVRO, goal="0.45"): SPARK_4,
-    Contender("Arrow, 4 partitions", "confluent-kafka", 4, options=ARROW, goal="1.0"): SPARK_4,
+    Contender("W1, Debezium, keys", "W1", "confluent-kafka", True, False, DEBEZIUM, "0.36 M events/s"): SPARK_KEYED,
     SPARK_KEYED: SPARK_KEYED,
-    Contender("kafka-python, 4 partitions", "kafka-python", 4, few=True): ALONE,
+    Contender("W2, Debezium, keys", "W2", "confluent-kafka", True, False, DEBEZIUM, "0.25 M events/s, 6 us"): (
+        SPARK_MERGES
+    ),
+    SPARK_MERGES: SPARK_MERGES,
+    Contender("W1, Avro", "W1", "confluent-kafka", options=AVRO): SPARK,
+    Contender("W1, Arrow", "W1", "confluent-kafka", options=ARROW): SPARK,
+    Contender("W1, kafka-python", "W1", "kafka-python", few=True): ALONE,
     ALONE: ALONE,
 }
 
@@ -90,41 +103,36 @@ CONTENDERS: Final[dict[Contender, Contender]] = {
 class Race:
     """A table, a broker, and a Spark that waits for orders (`tests.bench.kafka_spark`)."""
 
-    def __init__(
-        self, table: Path, rows: int, cluster: KafkaCluster, spark: "subprocess.Popen[str]", registry_url: str
-    ) -> None:
-        self._table = table
-        self._rows = rows
+    def __init__(self, folder: Path, cluster: KafkaCluster, spark: "subprocess.Popen[str]", registry_url: str) -> None:
+        self._folder = folder
         self._registry_url = registry_url
         self._cluster = cluster
         self._broker = psutil.Process(cluster.pid())
         self._spark = spark
         self._answer()
 
-    def rows(self, contender: Contender) -> int:
-        """Return the number of change rows that a contender delivers."""
-        return FEW * APPENDED if contender.few else self._rows
-
     def run(self, contender: Contender) -> Taken:
-        """Run a delivery to a new topic; all rows must arrive."""
+        """Run a delivery to a new topic; all events must arrive."""
         servers = self._cluster.bootstrap_servers
-        topic = create_topic(servers, partitions=contender.partitions)
+        topic = create_topic(servers, partitions=PARTITIONS)
+        table, first = str(self._folder / contender.table), FIRST[contender.table]
         broker_s = self._broker_s()
         if contender == ALONE:
-            taken = run_module("kafka_python_alone", servers, topic, str(self.rows(contender)))
+            taken = run_module("kafka_python_alone", servers, topic, str(contender.events))
         elif contender.client is None:
-            taken = self._order({"topic": topic, "keyed": contender.keyed})
+            taken = self._order({"table": table, "first": first, "topic": topic, "keyed": contender.keyed})
         else:
-            options = self._options(contender, topic)
-            last = str(FEW - 1) if contender.few else "latest"
-            taken = run_module("kafka_delivery", str(self._table), json.dumps(options), last)
+            options = json.dumps(self._options(contender, topic))
+            taken = run_module(
+                "kafka_delivery", table, options, str(first), str(FEW - 1) if contender.few else "latest"
+            )
         broker_s = self._broker_s() - broker_s
-        # Debezium has one message for both images of an update.
-        joined = (self._rows - APPENDS * APPENDED) // 2 if contender.form == "debezium" else 0
-        assert count(servers, topic, contender.form) == self.rows(contender) - joined
+        # Of W2's events 80 % are updates, with two images in Spark, and 10 % deletes, in Debezium with a tombstone.
+        more = 0 if contender.table == "W1" else contender.events * (1 if contender.client else 8) // 10
+        assert count(servers, topic, contender.form) == contender.events + more
         with admin(servers) as client:
             client.delete_topics([topic])
-        return Taken(taken["seconds"], taken["cpu_s"], broker_s)
+        return Taken(taken["seconds"], taken["cpu_s"], broker_s, taken.get("peak_mb", 0.0))
 
     def _options(self, contender: Contender, topic: str) -> dict[str, Any]:
         return {
@@ -192,11 +200,10 @@ def count(bootstrap_servers: str, topic: str, form: str) -> int:
 
 
 @contextmanager
-def waiting_spark(scratch: Path, table: Path, cluster: KafkaCluster) -> Iterator["subprocess.Popen[str]"]:
+def waiting_spark(scratch: Path, cluster: KafkaCluster) -> Iterator["subprocess.Popen[str]"]:
     """The Spark process; it ends with its input."""
     scratch.mkdir()
-    arguments = (str(scratch), str(table), cluster.bootstrap_servers)
-    command = [sys.executable, "-m", "tests.bench.kafka_spark", *arguments]
+    command = [sys.executable, "-m", "tests.bench.kafka_spark", str(scratch), cluster.bootstrap_servers]
     with (scratch / "log").open("w") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT
@@ -209,58 +216,43 @@ def waiting_spark(scratch: Path, table: Path, cluster: KafkaCluster) -> Iterator
 def race(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Race]:
     """A broker with settings for work, not for tests."""
     scratch = tmp_path_factory.mktemp("kafka")
-    table = scratch / "orders"
-    rows = write_orders(table, APPENDS)
+    for table in EVENTS:
+        TABLES[table](scratch / table)
     # Deleted topics free their space at once.
     properties = {"log.segment.delete.delay.ms": "1000"}
     with (
         KafkaCluster(scratch / "broker", properties=properties, java_options=("-Xmx1g",)) as cluster,
-        waiting_spark(scratch / "spark", table, cluster) as spark,
+        waiting_spark(scratch / "waiting", cluster) as spark,
         serving_registry() as registry,
     ):
-        yield Race(table, rows, cluster, spark, registry.uris[0])
+        yield Race(scratch, cluster, spark, registry.uris[0])
 
 
-def table_line(race: Race, contender: Contender, runs: Sequence[dict[Contender, Taken]]) -> str:
-    """Format medians, and medians of the ratios within a run."""
-    rows, peer = race.rows(contender), CONTENDERS[contender]
+def put(put_line: PutLine, contender: Contender, runs: Sequence[dict[Contender, Taken]]) -> None:
+    """Put a line into the table of all benchmarks: medians, and the median of the ratios within a run."""
+    peer, events = CONTENDERS[contender], contender.events
     mine = [run[contender] for run in runs]
-    pairs = [(run[contender], run[peer]) for run in runs]
-    figures = (
-        f"{statistics.median(rows / taken.seconds for taken in mine):>9,.0f}",
-        f"{statistics.median(rows / taken.cpu_s for taken in mine):>9,.0f}",
-        f"{statistics.median(1e6 * taken.broker_s / rows for taken in mine):>9.2f}",
-        f"{statistics.median(theirs.seconds / own.seconds for own, theirs in pairs):>6.2f}",
-        f"{statistics.median(theirs.cpu_s / own.cpu_s for own, theirs in pairs):>6.2f}",
-        f"{peer.name}",
+    speed, theirs = (statistics.median(events / run[each].seconds / 1e6 for run in runs) for each in (contender, peer))
+    cpu_us, broker_us, peak_mb = (
+        statistics.median(each)
+        for each in zip(
+            *((1e6 * taken.cpu_s / events, 1e6 * taken.broker_s / events, taken.peak_mb) for taken in mine), strict=True
+        )
     )
-    return f"{contender.name:37}{'  '.join(figures)}"
-
-
-def put(put_line: PutLine, race: Race, contender: Contender, runs: Sequence[dict[Contender, Taken]]) -> None:
-    """Put a line into the table of all benchmarks."""
-    peer = CONTENDERS[contender]
-    speeds = [
-        statistics.median(race.rows(each) / run[each].seconds / 1e6 for run in runs) for each in (contender, peer)
-    ]
-    per_cpu = statistics.median(race.rows(contender) / run[contender].cpu_s / 1e6 for run in runs)
-    ratio = statistics.median(run[peer].seconds / run[contender].seconds for run in runs)
-    figures = f"{speeds[0]:.3f} Mrows/s, {per_cpu:.3f} per s of CPU"
-    put_line(f"Kafka, {contender.name}", figures, f"{peer.name}: {speeds[1]:.3f} Mrows/s; {ratio:.2f}", contender.goal)
+    ratio, cpu_ratio = (
+        statistics.median(getattr(run[peer], name) / getattr(run[contender], name) for run in runs)
+        for name in ("seconds", "cpu_s")
+    )
+    figures = f"{speed:.3f} M events/s, {cpu_us:.1f} us of CPU an event, the broker's {broker_us:.1f}, {peak_mb:.0f} MB"
+    beside = f"{peer.name}: {theirs:.3f} M events/s; {ratio:.2f}, of CPU {cpu_ratio:.2f}"
+    put_line(f"Kafka, {PARTITIONS} partitions: {contender.name}", figures, beside, contender.goal)
 
 
 def test_kafka(race: Race, capsys: pytest.CaptureFixture[str], put_line: PutLine) -> None:
-    # Compilation by Java in the first round is shown by itself: a job that runs once pays for it each time.
-    first, *runs = [{contender: race.run(contender) for contender in CONTENDERS} for _ in range(1 + RUNS)]
-    heads = ("rows/s", "rows/CPU s", "broker CPU s/M", "times as fast, per CPU s, as")
+    # The first round does not count: Java compiles in it.
+    _, *runs = [{contender: race.run(contender) for contender in CONTENDERS} for _ in range(1 + RUNS)]
+    for contender in CONTENDERS:
+        if contender.client:
+            put(put_line, contender, runs)
     with capsys.disabled():
-        print(f"\n{APPENDS} versions of {APPENDED:,} rows and updates; medians of {RUNS} runs")
-        print(f"{'':37}{', '.join(heads)}")
-        for contender in CONTENDERS:
-            print(table_line(race, contender, runs))
-            if contender.client:
-                put(put_line, race, contender, runs)
-        print("the round before, in which Java compiles:")
-        for contender in CONTENDERS:
-            print(table_line(race, contender, [first]))
         print(f"load of the machine, all of this included: {os.getloadavg()[0]:.1f} of {os.cpu_count()}")

@@ -42,7 +42,8 @@ def delivery(path: Path, broker: str, topic: str, until: int, key: list[str]) ->
     """Start a process that delivers a table up to a version."""
     options: dict[str, Any] = {"bootstrap_servers": broker, "topic": topic, "progress_topic": f"{topic}-progress"}
     options |= {"create_topics": True, "library": "confluent-kafka", "key": key}
-    command = [sys.executable, "-m", "tests.bench.kafka_delivery", str(path), json.dumps(options), str(until)]
+    words = (str(path), json.dumps(options), "earliest", str(until))
+    command = [sys.executable, "-m", "tests.bench.kafka_delivery", *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
 
