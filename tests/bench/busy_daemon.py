@@ -1,12 +1,9 @@
 """Latency of a daemon with many tables, and how far failing pipelines hold up others.
 
-`python -m tests.bench.busy_daemon latency TABLES RATE`: local tables that get RATE commits a second together, spread at
-random, for half a minute. The time from a commit that is visible to the rows in a file of its pipeline's target, by the
-clock of the file system.
-
-`python -m tests.bench.busy_daemon stored TABLES RATE LONGEST_S`: the same of tables in S3, on a server of this machine,
-and what the daemon needs and requests while nothing is committed. Tables are looked at every second, and quiet ones
-every LONGEST_S seconds.
+A round is half a minute without commits, after a minute that does not count, and half a minute with a steady rate of
+commits, spread over all tables at random. Latency is the time from a commit that is visible to its rows in a file of
+its pipeline's target, by the clock of the file system. Tables are local, or in S3, on a server of this machine;
+commits in S3 may be announced by a queue of SQS, also on this machine. `test_busy.py` measures 500 tables.
 
 `python -m tests.bench.busy_daemon isolation PAIRS`: the time in which 37 pipelines deliver a backlog, in turn with
 eleven others that have nothing to do, and with eleven that fail (`tests/integration/test_isolation.py`).
@@ -15,12 +12,15 @@ eleven others that have nothing to do, and with eleven that fail (`tests/integra
 """
 
 import random
-import re
 import statistics
+import subprocess
 import sys
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -31,6 +31,7 @@ from tests.bench.idle_daemon import cpu_s
 from tests.integration.test_isolation import FAILURES, FILE_SINK, HEALTHY, silence
 from tests.support.daemon.commands import background
 from tests.support.histories.s3_history import upload
+from tests.support.s3.queues import s3_message, serving_sqs
 from tests.support.s3.server import serving_versitygw
 from tests.support.servers.ports import free_ports
 from tests.support.streams import Growing
@@ -38,6 +39,11 @@ from tests.support.waiting import until
 
 COMMIT_S: Final = 30.0
 IDLE_S: Final = 60.0
+Daemon = subprocess.Popen[str]
+Publish = Callable[[str, int], float]
+"""Publishes a version of a table; returns the time at which it became visible."""
+Following = Callable[[Path, dict[str, Growing], dict[str, str]], AbstractContextManager[tuple[Daemon, Publish]]]
+"""Runs a daemon over tables, with variables of the environment."""
 BACKLOG: Final = 60
 OTHERS: Final = {name: failure for name, failure in FAILURES.items() if name != "full"}  # needs a limit for all files
 
@@ -54,79 +60,102 @@ def deliver_all(folder: Path, tables: dict[str, Growing]) -> None:
         until(lambda name=name, table=table: any(last >= table.version for last, _ in targets(folder, name)))  # type: ignore[misc]
 
 
-def latency(count: int, rate: int) -> str:
-    """Return the percentiles of the latency, and what the daemon needs."""
+@dataclass(frozen=True)
+class Load:
+    """What a round showed: the daemon's needs when idle and when busy, and the latency of commits."""
+
+    idle_share: float  # of a core
+    requests: int  # to stores, in an hour for each table, when idle
+    request_ms: float  # of CPU for each of them; nearly all are looks for a commit
+    rate: float  # commits a second
+    busy_share: float
+    p50_s: float
+    p99_s: float
+
+
+def measure(count: int, rate: int, rounds: int, following: Following) -> list[Load]:
+    """Let a daemon follow so many tables, and return what each round showed."""
     with TemporaryDirectory() as place:
         folder = Path(place)
         tables = {f"p{number}": Growing(folder / f"p{number}") for number in range(count)}
         for table in tables.values():
             table.insert_again([1, 2, 3], 1)
-        (folder / "tailer.toml").write_text("\n".join(_pipelines(tables)))
-        with background("run", folder / "tailer.toml", "-q") as daemon:
+        (port,) = free_ports(1)
+        with following(folder, tables, {"TAILER_METRICS": f"127.0.0.1:{port}"}) as (daemon, publish):
             deliver_all(folder, tables)
-            time.sleep(5)
-            used, began = cpu_s(daemon.pid), time.monotonic()
-            commits = list(_commit(tables, rate, began, lambda name, _: tables[name].commit_file().stat().st_ctime))
-            deliver_all(folder, tables)
-            share = (cpu_s(daemon.pid) - used) / (time.monotonic() - began)
-            delays = sorted(_delays(folder, commits))
+            found = []
+            for _ in range(rounds):
+                found.append(_round(daemon.pid, f"http://127.0.0.1:{port}", folder, tables, rate, publish))
+                print(found[-1], flush=True)
             daemon.terminate()
             daemon.communicate()
-    return _described(count, rate, delays, share)
+    return found
 
 
-def _described(count: int, rate: int, delays: list[float], share: float) -> str:
-    p50, p99 = (1000 * delays[int(len(delays) * part)] for part in (0.5, 0.99))
-    return (
-        f"{count} tables, {rate} commits/s: p50 {p50:.0f} ms, p99 {p99:.0f} ms, most {1000 * delays[-1]:.0f} ms "
-        f"of {len(delays)} commits; {share:.0%} of a core"
+def _round(process: int, url: str, folder: Path, tables: dict[str, Growing], rate: int, publish: Publish) -> Load:
+    time.sleep(IDLE_S)
+    used, asked, begun = cpu_s(process), _requests(url), time.monotonic()
+    time.sleep(COMMIT_S)
+    idle_s, seconds, requests = cpu_s(process) - used, time.monotonic() - begun, _requests(url) - asked
+    used, begun = cpu_s(process), time.monotonic()
+    commits = list(_commit(tables, rate, begun, publish))
+    took_s = time.monotonic() - begun
+    deliver_all(folder, tables)
+    busy_share = (cpu_s(process) - used) / (time.monotonic() - begun)
+    delays = sorted(_delays(folder, commits))
+    return Load(
+        idle_share=idle_s / seconds,
+        requests=round(requests * 3600 / seconds / len(tables)),
+        request_ms=1000 * idle_s / requests if requests else 0.0,
+        rate=len(commits) / took_s,
+        busy_share=busy_share,
+        p50_s=delays[len(delays) // 2],
+        p99_s=delays[len(delays) * 99 // 100],
     )
 
 
-def stored(count: int, rate: int, longest_s: int) -> str:
-    """Return the same for tables in S3, after what the daemon needs and requests when idle."""
-    with TemporaryDirectory() as place, serving_versitygw(Path(place)) as server:
-        folder, bucket = Path(place), server.new_bucket()
-        tables = {f"p{number}": Growing(folder / f"p{number}") for number in range(count)}
-        for name, table in tables.items():
-            table.insert_again([1, 2, 3], 1)
-            upload(server, bucket, name, table.path)
-        more = f"idle_poll_interval_s = {longest_s}\n"
-        (folder / "tailer.toml").write_text("\n".join(_pipelines(tables, f"s3://{bucket}/", more)))
-        (port,) = free_ports(1)
-        options = {"TAILER_METRICS": f"127.0.0.1:{port}"} | dict(server.environment)
-        with background("run", folder / "tailer.toml", "-q", **options) as daemon:
-            deliver_all(folder, tables)
-            time.sleep(IDLE_S)
-            idle = _idle(daemon.pid, f"http://127.0.0.1:{port}", count)
+@contextmanager
+def local(folder: Path, tables: dict[str, Growing], variables: dict[str, str]) -> Iterator[tuple[Daemon, Publish]]:
+    """Follow the tables where they are."""
+    (folder / "tailer.toml").write_text("\n".join(_pipelines(tables)))
+    with background("run", folder / "tailer.toml", "-q", **variables) as daemon:
+        yield daemon, lambda name, _: tables[name].commit_file().stat().st_ctime
 
-            def commit(name: str, version: int) -> float:
+
+def stored(longest_s: int, *, announced: bool = False) -> Following:
+    """Follow copies in S3: each is looked at after a second, a quiet one after `longest_s`.
+
+    `announced`: a queue announces commits.
+    """
+
+    @contextmanager
+    def following(
+        folder: Path, tables: dict[str, Growing], variables: dict[str, str]
+    ) -> Iterator[tuple[Daemon, Publish]]:
+        with ExitStack() as stack:
+            server = stack.enter_context(serving_versitygw(folder))
+            bucket, lines = server.new_bucket(), []
+            for name, table in tables.items():
+                upload(server, bucket, name, table.path)
+            sender = stack.enter_context(ThreadPoolExecutor(1))
+            queue = stack.enter_context(serving_sqs(folder)).new_queue() if announced else None
+            if queue is not None:
+                lines = [f'[stores.s]\nprefix = "s3://{bucket}"\nnotifications = "{queue.url}"\n']
+            more = f"idle_poll_interval_s = {longest_s}\n"
+            (folder / "tailer.toml").write_text("\n".join([*lines, *_pipelines(tables, f"s3://{bucket}/", more)]))
+
+            def publish(name: str, version: int) -> float:
                 key = f"{name}/_delta_log/{version:020d}.json"
                 server.client.put_object(Bucket=bucket, Key=key, Body=tables[name].commit_file().read_bytes())
-                return time.time()
+                visible_s = time.time()
+                if queue is not None:
+                    sender.submit(queue.send, s3_message(bucket, key))
+                return visible_s
 
-            used, began = cpu_s(daemon.pid), time.monotonic()
-            commits = list(_commit(tables, rate, began, commit))
-            deliver_all(folder, tables)
-            share = (cpu_s(daemon.pid) - used) / (time.monotonic() - began)
-            delays = sorted(_delays(folder, commits))
-            daemon.terminate()
-            daemon.communicate()
-    return f"{idle}\n{_described(count, rate, delays, share)}"
+            variables = variables | dict(server.environment)
+            yield stack.enter_context(background("run", folder / "tailer.toml", "-q", **variables)), publish
 
-
-def _idle(process: int, url: str, count: int) -> str:
-    """Return what a daemon needs and requests in half a minute."""
-    used, asked, began = cpu_s(process), _requests(url), time.monotonic()
-    time.sleep(COMMIT_S)
-    seconds = time.monotonic() - began
-    share, requests = (cpu_s(process) - used) / seconds, _requests(url) - asked
-    status = Path(f"/proc/{process}/status").read_text()
-    resident_mb, threads = (int(re.findall(rf"{name}:\s+(\d+)", status)[0]) for name in ("VmRSS", "Threads"))
-    return (
-        f"{count} quiet tables in S3: {resident_mb // 1024} MB, {threads} threads, {share:.1%} of a core, "
-        f"{requests * 3600 / seconds / count:.0f} requests an hour for each table"
-    )
+    return following
 
 
 def _requests(url: str) -> float:
@@ -136,7 +165,7 @@ def _requests(url: str) -> float:
 
 
 def _commit(
-    tables: dict[str, Growing], rate: int, began_s: float, publish: Callable[[str, int], float]
+    tables: dict[str, Growing], rate: int, began_s: float, publish: Publish
 ) -> Iterator[tuple[str, int, float]]:
     """Commit at a steady rate to random tables; yield table, version, and the time that `publish` returns."""
     for number in range(int(COMMIT_S * rate)):
@@ -201,5 +230,4 @@ def _deliver_backlog(fail: bool) -> float:
 
 
 if __name__ == "__main__":
-    measure: dict[str, Callable[..., str]] = {"latency": latency, "stored": stored, "isolation": isolation}
-    print(measure[sys.argv[1]](*map(int, sys.argv[2:])))
+    print(isolation(int(sys.argv[2])))
