@@ -15,10 +15,10 @@ from typing import Final
 
 import lance
 import pyarrow as pa
-import pytest
 
 import tailer
 from tests.bench.append_tables import wide
+from tests.bench.conftest import PutLine
 
 COMMITS: Final = 1000
 ROWS: Final = 2_000_000
@@ -26,7 +26,8 @@ VECTORS: Final = 1_000_000
 WIDTH: Final = 768
 RUNS: Final = 5
 
-Show = Callable[[str], None]
+Taken = tuple[float, float]
+Pairs = list[tuple[Taken, Taken]]
 
 # Not `ru_maxrss`: that includes the memory of the parent at the start.
 _FOLLOW: Final = """
@@ -38,25 +39,28 @@ print(rows, peak_kb // 1024)
 """
 
 
-@pytest.fixture
-def show(capsys: pytest.CaptureFixture[str]) -> Show:
-    """Print a line whatever pytest captures."""
-
-    def line(text: str) -> None:
-        with capsys.disabled():
-            print(text)
-
-    return line
-
-
-def seconds(work: Callable[[], int], wanted: int) -> float:
-    """Return the time for work that yields so many rows."""
-    start_s = time.perf_counter()
+def taken(work: Callable[[], int], wanted: int) -> Taken:
+    """Return the seconds of the clock and of CPU for work that yields so many rows."""
+    start_s, cpu_s = time.perf_counter(), time.process_time()
     assert work() == wanted
-    return time.perf_counter() - start_s
+    return time.perf_counter() - start_s, time.process_time() - cpu_s
 
 
-def test_small_commits(tmp_path: Path, show: Show) -> None:
+def pairs(ours: Callable[[], int], theirs: Callable[[], int], wanted: int) -> Pairs:
+    """Run both in turn."""
+    return [(taken(ours, wanted), taken(theirs, wanted)) for _ in range(RUNS)]
+
+
+def medians(found: Pairs) -> tuple[Taken, Taken, float]:
+    """Return the medians of both, and of the ratios of their seconds."""
+    own, peer = (
+        (statistics.median(seconds for seconds, _ in side), statistics.median(cpu_s for _, cpu_s in side))
+        for side in zip(*found, strict=True)
+    )
+    return own, peer, statistics.median(peer_s / own_s for (own_s, _), (peer_s, _) in found)
+
+
+def test_small_commits(tmp_path: Path, put_line: PutLine) -> None:
     """1,000 appends of 10 rows, with stable row ids, which `delta()` needs."""
     path = tmp_path / "t"
     for number in range(COMMITS):
@@ -73,15 +77,15 @@ def test_small_commits(tmp_path: Path, show: Show) -> None:
             found += sum(batch.num_rows for batch in delta.get_inserted_rows())
         return found
 
-    ratios, own = [], []
-    for _ in range(3):
-        own.append(seconds(ours, 10 * COMMITS))
-        ratios.append(seconds(theirs, 10 * COMMITS) / own[-1])
-    show(f"\n{COMMITS} commits of 10 rows: {1000 * statistics.median(own) / COMMITS:.2f} ms each")
-    show(f"  {statistics.median(ratios):.1f} times as fast as reopening with delta(); medians of 3")
+    own, peer, ratio = medians(pairs(ours, theirs, 10 * COMMITS))
+    (mine, cpu), (beside, _) = ((1000 * seconds / COMMITS for seconds in side) for side in (own, peer))
+    figures = f"{mine:.2f} ms each, {cpu:.2f} of CPU"
+    put_line(
+        f"Lance: {COMMITS:,} commits of 10 rows", figures, f"delta() of pylance: {beside:.2f} ms; {ratio:.2f}", "1.5"
+    )
 
 
-def test_a_large_append(tmp_path: Path, show: Show) -> None:
+def test_a_large_append(tmp_path: Path, put_line: PutLine) -> None:
     """2 M rows of 12 columns in one version, beside pylance's scan."""
     path = tmp_path / "t"
     lance.write_dataset(wide(0, ROWS), path)
@@ -92,12 +96,13 @@ def test_a_large_append(tmp_path: Path, show: Show) -> None:
     def theirs() -> int:
         return sum(batch.num_rows for batch in lance.dataset(path).to_batches())
 
-    pairs = [(seconds(ours, ROWS), seconds(theirs, ROWS)) for _ in range(RUNS)]
-    own, ratio = (statistics.median(each) for each in ([a for a, _ in pairs], [b / a for a, b in pairs]))
-    show(f"\n{ROWS:,} appended rows of 12 columns: {ROWS / own:,.0f} rows/s, {ratio:.2f} of pylance's own scan")
+    (seconds, cpu_s), (beside_s, _), ratio = medians(pairs(ours, theirs, ROWS))
+    figures = f"{ROWS / seconds / 1e6:.2f} Mrows/s, {1e6 * cpu_s / ROWS:.2f} us of CPU a row"
+    theirs_shown = f"pylance's scan: {ROWS / beside_s / 1e6:.2f} Mrows/s; {ratio:.2f}"
+    put_line(f"Lance: an append of {ROWS:,} rows of 12 columns", figures, theirs_shown, "0.9")
 
 
-def test_updates_of_vectors(tmp_path: Path, show: Show) -> None:
+def test_updates_of_vectors(tmp_path: Path, put_line: PutLine) -> None:
     """1 M vectors of 768 numbers, and three updates of a thousand of them: peak memory of a follower's process."""
     path, part = tmp_path / "t", 20_000
     for first in range(0, VECTORS, part):
@@ -114,7 +119,5 @@ def test_updates_of_vectors(tmp_path: Path, show: Show) -> None:
             [sys.executable, "-c", _FOLLOW, str(path), str(start)], capture_output=True, text=True, check=True
         )
         rows_seen, peak_mb = done.stdout.split()
-        show(
-            f"{VECTORS:,} vectors of {WIDTH}, {name}: {int(rows_seen):,} rows, {peak_mb} MB, "
-            f"{time.perf_counter() - start_s:.1f} s"
-        )
+        figures = f"{int(rows_seen):,} rows, {time.perf_counter() - start_s:.1f} s, {peak_mb} MB"
+        put_line(f"Lance: {VECTORS:,} vectors of {WIDTH}, {name}", figures, "-", "-")
