@@ -62,7 +62,7 @@ def deliver_all(folder: Path, tables: dict[str, Growing]) -> None:
 
 @dataclass(frozen=True)
 class Load:
-    """What a round showed: the daemon's needs when idle and when busy, and the latency of commits."""
+    """Measurements of a round: the daemon's needs when idle and when busy, and the latency of commits."""
 
     idle_share: float  # of a core
     requests: int  # to stores, in an hour for each table, when idle
