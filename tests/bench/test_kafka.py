@@ -93,8 +93,8 @@ CONTENDERS: Final[dict[Contender, Contender]] = {
         SPARK_MERGES
     ),
     SPARK_MERGES: SPARK_MERGES,
-    Contender("W1, Avro", "W1", "confluent-kafka", options=AVRO): SPARK,
-    Contender("W1, Arrow", "W1", "confluent-kafka", options=ARROW): SPARK,
+    Contender("W1, Avro", "W1", "confluent-kafka", options=AVRO, goal="0.45 M events/s"): SPARK,
+    Contender("W1, Arrow", "W1", "confluent-kafka", options=ARROW, goal="1.0 M events/s"): SPARK,
     Contender("W1, kafka-python", "W1", "kafka-python", few=True): ALONE,
     ALONE: ALONE,
 }
