@@ -47,11 +47,12 @@ class Violation(Exception):
 
 @dataclass(frozen=True)
 class Change:
-    """A change row as a reader of the destination sees it."""
+    """A change row as a reader of the destination sees it. `of_snapshot`: it is one of all rows of its version."""
 
     kind: str
     version: int
     row: Row
+    of_snapshot: bool = False
 
 
 @dataclass(frozen=True)

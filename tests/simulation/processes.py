@@ -184,7 +184,8 @@ class Endpoint:
 
     Rows of backfills, a stream of their own, come among those of changes: two instances may send both at a time. Their
     task numbers tell them apart, as those of real messages do. Nothing tells two backfills of a version apart, so each
-    has all rows that came since it was recorded last.
+    has all rows that came since it was recorded last. A snapshot may be begun and given up before anything is recorded,
+    and the next one be of another version: rows of the former count for nothing.
     """
 
     def __init__(self, network: Network, judge: Judge) -> None:
@@ -213,13 +214,16 @@ class Endpoint:
             self._closed = since if position.closes_version else self._closed
             self.judge.see(Transaction(app_id, backfilled, position), self.network.physics.now_s)
             return
-        items, self._early = self._early, []
+        items = [item for item in self._early if not self._is_given_up(item)]
         later: list[Change | Announced] = [
             item for item in items if isinstance(item, Change) and item.version > position.version
         ]
         known = [item for item in items if item not in later]
         self.judge.see(Transaction(app_id, known, position), self.network.physics.now_s)
-        self._early = later + self._early
+        self._early = later
+
+    def _is_given_up(self, item: Change | Announced) -> bool:
+        return isinstance(item, Change) and item.of_snapshot and item.version != self.judge.begun_with
 
 
 class LinesSink(AtLeastOnceSink):
@@ -234,11 +238,12 @@ class LinesSink(AtLeastOnceSink):
     async def write(self, batch: ChangeBatch) -> None:
         """See `AtLeastOnceSink.write`."""
         rows: list[dict[str, Any]] = batch.rows.to_pylist()
-        changes = [Change(row["_change_type"], row["_commit_version"], row_of(row)) for row in rows]
+        whole = SNAPSHOT_TASKS <= batch.task < SNAPSHOT_TASKS + TASKS
+        changes = [Change(row["_change_type"], row["_commit_version"], row_of(row), whole) for row in rows]
         if batch.task >= SNAPSHOT_TASKS + TASKS:
             await self._send(changes, self._endpoint.take_backfill)
             return
-        if batch.task >= SNAPSHOT_TASKS:
+        if whole:
             self._endpoint.judge.begun_with = batch.version
         await self._send(changes, self._endpoint.take)
 
