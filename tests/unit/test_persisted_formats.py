@@ -342,6 +342,23 @@ async def test_txns_of_the_delta_sink(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
+async def test_another_source_table_for_the_delta_sink(tmp_path: Path) -> None:
+    """Its stream begins with a commit of its own, which changes `lakeTailer.stream`."""
+    sink = DeltaSink("target", str(tmp_path))
+    await deliver(sink, numbered(7), app_id="orders/5f0c")
+    await deliver(sink, numbered(1), app_id="orders/6a1d")
+    stream = {"orders/#stream": 4155170019604031784}
+    assert txns(tmp_path) == [
+        {"orders/5f0c": 7, **STREAM, "orders/#delivered": 1},
+        stream,
+        {"orders/6a1d": 1, **stream},
+    ]
+    begun = (tmp_path / "_delta_log" / "00000000000000000002.json").read_text()
+    metadata = next(action for line in begun.splitlines() if (action := json.loads(line).get("metaData")))
+    assert metadata["configuration"] == {"lakeTailer.stream": "orders/6a1d"}
+
+
+@pytest.mark.anyio
 async def test_a_mirror_of_the_delta_sink(tmp_path: Path) -> None:
     """`lakeTailer.mirror` names the pipeline, and every commit has all txns, also of an ordered snapshot.
 

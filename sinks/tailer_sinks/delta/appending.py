@@ -56,6 +56,7 @@ def took_place(table: TargetTable, append: Append, position: Position) -> bool:
     if found == position and is_ours:
         return True
     if found == append.expected:
+        table.check(append.app_id, found)
         return False
     if is_ours:
         # An append that counted as failed, but was still running.

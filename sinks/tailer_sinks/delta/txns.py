@@ -19,18 +19,22 @@ Every commit also writes `<pipeline>/#stream`, whose version is a digest of the 
 app_id). A pipeline whose source table was replaced has another app_id, but the same `#stream`. So delta-rs, which lets
 no two writers commit the same txn from one state, refuses a late commit about the former table. Former releases did not
 write it.
+
+Spark's writer commits no txn but that of app_id. So a stream that takes the place of another one, or that Spark begins,
+has a first commit without rows (`begin_stream`): `#stream`, and the property `lakeTailer.stream`. Writers that have
+opened the table before cannot commit after it, as its properties have changed. Later ones find `#stream`.
 """
 
 import time
 
-from deltalake import DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Transaction
 
 from tailer.errors import SinkFenced
 from tailer.plan import END, Position
-from tailer.sink import pipeline_of, stream_name, stream_number, table_of
-from tailer_sinks.delta.target import delivered_name
+from tailer.sink import main_app_id, pipeline_of, stream_name, stream_number, table_of
+from tailer_sinks.delta.target import STREAM, delivered_name
 
-__all__ = ["LastStreams", "position_in", "transactions"]
+__all__ = ["LastStreams", "begin_stream", "last_stream", "position_in", "transactions"]
 
 
 def _names(app_id: str) -> tuple[str, str, str]:
@@ -43,6 +47,26 @@ def position_in(table: DeltaTable, app_id: str) -> Position | None:
     if closed is None or task is None or row is None or task == END:
         return None if closed is None else Position.end(closed)
     return Position(closed + 1, task, row)
+
+
+def last_stream(table: DeltaTable, app_id: str) -> int | None:
+    """Read the number of the last stream of the pipeline of `app_id`; None: none, or none has said so."""
+    found: int | None = table.transaction_version(stream_name(app_id))
+    return found
+
+
+def begin_stream(table: DeltaTable, app_id: str) -> bool:
+    """Commit to `table` that the stream of `app_id` is the last one; return whether it was another. Blocks.
+
+    Whoever has opened the table before cannot commit any more. Raises delta-rs' errors.
+    """
+    number = stream_number(app_id)
+    if last_stream(table, app_id) == number:
+        return False
+    txn = Transaction(stream_name(app_id), number, int(time.time() * 1000))
+    commit = CommitProperties(app_transactions=[txn])
+    table.alter.set_table_properties({STREAM: main_app_id(app_id)}, raise_if_not_exists=False, commit_properties=commit)
+    return True
 
 
 class LastStreams:
@@ -67,7 +91,7 @@ class LastStreams:
     def check(self, table: DeltaTable | None, app_id: str) -> None:
         """Note what `table` says; None: there is no table."""
         if table is not None:
-            self.note(table.transaction_version(stream_name(app_id)), app_id)
+            self.note(last_stream(table, app_id), app_id)
 
 
 def transactions(

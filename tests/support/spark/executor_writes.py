@@ -117,13 +117,14 @@ class Delivering:
             self.range_versions,
         )
 
-    def driver(self, until: int | None = None, limits: Limits = LIMITS) -> Pipeline:
+    def driver(
+        self, until: int | None = None, limits: Limits = LIMITS, sink: DeltaSink | DeltaMirror | None = None
+    ) -> Pipeline:
         """Make the pipeline whose rows the driver writes."""
         engine = ChangelogEngine(LocalEngine(), self.pairing)
         end = None if until is None else Start(StartKind.VERSION, until)
-        return row_pipeline(
-            self.name, self.log(), self.sink(), engine, TimerWake(), self.start, end, self.policy, limits
-        )
+        sink = sink or self.sink()
+        return row_pipeline(self.name, self.log(), sink, engine, TimerWake(), self.start, end, self.policy, limits)
 
     def by_executors(self, spark: SparkSession, until: int | None = None) -> None:
         """Deliver up to `until` (None: the newest version) with executors."""
