@@ -24,7 +24,7 @@ from anyio import to_thread
 
 from tailer.changelog.carryovers import ChangelogCounts
 from tailer.config.pipelines import PipelineSettings
-from tailer.errors import ConfigError, Retry, SinkFenced, SinkUnavailable, TailerError
+from tailer.errors import ConfigError, Retry, SinkFenced, SinkUnavailable, TableReplaced, TailerError
 from tailer.events import ChangeBatch
 from tailer.pipeline.sink_writer import SinkWriter
 from tailer.pipeline.status import Committed
@@ -149,6 +149,7 @@ async def deliver_rows(
         found = await progress_of(name, table, sink)
         if found.position >= work.through:
             return
+        await _check_table(work)
         _check_unmoved(name, found.position, work.begin, sink)
         layout = LayoutSink(sink, settings.name, Division.of(settings, sink))
         try:
@@ -175,7 +176,8 @@ async def _write(
     """Write and commit the rows after the progress `found`, up to the end of `work`."""
 
     async def confirm(_: Position | None) -> None:
-        """Commit in any case: the driver has confirmed the plans."""
+        """Confirm the table alone: the driver has confirmed the plans."""
+        await _check_table(work)
 
     def committed(done: Committed) -> None:
         report.rows.update(done.rows)
@@ -197,6 +199,17 @@ async def _write(
             await writer.commit()
         else:
             await writer.commit_at(work.through, left[0] if left else work.plan(work.through.version))
+
+
+async def _check_table(work: ShardWork) -> None:
+    """Raise `TableReplaced` if another table is in the place of that of `work`: the driver may have been frozen.
+
+    Whoever goes on with the new table fences those who have begun before. Those who begin later see it here.
+    """
+    table, begin = work.settings.open_table(), work.begin
+    table_id = await table.table_id()
+    if work.table_id != table_id and work.table_id not in await table.ids(begin.version):
+        raise TableReplaced(table.uri, begin.version + begin.closes_version, work.table_id, table_id)
 
 
 def _check_unmoved(name: str, place: Position, begin: Position, sink: Sink) -> None:

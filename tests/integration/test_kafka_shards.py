@@ -305,12 +305,77 @@ def test_another_table_in_its_place_is_reported(kafka: KafkaCluster, history: Hi
     place = ShardedDelivery(kafka, history)
     history.publish(5)
     place.deliver(2)
-    for commit in (history.path / "_delta_log").iterdir():
-        commit.write_text(commit.read_text().replace(TABLE_ID, TABLE_ID[::-1]))
+    replace_table(history)
     with pytest.raises(TableReplaced):
         place.deliver(2)
     with pytest.raises(TableReplaced):
         place.deliver(3)
+
+
+def replace_table(history: History) -> None:
+    """Give the table another id, as if it had been made anew with the same versions."""
+    for commit in (history.path / "_delta_log").iterdir():
+        commit.write_text(commit.read_text().replace(TABLE_ID, TABLE_ID[::-1]))
+
+
+def deliver_other_table(place: ShardedDelivery) -> None:
+    """Deliver version 6 of the table in the place of the first one, after an operator has begun with it."""
+    place.with_sink(lambda sink: place.layout(sink).force(2, 5))
+    place.deliver(2, until=6)
+
+
+def test_a_driver_that_is_frozen_before_its_job_while_the_table_is_made_anew(
+    kafka: KafkaCluster, history: History
+) -> None:
+    """Its tasks begin after those of its successor, which is in the midst of the same versions of the new table."""
+    place = ShardedDelivery(kafka, history)
+    history.publish(5)
+    place.deliver(2)
+    history.publish(3)
+
+    class Frozen(LocalExchange):
+        async def deliver(self, splits: Sequence[Split], work: ShardWork, key: Sequence[str]) -> list[ShardReport]:
+            place.exchange = LocalExchange()
+            await to_thread.run_sync(replace_table, history)
+            await to_thread.run_sync(deliver_other_table, place)
+            return await super().deliver(splits, work, key)
+
+    place.exchange = Frozen()
+    with pytest.raises(TableReplaced):
+        anyio.run(place.run, 2, 7)
+    assert versions_by_table(place) == {TABLE_ID: set(range(6)), TABLE_ID[::-1]: {6}}
+    place.deliver(2)
+    assert versions_by_table(place) == {TABLE_ID: set(range(6)), TABLE_ID[::-1]: {6, 7, 8}}
+
+
+def test_an_executor_that_is_frozen_in_a_commit_while_the_table_is_made_anew(
+    kafka: KafkaCluster, history: History
+) -> None:
+    place = ShardedDelivery(kafka, history)
+    history.publish(8)
+    place.deliver(2, until=4)
+    app_id = app_id_of(shard_name(place.lane.name, 0, 2), TABLE_ID)
+
+    async def outlive(sink: Sink) -> None:
+        frozen = LayoutSink(sink, place.lane.name, Division.of(place.settings(2), sink))
+        assert await frozen.progress(app_id) == Progress(app_id, Position.end(4))
+        async with frozen.begin(app_id, NO_COLUMNS) as transaction:
+            await to_thread.run_sync(replace_table, history)
+            await to_thread.run_sync(deliver_other_table, place)
+            with pytest.raises((SinkFenced, SinkUnavailable)):
+                await transaction.commit(Progress(app_id, Position.end(7)))
+
+    place.with_sink(outlive)
+    assert place.places(2) == [Position.end(6)] * 2
+
+
+def versions_by_table(place: ShardedDelivery) -> dict[str, set[int]]:
+    """Return the versions whose END was delivered, by the id of the table."""
+    found: dict[str, set[int]] = {}
+    for end in place.read("ends"):
+        table_id, _, version = json.loads(end.value or b"")["id"].rpartition(":")
+        found.setdefault(table_id, set()).add(int(version))
+    return found
 
 
 def test_a_commit_that_makes_it_another_table(kafka: KafkaCluster, tmp_path: Path) -> None:
