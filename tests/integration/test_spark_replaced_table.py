@@ -125,7 +125,7 @@ def executors_are_frozen(delivering: Delivering, spark: SparkSession, when: When
     assert not acts
 
 
-def driver_is_frozen(delivering: Delivering, act: Act) -> None:
+def driver_is_frozen(delivering: Delivering, monkeypatch: pytest.MonkeyPatch, act: Act) -> None:
     """Deliver with the driver, the first commit of which is late: `act` comes first."""
     acts, sink = [act], delivering.sink()
     commit = sink._table.commit
@@ -135,7 +135,7 @@ def driver_is_frozen(delivering: Delivering, act: Act) -> None:
             acts.pop()()
         commit(*arguments)
 
-    sink._table.commit = commit_late  # type: ignore[method-assign]
+    monkeypatch.setattr(sink._table, "commit", commit_late)
     with suppress(SinkFenced, TableReplaced):
         anyio.run(delivering.driver(LAST, LIMITS, sink).run)
     assert not acts
@@ -175,14 +175,16 @@ def test_executors_that_have_appended(delivering: Delivering, spark: SparkSessio
     check_fenced(delivering, 1)
 
 
-def test_a_driver_whose_successor_appends_by_executors(delivering: Delivering, spark: SparkSession) -> None:
+def test_a_driver_whose_successor_appends_by_executors(
+    delivering: Delivering, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing was delivered before."""
 
     def take_over() -> None:
         replace_table(delivering.source)
         delivering.by_executors(spark)
 
-    driver_is_frozen(delivering, take_over)
+    driver_is_frozen(delivering, monkeypatch, take_over)
     check_fenced(delivering)
 
 

@@ -52,7 +52,8 @@ def append_to(
 
 def took_place(table: TargetTable, append: Append, position: Position) -> bool:
     """See `tailer.sink.Appendable.confirm`."""
-    found, is_ours = table.since(append.app_id, append.version, append.note)
+    found, ids, _ = table.newer(append.app_id, append.version)
+    is_ours = append.note in ids
     if found == position and is_ours:
         return True
     if found == append.expected:

@@ -217,14 +217,6 @@ class TargetTable:
         """Raise `SinkFenced` if the current progress of `app_id` is not the expected one."""
         self.expect(self.position(app_id, anew=False), expected)
 
-    def since(self, app_id: str, version: int, write_id: str) -> tuple[Position | None, bool]:
-        """Read the current progress of `app_id`, and whether a commit after `version` has our id.
-
-        Raises `CommitUnknown`.
-        """
-        found, ids, _ = self._newer(app_id, version)
-        return found, write_id in ids
-
     def reset(self, app_id: str, end: Position) -> None:
         """Commit `end`, which closes a version, without rows.
 
@@ -266,7 +258,7 @@ class TargetTable:
             return anchor
         return replace(anchor, table=self.folder.at(anchor.version, login), login=login)
 
-    def _newer(self, app_id: str, version: int) -> tuple[Position | None, set[str], DeltaTable | None]:
+    def newer(self, app_id: str, version: int) -> tuple[Position | None, set[str], DeltaTable | None]:
         """Read the table, the progress of `app_id` and the ids of commits after `version`. Raises `CommitUnknown`."""
         try:
             table = self.folder.open(self.folder.login())
@@ -312,7 +304,7 @@ class TargetTable:
     def _took_place(self, anchor: Anchor, position: Position, write_id: str, error: Exception) -> bool:
         """Return whether the append that ended with `error` is in the table nevertheless."""
         try:
-            found, ids, table = self._newer(anchor.app_id, anchor.version)
+            found, ids, table = self.newer(anchor.app_id, anchor.version)
         except CommitUnknown as second:
             raise CommitUnknown(self.name, f"{first_line(error)}; {second.reason}") from second
         if found == position and write_id in ids:
