@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 from tailer.errors import ConfigError, SinkFenced, SinkUnavailable, TableReplaced
 from tailer.plan import Position
-from tailer.shards.division import Division
-from tailer.shards.resharding import NO_COLUMNS, LayoutSink, layout_id
+from tailer.shards.division import UNDIVIDED, Division
+from tailer.shards.resharding import NO_COLUMNS, LayoutSink, layout_id, stream_names
 from tailer.shards.worker import ShardReport, ShardWork
 from tailer.sink import Progress, Sink, app_id_of, shard_name
 from tailer.spark.splits import Split
@@ -318,10 +318,13 @@ def replace_table(history: History) -> None:
         commit.write_text(commit.read_text().replace(TABLE_ID, TABLE_ID[::-1]))
 
 
-def deliver_other_table(place: ShardedDelivery) -> None:
-    """Deliver version 6 of the table in the place of the first one, after an operator has begun with it."""
-    place.with_sink(lambda sink: place.layout(sink).force(2, 5))
-    place.deliver(2, until=6)
+def deliver_other_table(place: ShardedDelivery, shards: int = 2) -> None:
+    """Deliver version 6 of the table in the place of the first one, after an operator has begun with it.
+
+    `shards`: 0: undivided.
+    """
+    place.with_sink(lambda sink: place.layout(sink).force(shards, 5))
+    place.deliver(shards, until=6) if shards else place.deliver_undivided(6)
 
 
 def test_a_driver_that_is_frozen_before_its_job_while_the_table_is_made_anew(
@@ -348,25 +351,33 @@ def test_a_driver_that_is_frozen_before_its_job_while_the_table_is_made_anew(
     assert versions_by_table(place) == {TABLE_ID: set(range(6)), TABLE_ID[::-1]: {6, 7, 8}}
 
 
-def test_an_executor_that_is_frozen_in_a_commit_while_the_table_is_made_anew(
-    kafka: KafkaCluster, history: History
+@pytest.mark.parametrize(
+    ("before", "after"), [(2, 2), (0, 2), (2, 0)], ids=["shards", "driver-then-shards", "shards-then-driver"]
+)
+def test_a_writer_that_is_frozen_in_a_commit_while_the_table_is_made_anew(
+    kafka: KafkaCluster, history: History, before: int, after: int
 ) -> None:
+    """It is an executor, or the driver where the pipeline is undivided; so is its successor."""
     place = ShardedDelivery(kafka, history)
     history.publish(8)
-    place.deliver(2, until=4)
-    app_id = app_id_of(shard_name(place.lane.name, 0, 2), TABLE_ID)
+    place.deliver(before, until=4) if before else place.deliver_undivided(4)
+    app_ids = [app_id_of(stream, TABLE_ID) for stream in stream_names(place.lane.name, before)]
 
     async def outlive(sink: Sink) -> None:
-        frozen = LayoutSink(sink, place.lane.name, Division.of(place.settings(2), sink))
-        assert await frozen.progress(app_id) == Progress(app_id, Position.end(4))
-        async with frozen.begin(app_id, NO_COLUMNS) as transaction:
+        division = Division.of(place.settings(before), sink) if before else UNDIVIDED
+        frozen = LayoutSink(sink, place.lane.name, division)
+        assert await frozen.progress(app_ids[0]) == Progress(app_ids[0], Position.end(4))
+        async with frozen.begin(app_ids[0], NO_COLUMNS) as transaction:
             await to_thread.run_sync(replace_table, history)
-            await to_thread.run_sync(deliver_other_table, place)
+            await to_thread.run_sync(deliver_other_table, place, after)
             with pytest.raises((SinkFenced, SinkUnavailable)):
-                await transaction.commit(Progress(app_id, Position.end(7)))
+                await transaction.commit(Progress(app_ids[0], Position.end(7)))
+
+    async def look(sink: Sink) -> list[Progress | None]:
+        return [await sink.progress(app_id) for app_id in app_ids]
 
     place.with_sink(outlive)
-    assert place.places(2) == [Position.end(6)] * 2
+    assert place.with_sink(look) == [Progress(app_id, Position.end(4)) for app_id in app_ids]
 
 
 def versions_by_table(place: ShardedDelivery) -> dict[str, set[int]]:
