@@ -13,8 +13,9 @@ one of two attempts gets as much time as its longest transaction needs.
 import logging
 import random
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from typing import Final
 
@@ -33,6 +34,7 @@ from tailer.progress.lookup import find_progress
 from tailer.shards.division import Division
 from tailer.shards.resharding import LayoutSink, progress_of
 from tailer.sink import Progress, Sink, shard_name
+from tailer.table_log import TableLog
 
 __all__ = ["PATIENCE_S", "ShardReport", "ShardWork", "deliver_rows", "make_sink", "report_of"]
 
@@ -149,11 +151,11 @@ async def deliver_rows(
         found = await progress_of(name, table, sink)
         if found.position >= work.through:
             return
-        await _check_table(work)
+        await _check_table(work, table)
         _check_unmoved(name, found.position, work.begin, sink)
         layout = LayoutSink(sink, settings.name, Division.of(settings, sink))
         try:
-            await _write(work, report, name, layout, found, changes)
+            await _write(work, report, name, partial(_check_table, work, table), layout, found, changes)
         except SinkFenced as fenced:
             _log.info("%s: %s; waiting for it", name, fenced)
             try:
@@ -171,13 +173,19 @@ async def deliver_rows(
 
 
 async def _write(
-    work: ShardWork, report: ShardReport, name: str, sink: Sink, found: Progress, changes: Iterator[ChangeBatch]
+    work: ShardWork,
+    report: ShardReport,
+    name: str,
+    check_table: Callable[[], Awaitable[None]],
+    sink: Sink,
+    found: Progress,
+    changes: Iterator[ChangeBatch],
 ) -> None:
     """Write and commit the rows after the progress `found`, up to the end of `work`."""
 
     async def confirm(_: Position | None) -> None:
         """Confirm the table alone: the driver has confirmed the plans."""
-        await _check_table(work)
+        await check_table()
 
     def committed(done: Committed) -> None:
         report.rows.update(done.rows)
@@ -201,13 +209,12 @@ async def _write(
             await writer.commit_at(work.through, left[0] if left else work.plan(work.through.version))
 
 
-async def _check_table(work: ShardWork) -> None:
+async def _check_table(work: ShardWork, table: TableLog) -> None:
     """Raise `TableReplaced` if another table is in the place of that of `work`: the driver may have been frozen.
 
     Whoever goes on with the new table fences those who have begun before. Those who begin later see it here.
     """
-    table, begin = work.settings.open_table(), work.begin
-    table_id = await table.table_id()
+    table_id, begin = await table.table_id(), work.begin
     if work.table_id != table_id and work.table_id not in await table.ids(begin.version):
         raise TableReplaced(table.uri, begin.version + begin.closes_version, work.table_id, table_id)
 
