@@ -1,6 +1,7 @@
 """Rows of a fragment.
 
 deletions   the deleted offsets, from a file of the dataset
+columns     what pylance reads, as a task's columns
 fragments   the rows, read by pylance
 reader      the `RowReader` of the format
 """

@@ -3,12 +3,6 @@
 pylance (extra `lance`) reads the rows; which of them changed was decided before, without it (`tailer.formats.lance`).
 It is asked for one fragment of one version of the dataset, with the address of each row, so that a row's position is
 its offset in the fragment, whatever was deleted. Where few rows are wanted, it is asked for these alone.
-
-pylance names columns as the dataset does at that version. Tasks know them by the id of their field, which a rename does
-not change, so the columns get those ids as names before they are projected (`tailer.read.projection`).
-
-Dictionaries become their values here, and nothing else knows them: each batch has dictionaries of its own, and an index
-may be too narrow for the values of two.
 """
 
 import base64
@@ -28,11 +22,11 @@ from tailer.errors.extras import how_to_install
 from tailer.events import ChangeBatch, ChangeType
 from tailer.files import deletion_vector
 from tailer.files.row_bitmaps import positions_of, span
-from tailer.plan import ROW_TRACKING, ChangeTask, DeletionVectorRef, FragmentRef, TaskKind
+from tailer.formats.lance.rows.columns import ROW_ID, Columns
+from tailer.plan import ChangeTask, DeletionVectorRef, FragmentRef, TaskKind
 from tailer.read.data_files import Files
-from tailer.read.parquet.batch_sizes import BATCH_BYTES, MAX_ROWS
-from tailer.read.projection import Projection, repeated, stamps
-from tailer.variant.nested import Change, changed, changes_where
+from tailer.read.parquet.batch_sizes import MAX_ROWS
+from tailer.read.projection import repeated, stamps
 
 if TYPE_CHECKING:
     import lance
@@ -40,19 +34,18 @@ if TYPE_CHECKING:
 
 __all__ = ["count_rows", "execute_fragment", "rows_in_part"]
 
-_BATCH_BYTES: Final = 2**20
-_BATCH_ROWS: Final = 8192
+_BATCH_BYTES: Final = 4 * 2**20
+_BATCH_ROWS: Final = 8192  # where batches have a number of rows, whatever their size
 _IO_BYTES: Final = 32 * 2**20  # read ahead of what is decoded, at most
 _CACHE_BYTES: Final = 16 * 2**20  # of file metadata, for all datasets
 _FEW: Final = 16  # of this many rows, one is few enough to be looked up by itself
 _BLOBS: Final = "all_binary"
 _BLOB: Final = b"blob"  # is in the metadata, or in the name of the type, of each column of blobs
 _ADDRESS: Final = "_rowaddr"
-_ROW_ID: Final = "_rowid"
 _OFFSETS: Final = 2**32  # of a fragment, in an address
 _OFFSET_BITS: Final = pa.scalar(_OFFSETS - 1, pa.int64())
 _LEGACY: Final = ("0.1", "legacy")  # versions of data files whose rows cannot be looked up by themselves
-_ROWS_ONLY: Final = (*_LEGACY, "2.0")  # and those whose batches have a number of rows, whatever their size
+_ROWS_ONLY: Final = (*_LEGACY, "2.0")  # and those whose batches cannot be limited by their size
 _NOT_FOUND: Final = re.compile(r"[Nn]ot found: ([^,]*/[^,]*)")
 _STORE: Final = ("error performing", "timed out", "connection", "too many open files")
 
@@ -73,10 +66,10 @@ def execute_fragment(task: ChangeTask, fragment: FragmentRef, rows: range, files
             if wanted is not None:
                 ours = pc.is_in(positions, value_set=_within(wanted, positions))
                 batch, positions = batch.filter(ours), positions.filter(ours)
-            for first, part in _decodable(batch) if batch.num_rows > 0 else ():
+            for first, part in scan.columns.decodable(batch) if batch.num_rows > 0 else ():
                 row_index = positions.slice(first, part.num_rows)
-                columns = [*scan.projected(part), *_metadata(task, row_index, updated)]
-                changes = pa.RecordBatch.from_arrays(columns, schema=scan.schema)
+                columns = [*scan.columns.projected(part), *_metadata(task, row_index, updated)]
+                changes = pa.RecordBatch.from_arrays(columns, schema=scan.columns.schema)
                 yield ChangeBatch(task.table_id, task.version, task.index, changes, row_index)
 
 
@@ -156,16 +149,7 @@ class _Scan:
         known = {number: name for name, number in fragment.columns}
         own = _as_read(dataset)
         named = [_named(column, field, known) for column, field in zip(own, dataset.lance_schema.fields(), strict=True)]
-        names = {renamed.name: column.name for column, renamed in zip(own, named, strict=True)}
-        tracked = any(ROW_TRACKING in (field.metadata or {}) for field in task.schema)
-        if tracked:
-            named.append(pa.field(_ROW_ID, pa.uint64()))
-        self._projection = Projection(task, pa.schema(named))
-        self._ids = tracked
-        self._types = {each.name: each.type for each in named}
-        wanted = self._projection.columns if any(self._projection.columns) else []
-        self._columns = {name: names[name] for name in wanted if name in names}
-        self.schema = self._projection.schema
+        self.columns = Columns(task, list(own), named)
 
     def batches(self, wanted: BitMap64 | None) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
         """Yield batches, each with the offsets of its rows, among them all that are `wanted` (None: all)."""
@@ -175,13 +159,14 @@ class _Scan:
         chosen, storage = None, self._dataset.data_storage_version
         if wanted is not None and len(wanted) * _FEW < self._ref.rows and storage not in _LEGACY:
             chosen = self._row_ids(fragment, wanted)
+        has_sizes = storage not in _ROWS_ONLY
         scanner = self._dataset.scanner(
-            columns=list(self._columns.values()),
+            columns=self.columns.names,
             fragments=[fragment],
             with_row_address=True,
-            with_row_id=self._ids,
-            batch_size=_BATCH_ROWS,
-            batch_size_bytes=None if storage in _ROWS_ONLY else _BATCH_BYTES,
+            with_row_id=self.columns.with_ids,
+            batch_size=MAX_ROWS if has_sizes else _BATCH_ROWS,
+            batch_size_bytes=_BATCH_BYTES if has_sizes else None,
             batch_readahead=2,
             io_buffer_size=_IO_BYTES,
             blob_handling=_BLOBS,
@@ -190,16 +175,6 @@ class _Scan:
         )
         for batch in scanner.to_reader():
             yield batch, _offsets(batch)
-
-    def projected(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        """Return the task's columns for the rows of a batch."""
-        columns = {name: batch[own] for name, own in self._columns.items()}
-        if self._ids:
-            columns[_ROW_ID] = batch[_ROW_ID]
-        renamed = [_relabelled(column, self._types[name]) for name, column in columns.items()]
-        if not renamed:  # a batch needs a column to have rows
-            renamed, columns = [batch[_ADDRESS]], {_ADDRESS: batch[_ADDRESS]}
-        return self._projection.apply(pa.RecordBatch.from_arrays(renamed, list(columns)), 0)
 
     def _row_ids(self, fragment: "lance.LanceFragment", wanted: BitMap64) -> bytes:
         """Return the ids of the rows at the offsets `wanted` as pylance takes them: stable ids, or else addresses."""
@@ -212,7 +187,7 @@ class _Scan:
         for batch in fragment.scanner(columns=[], with_row_id=True, with_row_address=True).to_reader():
             positions = _offsets(batch)
             ours = pc.is_in(positions, value_set=_within(wanted, positions))
-            found += batch[_ROW_ID].filter(ours).to_pylist()
+            found += batch[ROW_ID].filter(ours).to_pylist()
         return serialize_row_addrs(found)
 
 
@@ -252,51 +227,6 @@ def _named_type(kind: pa.DataType, field: "LanceField", known: Mapping[int, str]
         item = kind.item_field.with_type(_named_type(kind.item_type, value, known))
         return pa.map_(_named_type(kind.key_type, key, known), item)
     return kind
-
-
-def _relabelled(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return the same values, decoded, with other names of nested fields."""
-    column = _in_dictionaries(column, pa.DictionaryArray.dictionary_decode)
-    return column if column.type.equals(kind) else column.view(kind)
-
-
-def _in_dictionaries(column: pa.Array, change: Change) -> pa.Array:
-    """Return a column, as it is stored, with a change made to all dictionaries in it."""
-    if isinstance(column, pa.ExtensionArray):
-        column = column.storage
-    return changed(column, changes_where(column.type, pa.types.is_dictionary, change))
-
-
-def _decodable(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield a batch in parts, each with the number of its first row, that decode to about `BATCH_BYTES` at most.
-
-    A dictionary has a value once, however many rows repeat it. A part of one row may be larger.
-    """
-    parts = [(0, batch)]
-    while parts:
-        first, part = parts.pop()
-        rows = part.num_rows
-        if rows == 1 or sum(map(_decoded_bytes, part.columns)) <= BATCH_BYTES:
-            yield first, part
-        else:
-            half = rows // 2
-            # Not slices: these would still have the elements of all lists.
-            parts.append((first + half, part.take(pa.array(range(half, rows)))))
-            parts.append((first, part.take(pa.array(range(half)))))
-
-
-def _decoded_bytes(column: pa.Array) -> int:
-    """Return the bytes of the texts and binaries that the dictionaries of a column decode to."""
-    found: list[int] = []
-
-    def count(values: pa.DictionaryArray) -> pa.DictionaryArray:
-        if not pa.types.is_primitive(values.dictionary.type):
-            lengths = pc.binary_length(values.dictionary).take(values.indices)
-            found.append(pc.sum(lengths).as_py() or 0)
-        return values
-
-    _in_dictionaries(column, count)
-    return sum(found)
 
 
 def _lacks(task: ChangeTask, fragment: FragmentRef) -> DataCorrupt:
