@@ -107,7 +107,7 @@ class LocalEngine(Engine):
 
     def takes(self, plan: ChangePlan) -> bool:
         """See `Engine.takes`."""
-        return self.has_room() and not any(map(opens_each_version, plan.tasks[:1]))
+        return self.has_room() and not any(map(opens_each_version, plan.tasks))
 
     async def read_together(self, plans: Sequence[ChangePlan]) -> Sequence[Sequence[ChangeBatch]]:
         """See `Engine.read_together`."""

@@ -268,7 +268,7 @@ def _are_alike(plan: ChangePlan, first: ChangePlan) -> bool:
 
 
 def _is_worth(plan: ChangePlan) -> bool:
-    return plan.size_bytes >= _WORTH_BYTES or any(map(opens_each_version, plan.tasks[:1]))
+    return plan.size_bytes >= _WORTH_BYTES or any(map(opens_each_version, plan.tasks))
 
 
 async def patiently(work: Callable[[], Awaitable[T]], quiet_s: float, on_quiet: Callable[[], Awaitable[None]]) -> T:

@@ -62,7 +62,7 @@ def file_of(task: ChangeTask) -> Hashable:
 
 def opens_each_version(task: ChangeTask) -> bool:
     """See `RowReader.opens_each_version`."""
-    return _reader_of(task).opens_each_version
+    return _reader_of(task).opens_each_version(task)
 
 
 def _reader_of(task: ChangeTask) -> RowReader:

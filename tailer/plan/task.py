@@ -27,6 +27,7 @@ __all__ = [
 
 
 HELD: Final = ""  # statistics that nobody needs again
+_FILE: Final = ("path", "fields")  # of a fragment
 _PARTS: Final = ("include", "exclude", "tracking", "refinement")
 
 
@@ -75,7 +76,9 @@ class FragmentRef:
 
     `number`: the fragment's id. `rows`: its physical rows, deleted ones included. `chosen`: the offsets of the rows
     meant, as a Roaring bitmap of 32 bits in base64; None: all that are not deleted at that version. `columns`: the
-    field id of each physical column name that is not the field id itself.
+    field id of each physical column name that is not the field id itself. `path`: the file, relative to the table's
+    folder of data, that has all of the rows and can be read without that version of the table; None: there is none.
+    `fields`: the field id of each of its columns.
     """
 
     version: int
@@ -83,6 +86,13 @@ class FragmentRef:
     rows: int
     chosen: str | None = None
     columns: tuple[tuple[str, int], ...] = ()
+    path: str | None = None
+    fields: tuple[int, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the reference as JSON-ready values."""
+        found = asdict(self)
+        return found if self.path is not None else {name: found[name] for name in found if name not in _FILE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +163,7 @@ class ChangeTask:
             "partition_values": dict(self.partition_values),
             **{name: None if (part := getattr(self, name)) is None else asdict(part) for name in _PARTS},
             "compared": schema_to_text(self.compared) if self.compared is not None else None,
-            **({} if self.fragment is None else {"fragment": asdict(self.fragment)}),
+            **({} if self.fragment is None else {"fragment": self.fragment.to_dict()}),
             **{name: text for name in ("logged", "reader", "stats") if (text := getattr(self, name)) is not None},
             **({} if self.where is None else {"where": self.where.to_text()}),
             **({} if self.select is None else {"select": self.select.to_text()}),
@@ -186,7 +196,10 @@ def _vector(value: dict[str, Any] | None) -> DeletionVectorRef | None:
 
 
 def _fragment(value: dict[str, Any] | None) -> FragmentRef | None:
-    return FragmentRef(**{**value, "columns": tuple(map(tuple, value["columns"]))}) if value else None
+    if not value:
+        return None
+    columns, fields = tuple(map(tuple, value["columns"])), tuple(value.get("fields", ()))
+    return FragmentRef(**{**value, "columns": columns, "fields": fields})
 
 
 def _refinement(value: dict[str, Any] | None) -> Refinement | None:

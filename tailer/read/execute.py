@@ -52,8 +52,6 @@ __all__ = [
     "selected",
 ]
 
-opens_each_version = False  # as a `tailer.read.port.RowReader`, which this module is
-
 _BUFFER_BYTES: Final = 2**20
 _LEFT_OUT: Final = 15  # looks after one that found a row
 _FIRST_BYTES: Final = 2**18  # of a row group, decoded: reading some columns of less first costs more than it saves
@@ -129,6 +127,11 @@ def needed_files(
     is_whole = is_all and task.include is None and task.kind not in CHANGE_FILES
     whole = is_whole and (task.where is None or task.size_bytes <= FEW_BYTES)
     return ((task.uri, max(task.size_bytes, 0) if whole else 0),)
+
+
+def opens_each_version(_task: ChangeTask) -> bool:
+    """See `RowReader.opens_each_version`."""
+    return False
 
 
 def file_of(task: ChangeTask) -> str:

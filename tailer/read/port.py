@@ -17,9 +17,8 @@ __all__ = ["RowReader"]
 class RowReader(Protocol):
     """A reader of rows. Synchronous; runs on threads, in other processes and on Spark's executors."""
 
-    @property
-    def opens_each_version(self) -> bool:
-        """Return whether reading a version has a fixed cost, however small it is.
+    def opens_each_version(self, task: ChangeTask) -> bool:
+        """Return whether reading a task has a fixed cost, however small its version is.
 
         If so, reading the next version begins early, and small versions are not read together.
         """

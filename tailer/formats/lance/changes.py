@@ -28,7 +28,7 @@ from pyroaring import BitMap
 
 from tailer.formats.lance.columns import ColumnNames
 from tailer.formats.lance.format import LANCE
-from tailer.formats.lance.fragment import Fragment
+from tailer.formats.lance.fragment import DataFile, Fragment
 from tailer.formats.lance.manifest import Manifest
 from tailer.plan import SNAPSHOT_TASKS, ChangePlan, ChangeTask, FragmentRef, Regime, RowTracking, TaskKind
 
@@ -48,6 +48,9 @@ _QUIET: Final = frozenset(
     }
 )
 _ANY_ROWS: Final = 2**32  # the most that a fragment can have
+_SMALL_ROWS: Final = 1024
+_SMALL_BYTES: Final = 64 * 2**10
+_READABLE_ALONE: Final = 2  # version of the files that name their columns themselves
 _ROW_ID: Final = RowTracking(id_column="_rowid")
 
 
@@ -55,7 +58,7 @@ _ROW_ID: Final = RowTracking(id_column="_rowid")
 class Version:
     """One version of the dataset at `uri`. `schema`: with physical names, as in `ChangeTask.schema`.
 
-    `stable_ids`: whether rows keep their ids when they move.
+    `stable_ids`: whether rows keep their ids when they move. `is_plain`: see `is_plain` of the schema.
     """
 
     uri: str
@@ -65,6 +68,7 @@ class Version:
     names: ColumnNames
     fragments: Mapping[int, Fragment]
     stable_ids: bool
+    is_plain: bool
 
 
 def deletion_files(before: Version | None, after: Version, operation: str | None) -> Iterator[tuple[Version, Fragment]]:
@@ -185,6 +189,8 @@ def _task(
         chosen=None if chosen is None else base64.b64encode(chosen.serialize()).decode("ascii"),
         columns=at.names.renamed,
     )
+    if (file := _file_alone(at, fragment, reference)) is not None:
+        reference = replace(reference, path=file.path, fields=file.field_ids)
     return ChangeTask(
         table=version.uri,
         table_id=version.table_id,
@@ -199,3 +205,14 @@ def _task(
         reader=LANCE.name,
         fragment=reference,
     )
+
+
+def _file_alone(at: Version, fragment: Fragment, rows: FragmentRef) -> DataFile | None:
+    """Return the file that has all `rows` of a small fragment just as they are delivered; None: there is none."""
+    file = fragment.files[0] if len(fragment.files) == 1 else None
+    if file is None or fragment.overlays or (fragment.deletion is not None and rows.chosen is None):
+        return None
+    is_small = rows.rows <= _SMALL_ROWS and 0 < (file.size_bytes or 0) <= _SMALL_BYTES
+    is_own = file.base_id is None and file.major_version == _READABLE_ALONE
+    in_order = file.column_indices == tuple(range(len(file.field_ids)))
+    return file if at.is_plain and is_small and is_own and in_order else None

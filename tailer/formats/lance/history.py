@@ -25,7 +25,7 @@ from tailer.formats.lance.fragment import DeletionFile, Fragment
 from tailer.formats.lance.manifest import Manifest, parse_manifest
 from tailer.formats.lance.protobuf import InvalidMessage
 from tailer.formats.lance.rows.deletions import read_deletions
-from tailer.formats.lance.schema import arrow_schema
+from tailer.formats.lance.schema import arrow_schema, is_plain
 from tailer.formats.lance.transaction import parse_transaction
 from tailer.formats.lance.version_names import LARGEST, manifests
 from tailer.formats.locations import no_table
@@ -145,7 +145,8 @@ class History:
             self._root(base.path, manifest.version)
         stable = uses_stable_row_ids(manifest)
         fragments = manifest.fragments_by_id(self.uri)
-        return Version(self.uri, self.table_id, manifest, names.schema(schema), names, fragments, stable)
+        plain = is_plain(manifest.fields)
+        return Version(self.uri, self.table_id, manifest, names.schema(schema), names, fragments, stable, plain)
 
     async def operation(self, manifest: Manifest) -> str | None:
         """Return the operation that made a version; None where it is not known."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tailer.errors import LogCorrupt, UnsupportedFeature
 from tailer.formats.lance.manifest import Field, Manifest
 
-__all__ = ["EXTENSION", "FIELD_ID", "arrow_schema", "field_id", "key_columns"]
+__all__ = ["EXTENSION", "FIELD_ID", "arrow_schema", "field_id", "is_plain", "key_columns"]
 
 FIELD_ID: Final = b"lance:field_id"
 EXTENSION: Final = b"lance:extension"
@@ -21,6 +21,7 @@ EXTENSION: Final = b"lance:extension"
 _MOST_LEVELS: Final = 64
 _ARROW_EXTENSION: Final = b"ARROW:extension:"
 _BLOB: Final = "lance.blob.v2"
+_CONVERTED: Final = ("json", "blob", "lance.", "ARROW:extension")  # in the type or metadata of what is read otherwise
 
 _PLAIN: Final = {
     "null": pa.null(),
@@ -80,6 +81,11 @@ def arrow_schema(manifest: Manifest, table: str) -> pa.Schema:
     return pa.schema(nested[-1], {key.encode(): value for key, value in manifest.schema_metadata.items()})
 
 
+def is_plain(fields: Sequence[Field]) -> bool:
+    """Return whether all columns are in data files just as rows have them: none is nested, a blob or an extension."""
+    return all(each.parent_id < 0 and not each.extension_name and _is_stored_as_read(each) for each in fields)
+
+
 def key_columns(fields: Sequence[Field]) -> tuple[str, ...]:
     """Return the columns of the unenforced primary key, in its order; none if a field in it is nested."""
     found = [(each.key_position or len(fields), each.id, each) for each in fields if each.key_position is not None]
@@ -91,6 +97,11 @@ def key_columns(fields: Sequence[Field]) -> tuple[str, ...]:
 def field_id(field: pa.Field) -> int:
     """Return the id of a field of a schema from `arrow_schema`."""
     return int(field.metadata[FIELD_ID])
+
+
+def _is_stored_as_read(field: Field) -> bool:
+    marks = (field.logical_type, *field.metadata)
+    return not any(sign in mark for mark in marks for sign in _CONVERTED)
 
 
 def _check_tree(manifest: Manifest, table: str) -> None:

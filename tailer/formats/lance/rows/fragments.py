@@ -6,23 +6,22 @@ its offset in the fragment, whatever was deleted. Where few rows are wanted, it 
 """
 
 import base64
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap, BitMap64
 
-from tailer.errors import ConfigError, DataCorrupt, FileVacuumed, ScratchUnavailable, StorageUnavailable
-from tailer.errors.extras import how_to_install
+from tailer.errors import DataCorrupt, FileVacuumed, ScratchUnavailable, StorageUnavailable
 from tailer.events import ChangeBatch, ChangeType
 from tailer.files import deletion_vector
 from tailer.files.row_bitmaps import positions_of, span
 from tailer.formats.lance.rows.columns import ROW_ID, Columns
+from tailer.formats.lance.rows.opened import open_dataset
+from tailer.formats.lance.rows.small_files import SmallFile, open_small_file
 from tailer.plan import ChangeTask, DeletionVectorRef, FragmentRef, TaskKind
 from tailer.read.data_files import Files
 from tailer.read.parquet.batch_sizes import MAX_ROWS
@@ -37,7 +36,7 @@ __all__ = ["count_rows", "execute_fragment", "rows_in_part"]
 _BATCH_BYTES: Final = 4 * 2**20
 _BATCH_ROWS: Final = 8192  # where batches have a number of rows, whatever their size
 _IO_BYTES: Final = 32 * 2**20  # read ahead of what is decoded, at most
-_CACHE_BYTES: Final = 16 * 2**20  # of file metadata, for all datasets
+_FEW_ROWS: Final = 1024  # of a commit that is small
 _FEW: Final = 16  # of this many rows, one is few enough to be looked up by itself
 _BLOBS: Final = "all_binary"
 _BLOB: Final = b"blob"  # is in the metadata, or in the name of the type, of each column of blobs
@@ -60,7 +59,8 @@ def execute_fragment(task: ChangeTask, fragment: FragmentRef, rows: range, files
         return
     updated = _loaded(task, None if task.refinement is None else task.refinement.updated, files)
     with _translated(task):
-        scan = _Scan(task, fragment, _dataset(task, fragment, files))
+        scan: SmallFile | _Scan | None = open_small_file(task, fragment, files)
+        scan = scan or _Scan(task, fragment, open_dataset(task, fragment, files))
         for found, offsets in scan.batches(wanted):
             batch, positions = found, offsets
             if wanted is not None:
@@ -76,7 +76,7 @@ def execute_fragment(task: ChangeTask, fragment: FragmentRef, rows: range, files
 def count_rows(task: ChangeTask, fragment: FragmentRef, files: Files) -> int:
     """Return the number of physical rows of a task's fragment, and read one of them. Raises as `execute_fragment`."""
     with _translated(task):
-        dataset = _dataset(task, fragment, files)
+        dataset = open_dataset(task, fragment, files)
         found = dataset.get_fragment(fragment.number)
         if found is None:
             raise _lacks(task, fragment)
@@ -136,7 +136,8 @@ def _metadata(task: ChangeTask, positions: pa.Array, updated: BitMap64 | None) -
     if updated is not None:
         image = ChangeType.UPDATE_PREIMAGE if is_delete else ChangeType.UPDATE_POSTIMAGE
         types = pc.if_else(pc.is_in(positions, value_set=_within(updated, positions)), pa.scalar(image.value), types)
-    return [types, *(each.slice(0, count) for each in stamps(task.version, task.timestamp_ms, MAX_ROWS))]
+    made = _FEW_ROWS if count <= _FEW_ROWS else MAX_ROWS
+    return [types, *(each.slice(0, count) for each in stamps(task.version, task.timestamp_ms, made))]
 
 
 class _Scan:
@@ -232,35 +233,6 @@ def _named_type(kind: pa.DataType, field: "LanceField", known: Mapping[int, str]
 def _lacks(task: ChangeTask, fragment: FragmentRef) -> DataCorrupt:
     reason = f"version {fragment.version} has no fragment {fragment.number}"
     return DataCorrupt(task.table, task.version, task.uri, reason)
-
-
-def _dataset(task: ChangeTask, fragment: FragmentRef, files: Files) -> "lance.LanceDataset":
-    """Return the dataset as of the fragment's version."""
-    login = tuple(sorted(files.login(task.uri).items()))
-    return _opened(task.uri, fragment.version, task.timestamp_ms, login)
-
-
-@lru_cache(maxsize=8)
-def _opened(uri: str, version: int, _timestamp_ms: int, login: tuple[tuple[str, str], ...]) -> "lance.LanceDataset":
-    """Open a version of a dataset. `_timestamp_ms`: of the commit that is read; another dataset may take the place."""
-    # Its warnings, about indexes and the like, would go to standard error.
-    os.environ.setdefault("LANCE_LOG", "error")
-    try:
-        import lance  # noqa: PLC0415 - an extra
-    except ImportError:
-        raise ConfigError(
-            "pylance", "is needed to read Lance datasets, and is not installed", how_to_install("lance")
-        ) from None
-    return lance.dataset(uri, version=version, storage_options=dict(login) or None, session=_session())
-
-
-@lru_cache(maxsize=1)
-def _session() -> Any:
-    import lance  # noqa: PLC0415 - an extra
-
-    return lance.Session(  # type: ignore[attr-defined]
-        index_cache_size_bytes=0, metadata_cache_size_bytes=_CACHE_BYTES
-    )
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from typing import Final
 from tailer.errors import DataCorrupt
 from tailer.events import ChangeBatch
 from tailer.formats.lance.rows.fragments import count_rows, execute_fragment, rows_in_part
+from tailer.formats.lance.rows.small_files import names_file
 from tailer.plan import ChangeTask, FragmentRef
 from tailer.read.data_files import Files, check_task
 from tailer.read.port import RowReader
@@ -14,7 +15,9 @@ __all__ = ["FRAGMENTS"]
 
 
 class _Fragments:
-    opens_each_version = True
+    def opens_each_version(self, task: ChangeTask) -> bool:
+        """See `RowReader.opens_each_version`. Not where the plan names a file that is read by itself."""
+        return not names_file(task)
 
     def execute(
         self,
