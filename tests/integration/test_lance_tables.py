@@ -32,7 +32,7 @@ from tailer.errors import (
     VersionAhead,
 )
 from tailer.events import Gap
-from tailer.formats.lance.rows import fragments
+from tailer.formats.lance.rows import opened
 from tailer.formats.lance.table import dataset_id
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import OnDataLoss, Policy
@@ -346,7 +346,8 @@ async def test_a_plan_is_the_same_after_json(path: Path) -> None:
 
 def test_a_dataset_without_pylance_says_what_to_install(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lance", None)
-    fragments._opened.cache_clear()
+    opened._dataset.cache_clear()
+    opened._folder.cache_clear()
     with pytest.raises(ConfigError) as found:
         read(path)
     assert "lake-tailer[lance]" in found.value.hint

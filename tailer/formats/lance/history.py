@@ -4,9 +4,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 from anyio import sleep
 from pyroaring import BitMap
 
@@ -18,7 +20,7 @@ from tailer.errors import (
     ObjectNotFound,
     VersionGone,
 )
-from tailer.formats.lance.changes import Deletions, Version, deletion_files
+from tailer.formats.lance.changes import Deletions, Version, deletion_files, plan_changes
 from tailer.formats.lance.columns import ColumnNames
 from tailer.formats.lance.features import refuse_unknown, uses_stable_row_ids
 from tailer.formats.lance.fragment import DeletionFile, Fragment
@@ -29,13 +31,15 @@ from tailer.formats.lance.schema import arrow_schema, is_plain
 from tailer.formats.lance.transaction import parse_transaction
 from tailer.formats.lance.version_names import LARGEST, manifests
 from tailer.formats.locations import no_table
+from tailer.plan import ChangePlan
 from tailer.stores.location import is_readable, lies_in, parse_location
-from tailer.stores.port import ObjectMeta, ObjectStore, StoredObject
+from tailer.stores.port import BlockingScans, ObjectMeta, ObjectStore, OpenObject, StoredObject
 
-__all__ = ["VERSIONS", "Found", "History", "has_manifests", "version_gone"]
+__all__ = ["VERSIONS", "Found", "History", "Planned", "has_manifests", "version_gone"]
 
 VERSIONS: Final = "_versions"
 _MANIFEST: Final = ".manifest"
+_TOGETHER_BYTES: Final = 2**20  # of manifests that are planned in one call of a thread
 _LOOKS: Final = 5
 _RENAMING_S: Final = 0.5
 _NOWHERE: Final = Path("/")  # base paths are absolute
@@ -51,6 +55,15 @@ class Found:
 
     meta: ObjectMeta
     manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A version with its plan. `meta`: the file of its manifest."""
+
+    version: Version
+    meta: ObjectMeta
+    plan: ChangePlan
 
 
 class History:
@@ -105,21 +118,27 @@ class History:
         """Return the name of a version's manifest, in the scheme of the last listing."""
         return f"{VERSIONS}/{LARGEST - version:020d}.manifest" if self._padded else f"{VERSIONS}/{version}.manifest"
 
-    async def read(self, version: int) -> Found | None:
-        """Read a version's manifest; None where it is missing. Raises `LogCorrupt`, `UnsupportedFeature`."""
-        uri = f"{self.uri}/{self.name(version)}"
+    async def read(self, version: int, before: Version | None = None) -> Found | None:
+        """Read a version's manifest; None where it is missing. Raises `LogCorrupt`, `UnsupportedFeature`.
+
+        `before`: an earlier version, with which it may have most in common.
+        """
 
         def decode(stored: StoredObject) -> Found:
-            manifest = parse_manifest(stored.data, uri)
-            if manifest.version != version:
-                raise LogCorrupt(self.uri, self.name(version), f"it is of version {manifest.version}", version)
-            refuse_unknown(manifest, self.uri)
-            return Found(stored.meta, manifest)
+            return self._decode(version, before, stored.meta, stored.data)
 
         try:
             return await self._store.read(self.name(version), decode)
         except ObjectNotFound:
             return None
+
+    def _decode(self, version: int, before: Version | None, meta: ObjectMeta, data: bytes) -> Found:
+        known = None if before is None else before.manifest
+        manifest = parse_manifest(data, f"{self.uri}/{self.name(version)}", known)
+        if manifest.version != version:
+            raise LogCorrupt(self.uri, self.name(version), f"it is of version {manifest.version}", version)
+        refuse_unknown(manifest, self.uri)
+        return Found(meta, manifest)
 
     async def existing(self, version: int) -> Found:
         """Read the manifest of a version that a listing showed. Raises `VersionGone` where it is gone since."""
@@ -134,31 +153,64 @@ class History:
 
     def version(self, manifest: Manifest, before: Version | None, operation: str | None) -> Version:
         """Return a version with its schema. `before`: the one that `operation` changed; None: not known."""
-        schema = arrow_schema(manifest, self.uri)
-        if before is None:
-            names = ColumnNames()
-        elif operation == "Overwrite":
-            names = before.names.after_overwrite(arrow_schema(before.manifest, self.uri), schema, manifest.version)
-        else:
-            names = before.names.extended(schema)
         for base in manifest.base_paths.values():
             self._root(base.path, manifest.version)
-        stable = uses_stable_row_ids(manifest)
-        fragments = manifest.fragments_by_id(self.uri)
-        plain = is_plain(manifest.fields)
-        return Version(self.uri, self.table_id, manifest, names.schema(schema), names, fragments, stable, plain)
+        if before is not None and operation != "Overwrite" and manifest.has_columns_of(before.manifest):
+            names, schema, plain = before.names, before.schema, before.is_plain
+        else:
+            found = arrow_schema(manifest, self.uri)
+            names = self._names(manifest, found, before, operation)
+            schema, plain = names.schema(found), is_plain(manifest.fields)
+        fragments, stable = manifest.fragments_by_id(self.uri), uses_stable_row_ids(manifest)
+        return Version(self.uri, self.table_id, manifest, schema, names, fragments, stable, plain)
+
+    def _names(
+        self, manifest: Manifest, schema: pa.Schema, before: Version | None, operation: str | None
+    ) -> ColumnNames:
+        if before is None:
+            return ColumnNames()
+        if operation == "Overwrite":
+            return before.names.after_overwrite(arrow_schema(before.manifest, self.uri), schema, manifest.version)
+        return before.names.extended(schema)
 
     async def operation(self, manifest: Manifest) -> str | None:
         """Return the operation that made a version; None where it is not known."""
-        try:
+        with suppress(InvalidMessage, ObjectNotFound):
             if manifest.transaction is not None:
                 return parse_transaction(manifest.transaction).operation
             if manifest.transaction_file:
                 name = f"_transactions/{manifest.transaction_file}"
                 return await self._store.read(name, lambda stored: parse_transaction(stored.data).operation)
-        except (InvalidMessage, ObjectNotFound):
-            pass
         return None
+
+    def plan_in_turn(
+        self, reads: BlockingScans, version: int, before: Version | None, read: ObjectMeta | None, most: int
+    ) -> list[Planned]:
+        """Plan `version` and the next ones, at most `most`, in this thread: those that need their manifests alone.
+
+        `before`: the version before; `read`: its manifest's file. Stop where more must be read or known, and where the
+        manifests are no longer small.
+        """
+        found: list[Planned] = []
+        size_bytes = 0
+        with suppress(Exception):  # raised again when the version is the first
+            while len(found) < most and size_bytes < _TOGETHER_BYTES:
+                next_one = reads.scan_now(self.name(version), partial(self._decode_open, version, before))
+                manifest = next_one.manifest
+                if (read is not None and reads.stat_now(read.name) != read) or manifest.transaction is None:
+                    break
+                operation = parse_transaction(manifest.transaction).operation
+                after = self.version(manifest, before, operation)
+                if any(deletion_files(before, after, operation)):
+                    break
+                found.append(Planned(after, next_one.meta, plan_changes(before, after, operation, {}, {})))
+                before, read, version = after, next_one.meta, version + 1
+                size_bytes += read.size_bytes
+        return found
+
+    def _decode_open(self, version: int, before: Version | None, opened: OpenObject) -> Found:
+        data = opened.file.read()
+        return self._decode(version, before, opened.meta._replace(size_bytes=len(data)), data)
 
     async def deletions(
         self, before: Version | None, after: Version, operation: str | None

@@ -12,13 +12,13 @@ All numbers are little-endian.
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
 from tailer.errors import LogCorrupt
 from tailer.formats.lance.fragment import Fragment, parse_fragment
-from tailer.formats.lance.protobuf import InvalidMessage, Message
+from tailer.formats.lance.protobuf import InvalidMessage, Message, delimited
 
 __all__ = ["BasePath", "Field", "Manifest", "parse_manifest"]
 
@@ -26,6 +26,7 @@ _FOOTER: Final = struct.Struct("<qHH4s")
 _LENGTH: Final = struct.Struct("<I")
 _MAGIC: Final = b"LANC"
 _TRANSACTION_FIELDS: Final = (23, 21)  # today's, and that of older writers
+_FIELDS, _FRAGMENTS = 1, 2
 _SMALL_BYTES: Final = 2048
 
 
@@ -68,7 +69,8 @@ class Manifest:
 
     `transaction` holds the transaction if the manifest does, else `transaction_file` names a file in `_transactions`;
     it is empty if no file was written. `data_format` is the version of the data files ("2.0"), empty in old manifests.
-    `fields` lists each field before the fields nested in it.
+    `fields` lists each field before the fields nested in it. `beginning`: of the message, with all fields and
+    fragments; empty where these are not at the beginning, as every known writer has them.
     """
 
     version: int
@@ -88,11 +90,16 @@ class Manifest:
     base_paths: Mapping[int, BasePath]
     branch: str | None
     writer: str
+    beginning: bytes = field(default=b"", repr=False, compare=False)
 
     @property
     def timestamp_ms(self) -> int:
         """Time of the commit in milliseconds since 1970, rounded down."""
         return self.timestamp_ns // 1_000_000
+
+    def has_columns_of(self, other: "Manifest") -> bool:
+        """Return whether the schemas of both are equal."""
+        return self.fields == other.fields and self.schema_metadata == other.schema_metadata
 
     def fragments_by_id(self, table: str) -> dict[int, Fragment]:
         """Return the fragments by id. Raises `LogCorrupt` if two have the same: their rows have the same addresses."""
@@ -104,13 +111,20 @@ class Manifest:
         return found
 
 
-def parse_manifest(data: bytes, uri: str) -> Manifest:
-    """Read the manifest file at `uri` from its bytes. Raises `LogCorrupt`."""
+def parse_manifest(data: bytes, uri: str, before: Manifest | None = None) -> Manifest:
+    """Read the manifest file at `uri` from its bytes. Raises `LogCorrupt`.
+
+    `before`: that of an earlier version. After an append, a manifest begins with all of it: that is not read again.
+    """
     try:
         position = _manifest_position(data)
-        message = _manifest_message(data, position)
+        encoded = _manifest_message(data, position)
+        known = before if before is not None and encoded.startswith(before.beginning) else None
+        message = Message(encoded[0 if known is None else len(known.beginning) :])
+        if known is not None and (not known.beginning or message.has(_FIELDS)):
+            message, known = Message(encoded), None
         offset = next((message.number(each) for each in _TRANSACTION_FIELDS if message.has(each)), None)
-        return _manifest(message, None if offset is None else _section(data[:position], offset))
+        return _manifest(message, None if offset is None else _section(data[:position], offset), encoded, known)
     except InvalidMessage as error:
         table, _, name = uri.rpartition("/_versions/")
         raise LogCorrupt(table or uri, f"_versions/{name}", str(error)) from error
@@ -129,11 +143,11 @@ def _manifest_position(data: bytes) -> int:
     return int(position)
 
 
-def _manifest_message(data: bytes, at: int) -> Message:
+def _manifest_message(data: bytes, at: int) -> bytes:
     found = _section(data, at)
     if at + _LENGTH.size + len(found) + _FOOTER.size != len(data):
         raise InvalidMessage(f"the manifest has {len(found)} bytes, but the footer does not follow them")
-    return Message(found)
+    return found
 
 
 def _section(data: bytes, at: int) -> bytes:
@@ -147,19 +161,23 @@ def _section(data: bytes, at: int) -> bytes:
     return data[end : end + size]
 
 
-def _manifest(message: Message, transaction: bytes | None) -> Manifest:
+def _manifest(message: Message, transaction: bytes | None, encoded: bytes, before: Manifest | None) -> Manifest:
+    """Build a manifest from its message, `encoded`; `message` lacks the beginning of `before`, if that is given."""
     version = message.number(3)
     if version == 0:
         raise InvalidMessage("it has no version")
+    columns, fragments = message.all_data(_FIELDS), message.all_data(_FRAGMENTS)
+    parts = [delimited(_FIELDS, each) for each in columns] + [delimited(_FRAGMENTS, each) for each in fragments]
+    beginning = b"".join([b"" if before is None else before.beginning, *parts])
     base_paths = [_base_path(each) for each in message.messages(18)]
     return Manifest(
         version=version,
         timestamp_ns=_timestamp_ns(message.optional_message(7)),
         reader_feature_flags=message.number(9),
         writer_feature_flags=message.number(10),
-        fields=tuple(_field(each) for each in message.messages(1)),
+        fields=tuple(_field(Message(each)) for each in columns) if before is None else before.fields,
         schema_metadata=message.data_by_key(5),
-        fragments=tuple(_shared_fragment(each) for each in message.all_data(2)),
+        fragments=(() if before is None else before.fragments) + tuple(map(_shared_fragment, fragments)),
         max_fragment_id=message.optional_number(11, 32),
         next_row_id=message.number(14),
         transaction_file=message.text(12),
@@ -170,6 +188,7 @@ def _manifest(message: Message, transaction: bytes | None) -> Manifest:
         base_paths={each.id: each for each in base_paths},
         branch=message.optional_text(20),
         writer=_nested_text(message, 13, 2),
+        beginning=beginning if encoded.startswith(beginning) else b"",
     )
 
 

@@ -14,7 +14,7 @@ causes recursion.
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
-__all__ = ["InvalidMessage", "Message"]
+__all__ = ["InvalidMessage", "Message", "delimited"]
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _WIDTHS: Final = {_FIXED64: 8, _FIXED32: 4}
@@ -120,6 +120,16 @@ class Message:
         if len(found) > 1:
             raise InvalidMessage(f"fields {found[0]} and {found[1]} exclude each other")
         return found[0] if found else None
+
+
+def delimited(field: int, data: bytes) -> bytes:
+    """Return bytes, or a nested message, as the field of a message: with the number of the field and their length."""
+    found, size = bytearray([field << 3 | _BYTES]), len(data)
+    while size > 127:
+        found.append(size & 127 | 128)
+        size >>= 7
+    found.append(size)
+    return bytes(found) + data
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, _Value]]:

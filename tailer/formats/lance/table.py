@@ -16,7 +16,7 @@ A version's changes need the version before. Where that was cleaned up, the chan
 """
 
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from re import compile as pattern
 from typing import Final
 
@@ -186,7 +186,7 @@ class LanceTableLog(TableLog):
 
     async def next_plan(self) -> ChangePlan | None:
         """See `TableLog.next_plan`."""
-        found = await self._history.read(self._next)
+        found = await self._history.read(self._next, self._state)
         if found is None:
             self._misses += 1
             if self._misses % _LIST_MISSES == 0:
@@ -200,6 +200,17 @@ class LanceTableLog(TableLog):
         self._state, self._predecessor = after, found.meta
         self._next, self._misses = self._next + 1, 0
         return plan
+
+    async def next_plans(self, most: int) -> Sequence[ChangePlan]:
+        """See `TableLog.next_plans`. Small manifests of this machine take less time than one call of a thread."""
+        reads, plan = self._store.blocking(), self._history.plan_in_turn
+        state = self._next, self._state, self._predecessor
+        found = [] if reads is None else await in_thread(plan, reads, *state, most)
+        if not found:
+            return await super().next_plans(most)
+        self._state, self._predecessor = found[-1].version, found[-1].meta
+        self._next, self._misses = self._next + len(found), 0
+        return [each.plan for each in found]
 
     async def confirm(self, delivered: Position | None) -> None:
         """See `TableLog.confirm`. There is nothing to check: a manifest appears whole."""

@@ -5,7 +5,6 @@ pylance is an extra, so it is imported here where it is used.
 
 import os
 from functools import lru_cache
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from tailer.errors import ConfigError
@@ -41,29 +40,31 @@ def _login(task: ChangeTask, files: Files) -> _Login:
 @lru_cache(maxsize=8)
 def _dataset(uri: str, version: int, _timestamp_ms: int, login: _Login) -> "lance.LanceDataset":
     """Open a version of a dataset. `_timestamp_ms`: of the commit that is read; another dataset may take the place."""
-    made: lance.LanceDataset = _pylance("lance").dataset(
-        uri, version=version, storage_options=dict(login) or None, session=_session()
-    )
+    options = dict(login) or None
+    made: lance.LanceDataset = _pylance().dataset(uri, version=version, storage_options=options, session=_session())
     return made
 
 
 @lru_cache(maxsize=8)
 def _folder(uri: str, login: _Login) -> "LanceFileSession":
-    made: LanceFileSession = _pylance("lance.file").LanceFileSession(uri, storage_options=dict(login) or None)
+    made: LanceFileSession = _pylance().file.LanceFileSession(uri, storage_options=dict(login) or None)
     return made
 
 
 @lru_cache(maxsize=1)
 def _session() -> Any:
-    return _pylance("lance").Session(index_cache_size_bytes=0, metadata_cache_size_bytes=_CACHE_BYTES)
+    return _pylance().Session(index_cache_size_bytes=0, metadata_cache_size_bytes=_CACHE_BYTES)
 
 
-def _pylance(module: str) -> Any:
+def _pylance() -> Any:
+    """Import pylance with its readers of files."""
     # Its warnings, about indexes and the like, would go to standard error.
     os.environ.setdefault("LANCE_LOG", "error")
     try:
-        return import_module(module)
+        import lance  # noqa: PLC0415 - an extra
+        import lance.file  # noqa: PLC0415
     except ImportError:
         raise ConfigError(
             "pylance", "is needed to read Lance datasets, and is not installed", how_to_install("lance")
         ) from None
+    return lance
