@@ -815,6 +815,10 @@ def test_fragments_in_plans_as_json() -> None:
     assert (task.reader, task.fragment) == (LANCE.name, FragmentRef(6, 2, 10, "AAA=", (("a", 4),)))
     found = json.loads(json.dumps(task.to_dict()))
     assert (found["fragment"], found["reader"]) == (fragment, "lance")
+    alone = fragment | {"path": "a.lance", "fields": [0, 4]}
+    task = ChangeTask.from_dict(TASK | {"fragment": alone, "reader": "lance"})
+    assert task.fragment == FragmentRef(6, 2, 10, "AAA=", (("a", 4),), "a.lance", (0, 4))
+    assert json.loads(json.dumps(task.to_dict()))["fragment"] == alone
 
 
 def test_names_of_kinds() -> None:

@@ -104,6 +104,34 @@ def test_unchanged_fragments_are_the_same_objects() -> None:
     assert first is second
 
 
+COLUMNS = field(1, field(2, "a") + field(4, -1)) + field(1, field(2, "b") + field(3, 1) + field(4, -1))
+TWO = field(2, field(1, 0)) + field(2, field(1, 1) + field(4, 300))
+THIRD = field(2, field(1, 2) + field(5, b"i" * 200))
+
+
+@pytest.mark.parametrize(
+    ("after", "is_shared"),
+    [
+        (COLUMNS + TWO + field(3, 4), True),
+        (COLUMNS + TWO + THIRD + field(3, 4), True),
+        (COLUMNS + TWO + field(3, 4) + THIRD, True),
+        (COLUMNS + TWO + field(1, field(2, "c") + field(3, 2)) + field(3, 4), False),
+        (COLUMNS + field(2, field(1, 1) + field(4, 300)) + field(3, 4), False),
+        (COLUMNS + field(1, field(2, "c") + field(3, 2)) + TWO + field(3, 4), False),
+        (COLUMNS + TWO[:-1] + b"\x00" + field(3, 4), False),
+        (field(3, 4) + COLUMNS + TWO, False),
+    ],
+    ids=["same", "appended", "appended-later", "later-column", "removed", "added-column", "changed", "other-order"],
+)
+def test_what_a_manifest_has_of_the_one_before_is_not_read_again(after: bytes, is_shared: bool) -> None:
+    before = parse_manifest(manifest_file(COLUMNS + TWO + field(3, 3)), URI)
+    alone, found = parse_manifest(manifest_file(after), URI), parse_manifest(manifest_file(after), URI, before)
+    assert found == alone
+    assert (found.fields is before.fields) is is_shared
+    later = after + field(12, "later.txn")
+    assert parse_manifest(manifest_file(later), URI, found) == parse_manifest(manifest_file(later), URI)
+
+
 @pytest.mark.parametrize("number", [21, 23])
 def test_the_transaction_within_the_file(number: int) -> None:
     file = manifest_file(small(field(number, len(INDEXES))), INDEXES + SECTION)
