@@ -58,6 +58,7 @@ def execute_fragment(task: ChangeTask, fragment: FragmentRef, rows: range, files
     if wanted is not None and len(wanted) == 0:
         return
     updated = _loaded(task, None if task.refinement is None else task.refinement.updated, files)
+    kind = _kind(task) if updated is None else None
     with _translated(task):
         scan: SmallFile | _Scan | None = open_small_file(task, fragment, files)
         scan = scan or _Scan(task, fragment, open_dataset(task, fragment, files))
@@ -70,7 +71,7 @@ def execute_fragment(task: ChangeTask, fragment: FragmentRef, rows: range, files
                 row_index = positions.slice(first, part.num_rows)
                 columns = [*scan.columns.projected(part), *_metadata(task, row_index, updated)]
                 changes = pa.RecordBatch.from_arrays(columns, schema=scan.columns.schema)
-                yield ChangeBatch(task.table_id, task.version, task.index, changes, row_index)
+                yield ChangeBatch(task.table_id, task.version, task.index, changes, row_index, kind)
 
 
 def count_rows(task: ChangeTask, fragment: FragmentRef, files: Files) -> int:
@@ -129,10 +130,14 @@ def _within(wanted: BitMap64, positions: pa.Array) -> pa.Array:
     return positions_of(wanted & span(positions[0].as_py(), positions[-1].as_py() + 1))
 
 
+def _kind(task: ChangeTask) -> ChangeType:
+    return ChangeType.DELETE if task.kind is TaskKind.DELETE else ChangeType.INSERT
+
+
 def _metadata(task: ChangeTask, positions: pa.Array, updated: BitMap64 | None) -> list[pa.Array]:
     """Return the metadata columns of the rows at `positions`."""
     is_delete, count = task.kind is TaskKind.DELETE, len(positions)
-    types = repeated(ChangeType.DELETE if is_delete else ChangeType.INSERT).slice(0, count)
+    types = repeated(_kind(task)).slice(0, count)
     if updated is not None:
         image = ChangeType.UPDATE_PREIMAGE if is_delete else ChangeType.UPDATE_POSTIMAGE
         types = pc.if_else(pc.is_in(positions, value_set=_within(updated, positions)), pa.scalar(image.value), types)
