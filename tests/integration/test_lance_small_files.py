@@ -3,6 +3,7 @@
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -66,11 +67,12 @@ def inserts_of(path: Path, versions: int) -> list[list[dict[str, object]]]:
 
 @pytest.mark.parametrize("stable", [False, True])
 @pytest.mark.parametrize("storage", ["2.0", "2.1", "2.2"])
-def test_no_version_is_opened(tmp_path: Path, storage: str, stable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_version_is_opened(tmp_path: Path, storage: Any, stable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t"
     for _ in range(5):
         lance.write_dataset(PLAIN, path, mode="append", data_storage_version=storage, enable_stable_row_ids=stable)
-    lance.dataset(path).alter_columns({"path": "text", "name": "label"})
+    change: Any = {"path": "text", "name": "label"}
+    lance.dataset(path).alter_columns(change)
     lance.write_dataset(PLAIN.rename_columns({"text": "label"}), path, mode="append")
     lance.dataset(path).drop_columns(["id"])
     lance.write_dataset(PLAIN.rename_columns({"text": "label"}).drop_columns("id"), path, mode="append")
