@@ -1,4 +1,4 @@
-"""What pylance has open: versions of datasets, and folders of data files.
+"""Versions of datasets, and folders of data files, that pylance has open.
 
 pylance is an extra, so it is imported here where it is used.
 """
