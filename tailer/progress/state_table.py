@@ -225,11 +225,16 @@ class StateTable:
             if await self._is_there(known.version):
                 return known
             raise VersionAhead(self._store.uri, known.version, segment.version)
+        is_new = known is None
         if known is None or known.version < checkpoint:
             known = await self._read_checkpoint(segment) if segment.checkpoint else _Log()
         for path in segment.commits:
             if path.version > known.version:
                 known = self._advance(known, await read_commit(self._store, path.version))
+        # A listing may be older than one that was seen before: what is known must never become less.
+        with suppress(ObjectNotFound):
+            while is_new:
+                known = self._advance(known, await read_commit(self._store, known.version + 1))
         return self._checked(replace(known, checkpoint=checkpoint))
 
     async def _is_there(self, version: int) -> bool:
