@@ -7,6 +7,7 @@ is missing, doubled, out of order, changed or lost. `standby_after_s` is the def
 
 import random
 import statistics
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,6 +32,7 @@ pytestmark = [
 ]
 
 LIMIT_S = 10.0  # of silence, until the standby delivers
+PATIENCE_S = 60.0  # of one takeover on a busy machine
 TAKEOVERS = 100
 
 
@@ -78,6 +80,33 @@ def take_over(folder: Path, kafka: KafkaCluster, link: Proxy, postgres: Postgres
 
 def test_killed_frozen_and_cut_off(tmp_path: Path, kafka: KafkaCluster, kafka_link: Proxy, postgres: Postgres) -> None:
     take_over(tmp_path, kafka, kafka_link, postgres, ["cut", "freeze", "hold", "kill"])
+
+
+def test_frozen_inside_a_transaction(tmp_path: Path, postgres: Postgres) -> None:
+    """A frozen instance has locked its progress, and never ends the transaction that did so."""
+    history = History(tmp_path / "table", seed=39, length=3)
+    database = PostgresDatabase(postgres)
+    mirror = DatabaseMirror(database, "postgresql-mirror")
+    pipeline = f"[pipelines.{mirror.name}]"
+    text = f'{pipeline}\ntable = "{history.path}"\npoll_interval_s = 0.05\n{pipeline[:-1]}.sink]\n{mirror.sink}\n'
+    with Standbys(tmp_path, history, text, [mirror], {}, [], frozenset()) as pair:
+        pair.start()
+        active = pair.daemons[0]
+        with database.holding_the_progress():
+            history.publish()
+            waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'lake-tailer'"
+            pair.wait_for(lambda: bool(database.query(waits)))
+            active.freeze()
+        limit_s = time.monotonic() + PATIENCE_S
+        pair.wait_for(lambda: pair.is_level() or time.monotonic() > limit_s)
+        assert pair.is_level(), pair.said
+        active.thaw()
+        history.publish()
+        pair.await_settled()
+        assert pair.active(1) == {mirror.name}
+    found = mirror.faults(history, Backfills([], ended=False))
+    found.lost = pair.lost[mirror.name]
+    assert not any(found.figures.values()), found
 
 
 @pytest.mark.nightly

@@ -44,6 +44,8 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
 }
+# A client that is frozen or cut off inside a transaction keeps its locks until the server ends its session.
+_BEGIN: Final = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '5s'"
 _READ_BYTES: Final = 4 * 2**20  # of texts that are read at a time
 _EPOCH_DAY: Final = pa.scalar(2_440_588, pa.int64())  # the Julian day of 1970-01-01
 _US_PER_DAY: Final = 86_400_000_000
@@ -190,7 +192,7 @@ class _PostgreSqlConnection:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        self.execute("BEGIN")
+        self.execute(_BEGIN)
         try:
             yield
         except BaseException:
