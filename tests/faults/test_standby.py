@@ -82,25 +82,31 @@ def test_killed_frozen_and_cut_off(tmp_path: Path, kafka: KafkaCluster, kafka_li
     take_over(tmp_path, kafka, kafka_link, postgres, ["cut", "freeze", "hold", "kill"])
 
 
-def test_frozen_inside_a_transaction(tmp_path: Path, postgres: Postgres) -> None:
-    """A frozen instance has locked its progress, and never ends the transaction that did so."""
+@pytest.mark.parametrize("fault", ["freeze", "hold"])
+def test_frozen_or_cut_off_inside_a_transaction(tmp_path: Path, postgres: Postgres, fault: str) -> None:
+    """The former instance has locked its progress, and says nothing that would end its transaction."""
     history = History(tmp_path / "table", seed=39, length=3)
     database = PostgresDatabase(postgres)
     mirror = DatabaseMirror(database, "postgresql-mirror")
-    pipeline = f"[pipelines.{mirror.name}]"
-    text = f'{pipeline}\ntable = "{history.path}"\npoll_interval_s = 0.05\n{pipeline[:-1]}.sink]\n{mirror.sink}\n'
-    with Standbys(tmp_path, history, text, [mirror], {}, [], frozenset()) as pair:
+    port = database.options["url"].rpartition(":")[2].partition("/")[0]
+    pipeline = f"[pipelines.{mirror.name}"
+    text = f'{pipeline}]\ntable = "{history.path}"\npoll_interval_s = 0.05\n{pipeline}.sink]\n{mirror.sink}'
+    with (
+        TcpLink(int(port)) as link,
+        Standbys(
+            tmp_path, history, text, [mirror], {f":{port}/": f":{link.port}/"}, [link], frozenset({mirror.name})
+        ) as pair,
+    ):
         pair.start()
-        active = pair.daemons[0]
         with database.holding_the_progress():
             history.publish()
             waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'lake-tailer'"
             pair.wait_for(lambda: bool(database.query(waits)))
-            active.freeze()
+            (pair.daemons[0].freeze if fault == "freeze" else link.hold)()
         limit_s = time.monotonic() + PATIENCE_S
         pair.wait_for(lambda: pair.is_level() or time.monotonic() > limit_s)
         assert pair.is_level(), pair.said
-        active.thaw()
+        (pair.daemons[0].thaw if fault == "freeze" else link.mend)()
         history.publish()
         pair.await_settled()
         assert pair.active(1) == {mirror.name}

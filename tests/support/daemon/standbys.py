@@ -1,8 +1,10 @@
 """Two instances of one configuration with `--standby`, what happens to the active one, and how long the other takes.
 
 Each pipeline has a destination that is read without the sinks. The first instance reaches servers through links that
-can be cut. Of each fault, `seconds` has the time from it to the first delivery of each pipeline that was active there.
-`lost` has the versions by which the progress of a pipeline was ever seen to go back.
+can be cut. No instance is frozen inside a transaction of SQLite: it would keep the file locked until it is thawed.
+
+Of each fault, `seconds` has the time from it to the first delivery of each pipeline that was active there. `lost` has
+the versions by which the progress of a pipeline was ever seen to go back.
 """
 
 import time
@@ -11,16 +13,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
 from tailer.daemon.client import DaemonClient
 from tailer.errors import ConfigError
+from tests.support.daemon.every_sink import DatabaseLog, DatabaseMirror
 from tests.support.daemon.pipelines import Destination
 from tests.support.kafka.history import History
 from tests.support.kafka.lanes import TAILER, Daemon
+from tests.support.mirrors.databases import SqliteDatabase
 from tests.support.waiting import until
 
 __all__ = ["Link", "Standbys"]
+
+_MOMENT_S: Final = 0.01
 
 
 class Link(Protocol):
@@ -61,6 +67,8 @@ class Standbys:
         self.takeovers = 0
         self.lost: dict[str, list[int]] = {each.name: [] for each in destinations}
         self._seen = {each.name: -1 for each in destinations}
+        lanes = [each for each in destinations if isinstance(each, DatabaseLog | DatabaseMirror)]
+        self._files = [each.database for each in lanes if isinstance(each.database, SqliteDatabase)]
         self._links = links
         self._cuttable = cuttable
         self._configs = [folder / "first" / "tailer.toml", folder / "second" / "tailer.toml"]
@@ -136,7 +144,7 @@ class Standbys:
         if fault == "kill":
             daemon.kill()
         elif fault == "freeze":
-            daemon.freeze()
+            self._freeze(daemon)
         else:
             for link in self._links:
                 (link.cut if fault == "cut" else link.hold)()
@@ -154,6 +162,14 @@ class Standbys:
         self.history.publish()
         self.await_settled()
         assert all(each.process.poll() is None for each in self.daemons), self.said
+
+    def _freeze(self, daemon: Daemon) -> None:
+        """Freeze an instance outside of transactions of SQLite, whose file would be locked as long as it is frozen."""
+        daemon.freeze()
+        while any(each.is_locked() for each in self._files):
+            daemon.thaw()
+            time.sleep(_MOMENT_S)
+            daemon.freeze()
 
     def _move_to_first(self) -> None:
         """Let the first instance be the active one of the pipelines whose links can be cut, by a pause of the other."""

@@ -106,6 +106,17 @@ class SqliteDatabase:
             connection.execute("UPDATE lake_tailer_progress SET task = task")
             yield
 
+    def is_locked(self) -> bool:
+        """Return whether a transaction that writes is open."""
+        with closing(sqlite3.connect(self.path, timeout=0)) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                    raise
+                return True
+        return False
+
     def values(self, table: str, schema: pa.Schema) -> Values:
         rows = self.query(f"SELECT {column_list(schema.names)} FROM {quoted(table)}")
         return _values(rows, schema, _sqlite_value)
