@@ -1,5 +1,7 @@
 """The `sql` sink by itself, in SQLite and PostgreSQL: what a mirror does, columns that change, and what it refuses."""
 
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,12 @@ from tailer.errors import SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, Gap
 from tailer.plan import SNAPSHOT_TASKS, TASKS, Position
 from tailer.sink import Progress, app_id_of, backfill_name, table_of
+from tailer_sinks.sql.databases.postgresql import PostgreSql
 from tailer_sinks.sql.sink import SqlSink
 from tests.support.mirrors.databases import (
     APP,
     Database,
+    PostgresDatabase,
     SqliteDatabase,
     batch,
     deliver,
@@ -23,6 +27,7 @@ from tests.support.mirrors.databases import (
     rows_in,
     waiting_in,
 )
+from tests.support.servers.postgres import Postgres
 
 pytestmark = pytest.mark.anyio
 
@@ -264,6 +269,25 @@ async def test_a_call_that_takes_too_long_is_ended(database: Database) -> None:
         assert await sink.progress(APP) == Progress(APP, Position.end(1))
         await deliver(sink, inserts(2, 2))
     assert names(database) == {1: "1 at 1", 2: "2 at 2"}
+
+
+def test_postgresql_ends_a_transaction_that_stands_still(postgres: Postgres) -> None:
+    """Its client may be frozen. What only reads has no locks that others wait for, and may take its time."""
+    database = PostgresDatabase(postgres)
+    database.query("CREATE TABLE orders (id integer)")
+    dialect = PostgreSql("orders", database.options["url"], lambda: None, database.schema)
+    orders = dialect.name_of("orders")
+
+    def stand_still() -> None:
+        with writer.transaction():
+            writer.lock(orders)
+            time.sleep(6)
+            writer.execute(f"INSERT INTO {orders} VALUES (1)")
+
+    with closing(dialect.connect()) as writer, closing(dialect.connect()) as reader, reader.one_state(orders):
+        with pytest.raises(SinkUnavailable, match="idle-in-transaction timeout"):
+            stand_still()
+        assert reader.query(f"SELECT count(*) FROM {orders}") == [(0,)]
 
 
 async def test_no_server_is_an_error_that_may_pass_and_has_no_password() -> None:
