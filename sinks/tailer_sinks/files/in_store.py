@@ -20,7 +20,8 @@ Metadata of the object hold the rest:
 
 They appear with the object, in one request that never replaces one (`tailer.stores.uploads`). So a reader sees rows and
 progress together, or neither (invariant 1). Progress is that of the last file in the listing. The one before it must
-lead to it, otherwise files are missing or contradict each other.
+lead to it, otherwise files are missing or contradict each other. A listing may be behind: then progress is that of the
+last file that this instance knows, if that still exists.
 
 Rows wait in a temporary file of this machine until the commit. Consumers may remove files from the front, once they are
 a day old: a writer that was suspended must still find the file that excludes it. The last one must stay.
@@ -168,6 +169,7 @@ class StoreFolder:
         self._folder = folder
         self._folders = folders
         self._known: _End | None = None
+        self._left: _End | None = None  # what was known last, also when that is forgotten
 
     @property
     def location(self) -> str:
@@ -184,8 +186,12 @@ class StoreFolder:
 
     async def read_end(self) -> Position | None:
         """See `StreamFolder.read_end`."""
-        self._known = await self._last(await self._files())
-        return None if self._known is None else self._known.position
+        end, left = await self._last(await self._files()), self._left
+        # A gateway's listing may be behind what can be read.
+        if left is not None and (end is None or end.position < left.position) and await self._is_there(left):
+            end = left
+        self._note(end)
+        return None if end is None else end.position
 
     async def end(self) -> Position | None:
         """See `StreamFolder.end`: one request if no other instance has written."""
@@ -231,11 +237,23 @@ class StoreFolder:
     def close(self) -> None:
         """Do nothing: no resources are held between transactions."""
 
+    def _note(self, end: _End | None) -> None:
+        self._known = self._left = end
+
     async def _files(self, start_after: str = "") -> list[_File]:
         """List the files of the stream, in order."""
         with store_errors(self._sink):
             metas = await self._store.list(self._folder, start_after)
         return sorted(filter(None, (_File.of(meta.name) for meta in metas)), key=lambda file: file.order)
+
+    async def _is_there(self, end: _End) -> bool:
+        """Return whether the file of `end` exists, whatever listings say."""
+        with store_errors(self._sink):
+            try:
+                found = await self._store.attributes(end.file.name)
+            except ObjectNotFound:
+                return False
+        return found.get(NEXT) == beginning(end.position)
 
     async def _last(self, files: Sequence[_File]) -> _End | None:
         """Read the end from the last file, and check that the one before leads to it."""
@@ -281,7 +299,7 @@ class StoreFolder:
             await self._store.delete(last.file.name)
             files.pop()
             last = await self._last(files)
-        self._known = last
+        self._note(last)
         return last
 
     async def _put(self, draft: Draft, after: Position, end: Position, more: dict[str, str]) -> None:
@@ -302,7 +320,7 @@ class StoreFolder:
             except (StorageError, OSError) as error:
                 # A request without an answer may still arrive.
                 raise CommitUnknown(self._sink, str(error)) from error
-        self._known = _End(file, after, end, bool(more))
+        self._note(_End(file, after, end, bool(more)))
 
     async def _check_format(self, suffix: str) -> None:
         """Refuse another format than that of the stream; note it before the first file."""

@@ -24,6 +24,7 @@ from tailer.events import ChangeBatch
 from tailer.plan import Position
 from tailer.sink import Progress
 from tailer.stores.memory import MemoryStore
+from tailer.stores.port import ObjectMeta
 from tailer_sinks.files.formats import JsonLines
 from tailer_sinks.files.in_store import StoreFolders
 from tailer_sinks.files.names import directory_name
@@ -36,6 +37,7 @@ from tests.support.seeds import repeats
 from tests.support.waiting import until
 
 APP = "pipeline/table-id"
+Objects = list[ObjectMeta]
 
 pytestmark = pytest.mark.anyio
 
@@ -567,3 +569,42 @@ async def test_the_format_of_a_stream_in_a_store_cannot_change() -> None:
         await deliver(FilesSink("out", StoreFolders("out", store), "parquet"), numbered(2))
     assert "choose another path" in raised.value.hint
     await deliver(FilesSink("out", StoreFolders("out", store), "jsonl"), numbered(2))
+
+
+class BehindStore(MemoryStore):
+    """A store whose listings have only the first `listed` objects of a folder; None: all."""
+
+    listed: int | None = None
+
+    async def list(self, prefix: str, start_after: str = "") -> Objects:
+        first = (await super().list(prefix))[: self.listed]
+        return [meta for meta in await super().list(prefix, start_after) if meta in first]
+
+
+@pytest.mark.parametrize("listed", [0, 2, 3])
+async def test_a_listing_that_is_behind_is_not_another_instance(listed: int) -> None:
+    """Whether it is asked after a commit, after an error, or for progress. Nothing is delivered twice."""
+    store = BehindStore()
+    sink = FilesSink("out", StoreFolders("out", store))
+    for version in range(1, 4):
+        await deliver(sink, numbered(version), app_id=APP)
+    store.listed = listed
+    await deliver(sink, numbered(4), app_id=APP)
+    with pytest.raises(ZeroDivisionError):
+        async with sink.begin(APP, SCHEMA):
+            raise ZeroDivisionError
+    await deliver(sink, numbered(5), app_id=APP)
+    assert await sink.progress(APP) == up_to(APP, 5)
+    store.listed = None
+    assert await FilesSink("out", StoreFolders("out", store)).progress(APP) == up_to(APP, 5)
+
+
+async def test_files_that_were_removed_from_the_end_are_missed() -> None:
+    """What a listing lacks is asked for, and not just believed to be there."""
+    store = MemoryStore()
+    sink = FilesSink("out", StoreFolders("out", store))
+    for version in range(1, 4):
+        await deliver(sink, numbered(version), app_id=APP)
+    await store.delete(f"{APP}/{3:020d}.jsonl")
+    with pytest.raises(SinkFenced, match="ends with version 2 now"):
+        await deliver(sink, numbered(4), app_id=APP)
