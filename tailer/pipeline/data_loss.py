@@ -85,7 +85,8 @@ class DataLoss:
             return False
         error = ChangesUnavailable(self._table.uri, version, "an operator ordered a snapshot in place of its changes")
         table_id = self._table.state_id or ""
-        self._undeliverable = UndeliverableVersion(error, version, table_id, skippable=True, begins=self._begins)
+        begins = self._begins
+        self._undeliverable = UndeliverableVersion(error, version, table_id, skippable=True, begins=begins, fresh=False)
         return True
 
     def note_resume(self, point: ResumePoint) -> None:
@@ -98,8 +99,9 @@ class DataLoss:
             return
         if point.snapshot and not point.fresh and undeliverable.snapshot == point.version:
             self._forget()
-        elif not point.fresh and undeliverable.begins <= undeliverable.version < point.version:
+        elif undeliverable.is_passed(point):
             self._undeliverable = None
+        undeliverable.fresh |= point.fresh
 
     def note_caught_up(self) -> None:
         """Forget the order to skip what is lost: everything can be read."""
@@ -135,8 +137,11 @@ class DataLoss:
         before = undeliverable.version - 1
         return before if last is None else min(before, last)
 
-    def note(self, error: LogError | ChangeError, table_id: str, nothing_lost: bool) -> None:
-        """Remember `error`, which stopped a session, unless another session would only fail in the same way."""
+    def note(self, error: LogError | ChangeError, table_id: str, nothing_lost: bool, *, fresh: bool) -> None:
+        """Remember `error`, which stopped a session, unless another session would only fail in the same way.
+
+        `fresh`: whether the session began without progress.
+        """
         version: int | None = getattr(error, "version", None)
         lost = isinstance(error, _LOST) and self._reaction is not OnDataLoss.FAIL
         before = self._undeliverable
@@ -146,7 +151,7 @@ class DataLoss:
         if before is None or not (before.tried or (type(before.error), before.version) == (type(error), version)):
             if not self._awaited.is_about(error):
                 _log.warning("%s: %s", self._name, error)
-            self._undeliverable = UndeliverableVersion(error, version, table_id, lost, self._begins)
+            self._undeliverable = UndeliverableVersion(error, version, table_id, lost, self._begins, fresh)
 
     async def wait(self, error: TailerError, has_end: bool) -> bool:
         """Wait for a change of a log that offers no way past `error`. Return False if `error` is not of that kind.
@@ -262,8 +267,8 @@ class UndeliverableVersion:
     """A version of the table `table_id` that stopped a session, which began with version `begins`, with `error`.
 
     A version before `begins` was not due: the state to continue from depends on it. `skippable`: whether the pipeline
-    may continue after it. `tried`: whether a session has tried to get past it. `snapshot`: the version whose rows are
-    delivered in its place; None: not begun.
+    may continue after it. `fresh`: whether a session has found no progress in the table as it is now. `tried`: whether
+    a session has tried to get past it. `snapshot`: the version whose rows are delivered in its place; None: not begun.
     """
 
     error: LogError | ChangeError
@@ -271,12 +276,23 @@ class UndeliverableVersion:
     table_id: str
     skippable: bool
     begins: int
+    fresh: bool
     tried: bool = False
     snapshot: int | None = None
 
     def gap(self, table_id: str, first: int, last: int, snapshot: bool) -> Gap:
         """Make the gap to announce for the lost versions `first` to `last`."""
         return Gap(table_id, first, last, int(time.time() * 1000), str(self.error), snapshot)
+
+    def is_passed(self, point: ResumePoint) -> bool:
+        """Return whether `point`, after the sink's progress, is behind it: an instance has delivered what follows.
+
+        Nothing compares versions of a table that was replaced with those of the other one, so what counts is that this
+        one had no progress before, and has some now. Progress that ends before version 0 is none: it precedes the gap.
+        """
+        if isinstance(self.error, TableReplaced) and self.fresh:
+            return not point.fresh and (point.snapshot or point.version > 0)
+        return not point.fresh and self.begins <= self.version < point.version
 
     def applies_to(self, table_id: str) -> bool:
         """Return whether it still stops the pipeline if the table is `table_id`."""

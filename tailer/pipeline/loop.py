@@ -115,7 +115,7 @@ class Pipeline:
                     return False
                 nothing_lost = await session.salvage(error)
                 if isinstance(error, LogError | ChangeError):
-                    self._loss.note(error, table_id, nothing_lost)
+                    self._loss.note(error, table_id, nothing_lost, fresh=session.resume is None)
                 raise
         return done
 

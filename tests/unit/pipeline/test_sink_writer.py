@@ -16,13 +16,14 @@ from tailer.engine.port import Engine
 from tailer.errors import FileVacuumed, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, Gap, joined_rows
 from tailer.formats.delta.table import DeltaTableLog
+from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import OnDataLoss, Policy
 from tailer.plan import ChangePlan, Position
 from tailer.sink import Demands, Progress, Sink, SinkTransaction, TransactionWrapper
 from tailer.stores.local import LocalStore
 from tailer_sinks.memory import MemorySink
 from tailer_sinks.testing import FaultySink
-from tests.support.streams import APP, Destination, Growing, pipeline
+from tests.support.streams import APP, Destination, Growing, become, pipeline
 
 pytestmark = pytest.mark.anyio
 
@@ -221,13 +222,60 @@ async def test_a_gap_before_a_snapshot_is_announced_by_the_next_attempt(tmp_path
     first.insert([1])
     destination, policy = Destination(), Policy(on_data_loss=OnDataLoss.RESNAPSHOT)
     await pipeline(first, destination.sink(), until="latest").run()
-    other.metadata = {**other.metadata, "id": "99999999-2222-3333-4444-555555555555"}
-    other.version = -1
-    other.commit({"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": other.metadata})
-    other.commit(other.add(other.data("new.parquet", [4])))
+    create_anew(other)
     with anyio.fail_after(300):
         await pipeline(other, Interrupted(destination), "snapshot", "latest", policy=policy).run()
     check_gap(destination, other, 0)
+
+
+def create_anew(table: Growing) -> None:
+    """Write the log anew, under another id, with the id 4."""
+    table.metadata = {**table.metadata, "id": "99999999-2222-3333-4444-555555555555"}
+    table.version = -1
+    table.commit({"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": table.metadata})
+    table.commit(table.add(table.data("new.parquet", [4])))
+
+
+class Beaten(MemorySink):
+    """A sink that does not answer when a transaction under the other table's id begins, which `other` delivers then."""
+
+    def __init__(self, destination: Destination, other: Pipeline) -> None:
+        super().__init__("memory", destination)
+        self._left = [other]
+
+    @asynccontextmanager
+    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:  # type: ignore[override]
+        if app_id != APP and self._left:
+            await self._left.pop().run()
+            raise SinkUnavailable("memory", "no answer")
+        async with super().begin(app_id, schema) as transaction:
+            yield transaction
+
+
+async def test_of_two_instances_one_announces_the_gap_over_a_table_that_was_made_anew(tmp_path: Path) -> None:
+    """The instance that began with a later version of the former table does not deliver all rows again."""
+    former, anew, link = Growing(tmp_path / "former"), Growing(tmp_path / "anew"), tmp_path / "link"
+    former.insert([1])
+    destination, policy = Destination(), Policy(on_data_loss=OnDataLoss.RESNAPSHOT)
+    await pipeline(former, destination.sink(), until="latest").run()
+    create_anew(anew)
+    link.symlink_to(former.path)
+    other = pipeline(anew, destination.sink(), until="latest", policy=policy)
+    first = pipeline(former, Beaten(destination, other), policy=policy, store=LocalStore(link))
+    async with anyio.create_task_group() as group:
+        group.start_soon(first.run)
+        former.insert([2])
+        await become(lambda: destination.position() == Position.end(2))
+        (tmp_path / "next").symlink_to(anew.path)
+        (tmp_path / "next").replace(link)
+        app_id = f"p/{anew.metadata['id']}"
+        await become(lambda: destination.position(app_id) == Position.end(1))
+        anew.insert([5])
+        await become(lambda: destination.position(app_id) == Position.end(2))
+        first.stop()
+    gaps = [each for each in destination.events(app_id) if isinstance(each, Gap)]
+    assert [(each.first_version, each.version, each.snapshot) for each in gaps] == [(0, 1, True)]
+    assert destination.delivered(app_id) == [(1, 4), (2, 5)]
 
 
 def check_gap(destination: Destination, table: Growing, first: int) -> None:
