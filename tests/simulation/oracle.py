@@ -126,6 +126,7 @@ class Judge:
     _rows: dict[tuple[Any, ...], Row] = field(default_factory=dict)
     _positions: dict[str, Position] = field(default_factory=dict)
     _open_backfills: dict[str, list[tuple[str, Row]]] = field(default_factory=dict)
+    _ended_backfills: dict[str, Position] = field(default_factory=dict)
     versions: int = 0
     backfills: int = 0
 
@@ -336,9 +337,17 @@ class Judge:
             raise Violation(3 if twice else 8, f"{what} has {list(more.items())[:3]} {'twice' if twice else 'besides'}")
 
     def _see_backfill(self, transaction: Transaction) -> None:
-        """Judge rows of a backfill, which are a stream of their own: all rows of one version, each once."""
+        """Judge rows of a backfill, which are a stream of their own: all rows of one version, each once.
+
+        An instance that takes over a stream that has ended says again where it ended.
+        """
         rows = self._open_backfills.setdefault(transaction.app_id, [])
         changes = [item for item in transaction.items if isinstance(item, Change)]
+        ended = self._ended_backfills.get(transaction.app_id)
+        if ended is not None and not self.repeats and (transaction.items or transaction.after != ended):
+            raise Violation(3, f"a backfill that ended at {ended} goes on to {transaction.after}: {changes[:3]}")
+        if ended is not None and not changes:
+            return
         rows += [(change.kind, change.row) for change in changes]
         after = transaction.after
         if after is not None and after.closes_version:
@@ -348,6 +357,7 @@ class Judge:
                 wanted["insert", row] = number
             self._compare(f"the backfill of version {after.version}", rows, wanted)
             self.backfills += 1
+            self._ended_backfills[transaction.app_id] = after
             rows.clear()
 
 
