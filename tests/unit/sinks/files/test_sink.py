@@ -583,7 +583,7 @@ class BehindStore(MemoryStore):
 
 @pytest.mark.parametrize("listed", [0, 2, 3])
 async def test_a_listing_that_is_behind_is_not_another_instance(listed: int) -> None:
-    """Whether it is asked after a commit, after an error, or for progress. Nothing is delivered twice."""
+    """The sink is asked after a commit, after an error, and for progress."""
     store = BehindStore()
     sink = FilesSink("out", StoreFolders("out", store))
     for version in range(1, 4):
@@ -600,7 +600,7 @@ async def test_a_listing_that_is_behind_is_not_another_instance(listed: int) -> 
 
 
 async def test_files_that_were_removed_from_the_end_are_missed() -> None:
-    """What a listing lacks is asked for, and not just believed to be there."""
+    """The sink asks for what a listing lacks, and does not just trust its own commits."""
     store = MemoryStore()
     sink = FilesSink("out", StoreFolders("out", store))
     for version in range(1, 4):
