@@ -6,7 +6,7 @@ and one up to 25: the second finds 20, which is less than 25, and appends 11 to 
 the progress (`Append.check`), in a task of the job that makes them. By then the writer has opened its transaction and
 read the `txn` of app_id in it, so later commits of other instances make it fail. The task sees their earlier commits.
 So an append takes place only on top of the progress that it was planned for. If the source table was replaced since,
-the writer fails or the task finds out (`tailer_sinks.delta.txns.begin_stream`).
+the writer fails or the task finds out, where a stream has a first commit (`tailer_sinks.delta.txns.begin_stream`).
 """
 
 import os
