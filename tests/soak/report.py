@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 __all__ = ["FIGURES", "Outcome", "Report"]
@@ -69,7 +70,7 @@ class Report:
         rows = [
             ("date", self.outcomes[0].began if self.outcomes else "-"),
             ("commit", f"`{self._commit}`"),
-            ("seed", str(self.outcomes[0].seed) if self.outcomes else "-"),
+            ("seeds", _ranges(sorted(each.seed for each in self.outcomes)) or "-"),
             ("hours", f"{self._hours():.2f}"),
             ("epochs", f"{len(self.outcomes)} ({_counts(kinds)})"),
             ("commits", str(sum(each.commits for each in self.outcomes))),
@@ -98,6 +99,12 @@ class Report:
             peaks[int(passed)] = max(peaks.get(int(passed), 0), each.peak_mb)
             passed += each.hours
         return [peaks[hour] for hour in sorted(peaks)]
+
+
+def _ranges(seeds: list[int]) -> str:
+    """Write ascending seeds as ranges; soaks that ran beside each other have one each."""
+    begins = [n for n, seed in enumerate(seeds) if n == 0 or seed != seeds[n - 1] + 1]
+    return ", ".join(f"{seeds[begin]} to {seeds[end - 1]}" for begin, end in pairwise([*begins, len(seeds)]))
 
 
 def _figures(found: Counter[str]) -> str:

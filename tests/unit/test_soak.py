@@ -92,7 +92,7 @@ def test_a_soak_goes_on_where_it_ended(
     lines = (folder / "table.md.jsonl").read_text().splitlines()
     assert [json.loads(line)["outcome"]["seed"] for line in lines] == [5, 6, 7]
     whole = out.read_text()
-    assert "| seed | 5 |" in whole
+    assert "| seeds | 5 to 7 |" in whole
     assert "| events | 30, over all destinations |" in whole
     run(monkeypatch, "--epochs", 3, "--out", out)
     assert out.read_text() == whole
@@ -139,3 +139,9 @@ def test_memory_by_hour() -> None:
     assert "| peak memory by hour | 180, 90 MB |" in str(report)
     assert "| peak memory of a daemon | 180 MB |" in str(report)
     assert "| hours | 2.10 |" in str(report)
+
+
+def test_seeds_of_soaks_that_ran_beside_each_other() -> None:
+    report = Report("c", [Outcome(seed, "local") for seed in (5, 20, 6, 7, 21, 9)])
+    assert "| seeds | 5 to 7, 9 to 9, 20 to 21 |" in str(report)
+    assert "| seeds | - |" in str(Report("c", []))
