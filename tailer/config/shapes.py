@@ -79,7 +79,7 @@ class PipelineShape(_Shape, frozen=True, kw_only=True, rename={"sink_table": "si
     skip_unchanged: bool = False  # leave out updates that change nothing
     on_schema_change: OnSchemaChange = OnSchemaChange.EVOLVE  # fail: stop before a version that changes the columns
     on_data_loss: OnDataLoss = OnDataLoss.FAIL  # what to do when changes can no longer be read (operations.md)
-    # seconds between two looks for a new version at an active table, where no notification comes sooner
+    # seconds between two looks for a new version at an active table whose versions are not announced
     poll_interval_s: Interval = 1.0
     # the longest time between two looks, at a quiet table; default: 10 times the shortest, at most 10; local: 30, 30
     idle_poll_interval_s: Interval | None = None

@@ -242,6 +242,7 @@ class Pipeline:
             with anyio.move_on_after(next_beat_s) as until_beat:
                 await self._wake.wait(max(ends_s - time.monotonic(), 0.0))
             is_over = not until_beat.cancelled_caught
+        self._polling.was_woken = time.monotonic() < ends_s
         self._retries.status.note_step()
 
     async def _look_back(self, versions: VersionRange) -> None:

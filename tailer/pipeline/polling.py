@@ -5,6 +5,9 @@ written often is looked at often, and a quiet one seldom. A table that gets a ve
 between two of them. Waits differ at random, so that many tables do not ask a store at once. Whatever they are, any hour
 has at most so many looks: each takes a token from a bucket that holds a minute's worth of them and is refilled evenly.
 
+Where a notice came for the last version, one is expected for the next, and the wait is the longest one. A notice
+without a new version, or a version without a notice, makes waits short again.
+
 Long waits for tables on this machine end together, at whole seconds: an idle process sleeps in between, and hundreds of
 looks one after the other cost less than each by itself.
 """
@@ -33,7 +36,10 @@ class Polling:
     """The waits of one table, each between `shortest_s` and `longest_s`, give or take the random part.
 
     `per_hour`: the highest number of looks in an hour; None: no limit. `clock`: seconds of a clock that never goes
-    back. `chance`: numbers from 0 to 1. `together`: whether long waits end together with those of other tables.
+    back. `chance`: numbers from 0 to 1. `is_notified`: whether notices may end waits; long ones then end together with
+    those of other tables.
+
+    `was_woken`: whether something else than its end ended the last wait; to be set after each.
     """
 
     def __init__(
@@ -43,16 +49,19 @@ class Polling:
         per_hour: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
-        together: bool = False,
+        is_notified: bool = False,
     ) -> None:
         self.shortest_s = shortest_s
         self.longest_s = max(longest_s, shortest_s)
         self._ceiling = None if per_hour is None else _Ceiling(per_hour, clock())
         self._clock = clock
         self._chance = chance
-        self._together = together
+        self._is_notified = is_notified
         self._active_s = clock()
         self._gap_s = 0.0  # between the last versions
+        self.was_woken = False
+        self._has_found = False  # since the last wait
+        self._is_announced = False
 
     @classmethod
     def of(cls, limits: Limits, wake: Wake) -> Self:
@@ -63,7 +72,7 @@ class Polling:
         shortest_s = limits.poll_interval_s
         longest_s = limits.idle_poll_interval_s or shortest_s
         if wake.notifies:
-            return cls(shortest_s, limits.notified_poll_interval_s or longest_s, together=True)
+            return cls(shortest_s, limits.notified_poll_interval_s or longest_s, is_notified=True)
         return cls(shortest_s, longest_s, limits.max_polls_per_hour)
 
     def found(self) -> None:
@@ -71,14 +80,20 @@ class Polling:
         now_s = self._clock()
         self._gap_s = (self._gap_s + now_s - self._active_s) / 2
         self._active_s = now_s
+        self._has_found, self._is_announced = True, self._is_notified and self.was_woken
 
     def next_wait_s(self) -> float:
         """Return how long to wait before the next look, which is counted."""
         now_s = self._clock()
+        if self.was_woken and not self._has_found:
+            self._is_announced = False
+        self._has_found = False
         busy_s = _GAPS * self._gap_s if self._gap_s <= _BUSY_S else 0
         wait_s = min(max(_SHARE * (now_s - self._active_s - busy_s), self.shortest_s), self.longest_s)
+        if self._is_announced:
+            wait_s = self.longest_s
         wait_s *= 1 + _SPREAD * (2 * self._chance() - 1)
-        if self._together and wait_s >= _LONG_S:
+        if self._is_notified and wait_s >= _LONG_S:
             return math.floor(now_s + wait_s) - now_s
         return wait_s if self._ceiling is None else self._ceiling.admit(now_s + wait_s) - now_s
 

@@ -123,7 +123,7 @@ def test_a_ceiling_spreads_the_looks() -> None:
 
 def test_long_waits_end_together() -> None:
     clock = Clock(1000.25)
-    polling = Polling(1, 30, clock=clock, chance=middle, together=True)
+    polling = Polling(1, 30, clock=clock, chance=middle, is_notified=True)
     assert polling.next_wait_s() == 1
     clock.now_s += 26.5
     assert polling.next_wait_s() == 1032 - 1026.75
@@ -140,3 +140,38 @@ def test_a_store_that_notifies_is_looked_at_without_a_ceiling() -> None:
     assert rare.longest_s == 100
     without = Polling.of(Limits(poll_interval_s=1.5), TimerWake())
     assert all(1.2 <= without.next_wait_s() <= 1.8 for _ in range(100))
+
+
+def test_after_a_notice_another_one_is_expected() -> None:
+    polling = Polling(1, 30, clock=Clock(), chance=middle, is_notified=True)
+    assert polling.next_wait_s() == 1
+    for _ in range(2):
+        polling.was_woken = True
+        polling.found()
+        polling.found()  # the next version of the same backlog
+        assert polling.next_wait_s() == 30
+        polling.was_woken = False
+        assert polling.next_wait_s() == 30
+    polling.found()
+    assert polling.next_wait_s() == 1, "no notice came"
+
+
+def test_a_notice_without_a_version_makes_waits_short() -> None:
+    """A version may be lost, and a later one announced."""
+    polling = Polling(1, 30, clock=Clock(), chance=middle, is_notified=True)
+    polling.was_woken = True
+    polling.found()
+    assert polling.next_wait_s() == 30
+    assert polling.next_wait_s() == 1
+    polling.was_woken = False
+    assert polling.next_wait_s() == 1
+    polling.was_woken = True
+    polling.found()
+    assert polling.next_wait_s() == 30
+
+
+def test_an_order_is_no_notice_where_none_comes() -> None:
+    polling = Polling(1, 30, clock=Clock(), chance=middle)
+    polling.was_woken = True
+    polling.found()
+    assert polling.next_wait_s() == 1
