@@ -22,6 +22,7 @@ from tailer.errors import (
     FileVacuumed,
     LogCorrupt,
     LogError,
+    SinkFenced,
     StateUnknown,
     TableReplaced,
     TailerError,
@@ -185,7 +186,10 @@ class DataLoss:
             raise undeliverable.error
         replaced = isinstance(undeliverable.error, TableReplaced)
         if self._reaction is OnDataLoss.RESNAPSHOT or replaced:
-            first = 0 if replaced else version
+            if replaced and not point.fresh and await self._table.latest() < version + point.snapshot:
+                reason = f"of the table that replaced {undeliverable.table_id}, all versions are delivered already"
+                raise SinkFenced(session.sink.name, reason)
+            first = 0 if replaced and point.fresh else version
             least = version + 1 if point.snapshot and point.after is not None else first  # never the same files again
             may_return = not replaced and not point.snapshot
             found = await self._resnapshot(session.sink, orders, first, least, undeliverable, may_return)

@@ -13,7 +13,7 @@ from tailer.engine.background import background
 from tailer.engine.local import LocalEngine
 from tailer.engine.look_ahead import PrefetchedBatches
 from tailer.engine.port import Engine
-from tailer.errors import FileVacuumed, SinkRejected, SinkUnavailable
+from tailer.errors import FileVacuumed, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, Gap, joined_rows
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.loop import Pipeline
@@ -276,6 +276,49 @@ async def test_of_two_instances_one_announces_the_gap_over_a_table_that_was_made
     gaps = [each for each in destination.events(app_id) if isinstance(each, Gap)]
     assert [(each.first_version, each.version, each.snapshot) for each in gaps] == [(0, 1, True)]
     assert destination.delivered(app_id) == [(1, 4), (2, 5)]
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+async def test_an_instance_that_looks_late_at_a_table_made_anew(tmp_path: Path, is_behind: bool) -> None:
+    """Another instance delivered version 1 of it meanwhile. `is_behind`: it has not delivered versions 2 and 3.
+
+    What was delivered does not come again. Without a version that was not, there is nothing to go on with.
+    """
+    former, anew, link = Growing(tmp_path / "former"), Growing(tmp_path / "anew"), tmp_path / "link"
+    former.insert([1])
+    destination, policy = Destination(), Policy(on_data_loss=OnDataLoss.RESNAPSHOT)
+    await pipeline(former, destination.sink(), until="latest").run()
+    create_anew(anew)
+    link.symlink_to(former.path)
+    first = pipeline(former, destination.sink(), policy=policy, store=LocalStore(link))
+    app_id, fenced = f"p/{anew.metadata['id']}", []
+
+    async def run() -> None:
+        try:
+            await first.run()
+        except SinkFenced as error:
+            fenced.append(error)
+
+    with anyio.fail_after(300):
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            former.insert([2])
+            await become(lambda: destination.position() == Position.end(2))
+            await pipeline(anew, destination.sink(), until="latest", policy=policy).run()
+            if is_behind:
+                anew.insert([5])
+                anew.insert([6])
+            (tmp_path / "next").symlink_to(anew.path)
+            (tmp_path / "next").replace(link)
+            await become(lambda: bool(fenced) or destination.position(app_id) == Position.end(3))
+            first.stop()
+    gaps = [(each.first_version, each.version) for each in destination.events(app_id) if isinstance(each, Gap)]
+    if is_behind:
+        assert gaps[-1] == (2, 3)
+        assert sorted(destination.delivered(app_id)) == [(1, 4), (3, 4), (3, 5), (3, 6)]
+    else:
+        assert fenced
+        assert destination.delivered(app_id) == [(1, 4)]
 
 
 def check_gap(destination: Destination, table: Growing, first: int) -> None:
