@@ -186,7 +186,7 @@ class StoreFolder:
 
     async def read_end(self) -> Position | None:
         """See `StreamFolder.read_end`."""
-        end, left = await self._last(await self._files()), self._left
+        end, left = await self._listed_end(), self._left
         # A gateway's listing may be behind what can be read.
         if left is not None and (end is None or end.position < left.position) and await self._is_there(left):
             end = left
@@ -254,6 +254,17 @@ class StoreFolder:
             except ObjectNotFound:
                 return False
         return found.get(NEXT) == beginning(end.position)
+
+    async def _listed_end(self) -> _End | None:
+        """Read the end from the last file in the listing. A gap counts only if the next listing has it, too."""
+        files = await self._files()
+        while True:
+            try:
+                return await self._last(files)
+            except SinkRejected:
+                before, files = files, await self._files()
+                if files == before:
+                    raise
 
     async def _last(self, files: Sequence[_File]) -> _End | None:
         """Read the end from the last file, and check that the one before leads to it."""

@@ -599,6 +599,32 @@ async def test_a_listing_that_is_behind_is_not_another_instance(listed: int) -> 
     assert await FilesSink("out", StoreFolders("out", store)).progress(APP) == up_to(APP, 5)
 
 
+class TornStore(MemoryStore):
+    """A store whose next listing lacks the object before the last one of a folder, if `is_torn`."""
+
+    is_torn = False
+
+    async def list(self, prefix: str, start_after: str = "") -> Objects:
+        found = list(await super().list(prefix, start_after))
+        if self.is_torn:
+            del found[-2]
+            self.is_torn = False
+        return found
+
+
+async def test_a_file_that_one_listing_alone_lacks_is_not_missing() -> None:
+    store = TornStore()
+    for version in range(1, 4):
+        await deliver(FilesSink("out", StoreFolders("out", store)), numbered(version), app_id=APP)
+    sink = FilesSink("out", StoreFolders("out", store))
+    store.is_torn = True
+    assert await sink.progress(APP) == up_to(APP, 3)
+    await deliver(sink, numbered(4), app_id=APP)
+    await store.delete(f"{APP}/{3:020d}.jsonl")
+    with pytest.raises(SinkRejected, match="is the next file"):
+        await FilesSink("out", StoreFolders("out", store)).progress(APP)
+
+
 async def test_files_that_were_removed_from_the_end_are_missed() -> None:
     """The sink asks for what a listing lacks, and does not just trust its own commits."""
     store = MemoryStore()
