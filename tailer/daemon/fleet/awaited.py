@@ -51,15 +51,15 @@ async def is_missing(pipeline: PipelineSettings, *, is_first: bool = True) -> bo
     if pipeline.catalog_options is not None or await _format_there(pipeline) is not None:
         return False
     wanted = check_choices(pipeline.table_format, pipeline.branch)
-    expected = (default_format() if wanted is None else named_format(wanted)).title
+    expected = default_format() if wanted is None else named_format(wanted)
     if (found := await in_thread(misplaced, pipeline.table)) is not None:
-        raise NotATable(pipeline.table, found.reason, expected, found.remedy)
+        raise NotATable(pipeline.table, found.reason, expected.title, found.remedy)
     if not is_first:
         return True
     other = await find_format(pipeline.stores.open(pipeline.table), whatever_the_name=True)
-    if other is not None:
+    if other is not None and other.name != expected.name:  # else it has come between the two looks
         remedy = f"Set table_format = {other.name!r} (--table-format), or check the path."
-        raise NotATable(pipeline.table, f"it is {other.title}", expected, remedy)
+        raise NotATable(pipeline.table, f"it is {other.title}", expected.title, remedy)
     return True
 
 

@@ -132,6 +132,23 @@ async def test_a_table_of_another_format_is_named(
     assert "Set table_format = " in raised.value.hint
 
 
+class Beginning(Recording):
+    """A store in which a table begins after the first listing."""
+
+    async def names_below(self, prefix: str, start_after: str = "") -> list[str]:
+        """List the objects of a log."""
+        found = await super().names_below(prefix, start_after)
+        await self.put(COMMIT, b"")
+        return found
+
+
+async def test_a_table_that_comes_between_two_looks_is_waited_for(tmp_path: Path) -> None:
+    """The first look is for a table of the format, the second one for any."""
+    pipeline = stored(tmp_path, Beginning(), "t", "")
+    assert await is_missing(pipeline)
+    assert not await is_missing(pipeline)
+
+
 @pytest.mark.parametrize(
     ("name", "there", "more"),
     [
