@@ -213,10 +213,14 @@ class StateTable:
                 if any(map(LogPath.parse, objects)):
                     continue  # it was created just now
                 raise
-            # Others may write so fast that listed files are deleted before they are read.
-            with suppress(ObjectNotFound):
+            try:
                 return await self._replay(known, listing.segment(listing.latest))
-        raise StorageUnavailable(f"{self._store.uri}/{LOG}", "files are listed but cannot be read")
+            except ObjectNotFound:
+                pass  # others may write so fast that listed files are deleted before they are read
+            except VersionGone as error:
+                if not await self._is_there(error.version):
+                    raise
+        raise StorageUnavailable(f"{self._store.uri}/{LOG}", "the listing and the files do not agree")
 
     async def _replay(self, known: _Log | None, segment: LogSegment) -> _Log:
         checkpoint = segment.checkpoint[0].version if segment.checkpoint else -1

@@ -291,13 +291,13 @@ async def test_a_table_deleted_around_the_commit_is_noticed() -> None:
 
 
 class BehindStore(MemoryStore):
-    """A store whose listings lack the newest object while `is_behind`."""
+    """A store whose listings lack the newest object while `is_behind`, or all of them while `is_empty`."""
 
-    is_behind = False
+    is_behind = is_empty = False
 
     async def list(self, prefix: str, start_after: str = "") -> Objects:
         found = await super().list(prefix, start_after)
-        return found[:-1] if self.is_behind else found
+        return [] if self.is_empty else found[:-1] if self.is_behind else found
 
 
 async def test_a_listing_that_is_behind_is_not_a_deleted_table() -> None:
@@ -308,6 +308,46 @@ async def test_a_listing_that_is_behind_is_not_a_deleted_table() -> None:
         await table.record(at(number))
     store.is_behind = False
     assert await StateTable(store).progress(APP) == at(6)
+
+
+async def test_a_listing_from_before_the_table_is_not_a_deleted_table() -> None:
+    store = BehindStore()
+    table = await fill(store, 2)
+    store.is_empty = True
+    with pytest.raises(SinkUnavailable, match="listing is empty"):
+        await table.record(at(2))
+    for each in (table, StateTable(store)):
+        with pytest.raises(StorageUnavailable, match="listing is empty"):
+            await each.progress(APP)
+    store.is_empty = False
+    assert await table.progress(APP) == at(2)
+    store.objects.clear()
+    with pytest.raises(SinkRejected, match="the state table was deleted or replaced while in use"):
+        await table.progress(APP)
+
+
+class TornStore(MemoryStore):
+    """A store whose listings lack the commit of a version."""
+
+    torn: int | None = None
+
+    async def list(self, prefix: str, start_after: str = "") -> Objects:
+        found = await super().list(prefix, start_after)
+        return [meta for meta in found if self.torn is None or meta.name != commit_name(self.torn)]
+
+
+@pytest.mark.parametrize("version", [0, 2])
+async def test_a_commit_that_listings_lack_is_not_a_deleted_table(version: int) -> None:
+    store = TornStore()
+    table = await fill(store, 4)
+    store.torn = version
+    with pytest.raises(StorageUnavailable, match="do not agree"):
+        await table.progress(APP)
+    store.torn = None
+    assert await table.progress(APP) == at(3)
+    await store.delete(commit_name(version))
+    with pytest.raises(VersionGone):
+        await table.progress(APP)
 
 
 async def test_progress_that_a_listing_lacks_is_found() -> None:

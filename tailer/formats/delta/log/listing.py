@@ -25,7 +25,7 @@ from enum import IntEnum
 from itertools import groupby, pairwise
 from typing import Final, NamedTuple, Protocol, Self, TypeVar
 
-from tailer.errors import NotATable, ObjectNotFound, VersionAhead, VersionGone
+from tailer.errors import NotATable, ObjectNotFound, StorageUnavailable, VersionAhead, VersionGone
 from tailer.formats.delta.checkpoints.hint import read_last_checkpoint
 from tailer.formats.locations import no_table
 from tailer.stores.port import ObjectMeta, ObjectStore, OpenObject, in_thread
@@ -250,7 +250,13 @@ class LastListing:
             if at_s - made.at_s < REUSE_S and made.objects[number:] == await store.list(LOG, after):
                 return made.listing
         objects = await store.list(LOG, _name_before(since))
-        listing = await in_thread(self._listing, store.uri, objects, since)
+        try:
+            listing = await in_thread(self._listing, store.uri, objects, since)
+        except NotATable:
+            if since == 0 and await _has_begun(store):
+                reason = f"the listing is empty, and {commit_name(0)} is there"
+                raise StorageUnavailable(f"{store.uri}/{LOG}", reason) from None
+            raise
         self._made = _Made(since, objects, listing, mark, at_s)
         return listing
 
@@ -263,6 +269,15 @@ class LastListing:
             return LogListing.of(table, objects, since)
         except NotATable as error:
             raise no_table(table, LOG, error.reason, error.expected) from None
+
+
+async def _has_begun(store: ObjectStore) -> bool:
+    """Return whether the first commit is there. A gateway's listing may be from before the table."""
+    try:
+        await store.stat(commit_name(0))
+    except ObjectNotFound:
+        return False
+    return True
 
 
 def _name_before(version: int) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailer.errors import NotATable, VersionAhead, VersionGone
+from tailer.errors import NotATable, StorageUnavailable, VersionAhead, VersionGone
 from tailer.formats.delta.checkpoints.hint import LAST_CHECKPOINT
 from tailer.formats.delta.log.listing import (
     LOG,
@@ -207,6 +207,25 @@ async def test_a_gap_counts_once_two_listings_agree(listings: list[list[str]], l
     store = TornStore(*listings)
     assert (await list_log(store)).latest == latest
     assert len(store.listings) == left
+
+
+class EmptyStore(MemoryStore):
+    """A store whose listings are from before all of its objects."""
+
+    async def list(self, prefix: str, start_after: str = "") -> Objects:
+        return []
+
+
+@pytest.mark.anyio
+async def test_a_listing_from_before_the_table_may_pass() -> None:
+    """It is no proof that there is no table, which would stop a pipeline for good."""
+    store = EmptyStore()
+    with pytest.raises(NotATable):
+        await list_log(store)
+    await store.put(commit_name(0), b"")
+    for listing in (list_log(store), list_recent(store, 0)):
+        with pytest.raises(StorageUnavailable, match="listing is empty"):
+            await listing
 
 
 class CountedStore(MemoryStore):
