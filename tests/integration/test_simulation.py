@@ -79,6 +79,18 @@ def test_stalls_of_the_network_are_no_refusal(seed: int) -> None:
     assert sum("ERROR SinkUnavailable: sink p: the transaction was open for" in line for line in outcome.trace) >= 2
 
 
+@pytest.mark.parametrize("sink", ["files", "lines"])
+def test_old_and_torn_listings_stop_nothing(sink: str) -> None:
+    """Listings of the log and of the destination lack new objects, or some of them, and processes die meanwhile."""
+    commits = tuple(Element(f"c{number}", 2.0 * number, "append") for number in range(15))
+    for seed in range(6):
+        drawn = Scenario.of(seed, sink=sink)
+        crashes = tuple(Element(f"x{number}", 4.0 + 6.0 * number, "crash") for number in range(6))
+        settings = {**drawn.settings, "max_rows": 3, "max_versions": 1, "poll_interval_s": 0.2}
+        quiet = replace(drawn, standby=sink == "files", start="earliest", rates={Fault.STALE: 0.3}, calm_s=45.0)
+        check(run(replace(quiet, elements=(*commits, *crashes), settings=settings)))
+
+
 @pytest.mark.parametrize("sink", ["files", "kafka"])
 @pytest.mark.parametrize("what", ["crash", "freeze"])
 def test_a_standby_takes_over_in_time(sink: str, what: str) -> None:
