@@ -41,12 +41,16 @@ async def in_thread(work: Callable[..., T], *args: object) -> T:
 class ObjectMeta(NamedTuple):
     """An object's name, size and time of last modification (milliseconds since 1970).
 
+    `etag`: of its content, without the quotes that some listings leave out; empty where the store has none. Two
+    contents of one size may have one time.
+
     A named tuple, because a log may have very many, and they are made and compared sooner than dataclasses.
     """
 
     name: str
     size_bytes: int
     modified_ms: int
+    etag: str = ""
 
 
 @dataclass(frozen=True, slots=True)

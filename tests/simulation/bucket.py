@@ -84,7 +84,7 @@ class Objects:
     def meta(self, key: str) -> ObjectMeta:
         """Return the metadata of an object."""
         found = self.get(key)
-        return ObjectMeta(key, len(found.data), found.modified_ms)
+        return ObjectMeta(key, len(found.data), found.modified_ms, found.etag)
 
     def keys(self, folder: str, after: str, *, stale: bool = False) -> list[str]:
         """Return the keys in a folder and below it, in order."""
@@ -166,11 +166,11 @@ class _Client:
         async def read() -> bytes:
             return found.data[: len(found.data) // 2] if torn else found.data
 
-        return Answer(ObjectMeta(key, len(found.data), found.modified_ms), found.etag, read)
+        return Answer(ObjectMeta(key, len(found.data), found.modified_ms, found.etag), found.etag, read)
 
     async def head(self, key: str) -> Head:
         found = await self._ask(f"HEAD {key}", lambda: self._objects.get(key))
-        return Head(ObjectMeta(key, len(found.data), found.modified_ms), found.attributes)
+        return Head(ObjectMeta(key, len(found.data), found.modified_ms, found.etag), found.attributes)
 
     async def list_folder(self, folder: str, after: str, token: str | None) -> Page:
         return await self._ask(f"LIST {folder} after {token or after}", lambda: self._page(folder, after, token))

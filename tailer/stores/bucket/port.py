@@ -39,7 +39,10 @@ class Failure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An object whose content is not read yet. `read` raises `TornBody`; `close` is for content that is not wanted."""
+    """An object whose content is not read yet. `read` raises `TornBody`; `close` is for content that is not wanted.
+
+    `etag`: as `get_range` takes it.
+    """
 
     meta: ObjectMeta
     etag: str

@@ -162,7 +162,7 @@ class BucketStore(UploadStore):
 
     def _named(self, meta: ObjectMeta) -> ObjectMeta:
         """Return metadata with the name of the object in place of its key."""
-        return ObjectMeta(meta.name.removeprefix(self._above), meta.size_bytes, meta.modified_ms)
+        return meta._replace(name=meta.name.removeprefix(self._above))
 
     async def _head(self, name: str) -> Head:
         return await self._ask(name, "head", lambda client: client.head(self._key(name)))

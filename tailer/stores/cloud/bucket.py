@@ -217,4 +217,5 @@ class _Upload:
 
 
 def _meta(found: "Found") -> ObjectMeta:
-    return ObjectMeta(found["path"], found["size"], int(found["last_modified"].timestamp()) * 1000)
+    modified_ms = int(found["last_modified"].timestamp()) * 1000
+    return ObjectMeta(found["path"], found["size"], modified_ms, (found["e_tag"] or "").strip('"'))

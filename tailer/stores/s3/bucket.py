@@ -226,4 +226,5 @@ class S3RangeClient(_S3Client[ThreadClient]):
 
 def _meta(key: str, found: _Found, size: str) -> ObjectMeta:
     """Return the metadata of an object from an answer, or from an entry of a listing."""
-    return ObjectMeta(key, found[size], int(found["LastModified"].timestamp()) * 1000)
+    modified_ms = int(found["LastModified"].timestamp()) * 1000
+    return ObjectMeta(key, found[size], modified_ms, found.get("ETag", "").strip('"'))

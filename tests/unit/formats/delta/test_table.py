@@ -24,6 +24,7 @@ from tailer.errors import (
     NotATable,
     StorageRefused,
     StorageUnavailable,
+    TableReplaced,
     TailerError,
     UnsupportedFeature,
     VersionAhead,
@@ -314,6 +315,26 @@ async def test_a_table_made_anew_within_the_second_is_another_one() -> None:
         create(table_id)
         assert await log.table_id() == table_id
         assert await log.ids(-1) == (table_id,)
+
+
+async def test_a_table_made_anew_within_the_second_does_not_go_on_as_the_former_one() -> None:
+    """It was followed already, from its first commit on. The content of the new one has another tag."""
+    store, now_ms = MemoryStore(), int(time.time()) * 1000
+
+    def commit(version: int, table_id: str) -> None:
+        actions = (protocol(), metadata(table_id=table_id)) if version == 0 else (add("a"),)
+        data = "".join(json.dumps(each) + "\n" for each in actions).encode()
+        meta = ObjectMeta(commit_name(version), len(data), now_ms, table_id)
+        store.objects[commit_name(version)] = StoredObject(meta, data)
+
+    log = DeltaTableLog(store)
+    commit(0, "first")
+    await log.seek(0)
+    assert await log.next_plan() is not None
+    commit(0, "other")
+    commit(1, "other")
+    with pytest.raises(TableReplaced):
+        await log.next_plan()
 
 
 async def test_a_broken_commit_stops_us_before_it_until_it_is_repaired(tmp_path: Path) -> None:
