@@ -241,6 +241,18 @@ class LastListing:
 
     async def list_since(self, store: ObjectStore, since: int) -> LogListing:
         """List the log from version `since` on. Raises `NotATable`, `StorageUnavailable`."""
+        try:
+            return await self._list(store, since)
+        except NotATable:
+            if since != 0 or not await _has_begun(store):
+                raise
+        try:
+            return await self._list(store, since)  # it was created just now, unless this listing is an old one, too
+        except NotATable:
+            reason = f"the listing is empty, and {commit_name(0)} is there"
+            raise StorageUnavailable(f"{store.uri}/{LOG}", reason) from None
+
+    async def _list(self, store: ObjectStore, since: int) -> LogListing:
         at_s, mark = self._clock(), await store.folder_mark(LOG)
         made = self._made
         if made is not None and made.since == since and mark is not None and mark == made.mark:
@@ -250,13 +262,7 @@ class LastListing:
             if at_s - made.at_s < REUSE_S and made.objects[number:] == await store.list(LOG, after):
                 return made.listing
         objects = await store.list(LOG, _name_before(since))
-        try:
-            listing = await in_thread(self._listing, store.uri, objects, since)
-        except NotATable:
-            if since == 0 and await _has_begun(store):
-                reason = f"the listing is empty, and {commit_name(0)} is there"
-                raise StorageUnavailable(f"{store.uri}/{LOG}", reason) from None
-            raise
+        listing = await in_thread(self._listing, store.uri, objects, since)
         self._made = _Made(since, objects, listing, mark, at_s)
         return listing
 
