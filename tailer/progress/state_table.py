@@ -15,7 +15,8 @@ one `lastUpdated`. If it differs, they were not written together and mean nothin
 Who may write (invariant 6): a commit is made at exactly the version after the log we know, in which our txns are those
 that this instance saw last. If that version already exists, the log is read further. A commit of another app_id moves
 our next version by one. A commit with our app_id raises `SinkFenced`, unless this instance wrote it: then it is a put
-that counted as failed and arrived late.
+that counted as failed and arrived late. One with another app_id of our pipeline is of an instance that follows the
+table which this one replaced, or that replaced it: the pipeline looks again where to go on.
 
 The log stays small: every `CHECKPOINT_EVERY` commits a checkpoint is written, then everything older than the previous
 checkpoint is deleted. Two generations are kept, for readers that have just begun with the older one and for a
@@ -94,6 +95,10 @@ class _Log:
         """Return the txns of an app_id."""
         return tuple(self.txns.get(name) for name in _names(app_id))
 
+    def of_pipeline(self, pipeline: str) -> Mapping[str, "_Txns"]:
+        """Return the txns of all tables of a pipeline, by app_id."""
+        return {each: self.of(each) for each in self.txns if "#" not in each and pipeline_of(each) == pipeline}
+
 
 _Txns = tuple[Txn | None, ...]
 
@@ -109,6 +114,7 @@ class StateTable:
         self._writer = secrets.randbits(63)
         self._log: _Log | None = None
         self._seen: dict[str, _Txns] = {}
+        self._looks: dict[str, Mapping[str, _Txns]] = {}  # by pipeline: all of it at the last look
 
     async def progress(self, app_id: str) -> Progress | None:
         """Read the progress recorded last for `app_id` from the log. None: nothing recorded, or no table yet.
@@ -121,6 +127,7 @@ class StateTable:
         if not any(found) and any(self._seen.get(app_id, ())):
             raise self._gone(f"it has no progress of {app_id}")
         self._seen[app_id] = found
+        self._looks[pipeline_of(app_id)] = (self._log or _Log()).of_pipeline(pipeline_of(app_id))
         position = self._decode(app_id, self._seen[app_id])
         return None if position is None else Progress(app_id, position)
 
@@ -138,7 +145,10 @@ class StateTable:
         """
         app_id = progress.app_id
         if app_id not in self._seen:
+            look = self._looks.get(pipeline_of(app_id))
             await self.progress(app_id)
+            if look is not None:
+                self._looks[pipeline_of(app_id)] = look
         try:
             log = self._log or await self._create()
             ours = _encode(progress, self._writer)
@@ -147,6 +157,7 @@ class StateTable:
                     raise self._gone(f"it has no progress of {app_id}")
                 if log.of(app_id) != self._seen[app_id] and not self._wrote(log.of(app_id)):
                     raise SinkFenced(self._store.uri, f"{app_id} was recorded by another instance")
+                self._check_others(app_id, log)
                 log = self._log = await self._add(log, ours)
         except StorageUnavailable as error:
             raise SinkUnavailable(self._store.uri, str(error)) from error
@@ -157,6 +168,13 @@ class StateTable:
         self._seen[app_id] = ours
         if log.version - log.checkpoint >= CHECKPOINT_EVERY:
             await self._shorten(log)
+
+    def _check_others(self, app_id: str, log: _Log) -> None:
+        """Raise `SinkUnavailable` if another instance has recorded for another table of the pipeline since our look."""
+        look = self._looks[pipeline_of(app_id)]
+        for other, txns in log.of_pipeline(pipeline_of(app_id)).items():
+            if other != app_id and txns != look.get(other) and not self._wrote(txns):
+                raise SinkUnavailable(self._store.uri, f"another instance has delivered {other} meanwhile")
 
     async def aclose(self) -> None:
         """Do nothing: no resources are held."""

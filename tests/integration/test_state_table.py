@@ -121,7 +121,7 @@ async def test_requests(versitygw: S3Server, link: S3Link) -> None:
     link.requests.clear()
     await first.record(at(2))
     assert link.methods() == ["HEAD", "PUT", "LIST"]
-    await fill(store, 3, "other")
+    await fill(store, 3, "other/1")
     link.requests.clear()
     await first.record(at(3))
     # The PUT is refused: two looks at whose the commit is, then the three that were missed.
@@ -138,7 +138,7 @@ async def test_the_table_of_a_commit_that_was_not_read_back_is_the_same(store: O
     table = StateTable(store)
     for number in range(6):
         await table.record(at(number, f"app{number % 2}"))
-        await fill(store, 1, "other", number)
+        await fill(store, 1, "other/1", number)
     await table.record(at(9, "app0"))
     reader = StateTable(store)
     await reader.progress("app0")
@@ -166,9 +166,9 @@ async def test_only_one_instance_records(store: ObjectStore) -> None:
 async def test_other_streams_do_not_disturb(store: ObjectStore) -> None:
     first, second = StateTable(store), StateTable(store)
     for version in range(130):  # beyond two checkpoints
-        await first.record(at(version, "a"))
-        await second.record(at(version, "b"))
-    assert (await second.progress("a"), await first.progress("b")) == (at(129, "a"), at(129, "b"))
+        await first.record(at(version, "a/1"))
+        await second.record(at(version, "b/1"))
+    assert (await second.progress("a/1"), await first.progress("b/1")) == (at(129, "a/1"), at(129, "b/1"))
 
     async def count(app: str, table: StateTable) -> None:
         for version in range(130, 160):
@@ -176,10 +176,28 @@ async def test_other_streams_do_not_disturb(store: ObjectStore) -> None:
 
     shared = StateTable(store)
     async with anyio.create_task_group() as tasks:
-        for app, table in (("a", first), ("b", second), ("c", shared), ("d", shared)):
+        for app, table in (("a/1", first), ("b/1", second), ("c/1", shared), ("d/1", shared)):
             tasks.start_soon(count, app, table)
-    for app in "abcd":
+    for app in ("a/1", "b/1", "c/1", "d/1"):
         assert await StateTable(store).progress(app) == at(159, app)
+
+
+async def test_instances_in_two_tables_of_a_pipeline_know_of_each_other(store: ObjectStore) -> None:
+    """One follows a table, and one that which took its place. The latter may ask for its progress late, as a writer."""
+    former, later, others = StateTable(store), StateTable(store), StateTable(store)
+    await former.progress("orders/1")
+    await later.progress("orders/1")
+    await former.record(Progress("orders/1", Position.end(3)))
+    await others.record(Progress("orders2/1", Position.end(9)))
+    with pytest.raises(SinkUnavailable, match="another instance has delivered orders/1 meanwhile"):
+        await later.record(Progress("orders/2", Position.end(6)))
+    assert await later.progress("orders/1") == Progress("orders/1", Position.end(3))
+    for version in (6, 7):
+        await later.record(Progress("orders/2", Position.end(version)))
+    with pytest.raises(SinkUnavailable, match="another instance has delivered orders/2 meanwhile"):
+        await former.record(Progress("orders/1", Position.end(4)))
+    assert await former.progress("orders/2") == Progress("orders/2", Position.end(7))
+    await others.record(Progress("orders2/2", Position.end(10)))
 
 
 async def test_the_log_stays_small_and_quick(tmp_path: Path) -> None:
@@ -251,18 +269,18 @@ async def test_readers_are_not_disturbed_while_the_log_is_shortened(tmp_path: Pa
 @hundreds_of_commits
 async def test_a_writer_that_slept_through_two_checkpoints_is_not_lost(store: ObjectStore) -> None:
     """Its next version was deleted long ago, so creating it succeeds without an effect."""
-    sleeper = await fill(store, 3, "sleeper")
-    await fill(store, 4 * CHECKPOINT_EVERY, "busy")
-    await sleeper.record(at(3, "sleeper"))
-    assert await StateTable(store).progress("sleeper") == at(3, "sleeper")
-    await fill(store, 4 * CHECKPOINT_EVERY, "busy", 1000)
+    sleeper = await fill(store, 3, "sleeper/1")
+    await fill(store, 4 * CHECKPOINT_EVERY, "busy/1")
+    await sleeper.record(at(3, "sleeper/1"))
+    assert await StateTable(store).progress("sleeper/1") == at(3, "sleeper/1")
+    await fill(store, 4 * CHECKPOINT_EVERY, "busy/1", 1000)
     other = StateTable(store)
-    await other.progress("sleeper")
-    await other.record(at(4, "sleeper"))
-    await fill(store, 4 * CHECKPOINT_EVERY, "busy", 2000)
+    await other.progress("sleeper/1")
+    await other.record(at(4, "sleeper/1"))
+    await fill(store, 4 * CHECKPOINT_EVERY, "busy/1", 2000)
     with pytest.raises(SinkFenced):
-        await sleeper.record(at(4, "sleeper"))
-    assert await StateTable(store).progress("sleeper") == at(4, "sleeper")
+        await sleeper.record(at(4, "sleeper/1"))
+    assert await StateTable(store).progress("sleeper/1") == at(4, "sleeper/1")
 
 
 class DeletedStore(MemoryStore):
@@ -563,7 +581,7 @@ def writer(path: Path, app: str, last: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("apps", [("a", "b"), ("a", "a")])
+@pytest.mark.parametrize("apps", [("a/1", "b/1"), ("a/1", "a/1")])
 def test_two_processes_record(tmp_path: Path, apps: tuple[str, str]) -> None:
     last = 75
     with writer(tmp_path, apps[0], last) as one, writer(tmp_path, apps[1], last) as two:
@@ -605,8 +623,8 @@ async def test_creating_at_once(store: ObjectStore) -> None:
 
     async with anyio.create_task_group() as tasks:
         for number in range(8):
-            tasks.start_soon(begin, f"app{number}")
+            tasks.start_soon(begin, f"app{number}/1")
     for number in range(8):
-        assert await StateTable(store).progress(f"app{number}") == at(1, f"app{number}")
+        assert await StateTable(store).progress(f"app{number}/1") == at(1, f"app{number}/1")
     with pytest.raises(ObjectAlreadyExists):
         await write_commit(store, 0, [], "TEST")

@@ -115,7 +115,7 @@ class Judge:
     apart: bool = False
     position: Position | None = None
     app_id: str = ""
-    begun_with: int | None = None  # the snapshot that a destination without transactions got last
+    begun_with: dict[str, int] = field(default_factory=dict)  # by process: its last snapshot without transactions
     history: list[tuple[float, Position | None]] = field(default_factory=list)
     _next: int | None = None  # the version that is due
     _snapshot: int | None = None  # the version whose rows replace all others, while they come
@@ -208,7 +208,7 @@ class Judge:
         if gap is not None:
             self._next = gap.first
         elif start == "snapshot" or after.in_snapshot:
-            seen = first if self.begun_with is None else self.begun_with
+            seen = max((each for each in self.begun_with.values() if each <= after.version), default=first)
             self._next = self._snapshot = after.version if seen is None else seen
         elif start == "latest":
             if first is not None:

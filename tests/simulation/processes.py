@@ -29,7 +29,7 @@ from tailer.sink import AtLeastOnceSink, Sink, SinkTransaction, SinkWrapper, Tra
 from tailer.stores.shared import SharedLogs
 from tests.simulation.network import Fault, Network, NoAnswer
 from tests.simulation.oracle import Announced, Change, Judge, Transaction, Violation, is_backfill
-from tests.simulation.physics import Process
+from tests.simulation.physics import PROCESS, Process
 from tests.simulation.scenario import Scenario
 from tests.simulation.table import row_of
 
@@ -185,7 +185,7 @@ class Endpoint:
     Rows of backfills, a stream of their own, come among those of changes: two instances may send both at a time. Their
     task numbers tell them apart, as those of real messages do. Nothing tells two backfills of a version apart, so each
     has all rows that came since it was recorded last. A snapshot may be begun and given up before anything is recorded,
-    and the next one be of another version: rows of the former count for nothing.
+    and the next one of this process be of another version: rows of the former count for nothing.
     """
 
     def __init__(self, network: Network, judge: Judge) -> None:
@@ -223,7 +223,7 @@ class Endpoint:
         self._early = later
 
     def _is_given_up(self, item: Change | Announced) -> bool:
-        return isinstance(item, Change) and item.of_snapshot and item.version != self.judge.begun_with
+        return isinstance(item, Change) and item.of_snapshot and item.version not in self.judge.begun_with.values()
 
 
 class LinesSink(AtLeastOnceSink):
@@ -244,7 +244,9 @@ class LinesSink(AtLeastOnceSink):
             await self._send(changes, self._endpoint.take_backfill)
             return
         if whole:
-            self._endpoint.judge.begun_with = batch.version
+            process = PROCESS.get()
+            assert process is not None, "sent by one"
+            self._endpoint.judge.begun_with[process.name] = batch.version
         await self._send(changes, self._endpoint.take)
 
     async def announce(self, event: ControlEvent) -> None:
