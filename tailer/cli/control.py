@@ -55,10 +55,10 @@ _HELP: Final = {
     "pause": "PIPELINE ends after the transaction it is at. It stays paused until `tailer resume`, or until the daemon "
     "is started again.",
     "resume": "PIPELINE goes on after the progress of its sink.",
-    "resnapshot": "PIPELINE announces a gap and delivers all rows of the newest version, at once. Where versions are "
+    "resnapshot": "PIPELINE reports a gap and delivers all rows of the newest version, at once. Where versions are "
     "due, the snapshot takes their place. A stopped or paused pipeline begins again. One that waits for its table "
     "refuses.",
-    "skip": "PIPELINE, which lost changes have stopped, announces the gap and goes on after it, once.",
+    "skip": "PIPELINE, which lost changes have stopped, reports the gap and goes on after it, once.",
 }
 
 

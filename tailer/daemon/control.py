@@ -111,7 +111,7 @@ async def _resnapshot(lifecycle: Lifecycle, _asked: _Asked) -> str:
     _check(lifecycle)
     _check_table(lifecycle)
     lifecycle.order(OnDataLoss.RESNAPSHOT)
-    return f"{lifecycle.status.name} announces a gap and delivers all rows of the newest version"
+    return f"{lifecycle.status.name} reports a gap and delivers all rows of the newest version"
 
 
 async def _backfill(lifecycle: Lifecycle, asked: _Asked) -> str:
@@ -147,7 +147,7 @@ async def _skip(lifecycle: Lifecycle, _asked: _Asked) -> str:
         reason = f"{status.name} is {status.state} and not stopped by lost changes: there is nothing to skip"
         raise _RefusedError(reason)
     lifecycle.order(OnDataLoss.SKIP)
-    return f"{status.name} announces the gap and continues after it"
+    return f"{status.name} reports the gap and continues after it"
 
 
 def _check(lifecycle: Lifecycle) -> None:

@@ -374,7 +374,7 @@ def _hint(name: str, state: PipelineState, fault: Fault | None, retry_at_s: floa
         case PipelineState.WAITING:
             return "Starts by itself when the table appears; if it exists already, check the path."
         case PipelineState.PAUSED:
-            return f"`tailer resume` with {name} continues from the sink's progress."
+            return f"`tailer resume {name} CONFIG` continues from the sink's progress."
         case PipelineState.STOPPED if fault is not None:
             return f"{fault.hint}{'' if retry_at_s is None else ' It begins again by itself.'}".strip()
     return ""

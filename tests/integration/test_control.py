@@ -176,7 +176,7 @@ def test_skip(kept: Orders, config: Path, client: DaemonClient) -> None:
             client.order("copy", "skip")
         lose(kept, client, vacuum)
         done = tailer("skip", "copy", config)
-        assert (done.returncode, done.stdout) == (0, "copy announces the gap and continues after it\n")
+        assert (done.returncode, done.stdout) == (0, "copy reports the gap and continues after it\n")
         wanted = [change if change[0] != 1 else GAP for change in kept.changes]
         until(lambda: copied(kept) == wanted)
         # Once: the next loss stops it again.

@@ -51,10 +51,10 @@ function journeys(found) {
       ...cells.map((text, index) => element("td", { className: index ? "" : "committed", textContent: text })), element("td", { className: "bar", ariaHidden: "true" }, bar(each)));
   });
   return element("div", {}, element("h3", { textContent: "The way of the last versions" }),
-    element("p", { className: "soft", textContent: "Committed to the table, waited until planned, waited for rows, written and committed to the sink." }),
+    element("p", { className: "soft", textContent: "How long the commit waited for the daemon, planning took, its rows were awaited, and writing them to the sink took." }),
     element("div", { className: "scrolls", tabIndex: 0, role: "region", ariaLabel: "The way of the last versions" },
-      element("table", { className: "journeys" },
-        element("thead", {}, element("tr", {}, ...heads, element("td", { className: "bar" }))),
+      element("table", { className: "journeys", ariaLabel: "The way of the last versions" },
+        element("thead", {}, element("tr", {}, ...heads, element("td", { className: "bar", ariaHidden: "true" }))),
         element("tbody", {}, ...lines))));
 }
 

@@ -8,7 +8,7 @@ const hasBackfill = (found) => Boolean(found.backfill && ["waiting", "running"].
 const ORDERS = {
   "pause": {
     label: "Pause", fits: (found) => !QUIET.includes(found.state),
-    means: "It ends after the transaction it is at. It stays paused until it is resumed, or until the daemon is started again.",
+    means: "It finishes its transaction. Then it is paused until it is resumed, or until the daemon is started again.",
   },
   "resume": {
     label: "Resume", fits: (found) => ["paused", "stopped"].includes(found.state),
@@ -16,15 +16,15 @@ const ORDERS = {
   },
   "skip": {
     label: "Skip lost changes", fits: (found) => found.state === "stopped",
-    means: "It announces the gap and goes on after it, once. Changes in the gap are not delivered.",
+    means: "It reports the gap to the sink and goes on after it, once. Changes in the gap are not delivered.",
   },
   "resnapshot": {
     label: "Resnapshot", fits: (found) => !["waiting", "standby"].includes(found.state),
-    means: "It announces a gap and delivers all rows of the newest version, at once.",
+    means: "It reports a gap to the sink, and then delivers all rows of the newest version.",
   },
   "backfill": {
     label: "Backfill", fits: (found) => !hasBackfill(found) && !["waiting", "standby"].includes(found.state),
-    means: "It delivers rows of a version again as reads. Later changes wait until the backfill ends.",
+    means: "It delivers rows of a version again, marked as read and not as changed. Later changes wait until the backfill ends.",
   },
   "cancel-backfill": {
     label: "Cancel backfill", fits: hasBackfill,
@@ -37,9 +37,9 @@ const asked = { name: "", verb: "" };
 // Buttons stay the same elements, to keep the focus.
 function showOrders(target, found) {
   if (!target.children.length) {
-    target.append(element("h3", { textContent: "Orders" }));
+    target.append(element("h3", { textContent: "Control" }));
     if (!takesOrders) {
-      const text = "From a terminal: tailer pause, resume, resnapshot, backfill and skip. To give them here, set control_token_file.";
+      const text = "From a terminal: tailer pause, resume, resnapshot, backfill and skip. For buttons here, set control_token_file.";
       target.append(element("p", { className: "soft", textContent: text }));
       return;
     }
