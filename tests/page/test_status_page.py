@@ -1,7 +1,6 @@
 """The status page in Chromium: clicked through, on a phone, in the dark, by keyboard, with 500 tables."""
 
 import re
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
-from playwright.sync_api import Browser, HttpCredentials, Page, expect, sync_playwright
+from playwright.sync_api import Browser, HttpCredentials, Page, expect
 
 from tailer.daemon.control import Control
 from tailer.daemon.http_server import HttpServer, Listener, WithToken, listen
@@ -24,17 +23,6 @@ from tailer.pipeline.status import Committed, PipelineStatus
 from tailer.plan import Position
 
 HOSTILE = "<img src=x onerror=alert(1)>"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Chromium, without a window."""
-    program = shutil.which("chromium")
-    assert program is not None, "install Chromium: apt-get install chromium"
-    with sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
-        yield started
-        started.close()
 
 
 def pipelines(count: int = 0) -> list[PipelineStatus]:

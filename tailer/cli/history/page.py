@@ -12,6 +12,8 @@ __all__ = ["page_of"]
 
 _WIDTH: Final = 720
 _HEIGHT: Final = 120
+_LEAST_HEIGHT: Final = 2.0  # of a bar, so that one row beside many is seen
+_MOST_WIDTH: Final = 60
 _DELIVERY_NOTE: Final = """
 Delivery is the time from the commit until the sink had its version; -: the daemon does not know it any more."""
 _STYLE: Final = """
@@ -24,9 +26,10 @@ _STYLE: Final = """
 th.number { text-align: right; } th:nth-child(2) { width: auto; } td { overflow-wrap: anywhere; }
 td:nth-child(2) { white-space: nowrap; }
 @media (max-width: 46rem) {
-  tbody tr { grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); }
-  td:nth-child(2) { grid-column: auto; text-align: right; }
-  td:nth-child(3), td:nth-child(4) { grid-column: 1 / -1; }
+  .cards > tbody > tr { grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); }
+  .cards > tbody > tr > td:nth-child(2) { grid-column: auto; text-align: right; }
+  .cards > tbody > tr > td:nth-child(2)::before { content: none; }
+  .cards > tbody > tr > td:nth-child(3), .cards > tbody > tr > td:nth-child(4) { grid-column: 1 / -1; }
 }
 """
 
@@ -60,7 +63,7 @@ def page_of(table: str, periods: Sequence[Period], deliveries: Deliveries) -> st
 </section>
 <p class="note">The newest line is the first. Numbers are those of the log; unknown: the log does not say how many
 rows; + after a number: more, in such commits. Bytes are those of the files that were added.{note}</p>
-<table>
+<table class="cards" aria-label="Commits">
 <thead><tr>{head}</tr></thead>
 <tbody>
 {body}
@@ -96,19 +99,20 @@ def _plot(title: str, bars: Sequence[tuple[str, dict[str, int]]]) -> str:
     """Return a figure of stacked bars, one for each period."""
     most = max((sum(parts.values()) for _, parts in bars), default=0)
     shapes, step = [], _WIDTH / max(len(bars), 1)
+    width = min(max(step * 0.85, 0.5), _MOST_WIDTH)
     for number, (when, parts) in enumerate(bars):
         top = float(_HEIGHT)
         told = ", ".join(f"{rows:,} {kind}" for kind, rows in parts.items())
         drawn = []
         for kind, rows in parts.items():
-            height = rows / most * _HEIGHT if most else 0.0
-            top -= height
             if rows:
-                place = f'x="{number * step:.2f}" y="{top:.2f}" width="{max(step * 0.85, 0.5):.2f}"'
-                drawn.append(f'<rect class="{kind}" {place} height="{max(height, 0.75):.2f}"/>')
+                height = max(rows / most * (_HEIGHT - 2 * _LEAST_HEIGHT), _LEAST_HEIGHT)
+                top -= height
+                place = f'x="{number * step:.2f}" y="{top:.2f}" width="{width:.2f}" height="{height:.2f}"'
+                drawn.append(f'<rect class="{kind}" {place}/>')
         shapes.append(f"<g><title>{escape(f'{when}: {told}')}</title>{''.join(drawn)}</g>")
-    keys = "".join(f'<span class="{kind}"><b>■</b> {kind}</span>' for kind in ("inserted", "updated", "deleted"))
-    first, last = (bars[0][0], bars[-1][0]) if bars else ("", "")
+    keys = "".join(f'<span class="{kind}"><b aria-hidden="true">■</b> {kind}</span>' for kind in ("inserted", "updated", "deleted"))
+    first, last = bars[0][0] if bars else "", bars[-1][0] if len(bars) > 1 else ""
     label = escape(f"{title}: at most {most:,}")
     return (
         f'<figure><h3>{escape(title)}, at most {most:,}</h3><div class="key">{keys}</div>'
