@@ -19,11 +19,14 @@ import anyio
 import msgspec
 
 from tailer.daemon.observe.log_writer import LogWriter
-from tailer.pipeline.status import PipelineStatus
+from tailer.pipeline.status import PipelineState, PipelineStatus
 
 __all__ = ["LogFormat", "Summaries", "about", "log_to_stderr", "logging_beside"]
 
 SUMMARY_S: Final = 60.0
+FIRST_S: Final = 1.0
+
+_CAUGHT_UP: Final = (PipelineState.STREAMING, PipelineState.IDLE)
 
 _log = logging.getLogger(__name__)
 _current: ContextVar[PipelineStatus | None] = ContextVar("pipeline", default=None)
@@ -106,29 +109,48 @@ class _Seen:
 
 
 class Summaries:
-    """One line for each pipeline that delivered something since its last line, in place of a line for each commit."""
+    """One line for each pipeline that delivered something since its last line, in place of a line for each commit.
+
+    The first line comes once a pipeline is at the newest version, also if it had nothing to deliver.
+    """
 
     def __init__(self, statuses: Sequence[PipelineStatus]) -> None:
         self._statuses = statuses
         self._seen: dict[str, tuple[PipelineStatus, _Seen]] = {}
 
     async def run(self) -> None:
-        """Log the lines every `SUMMARY_S` seconds, until cancelled."""
+        """Log the lines every `SUMMARY_S` seconds, and first ones within `FIRST_S`, until cancelled."""
         while True:
-            await anyio.sleep(SUMMARY_S)
+            for _ in range(round(SUMMARY_S / FIRST_S)):
+                await anyio.sleep(FIRST_S)
+                self.log_first()
             self.log()
+
+    def log_first(self) -> None:
+        """Log the first line of each pipeline that is at the newest version now."""
+        for status in self._statuses:
+            if self._before(status) is None and status.state in _CAUGHT_UP:
+                self._log(status)
 
     def log(self) -> None:
         """Log the lines that are due."""
         for status in self._statuses:
-            known, before = self._seen.get(status.name, (status, _Seen()))
-            before, position = before if known is status else _Seen(), status.backlog.position
-            if position is None or status.transactions == before.transactions:
-                continue
-            now = _Seen(status.rows.total(), status.transactions, position.version)
-            self._seen[status.name] = status, now
-            with about(status):
-                _log.info("%s: %s", status.name, _summary(status, before, now))
+            if status.transactions != (self._before(status) or _Seen()).transactions:
+                self._log(status)
+
+    def _before(self, status: PipelineStatus) -> _Seen | None:
+        """Return what the last line said of this run of a pipeline."""
+        known, seen = self._seen.get(status.name, (None, None))
+        return seen if known is status else None
+
+    def _log(self, status: PipelineStatus) -> None:
+        position = status.backlog.position
+        if position is None:
+            return
+        before, now = self._before(status) or _Seen(), _Seen(status.rows.total(), status.transactions, position.version)
+        self._seen[status.name] = status, now
+        with about(status):
+            _log.info("%s: %s", status.name, _summary(status, before, now))
 
 
 def _summary(status: PipelineStatus, before: _Seen, now: _Seen) -> str:

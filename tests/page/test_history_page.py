@@ -63,6 +63,8 @@ def test_a_screen_reader_finds_names_and_no_signs(browser: Browser, address: str
 
 def test_few_rows_beside_many_are_seen(browser: Browser, address: str) -> None:
     with shown(browser, address) as opened:
-        heights = opened.locator("figure rect").evaluate_all("(all) => all.map((e) => e.getBoundingClientRect().height)")
+        heights = opened.locator("figure rect").evaluate_all(
+            "(all) => all.map((e) => e.getBoundingClientRect().height)"
+        )
         assert len(heights) == 6
         assert min(heights) > 1.5

@@ -111,7 +111,9 @@ def _plot(title: str, bars: Sequence[tuple[str, dict[str, int]]]) -> str:
                 place = f'x="{number * step:.2f}" y="{top:.2f}" width="{width:.2f}" height="{height:.2f}"'
                 drawn.append(f'<rect class="{kind}" {place}/>')
         shapes.append(f"<g><title>{escape(f'{when}: {told}')}</title>{''.join(drawn)}</g>")
-    keys = "".join(f'<span class="{kind}"><b aria-hidden="true">■</b> {kind}</span>' for kind in ("inserted", "updated", "deleted"))
+    keys = "".join(
+        f'<span class="{kind}"><b aria-hidden="true">■</b> {kind}</span>' for kind in ("inserted", "updated", "deleted")
+    )
     first, last = bars[0][0] if bars else "", bars[-1][0] if len(bars) > 1 else ""
     label = escape(f"{title}: at most {most:,}")
     return (
