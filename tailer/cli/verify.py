@@ -43,7 +43,7 @@ _REMEDY: Final = 'A sink of kind "sql" can be verified, and one of kind "delta" 
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write metrics for Prometheus to this file, such as /var/lib/node_exporter/orders.prom.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document (operations.md).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document (verify.md).")
 def command(
     pipeline: str,
     config: Path,
