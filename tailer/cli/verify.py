@@ -14,8 +14,10 @@ import click
 
 from tailer.changelog.equal_rows.keyed_difference import Difference, DifferenceKind
 from tailer.config.pipelines import PipelineSettings, Settings
+from tailer.config.placement import EngineKind
 from tailer.config.settings import load
-from tailer.config.tables import open_files
+from tailer.config.tables import open_files, open_table
+from tailer.daemon.engines import open_engines
 from tailer.daemon.fleet import with_found_tables
 from tailer.daemon.serve import close_sinks, open_sink
 from tailer.engine.local import LocalEngine
@@ -84,17 +86,21 @@ async def _verify(settings: Settings, pipeline: PipelineSettings, limit: int, re
     """Return the result, and those before it where repairs were tried."""
     pipeline = await pipeline.located()
     sink = open_sink(settings, pipeline)
+    files = open_files(pipeline.stores)
     try:
         open_mirror = partial(_open_mirror, sink, pipeline)
-        table, engine = pipeline.open_table(), LocalEngine(files=open_files(pipeline.stores))
+        table, engine = pipeline.open_table(), LocalEngine(files=files)
         if sink.demands.primary_key:
             reached = await sink.progress(app_id_of(pipeline.name, await table.table_id()))
             await tell_key(sink, table, await table.latest() if reached is None else reached.position.version)
-        if not repairs:
-            async with open_mirror() as mirror:
-                return [await verify(mirror, table, engine, pipeline.policy, limit)]
-        async with aclosing(repair(open_mirror, table, engine, pipeline.policy, limit)) as verifications:
-            return [each async for each in verifications]
+        kind = settings.engine if pipeline.is_target_shared(settings.spark) else EngineKind.LOCAL
+        async with open_engines(kind, settings.spark, files) as engines:
+            share = engines.sides(partial(open_table, stores=pipeline.stores))
+            if not repairs:
+                async with open_mirror() as mirror:
+                    return [await verify(mirror, table, engine, pipeline.policy, limit, share=share)]
+            async with aclosing(repair(open_mirror, table, engine, pipeline.policy, limit, share)) as verifications:
+                return [each async for each in verifications]
     finally:
         await close_sinks([sink])
 

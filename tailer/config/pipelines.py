@@ -92,6 +92,12 @@ class PipelineSettings:
         """Return whether Spark's Delta writer writes to the sink."""
         return self.write is Writers.EXECUTORS and self.sink_kind == "delta"
 
+    def is_target_shared(self, spark: SparkSettings) -> bool:
+        """Return whether executors can open the files of the target: one in a store, or in a folder that they have."""
+        if self.target is None:
+            return False
+        return not is_local(self.target) or spark.is_here or self.is_written_by_spark
+
     @property
     def announces_gaps(self) -> bool:
         """Return whether it can report a gap to its sink: executors cannot. Of a mirror in Delta, the driver does."""

@@ -40,3 +40,8 @@ class SparkSettings:
 
     master: str = LOCAL_MASTER
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def is_here(self) -> bool:
+        """Return whether executors are on this machine, and have its folders."""
+        return self.master.startswith("local")

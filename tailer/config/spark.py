@@ -51,8 +51,7 @@ def writers_of(
     shape = table.shape
     if shape.write is not None:
         return shape.write
-    is_here = spark.master.startswith("local")
-    takes_spark = is_here and _is_folder(shape.sink) and isinstance(sink, Appendable | Mergeable)
+    takes_spark = spark.is_here and _is_folder(shape.sink) and isinstance(sink, Appendable | Mergeable)
     they_can = takes_spark if shape.sink.kind == SPARK_WRITES else _distributes(sink)
     wanted = engine is EngineKind.SPARK and shape.on_data_loss is OnDataLoss.FAIL
     return Writers.EXECUTORS if wanted and they_can else Writers.DRIVER

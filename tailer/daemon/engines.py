@@ -21,8 +21,10 @@ from tailer.engine.local import AHEAD_BYTES, LocalEngine
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError, how_to_install
 from tailer.events import ChangeBatch
+from tailer.pipeline.verification.sides import OpenSides
 from tailer.plan import ChangePlan, Position
 from tailer.read.data_files import DataFiles
+from tailer.table_log import TableLog
 
 if TYPE_CHECKING:
     from tailer.spark.shared_session import SharedSpark
@@ -92,6 +94,15 @@ class Engines:
         )
         remote = ChangelogEngine(spark, rules, report, self._files, shared)
         return remote if self._kind is EngineKind.SPARK else SizedEngine(local, remote)
+
+    def sides(self, open_log: Callable[[str], TableLog]) -> OpenSides | None:
+        """Return what lets executors read a mirror and its source. None: this process does. `open_log`: a mirror's."""
+        if self.spark is None:
+            return None
+        from tailer.spark.verification import SparkVerification  # noqa: PLC0415 - PySpark is an extra
+
+        from_bytes = 0 if self._kind is EngineKind.SPARK else SPARK_BYTES
+        return SparkVerification(self.spark.executors, open_log, self._files, from_bytes).sides
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ heartbeat, is a method with a default.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
@@ -20,6 +20,7 @@ from tailer.stores.stores import Stores
 __all__ = [
     "AtLeastOnceSink",
     "Demands",
+    "MirrorCopy",
     "MirrorRepair",
     "MirrorRows",
     "Progress",
@@ -98,6 +99,22 @@ class MirrorRows(Protocol):
     def begin_repair(self) -> "MirrorRepair":
         """Begin to replace rows, which have a key."""
         ...
+
+    def copy(self) -> "MirrorCopy | None":
+        """Return what other machines need to do the same. None: only this process can read the destination."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorCopy:
+    """A mirror that is a table which lake-tailer can follow: `location`, at `version` of its own log.
+
+    `as_stored`: that of `MirrorRows`, for rows of either side, one row for each, in their order. It survives pickle.
+    """
+
+    location: str
+    version: int
+    as_stored: Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 class MirrorRepair(Protocol):

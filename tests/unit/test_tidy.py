@@ -113,7 +113,7 @@ SINKS: Final = (
         "duckdb pyarrow",
     ),
     (
-        f"{OWN}.delta.mirror.verified_rows {OWN}.delta.mirror.repair",
+        f"{OWN}.delta.mirror.verified_rows {OWN}.delta.mirror.stored_rows {OWN}.delta.mirror.repair",
         f"{OWN}.comparable_json {OWN}.encoding.* {OWN}.delta.* tailer.changelog.spill.* {VARIANTS} {PORTS}",
         "pyarrow",
     ),

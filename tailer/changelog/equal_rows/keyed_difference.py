@@ -4,6 +4,8 @@ Rows are texts, and null. Each row is in one of 65,536 buckets, by the fingerpri
 (`tailer.changelog.equal_rows.fingerprints`). In a first pass, both tables are reduced to the number of rows of each
 bucket and the sums of their fingerprints. Buckets in which these are the same have the same rows. In a second pass, the
 rows of all others are kept in a database, which spills to disk, and paired by key.
+
+Other processes may take part, each with some of the rows: with the same salt they have the same buckets and sums.
 """
 
 import secrets
@@ -40,6 +42,9 @@ HAVING {" OR ".join(f"sum({each}) <> 0" for each in _SUMS)}
 _KEEP: Final = """
 INSERT INTO uneven SELECT {side}, {key}, {row}, {columns} FROM chunk
 WHERE ({key} & {mask})::USMALLINT IN (SELECT bucket FROM sums)
+"""
+_CHOOSE: Final = """
+SELECT number FROM chunk WHERE ({key} & {mask})::USMALLINT IN (SELECT bucket FROM wanted) ORDER BY number
 """
 # Rows with one key are paired in the order of their fingerprints. Equal rows come first, so they are paired.
 _PAIR: Final = """
@@ -89,17 +94,20 @@ class KeyedDifference:
     """Compares the rows of two tables with `columns`, identified by `key`. Not thread-safe.
 
     `add` all rows of both tables. If `begin_second_pass` says so, give all rows to `keep`, and call `pair`. What comes
-    below it tells of the differences. The methods raise `ScratchUnavailable` where spilling to disk fails.
+    below it tells of the differences. Another process with the same `salt` may add rows, whose `sums` are given to
+    `add_sums` here, and `choose` the rows to keep. The methods raise `ScratchUnavailable` where spilling to disk fails.
     """
 
-    def __init__(self, columns: Sequence[str], key: Sequence[str], memory_bytes: int = MEMORY_BYTES) -> None:
+    def __init__(
+        self, columns: Sequence[str], key: Sequence[str], memory_bytes: int = MEMORY_BYTES, *, salt: str | None = None
+    ) -> None:
+        self.salt: Final = salt or secrets.token_hex(16)
         self._columns = list(columns)
         self._names = [f"c{number}" for number in range(len(columns))]
         self._key = [self._names[self._columns.index(each)] for each in key]
-        salt = secrets.token_hex(16)
         self._prints = {
-            "key": fingerprint_sql(self._key, salt),
-            "row": fingerprint_sql(self._names, salt),
+            "key": fingerprint_sql(self._key, self.salt),
+            "row": fingerprint_sql(self._names, self.salt),
             "mask": str(BUCKETS - 1),
             "low": str(_LOW),
         }
@@ -117,9 +125,28 @@ class KeyedDifference:
         """Add rows of a table, at least one batch."""
         with self._chunk(rows):
             self._database.execute(_ADD.format(side=1 if is_source else -1, **self._prints))
-            self._sums += min(sum(map(len, rows)), BUCKETS)
-            if self._sums > _MOST_SUMS:
-                self._total()
+            self._count(min(sum(map(len, rows)), BUCKETS))
+
+    def sums(self) -> pa.Table:
+        """Return the sums of the rows that were added: of `side`, which counts the source's rows, and of their halves.
+
+        There are as many as buckets with other sums than zero, at most.
+        """
+        with self._translated():
+            self._total()
+            return self._database.sql("SELECT * FROM sums").to_arrow_table()
+
+    def add_sums(self, sums: pa.Table) -> None:
+        """Add the rows that another process has added."""
+        with self._registered(sums):
+            self._database.execute("INSERT INTO sums SELECT * FROM chunk")
+            self._count(len(sums))
+
+    def choose(self, rows: pa.RecordBatch, buckets: pa.Array) -> pa.Array:
+        """Return the indices of those rows, at least one, that are in these `buckets`."""
+        numbered = pa.table([*rows.columns, pa.array(range(len(rows)))], [*self._names, "number"])
+        with self._registered(numbered), self._registered(pa.table([buckets], ["bucket"]), "wanted"):
+            return _numbers(self._database.execute(_CHOOSE.format(**self._prints)).fetchall())
 
     def begin_second_pass(self) -> bool:
         """Return whether the tables differ."""
@@ -130,6 +157,11 @@ class KeyedDifference:
                 f"CREATE TABLE uneven (side TINYINT, key_print UHUGEINT, row_print UHUGEINT, {columns})"
             )
             return self._sums > 0
+
+    def buckets(self) -> pa.Array:
+        """Return the buckets whose rows differ, once the second pass has begun."""
+        with self._translated():
+            return self._database.sql("SELECT bucket FROM sums").to_arrow_table().column(0).combine_chunks()
 
     def keep(self, rows: Sequence[pa.RecordBatch], *, is_source: bool) -> None:
         """Keep those rows, of at least one batch, whose bucket differs."""
@@ -177,8 +209,7 @@ class KeyedDifference:
         """Return the indices of those of `keys`, at least one, that differ."""
         numbered = pa.table([*keys.columns, pa.array(range(len(keys)))], [*self._key, "number"])
         with self._registered(numbered):
-            found = self._database.execute(_FIND.format(**self._prints)).fetchall()
-        return pa.array([number for (number,) in found], pa.int64())
+            return _numbers(self._database.execute(_FIND.format(**self._prints)).fetchall())
 
     def _difference(self, in_source: bool, in_mirror: bool, *values: Any) -> Difference:
         count = len(self._columns)
@@ -187,6 +218,12 @@ class KeyedDifference:
         if source is not None and mirror is not None:
             return Difference(DifferenceKind.DIFFERENT, source, mirror)
         return Difference(DifferenceKind.UNEXPECTED if source is None else DifferenceKind.MISSING, source, mirror)
+
+    def _count(self, sums: int) -> None:
+        """Note that so many sums were added."""
+        self._sums += sums
+        if self._sums > _MOST_SUMS:
+            self._total()
 
     def _total(self) -> None:
         """Reduce the sums to one for each bucket that differs."""
@@ -201,13 +238,13 @@ class KeyedDifference:
             yield
 
     @contextmanager
-    def _registered(self, chunk: pa.Table) -> Iterator[None]:
+    def _registered(self, table: pa.Table, name: str = "chunk") -> Iterator[None]:
         with self._translated():
-            self._database.register("chunk", chunk)
+            self._database.register(name, table)
             try:
                 yield
             finally:
-                self._database.unregister("chunk")
+                self._database.unregister(name)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -217,3 +254,7 @@ class KeyedDifference:
             yield
         except (duckdb.OutOfMemoryException, duckdb.IOException, OSError) as error:  # OSError: while rows are fetched
             raise spill_failure(self._folder, error) from error
+
+
+def _numbers(found: Sequence[tuple[int]]) -> pa.Array:
+    return pa.array([number for (number,) in found], pa.int64())

@@ -1,3 +1,3 @@
-"""Verification of mirrors: whether one equals its source (`comparison`), and its repair (`repair`)."""
+"""Verification of mirrors: whether one equals its source (`comparison`, `sides`), and its repair (`repair`)."""
 
 __all__: list[str] = []

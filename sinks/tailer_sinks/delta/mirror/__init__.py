@@ -11,7 +11,7 @@ a transaction that is too large to merge, of which the table's other rows are a 
     keyed_rows  change rows as rows with a key, inserted or deleted
     paths     files that delta-rs cannot remove
     merging   a MERGE by a cluster's own writer
-    verified_rows, repair   the rows for `tailer verify`, and their repair
+    verified_rows, stored_rows, repair   the rows for `tailer verify`, rows as texts, and their repair
 
 A row is identified by its key. A version deletes a key at most once, and inserts it at most once, after that. So the
 rows of a version need no order. Of each key, the first change says whether the table must have it, and the last one

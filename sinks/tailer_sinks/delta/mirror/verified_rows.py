@@ -1,36 +1,25 @@
 """The rows of a mirror, and rows of the source as it would hold them, to compare the two.
 
-A version of a Delta table stays as it is, so the pipeline may go on meanwhile. Both sides have the types of the table,
-and the same texts for the same values.
+A version of a Delta table stays as it is, so the pipeline may go on meanwhile.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tailer.errors import SinkRejected, SinkUnavailable
-from tailer.events import is_variant
-from tailer.sink import app_id_of, backfilled_app_id, pipeline_of, stream_name
-from tailer.variant import InvalidVariant, compare_keys
-from tailer.variant.nested import changed, changes_where
-from tailer_sinks.comparable_json import comparable_json
+from tailer.sink import MirrorCopy, app_id_of, backfilled_app_id, pipeline_of, stream_name
 from tailer_sinks.delta.folder import TargetFolder
-from tailer_sinks.delta.mirror.columns import difference, table_schema
 from tailer_sinks.delta.mirror.keys import key_in, key_name
 from tailer_sinks.delta.mirror.repair import DeltaRepair
+from tailer_sinks.delta.mirror.stored_rows import StoredRows
 from tailer_sinks.delta.mirror.table import MirrorTable
 from tailer_sinks.delta.table import Anchor
 from tailer_sinks.delta.target import delivered_name
 from tailer_sinks.delta.txns import position_in
 from tailer_sinks.delta.variants import rows_schema_of
-from tailer_sinks.encoding.columns import TEXT, NoText, whole, writer_for
-from tailer_sinks.encoding.typed import Misfit, conform
 
 __all__ = ["open_rows"]
-
-_LEAVE_OUT: Final = "Leave the column out with select."
 
 
 class DeltaMirrorRows:
@@ -46,13 +35,13 @@ class DeltaMirrorRows:
         self._table = table
         self._anchor = anchor
         self._repair: DeltaRepair | None = None
-        self._texts = {each.name: _texts(each.type) for each in anchor.schema}
+        self._stored = StoredRows(table.name, table.path, anchor.schema)
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """See `MirrorRows.rows`."""
         try:
             for rows in self._table.rows(self._anchor):
-                yield self._as_texts(rows)
+                yield self._stored.texts(rows)
         except SinkUnavailable as error:
             if not isinstance(error.__cause__, FileNotFoundError) and "not found" not in error.reason.lower():
                 raise
@@ -65,41 +54,29 @@ class DeltaMirrorRows:
 
     def as_stored(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """See `MirrorRows.as_stored`. Raises `SinkRejected` also where a column has another type in the table."""
-        yield self._as_texts(self._conformed(rows))
+        yield self._stored(rows)
 
     def stored_keys(self, rows: pa.RecordBatch) -> pa.Table:
         """See `MirrorRows.stored_keys`. Raises `SinkRejected` for a null: no MERGE could repair that row."""
-        keys = self._conformed(rows).select(self.key)
+        keys = self._stored.conformed(rows).select(self.key)
         if nulls := [column for column in self.key if keys.column(column).null_count]:
             reason = f"the key column {nulls[0]} is null in the source"
             raise SinkRejected(self._table.name, reason, "Set key to columns that are never null.")
-        return pa.Table.from_batches([self._as_texts(keys)])
+        return pa.Table.from_batches([self._stored.texts(keys)])
 
     def begin_repair(self) -> DeltaRepair:
         """See `MirrorRows.begin_repair`."""
-        self._repair = DeltaRepair(self._table, self._anchor, self.key, self._conformed, self._as_texts)
+        self._repair = DeltaRepair(self._table, self._anchor, self.key, self._stored.conformed, self._stored.texts)
         return self._repair
+
+    def copy(self) -> MirrorCopy:
+        """See `MirrorRows.copy`."""
+        return MirrorCopy(self._table.path, self._anchor.version, self._stored)
 
     def close(self) -> None:
         """Release what a repair holds."""
         if self._repair is not None:
             self._repair.close()
-
-    def _conformed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        name, path, schema = self._table.name, self._table.path, self._anchor.schema
-        if (refusal := difference(name, path, schema, table_schema(name, rows.schema))) is not None:
-            raise refusal
-        try:
-            return conform(rows, schema)
-        except Misfit as misfit:
-            raise SinkRejected(name, str(misfit), _LEAVE_OUT) from misfit
-
-    def _as_texts(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        names = rows.schema.names
-        try:
-            return pa.record_batch([self._texts[each](rows.column(each)) for each in names], names)
-        except (NoText, InvalidVariant) as problem:
-            raise SinkRejected(self._table.name, str(problem), _LEAVE_OUT) from problem
 
 
 def open_rows(table: MirrorTable, pipeline: str, keys: tuple[Sequence[str], Sequence[str]]) -> DeltaMirrorRows:
@@ -136,29 +113,3 @@ def _last_stream(folder: TargetFolder, newest: int, pipeline: str) -> str | None
             if pipeline_of(app_id) == pipeline and each not in ours:
                 return app_id
     return None
-
-
-def _texts(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
-    """Return what turns a column of `kind` into texts, equal for equal values only: NaN equals NaN, and -0.0 not 0.0.
-
-    Variants differ by their types, too, such as a date and its text. Maps with the same entries are equal, as nobody
-    relies on their order.
-    """
-    if pa.types.is_string(kind):
-        return lambda column: column.cast(TEXT)
-    if is_variant(kind):
-        return compare_keys
-    variants = changes_where(kind, is_variant, compare_keys)
-    plain = changed(pa.array([], kind), variants).type
-    writer = writer_for(plain)
-    finish = comparable_json(plain) if pa.types.is_nested(kind) else _bare
-
-    def convert(column: pa.Array) -> pa.Array:
-        texts = whole(writer(changed(column, variants)))
-        return finish(pc.if_else(column.is_valid(), texts, pa.scalar(None, TEXT)) if column.null_count else texts)
-
-    return convert
-
-
-def _bare(texts: pa.Array) -> pa.Array:
-    return pc.utf8_trim(texts, '"')

@@ -90,6 +90,9 @@ class SqlMirrorRows:
         """See `MirrorRows.begin_repair`."""
         return SqlRepair(self._stream, self._state, self._scratch, self._release)
 
+    def copy(self) -> None:
+        """Return None: one transaction reads one state of the database."""
+
     def _stored(self, condition: str | None) -> Iterator[pa.RecordBatch]:
         yield from self._texts(self._mirror, self._dialect.name_of(self._state.record.table), condition)
 
