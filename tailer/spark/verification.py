@@ -37,7 +37,10 @@ _Plans = AsyncGenerator[ChangePlan, None]
 
 @dataclass(frozen=True, slots=True)
 class _Comparing:
-    """How rows are compared: see `KeyedDifference`. `buckets`: those whose rows are wanted, in the second pass."""
+    """A comparison that executors take part in: see `KeyedDifference`.
+
+    `buckets`: those whose rows are wanted, in the second pass.
+    """
 
     columns: tuple[str, ...]
     key: tuple[str, ...]

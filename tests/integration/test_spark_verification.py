@@ -50,7 +50,7 @@ def executors(spark: SparkSession) -> Iterator[Executors]:
 
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many rows came back to be paired, of each part."""
+    """Counts of the rows that came back to be paired, of each part."""
     counts: list[int] = []
     keep = KeyedDifference.keep
 
