@@ -160,7 +160,7 @@ def test_the_engine_on_executors_equals_the_local_one(server: S3Server, executor
 async def test_executors_verify_a_mirror_in_the_store(server: S3Server, executors: Executors, tmp_path: Path) -> None:
     orders, bucket = Orders(tmp_path / "orders"), server.new_bucket()
     await to_thread.run_sync(orders.insert, *range(50))
-    location, stores = f"s3://{bucket}/copy", Stores([(f"s3://{bucket}", S3Options(endpoint=server.endpoint))])
+    location, stores = f"s3://{bucket}/copy", Stores(((f"s3://{bucket}", S3Options(endpoint=server.endpoint)),))
     sink = make_mirror(location)
     sink.use_stores(stores)
     await mirror_follow(sink, orders.path, 0, Policy())

@@ -87,7 +87,9 @@ def test_the_keys_that_differ_are_listed_and_found() -> None:
 @pytest.mark.parametrize("changed", [0, 3])
 def test_others_add_rows_and_choose_those_of_buckets_that_differ(changed: int) -> None:
     source: list[Row] = [(str(number), f"n{number}", None) for number in range(3000)]
-    mirror = [(key, "x" if int(key) < changed else name, None) for key, name, _ in source[::-1]]
+    names = ["x" if number < changed else f"n{number}" for number in range(3000)]
+    mirror: list[Row] = [(str(number), name, None) for number, name in enumerate(names)]
+    mirror.reverse()
     with closing(KeyedDifference(COLUMNS, ("id",))) as difference:
         for is_source, rows in ((True, source), (False, mirror)):
             for part in batches(rows, size=1000):
