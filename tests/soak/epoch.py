@@ -11,6 +11,7 @@ long a soak is. Columns are added to the table. The seed decides the history, th
 import os
 import random
 import subprocess
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -108,17 +109,17 @@ class Epoch:
                 self._live(stack)
         except (AssertionError, KafkaError, KafkaDownError, OSError, ServerDownError, TailerError) as error:
             notes = "\n".join([repr(error), *getattr(error, "__notes__", ())])
-            self._violate(f"{type(error).__name__}: {notes}")
+            self._violate(f"{type(error).__name__}: {notes}", "".join(traceback.format_exception(error)))
         except subprocess.TimeoutExpired as error:
             self._violate(f"a process does not end: {error}")
         finally:
             self._outcome.peak_mb = self._memory.peak_mb
         return self._outcome
 
-    def _violate(self, text: str) -> None:
+    def _violate(self, text: str, trace: str = "") -> None:
         """Note a violation: its beginning for the table, all of it in a file."""
         with (self._folder / "violations.txt").open("a") as file:
-            file.write(f"{text}\n\n")
+            file.write(f"{text}\n{trace}\n")
         self._outcome.violations.append(" ".join(text.replace("|", "/").split())[:300])
 
     def _live(self, stack: ExitStack) -> None:
