@@ -20,11 +20,11 @@ from tests.simulation.shrink import command
 from tests.simulation.world import Outcome, run
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-SEEDS: Final = 150
+SEEDS: Final = 300
 AT_ONCE: Final = 25
 NIGHTLY: Final = 10_000
 # They found a fault of the code, a planted one, or one of the judge.
-FOUND: Final = (209, 381, 442, 749, 1202, 1329, 1403, 1648, 1948, 5667, 6050, 6282, 6489)
+FOUND: Final = (209, 381, 442, 749, 1202, 1329, 1403, 1648, 1948, 4620, 4777, 4938, 4948, 5667, 6050, 6282, 6489)
 FOUND_WITH_KAFKA: Final = (845,)
 
 
