@@ -11,15 +11,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Final, Literal, Self, TypeVar
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import OffsetSpec
 from kafka.consumer.fetcher import ConsumerRecord
-from kafka.errors import RetriableError
+from kafka.errors import KafkaError, RetriableError, UnknownBrokerIdError
 
 __all__ = ["Follower", "Isolation", "Record", "admin", "create_topic", "end_offsets", "read_topic", "unique_name"]
 
+T = TypeVar("T")
 Isolation = Literal["read_committed", "read_uncommitted"]
 
 _PATIENCE_S: Final = 300
@@ -73,8 +74,12 @@ def create_topic(
         "replication_factor": replication_factor,
         "configs": dict(configs or {}),
     }
-    with admin(bootstrap_servers) as client:
-        client.create_topics({name: settings}, wait_for_metadata=True)
+
+    def create() -> None:
+        with admin(bootstrap_servers) as client:
+            client.create_topics({name: settings}, wait_for_metadata=True)
+
+    _patiently(create, UnknownBrokerIdError)  # a broker that has just started does not name itself yet
     return name
 
 
@@ -83,11 +88,16 @@ def end_offsets(bootstrap_servers: str, topics: Sequence[str]) -> dict[TopicPart
 
     Retries while brokers are down.
     """
+    return _patiently(lambda: _end_offsets(bootstrap_servers, topics), RetriableError)
+
+
+def _patiently(ask: Callable[[], T], passing: type[KafkaError]) -> T:
+    """Ask again as long as the answer is an error that may pass."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
-            return _end_offsets(bootstrap_servers, topics)
-        except RetriableError:
+            return ask()
+        except passing:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
