@@ -14,13 +14,13 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tailer.errors import LogCorrupt, ObjectNotFound, StorageUnavailable, TailerError, VersionAhead, VersionGone
+from tailer.errors import LogCorrupt, StorageUnavailable, TailerError, VersionAhead, VersionGone
 from tailer.formats.delta.checkpoints.checkpoint import from_sound_checkpoint, read_state
 from tailer.formats.delta.checkpoints.files_before import find_files
 from tailer.formats.delta.log.actions import NOTHING_SET, Commit, Metadata, Protocol, RemoveFile, StateActions
 from tailer.formats.delta.log.clock import CommitClock, has_in_commit_timestamps
 from tailer.formats.delta.log.commit_reader import CommitReader, settled_before_ms
-from tailer.formats.delta.log.listing import CommitLog, LogListing, LogPath, LogSegment, commit_name
+from tailer.formats.delta.log.listing import CommitLog, LogListing, LogPath, LogSegment, commit_exists, commit_name
 from tailer.formats.delta.log.removes import FilesBefore
 from tailer.formats.delta.log.version_checksum import read_checksum
 from tailer.formats.delta.snapshot import CLOCK_WINDOW, Snapshot
@@ -130,7 +130,7 @@ class TableHistory:
     async def version_gone(self, version: int) -> TailerError:
         """Build the error for a version that the log lacks, with starts that work; a passing one if it is back."""
         listing = await self._log.listing()
-        if has_commit(listing, version):
+        if has_commit(listing, version) or await self._exists(version):
             return StorageUnavailable(f"{self._store.uri}/{commit_name(version)}", "it exists, but a listing lacked it")
         first = listing.commits[0].version if listing.commits else None
         resume: int | None = None
@@ -150,11 +150,12 @@ class TableHistory:
 
     async def version_ahead(self, version: int, latest: int) -> TailerError:
         """Build the error for a log that ends at `latest`, before `version`; its listing may be out of date."""
-        if not self._managed:
-            with suppress(ObjectNotFound):
-                meta = await self._store.stat(commit_name(version))
-                return StorageUnavailable(f"{self._store.uri}/{meta.name}", "it exists, but a listing lacks it")
+        if await self._exists(version):
+            return StorageUnavailable(f"{self._store.uri}/{commit_name(version)}", "it exists, but a listing lacks it")
         return VersionAhead(self._store.uri, version, latest)
+
+    async def _exists(self, version: int) -> bool:
+        return not self._managed and await commit_exists(self._store, version)
 
     async def find(self, listing: LogListing, version: int) -> Found:
         """Return protocol and metadata at `version`, supported or not. Raises as `state` does."""

@@ -40,6 +40,7 @@ __all__ = [
     "LogPath",
     "LogSegment",
     "PublishedLog",
+    "commit_exists",
     "commit_name",
     "list_log",
     "list_recent",
@@ -244,7 +245,7 @@ class LastListing:
         try:
             return await self._list(store, since)
         except NotATable:
-            if since != 0 or not await _has_begun(store):
+            if since != 0 or not await commit_exists(store, 0):
                 raise
         try:
             return await self._list(store, since)  # it was created just now, unless this listing is an old one, too
@@ -277,10 +278,10 @@ class LastListing:
             raise no_table(table, LOG, error.reason, error.expected) from None
 
 
-async def _has_begun(store: ObjectStore) -> bool:
-    """Return whether the first commit is there. A gateway's listing may be from before the table."""
+async def commit_exists(store: ObjectStore, version: int) -> bool:
+    """Return whether the commit of a version is there, whatever a listing says: a gateway's may be an old one."""
     try:
-        await store.stat(commit_name(0))
+        await store.stat(commit_name(version))
     except ObjectNotFound:
         return False
     return True
