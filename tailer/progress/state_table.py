@@ -145,6 +145,7 @@ class StateTable:
         """
         app_id = progress.app_id
         if app_id not in self._seen:
+            # The pipeline has not asked for this progress, so it goes on from what it saw before.
             look = self._looks.get(pipeline_of(app_id))
             await self.progress(app_id)
             if look is not None:

@@ -140,21 +140,31 @@ class Dying(MemorySink):
         raise Killed
 
 
-class Overtaken(MemorySink):
+class Hooked(MemorySink):
+    """A sink that calls `before` when a transaction begins."""
+
+    async def before(self, app_id: str, schema: pa.Schema) -> None:
+        """Do nothing."""
+
+    @asynccontextmanager
+    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:  # type: ignore[override]
+        await self.before(app_id, schema)
+        async with super().begin(app_id, schema) as transaction:
+            yield transaction
+
+
+class Overtaken(Hooked):
     """A sink beside which another instance delivers, up to `version`, before this one begins with another table id."""
 
     def __init__(self, destination: Destination, version: int) -> None:
         super().__init__("memory", destination)
         self._left = [version]
 
-    @asynccontextmanager
-    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:  # type: ignore[override]
+    async def before(self, app_id: str, schema: pa.Schema) -> None:
         if app_id != APP and self._left:
             other = MemorySink("other", self.destination)
             async with other.begin(APP, schema) as transaction:
                 await transaction.commit(Progress(APP, Position.end(self._left.pop())))
-        async with super().begin(app_id, schema) as transaction:
-            yield transaction
 
 
 class Shared(Overtaken):
@@ -201,19 +211,16 @@ async def test_a_gap_over_a_replaced_table_begins_after_what_another_instance_de
     check_gap(destination, table, lost[1])
 
 
-class Interrupted(MemorySink):
+class Interrupted(Hooked):
     """A sink that does not answer when the first transaction begins."""
 
     def __init__(self, destination: Destination) -> None:
         super().__init__("memory", destination)
         self._left = [SinkUnavailable("memory", "no answer")]
 
-    @asynccontextmanager
-    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:  # type: ignore[override]
+    async def before(self, app_id: str, schema: pa.Schema) -> None:
         if self._left:
             raise self._left.pop()
-        async with super().begin(app_id, schema) as transaction:
-            yield transaction
 
 
 async def test_a_gap_before_a_snapshot_is_announced_by_the_next_attempt(tmp_path: Path) -> None:
@@ -236,20 +243,17 @@ def create_anew(table: Growing) -> None:
     table.commit(table.add(table.data("new.parquet", [4])))
 
 
-class Beaten(MemorySink):
+class Beaten(Hooked):
     """A sink that does not answer when a transaction under the other table's id begins, which `other` delivers then."""
 
     def __init__(self, destination: Destination, other: Pipeline) -> None:
         super().__init__("memory", destination)
         self._left = [other]
 
-    @asynccontextmanager
-    async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:  # type: ignore[override]
+    async def before(self, app_id: str, schema: pa.Schema) -> None:
         if app_id != APP and self._left:
             await self._left.pop().run()
             raise SinkUnavailable("memory", "no answer")
-        async with super().begin(app_id, schema) as transaction:
-            yield transaction
 
 
 async def test_of_two_instances_one_announces_the_gap_over_a_table_that_was_made_anew(tmp_path: Path) -> None:
