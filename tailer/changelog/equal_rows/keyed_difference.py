@@ -46,7 +46,8 @@ WHERE ({key} & {mask})::USMALLINT IN (SELECT bucket FROM sums)
 _CHOOSE: Final = """
 SELECT number FROM chunk WHERE ({key} & {mask})::USMALLINT IN (SELECT bucket FROM wanted) ORDER BY number
 """
-# Rows with one key are paired in the order of their fingerprints. Equal rows come first, so they are paired.
+# Equal rows with one key are paired first. The others are paired in the order of their values, since fingerprints have
+# another order in each comparison.
 _PAIR: Final = """
 CREATE TABLE pairs AS
 WITH counted AS (
@@ -54,7 +55,7 @@ WITH counted AS (
         row_number() OVER (PARTITION BY key_print, row_print, side) AS copy
     FROM uneven WINDOW same AS (PARTITION BY key_print, row_print)
 ), left_over AS (
-    SELECT *, row_number() OVER (PARTITION BY key_print, side ORDER BY row_print, copy) AS nth
+    SELECT *, row_number() OVER (PARTITION BY key_print, side ORDER BY {columns}, copy) AS nth
     FROM counted WHERE side * surplus > 0 AND copy <= abs(surplus)
 )
 SELECT {pairs}, coalesce(source.key_print, mirror.key_print) AS key_print,
@@ -173,7 +174,8 @@ class KeyedDifference:
         """Pair the kept rows by key. Return how many differences there are of each kind."""
         with self._translated():
             sides = [(f"{side}.{name}", f"{side}_{name}") for side in ("source", "mirror") for name in self._names]
-            self._database.execute(_PAIR.format(pairs=", ".join(f"{value} AS {name}" for value, name in sides)))
+            pairs = ", ".join(f"{value} AS {name}" for value, name in sides)
+            self._database.execute(_PAIR.format(pairs=pairs, columns=", ".join(self._names)))
             conditions = "NOT in_mirror", "NOT in_source", "in_source AND in_mirror"
             counts = ", ".join(f"count(*) FILTER ({each})" for each in conditions)
             found = self._database.execute(f"SELECT {counts} FROM pairs").fetchall()
@@ -189,13 +191,14 @@ class KeyedDifference:
             return {name: count for name, count in zip(self._columns, found, strict=True) if count}
 
     def first(self, limit: int) -> list[Difference]:
-        """Return the first `limit` differences, in the order of their keys: numbers as numbers."""
+        """Return the first `limit` differences, in the order of their keys, numbers as numbers, and of their values."""
         with self._translated():
             keys = [f"coalesce(source_{each}, mirror_{each})" for each in self._key]
-            order = ", ".join(f"try_cast({each} AS DECIMAL(38, 9)) NULLS LAST, {each}" for each in keys)
+            by_key = ", ".join(f"try_cast({each} AS DECIMAL(38, 9)) NULLS LAST, {each}" for each in keys)
             values = ", ".join(f"{side}_{each}" for side in ("source", "mirror") for each in self._names)
+            order = f"{by_key}, in_source DESC, {values}"
             found = self._database.execute(
-                f"SELECT in_source, in_mirror, {values} FROM pairs ORDER BY {order}, in_source DESC LIMIT {limit}"
+                f"SELECT in_source, in_mirror, {values} FROM pairs ORDER BY {order} LIMIT {limit}"
             ).fetchall()
             return [self._difference(*row) for row in found]
 

@@ -119,6 +119,18 @@ def test_a_row_that_is_there_twice() -> None:
     assert compared([*rows, ("1", "c", None)], [*rows, ("1", "d", None)])[0] == [0, 0, 1]
 
 
+@pytest.mark.parametrize("rows", [1, 8])
+def test_rows_with_one_key_are_paired_and_listed_in_the_order_of_their_values(rows: int) -> None:
+    source: list[Row] = [(key, f"s{number}", None) for key in ("1", None) for number in range(rows)]
+    mirror: list[Row] = [(key, f"m{number}", None) for key in ("1", None) for number in range(8)]
+    _, _, found = compared(source, mirror)
+    assert [(each.source and each.source["name"], (each.mirror or {})["name"]) for each in found] == [
+        *((f"s{number}", f"m{number}") for number in range(rows)),
+        *((None, f"m{number}") for number in range(rows, 8)),
+    ] * 2
+    assert compared(source[::-1], mirror[::-1])[2] == found
+
+
 def test_null_and_no_text_and_the_bounds_of_columns_differ() -> None:
     assert compared([("1", None, "")], [("1", "", None)])[:2] == ([0, 0, 1], {"name": 1, "place": 1})
     assert compared([("1", "ab", "c")], [("1", "a", "bc")])[1] == {"name": 1, "place": 1}
