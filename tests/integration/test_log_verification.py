@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from tailer.engine.local import LocalEngine
 from tailer.errors import SinkRejected
@@ -74,6 +74,15 @@ async def test_values_of_all_types(database: Database, tmp_path: Path) -> None:
         await follow(sink, tmp_path / "orders", 1, Policy())
         found = await verification(sink, tmp_path / "orders")
         assert (found.is_equal, found.source_rows, found.mirror_rows) == (True, 50, 50)
+
+
+@pytest.mark.anyio
+async def test_rows_without_any_value(database: Database, tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "orders", pa.table({"amount": pa.array([None, None], pa.float64())}))
+    async with opened(database, **LOG) as sink:
+        await follow(sink, tmp_path / "orders", 0, Policy())
+        found = await verification(sink, tmp_path / "orders")
+        assert (found.is_equal, found.source_rows, found.mirror_rows) == (True, 2, 2)
 
 
 @pytest.mark.anyio

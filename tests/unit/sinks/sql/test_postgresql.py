@@ -71,6 +71,5 @@ def test_what_the_url_says_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     PostgreSql("orders", url, lambda: "secret", None).connect()
     found = conninfo_to_dict(given[0])
     assert (found["connect_timeout"], found["client_encoding"], found["keepalives_count"]) == ("3", "utf8", "3")
-    ours = "-c timezone=UTC -c datestyle=ISO -c extra_float_digits=1 -c default_statistics_target=10"
-    assert found["options"] == f"-csearch_path=tail {ours}"
+    assert found["options"] == "-csearch_path=tail -c timezone=UTC -c datestyle=ISO -c extra_float_digits=1"
     assert (found["password"], found["application_name"]) == ("secret", "lake-tailer")
