@@ -46,8 +46,8 @@ WHERE ({key} & {mask})::USMALLINT IN (SELECT bucket FROM sums)
 _CHOOSE: Final = """
 SELECT number FROM chunk WHERE ({key} & {mask})::USMALLINT IN (SELECT bucket FROM wanted) ORDER BY number
 """
-# Equal rows with one key are paired first. The others are paired in the order of their values, since fingerprints have
-# another order in each comparison.
+# Equal rows with one key are paired first. The others are paired in the order of their values, because the salt,
+# and with it the order of fingerprints, is another one in each comparison.
 _PAIR: Final = """
 CREATE TABLE pairs AS
 WITH counted AS (
