@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -40,29 +40,39 @@ SELECT bucket, {", ".join(f"sum({each})::HUGEINT AS {each}" for each in _SUMS)} 
 HAVING {" OR ".join(f"sum({each}) <> 0" for each in _SUMS)}
 """
 _KEEP: Final = """
-INSERT INTO uneven SELECT {side}, {key}, {row}, {columns} FROM chunk
+INSERT INTO uneven SELECT {side}, {key}, {row}, {order}, {columns} FROM chunk
 WHERE ({key} & {mask})::USMALLINT IN (SELECT bucket FROM sums)
 """
 _CHOOSE: Final = """
 SELECT number FROM chunk WHERE ({key} & {mask})::USMALLINT IN (SELECT bucket FROM wanted) ORDER BY number
 """
-# Equal rows with one key are paired first. The others are paired in the order of their values, because the salt,
-# and with it the order of fingerprints, is another one in each comparison.
+# Equal rows with one key are paired first. The others are paired in an order that depends on their values, and not on
+# the salt. Windows and joins hold what they get in memory, so they get the numbers of rows in place of their values.
 _PAIR: Final = """
 CREATE TABLE pairs AS
 WITH counted AS (
-    SELECT *, count(*) FILTER (side = 1) OVER same - count(*) FILTER (side = -1) OVER same AS surplus,
+    SELECT rowid AS number, side, key_print, order_print,
+        count(*) FILTER (side = 1) OVER same - count(*) FILTER (side = -1) OVER same AS surplus,
         row_number() OVER (PARTITION BY key_print, row_print, side) AS copy
     FROM uneven WINDOW same AS (PARTITION BY key_print, row_print)
 ), left_over AS (
-    SELECT *, row_number() OVER (PARTITION BY key_print, side ORDER BY {columns}, copy) AS nth
+    SELECT *, row_number() OVER (PARTITION BY key_print, side ORDER BY order_print, copy) AS nth
     FROM counted WHERE side * surplus > 0 AND copy <= abs(surplus)
 )
-SELECT {pairs}, coalesce(source.key_print, mirror.key_print) AS key_print,
-    source.side IS NOT NULL AS in_source, mirror.side IS NOT NULL AS in_mirror
+SELECT source.number AS source, mirror.number AS mirror, coalesce(source.key_print, mirror.key_print) AS key_print,
+    source.order_print AS source_order, mirror.order_print AS mirror_order
 FROM (SELECT * FROM left_over WHERE side = 1) AS source
 FULL JOIN (SELECT * FROM left_over WHERE side = -1) AS mirror
 ON source.key_print = mirror.key_print AND source.nth = mirror.nth
+"""
+_COUNT: Final = """
+SELECT count(*) FROM pairs
+JOIN uneven AS ours ON ours.rowid = pairs.source JOIN uneven AS theirs ON theirs.rowid = pairs.mirror
+WHERE ours.{column} IS DISTINCT FROM theirs.{column}
+"""
+_FIRST: Final = """
+SELECT source, mirror FROM pairs JOIN uneven ON uneven.rowid = coalesce(source, mirror)
+ORDER BY {keys}, source IS NULL, source_order, mirror_order LIMIT {limit}
 """
 _FIND: Final = "SELECT number FROM chunk WHERE {key} IN (SELECT key_print FROM pairs) ORDER BY number"
 _KEYS_AT_ONCE: Final = 2**16
@@ -109,6 +119,7 @@ class KeyedDifference:
         self._prints = {
             "key": fingerprint_sql(self._key, self.salt),
             "row": fingerprint_sql(self._names, self.salt),
+            "order": fingerprint_sql(self._names, ""),
             "mask": str(BUCKETS - 1),
             "low": str(_LOW),
         }
@@ -155,7 +166,8 @@ class KeyedDifference:
             self._total()
             columns = ", ".join(f"{each} VARCHAR" for each in self._names)
             self._database.execute(
-                f"CREATE TABLE uneven (side TINYINT, key_print UHUGEINT, row_print UHUGEINT, {columns})"
+                "CREATE TABLE uneven (side TINYINT, key_print UHUGEINT, row_print UHUGEINT, "
+                f"order_print UHUGEINT, {columns})"
             )
             return self._sums > 0
 
@@ -173,10 +185,8 @@ class KeyedDifference:
     def pair(self) -> dict[DifferenceKind, int]:
         """Pair the kept rows by key. Return how many differences there are of each kind."""
         with self._translated():
-            sides = [(f"{side}.{name}", f"{side}_{name}") for side in ("source", "mirror") for name in self._names]
-            pairs = ", ".join(f"{value} AS {name}" for value, name in sides)
-            self._database.execute(_PAIR.format(pairs=pairs, columns=", ".join(self._names)))
-            conditions = "NOT in_mirror", "NOT in_source", "in_source AND in_mirror"
+            self._database.execute(_PAIR)
+            conditions = "mirror IS NULL", "source IS NULL", "source IS NOT NULL AND mirror IS NOT NULL"
             counts = ", ".join(f"count(*) FILTER ({each})" for each in conditions)
             found = self._database.execute(f"SELECT {counts} FROM pairs").fetchall()
             return dict(zip(DifferenceKind, map(int, found[0]), strict=True))
@@ -184,43 +194,34 @@ class KeyedDifference:
     def column_counts(self) -> dict[str, int]:
         """Return in how many rows that both tables have each column differs, of those that do."""
         with self._translated():
-            counts = ", ".join(
-                f"count(*) FILTER (source_{each} IS DISTINCT FROM mirror_{each})" for each in self._names
-            )
-            (found,) = self._database.execute(f"SELECT {counts} FROM pairs WHERE in_source AND in_mirror").fetchall()
-            return {name: count for name, count in zip(self._columns, found, strict=True) if count}
+            counts = [self._database.execute(_COUNT.format(column=each)).fetchall()[0][0] for each in self._names]
+            return {name: count for name, count in zip(self._columns, counts, strict=True) if count}
 
     def first(self, limit: int) -> list[Difference]:
-        """Return the first `limit` differences, in the order of their keys, numbers as numbers, and of their values."""
+        """Return the first `limit` differences, in the order of their keys: numbers as numbers."""
         with self._translated():
-            keys = [f"coalesce(source_{each}, mirror_{each})" for each in self._key]
-            by_key = ", ".join(f"try_cast({each} AS DECIMAL(38, 9)) NULLS LAST, {each}" for each in keys)
-            values = ", ".join(f"{side}_{each}" for side in ("source", "mirror") for each in self._names)
-            order = f"{by_key}, in_source DESC, {values}"
-            found = self._database.execute(
-                f"SELECT in_source, in_mirror, {values} FROM pairs ORDER BY {order} LIMIT {limit}"
-            ).fetchall()
-            return [self._difference(*row) for row in found]
+            keys = ", ".join(f"try_cast({each} AS DECIMAL(38, 9)) NULLS LAST, {each}" for each in self._key)
+            pairs = self._database.execute(_FIRST.format(keys=keys, limit=limit)).fetchall()
+            wanted = ", ".join(str(number) for pair in pairs for number in pair if number is not None)
+            names = ", ".join(self._names)
+            query = f"SELECT rowid, {names} FROM uneven WHERE rowid IN ({wanted or 'NULL'})"
+            rows = {
+                number: dict(zip(self._columns, values, strict=True))
+                for number, *values in self._database.execute(query).fetchall()
+            }
+            return [_difference(rows.get(source), rows.get(mirror)) for source, mirror in pairs]
 
     def differing_keys(self) -> Iterator[pa.RecordBatch]:
         """Yield the keys of all differences, each once. Take all of them before the next call of another method."""
-        keys = ", ".join(f"coalesce(source_{each}, mirror_{each})" for each in self._key)
+        keys = f"SELECT DISTINCT {', '.join(self._key)} FROM uneven WHERE key_print IN (SELECT key_print FROM pairs)"
         with self._translated():
-            yield from self._database.sql(f"SELECT DISTINCT {keys} FROM pairs").to_arrow_reader(_KEYS_AT_ONCE)
+            yield from self._database.sql(keys).to_arrow_reader(_KEYS_AT_ONCE)
 
     def find(self, keys: pa.Table) -> pa.Array:
         """Return the indices of those of `keys`, at least one, that differ."""
         numbered = pa.table([*keys.columns, pa.array(range(len(keys)))], [*self._key, "number"])
         with self._registered(numbered):
             return _numbers(self._database.execute(_FIND.format(**self._prints)).fetchall())
-
-    def _difference(self, in_source: bool, in_mirror: bool, *values: Any) -> Difference:
-        count = len(self._columns)
-        source = dict(zip(self._columns, values[:count], strict=True)) if in_source else None
-        mirror = dict(zip(self._columns, values[count:], strict=True)) if in_mirror else None
-        if source is not None and mirror is not None:
-            return Difference(DifferenceKind.DIFFERENT, source, mirror)
-        return Difference(DifferenceKind.UNEXPECTED if source is None else DifferenceKind.MISSING, source, mirror)
 
     def _count(self, sums: int) -> None:
         """Note that so many sums were added."""
@@ -257,6 +258,12 @@ class KeyedDifference:
             yield
         except (duckdb.OutOfMemoryException, duckdb.IOException, OSError) as error:  # OSError: while rows are fetched
             raise spill_failure(self._folder, error) from error
+
+
+def _difference(source: dict[str, str | None] | None, mirror: dict[str, str | None] | None) -> Difference:
+    if source is not None and mirror is not None:
+        return Difference(DifferenceKind.DIFFERENT, source, mirror)
+    return Difference(DifferenceKind.UNEXPECTED if source is None else DifferenceKind.MISSING, source, mirror)
 
 
 def _numbers(found: Sequence[tuple[int]]) -> pa.Array:

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 
 import pyarrow as pa
@@ -120,15 +121,35 @@ def test_a_row_that_is_there_twice() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 8])
-def test_rows_with_one_key_are_paired_and_listed_in_the_order_of_their_values(rows: int) -> None:
+def test_rows_with_one_key_are_paired_and_listed_alike_each_time(rows: int) -> None:
     source: list[Row] = [(key, f"s{number}", None) for key in ("1", None) for number in range(rows)]
     mirror: list[Row] = [(key, f"m{number}", None) for key in ("1", None) for number in range(8)]
-    _, _, found = compared(source, mirror)
-    assert [(each.source and each.source["name"], (each.mirror or {})["name"]) for each in found] == [
-        *((f"s{number}", f"m{number}") for number in range(rows)),
-        *((None, f"m{number}") for number in range(rows, 8)),
-    ] * 2
+    counts, _, found = compared(source, mirror)
+    assert counts == [0, 2 * (8 - rows), 2 * rows]
+    assert [each.kind for each in found[:8]] == [DifferenceKind.DIFFERENT] * rows + [DifferenceKind.UNEXPECTED] * (
+        8 - rows
+    )
+    assert {(each.mirror or {})["name"] for each in found[:8]} == {f"m{number}" for number in range(8)}
     assert compared(source[::-1], mirror[::-1])[2] == found
+
+
+def test_many_wide_rows_that_differ_need_little_memory() -> None:
+    count, size = 40_000, 5_000
+
+    def give(take: Callable[..., None]) -> None:
+        for name in ("source", "mirror"):
+            for first in range(0, count, size):
+                rows: list[Row] = [(str(n), f"{n} {name} {'x' * 400}", None) for n in range(first, first + size)]
+                take(batches(rows, size), is_source=name == "source")
+
+    with closing(KeyedDifference(COLUMNS, ("id",), memory_bytes=32 * 2**20)) as difference:
+        give(difference.add)
+        assert difference.begin_second_pass()
+        give(difference.keep)
+        assert list(difference.pair().values()) == [0, 0, count]
+        assert difference.column_counts() == {"name": count}
+        assert [(each.source or {})["id"] for each in difference.first(100)] == [str(n) for n in range(100)]
+        assert sum(map(len, difference.differing_keys())) == count
 
 
 def test_null_and_no_text_and_the_bounds_of_columns_differ() -> None:
