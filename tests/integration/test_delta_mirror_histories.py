@@ -42,7 +42,6 @@ FOLLOWED_NO_FURTHER: Final = (
     "do not fit",
     "RESTORE brought column",
     "is not a column of",
-    "changes at version",
     "is another column",
 )
 

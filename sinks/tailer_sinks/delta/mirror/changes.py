@@ -102,8 +102,11 @@ class Changes:
         except Exception as error:
             raise self.failure(error) from error
 
-    def reshape(self, schema: pa.Schema, after: pa.Schema, origins: Mapping[str, str]) -> None:
-        """Give the rows so far, of `schema`, the columns of `after`, see `reshaped`. Raises as `add`, and `Misfit`."""
+    def reshape(self, schema: pa.Schema, after: pa.Schema, origins: Mapping[str, str], key: Sequence[str]) -> None:
+        """Give the rows so far, of `schema`, the columns of `after`, see `reshaped`. Raises as `add`, and `Misfit`.
+
+        `key`: of the rows, whose columns may get wider types.
+        """
         former, self._spool = self._spool, Spool()
         try:
             for rows in former.reader(schema):
@@ -112,6 +115,7 @@ class Changes:
             raise self.failure(error) from error
         finally:
             former.close()
+        self._widen_keys([after.field(column).type for column in key])
 
     def reduce(self) -> None:
         """Find what becomes of each key. Raises `Contradiction`."""
@@ -194,6 +198,18 @@ class Changes:
         else:
             self._database.register("rows", rows)
             self._database.execute("INSERT INTO changes SELECT * FROM rows")
+        self._database.unregister("rows")
+
+    def _widen_keys(self, kinds: Sequence[pa.DataType]) -> None:
+        if self._database is None:
+            return
+        empty = pa.table([pa.array([], kind) for kind in kinds], [f"key_{at}" for at in range(len(kinds))])
+        self._database.register("rows", empty)
+        try:
+            for column, kind, *_ in self._database.execute("DESCRIBE rows").fetchall():
+                self._database.execute(f"ALTER TABLE changes ALTER {column} TYPE {kind}")
+        except Exception as error:
+            raise self.failure(error) from error
         self._database.unregister("rows")
 
     def _open(self) -> "duckdb.DuckDBPyConnection":

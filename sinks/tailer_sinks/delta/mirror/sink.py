@@ -255,24 +255,19 @@ class _MirrorTransaction(SinkTransaction):
             check_key(table.name, table.path, after.schema, key)
             adds = only_adds(before, after.schema, origins)
             if waiting and not adds:
-                self._reshape(event.version, after.schema, origins)
+                # A version deletes rows with its former columns, and rows of earlier versions may wait, too.
+                self._reshape(key, after.schema, origins)
             if self._origins is not None:
                 origins = {new: self._origins[old] for new, old in origins.items() if old in self._origins}
             if not (adds and self._origins is None):
                 self._origins = origins
         self._anchor, self._schema = after, event.after
 
-    def _reshape(self, version: int, after: pa.Schema, origins: Mapping[str, str]) -> None:
-        """Give the rows that wait the columns of `after`: those that `version` deletes have its former columns."""
-        name, before = self._table.name, self._anchor.schema
-        for column in self._use_key():
-            if before.field(column).type != after.field(column).type:
-                reason = f"the key column {column} of {self._table.path} changes at version {version}"
-                raise SinkRejected(name, f"{reason}, which also deletes rows by its former values", RESNAPSHOT)
+    def _reshape(self, key: Sequence[str], schema: pa.Schema, origins: Mapping[str, str]) -> None:
         try:
-            self._changes.reshape(before, after, origins)
+            self._changes.reshape(self._anchor.schema, schema, origins, key)
         except Misfit as misfit:
-            raise SinkRejected(name, str(misfit), RESNAPSHOT) from misfit
+            raise SinkRejected(self._table.name, str(misfit), RESNAPSHOT) from misfit
 
     def _replace(self) -> None:
         """Forget all changes: all rows of the table follow."""

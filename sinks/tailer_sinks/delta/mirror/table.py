@@ -178,8 +178,8 @@ class MirrorTable(TargetTable):
         `origins`: the name in the table of each column that it has; None: columns may be new, and all others stay.
         `exact`: False, if the table may have a changed key twice, or rows without a key: all these are replaced.
         """
-        is_large = bool(changes.counts) and _merge_bytes(self.folder, anchor, changes, key) > _MERGE_BYTES
-        if origins is not None or is_large or not exact:
+        merges = exact and origins is None  # otherwise bounds of files may have the former types of columns
+        if not merges or (changes.counts and _merge_bytes(self.folder, anchor, changes, key) > _MERGE_BYTES):
             self._rewrite(anchor, position, changes, key, origins, notes, exact=exact)
             return
 
