@@ -87,25 +87,20 @@ class PipelineSettings:
         path = self.sink_options.get("path")
         return path if isinstance(path, str) else None
 
-    @property
-    def is_written_by_spark(self) -> bool:
-        """Return whether Spark's Delta writer writes to the sink."""
-        return self.write is Writers.EXECUTORS and self.sink_kind == "delta"
-
     def is_target_shared(self, spark: SparkSettings) -> bool:
         """Return whether executors can open the files of the target: one in a store, or in a folder that they have."""
         if self.target is None:
             return False
-        return not is_local(self.target) or spark.is_here or self.is_written_by_spark
+        return not is_local(self.target) or spark.is_here
 
     @property
     def announces_gaps(self) -> bool:
-        """Return whether it can report a gap to its sink: executors cannot. Of a mirror in Delta, the driver does."""
-        return self.write is Writers.DRIVER or (self.is_written_by_spark and self.sink_options.get("mode") == "mirror")
+        """Return whether it can report a gap to its sink: executors cannot."""
+        return self.write is Writers.DRIVER
 
     def make_status(self) -> PipelineStatus:
         """The status, before the first run."""
-        return PipelineStatus(self.name, not self.is_written_by_spark, self.table, self.sink_kind)
+        return PipelineStatus(self.name, table=self.table, sink_kind=self.sink_kind)
 
     @property
     def limits(self) -> Limits:
@@ -287,12 +282,6 @@ class Settings:
     read_ahead_bytes: int = AHEAD_BYTES
     standby_after_s: float = 5.0
     digest: bytes = field(default=b"", repr=False, compare=False)
-
-    @property
-    def needs_delta_in_spark(self) -> bool:
-        """Return whether Spark's Delta writer writes for a pipeline."""
-        pipelines = (*self.pipelines, *(each.pipeline for each in self.templates))
-        return any(each.is_written_by_spark for each in pipelines)
 
 
 def configure_catalog(options: Mapping[str, Any]) -> CommitCatalog:

@@ -228,7 +228,7 @@ class _Checks:
         catalog = self._catalog(name, shape.catalog) if shape.catalog is not None else None
         writers = Writers.DRIVER
         if engine is not None and not {"write", "shards", "on_data_loss", "sink"} & set(unsound):
-            writers = writers_of(engine, self._spark, read, made)
+            writers = writers_of(engine, read, made)
             check_writers(engine, writers, key, read, made, self._problem)
         table_format = self._format(key, shape, table, engine is not EngineKind.SPARK, catalog is not None)
         if table is None or options is None:

@@ -11,16 +11,13 @@ from typing import Any, Final
 from tailer.config.file import Key, PipelineTable
 from tailer.config.options import flattened
 from tailer.config.placement import LOCAL_MASTER, EngineKind, SparkSettings, Writers
-from tailer.config.shapes import KindTable, SparkShape
+from tailer.config.shapes import SparkShape
 from tailer.errors import how_to_install
 from tailer.pipeline.policy import OnDataLoss
-from tailer.sink import Appendable, AtLeastOnceSink, Mergeable, Sink
-from tailer.stores.location import split_location
+from tailer.sink import AtLeastOnceSink, Sink
 
 __all__ = ["Report", "check_writers", "spark_settings", "writers_of"]
 
-# Spark's own Delta writer writes these, whatever our sink can do.
-SPARK_WRITES: Final = "delta"
 # Settings of Spark that `[spark.conf]` does not take, and why.
 REFUSED: Final = {
     "spark.master": "has a key of its own",
@@ -40,21 +37,16 @@ def spark_settings(engine: EngineKind, shape: SparkShape, report: Report) -> Spa
     return SparkSettings(shape.master or LOCAL_MASTER, conf)
 
 
-def writers_of(
-    engine: EngineKind, spark: SparkSettings, table: PipelineTable, sink: Sink | AtLeastOnceSink | None
-) -> Writers:
+def writers_of(engine: EngineKind, table: PipelineTable, sink: Sink | AtLeastOnceSink | None) -> Writers:
     """Return who writes to the sink of a pipeline: what its table says, or else executors wherever they can.
 
-    Whether the executors of a cluster share a folder is known only to who asks for it. `sink`: None if it could not be
-    configured.
+    `sink`: None if it could not be configured.
     """
     shape = table.shape
     if shape.write is not None:
         return shape.write
-    takes_spark = spark.is_here and _is_folder(shape.sink) and isinstance(sink, Appendable | Mergeable)
-    they_can = takes_spark if shape.sink.kind == SPARK_WRITES else _distributes(sink)
     wanted = engine is EngineKind.SPARK and shape.on_data_loss is OnDataLoss.FAIL
-    return Writers.EXECUTORS if wanted and they_can else Writers.DRIVER
+    return Writers.EXECUTORS if wanted and _distributes(sink) else Writers.DRIVER
 
 
 def check_writers(
@@ -75,26 +67,18 @@ def check_writers(
             remedy = "Leave it out." if engine is EngineKind.SPARK else 'Leave it out, or set engine = "spark".'
             report((*key, "shards"), "has no effect: executors do not write", remedy)
         return
+    if sink is not None and not _distributes(sink):
+        reason = f'is "executors", but a {shape.sink.kind} sink is written by one process'
+        remedy = 'Leave it out; executors write to sinks of kind = "kafka".'
+        if shape.sink.kind == "delta":
+            remedy += " To append to Delta on a cluster, use `tailer.spark.follow` in a query: docs/spark.md."
+        report((*key, "write"), reason, remedy)
+        return
     if shape.on_data_loss is not OnDataLoss.FAIL:
         reason = f'is "{shape.on_data_loss}", but executors cannot report a gap between rows'
         report((*key, "on_data_loss"), reason, 'Leave it out, or set write = "driver".')
     if engine is not EngineKind.SPARK:
         report((*key, "write"), f'is "executors", but engine is "{engine}"', 'Set engine = "spark" at the top.')
-    if shape.sink.kind == SPARK_WRITES:
-        if names_shards:
-            reason = f"has no effect for a {SPARK_WRITES} sink: Spark commits the rows of all executors together"
-            report((*key, "shards"), reason, "Leave it out.")
-        if not _is_folder(shape.sink):
-            reason = 'is "executors", but the target is in a store, to which only the driver writes'
-            report((*key, "write"), reason, 'Set write = "driver", or give a folder that all executors share.')
-    elif sink is not None and not _distributes(sink):
-        reason = f'is "executors", but a {shape.sink.kind} sink is written by one process'
-        remedy = 'Leave it out; executors write to sinks of kind = "delta" and kind = "kafka".'
-        report((*key, "write"), reason, remedy)
-
-
-def _is_folder(sink: KindTable) -> bool:
-    return split_location(str(sink.options.get("path"))) is None
 
 
 def _distributes(sink: Sink | AtLeastOnceSink | None) -> bool:

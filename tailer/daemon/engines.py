@@ -107,20 +107,15 @@ class Engines:
 
 @asynccontextmanager
 async def open_engines(
-    kind: EngineKind,
-    settings: SparkSettings,
-    files: DataFiles,
-    *,
-    delta: bool = False,
-    ahead_bytes: int = AHEAD_BYTES,
+    kind: EngineKind, settings: SparkSettings, files: DataFiles, *, ahead_bytes: int = AHEAD_BYTES
 ) -> AsyncIterator[Engines]:
     """Open the engines, and close them when the block is left.
 
-    `files`: opens the files of tables. `delta`: whether Spark writes to Delta tables. `ahead_bytes`: see `LocalEngine`.
+    `files`: opens the files of tables. `ahead_bytes`: see `LocalEngine`.
 
     Raises `ConfigError` where PySpark is needed and not installed.
     """
-    spark = None if kind is EngineKind.LOCAL else _shared(settings, delta)
+    spark = None if kind is EngineKind.LOCAL else _shared(settings)
     try:
         yield Engines(kind, LocalEngine(files=files, ahead_bytes=ahead_bytes), files, spark)
     finally:
@@ -129,10 +124,9 @@ async def open_engines(
                 await to_thread.run_sync(spark.close)
 
 
-def _shared(settings: SparkSettings, delta: bool) -> "SharedSpark":
+def _shared(settings: SparkSettings) -> "SharedSpark":
     try:
-        from tailer.spark.shared_session import SharedSpark  # noqa: PLC0415
-        from tailer.spark.write.delta.spark_with_delta import with_delta  # noqa: PLC0415 - PySpark is an extra
+        from tailer.spark.shared_session import SharedSpark  # noqa: PLC0415 - PySpark is an extra
     except ImportError as error:
         raise ConfigError("engine", f"PySpark cannot be loaded: {error}", how_to_install("spark")) from error
-    return SharedSpark(with_delta(settings) if delta else settings)
+    return SharedSpark(settings)

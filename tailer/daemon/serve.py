@@ -64,9 +64,9 @@ async def serve(settings: Settings, show: Show | None = None, *, standby: bool =
     async with _served(settings, statuses) as control, exported(statuses):
         await _import_clients(settings)
         try:
-            stores, delta = CurrentStores(settings.stores), settings.needs_delta_in_spark
+            stores = CurrentStores(settings.stores)
             ahead_bytes, files = settings.read_ahead_bytes, open_files(stores)
-            chosen = open_engines(settings.engine, settings.spark, files, delta=delta, ahead_bytes=ahead_bytes)
+            chosen = open_engines(settings.engine, settings.spark, files, ahead_bytes=ahead_bytes)
             async with chosen as engines:
                 make: Make = partial(_Run, settings, engines, SharedLogs(), opened)
                 if standby:
@@ -288,7 +288,7 @@ async def _read_token(settings: Settings, key: str, secret: Secret) -> str | Non
 def _pipeline(
     settings: PipelineSettings, sink: Sink, engines: Engines, logs: SharedLogs, status: PipelineStatus
 ) -> Drainable:
-    """Put the pipeline together: of the four ways to deliver, the one that `settings` choose."""
+    """Put the pipeline together: of the two ways to deliver, the one that `settings` choose."""
     table = settings.open_table(logs)
     wake = table.make_wake()
     if sink.distributes and settings.write is Writers.EXECUTORS:
@@ -302,11 +302,6 @@ def _pipeline(
         sink = UndividedSink(sink, settings.name, open_layout(settings, sink), settings.start)
     engine = engines.for_pipeline(settings.pairing, ChangelogReport(settings.name).note)
     limits = settings.limits
-    if settings.is_written_by_spark:
-        from tailer.spark.write.delta.pipeline import delta_pipeline  # noqa: PLC0415 - PySpark is an extra
-
-        assert engines.spark is not None, "checked by tailer.config.settings"
-        return delta_pipeline(settings, table, sink, engines.spark.session, engine, wake, limits, status=status)
     watch = VacuumWatch(settings.name)
     return row_pipeline(
         settings.name, table, sink, engine, wake, settings.start, None, settings.policy, limits, watch, status

@@ -1,10 +1,8 @@
-"""The port between the loop and the four ways to deliver versions.
+"""The port between the loop and the two ways to deliver versions.
 
 The loop (`tailer.pipeline.loop`) decides what comes next; a `Delivery` brings it to the sink:
 
 - `tailer.pipeline.row_delivery`: the driver runs the plan of each version, and writes its rows to the sink;
-- `tailer.spark.write.delta.append_session`: a range of versions is one append of Spark's Delta writer;
-- `tailer.spark.write.delta.merge_session`: a range of versions is one MERGE of Spark into a mirror;
 - `tailer.spark.write.shard_delivery`: executors read a range, exchange its rows, and deliver each shard of them.
 """
 

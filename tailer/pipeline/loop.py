@@ -1,4 +1,4 @@
-"""The loop of one (table, sink): wait -> plan -> deliver -> commit. There is one loop, and four ways to deliver.
+"""The loop of one (table, sink): wait -> plan -> deliver -> commit. There is one loop, and two ways to deliver.
 
 The sink alone says where the pipeline is (invariant 2). A session asks the sink, seeks the table to the next version
 and delivers from there. Any error ends the session, all of its state is forgotten, and the next session asks again.

@@ -32,9 +32,7 @@ from tailer.sink.app_id import (
     stream_number,
     table_of,
 )
-from tailer.sink.append import Append, Appendable
 from tailer.sink.heartbeats import Heartbeat, Heartbeats
-from tailer.sink.merge import MERGED_INSERTED, MERGED_VERSION, KeyFault, Merge, Mergeable
 from tailer.sink.ports import (
     AtLeastOnceSink,
     Demands,
@@ -52,17 +50,10 @@ from tailer.sink.wrapper import SinkWrapper, TransactionWrapper
 __all__ = [
     "LAYOUT",
     "LAYOUT_SHARDS",
-    "MERGED_INSERTED",
-    "MERGED_VERSION",
-    "Append",
-    "Appendable",
     "AtLeastOnceSink",
     "Demands",
     "Heartbeat",
     "Heartbeats",
-    "KeyFault",
-    "Merge",
-    "Mergeable",
     "MirrorCopy",
     "MirrorRepair",
     "MirrorRows",

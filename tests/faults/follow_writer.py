@@ -9,9 +9,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import tailer.spark
+from tailer.config.placement import SparkSettings
 from tailer.spark.recipes import append_once
 from tailer.spark.session import close_session, open_session
-from tests.faults.executor_writer import settings
+from tests.support.spark.session import delta_conf
 
 __all__ = ["append_all"]
 
@@ -24,8 +25,29 @@ def append_all(session: SparkSession, source: Path, target: Path, checkpoint: Pa
     query.trigger(availableNow=True).option("checkpointLocation", str(checkpoint)).start().awaitTermination()
 
 
+def _settings(scratch: Path) -> SparkSettings:
+    """Settings of a small local Spark with Delta."""
+    quiet = scratch / "log4j2.properties"
+    quiet.write_text("rootLogger.level = off\n")
+    conf = {
+        **delta_conf(),
+        "spark.local.dir": str(scratch / "local"),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.driver.extraJavaOptions": (
+            f"-Dderby.system.home={scratch / 'derby'} -Dlog4j2.configurationFile={quiet.as_uri()} "
+            "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+        ),
+    }
+    return SparkSettings("local[2]", conf=conf)
+
+
 def _main(source: Path, target: Path, checkpoint: Path, scratch: Path) -> None:
-    session = open_session(settings(scratch))
+    session = open_session(_settings(scratch))
     try:
         append_all(session, source, target, checkpoint)
     finally:

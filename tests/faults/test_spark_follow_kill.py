@@ -4,19 +4,21 @@ import random
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
-from tailer.spark.write.delta.spark_with_delta import with_delta
 from tests.faults.follow_writer import append_all
+from tests.support.follow import follow
 from tests.support.histories.long_history import LongHistory
 from tests.support.seeds import repeats
 from tests.support.spark.cluster import Driver, StandaloneCluster
-from tests.support.spark.executor_writes import check_delivered
-from tests.support.spark.session import delta_jars
+from tests.support.spark.session import delta_conf
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.spark
@@ -24,6 +26,8 @@ pytestmark = pytest.mark.spark
 KILLS: Final = repeats(1)
 COMMITS: Final = 14 + 6 * KILLS
 PATIENCE_S: Final = 600
+
+Change = tuple[int, str, int, object]
 
 
 def history_in(folder: Path, seed: int) -> LongHistory:
@@ -46,6 +50,22 @@ def wait_for(target: Path, versions: int, ended: Callable[[], object]) -> None:
         return commits(target) >= versions
 
     until(is_reached, lambda: commits(target))
+
+
+def check_delivered(history: LongHistory, target: Path) -> None:
+    """Check that the target has every change of the source, once."""
+    expected: Counter[Change] = Counter()
+    for version in follow(history.path):
+        expected.update(_changes(version.table))
+    assert Counter(change[:3] for change in expected.elements()) == history.changes
+    found = _changes(pa.table(DeltaTable(target).scan()))
+    assert not expected - found, f"missing: {list((expected - found).items())[:5]}"
+    assert not found - expected, f"doubled or wrong: {list((found - expected).items())[:5]}"
+
+
+def _changes(table: pa.Table) -> Counter[Change]:
+    names = ("_commit_version", "_change_type", "id", "_commit_timestamp")
+    return Counter(zip(*(table.column(name).to_pylist() for name in names), strict=True))
 
 
 def test_drivers_killed_while_they_follow(tmp_path: Path) -> None:
@@ -80,7 +100,7 @@ def test_executors_killed_while_they_read(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     history, target = history_in(tmp_path, 9), tmp_path / "target"
     conf = {
-        "spark.jars": ",".join(map(str, delta_jars())),
+        **delta_conf(),
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.sql.shuffle.partitions": "2",
         "spark.speculation": "true",
@@ -91,7 +111,7 @@ def test_executors_killed_while_they_read(tmp_path: Path, monkeypatch: pytest.Mo
     }
     cluster = StandaloneCluster(tmp_path / "cluster")
     try:
-        with Driver(with_delta(cluster.settings(conf))) as driver:
+        with Driver(cluster.settings(conf)) as driver:
             running = driver.start(append_all, history.path, target, tmp_path / "checkpoint")
             for reached in (2, 4):
                 wait_for(target, reached, running.done)

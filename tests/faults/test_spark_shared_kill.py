@@ -26,13 +26,12 @@ import tailer
 import tailer.spark
 from tailer.spark.native import comparing
 from tailer.spark.recipes import append_once
-from tailer.spark.write.delta.spark_with_delta import with_delta
 from tests.jars.where import jars
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.topics import create_topic, read_topic, unique_name
 from tests.support.spark.cluster import WORKERS, Driver, StandaloneCluster
 from tests.support.spark.event_log import LOST, event_log_settings, stages
-from tests.support.spark.session import delta_jars
+from tests.support.spark.session import delta_conf
 from tests.support.spark.stage_kills import WATCHED, StageKiller, await_executors
 
 pytestmark = [pytest.mark.spark, pytest.mark.nightly]
@@ -122,10 +121,9 @@ def kill_both(cluster: StandaloneCluster, delivery: Delivery, folder: Path) -> N
     """Deliver with two drivers, the first of which is killed after its first comparison; both lose an executor."""
     for number, kills in enumerate((True, False)):
         events = folder / f"events-{number}"
-        sink = jars("spark-kafka") if delivery.bootstrap_servers else delta_jars()
-        conf = {**SETTINGS, **event_log_settings(events), "spark.jars": ",".join(map(str, sink))}
-        settings = cluster.settings(conf)
-        with Driver(settings if delivery.bootstrap_servers else with_delta(settings)) as driver:
+        kafka = {"spark.jars": ",".join(map(str, jars("spark-kafka")))}
+        sink = kafka if delivery.bootstrap_servers else delta_conf()
+        with Driver(cluster.settings({**SETTINGS, **event_log_settings(events), **sink})) as driver:
             pid = driver.call(ready)
             running = driver.start(run, delivery, cluster.executor_pids())
             if kills:

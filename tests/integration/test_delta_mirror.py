@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from anyio import to_thread
 from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
 
 import tailer
 from tailer.errors import ConfigError, SinkFenced, SinkRejected, SinkUnavailable
@@ -704,3 +705,17 @@ async def test_a_lost_answer_is_found_in_the_table(
     monkeypatch.setattr(mirror_table, "write_deltalake", write)
     await deliver(sink, inserts(3, 3))
     assert names(tmp_path) == {**wanted, 3: "3 at 3"}
+
+
+async def test_partitions_with_letters_beyond_ascii(tmp_path: Path, spark: SparkSession) -> None:
+    """delta-rs cannot remove the files that Spark writes there. The mirror stops before it has rows twice."""
+    schema = pa.schema([("id", pa.int64()), ("town", pa.string())])
+    sink = make_mirror(tmp_path, partition_by=["town"])
+    await deliver(sink, batch(1, "insert", schema, [{"id": number, "town": "K\u00f6ln"} for number in (1, 2)]))
+    await deliver(sink, batch(2, "delete", schema, [{"id": 1, "town": "K\u00f6ln"}]))
+    assert mirror_rows(tmp_path).column("id").to_pylist() == [2]
+    await deliver(sink, batch(3, "insert", schema, [{"id": 3, "town": "K\u00f6ln"}]))
+    await to_thread.run_sync(spark.sql, f"OPTIMIZE delta.`{tmp_path}`")
+    with pytest.raises(SinkRejected, match="delta-rs cannot remove files that Spark has written"):
+        await deliver(sink, batch(4, "delete", schema, [{"id": 3, "town": "K\u00f6ln"}]))
+    assert sorted(mirror_rows(tmp_path).column("id").to_pylist()) == [2, 3]

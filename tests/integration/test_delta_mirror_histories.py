@@ -11,18 +11,14 @@ from typing import Final
 import anyio
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
-from tailer.config.pipelines import PipelineSettings
 from tailer.engine.local import LocalEngine
 from tailer.errors import ChangesUnavailable, SinkRejected, TailerError
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.limits import Limits
-from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
-from tailer.spark.write.delta.pipeline import delta_pipeline
 from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
@@ -59,26 +55,16 @@ def key_of(snapshot: pa.Table) -> str | None:
 
 
 def mirrored_from(
-    recorded: RecordedTable, first: int, key: str, target: Path, limits: Limits, spark: SparkSession | None = None
+    recorded: RecordedTable, first: int, key: str, target: Path, limits: Limits
 ) -> tuple[set[int], TailerError | None]:
-    """Mirror versions from `first` on. Return those that a commit reached, and the error that ended it.
-
-    `spark`: whose executors merge, as many versions at once as the limits say; None: the driver does.
-    """
-    options = {"path": str(target), "mode": "mirror", "key": [key]}
+    """Mirror versions from `first` on. Return those that a commit reached, and the error that ended it."""
 
     async def run() -> None:
         log = DeltaTableLog(LocalStore(recorded.path), allowed_roots=("/",))
         start, end = (Start(StartKind.VERSION, version) for version in (first, recorded.last))
         engine = ChangelogEngine(LocalEngine(), PairingRules())
         async with aclosing(make_mirror(target, key=[key])) as sink:
-            if spark is None:
-                await row_pipeline("orders", log, sink, engine, TimerWake(), start, end, limits=limits).run()
-                return
-            path = str(recorded.path)
-            settings = PipelineSettings("orders", path, start, Policy(), PairingRules(), 0.05, "delta", options)
-            most = limits.max_versions
-            await delta_pipeline(settings, log, sink, lambda: spark, engine, TimerWake(), limits, end, most).run()
+            await row_pipeline("orders", log, sink, engine, TimerWake(), start, end, limits=limits).run()
 
     error = None
     try:
@@ -115,18 +101,6 @@ def test_histories(archive: Path, limits: Limits, way: str, tmp_path: Path, monk
     """Mirror all versions, with another mirror after each one that has no key, or cannot be followed."""
     if way == "rewrite":
         monkeypatch.setattr(mirror_table, "_MERGE_BYTES", -1)
-    mirror_all(archive, limits, tmp_path)
-
-
-@pytest.mark.sampled(len(WRITTEN))
-@pytest.mark.parametrize("archive", WRITTEN, ids=NAMES)
-def test_histories_by_executors(archive: Path, tmp_path: Path, spark: SparkSession) -> None:
-    """The same, where Spark merges all versions that leave the columns as they are."""
-    mirror_all(archive, Limits(max_versions=6, poll_interval_s=0.05), tmp_path, spark)
-
-
-def mirror_all(archive: Path, limits: Limits, tmp_path: Path, spark: SparkSession | None = None) -> None:
-    """Mirror all versions, with another mirror after each one that has no key, or cannot be followed."""
     recorded = read(archive, tmp_path / "t")
     snapshots = {version: answer.snapshot for version, answer in recorded.answers.items()}
     version, reached = recorded.first, 0
@@ -135,7 +109,7 @@ def mirror_all(archive: Path, limits: Limits, tmp_path: Path, spark: SparkSessio
         if key is None:
             version += 1
             continue
-        versions, error = mirrored_from(recorded, version, key, tmp_path / f"m{version}", limits, spark)
+        versions, error = mirrored_from(recorded, version, key, tmp_path / f"m{version}", limits)
         reached += len(versions)
         version = max(versions, default=version - 1) + 1
         if error is None:

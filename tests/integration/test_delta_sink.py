@@ -13,8 +13,7 @@ import anyio
 import pyarrow as pa
 import pytest
 from anyio import to_thread
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from tailer.errors import CommitUnknown, ConfigError, SinkFenced, SinkRejected, SinkUnavailable
@@ -190,29 +189,6 @@ async def test_a_commit_of_another_instance_is_not_mistaken_for_ours(
         monkeypatch.setattr(delta_table, "write_deltalake", fails)
         with pytest.raises(SinkFenced):
             await transaction.commit(expect(2))
-
-
-@pytest.mark.parametrize("is_new", [True, False], ids=["nothing-delivered", "delivered"])
-async def test_an_append_of_another_writer_is_fenced_once_the_source_is_another_table(
-    tmp_path: Path, is_new: bool
-) -> None:
-    """Spark's writer commits the progress of the former table alone, from the table as it was when it began."""
-    former, successor = (DeltaSink("target", str(tmp_path)) for _ in range(2))
-    assert await former.progress(APP) is None
-    if not is_new:
-        await deliver(former, 0)
-    append = await former.appending(APP, [SCHEMA])
-    late = DeltaTable(str(tmp_path))
-    assert await successor.progress(OTHER) is None
-    await deliver(successor, 0, OTHER)
-    there, progress = delivered(tmp_path), CommitProperties(app_transactions=[Transaction(APP, 1)])
-    with pytest.raises(CommitFailedError, match="Metadata changed"):
-        write_deltalake(late, pa.Table.from_batches([batch(APP, 1).rows]), mode="append", commit_properties=progress)
-    with pytest.raises(SinkFenced, match="another source table"):
-        append.check()
-    with pytest.raises(SinkFenced, match="another source table"):
-        await former.confirm(append, Position.end(1))
-    assert delivered(tmp_path) == there
 
 
 async def test_other_streams_append_to_the_same_table(tmp_path: Path) -> None:

@@ -18,8 +18,6 @@ from tailer.plan import Position, output_schema
 from tailer.sink import Progress
 from tailer_sinks.delta.sink import DeltaSink
 from tailer_sinks.delta.table import TargetTable
-from tests.support.oracle.recorded import CASES_DATA, read
-from tests.support.spark.executor_writes import Delivering
 from tests.support.variant.encoder import Layout, Scalar, encode, metadata, names_in
 
 APP: Final = "pipeline/3f2a"
@@ -176,28 +174,3 @@ async def test_a_partition_cannot_be_a_variant(tmp_path: Path) -> None:
     with pytest.raises(SinkRejected, match="v is variant"):
         async with sink.begin(APP, output_schema(V)):
             pass
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        "variants_shredded-copies-feed",
-        pytest.param("variants_plain-vectors-files", marks=pytest.mark.nightly),
-        pytest.param("variants_added_and_dropped", marks=pytest.mark.nightly),
-    ],
-)
-def test_executors_and_driver_write_the_same_variants(tmp_path: Path, spark: SparkSession, case: str) -> None:
-    delivering = Delivering(read(CASES_DATA / f"{case}.1.tar.xz", tmp_path).path, tmp_path / "executors")
-    driver = delivering.into(tmp_path / "driver")
-    delivering.by_executors(spark)
-    driver.by_driver()
-
-    def rows(target: Path) -> Counter[str]:
-        frame = spark.read.format("delta").load(str(target))
-        columns = ", ".join(f"`{name}`" for name in sorted(frame.columns))
-        return Counter(row.text for row in frame.selectExpr(f"to_json(struct({columns})) AS text").collect())
-
-    assert "variant" in types(tmp_path / "driver").values()
-    assert types(tmp_path / "driver") == types(tmp_path / "executors")
-    assert rows(tmp_path / "driver") == rows(tmp_path / "executors")
-    assert len(rows(tmp_path / "driver")) > 0

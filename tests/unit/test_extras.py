@@ -19,7 +19,7 @@ STORES: Final = {"aiobotocore", "aiohttp", "botocore"}
 SINKS: Final = {"kafka", "crc32c", "lz4", "confluent_kafka", "deltalake", "fastavro", "httpx2", "psycopg"}
 
 # Libraries that must not be imported: an executor, or an installation without extras, may lack them.
-ON_EXECUTORS: Final = "tailer.spark.engine.worker, tailer.spark.source.data_source, tailer.spark.write.delta.append"
+ON_EXECUTORS: Final = "tailer.spark.engine.worker, tailer.spark.source.data_source"
 IMPORTED: Final = {
     "tailer.read.execute": {*DAEMON, *SINKS, *STORES, "anyio", "tenacity", "watchfiles", "duckdb", "pyspark"},
     ON_EXECUTORS: {*DAEMON, *SINKS, *STORES, "tenacity", "watchfiles", "duckdb"},

@@ -16,7 +16,6 @@ from typing import Any, Final
 import anyio
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
 
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.changelog.task_ids import check_reading, has_maps_in_order, renumbered
@@ -69,7 +68,6 @@ from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
 from tailer_sinks.delta.mirror.keys import key_number
 from tailer_sinks.delta.sink import DeltaSink
-from tailer_sinks.delta.txns import begin_stream
 from tailer_sinks.encoding.cloudevents import CloudEventsEncoder
 from tailer_sinks.encoding.debezium.messages import DebeziumEncoder
 from tailer_sinks.files.sink import FilesSink
@@ -345,28 +343,14 @@ async def test_txns_of_the_delta_sink(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_another_source_table_for_the_delta_sink(tmp_path: Path) -> None:
-    """Its stream begins with a commit of its own, which changes `lakeTailer.stream`."""
+    """Its commits change the number of the pipeline's stream."""
     sink = DeltaSink("target", str(tmp_path))
     await deliver(sink, numbered(7), app_id="orders/5f0c")
     await deliver(sink, numbered(1), app_id="orders/6a1d")
-    stream = {"orders/#stream": 4155170019604031784}
     assert txns(tmp_path) == [
         {"orders/5f0c": 7, **STREAM, "orders/#delivered": 1},
-        stream,
-        {"orders/6a1d": 1, **stream},
+        {"orders/6a1d": 1, "orders/#stream": 4155170019604031784},
     ]
-    begun = (tmp_path / "_delta_log" / "00000000000000000002.json").read_text()
-    metadata = next(action for line in begun.splitlines() if (action := json.loads(line).get("metaData")))
-    assert metadata["configuration"] == {"lakeTailer.stream": "orders/6a1d"}
-
-
-def test_a_delta_target_with_table_features_keeps_its_protocol(tmp_path: Path) -> None:
-    """A stream begins there without a commit of its own: delta-rs would add a feature that some readers lack."""
-    moments = pa.array([0], pa.timestamp("us"))
-    write_deltalake(tmp_path, pa.table({"moment": moments}))
-    assert not begin_stream(DeltaTable(tmp_path), "orders/6a1d")
-    table = DeltaTable(tmp_path)
-    assert (table.version(), table.protocol().reader_features) == (0, ["timestampNtz"])
 
 
 @pytest.mark.anyio

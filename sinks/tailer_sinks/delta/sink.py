@@ -22,7 +22,6 @@ under `gap`.
     schema     fit of rows and tables
     writes     how delta-rs writes files
     spool      rows before they are committed, in bounded memory
-    appending  commits of our rows by a cluster's own writer
     mirror     `mode = "mirror"`: a table that equals the source
 
 An aborted transaction has written nothing to the table. One that died while committing may leave data files that no
@@ -30,7 +29,6 @@ commit names: VACUUM removes them. The target is an ordinary Delta table, and ea
 needs OPTIMIZE now and then: delta-rs opens a table in time that grows with the number of files.
 """
 
-import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -42,9 +40,8 @@ from anyio import to_thread
 from tailer.errors import SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, ControlEvent, Gap, joined_rows
 from tailer.plan import Position
-from tailer.sink import Append, Appendable, Heartbeats, Progress, SinkTransaction
+from tailer.sink import Heartbeats, Progress, Sink, SinkTransaction
 from tailer.stores.stores import Stores
-from tailer_sinks.delta.appending import append_to, took_place
 from tailer_sinks.delta.mirror.sink import DeltaMirror
 from tailer_sinks.delta.options import read
 from tailer_sinks.delta.schema import far_dates, partition_refusal, rows_schema
@@ -55,7 +52,7 @@ from tailer_sinks.encoding.typed import Misfit, conform, gap_row
 __all__ = ["DeltaSink"]
 
 
-class DeltaSink(Appendable):
+class DeltaSink(Sink):
     """A `Sink` that appends to the Delta table at `path`.
 
     `partition_by`: columns to partition a new table by; None leaves a new table unpartitioned and takes any table.
@@ -70,7 +67,6 @@ class DeltaSink(Appendable):
         self.name = name
         self._table = TargetTable(name, path, partition_by, adopt=adopt)
         self._expected: dict[str, Position | None] = {}
-        self._instance = str(uuid.uuid4())
 
     @classmethod
     def configure(cls, name: str, options: Mapping[str, Any]) -> Self | DeltaMirror:
@@ -133,20 +129,6 @@ class DeltaSink(Appendable):
     def open_heartbeats(self, pipeline: str, timeout_s: float) -> Heartbeats:
         """See `Sink.open_heartbeats`."""
         return self._table.folder.open_heartbeats(pipeline)
-
-    async def appending(self, app_id: str, schemas: Sequence[pa.Schema]) -> Append:
-        """See `tailer.sink.Appendable.appending`. A missing table is created."""
-        if app_id not in self._expected:
-            await self.progress(app_id)
-        expected = self._expected[app_id]
-        return await to_thread.run_sync(append_to, self._table, app_id, schemas, expected, self._instance)
-
-    async def confirm(self, append: Append, position: Position) -> bool:
-        """See `tailer.sink.Appendable.confirm`."""
-        is_there = await to_thread.run_sync(took_place, self._table, append, position)
-        if is_there:
-            self._expected[append.app_id] = position
-        return is_there
 
     async def aclose(self) -> None:
         """Do nothing: no resources are held between transactions."""

@@ -45,7 +45,7 @@ from tailer_sinks.delta.schema import (
     widening,
 )
 from tailer_sinks.delta.target import delivered_name, first_line, table_refusal
-from tailer_sinks.delta.txns import LastStreams, begin_stream, last_stream, position_in, transactions
+from tailer_sinks.delta.txns import LastStreams, position_in, transactions
 from tailer_sinks.delta.variants import delta_schema, has_variants, rows_schema_of, writable
 from tailer_sinks.delta.writes import rows_in_one_stream, writing
 from tailer_sinks.encoding.typed import Misfit
@@ -161,7 +161,6 @@ class TargetTable:
 
         def write(at: Anchor, commit: CommitProperties) -> None:
             assert at.table is not None
-            at = at if last_stream(at.table, at.app_id) is None else self._begun(at)
             at = self._grown(at) if at.merge and has_variants(at.schema) else at
             assert at.table is not None
             write_deltalake(
@@ -204,19 +203,6 @@ class TargetTable:
                 self._failed.add(write_id)
                 raise self.folder.failure(error) from error
 
-    def existing(self, anchor: Anchor) -> Anchor:
-        """Return the anchor for another writer's append; a missing table is created. Raises as `append` does."""
-        try:
-            return self._begun(self._create(anchor) if anchor.table is None else anchor)
-        except SinkError:
-            raise
-        except Exception as error:
-            raise self.folder.failure(error) from error
-
-    def check(self, app_id: str, expected: Position | None) -> None:
-        """Raise `SinkFenced` if the current progress of `app_id` is not the expected one."""
-        self.expect(self.position(app_id, anew=False), expected)
-
     def reset(self, app_id: str, end: Position) -> None:
         """Commit `end`, which closes a version, without rows.
 
@@ -228,11 +214,6 @@ class TargetTable:
         if anchor.table is not None and expected is not None and end < expected:
             self.folder.check_nothing_after(anchor.table, end.version)
         self.append(anchor, end, lambda schema: pa.RecordBatchReader.from_batches(schema, []))
-
-    def _begun(self, anchor: Anchor) -> Anchor:
-        """Make the anchor's stream the last one (`begin_stream`), and return an anchor after it."""
-        is_new = anchor.table is not None and begin_stream(anchor.table, anchor.app_id)
-        return self.anchor(anchor.app_id, anchor.schema, anchor.expected) if is_new else anchor
 
     def _grown(self, anchor: Anchor) -> Anchor:
         """Add the columns that the table lacks, in a commit of its own, and return an anchor after it.

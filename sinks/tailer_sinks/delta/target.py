@@ -15,12 +15,10 @@ from tailer.formats.delta.folders import table_around
 from tailer.sink import table_of
 from tailer.stores.folders import foreign_entry, is_lasting
 
-__all__ = ["MIRROR", "STREAM", "delivered_name", "first_line", "folder_refusal", "is_permanent", "table_refusal"]
+__all__ = ["MIRROR", "delivered_name", "first_line", "folder_refusal", "is_permanent", "table_refusal"]
 
 # The property of a table that names the pipeline whose mirror it is.
 MIRROR: Final = "lakeTailer.mirror"
-# The property with the app_id of the stream that began last in the place of another one, or by Spark.
-STREAM: Final = "lakeTailer.stream"
 
 _ADOPT: Final = "Choose another path; or set adopt = true to write change rows there all the same."
 # delta-rs has few exception classes: these parts of its messages mean that a retry cannot help.

@@ -19,26 +19,18 @@ Every commit also writes `<pipeline>/#stream`, whose version is a digest of the 
 app_id). A pipeline whose source table was replaced has another app_id, but the same `#stream`. So delta-rs, which lets
 no two writers commit the same txn from one state, refuses a late commit about the former table. Former releases did not
 write it.
-
-Spark's writer commits no txn but that of app_id. So a stream that takes the place of another one, or that Spark begins,
-has a first commit without rows in a target without table features (`begin_stream`): `#stream`, and the property
-`lakeTailer.stream`. Writers that have opened the table before cannot commit after it, as its properties have changed.
-Later ones find `#stream`.
 """
 
 import time
-from typing import Final
 
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import DeltaTable, Transaction
 
 from tailer.errors import SinkFenced
 from tailer.plan import END, Position
-from tailer.sink import main_app_id, pipeline_of, stream_name, stream_number, table_of
-from tailer_sinks.delta.target import STREAM, delivered_name
+from tailer.sink import pipeline_of, stream_name, stream_number, table_of
+from tailer_sinks.delta.target import delivered_name
 
-__all__ = ["LastStreams", "begin_stream", "last_stream", "position_in", "transactions"]
-
-_WITH_FEATURES: Final = 7  # the version of the protocol for writers from which on it names features
+__all__ = ["LastStreams", "last_stream", "position_in", "transactions"]
 
 
 def _names(app_id: str) -> tuple[str, str, str]:
@@ -57,21 +49,6 @@ def last_stream(table: DeltaTable, app_id: str) -> int | None:
     """Read the number of the last stream of the pipeline of `app_id`; None: none, or none has said so."""
     found: int | None = table.transaction_version(stream_name(app_id))
     return found
-
-
-def begin_stream(table: DeltaTable, app_id: str) -> bool:
-    """Commit to `table` that the stream of `app_id` is the last one; return whether it was another. Blocks.
-
-    Whoever has opened the table before cannot commit any more. Raises delta-rs' errors. Does nothing to a table with
-    features: with the property, delta-rs would add the feature of Variants, which some readers lack.
-    """
-    number = stream_number(app_id)
-    if last_stream(table, app_id) == number or table.protocol().min_writer_version >= _WITH_FEATURES:
-        return False
-    txn = Transaction(stream_name(app_id), number, int(time.time() * 1000))
-    commit = CommitProperties(app_transactions=[txn])
-    table.alter.set_table_properties({STREAM: main_app_id(app_id)}, raise_if_not_exists=False, commit_properties=commit)
-    return True
 
 
 class LastStreams:

@@ -271,9 +271,7 @@ class Fleet:
 
     def _claim(self, pipeline: PipelineSettings) -> None:
         """Take the target for the pipeline. Raises `ConfigError` where it cannot run in this process."""
-        was_ready = self._first.needs_delta_in_spark
-        needs_delta = pipeline.is_written_by_spark and not was_ready
-        if pipeline.write is Writers.EXECUTORS and (self._first.engine is not EngineKind.SPARK or needs_delta):
+        if pipeline.write is Writers.EXECUTORS and self._first.engine is not EngineKind.SPARK:
             reason = "needs executors, for which the daemon was not started"
             raise ConfigError(pipeline.name, reason, "Restart the daemon.")
         others = (each for name, each in self._claims.items() if name != pipeline.name)

@@ -1,3 +1,3 @@
-"""Pipelines whose rows executors write: to Delta with Spark's own writer, to Kafka in shards."""
+"""Pipelines whose rows executors write, to Kafka, in shards."""
 
 __all__: list[str] = []

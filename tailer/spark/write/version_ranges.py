@@ -1,4 +1,4 @@
-"""Version ranges: consecutive versions that are delivered together, in one commit of another writer.
+"""Version ranges: consecutive versions that are delivered together, by one job of executors.
 
 A range has whole versions. It ends before a version that changes the columns, so that the versions before it are
 delivered even if the target refuses the change. It also ends before a version that cannot be planned, or is of another
@@ -14,13 +14,13 @@ from tailer.changelog.rules import PairingRules, concerns
 from tailer.errors import ChangeError, ConfigError, LogError, SchemaChanged, SinkRejected, TailerError
 from tailer.pipeline.delivery import VersionRange
 from tailer.pipeline.policy import OnSchemaChange, Policy
-from tailer.plan import ChangePlan, Position, output_schema
+from tailer.plan import ChangePlan, Position
 from tailer.read.data_files import DataFiles
 from tailer.schema.changes import describe_changes
 from tailer.spark.splits import FileSlice, Split, diff_splits, file_slices, file_splits
 from tailer.table_log import TableLog
 
-__all__ = ["RANGE_VERSIONS", "VersionRanges", "changes_of", "fewer_versions", "schemas_of", "splits_of"]
+__all__ = ["RANGE_VERSIONS", "VersionRanges", "changes_of", "fewer_versions", "splits_of"]
 
 RANGE_BYTES: Final = 4 * 2**30  # of files: the work that is repeated after a failure
 RANGE_VERSIONS: Final = 1000
@@ -30,7 +30,7 @@ class VersionRanges:
     """A divider of the versions of `table`, from its current one on, into ranges; `until`: the last version, if any.
 
     `schema`: the wanted columns before the first version; None: unknown, or of no matter. `range_bytes`: of files, at
-    which a range ends. `changes_alone`: whether a version that changes the columns is a range of its own.
+    which a range ends.
     """
 
     def __init__(
@@ -40,15 +40,12 @@ class VersionRanges:
         schema: pa.Schema | None,
         until: int | None = None,
         range_bytes: int = RANGE_BYTES,
-        *,
-        changes_alone: bool = False,
     ) -> None:
         self._table = table
         self._policy = policy
         self._schema = schema
         self._until = until
         self._range_bytes = range_bytes
-        self._changes_alone = changes_alone
         self._ahead: ChangePlan | None = None
         self._failed: TailerError | None = None
 
@@ -72,8 +69,6 @@ class VersionRanges:
             self._ahead, self._schema = None, plan.schema
             plans.append(plan)
             size += plan.size_bytes
-            if changes and self._changes_alone:
-                break
         return VersionRange.of(plans) if plans else None
 
     async def _plan(self, *, is_first: bool) -> ChangePlan | None:
@@ -111,18 +106,6 @@ def fewer_versions(version_range: VersionRange | None, error: TailerError) -> in
     if at is None:
         return (last - first + 1) // 2
     return at - first if first < at <= last else 0
-
-
-def schemas_of(version_range: VersionRange) -> list[pa.Schema]:
-    """Return the schemas of its rows (`tailer.plan.output_schema`), each once, the last version's at the end."""
-    found: dict[int, pa.Schema] = {}
-    for plan in version_range.plans:
-        found.update((id(schema), schema) for schema in _schemas(plan))
-    distinct: list[pa.Schema] = []
-    for schema in map(output_schema, found.values()):
-        if schema not in distinct:
-            distinct.append(schema)
-    return distinct
 
 
 def splits_of(

@@ -19,11 +19,14 @@ from pyspark.sql import SparkSession
 from tests.jars.where import jars_dir
 from tests.tiers import using
 
-__all__ = ["build_spark", "delta_jars", "new_sessions_with"]
+__all__ = ["build_spark", "delta_conf", "delta_jars", "new_sessions_with"]
 
-_SETTINGS = {
+_DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+_SETTINGS = {
+    **_DELTA,
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
@@ -60,6 +63,11 @@ def delta_jars() -> list[Path]:
         message = f"no jars in {jars_dir()}: `make setup` fetches them"
         raise MissingJarsError(message)
     return jars
+
+
+def delta_conf() -> dict[str, str]:
+    """Return the settings with which any Spark writes to Delta tables."""
+    return {**_DELTA, "spark.jars": ",".join(map(str, delta_jars()))}
 
 
 def build_spark(scratch: Path, master: str = "local[2]", jars: Sequence[Path] = ()) -> SparkSession:

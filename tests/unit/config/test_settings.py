@@ -25,8 +25,6 @@ sink = {kind = "delta", path = "copy"}
 
 SPARK = f'engine = "spark"\n{PIPELINE}write = "executors"\n'
 KAFKA = SPARK.replace('{kind = "delta", path = "copy"}', '{kind = "kafka", bootstrap_servers = "h:1", topic = "t"}')
-MIRROR_SINK = '{kind = "delta", path = "copy", mode = "mirror"}'
-MIRROR = SPARK.replace('{kind = "delta", path = "copy"}', MIRROR_SINK)
 CLUSTER = '\n[spark]\nmaster = "spark://h:7077"\n'
 STDOUT = SPARK.replace('{kind = "delta", path = "copy"}', '{kind = "stdout"}')
 
@@ -306,12 +304,6 @@ FAULTS: list[tuple[str, str, str, str]] = [
         "s3://lake and state_table (s3://lake/a) are nested in each other",
         "own",
     ),
-    (
-        SPARK.replace('"copy"', '"s3://lake/copy"'),
-        "pipelines.orders.write",
-        "the target is in a store, to which only the driver writes",
-        'write = "driver"',
-    ),
     (PIPELINE.replace('"copy"', '"orders"'), "pipelines.orders.sink.path", "orders is pipelines.orders.table", "own"),
     (PIPELINE.replace('"copy"', '"./x/../orders/"'), "pipelines.orders.sink.path", "is pipelines.orders.table", ""),
     (PIPELINE.replace('"copy"', '"orders/copy"'), "pipelines.orders.sink.path", "nested in each other", ""),
@@ -330,14 +322,14 @@ FAULTS: list[tuple[str, str, str, str]] = [
     (PIPELINE + "[spark.conf]\n'spark.remote' = 'x'", "spark.conf.spark.remote", "for Spark Connect", "Set master"),
     (PIPELINE + "[spark.conf]\nspark.x = [1]", "spark.conf.spark.x", "must be text, a number or a boolean", ""),
     (PIPELINE + "write = 'threads'", "pipelines.orders.write", "must be 'driver' or 'executors'", ""),
-    (PIPELINE + "write = 'executors'", "pipelines.orders.write", 'engine is "local"', 'engine = "spark"'),
-    ("engine = 'auto'" + PIPELINE + "write = 'executors'", "pipelines.orders.write", 'engine is "auto"', ""),
-    (SPARK + "on_data_loss = 'resnapshot'", "pipelines.orders.on_data_loss", 'is "resnapshot"', 'write = "driver"'),
+    (KAFKA.replace('"spark"', '"local"'), "pipelines.orders.write", 'engine is "local"', 'engine = "spark"'),
+    (KAFKA.replace('"spark"', '"auto"'), "pipelines.orders.write", 'engine is "auto"', ""),
+    (KAFKA + "on_data_loss = 'resnapshot'", "pipelines.orders.on_data_loss", 'is "resnapshot"', 'write = "driver"'),
     (PIPELINE + "shards = 2", "pipelines.orders.shards", "executors do not write", 'engine = "spark"'),
     (KAFKA + "shards = 0", "pipelines.orders.shards", "from 1 to 1024", ""),
     (KAFKA + "shards = 1025", "pipelines.orders.shards", "from 1 to 1024", ""),
     (KAFKA + "shards = true", "pipelines.orders.shards", "must be a whole number from 1 to 1024", ""),
-    (SPARK + "shards = 2", "pipelines.orders.shards", "has no effect for a delta sink", "Leave it out"),
+    (SPARK, "pipelines.orders.write", "a delta sink is written by one", "`tailer.spark.follow`"),
     (SPARK.replace("delta", "files"), "pipelines.orders.write", "a files sink is written by one", 'kind = "kafka"'),
     ("state_table = 's'\n" + STDOUT, "pipelines.orders.write", "a stdout sink is written by one", 'kind = "kafka"'),
 ]
@@ -354,16 +346,12 @@ def test_a_fault_is_named_by_key_with_a_remedy(tmp_path: Path, text: str, key: s
 @pytest.mark.parametrize(
     ("text", "writers"),
     [
-        (SPARK, Writers.EXECUTORS),
+        (SPARK, Writers.DRIVER),
         (KAFKA, Writers.EXECUTORS),
         (KAFKA + CLUSTER, Writers.EXECUTORS),
-        (SPARK + CLUSTER, Writers.DRIVER),
-        (MIRROR, Writers.EXECUTORS),
-        (MIRROR + CLUSTER, Writers.DRIVER),
         (KAFKA.replace('"spark"', '"auto"'), Writers.DRIVER),
         (KAFKA.replace('"spark"', '"local"'), Writers.DRIVER),
         (KAFKA + "on_data_loss = 'resnapshot'", Writers.DRIVER),
-        (SPARK.replace('"copy"', '"s3://lake/copy"'), Writers.DRIVER),
         (SPARK.replace("delta", "files"), Writers.DRIVER),
         ("state_table = 's'\n" + STDOUT, Writers.DRIVER),
         (KAFKA + "write = 'driver'", Writers.DRIVER),
@@ -372,12 +360,6 @@ def test_a_fault_is_named_by_key_with_a_remedy(tmp_path: Path, text: str, key: s
 def test_executors_write_wherever_they_can(tmp_path: Path, text: str, writers: Writers) -> None:
     (pipeline,) = settings(tmp_path, text.replace('write = "executors"\n', "")).pipelines
     assert pipeline.write is writers
-
-
-@pytest.mark.parametrize(("text", "announces"), [(SPARK, False), (MIRROR, True), (KAFKA, False), (PIPELINE, True)])
-def test_the_driver_delivers_the_snapshots_of_a_mirror(tmp_path: Path, text: str, announces: bool) -> None:
-    (pipeline,) = settings(tmp_path, text).pipelines
-    assert pipeline.announces_gaps is announces
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import tailer.spark
 from tailer.config.placement import SparkSettings
 from tailer.errors import ConfigError
 from tailer.spark.session import _not_started, first_sentence
-from tailer.spark.write.delta.spark_with_delta import delta_package, with_delta
 
 TRACEBACK = """An exception was thrown from the Python worker:
 Traceback (most recent call last):
@@ -36,8 +35,8 @@ def test_other_errors_lose_their_class_and_their_stack() -> None:
 def test_java_that_ends_may_lack_packages() -> None:
     ended = PySparkRuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.")
     assert _not_started(ended, SparkSettings()).hint == "Install Java 17 or newer, or set JAVA_HOME."
-    settings = with_delta(SparkSettings(conf={"spark.jars.packages": "a:b:1"}))
-    given = f'If it could not fetch a:b:1,{delta_package()}, give its jars as "spark.jars".'
+    settings = SparkSettings(conf={"spark.jars.packages": "a:b:1"})
+    given = 'If it could not fetch a:b:1, give its jars as "spark.jars".'
     assert given in _not_started(ended, settings).hint
 
 

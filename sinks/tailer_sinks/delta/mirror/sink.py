@@ -1,6 +1,5 @@
 """The mirror for the pipeline; the package's docstring explains how it works."""
 
-import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
@@ -18,23 +17,19 @@ from tailer.events import (
 )
 from tailer.plan import END, SNAPSHOT_TASKS, Position
 from tailer.sink import (
-    Append,
     Demands,
     Heartbeats,
-    Merge,
-    Mergeable,
     MirrorRows,
     Progress,
+    Sink,
     SinkTransaction,
     pipeline_of,
 )
 from tailer.stores.stores import Stores
-from tailer_sinks.delta.appending import took_place
 from tailer_sinks.delta.mirror.changes import DELETE, UPDATE, Changes, Contradiction
 from tailer_sinks.delta.mirror.columns import RESNAPSHOT, difference, only_adds, origins_of
 from tailer_sinks.delta.mirror.keyed_rows import KeyedRows
 from tailer_sinks.delta.mirror.keys import check_key, contradiction, key_in
-from tailer_sinks.delta.mirror.merging import merge_into
 from tailer_sinks.delta.mirror.table import MirrorTable
 from tailer_sinks.delta.mirror.verified_rows import open_rows
 from tailer_sinks.delta.options import Options
@@ -48,7 +43,7 @@ __all__ = ["DeltaMirror"]
 _DUE_BYTES: Final = 32 * 1024 * 1024
 
 
-class DeltaMirror(Mergeable):
+class DeltaMirror(Sink):
     """A `Sink` that keeps the Delta table at `options.path` equal to the source."""
 
     splits_versions: Final = False
@@ -61,7 +56,6 @@ class DeltaMirror(Mergeable):
         self._source_key: tuple[str, ...] = ()
         self._table = MirrorTable(name, options.path, options.partition_by)
         self._expected: dict[str, Position | None] = {}
-        self._instance = str(uuid.uuid4())
 
     def use_stores(self, stores: Stores) -> None:
         """See `Sink.use_stores`."""
@@ -124,20 +118,6 @@ class DeltaMirror(Mergeable):
             yield transaction
         finally:
             transaction.close()
-
-    async def merging(self, app_id: str, schema: pa.Schema) -> Merge | None:
-        """See `tailer.sink.Mergeable.merging`."""
-        if app_id not in self._expected:
-            await self.progress(app_id)
-        parts = self._table, app_id, schema, self._expected[app_id], self._keys(), self._instance
-        return await to_thread.run_sync(merge_into, *parts)
-
-    async def confirm(self, append: Append, position: Position) -> bool:
-        """See `tailer.sink.Appendable.confirm`."""
-        is_there = await to_thread.run_sync(took_place, self._table, append, position)
-        if is_there:
-            self._expected[append.app_id] = position
-        return is_there
 
     def _keys(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return self._key, self._source_key

@@ -11,7 +11,7 @@ from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.delivery import VersionRange
 from tailer.pipeline.policy import OnSchemaChange, Policy
 from tailer.read.data_files import LOCAL
-from tailer.spark.write.version_ranges import VersionRanges, schemas_of, splits_of
+from tailer.spark.write.version_ranges import VersionRanges, splits_of
 from tailer.stores.local import LocalStore
 from tests.support.tables.handwritten import HandwrittenTable
 
@@ -87,5 +87,4 @@ def test_a_span_knows_its_rows(table: HandwrittenTable) -> None:
     found: list[VersionRange] = []
     anyio.run(_cut, table.path, Policy(), None, 100, found)
     (version_range,) = found
-    assert [schema.names[0] for schema in schemas_of(version_range)] == ["id"]
     assert len(splits_of(version_range, PairingRules(carryovers=Carryovers.KEEP), LOCAL)) == 1
