@@ -29,7 +29,6 @@ from tailer.sink import AtLeastOnceSink, Sink
 from tailer.start import Start
 from tailer.stores.glue import GlueOptions, is_named
 from tailer.stores.location import is_local
-from tailer.stores.shared import SharedLogs
 from tailer.stores.stores import StoreOptions, Stores
 from tailer.table_log import TableLog
 
@@ -140,14 +139,11 @@ class PipelineSettings:
         """The sink; no I/O. Raises `ConfigError`."""
         return configure_sink(self.name, self.sink_kind, self.sink_options, self.stores)
 
-    def open_table(self, logs: SharedLogs | None = None) -> TableLog:
-        """The log of the table, which is `located`, with its catalog if it has one; no I/O. Raises `ConfigError`.
-
-        `logs`: see `tailer.config.tables.open_table`.
-        """
+    def open_table(self) -> TableLog:
+        """The log of the table, which is `located`, with its catalog if it has one; no I/O. Raises `ConfigError`."""
         catalog = None if self.catalog_options is None else configure_catalog(self.catalog_options)
         choices = self.allowed_roots, self.table_format, self.branch
-        return open_table(self.table, self.stores, catalog, *choices, logs, statistics=self.policy.where is not None)
+        return open_table(self.table, self.stores, catalog, *choices, statistics=self.policy.where is not None)
 
 
 @dataclass(frozen=True, slots=True)

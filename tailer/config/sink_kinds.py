@@ -1,7 +1,5 @@
 """Sinks by kind, found through the entry-point group `tailer.sinks`: ours and those of third parties."""
 
-import logging
-import sys
 from collections.abc import Mapping
 from functools import cache, partial
 from importlib import import_module
@@ -15,8 +13,6 @@ from tailer.stores.location import is_local
 from tailer.stores.stores import Stores
 
 __all__ = ["configure_sink", "sink_kinds"]
-
-_log = logging.getLogger(__name__)
 
 ENTRY_POINTS: Final = "tailer.sinks"
 
@@ -45,7 +41,7 @@ def configure_sink(
         raise ConfigError(name, f"no sink of kind {kind!r}", remedy.lstrip())
     entry = next(iter(found))
     try:
-        factory = _load(entry)
+        factory = entry.load()
     except ImportError as error:
         missing = ConfigError(name, f"the {kind} sink cannot be loaded: {error}", _remedy(entry))
         raise as_one(name, [missing, *_faults_without_library(entry, name, options)]) from error
@@ -63,20 +59,6 @@ def configure_sink(
     except ConfigError as error:
         raise ConfigError(f"{name}.path", error.reason, error.remedy) from error
     return sink
-
-
-def _load(entry: EntryPoint) -> Any:
-    """Load a sink. One that imports `sinks`, as `tailer_sinks` was called in the former release, gets that."""
-    try:
-        return entry.load()
-    except ModuleNotFoundError as error:
-        # A package of the users' own that is called so stays what it is; a folder without modules is none.
-        if (error.name or "").partition(".")[0] != "sinks" or getattr(sys.modules.get("sinks"), "__file__", None):
-            raise
-    remedy = "import tailer_sinks there, because the next release has no package sinks"
-    _log.warning("the %s sink (%s) imports sinks: %s", entry.name, entry.module, remedy)
-    sys.modules["sinks"] = import_module("tailer_sinks")
-    return entry.load()
 
 
 def _faults_without_library(entry: EntryPoint, name: str, options: Mapping[str, Any]) -> list[ConfigError]:

@@ -13,7 +13,6 @@ from tailer.stores import glue
 from tailer.stores.location import is_local
 from tailer.stores.port import ObjectStore
 from tailer.stores.ranges import ObjectRanges
-from tailer.stores.shared import SharedLogs
 from tailer.stores.stores import Stores
 from tailer.table_log import TableLog
 
@@ -84,21 +83,18 @@ def open_table(
     allowed_roots: tuple[str, ...] = (),
     table_format: str | None = None,
     branch: str | None = None,
-    logs: SharedLogs | None = None,
     statistics: bool = False,
 ) -> TableLog:
     """Open the log of the table at `location`, as `parse_location` returns it.
 
     Without a `table_format`, the location decides (`tailer.formats.registry.format_of`). `catalog`: the one that
     manages the table, if any. `allowed_roots`: where its files may be, besides `location`. `branch`: None is the main
-    one. `logs`: those that other pipelines of the process follow. `statistics`: as in `TableFormat.open`.
+    one. `statistics`: as in `TableFormat.open`.
 
     Raises `ConfigError` where the store's client is not installed, and as `check_choices`.
     """
     known = stores or Stores()
     found, store = _open_root(location, known, table_format, branch, is_managed=catalog is not None)
-    if logs is not None and not is_local(store.uri):
-        store = logs.share(store, known.options(store.uri))
     return found.open(store, known.open, allowed_roots, branch, catalog, statistics)
 
 

@@ -35,7 +35,6 @@ from tailer.shards.resharding import Layout, UndividedSink
 from tailer.shards.worker import make_sink
 from tailer.sink import Sink
 from tailer.stores.secrets import NoSecret, Secret
-from tailer.stores.shared import SharedLogs
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -68,7 +67,7 @@ async def serve(settings: Settings, show: Show | None = None, *, standby: bool =
             ahead_bytes, files = settings.read_ahead_bytes, open_files(stores)
             chosen = open_engines(settings.engine, settings.spark, files, ahead_bytes=ahead_bytes)
             async with chosen as engines:
-                make: Make = partial(_Run, settings, engines, SharedLogs(), opened)
+                make: Make = partial(_Run, settings, engines, opened)
                 if standby:
                     make = standing_by(make, instance_name(), settings.standby_after_s)
                 fleet = Fleet(settings, statuses, stores, make)
@@ -111,7 +110,6 @@ class _Run:
         self,
         settings: Settings,
         engines: Engines,
-        logs: SharedLogs,
         opened: list[Sink],
         pipeline: PipelineSettings,
         status: PipelineStatus,
@@ -123,7 +121,7 @@ class _Run:
         self._status = status
         self._table = AwaitedTable(pipeline, status, is_new=is_new)
         self._stops = False
-        self._make = partial(_pipeline, pipeline, self._sink, engines, logs, status)
+        self._make = partial(_pipeline, pipeline, self._sink, engines, status)
         self._pipeline = self._make()  # made here, because settings that do not fit are refused at the start
 
     async def run(self) -> None:
@@ -285,11 +283,9 @@ async def _read_token(settings: Settings, key: str, secret: Secret) -> str | Non
     raise ConfigError(where, reason, "Give a token of your own.")
 
 
-def _pipeline(
-    settings: PipelineSettings, sink: Sink, engines: Engines, logs: SharedLogs, status: PipelineStatus
-) -> Drainable:
+def _pipeline(settings: PipelineSettings, sink: Sink, engines: Engines, status: PipelineStatus) -> Drainable:
     """Put the pipeline together: of the two ways to deliver, the one that `settings` choose."""
-    table = settings.open_table(logs)
+    table = settings.open_table()
     wake = table.make_wake()
     if sink.distributes and settings.write is Writers.EXECUTORS:
         from tailer.spark.write.exchange import ShardExchange  # noqa: PLC0415 - PySpark is an extra

@@ -24,7 +24,6 @@ from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.start import Start
 from tailer.stores.s3 import S3Options
-from tailer.stores.shared import SharedLogs
 from tailer.stores.stores import Stores
 from tests.support.histories.s3_history import upload
 from tests.support.s3.link import Fault, Request, S3Link
@@ -61,12 +60,10 @@ def table(tmp_path: Path) -> Growing:
     return found
 
 
-def following(
-    link: S3Link, bucket: str, there: Destination, until: str | None = None, logs: SharedLogs | None = None
-) -> Pipeline:
+def following(link: S3Link, bucket: str, there: Destination, until: str | None = None) -> Pipeline:
     """Make a pipeline that follows the table at the root of the bucket's folder `t`."""
     stores = Stores(((f"s3://{bucket}", S3Options(endpoint=link.endpoint)),))
-    log = open_table(f"s3://{bucket}/t", stores, logs=logs)
+    log = open_table(f"s3://{bucket}/t", stores)
     end = None if until is None else Start.parse(until)
     engine, limits = LocalEngine(2, open_files(stores)), Limits(poll_interval_s=0.02, retry_for_s=1)
     return row_pipeline(
@@ -165,40 +162,6 @@ async def test_requests(versitygw: S3Server, link: S3Link, table: Growing) -> No
     found = max(at for at, name in enumerate(names) if name == ("GET", f"{6:020d}.json"))
     following_one = names.index(("GET", f"{7:020d}.json"))
     assert names[found + 1 : following_one] == [("HEAD", f"{5:020d}.json"), ("GET", "6-0.parquet")]
-
-
-async def test_pipelines_of_one_table_share_the_requests_to_its_log(
-    versitygw: S3Server, link: S3Link, table: Growing
-) -> None:
-    """Three pipelines look as often as one, and fetch a commit once. Each asks for the commit before it."""
-    bucket, logs, destinations = versitygw.new_bucket(), SharedLogs(), [Destination() for _ in range(3)]
-    await to_thread.run_sync(upload, versitygw, bucket, "t", table.path)
-    pipelines = [following(link, bucket, each, logs=logs) for each in destinations]
-    async with anyio.create_task_group() as group:
-        for pipeline in pipelines:
-            group.start_soon(pipeline.run)
-        await become(lambda: all(each.delivered() == table.rows() for each in destinations))
-        backlog = Counter(each.path for each in link.requests if each.method == "GET" and each.path.endswith(".json"))
-        assert max(count for path, count in backlog.items() if "/00" in path and not path.endswith("6.json")) <= 2
-        await become(lambda: looks(link, 6) > 20)
-        link.requests.clear()
-        began_s = anyio.current_time()
-        await become(lambda: looks(link, 6) == 50)
-        assert Counter(link.methods()) == {"GET": 50}
-        assert anyio.current_time() - began_s > 50 * 0.02 * 0.5
-        version = table.insert([1000])
-        for name in (f"{version}-0.parquet", f"_delta_log/{version:020d}.json"):
-            body = (table.path / name).read_bytes()
-            await to_thread.run_sync(partial(versitygw.client.put_object, Bucket=bucket, Key=f"t/{name}", Body=body))
-        before = looks(link, 6)
-        await become(lambda: all(each.delivered() == table.rows() for each in destinations))
-        await become(lambda: looks(link, 7) > 10)
-        for pipeline in pipelines:
-            pipeline.stop()
-    assert looks(link, 6) - before <= 1
-    names = Counter((each.method, each.path.rpartition("/")[2]) for each in link.requests)
-    assert names["HEAD", f"{5:020d}.json"] == 3
-    assert names["GET", "6-0.parquet"] == 3
 
 
 async def test_a_quiet_table_is_listed_once_in_a_while(

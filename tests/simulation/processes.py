@@ -26,7 +26,6 @@ from tailer.pipeline.limits import Limits
 from tailer.pipeline.status import PipelineState, PipelineStatus
 from tailer.plan import SNAPSHOT_TASKS, TASKS, Position
 from tailer.sink import AtLeastOnceSink, Sink, SinkTransaction, SinkWrapper, TransactionWrapper
-from tailer.stores.shared import SharedLogs
 from tests.simulation.network import Fault, Network, NoAnswer
 from tests.simulation.oracle import Announced, Change, Judge, Transaction, Violation, is_backfill
 from tests.simulation.physics import PROCESS, Process
@@ -162,7 +161,7 @@ class Daemon:
             status = Status(PIPELINE)
             status.world = world
             status.backfills.restore(world.kept_order, world.keep_order)
-            run: Any = partial(serve._Run, settings, engines, SharedLogs(), opened)
+            run: Any = partial(serve._Run, settings, engines, opened)
             if world.scenario.standby:
                 run = standing_by(run, self.process.name, settings.standby_after_s)
             make = partial(run, pipeline, status, False)

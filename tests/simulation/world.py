@@ -28,7 +28,6 @@ from tailer.pipeline.status import PipelineState, PipelineStatus
 from tailer.plan import Position
 from tailer.sink import AtLeastOnceSink, Sink
 from tailer.start import Start
-from tailer.stores.shared import SharedLogs
 from tailer.table_log import TableLog
 from tailer_sinks.kafka import link
 from tailer_sinks.kafka.clients.port import Connection, ProducerSettings
@@ -129,8 +128,8 @@ class Judged:
                 assert isinstance(made, Sink)
                 return WatchedSink(made, world, limits)
 
-            def open_table(self, logs: SharedLogs | None = None) -> TableLog:
-                table = super().open_table(logs)
+            def open_table(self) -> TableLog:
+                table = super().open_table()
                 next_plan = table.next_plan
 
                 async def watched() -> Any:

@@ -1,16 +1,14 @@
 """Options of sinks are checked by name before any I/O."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
-from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tailer_sinks
-from tailer.config import sink_kinds as sink_kinds_module
 from tailer.config.options import faults_by
 from tailer.config.sink_kinds import configure_sink, sink_kinds
 from tailer.errors import ConfigError
@@ -125,40 +123,3 @@ def test_a_folder_that_delta_rs_would_read_as_another_one_is_refused(folder: str
     assert "percent, question and number signs" in raised.value.hint
     configure_sink("archive", "files", {"path": f"s3://lake/{folder}/copy"})
     configure_sink("archive", "delta", {"path": "s3://lake/a b+c=d/copy"})
-
-
-OLD_SINK = """
-import sinks
-from sinks.stdout import StdoutSink
-
-class OldSink(StdoutSink):
-    pass
-"""
-
-
-@pytest.fixture
-def old_sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Install a sink of a third party that was written for the former release."""
-    (tmp_path / "old_sink.py").write_text(OLD_SINK)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    found = EntryPoints([EntryPoint("old", "old_sink:OldSink", "tailer.sinks")])
-    monkeypatch.setattr(sink_kinds_module, "_installed", lambda: found)
-    yield
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("old_sink", "sinks")]:
-        del sys.modules[name]
-
-
-@pytest.mark.usefixtures("old_sink")
-def test_a_sink_that_imports_the_package_by_its_former_name_works_with_a_warning(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    made = configure_sink("a", "old", {"format": "jsonl"})
-    assert type(made).__name__ == "OldSink"
-    assert "the old sink (old_sink) imports sinks: import tailer_sinks there" in caplog.text
-
-
-@pytest.mark.usefixtures("old_sink")
-def test_a_package_of_the_users_that_is_called_sinks_stays_what_it_is(tmp_path: Path) -> None:
-    (tmp_path / "sinks.py").write_text("")
-    with pytest.raises(ConfigError, match=r"the old sink cannot be loaded: No module named 'sinks\.stdout'"):
-        configure_sink("a", "old", {"format": "jsonl"})
