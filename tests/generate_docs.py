@@ -1,8 +1,7 @@
 """Write the generated pages of `docs/`: `python -m tests.generate_docs`.
 
 `configuration.md` has every setting of the classes that read them. A setting's description is the comment in its line,
-or the one above it. `errors.md` has every error of `tailer.errors`, with the text and the hint that users see; the
-runbook of `deploy/` has them as a table.
+or the one above it. `errors.md` has every error of `tailer.errors`, with the text and the hint that users see.
 """
 
 import ast
@@ -77,13 +76,21 @@ INTRO: Final = (
     "Paths are relative to the folder of the file, and `~` is the home folder. Variables are not replaced: a path\n"
     "with a folder `$HOME` or `${NAME}` is refused. Write a folder that has such a name as a URI: `file:/data/$HOME`."
 )
-RETRIES: Final = """\
-After an error with `TIMED` or `ASK` the pipeline waits, reads its progress from the sink, and tries again. After any
-other error it stops, unless it is one that `on_data_loss` gets past. `NEVER`: trying again would take the stream from
-the instance that has taken over."""
-RUNBOOK: Final = "../deploy/runbook.md"
-ERRORS_BEGIN: Final = "<!-- errors: written by `python -m tests.generate_docs` -->"
-ERRORS_END: Final = "<!-- end of errors -->"
+INTRO_OF_ERRORS: Final = """\
+Every error names the thing and the next step: on the command line after `hint:`, and in the
+[log of the daemon](operations.md#the-log) and `tailer status --json` as `error` and `hint`. The exit code of a command
+is that of the most severe error.
+
+A pipeline that is *retried* waits, reads its progress from the sink and tries again. After ten minutes without any
+success it stops, and begins again by itself after 1 minute, then 2, 4, up to 30. One that *stops* waits for a person,
+unless `on_data_loss` gets past the error."""
+AFTER: Final = {
+    Retry.TIMED: "is retried",
+    Retry.ASK: "is retried",
+    Retry.BRIEF: "is retried for ten seconds, and then stops and begins again by itself as above",
+    Retry.ONCE: "is retried once if it has just begun, and then stops",
+    Retry.MANUAL: "stops",
+}
 NOTE: Final = "<!-- Written by `python -m tests.generate_docs`. -->"
 
 
@@ -173,8 +180,7 @@ def errors_page() -> str:
     parts = [
         NOTE,
         "# Errors",
-        "Every error names the thing and the next step. The exit code of a command is that of the most severe error.",
-        RETRIES,
+        INTRO_OF_ERRORS,
         f"```text\n{tree[tree.index('TailerError') :].partition(chr(10) * 2)[0].rstrip()}\n```",
     ]
     for kind in error_classes(TailerError):
@@ -182,30 +188,15 @@ def errors_page() -> str:
         shown = [f"## {kind.__name__}", " ".join(about.split())]
         if "sentence" in kind.__dict__ and set(NAMES.findall(kind.sentence)) <= kind.__dataclass_fields__.keys():
             shown.append(f"Text: `{kind.sentence}`")
-        if kind.next_step and "{remedy}" not in kind.next_step:
-            shown.append(f"Next step: {kind.next_step}")
+        if kind.next_step:
+            step = "the hint of the error says it." if "{remedy}" in kind.next_step else kind.next_step
+            shown.append(f"Next step: {step}")
+        shown.append(f"The pipeline {AFTER[kind.retry]}. Exit code {kind.exit_code}.")
         parts += shown
     return "\n\n".join(parts) + "\n"
 
 
-def runbook() -> str:
-    """Build the runbook: the page as it is, with a new table of errors."""
-    before, mark, rest = (DOCS / RUNBOOK).read_text().partition(ERRORS_BEGIN)
-    _, end, after = rest.partition(ERRORS_END)
-    assert mark
-    assert end
-    rows = ["| error | meaning | pipeline | exit | next step |", "|---|---|---|---|---|"]
-    for kind in error_classes(TailerError):
-        meaning = " ".join((inspect.getdoc(kind) or "").split())
-        retried = kind.retry in (Retry.TIMED, Retry.ASK)
-        otherwise = "Nothing: it is tried again." if retried else "The hint in the log says it."
-        step = kind.next_step if kind.next_step and "{remedy}" not in kind.next_step else otherwise
-        link = f"[{kind.__name__}](../docs/errors.md#{kind.__name__.lower()})"
-        rows.append(f"| {link} | {meaning} | {'retried' if retried else 'stops'} | {kind.exit_code} | {step} |")
-    return "".join([before, mark, "\n\n", "\n".join(rows), "\n\n", end, after])
-
-
-PAGES: Final = {"configuration.md": configuration, "errors.md": errors_page, RUNBOOK: runbook}
+PAGES: Final = {"configuration.md": configuration, "errors.md": errors_page}
 
 if __name__ == "__main__":
     for name, make in PAGES.items():

@@ -3,7 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tailer.errors import SinkRejected, SinkUnavailable, StorageError, StorageRefused
+from tailer.errors import (
+    SinkAccessRefused,
+    SinkRejected,
+    SinkUnavailable,
+    StorageAccessRefused,
+    StorageError,
+    StorageRefused,
+)
 
 __all__ = ["store_errors"]
 
@@ -14,6 +21,7 @@ def store_errors(sink: str) -> Iterator[None]:
     try:
         yield
     except StorageRefused as error:
-        raise SinkRejected(sink, f"{error.path}: {error.reason}", error.hint) from error
+        kind = SinkAccessRefused if isinstance(error, StorageAccessRefused) else SinkRejected
+        raise kind(sink, f"{error.path}: {error.reason}", error.hint) from error
     except StorageError as error:
         raise SinkUnavailable(sink, str(error)) from error

@@ -10,7 +10,7 @@ defines what the pipeline does next; only the pipeline retries::
     │   │   ├── CommitIncomplete    a commit file grew while it was read                 TIMED
     │   │   └── ScratchUnavailable  temporary files do not fit on the disk; they may later   TIMED
     │   ├── StorageRefused          the store refuses the request; an operator must act
-    │   │   └── StorageAccessRefused  an object store refuses credentials, a bucket or a setting
+    │   │   └── StorageAccessRefused  a store or a catalog refuses credentials, a bucket or a setting  BRIEF
     │   ├── ObjectNotFound          the object does not exist
     │   └── ObjectAlreadyExists     put-if-absent lost to another writer             ASK
     ├── LogError                    the table's log cannot be followed                        exit 3
@@ -34,6 +34,7 @@ defines what the pipeline does next; only the pipeline retries::
         ├── SinkUnavailable         the destination did not answer; read its progress  ASK
         ├── CommitUnknown           the commit's answer was lost; read its progress    ASK
         ├── SinkRejected            the destination refuses this; an operator must act
+        │   └── SinkAccessRefused   it refuses the login, or lacks a permission for it   BRIEF
         └── SinkFenced              another instance writes for this app_id            ONCE
 
 Errors can be pickled, because tasks may run in other processes.
@@ -56,6 +57,7 @@ from tailer.errors.general import (
     ExpressionFailed,
     Retry,
     TailerError,
+    duration,
     one_line,
     printable,
 )
@@ -69,7 +71,7 @@ from tailer.errors.log import (
     VersionAhead,
     VersionGone,
 )
-from tailer.errors.sink import CommitUnknown, SinkError, SinkFenced, SinkRejected, SinkUnavailable
+from tailer.errors.sink import CommitUnknown, SinkAccessRefused, SinkError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.errors.spelling import did_you_mean
 from tailer.errors.storage import (
     CommitIncomplete,
@@ -102,6 +104,7 @@ __all__ = [
     "Retry",
     "SchemaChanged",
     "ScratchUnavailable",
+    "SinkAccessRefused",
     "SinkError",
     "SinkFenced",
     "SinkRejected",
@@ -118,6 +121,7 @@ __all__ = [
     "VersionGone",
     "brief_errors",
     "did_you_mean",
+    "duration",
     "how_to_install",
     "missing_client",
     "one_line",

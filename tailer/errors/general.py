@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
-__all__ = ["ConfigError", "EngineUnavailable", "ExpressionFailed", "Retry", "TailerError", "one_line"]
+__all__ = ["ConfigError", "EngineUnavailable", "ExpressionFailed", "Retry", "TailerError", "duration", "one_line"]
+
+_UNITS: Final = (("d", 86_400), ("h", 3600), ("min", 60))
 
 
 class Retry(Enum):
@@ -12,6 +14,7 @@ class Retry(Enum):
 
     ONCE = "once"  # read progress back and try again once, if this run has just begun and committed nothing
     MANUAL = "manual"  # an operator must act first
+    BRIEF = "brief"  # wait and try again for some seconds: a secret may just be replaced
     TIMED = "timed"  # wait, then try again
     ASK = "ask"  # wait, read progress back from the sink, then try again
 
@@ -28,6 +31,16 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """Return `text` in one line: messages of other libraries may have several."""
     return " ".join(filter(None, map(str.strip, text.splitlines())))
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in its largest unit that is not below 2: `7 d`, `36 h`, `90 s`, `0.4 s`."""
+    for unit, length in _UNITS:
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    if seconds >= 10:
+        return f"{seconds:.0f} s"
+    return f"{seconds:.1f} s" if seconds >= 0.1 else f"{max(seconds * 1000, 1):.0f} ms"
 
 
 def _rebuild(cls: type["TailerError"], values: dict[str, Any]) -> "TailerError":

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from tailer.errors.general import Retry, TailerError
 
-__all__ = ["CommitUnknown", "SinkError", "SinkFenced", "SinkRejected", "SinkUnavailable"]
+__all__ = ["CommitUnknown", "SinkAccessRefused", "SinkError", "SinkFenced", "SinkRejected", "SinkUnavailable"]
 
 
 @dataclass(eq=False)
@@ -40,6 +40,13 @@ class SinkRejected(SinkError):
 
     remedy: str = ""
     next_step: ClassVar[str] = "{remedy}"
+
+
+@dataclass(eq=False)
+class SinkAccessRefused(SinkRejected):
+    """The destination, or what it needs such as a schema registry, refuses the login or lacks a permission for it."""
+
+    retry: ClassVar[Retry] = Retry.BRIEF
 
 
 @dataclass(eq=False)

@@ -64,9 +64,10 @@ class StorageRefused(StorageError):
 
 @dataclass(eq=False)
 class StorageAccessRefused(StorageRefused):
-    """An object store refused: a bucket, credentials, a permission or a setting of the store is wrong."""
+    """An object store or a catalog refused: a bucket, credentials, a permission or a setting is wrong."""
 
     remedy: str = ""
+    retry: ClassVar[Retry] = Retry.BRIEF
     next_step: ClassVar[str] = "{remedy}"
 
 

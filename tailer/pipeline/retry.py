@@ -2,7 +2,8 @@
 
 Each session begins with the progress in the sink. A session that fails with a temporary error is repeated, after pauses
 that grow, until `Limits.retry_for_s` have passed without success. The session itself reports success. Then the pipeline
-stops; `revival_pause_s` says when the daemon begins it again.
+stops; `revival_pause_s` says when the daemon begins it again. Where access is refused, that is after some seconds: time
+enough for a secret that is just replaced, and not so many logins that they lock an account.
 
 `SinkFenced` stops a pipeline, with one exception. The last request of a killed instance may still be on its way when
 the next one reads the progress, which then finds that another instance has committed. A killed instance has at most one
@@ -18,13 +19,15 @@ from typing import Final
 import anyio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
-from tailer.errors import Retry, TailerError
+from tailer.errors import Retry, TailerError, duration
 from tailer.pipeline.status import Committed, PipelineStatus
 
 __all__ = ["Retries", "revival_pause_s"]
 
 _log = logging.getLogger(__name__)
-_RETRIED: Final = (Retry.TIMED, Retry.ASK)
+_RETRIED: Final = (Retry.BRIEF, Retry.TIMED, Retry.ASK)
+_BRIEF_S: Final = 10.0
+_BRIEF_PAUSE_S: Final = 3.0
 _LATE_REQUEST_S: Final = 600.0  # the first transaction may take minutes, and finds only then what has arrived
 _REVIVE_FIRST_S: Final = 60.0
 _REVIVE_LAST_S: Final = 1800.0
@@ -60,6 +63,7 @@ class Retries:
         self._stopping = anyio.Event()
         self._succeeded = self._has_committed = self._was_fenced = False
         self._failing_since = 0.0
+        self._refused_since: float | None = None  # since when every attempt ended with a refused access
         self._began = 0.0
 
     def is_stopping(self) -> bool:
@@ -91,11 +95,12 @@ class Retries:
         session after `stop` is only logged: a pipeline that was stopped has failed at nothing.
         """
         self._began = time.monotonic()
+        growing_s = wait_random_exponential(multiplier=0.5, max=30.0)
         done = False
         while not (done or self.is_stopping()):
             retrying = AsyncRetrying(
                 retry=retry_if_exception(self._may_pass),
-                wait=wait_random_exponential(multiplier=0.5, max=30.0),
+                wait=lambda state: _BRIEF_PAUSE_S if _is_brief(state) else growing_s(state),
                 stop=self._gives_up,
                 sleep=self._pause,
                 before_sleep=self._report,
@@ -138,11 +143,16 @@ class Retries:
 
     def _gives_up(self, state: RetryCallState) -> bool:
         if state.attempt_number == 1:
-            self._failing_since = time.monotonic()
+            self._failing_since, self._refused_since = time.monotonic(), None
+        self._refused_since = (self._refused_since or time.monotonic()) if _is_brief(state) else None
         return self._left_s() <= 0
 
     def _left_s(self) -> float:
         """Return for how many seconds more to retry without success."""
+        if self._refused_since is not None:
+            if self._first_answer_s is not None:
+                return 0.0
+            return self._refused_since + min(_BRIEF_S, self._retry_for_s) - time.monotonic()
         if self._first_answer_s is not None and not self.status.has_seen_table:
             return self._began + self._first_answer_s - time.monotonic()
         return self._failing_since + self._retry_for_s - time.monotonic()
@@ -152,12 +162,13 @@ class Retries:
         error = state.outcome.exception() if state.outcome is not None else None
         text = "%s: %s; retrying in %.1f s, for up to %s"
         left_s = max(self._left_s(), state.upcoming_sleep)
-        _log.warning(text, self._name, error, state.upcoming_sleep, _duration(left_s))
+        _log.warning(text, self._name, error, state.upcoming_sleep, duration(left_s))
 
     async def _pause(self, seconds: float) -> None:
         with anyio.move_on_after(seconds):
             await self._stopping.wait()
 
 
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+def _is_brief(state: RetryCallState) -> bool:
+    error = state.outcome.exception() if state.outcome is not None else None
+    return isinstance(error, TailerError) and error.retry is Retry.BRIEF

@@ -45,9 +45,11 @@ from tailer.errors import (
     NotATable,
     ObjectAlreadyExists,
     ObjectNotFound,
+    SinkAccessRefused,
     SinkFenced,
     SinkRejected,
     SinkUnavailable,
+    StorageAccessRefused,
     StorageError,
     StorageRefused,
     StorageUnavailable,
@@ -165,7 +167,8 @@ class StateTable:
         except (VersionAhead, VersionGone) as error:
             raise self._gone(str(error)) from error
         except StorageRefused as error:
-            raise SinkRejected(self._store.uri, f"progress cannot be kept: {error}", error.hint) from error
+            kind = SinkAccessRefused if isinstance(error, StorageAccessRefused) else SinkRejected
+            raise kind(self._store.uri, f"progress cannot be kept: {error}", error.hint) from error
         self._seen[app_id] = ours
         if log.version - log.checkpoint >= CHECKPOINT_EVERY:
             await self._shorten(log)

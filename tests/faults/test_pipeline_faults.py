@@ -21,6 +21,7 @@ import tailer.engine.local
 import tailer.pipeline.retry
 from tailer.errors import (
     FileVacuumed,
+    SinkAccessRefused,
     SinkFenced,
     SinkRejected,
     SinkUnavailable,
@@ -29,6 +30,7 @@ from tailer.errors import (
 )
 from tailer.events import ChangeBatch, ControlEvent
 from tailer.pipeline.loop import Pipeline
+from tailer.pipeline.retry import revival_pause_s
 from tailer.plan import ChangeTask, Position
 from tailer.progress.recorded import Recorded
 from tailer.read.execute import execute
@@ -399,7 +401,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Ailing(FaultySink):
-    """A sink that takes `seconds` for each `step`, and fails the first `failures` of them."""
+    """A sink that takes `seconds` for each `step`, and fails the first `failures` of them.
+
+    The `refusals` after them are of its login.
+    """
+
+    refusals = 0
 
     def __init__(self, there: Destination, clock: Clock, step: Step, failures: int, seconds: float) -> None:
         super().__init__(there.sink())
@@ -412,6 +419,8 @@ class Ailing(FaultySink):
             self._clock.now_s += self._seconds
             if self.asked <= self._failures:
                 raise SinkUnavailable(self.name, f"no answer to question {self.asked}")
+            if self.asked <= self._failures + self.refusals:
+                raise SinkAccessRefused(self.name, f"question {self.asked} is refused")
 
 
 class TestPatience:
@@ -422,6 +431,22 @@ class TestPatience:
         with pytest.raises(SinkUnavailable, match="no answer to question 5"):
             await following(table, sink, retry_for_s=40).run()
         assert there.transactions == []
+
+    async def test_a_login_that_is_refused_is_tried_for_ten_seconds(
+        self, table: Growing, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They begin with the first refusal, however long there was no answer before."""
+        monkeypatch.setattr(tailer.pipeline.retry, "_BRIEF_PAUSE_S", 0)
+        sink = Ailing(Destination(), clock, Step.PROGRESS, failures=5, seconds=4)
+        sink.refusals = 1000
+        with pytest.raises(SinkAccessRefused, match="question 9 is refused") as refused:
+            await following(table, sink).run()
+        assert revival_pause_s(refused.value, 1) == 60
+        there = Destination()
+        sink = Ailing(there, clock, Step.PROGRESS, failures=5, seconds=4)
+        sink.refusals = 3
+        await following(table, sink).run()
+        check(table, there)
 
     async def test_none_is_none(self, table: Growing, clock: Clock) -> None:
         sink = Ailing(Destination(), clock, Step.WRITE, failures=1000, seconds=0)

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 
-from tailer.errors import SinkError, SinkRejected, SinkUnavailable
+from tailer.errors import SinkAccessRefused, SinkError, SinkRejected, SinkUnavailable
 from tailer_sinks.kafka.clients import confluent_producer, python_connection
 from tailer_sinks.kafka.clients.port import Connection, OAuth, ProducerFactory, ProducerSettings, Sasl, Tls
 from tailer_sinks.kafka.clients.python_cluster import Cluster
@@ -118,9 +118,11 @@ def test_a_way_in(
 @every_driver
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
 def test_a_wrong_password(driver: ProducerFactory, secure_kafka: SecureKafka, mechanism: Any) -> None:
-    """The error asks for an operator, without retries."""
+    """The error names the options."""
     connection = at(secure_kafka, "SASL", None, Sasl(mechanism, USER, "wrong-password"))
-    assert "refuse the login" in str(assert_refused(driver, connection, SinkRejected))
+    refused = assert_refused(driver, connection, SinkAccessRefused)
+    assert "refuse the login" in str(refused)
+    assert '"sasl.password" (sasl_password_file, sasl_password_command)' in refused.hint
 
 
 @pytest.mark.usefixtures("impatient")
@@ -149,7 +151,8 @@ def test_no_certificate_where_one_is_asked_for(driver: ProducerFactory, secure_k
 @every_driver
 def test_no_token(driver: ProducerFactory, secure_kafka: SecureKafka) -> None:
     """A wrong secret needs an operator; a server that is down, or answers nonsense, is retried."""
-    assert_refused(driver, at(secure_kafka, "SASL", None, oauth(secure_kafka, "wrong-secret")), SinkRejected)
+    wrong = at(secure_kafka, "SASL", None, oauth(secure_kafka, "wrong-secret"))
+    assert "sasl_oauthbearer_client_secret_file" in assert_refused(driver, wrong, SinkAccessRefused).hint
     connection = at(secure_kafka, "SASL", None, oauth(secure_kafka))
     try:
         for broken, kind in (((503, "later"), SinkUnavailable), ((200, "<html>"), SinkRejected)):
@@ -277,9 +280,11 @@ def test_the_sink_s_own_options(driver: ProducerFactory, secure_kafka: SecureKaf
             assert await by_it.progress(APP) == up_to(APP, version)
             await by_it.aclose()
         refused = sink("SASL_TLS", {"client": user, "sasl_password_file": str(tmp_path / "wrong")})
-        with pytest.raises(SinkRejected) as caught:
+        with pytest.raises(SinkAccessRefused) as caught:
             await refused.progress(APP)
         assert "wrong-password" not in f"{caught.value} {caught.value.hint} {caught.value!r}"
+        (tmp_path / "wrong").write_text(PASSWORD)  # it is read again for the next login
+        assert await refused.progress(APP) == up_to(APP, len(ways))
         await refused.aclose()
 
     anyio.run(deliver_by_all)

@@ -117,7 +117,7 @@ async def test_a_wrong_key_is_refused(read: Read, bucket: str, versitygw: S3Serv
     login(key="AKIDWRONG", secret="a secret of nobody")
     error = await failure(read, bucket, S3Options(endpoint=versitygw.endpoint), "AKIDWRONG", "a secret of nobody")
     assert isinstance(error, StorageAccessRefused)
-    assert error.retry is Retry.MANUAL
+    assert error.retry is Retry.BRIEF
     assert error.path == f"s3://{bucket}/orders/a"
     assert "with credentials from env" in error.reason
     assert "credentials" in error.hint or "AWS_ACCESS_KEY_ID" in error.hint

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tailer.errors import SinkFenced, SinkRejected, SinkUnavailable
+from tailer.errors import SinkAccessRefused, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, Gap
 from tailer.plan import SNAPSHOT_TASKS, TASKS, Position
 from tailer.sink import Progress, app_id_of, backfill_name, table_of
@@ -27,7 +27,7 @@ from tests.support.mirrors.databases import (
     rows_in,
     waiting_in,
 )
-from tests.support.servers.postgres import Postgres
+from tests.support.servers.postgres import USER, Postgres
 
 pytestmark = pytest.mark.anyio
 
@@ -288,6 +288,41 @@ def test_postgresql_ends_a_transaction_that_stands_still(postgres: Postgres) -> 
         with pytest.raises(SinkUnavailable, match="idle-in-transaction timeout"):
             stand_still()
         assert reader.query(f"SELECT count(*) FROM {orders}") == [(0,)]
+
+
+async def test_a_login_that_postgresql_refuses(postgres: Postgres, tmp_path: Path) -> None:
+    """It is named, and so is the option with the password. A file is read again for the next attempt."""
+    database, file = PostgresDatabase(postgres), tmp_path / "secret"
+    user, schema = f"guarded_{database.schema}", database.schema
+    database.query(f"CREATE ROLE {user} LOGIN PASSWORD 'open-sesame'; GRANT USAGE ON SCHEMA {schema} TO {user}")
+    postgres.require_password(user)
+    address = database.options["url"]
+    options = {"url": address.replace(f"{USER}@", f"{user}@"), "schema": schema, "key": ["id"]}
+
+    async def refused(sink: SqlSink, text: str, hint: str) -> None:
+        with pytest.raises(SinkAccessRefused, match=text) as failed:
+            await sink.progress(APP)
+        assert hint in failed.value.hint
+        assert not any(secret in f"{failed.value!r} {failed.value.hint}" for secret in ("mellon", "open-sesame"))
+
+    file.write_text("mellon")
+    by_file = SqlSink.configure("orders", {**options, "password_file": str(file)})
+    await refused(by_file, f'password authentication failed for user "{user}"', f"Correct password_file ({file})")
+    file.write_text("open-sesame")
+    assert await by_file.progress(APP) is None
+    ways: list[tuple[dict[str, Any], str, str]] = [
+        ({"password": "mellon"}, "password authentication failed", "Correct password; "),
+        ({}, "no password supplied", "Give password in the environment, or password_file, or password_command."),
+        ({"url": address.replace(f"{USER}@", "nobody@")}, 'role "nobody" does not exist', "Give password"),
+    ]
+    for more, text, hint in ways:
+        sink = SqlSink.configure("orders", {**options, **more})
+        await refused(sink, text, hint)
+        await sink.aclose()
+    with pytest.raises(SinkAccessRefused, match="refuses access: permission denied for schema") as forbidden:
+        await deliver(by_file, inserts(1, 1))
+    assert forbidden.value.hint == "Grant it to the user of url."
+    await by_file.aclose()
 
 
 async def test_no_server_is_an_error_that_may_pass_and_has_no_password() -> None:

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from tailer.engine.local import LocalEngine
 from tailer.errors import (
     ConfigError,
+    StorageAccessRefused,
     StorageUnavailable,
     TableReplaced,
     UnsupportedFeature,
@@ -311,31 +312,41 @@ async def test_commits_with_a_hole_are_no_answer(managed: Managed) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(
-    ("options", "reason"),
+    ("options", "kind", "reason", "hint"),
     [
-        ({"table": "main.sales.nothing"}, "does not have this table"),
-        ({}, "requires a token"),
-        ({"token": "wrong"}, "does not accept the token"),
+        ({"table": "main.sales.nothing"}, ConfigError, "does not have this table", "catalog.schema.table"),
+        ({}, StorageAccessRefused, "requires a token", "Give token in the environment, or token_file"),
+        ({"token": "wrong"}, StorageAccessRefused, "does not accept the token", "Correct token; "),
     ],
 )
-async def test_refusals_of_the_catalog_have_a_hint(managed: Managed, options: dict[str, str], reason: str) -> None:
+async def test_refusals_of_the_catalog_have_a_hint(
+    managed: Managed, options: dict[str, str], kind: type[ConfigError | StorageAccessRefused], reason: str, hint: str
+) -> None:
     managed.server.token = "" if "table" in options else TOKEN
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(kind) as refused:
         await managed.log(**options).seek(1)
-    assert reason in refused.value.reason
-    assert refused.value.hint
+    assert reason in str(refused.value)
+    assert hint in refused.value.hint
     assert "wrong" not in f"{refused.value} {refused.value.hint}"
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(
-    ("status", "reason"), [(403, "denies access"), (404, "no Delta API"), (302, "answers 302"), (400, "answers 400")]
+    ("status", "kind", "reason"),
+    [
+        (403, StorageAccessRefused, "denies access"),
+        (404, ConfigError, "no Delta API"),
+        (302, ConfigError, "answers 302"),
+        (400, ConfigError, "answers 400"),
+    ],
 )
-async def test_answers_of_another_api_are_errors(managed: Managed, status: int, reason: str) -> None:
+async def test_answers_of_another_api_are_errors(
+    managed: Managed, status: int, kind: type[ConfigError | StorageAccessRefused], reason: str
+) -> None:
     managed.server.broken = (status, b"<html>" + TOKEN.encode())
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(kind) as refused:
         await managed.log(token=TOKEN).seek(1)
-    assert reason in refused.value.reason
+    assert reason in str(refused.value)
     assert TOKEN not in f"{refused.value} {refused.value.hint}"
 
 
@@ -381,7 +392,7 @@ async def test_the_token_is_read_from_its_file_for_every_question(managed: Manag
     file.write_text(f"{TOKEN}\n")
     await log.seek(1)
     managed.server.token = "renewed"
-    with pytest.raises(ConfigError, match="does not accept"):
+    with pytest.raises(StorageAccessRefused, match="does not accept"):
         await log.latest()
     file.write_text("renewed")
     assert await log.latest() == 0
@@ -397,7 +408,7 @@ async def test_a_command_for_the_token_runs_again_when_it_is_refused(managed: Ma
     assert await log.latest() == 0
     assert len(runs.read_text()) == 1
     managed.server.token = "renewed"
-    with pytest.raises(ConfigError, match="does not accept"):
+    with pytest.raises(StorageAccessRefused, match="does not accept"):
         await log.latest()
     held.write_text("renewed")
     assert await log.latest() == 0

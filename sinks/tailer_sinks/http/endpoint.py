@@ -6,7 +6,8 @@
     408, 425, other 5xx,    `SinkUnavailable`: the pipeline retries, from its progress on
     no answer in time,
     errors of connections
-    401, 403                sent again, once, if the secrets are others when they are read again
+    401, 403, 407           sent again, once, if the secrets are others when they are read again; else
+                            `SinkAccessRefused`
     3xx, other 4xx          `SinkRejected`: a person must act
 
 A redirect is not followed, because it may lead rows to another place.
@@ -27,7 +28,7 @@ import anyio
 import httpx2
 from anyio import to_thread
 
-from tailer.errors import ConfigError, SinkError, SinkRejected, SinkUnavailable
+from tailer.errors import ConfigError, SinkAccessRefused, SinkError, SinkRejected, SinkUnavailable
 from tailer_sinks.http.options import Options, RequestSecrets, Secrets, origin
 from tailer_sinks.http.requests import Request, signature
 
@@ -38,7 +39,7 @@ _log = logging.getLogger(__name__)
 REFUSED_EVENTS: Final = frozenset({400, 413, 422})
 BUSY: Final = frozenset({429, 503})
 TEMPORARY: Final = frozenset({408, 425})
-NO_ACCESS: Final = frozenset({401, 403})
+NO_ACCESS: Final = frozenset({401, 403, 407})
 MOST_WAIT_S: Final = 300.0  # in all, for one request
 LONGEST_PAUSE_S: Final = 30.0
 KEPT_BYTES: Final = 2**16  # of an answer, so that its connection can be used again
@@ -128,8 +129,8 @@ class Endpoint:
             return SinkUnavailable(self._name, reason)
         if 300 <= status < 400:
             return SinkRejected(self._name, reason, "Redirects are not followed: give the address that takes rows.")
-        if status in {401, 403, 407}:
-            return SinkRejected(self._name, reason, "Check the headers and the secret of signatures.")
+        if status in NO_ACCESS:
+            return SinkAccessRefused(self._name, reason, self._source.remedy)
         return SinkRejected(self._name, reason, "Check url, and the log of the service.")
 
     def _unavailable(self, reason: str) -> SinkUnavailable:

@@ -76,7 +76,7 @@ def origin(url: str) -> str:
 
 
 class RequestSecrets:
-    """The secrets of requests. Methods block.
+    """The secrets of requests. `remedy`: how to correct them. Methods block.
 
     Each raises `SinkRejected` for a file or a command that cannot be used, `SinkUnavailable` for a command that fails.
     """
@@ -90,6 +90,10 @@ class RequestSecrets:
         )
         self._lines, self._key = KeptSecret(lines), KeptSecret(key)
         self.may_change: Final = lines.may_change or key.may_change
+        shown = {"headers": Secret("set") if options.headers and not lines.may_change else lines}
+        if key.may_change or key.value:
+            shown["signature_secret"] = key
+        self.remedy: Final = " ".join(secret.remedy(option) for option, secret in shown.items())
 
     def read(self) -> Secrets:
         """Return the secrets for the next request: see `KeptSecret`."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tailer.errors import SinkRejected, how_to_install
+from tailer.errors import SinkAccessRefused, SinkRejected, how_to_install
 from tailer_sinks.encoding.arrow_messages import ArrowMessages
 from tailer_sinks.encoding.cloudevents import CloudEventsEncoder
 from tailer_sinks.encoding.debezium.images import Images, PairedEncoder, refuse_variants
@@ -114,10 +114,14 @@ def _avro(link: Link, schema: pa.Schema, topic: str) -> PairedEncoder:
     if link.registry is None:
         link.registry = _registry(name, options)
     register, key, tombstones = link.registry.schema_id, options.key, options.with_tombstones
-    if options.envelope == "debezium":
-        source = source_of(name, topic)
-        return DebeziumAvroEncoder(name, schema, source, topic, register, key, tombstones)
-    return FlatAvroEncoder(name, schema, topic, register, key, tombstones)
+    try:
+        if options.envelope == "debezium":
+            source = source_of(name, topic)
+            return DebeziumAvroEncoder(name, schema, source, topic, register, key, tombstones)
+        return FlatAvroEncoder(name, schema, topic, register, key, tombstones)
+    except SinkAccessRefused:
+        link.registry = None  # the next one reads the secrets again
+        raise
 
 
 def _registry(name: str, options: Options) -> "SchemaRegistry":

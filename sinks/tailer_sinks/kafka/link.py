@@ -5,14 +5,15 @@ Everything here blocks and is called from worker threads.
 
 import re
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 import pyarrow as pa
 
-from tailer.errors import ConfigError, SinkFenced, SinkUnavailable, how_to_install
+from tailer.errors import ConfigError, SinkAccessRefused, SinkFenced, SinkUnavailable, how_to_install
 from tailer.plan import Position
 from tailer.sink import pipeline_of, table_of
 from tailer_sinks.encoding.messages import BYTES, Messages
@@ -61,7 +62,7 @@ class Link:
         Raises `SinkError`, also for wrong topics, so that a new pipeline fails before there is something to deliver.
         """
         topic = self.options.progress_topic
-        with self._lock:
+        with self._lock, self._forgetting_refused():
             if not self._checked:
                 self._await_topics()
                 check_present(self.name, self._connected(), self.options)
@@ -187,7 +188,8 @@ class Link:
         if self._connection is None:
             self._connection = connection_of(self.name, self.options)
         try:
-            return self._factory(self._connection, settings_of(self.options), app_id)
+            with self._forgetting_refused():
+                return self._factory(self._connection, settings_of(self.options), app_id)
         except SinkFenced as error:
             # Another instance does the same now: the progress topic shows which one was last.
             raise SinkUnavailable(self.name, error.reason) from error
@@ -239,6 +241,17 @@ class Link:
             if self._cluster is not None:
                 self._cluster.close()
                 self._cluster = None
+
+    @contextmanager
+    def _forgetting_refused(self) -> Iterator[None]:
+        """Read the secrets again for the next login, if this one is refused."""
+        try:
+            yield
+        except SinkAccessRefused:
+            cluster, self._cluster, self._connection = self._cluster, None, None
+            if cluster is not None:
+                cluster.close()
+            raise
 
     def _await_topics(self, has_rows: bool = False) -> None:
         """Wait a moment for required topics: a broker that has just started knows none.

@@ -10,9 +10,9 @@ import msgspec
 
 from tailer.errors import ConfigError, how_to_install
 from tailer_sinks import read_options
-from tailer_sinks.secrets import Secret, read_secret, secret_faults
+from tailer_sinks.secrets import Secret, secret_faults
 
-__all__ = ["DUCKDB", "SQLITE", "Options", "file_of", "password_of", "read"]
+__all__ = ["DUCKDB", "SQLITE", "Options", "file_of", "read", "secret_of"]
 
 SQLITE = "sqlite:///"
 DUCKDB = "duckdb:///"
@@ -55,9 +55,9 @@ def file_of(options: Options) -> Path | None:
     return None if scheme is None else Path(options.url.removeprefix(scheme))
 
 
-def password_of(name: str, options: Options) -> str | None:
-    """Return the password. Blocks. Raises as `tailer_sinks.secrets.read_secret`."""
-    return read_secret(name, Secret.of(options, "password", options.password))
+def secret_of(options: Options) -> Secret:
+    """Return the secret that is the password."""
+    return Secret.of(options, "password", options.password)
 
 
 def _check_url(name: str, options: Options) -> Iterator[ConfigError]:

@@ -12,12 +12,13 @@ from tailer.errors import SinkRejected
 from tailer.events import ChangeBatch, ControlEvent
 from tailer.sink import Demands, Heartbeats, MirrorRows, Progress, Sink, SinkTransaction
 from tailer_sinks.heartbeats import FileHeartbeats, heartbeat_name
+from tailer_sinks.secrets import read_secret
 from tailer_sinks.sql.append import ChangeLog
 from tailer_sinks.sql.databases.dialect import Dialect
 from tailer_sinks.sql.databases.sqlite import Sqlite
 from tailer_sinks.sql.heartbeats import TableHeartbeats
 from tailer_sinks.sql.mirror import Mirror
-from tailer_sinks.sql.options import DUCKDB, Options, file_of, password_of, read
+from tailer_sinks.sql.options import DUCKDB, Options, file_of, read, secret_of
 from tailer_sinks.sql.stream import Stream
 from tailer_sinks.sql.target import Target
 from tailer_sinks.sql.verification.mirror_rows import mirror_rows
@@ -138,7 +139,9 @@ class SqlSink(Sink):
             return DuckDb(self.name, path)
         from tailer_sinks.sql.databases.postgresql import PostgreSql  # noqa: PLC0415 - its client is an extra
 
-        return PostgreSql(self.name, options.url, partial(password_of, self.name, options), options.schema)
+        secret = secret_of(options)
+        password = partial(read_secret, self.name, secret)
+        return PostgreSql(self.name, options.url, password, options.schema, secret.remedy("password"))
 
 
 class _SqlTransaction(SinkTransaction):

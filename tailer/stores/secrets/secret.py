@@ -42,6 +42,16 @@ class Secret:
         """The file, or the command without its arguments."""
         return f"the command {self.command[0]}" if self.command else str(self.file)
 
+    def remedy(self, option: str) -> str:
+        """Return how to correct the secret, which is that of `option`."""
+        if self.command:
+            return f"Correct what {option}_command prints ({self.command[0]}); it runs again for each attempt."
+        if self.file is not None:
+            return f"Correct {option}_file ({self.file}); it is read again for each attempt."
+        if self.value:
+            return f"Correct {option}; where it is in the environment, restart the daemon."
+        return f"Give {option} in the environment, or {option}_file, or {option}_command."
+
     def read(self) -> str | None:
         """Return the secret, without the end of its last line; None: none is given. Blocks. Raises `NoSecret`."""
         if self.command:

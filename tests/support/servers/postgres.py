@@ -62,6 +62,12 @@ class Postgres:
         with socket.create_connection(address, timeout=60) as connection, connection.makefile("rb") as replies:
             return _Connection(connection, replies).query(statement)
 
+    def require_password(self, user: str) -> None:
+        """Ask this user for a password from now on."""
+        file = self._directory / "data" / "pg_hba.conf"
+        file.write_text(f"host all {user} 127.0.0.1/32 scram-sha-256\n{file.read_text()}")
+        self.query("SELECT pg_reload_conf()")
+
     def close(self) -> None:
         """Stop it and remove its files."""
         if self._server is not None:

@@ -17,7 +17,7 @@ from tailer.engine.local import LocalEngine
 from tailer.errors import (
     ConfigError,
     SinkRejected,
-    StorageAccessRefused,
+    StorageRefused,
     StorageUnavailable,
     TableReplaced,
     TailerError,
@@ -378,7 +378,7 @@ class TestStop:
         assert there.transactions == []
 
     @pytest.mark.parametrize(
-        "error", [StorageUnavailable("t", "503"), StorageAccessRefused("t", "403")], ids=["503", "403"]
+        "error", [StorageUnavailable("t", "503"), StorageRefused("t", "a folder")], ids=["503", "a folder"]
     )
     async def test_an_error_that_may_pass_is_none_afterwards(self, table: Growing, error: TailerError) -> None:
         """One that needs a person is raised: the next run will not get past it either."""

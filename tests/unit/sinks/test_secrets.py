@@ -16,8 +16,8 @@ from tailer_sinks.http.options import read as read_http
 from tailer_sinks.kafka.options import connection_of, registry_secrets
 from tailer_sinks.kafka.options import read as read_kafka
 from tailer_sinks.secrets import KeptSecret, Secret, read_secret
-from tailer_sinks.sql.options import password_of
 from tailer_sinks.sql.options import read as read_sql
+from tailer_sinks.sql.options import secret_of
 
 SECRET: Final = "hunter2-in-the-vault"
 
@@ -139,7 +139,7 @@ def test_every_secret_of_the_sinks_may_come_from_a_command() -> None:
     assert connection.tls is not None
     assert with_token.sasl is not None
     assert with_token.sasl.oauth is not None
-    assert password_of("s", sql) == connection.sasl.password == connection.tls.key_password == SECRET
+    assert secret_of(sql).read() == connection.sasl.password == connection.tls.key_password == SECRET
     assert with_token.sasl.oauth.client_secret == SECRET
     avro = {**given, "client": {}, "encoding": "avro", "envelope": "flat", "registry_url": "http://r:8081"}
     by_user = read_kafka("s", {**avro, "registry_username": "u", "registry_password_command": PRINTS})

@@ -103,6 +103,7 @@ def test_an_error_names_the_next_step(error: Exception, kind: type[StorageError]
     assert found.retry is {
         ObjectAlreadyExists: Retry.ASK,
         StorageUnavailable: Retry.TIMED,
+        StorageAccessRefused: Retry.BRIEF,
     }.get(kind, Retry.MANUAL)
 
 

@@ -27,7 +27,7 @@ from urllib.parse import quote, urlsplit
 import httpx2
 import msgspec
 
-from tailer.errors import ConfigError, SinkRejected, SinkUnavailable
+from tailer.errors import ConfigError, SinkAccessRefused, SinkRejected, SinkUnavailable
 
 __all__ = ["RegistryAccess", "SchemaRegistry", "check_address", "differences"]
 
@@ -213,8 +213,12 @@ class SchemaRegistry:
             raise _Absent
         said = f"{_status(response)}{': ' if failure.message else ''}{_cut(failure.message)}"
         if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-            remedy = "Check registry_username and registry_password, or registry_token, and their permissions."
-        elif status in {HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY}:
+            remedy = (
+                "Check registry_username and registry_password (registry_password_file, registry_password_command), "
+                "or registry_token (registry_token_file, registry_token_command), and their permissions."
+            )
+            raise SinkAccessRefused(self._sink, f"the schema registry refuses access: {said}", remedy)
+        if status in {HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY}:
             remedy = REFUSED_SCHEMA
         else:
             raise self._unexpected(said)

@@ -5,7 +5,7 @@ Some need a person, with a next step; all others pass with time.
 
 from typing import Final
 
-from tailer.errors import SinkError, SinkFenced, SinkRejected, SinkUnavailable
+from tailer.errors import SinkAccessRefused, SinkError, SinkFenced, SinkRejected, SinkUnavailable
 
 __all__ = ["OLDEST_BROKER", "UNAUTHENTICATED", "UNKNOWN_TOPIC", "error_of", "too_old"]
 
@@ -20,7 +20,10 @@ _FENCED: Final = frozenset({47, 90})
 _FORGOTTEN: Final = frozenset({49, 59})
 
 _SMALLER = 'Raise max.message.bytes of the topic, or set large_records = "dead_letter" and a lower max_record_bytes.'
-_LOGIN = "Check the user name, the password or token, and the mechanism that the brokers have enabled."
+_LOGIN = (
+    'Check "sasl.username", "sasl.password" (sasl_password_file, sasl_password_command) and "sasl.mechanism"; for '
+    'OAUTHBEARER, "sasl.oauthbearer.client.id" and what the brokers accept of its tokens.'
+)
 _GRANT = (
     "Let this user read the progress topic and the end topic, describe (with their settings) and write all topics, "
     "create them, and describe and write the transactional id, which is the app_id (<pipeline>/<table id>)."
@@ -54,6 +57,8 @@ _TROUBLE: Final = {
     87: ("the brokers call a message invalid", "A compacted topic takes no message without a key."),
 }
 
+_NO_ACCESS: Final = frozenset({29, 30, 31, 33, 34, 53, 54, UNAUTHENTICATED})
+
 
 def error_of(sink: str, code: int | None, text: str, topic: str | None = None) -> SinkError:
     """Translate `code` of Kafka's protocol; `text`: the client's words; `topic`: the topic in question, if known.
@@ -72,7 +77,8 @@ def error_of(sink: str, code: int | None, text: str, topic: str | None = None) -
         return SinkUnavailable(sink, f"{about}there is no such topic or partition, or it is not known yet ({text})")
     if code in _TROUBLE:
         reason, remedy = _TROUBLE[code]
-        return SinkRejected(sink, f"{about}{reason} ({text})", remedy)
+        kind = SinkAccessRefused if code in _NO_ACCESS else SinkRejected
+        return kind(sink, f"{about}{reason} ({text})", remedy)
     return SinkUnavailable(sink, f"{about}{text}")
 
 

@@ -11,13 +11,14 @@ from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_ope
 
 import msgspec
 
-from tailer.errors import SinkRejected, SinkUnavailable
+from tailer.errors import SinkAccessRefused, SinkRejected, SinkUnavailable
 from tailer_sinks.kafka.clients.port import Connection, OAuth, Tls
 
 __all__ = ["Tokens", "protocol_of", "tls_context"]
 
 _TOKEN_TIMEOUT_S: Final = 10.0
 _LARGEST_ANSWER: Final = 2**20
+_NO_ACCESS: Final = frozenset({400, 401, 403})  # RFC 6749, section 5.2
 _DEFAULT_LIFE_S: Final = 300.0
 
 
@@ -115,6 +116,8 @@ class Tokens:
         reason = f"{self._oauth.token_endpoint} gives no token: it answers {status}"
         if status == 429 or status >= 500:
             return SinkUnavailable(self._sink, reason)
-        return SinkRejected(
-            self._sink, reason, "Check the id, the secret and the scope of the client (sasl.oauthbearer)."
+        remedy = (
+            'Check "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret" '
+            "(sasl_oauthbearer_client_secret_file, sasl_oauthbearer_client_secret_command) and the scope."
         )
+        return (SinkAccessRefused if status in _NO_ACCESS else SinkRejected)(self._sink, reason, remedy)

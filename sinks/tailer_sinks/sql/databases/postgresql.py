@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pyarrow import csv
 
-from tailer.errors import CommitUnknown, SinkError, SinkRejected, SinkUnavailable
+from tailer.errors import CommitUnknown, SinkAccessRefused, SinkError, SinkRejected, SinkUnavailable
 from tailer_sinks.encoding.flat import slices
 from tailer_sinks.sql.databases.dialect import (
     Columns,
@@ -54,6 +54,12 @@ _NUL: Final = "\0"
 _NUL_IN_JSON: Final = r"(^|[^\\])(\\\\)*\\u0000"
 # Classes of errors that may pass: connection, rollback of a transaction, resources, operators, the system.
 _MAY_PASS: Final = ("08", "40", "53", "55", "57", "58", "25")
+_NO_ACCESS: Final = ("28", "42501")  # the login, a permission
+# What servers and poolers say of a login: libpq gives no code of an error before the connection is made.
+_REFUSALS: Final = re.compile(
+    r"authentication failed|no password supplied|pg_hba\.conf|role .* does not exist|is not permitted to log in"
+    r"|permission denied for database|no such user"
+)
 _TYPES: Final = {
     pa.bool_(): "boolean",
     pa.int8(): "smallint",
@@ -77,17 +83,20 @@ _TYPES: Final = {
 class PostgreSql:
     """The database at `url`, for the sink called `name`. `schema`: of the tables; None: the user's.
 
-    `password`: reads the password for a connection; None: in the ways of libpq.
+    `password`: reads the password for a connection; None: in the ways of libpq. `remedy`: how to correct it.
     """
 
     name_bytes: Final = 63
     enforces_keys: Final = True
 
-    def __init__(self, name: str, url: str, password: Callable[[], str | None], schema: str | None) -> None:
+    def __init__(
+        self, name: str, url: str, password: Callable[[], str | None], schema: str | None, remedy: str = ""
+    ) -> None:
         self.name = name
         self.url = url
         self.schema = schema
         self._password = password
+        self._remedy = remedy
 
     def is_there(self) -> bool:
         """See `Dialect.is_there`."""
@@ -103,6 +112,9 @@ class PostgreSql:
                 settings["password"] = password
             connection = psycopg.connect(make_conninfo(**settings), autocommit=True)
         except psycopg.OperationalError as error:
+            if (refusal := _refusal(error)) is not None:
+                remedy = f"{self._remedy} Or give the user of url what the text says it lacks.".strip()
+                raise SinkAccessRefused(self.name, f"PostgreSQL refuses the login: {refusal}", remedy) from None
             raise SinkUnavailable(self.name, f"no connection to PostgreSQL: {_first_line(error)}") from None
         except psycopg.ProgrammingError as error:
             reason = f"the url has an option that libpq does not take: {_first_line(error)}"
@@ -249,8 +261,16 @@ class _PostgreSqlConnection:
                 place = f"a value of column {column}" if column in columns else "a value of a row"
                 remedy = "Leave the column out, or change it with select."
                 raise SinkRejected(self._name, f"PostgreSQL refuses {place} ({what})", remedy) from None
+            if state.startswith(_NO_ACCESS):
+                reason = f"PostgreSQL refuses access: {error.diag.message_primary} ({what})"
+                raise SinkAccessRefused(self._name, reason, "Grant it to the user of url.") from None
             reason = f"PostgreSQL refuses: {error.diag.message_primary} ({what})"
             raise SinkRejected(self._name, reason, "See what the database says.") from None
+
+
+def _refusal(error: psycopg.OperationalError) -> str | None:
+    """Return the line that says that a login is refused, of whichever host; None: it is not."""
+    return next((line.strip() for line in str(error).splitlines() if _REFUSALS.search(line)), None)
 
 
 def _first_line(error: Exception) -> str:

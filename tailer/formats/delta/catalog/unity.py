@@ -18,7 +18,7 @@ import anyio
 import httpx2
 import msgspec
 
-from tailer.errors import ConfigError, StorageUnavailable, TableReplaced
+from tailer.errors import ConfigError, StorageAccessRefused, StorageUnavailable, TableReplaced
 from tailer.formats.delta.catalog.options import UnityOptions, fits_header
 from tailer.formats.delta.catalog.port import RatifiedCommits, StagedCommit
 from tailer.stores.location import split_location
@@ -30,7 +30,6 @@ __all__ = ["ANSWER_WITHIN_S", "UnityCatalog"]
 ANSWER_WITHIN_S: Final = 20.0
 _STEP_WITHIN_S: Final = 10.0  # to connect, and between two chunks of a response
 
-_TOKEN_REMEDY: Final = "Give `token_file` or `token_command`, or `token` in the environment."
 _API: Final = "/api/2.1/unity-catalog"
 _MANAGED: Final = "MANAGED"
 _UNKNOWN: Final = frozenset({"NoSuchCatalogException", "NoSuchSchemaException", "NoSuchTableException"})
@@ -68,6 +67,7 @@ class UnityCatalog:
     def __init__(self, options: UnityOptions) -> None:
         self._uri = options.uri.rstrip("/")
         self._table = options.table
+        self._place = f"{self._table} in {self._uri}"
         self._secret = Secret.of(options, "token", options.token)
         self._token = KeptSecret(self._secret)
         self._id: str | None = None
@@ -134,21 +134,20 @@ class UnityCatalog:
             raise self._wrong(f"{self._secret.place} gives no token", "It must give the token alone, in one line.")
         return token
 
-    def _refused(self, response: httpx2.Response, had_token: bool) -> ConfigError | StorageUnavailable:
+    def _refused(
+        self, response: httpx2.Response, had_token: bool
+    ) -> ConfigError | StorageAccessRefused | StorageUnavailable:
         """Build the error for an error response."""
         status, kind = response.status_code, _fault(response.content)
         if status >= 500 or status in (408, 429):
             return self._unavailable(f"it answers {status} {kind}".rstrip())
         match status:
-            case 401 if had_token:
-                return self._wrong("the catalog does not accept the token", "Renew it: it may have expired.")
             case 401:
-                return self._wrong(
-                    "the catalog requires a token",
-                    _TOKEN_REMEDY,
-                )
+                reason = "does not accept the token, which may have expired" if had_token else "requires a token"
+                return StorageAccessRefused(self._place, f"the catalog {reason}", self._secret.remedy("token"))
             case 403:
-                return self._wrong("the catalog denies access to it", "Grant USE CATALOG, USE SCHEMA and SELECT.")
+                remedy = "Grant USE CATALOG, USE SCHEMA and SELECT."
+                return StorageAccessRefused(self._place, "the catalog denies access to it", remedy)
             case 404 if kind in _UNKNOWN:
                 return self._wrong("the catalog does not have this table", "Check the name: catalog.schema.table.")
             case 404:
@@ -158,7 +157,7 @@ class UnityCatalog:
         return self._wrong(f"the catalog answers {status} {kind}".rstrip(), remedy)
 
     def _wrong(self, reason: str, remedy: str) -> ConfigError:
-        return ConfigError(f"{self._table} in {self._uri}", reason, remedy)
+        return ConfigError(self._place, reason, remedy)
 
     def _unavailable(self, reason: str) -> StorageUnavailable:
         return StorageUnavailable(f"the catalog at {self._uri}", reason)

@@ -18,7 +18,7 @@ from typing import Any, Final
 import anyio
 import pytest
 
-from tailer.errors import ConfigError, SinkError, SinkRejected, SinkUnavailable
+from tailer.errors import ConfigError, SinkAccessRefused, SinkError, SinkRejected, SinkUnavailable
 from tailer_sinks.http import endpoint as client
 from tailer_sinks.http.sink import HttpSink
 from tailer_sinks.testing.announcements import gap
@@ -121,13 +121,15 @@ async def test_a_command_runs_again_after_a_refusal(endpoint: Endpoint, tmp_path
         await sink.write(numbered(3))
         assert len(runs.read_text()) == 2
         endpoint.answer_in_turn([Answer(status)])
-        with pytest.raises(SinkRejected, match=f"answers {status}"):
+        with pytest.raises(SinkAccessRefused, match=f"answers {status}") as refused:
             await sink.write(numbered(4))
+        assert refused.value.hint == "Correct what headers_command prints (sh); it runs again for each attempt."
         assert len(runs.read_text()) == 3
         held.write_text("Authorization: Bearer three")
         endpoint.answer_in_turn([Answer(status), Answer(status)])
-        with pytest.raises(SinkRejected, match=f"answers {status}"):
+        with pytest.raises(SinkAccessRefused, match=f"answers {status}") as refused:
             await sink.write(numbered(4))
+        assert refused.value.hint == "Correct what headers_command prints (sh); it runs again for each attempt."
     sent = [post.headers["authorization"].removeprefix("Bearer ") for post in endpoint.posts]
     assert sent == ["one", "one", "one", "two", "two", "two", "three"]
     assert endpoint.posts[2].headers["webhook-id"] == endpoint.posts[3].headers["webhook-id"]
@@ -178,10 +180,23 @@ class TestFailures:
         )
         assert len(endpoint.posts) == 1
 
-    @pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 410, 415, 422, 499])
+    @pytest.mark.parametrize("status", [400, 404, 405, 410, 415, 422, 499])
     async def test_of_ours_need_a_person(self, endpoint: Endpoint, status: int, failure: Callable[..., Any]) -> None:
         endpoint.answer = lambda body: Answer(status, body=body)
         assert f"answers {status}" in await failure(endpoint.url, SinkRejected)
+        assert len(endpoint.posts) == 1
+
+    @pytest.mark.parametrize("status", [401, 403, 407])
+    async def test_of_access_name_the_options(
+        self, endpoint: Endpoint, status: int, failure: Callable[..., Any]
+    ) -> None:
+        endpoint.answer = lambda body: Answer(status, body=body)
+        key = b64encode(KEY).decode()
+        said = await failure(endpoint.url, SinkAccessRefused, signature_secret=key)
+        assert f"answers {status}" in said
+        assert "Correct headers; where" in said
+        assert "Correct signature_secret; where" in said
+        assert key not in said
         assert len(endpoint.posts) == 1
 
     @pytest.mark.parametrize("status", [301, 302, 307, 308])

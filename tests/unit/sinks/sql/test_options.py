@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tailer.errors import ConfigError
-from tailer_sinks.sql.options import file_of, password_of, read
+from tailer_sinks.sql.options import file_of, read, secret_of
 
 SERVER = "postgresql://tailer@db:5432/shop"
 FILE = "sqlite:////data/shop.db"
@@ -56,5 +56,5 @@ def test_the_password_is_in_no_text(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("hunter2\n")
     given = read("orders", {"url": SERVER, "password_file": str(file)})
-    assert password_of("orders", given) == "hunter2"
+    assert secret_of(given).read() == "hunter2"
     assert "hunter2" not in repr(read("orders", {"url": SERVER, "password": "hunter2"}))

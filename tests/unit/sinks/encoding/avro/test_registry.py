@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tailer.errors import ConfigError, SinkRejected, SinkUnavailable
+from tailer.errors import ConfigError, SinkAccessRefused, SinkRejected, SinkUnavailable
 from tailer.plan import output_schema
 from tailer_sinks.encoding.avro.messages import DebeziumAvroEncoder, FlatAvroEncoder
 from tailer_sinks.encoding.avro.registry import RegistryAccess, SchemaRegistry, check_address, differences
@@ -212,12 +212,12 @@ def test_names_and_tokens(server: RegistryServer) -> None:
     server.authorization = "Basic YWRhOm9wZW4tc2VzYW1lLTQ3MTE="
     assert client(server, username="ada", password=SECRET).schema_id("t-value", FIRST) == 1
     for wrong in (RegistryAccess(server.uris, "bob", SECRET), RegistryAccess(server.uris, token=SECRET)):
-        with pytest.raises(SinkRejected, match="the schema registry refuses: 401 Unauthorized: Unauthorized") as caught:
+        with pytest.raises(SinkAccessRefused, match="refuses access: 401 Unauthorized: Unauthorized") as caught:
             SchemaRegistry("kafka", wrong).schema_id("t-value", FIRST)
-        assert "registry_username" in caught.value.hint
+        assert "registry_password_file" in caught.value.hint
         assert SECRET not in repr(wrong) + str(caught.value) + caught.value.hint
     server.broken["/subjects/t-value"] = (403, b"")
-    with pytest.raises(SinkRejected, match="refuses: 403 Forbidden"):
+    with pytest.raises(SinkAccessRefused, match="refuses access: 403 Forbidden"):
         client(server, username="ada", password=SECRET).schema_id("t-value", FIRST)
 
 
