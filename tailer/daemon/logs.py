@@ -1,7 +1,8 @@
 """The log of a process on standard error: as text, or as one JSON object for each record.
 
 A record that is written while a pipeline runs carries its name, its table, and the sink's progress. They are taken from
-the context of the task, so that whatever a pipeline calls can log without knowing for whom.
+the context of the task, so that whatever a pipeline calls can log without knowing for whom. A record with an error
+among its arguments carries the error's name and hint.
 """
 
 import logging
@@ -19,7 +20,8 @@ import anyio
 import msgspec
 
 from tailer.daemon.observe.log_writer import LogWriter
-from tailer.pipeline.status import PipelineState, PipelineStatus
+from tailer.errors import TailerError
+from tailer.pipeline.status import Fault, PipelineState, PipelineStatus
 
 __all__ = ["LogFormat", "Summaries", "about", "log_to_stderr", "logging_beside"]
 
@@ -54,6 +56,27 @@ def about(status: PipelineStatus) -> Iterator[None]:
         _current.reset(token)
 
 
+def _fault(record: logging.LogRecord) -> Fault | None:
+    """Return the error that the record is about: the first among its arguments, or else that of its traceback."""
+    arguments = record.args if isinstance(record.args, tuple) else ()
+    for argument in arguments:
+        if isinstance(argument, Fault):
+            return argument
+        if isinstance(argument, TailerError):
+            return Fault.of(argument, record.created)
+    error = record.exc_info[1] if record.exc_info else None
+    return None if error is None else Fault.of(error, record.created)
+
+
+class _Text(logging.Formatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """Return the record in one line, with the name and the hint of its error at the end."""
+        line = super().formatMessage(record)
+        if (fault := _fault(record)) is None:
+            return line
+        return f"{line} [{': '.join(filter(None, (fault.name, fault.hint)))}]"
+
+
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as a JSON object in one line."""
@@ -70,6 +93,8 @@ class _Json(logging.Formatter):
             fields |= {"pipeline": status.name, "table": status.table}
             if position is not None:
                 fields |= {"version": position.version, "position": str(position)}
+        if (fault := _fault(record)) is not None:
+            fields |= {name: value for name, value in (("error", fault.name), ("hint", fault.hint)) if value}
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
         return msgspec.json.encode(fields).decode()
@@ -93,9 +118,9 @@ def logging_beside(level: int, form: LogFormat) -> Iterator[None]:
 
 
 def _log_to(handler: logging.Handler, level: int, form: LogFormat) -> None:
-    formatter = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
-    formatter.converter = time.gmtime
-    handler.setFormatter(_Json() if form is LogFormat.JSON else formatter)
+    text = _Text("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
+    text.converter = time.gmtime
+    handler.setFormatter(_Json() if form is LogFormat.JSON else text)
     logging.basicConfig(level=max(level, logging.WARNING), handlers=[handler], force=True)
     for ours in ("tailer", "tailer_sinks"):
         logging.getLogger(ours).setLevel(level)

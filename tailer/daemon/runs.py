@@ -122,8 +122,12 @@ class Lifecycle:
                 _log.info("%s: paused", self.status.name)
                 await self._wait(None)
                 continue
+            if self._next is None:
+                _log.info("%s: begins again from the sink's progress", self.status.name)
             pause_s = await self._run_once()
             if not self._has_order():
+                if self.error is None:
+                    _log.info("%s: has ended: %s", self.status.name, self.status.why)
                 changed(self)
                 if not self._ends:
                     await self._wait(pause_s)
@@ -278,9 +282,9 @@ class Runs:
     def _stopped(self, lifecycle: Lifecycle) -> None:
         """Report why the pipeline has stopped; end all if it was the last that could run."""
         error, status = lifecycle.error, lifecycle.status
-        if error is not None and self._has_work():
+        if error is not None:
             bug = None if isinstance(error, TailerError) else error
-            later = "the others go on"
+            later = "the others go on" if self._has_work() else "no pipeline is left"
             if status.retry_at_s is not None:
                 later = f"it begins again in {status.retry_at_s - time.time():.0f} s"
             _log.error("%s stopped: %s; %s", status.name, error, later, exc_info=bug)

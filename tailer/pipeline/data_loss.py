@@ -336,7 +336,7 @@ class _Awaited:
     def say(self, error: TailerError, missing: StateUnknown) -> None:
         """Log `missing`, the reason to wait for a way past `error`, unless it was logged recently."""
         if not self.is_about(error) or time.monotonic() - self._said >= _REMIND_S:
-            _log.warning("%s: %s; waiting. %s", self._name, missing, missing.hint)
+            _log.warning("%s: %s; waiting", self._name, missing)
             self._loss, self._said = _loss(error), time.monotonic()
 
 

@@ -1,4 +1,4 @@
-"""The states of a pipeline, and who is active where several instances run it.
+"""The states of a pipeline, its errors, and who is active where several instances run it.
 
 =============  =======================================================================================
 state          meaning
@@ -16,10 +16,12 @@ state          meaning
 =============  =======================================================================================
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-__all__ = ["Active", "PipelineState"]
+from tailer.errors import TailerError
+
+__all__ = ["Active", "Fault", "PipelineState"]
 
 
 class PipelineState(StrEnum):
@@ -65,3 +67,38 @@ class Active:
         """Return the active instance after a new heartbeat of `instance`."""
         is_same = before is not None and (before.instance, before.is_here) == (instance, is_here)
         return cls(instance, is_here, before.since_s if before is not None and is_same else now_s, now_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """An error as operators see it: its name, its text without secrets, the next step, and when it came.
+
+    `since_s`: when the first error came after which nothing has succeeded. `is_over`: whether something has since.
+    """
+
+    name: str
+    text: str
+    hint: str
+    at_s: float
+    since_s: float
+    is_over: bool = False
+
+    @classmethod
+    def of(cls, error: BaseException, at_s: float) -> "Fault":
+        """Describe `error`. The text of a foreign one may hold anything, and is left to the log."""
+        text, hint = (
+            "an unexpected error",
+            "This is a bug in lake-tailer: please report it with the traceback in the log.",
+        )
+        if isinstance(error, TailerError):
+            text, hint = str(error), error.hint
+        return cls(name=type(error).__name__, text=text, hint=hint, at_s=at_s, since_s=at_s)
+
+    @classmethod
+    def after(cls, before: "Fault | None", error: BaseException, at_s: float) -> "Fault":
+        """Describe `error`, which comes after `before`."""
+        fault = cls.of(error, at_s)
+        return fault if before is None or before.is_over else replace(fault, since_s=before.since_s)
+
+    def __str__(self) -> str:
+        return self.text

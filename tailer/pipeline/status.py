@@ -5,19 +5,20 @@ loop and the daemon note what happens; time alone makes a `streaming` pipeline `
 `catching_up`. So the state is computed when it is asked for, and a pipeline that hangs cannot look fresh.
 """
 
+import logging
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from tailer.errors import TailerError
+from tailer.errors import duration
 from tailer.metrics import Counter, Gauge
 from tailer.pipeline.backfill.order import Backfills
 from tailer.pipeline.policy import OnDataLoss
 from tailer.pipeline.retention import Backlog
-from tailer.pipeline.states import Active, PipelineState
+from tailer.pipeline.states import Active, Fault, PipelineState
 from tailer.plan import Position
 
 __all__ = [
@@ -32,6 +33,8 @@ __all__ = [
     "watch_commits",
 ]
 
+_log = logging.getLogger(__name__)
+
 IDLE_AFTER_S: Final = 60.0
 BEHIND_AFTER_S: Final = 30.0
 
@@ -43,24 +46,6 @@ _SUCCESS: Final = Gauge(
 _ERRORS: Final = Counter("lake_tailer_errors", "Errors that ended an attempt to deliver.")
 _RETRIES: Final = Counter("lake_tailer_retries", "Attempts to deliver that followed an error.")
 METRICS: Final = (_UP, _SUCCESS, _ERRORS, _RETRIES)
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """An error as operators see it: its name, its text without secrets, and the next step."""
-
-    name: str
-    text: str
-    hint: str
-    at_s: float
-
-    @classmethod
-    def of(cls, error: BaseException, at_s: float) -> "Fault":
-        """Describe `error`. The text of a foreign one may hold anything, and is left to the log."""
-        if isinstance(error, TailerError):
-            return cls(type(error).__name__, str(error), error.hint, at_s)
-        hint = "This is a bug in lake-tailer: please report it with the traceback in the log."
-        return cls(type(error).__name__, "an unexpected error", hint, at_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +132,7 @@ class PipelineStatus:
         self.on_order: Callable[[], object] = bool  # ends the wait for a version
         self._clock = clock
         self._hold, self._work, self._why, self._lacks = _Hold.RUNNING, _Work.NOTHING, "", ""
-        self._failing = self._waits = False
-        self._was_level = False  # in this run
+        self._failing = self._waits = self._was_level = False
         self._delivered_s: float | None = None
         self._moved_s = self._since_s = self.began_s
         self._progressed_s: float | None = None
@@ -328,7 +312,7 @@ class PipelineStatus:
         """Note that a session ended with an error."""
         before = self.state
         _ERRORS.add(self.name, 1)
-        self.fault, self._failing, self._waits = Fault.of(error, self._clock()), True, False
+        self.fault, self._failing, self._waits = Fault.after(self.fault, error, self._clock()), True, False
         self._note_change(before)
 
     def note_retry(self) -> None:
@@ -351,12 +335,13 @@ class PipelineStatus:
         before = self.state
         self._hold, self._failing, self.retry_at_s = _Hold.STOPPED, error is not None, retry_at_s
         if error is not None:
-            self.fault = Fault.of(error, self._clock())
+            self.fault = Fault.after(self.fault, error, self._clock())
         self._why = self._why or "its work is done"
         _UP.set(self.name, 0)
         self._note_change(before)
 
     def _note_success(self, now_s: float) -> None:
+        self.fault = _ended(self.name, self.fault, now_s)
         self._failing, self._progressed_s = False, now_s
         _SUCCESS.set(self.name, now_s)
 
@@ -364,6 +349,14 @@ class PipelineStatus:
         self._moved_s = self._clock()
         if self.state is not before:
             self._since_s = self._moved_s
+
+
+def _ended(name: str, fault: Fault | None, now_s: float) -> Fault | None:
+    """Return the last error of the pipeline `name`, which is over now; log it, unless it was over before."""
+    if fault is None or fault.is_over:
+        return fault
+    _log.info("%s: works again after %s; it had failed with: %s", name, duration(now_s - fault.since_s), fault)
+    return replace(fault, is_over=True)
 
 
 def _hint(name: str, state: PipelineState, fault: Fault | None, retry_at_s: float | None) -> str:

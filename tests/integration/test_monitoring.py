@@ -154,7 +154,10 @@ def test_the_log_as_json(tmp_path: Path, tables: dict[str, Orders]) -> None:
     one = next(record for record in records if record["message"].startswith("a: delivered up to version 0"))
     assert (one["level"], one["logger"], one["pipeline"]) == ("debug", "tailer.pipeline.sink_writer", "a")
     assert (one["table"], one["version"], one["position"]) == (str(tables["a"].path), 0, "the end of version 0")
-    assert any(record["level"] == "error" and record.get("pipeline") == "c" for record in records)
+    (stop,) = (record for record in records if record["level"] == "error")
+    assert (stop["pipeline"], stop["error"], stop["hint"]) == ("c", "NotATable", "Give the folder of a table.")
+    ended = {record["message"] for record in records if record["message"].startswith("a: has ended")}
+    assert ended == {"a: has ended: SIGTERM: it finishes its transaction"}
     summary = re.compile("a: (streaming|stopped); rows 3, transactions 1, up to version 0; behind by 0 versions")
     assert any(summary.match(record["message"]) and record["pipeline"] == "a" for record in records)
 

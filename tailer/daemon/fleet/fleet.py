@@ -174,10 +174,10 @@ class Fleet:
 
     def _report(self, name: str, faults: list[TailerError]) -> None:
         """Log the faults of a listing that the one before did not have."""
-        before, now = self._faults.get(name, set()), {str(each) for each in faults}
-        self._faults[name] = now
-        for fault in sorted(now - before):
-            _log.warning("%s: cannot list all tables: %s; the known ones go on", name, fault)
+        before, now = self._faults.get(name, set()), {str(each): each for each in faults}
+        self._faults[name] = set(now)
+        for text in sorted(now.keys() - before):
+            _log.warning("%s: cannot list all tables: %s; the known ones go on", name, now[text])
         if before and not now:
             _log.info("%s: tables can be listed again", name)
 

@@ -88,8 +88,6 @@ class ReloadWatch:
         except ExceptionGroup as group:
             for error in group.exceptions:
                 _log.error("%s", error, exc_info=None if isinstance(error, TailerError) else error)
-                if isinstance(error, TailerError) and error.hint:
-                    _log.error("hint: %s", error.hint)
         except Exception:  # noqa: BLE001 - whatever it is, the pipelines go on
             _log.exception("%s cannot be loaded", self._path)
         _log.error("%s was not loaded: the pipelines go on as before", self._path)

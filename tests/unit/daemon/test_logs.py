@@ -1,12 +1,21 @@
 """The lines about each pipeline in the log of the daemon."""
 
+import json
 import logging
+import re
+from collections.abc import Iterator
+from typing import Any
 
+import anyio
 import pytest
 
-from tailer.daemon.logs import Summaries
+from tailer.daemon.logs import LogFormat, Summaries, log_to_stderr
+from tailer.daemon.runs import Lifecycle, Runs
+from tailer.errors import FileVacuumed, SinkUnavailable, TailerError
+from tailer.pipeline.retry import Retries
 from tailer.pipeline.status import Committed, PipelineStatus
 from tailer.plan import Position
+from tests.support.streams import become
 
 
 @pytest.fixture
@@ -53,3 +62,89 @@ def test_a_pipeline_with_nothing_to_deliver_says_once_that_it_is_well(
     assert [message.partition("; behind")[0] for message in caplog.messages] == [
         "orders: idle; rows 0, transactions 0, up to version 6"
     ]
+
+
+class ScriptedRuns:
+    """Runs of a pipeline whose sessions fail with an error, or commit the next version and end for None."""
+
+    def __init__(self, status: PipelineStatus, *sessions: TailerError | None) -> None:
+        self._status = status
+        self._sessions = iter(sessions)
+        self._version = 6
+
+    async def run(self) -> None:
+        """Run until a session ends without an error."""
+        self._retries = Retries("orders", 600, self._status)
+        await self._retries.run(self._session)
+
+    async def _session(self) -> bool:
+        error = next(self._sessions)
+        if error is not None:
+            raise error
+        self._version += 1
+        self._retries.note_commit(Committed(Position.end(self._version), {"insert": 1}))
+        return True
+
+    def stop(self) -> None:
+        """Begin no other session."""
+        self._retries.stop()
+
+
+@pytest.fixture
+def restored_logging() -> Iterator[None]:
+    """Give loggers their own handlers and levels back."""
+    root = logging.getLogger()
+    handlers, loggers = root.handlers[:], [root, *map(logging.getLogger, ("tailer", "tailer_sinks"))]
+    levels = [each.level for each in loggers]
+    yield
+    root.handlers[:] = handlers
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+
+
+async def run_twice(status: PipelineStatus, *sessions: TailerError | None) -> None:
+    """Run a pipeline, and once more after it has stopped with an error."""
+    scripted = ScriptedRuns(status, *sessions)
+    runs = Runs([lifecycle := Lifecycle(status, lambda: scripted, revives=False)], 1)
+    runs.stays = True
+    async with anyio.create_task_group() as group:
+        group.start_soon(runs.run)
+        await become(lambda: lifecycle.error is not None)
+        runs.stays = False
+        lifecycle.resume()
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("restored_logging")
+async def test_retries_stops_and_resumes_name_the_error_and_its_hint(
+    status: PipelineStatus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost, down = FileVacuumed("/lake/orders", 7, "part-1.parquet"), SinkUnavailable("s", "down")
+    log_to_stderr(form=LogFormat.JSON)
+    await run_twice(status, down, lost, None)
+    records: list[dict[str, Any]] = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    said = [re.split(r";| after \d", each["message"])[0] for each in records]
+    about = [(each["level"], each.get("error"), each.get("hint")) for each in records]
+    assert [(text, *more) for text, more in zip(said, about, strict=True)] == [
+        ("running orders", "info", None, None),
+        ("orders: sink s: down", "warning", "SinkUnavailable", down.hint),
+        (f"orders stopped: {lost}", "error", "FileVacuumed", lost.hint),
+        ("orders: begins again from the sink's progress", "info", None, None),
+        ("orders: works again", "info", "FileVacuumed", lost.hint),
+        ("orders: has ended: its work is done", "info", None, None),
+    ]
+    del records[0]
+    assert {(each["pipeline"], each["table"]) for each in records} == {("orders", "/lake/orders")}
+    assert [each["version"] for each in records] == [6, 6, 6, 7, 7]
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("restored_logging")
+async def test_the_text_of_a_stop_ends_with_the_error_and_its_hint(
+    status: PipelineStatus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost = FileVacuumed("/lake/orders", 7, "part-1.parquet")
+    log_to_stderr()
+    await run_twice(status, lost, None)
+    stop = capsys.readouterr().err.splitlines()[1]
+    assert stop.endswith(f"orders stopped: {lost}; the others go on [FileVacuumed: {lost.hint}]")
