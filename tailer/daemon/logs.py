@@ -6,9 +6,10 @@ among its arguments carries the error's name and hint.
 """
 
 import logging
+import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -20,13 +21,15 @@ import anyio
 import msgspec
 
 from tailer.daemon.observe.log_writer import LogWriter
-from tailer.errors import TailerError
+from tailer.errors import TailerError, duration
 from tailer.pipeline.status import Fault, PipelineState, PipelineStatus
 
 __all__ = ["LogFormat", "Summaries", "about", "log_to_stderr", "logging_beside"]
 
 SUMMARY_S: Final = 60.0
 FIRST_S: Final = 1.0
+WAITS_S: Final = 300.0  # for its table, before a pipeline is named
+REMIND_S: Final = 3600.0
 
 _CAUGHT_UP: Final = (PipelineState.STREAMING, PipelineState.IDLE)
 
@@ -136,11 +139,14 @@ class _Seen:
 class Summaries:
     """One line for each pipeline that delivered something since its last line, in place of a line for each commit.
 
-    The first line comes once a pipeline is at the newest version, also if it had nothing to deliver.
+    The first line comes once a pipeline is at the newest version, also if it had nothing to deliver. A pipeline that
+    waits for its table has a line after some minutes, and each hour: the name may be wrong. `clock`: of the statuses.
     """
 
-    def __init__(self, statuses: Sequence[PipelineStatus]) -> None:
+    def __init__(self, statuses: Sequence[PipelineStatus], clock: Callable[[], float] = time.time) -> None:
         self._statuses = statuses
+        self._clock = clock
+        self._reminded_s: dict[str, float] = {}  # of those that wait
         self._seen: dict[str, tuple[PipelineStatus, _Seen]] = {}
 
     async def run(self) -> None:
@@ -150,6 +156,7 @@ class Summaries:
                 await anyio.sleep(FIRST_S)
                 self.log_first()
             self.log()
+            self.log_waits()
 
     def log_first(self) -> None:
         """Log the first line of each pipeline that is at the newest version now."""
@@ -162,6 +169,20 @@ class Summaries:
         for status in self._statuses:
             if status.transactions != (self._before(status) or _Seen()).transactions:
                 self._log(status)
+
+    def log_waits(self) -> None:
+        """Log the lines that are due about pipelines that wait for their table."""
+        now_s = self._clock()
+        for status in self._statuses:
+            if status.state is not PipelineState.WAITING:
+                self._reminded_s.pop(status.name, None)
+                continue
+            waited_s, reminded_s = now_s - status.since_s, self._reminded_s.get(status.name, -math.inf)
+            if waited_s >= WAITS_S and now_s - reminded_s >= REMIND_S:
+                self._reminded_s[status.name] = now_s
+                wait = Fault(name="", text=status.why, hint=status.hint, at_s=now_s, since_s=status.since_s)
+                with about(status):
+                    _log.warning("%s: has waited for its table for %s: %s", status.name, duration(waited_s), wait)
 
     def _before(self, status: PipelineStatus) -> _Seen | None:
         """Return what the last line said of this run of a pipeline."""

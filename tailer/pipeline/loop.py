@@ -12,12 +12,22 @@ after it. If the log no longer holds the state to continue from, a pipeline with
 """
 
 import time
+from contextlib import suppress
 from typing import Final
 
 import anyio
 import pyarrow as pa
 
-from tailer.errors import ChangeError, ChangesUnavailable, ConfigError, LogError, TableReplaced, TailerError
+from tailer.errors import (
+    ChangeError,
+    ChangesUnavailable,
+    ConfigError,
+    EngineUnavailable,
+    LogError,
+    SinkError,
+    TableReplaced,
+    TailerError,
+)
 from tailer.pipeline.backfill.between import BetweenVersions
 from tailer.pipeline.data_loss import DataLoss
 from tailer.pipeline.delivery import Delivery, ResumePoint, Session, VersionRange, tell_key
@@ -90,6 +100,8 @@ class Pipeline:
         try:
             return await self._session()
         except TailerError as error:
+            if isinstance(error, SinkError | EngineUnavailable):
+                await self._look_in_vain()
             if self._loss.is_news(error):
                 self._retries.status.note_error(error)
                 return False
@@ -244,6 +256,11 @@ class Pipeline:
             is_over = not until_beat.cancelled_caught
         self._polling.was_woken = time.monotonic() < ends_s
         self._retries.status.note_step()
+
+    async def _look_in_vain(self) -> None:
+        """Report the newest version after an attempt that the sink has ended: the backlog grows."""
+        with anyio.move_on_after(_LOOK_BACK_S), suppress(TailerError):
+            self._retries.status.note_table(await self._table.latest(), self._table.retention_ms)
 
     async def _look_back(self, versions: VersionRange) -> None:
         """Report the length and age of the backlog from time to time, while there is one."""

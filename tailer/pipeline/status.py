@@ -365,7 +365,7 @@ def _hint(name: str, state: PipelineState, fault: Fault | None, retry_at_s: floa
         case PipelineState.RETRYING:
             return "" if fault is None else fault.hint
         case PipelineState.WAITING:
-            return "Starts by itself when the table appears; if it exists already, check the path."
+            return "It begins by itself when the table is there. If the table exists, correct `table` of the pipeline."
         case PipelineState.PAUSED:
             return f"`tailer resume {name} CONFIG` continues from the sink's progress."
         case PipelineState.STOPPED if fault is not None:

@@ -91,6 +91,31 @@ def test_those_that_need_attention_come_first_with_their_next_step(browser: Brow
         expect(opened.locator("#rows tr").nth(1)).to_contain_text(HOSTILE)
 
 
+def test_since_when_and_where_a_table_is_missing_is_shown_in_utc(browser: Browser) -> None:
+    waiting = PipelineStatus("typo", table="/lake/ordrs", sink_kind="files", clock=lambda: 1_772_366_399.0)
+    waiting.note_start()
+    waiting.note_missing_table()
+    zone = {"timezone_id": "America/New_York", "locale": "en-US"}
+    with daemon([waiting]) as address, page(browser, address, **zone) as opened:
+        row = opened.locator("#rows tr")
+        expect(row).to_contain_text("there is no table at /lake/ordrs yet (since 2026-03-01 11:59:59 UTC, ")
+        expect(row).to_contain_text("correct `table`")
+        opened.get_by_role("button", name="typo").click()
+        expect(opened.locator(".details")).to_contain_text("2026-03-01 11:59:59 UTC")
+        assert not re.search(r"\b[AP]M\b", opened.locator("body").inner_text())
+
+
+def test_few_rows_are_no_zero(browser: Browser) -> None:
+    statuses = pipelines()
+    with daemon(statuses) as address, page(browser, address) as opened:
+        rate = opened.locator("#rows tr", has=opened.get_by_role("button", name="orders")).locator("td").nth(3)
+        expect(rate).to_have_text("0", timeout=15_000)
+        statuses[0].rows["insert"] += 1
+        expect(rate).to_have_text(re.compile(r"0\.\d+"), timeout=15_000)
+        opened.wait_for_timeout(14_000)  # longer than six answers
+        expect(rate).to_have_text(re.compile(r"0\.0\d"))
+
+
 def test_a_backfill_is_shown(browser: Browser) -> None:
     statuses = pipelines()
     backfills = statuses[0].backfills

@@ -11,7 +11,7 @@ function facts(found) {
   const kinds = found.rows && Object.entries(found.rows).filter(([, many]) => many).map(([kind, many]) => `${number(many)} ${kind}`);
   const error = found.last_error;
   const listed = [
-    ["In this state since", new Date(found.since).toLocaleString()],
+    ["In this state since", clock(found.since)],
     ["Position", found.position || "nothing delivered yet"],
     ["Delivered up to version", number(found.delivered)],
     ["Newest version known", number(found.latest)],
@@ -20,12 +20,12 @@ function facts(found) {
     ["Transactions since the start", number(found.transactions)],
   ];
   if (found.backfill) listed.push(["Backfill", backfill(found.backfill)]);
-  if (found.retry_at) listed.push(["Begins again", new Date(found.retry_at).toLocaleString()]);
+  if (found.retry_at) listed.push(["Begins again", clock(found.retry_at)]);
   const list = element("dl", {}, ...listed.map(([term, text]) =>
     element("div", {}, element("dt", { textContent: term }), element("dd", { textContent: text }))));
   // The error of the present state is in the row above.
   if (!error || found.why.includes(error.text)) return [list];
-  return [list, element("div", { className: "why" }, element("h3", { textContent: `Last error, ${new Date(error.at).toLocaleString()}` }),
+  return [list, element("div", { className: "why" }, element("h3", { textContent: `Last error, ${clock(error.at)}` }),
     element("b", { textContent: `${error.name}: ${error.text}` }), element("span", { className: "hint", textContent: error.hint }))];
 }
 

@@ -1,7 +1,7 @@
 "use strict";
 // Texts of tables and errors only ever become text nodes.
 
-const POLL_MS = 2000, HISTORY_MS = 15000, RATE_POINTS = 6;
+const POLL_MS = 2000, HISTORY_MS = 15000, RATE_MS = 60000;
 const STATES = ["stopped", "retrying", "paused", "waiting", "standby", "starting", "catching_up", "snapshot", "streaming", "idle"];
 const DESCENDING = { lag: true, rate: true, progress: true };
 const $ = (id) => document.getElementById(id);
@@ -26,9 +26,15 @@ function put(target, text) {
 
 const label = (state) => state.replace("_", " ");
 const total = (found) => found.rows && Object.values(found.rows).reduce((sum, each) => sum + each, 0);
-const clock = (moment) => new Date(moment).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+// Times are those of the log and of /status: in UTC, with 24 hours.
+const date = (moment) => new Date(moment).toISOString().slice(0, 10);
+const time = (moment) => `${new Date(moment).toISOString().slice(11, 19)} UTC`;
+const clock = (moment) => date(moment) === date(Date.now()) ? time(moment) : `${date(moment)} ${time(moment)}`;
 const number = (value) => value === null || value === undefined ? "–" : value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 1 : 0 });
 const plural = (count, word) => `${number(count)} ${word}${count === 1 ? "" : "s"}`;
+
+// Of few rows, two digits.
+const small = (value) => value > 0 && value < 10 ? value.toLocaleString("en", { maximumSignificantDigits: 2 }) : number(value);
 
 function span(seconds) {
   if (seconds === null || seconds === undefined) return "–";
@@ -60,7 +66,8 @@ function count(found) {
   if (rowsNow === null) return;
   const points = counted.get(found.name) || [];
   points.push([Date.parse(status.at) / 1000, rowsNow]);
-  counted.set(found.name, points.slice(-RATE_POINTS));
+  // The mean of a minute: rows that come in transactions far apart are no zero between these.
+  counted.set(found.name, points.slice(-RATE_MS / POLL_MS));
 }
 
 const KEYS = {
@@ -144,17 +151,18 @@ function showRow(found) {
   const parts = rows.get(found.name);
   put(parts.state, label(found.state) + (found.draining ? ", ending" : ""));
   parts.state.className = `state ${found.state}`;
-  parts.state.title = `since ${new Date(found.since).toLocaleString()}`;
+  parts.state.title = `since ${clock(found.since)}`;
   put(parts.where, `${found.table} → ${found.sink}`);
   const why = found.why && found.state !== "streaming" ? found.why : "";
   parts.why.hidden = !(why || found.order);
   const kind = ["retrying", "stopped", "paused"].includes(found.state) ? found.state : "calm";
   parts.why.className = `why ${kind}-why`;
-  put(parts.why.children[0], why || `asked to ${found.order}`);
+  const lasted = (Date.parse(status.at) - Date.parse(found.since)) / 1000;
+  put(parts.why.children[0], why ? `${why} (since ${clock(found.since)}, ${span(lasted)})` : `asked to ${found.order}`);
   put(parts.why.children[1], found.hint);
   put(parts.lag, span(found.lag.seconds));
   put(parts.versions, found.lag.versions ? plural(found.lag.versions, "version") : "");
-  put(parts.rate, found.rows === null ? "–" : number(rate(found)));
+  put(parts.rate, found.rows === null ? "–" : small(rate(found)));
   const progress = found.seconds_since_progress;
   put(parts.progress, progress === null ? "none yet" : `${span(progress)}${progress >= 1 ? " ago" : ""}`);
   return parts;
@@ -241,7 +249,7 @@ function showEvents() {
   const shown = new Set(view.find && status ? status.pipelines.filter(isFound).map((each) => each.name) : []);
   const events = history_.events.filter((each) => !view.find || shown.has(each.pipeline));
   const items = events.slice(0, 50).map((each) => element("li", {},
-    element("time", { dateTime: each.at, textContent: clock(each.at), title: new Date(each.at).toLocaleString() }),
+    element("time", { dateTime: each.at, textContent: clock(each.at), title: `${date(each.at)} ${time(each.at)}` }),
     element("b", { textContent: each.pipeline }),
     element("span", {}, element("span", { className: `state ${each.state}`, textContent: label(each.state) }),
       ` after ${label(each.before)}${each.why ? `: ${each.why}` : ""}`)));

@@ -90,6 +90,16 @@ class ScriptedRuns:
         self._retries.stop()
 
 
+class Clock:
+    """A clock of seconds since 1970."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 @pytest.fixture
 def restored_logging() -> Iterator[None]:
     """Give loggers their own handlers and levels back."""
@@ -148,3 +158,30 @@ async def test_the_text_of_a_stop_ends_with_the_error_and_its_hint(
     await run_twice(status, lost, None)
     stop = capsys.readouterr().err.splitlines()[1]
     assert stop.endswith(f"orders stopped: {lost}; the others go on [FileVacuumed: {lost.hint}]")
+
+
+def test_a_pipeline_that_waits_for_its_table_is_named_after_minutes_and_each_hour(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Clock()
+    status = PipelineStatus("orders", table="/lake/ordrs", clock=clock)
+    summaries = Summaries([status], clock)
+    status.note_start()
+    status.note_missing_table()
+    said: list[int] = []
+    for minute in range(1, 130):
+        clock.now_s += 60
+        before = len(caplog.messages)
+        status.note_missing_table()
+        summaries.log_waits()
+        said += [minute] * (len(caplog.messages) - before)
+    assert said == [5, 65, 125]
+    assert caplog.messages[:2] == [
+        f"orders: has waited for its table for {waited}: there is no table at /lake/ordrs yet"
+        for waited in ("5 min", "65 min")
+    ]
+    assert {each.levelname for each in caplog.records} == {"WARNING"}
+    status.note_work(0, 0, 1)
+    status.note_missing_table()
+    summaries.log_waits()
+    assert len(caplog.messages) == 3

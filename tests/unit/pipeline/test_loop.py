@@ -30,7 +30,7 @@ from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
-from tailer.pipeline.status import PipelineStatus
+from tailer.pipeline.status import PipelineState, PipelineStatus
 from tailer.plan import Position
 from tailer.sink import Progress, SinkTransaction, TransactionWrapper
 from tailer.start import Start
@@ -38,6 +38,7 @@ from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake, Wake
 from tailer_sinks.memory import MemorySink
 from tailer_sinks.testing import FaultySink
+from tailer_sinks.testing.faults import Fault, Kind, Step
 from tests.support.streams import APP, Destination, Growing, WholeVersions, become, pipeline
 
 pytestmark = pytest.mark.anyio
@@ -596,3 +597,21 @@ async def test_versions_before_one_that_is_refused_at_the_commit_are_delivered(
     with anyio.fail_after(300), pytest.raises(SinkRejected, match="row 50"):
         await pipeline(table, RefusesAtCommit("memory", there), until=until).run()
     assert there.delivered() == table.rows(last=4)
+
+
+async def test_the_newest_version_is_known_while_the_sink_does_not_answer(table: Growing) -> None:
+    """The session fails before it looks at the table."""
+    faults = [Fault(Step.PROGRESS, Kind.FAIL, nth) for nth in range(1, 1000)]
+    sink, status = FaultySink(Destination().sink(), *faults), PipelineStatus("p")
+    log, wake = DeltaTableLog(LocalStore(table.path)), TimerWake()
+    limits = Limits(poll_interval_s=0.02)
+    following = row_pipeline(
+        "p", log, sink, LocalEngine(2), wake, Start.parse("earliest"), limits=limits, status=status
+    )
+    async with anyio.create_task_group() as group:
+        group.start_soon(following.run)
+        await become(lambda: status.state is PipelineState.RETRYING)
+        assert (status.backlog.latest, status.backlog.versions) == (table.version, None)
+        table.insert([900])
+        await become(lambda: status.backlog.latest == table.version)
+        following.stop()
