@@ -1,8 +1,8 @@
 """Statistics of a file in Delta's log, as whichever writer wrote them (PROTOCOL.md, "Per-file Statistics").
 
 They are JSON, under physical names. Only those of columns that are asked for are decoded: a table may have hundreds.
-Writers shorten bounds, and some round them, so bounds are moved outwards by as much as that may be. Whatever may mean
-several things is unknown.
+Writers shorten bounds, round them, and compare texts in several ways, so bounds are moved outwards by as much as that
+may be. Whatever may mean several things is unknown: a file that is read for nothing costs less than a row that is lost.
 """
 
 import json
@@ -22,16 +22,22 @@ from tailer.schema.columns import CHAR
 from tailer.shape.kernels.comparisons import less
 from tailer.shape.ranges import ColumnRange
 
-__all__ = ["LogStatistics", "Paths"]
+__all__ = ["LogStatistics", "Paths", "shows_values"]
 
 # From here on, old Spark's calendar is ours, and zones have no local mean times.
 _FIRST_DAY: Final = -25_567  # 1900-01-01, in days since 1970
 _FIRST_MICROS: Final = _FIRST_DAY * 86_400_000_000
-_REST_OF_MILLI: Final = 999  # in microseconds
+# Timestamps are cut to milliseconds, towards 1970 or downwards, and offsets of zones to minutes, towards UTC.
+_CUT_MICROS: Final = 59_999_999
 _ZONE: Final = re.compile(r".*[T ].*(?:Z|UTC|GMT|[+-]\d\d?(?::?\d\d)?)")
-_DOUBLE_DIGITS: Final = 15  # of a decimal that a floating point number keeps
+_DOUBLE_DIGITS: Final = 15  # of a decimal that a floating point number keeps,
+_DOUBLE_BITS: Final = 52  # and of an integer, after the first one
+_CUT_BYTES: Final = 32  # from here on, a text may be the beginning of a longer one
 _JSON: Final = json.JSONDecoder(parse_float=Decimal)
 _EXACT: Final = Context(prec=100)
+_FOUR_BYTES: Final = re.compile("[\U00010000-\U0010ffff]")
+_AFTER_SURROGATES: Final = re.compile("[\ue000-\uffff]")
+_LAST: Final = "\U0010ffff"
 _FLOAT_LIMIT: Final = 3.4e38  # numbers of 32 bits are below, but for the last of them,
 _NO_FLOAT: Final = 3.5e38  # and there are none from here on
 
@@ -70,12 +76,13 @@ class LogStatistics:
         if nulls is not None and not (_is_count(nulls) and (records is None or _is_count(records))):
             return None
         if nulls is not None and records is not None and nulls >= records:
-            is_sound = nulls == records and low is None and high is None
+            is_sound = nulls == records > 0 and low is None and high is None and shows_values(fields[-1].type)
             return ColumnRange(None, None, may_have_values=False) if is_sound else None
         first, last = _bound(low, fields[-1], is_high=False), _bound(high, fields[-1], is_high=True)
         if first is not None and last is not None and less(last, first).as_py():
             return None
-        return ColumnRange(first, last, may_be_null=nulls != 0)
+        # Some writers do not count the nulls of a struct as those of its fields.
+        return ColumnRange(first, last, may_be_null=nulls != 0 or len(path) > 1)
 
     def _of(self, key: str, path: Sequence[str]) -> Any:
         found = self.values.get(key)
@@ -124,7 +131,7 @@ def _bound(value: Any, field: pa.Field, *, is_high: bool) -> pa.Scalar | None:
             return None
         if pa.types.is_string(kind):
             is_padded = CHAR in (field.metadata or {})
-            return None if is_padded else pa.scalar(value, kind)
+            return None if is_padded else _text(value, kind, is_high)
         if pa.types.is_date32(kind):
             days = days_since_epoch(value)
             return None if days is None or days < _FIRST_DAY else pa.scalar(days, pa.int32()).cast(kind)
@@ -137,7 +144,8 @@ def _bound(value: Any, field: pa.Field, *, is_high: bool) -> pa.Scalar | None:
 
 def _number(value: int | Decimal, kind: pa.DataType, is_high: bool) -> pa.Scalar | None:
     if pa.types.is_signed_integer(kind):
-        return pa.scalar(value, kind) if isinstance(value, int) else None
+        error = abs(int(value)) >> _DOUBLE_BITS
+        return pa.scalar(value + (error if is_high else -error), kind) if isinstance(value, int) else None
     if pa.types.is_float32(kind) or pa.types.is_float64(kind):
         return _float(float(value), kind, is_high)
     return _decimal(Decimal(value), kind, is_high) if pa.types.is_decimal128(kind) else None
@@ -168,15 +176,40 @@ def _decimal(number: Decimal, kind: pa.Decimal128Type, is_high: bool) -> pa.Scal
 
 
 def _timestamp(text: str, kind: pa.TimestampType, is_high: bool) -> pa.Scalar | None:
-    """Return a bound of timestamps, of which writers leave out the microseconds, some towards 1970."""
     is_zoned = kind.tz is not None
     if (_ZONE.fullmatch(text) is not None) is not is_zoned:
         return None
     micros = micros_since_epoch(text, zoned=is_zoned)
     if micros is None or micros < _FIRST_MICROS:
         return None
-    if is_high:
-        micros += _REST_OF_MILLI
-    elif micros < 0:
-        micros -= _REST_OF_MILLI
-    return pa.scalar(micros, pa.int64()).cast(kind)
+    return pa.scalar(micros + (_CUT_MICROS if is_high else -_CUT_MICROS), pa.int64()).cast(kind)
+
+
+def _text(text: str, kind: pa.DataType, is_high: bool) -> pa.Scalar | None:
+    """Return a bound of texts in the order of their bytes.
+
+    For a writer that compares UTF-16, characters of four bytes come before those from U+E000 on, and older Delta ends a
+    text that it cut with U+FFFD, as if that were the last character. So a text counts up to the first character that
+    has another place there.
+    """
+    if not is_high:
+        return pa.scalar(_FOUR_BYTES.split(text, maxsplit=1)[0], kind)
+    begin = _AFTER_SURROGATES.split(text, maxsplit=1)[0]
+    if begin == text and len(text.encode()) < _CUT_BYTES:
+        return pa.scalar(text, kind)
+    begin = begin.rstrip(_LAST)  # none comes after it: all that begin so are before the next text without it
+    if not begin:
+        return None
+    following = ord(begin[-1]) + 1
+    return pa.scalar(begin[:-1] + chr(0xE000 if following == 0xD800 else following), kind)
+
+
+def shows_values(kind: pa.DataType) -> bool:
+    """Return whether all writers have bounds for a column of `kind` that has a value, where they count nulls.
+
+    Without bounds, a number of nulls proves nothing: polars counted them once for each page of a file.
+    """
+    return any(check(kind) for check in _WITH_BOUNDS)
+
+
+_WITH_BOUNDS: Final = (pa.types.is_signed_integer, pa.types.is_date32, pa.types.is_timestamp, pa.types.is_string)

@@ -1,7 +1,7 @@
 """Column chunks as the footer of a Parquet file describes them, read without Arrow.
 
 Arrow ends the process when it is asked about the columns of some broken footers, and it does not pass on how many bytes
-the texts of a chunk have, nor whether bounds of values are exact.
+the texts of a chunk have.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from tailer.read.parquet.thrift import (
     BINARY,
-    FALSE,
     I32,
     I64,
     LIST,
@@ -37,7 +36,6 @@ _DATA_PAGE, _DICTIONARY_PAGE, _SIZES = 9 << 4 | I64, 11 << 4 | I64, 16 << 4 | ST
 _TEXT_BYTES: Final = 1 << 4 | I64
 _STATISTICS: Final = 12 << 4 | STRUCT
 _NULLS, _HIGH, _LOW = 3 << 4 | I64, 5 << 4 | BINARY, 6 << 4 | BINARY
-_INEXACT: Final = frozenset([7 << 4 | FALSE, 8 << 4 | FALSE])  # the upper bound, the lower one
 _NEXT_IS_LIST: Final = 1 << 4 | LIST  # how a field begins that is a list, and follows the field before it in number
 _ORDER_OF_TYPE: Final = b"\x1c\0\0"  # the order of a column: that which Parquet defines for its type
 # The fields after the path of a chunk: its codec, its number of values, and its size before compression.
@@ -99,15 +97,13 @@ class Chunk:
 class ChunkStatistics:
     """Statistics of one column of a row group, as the footer has them: any may be wrong.
 
-    `nulls`, `low`, `high`: None where the writer did not say. The bounds are encoded as values are. `is_exact`: False
-    where one of the bounds is known not to be a value.
+    `nulls`, `low`, `high`: None where the writer did not say. The bounds are encoded as values are.
     """
 
     num_values: int
     nulls: int | None = None
     low: bytes | None = None
     high: bytes | None = None
-    is_exact: bool = True
 
     @classmethod
     def at(cls, data: bytes, found: dict[int, int]) -> Self:
@@ -121,7 +117,6 @@ class ChunkStatistics:
             nulls=signed(data, noted[_NULLS]) if _NULLS in noted else None,
             low=binary(data, noted[_LOW]) if _LOW in noted else None,
             high=binary(data, noted[_HIGH]) if _HIGH in noted else None,
-            is_exact=_INEXACT.isdisjoint(noted),
         )
 
 

@@ -2,7 +2,8 @@
 
 Columns are found, and their values widened, as `tailer.read.projection` does it for rows. What may mean several things
 is unknown: columns with unsigned numbers, timestamps of 96 bits, dates and timestamps of old Spark's calendar, CHARs,
-Variants, and everything in lists and maps.
+Variants, and everything in lists and maps. So are bounds of decimals that are stored as bytes, because writers have
+compared these without their sign, and nulls of a field in a struct, which writers count in different ways.
 
 Nothing is looked at before it is asked for. A small row group is decoded in the time that its statistics take, so those
 are not looked at: the log has the same ones of a small file.
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq
 
 from tailer.errors import DataCorrupt
 from tailer.plan import ChangeTask
+from tailer.read.log_statistics import shows_values
 from tailer.read.parquet.footer import ChunkStatistics, Footer
 from tailer.read.projection import FileFields
 from tailer.read.pruning import fields_of, partition_range, paths_of
@@ -38,15 +40,15 @@ _FLOATS: Final = {"FLOAT": "<f", "DOUBLE": "<d"}
 class _Leaf:
     """A column of the file that may have bounds.
 
-    `index`: among the columns without children. `length`: of values of a fixed number of bytes. `found`, `wanted`: the
-    types of the file and of the table.
+    `index`: among the columns without children. `found`, `wanted`: the types of the file and of the table. `is_inner`:
+    whether it is a field of a struct.
     """
 
     index: int
     physical: str
-    length: int
     found: pa.DataType
     wanted: pa.DataType
+    is_inner: bool
 
 
 class FileColumns:
@@ -102,13 +104,13 @@ class FileColumns:
             number = [sibling.name for sibling in siblings].index(match.name)
             leaves += sum(_leaf_count(sibling.type) for sibling in siblings[:number])
             if depth == len(names):
-                return self._leaf(leaves, match, field)
+                return self._leaf(leaves, match, field, is_inner=depth > 1)
             if not pa.types.is_struct(match.type):
                 return None
             there, siblings = FileFields(match.type, self._corrupt), list(match.type)
         return None
 
-    def _leaf(self, index: int, found: pa.Field, wanted: pa.Field) -> _Leaf | None:
+    def _leaf(self, index: int, found: pa.Field, wanted: pa.Field, *, is_inner: bool) -> _Leaf | None:
         if not _is_ordered(found.type, wanted.type) or CHAR in (wanted.metadata or {}):
             return None
         if self._is_old and pa.types.is_temporal(found.type):
@@ -116,7 +118,7 @@ class FileColumns:
         column = self._schema.column(index)
         if column.max_repetition_level > 0 or column.name != found.name:
             return None
-        return _Leaf(index, column.physical_type, column.length, found.type, wanted.type)
+        return _Leaf(index, column.physical_type, found.type, wanted.type, is_inner)
 
     def _corrupt(self, reason: str) -> DataCorrupt:
         return DataCorrupt(self._task.table, self._task.version, self._task.uri, reason)
@@ -186,18 +188,18 @@ def _range(noted: ChunkStatistics, leaf: _Leaf, rows: int) -> ColumnRange | None
     nulls = noted.nulls
     if noted.num_values != rows or (nulls is not None and not 0 <= nulls <= rows):
         return None
-    has_bounds = noted.low is not None and noted.high is not None
     if nulls == rows:
-        return None if has_bounds else _ALL_NULL
-    low, high = (_value(data, leaf, noted.is_exact) for data in (noted.low, noted.high))
+        is_sound = noted.low is None and noted.high is None and shows_values(leaf.wanted)
+        return _ALL_NULL if is_sound else None
+    low, high = (_value(data, leaf) for data in (noted.low, noted.high))
     if isinstance(low, float) or isinstance(high, float):
         low, high = _float_bounds(low, high)
     if low is not None and high is not None and low > high:
         return None
-    return ColumnRange(_scalar(low, leaf), _scalar(high, leaf), may_be_null=nulls != 0)
+    return ColumnRange(_scalar(low, leaf), _scalar(high, leaf), may_be_null=nulls != 0 or leaf.is_inner)
 
 
-def _value(data: bytes | None, leaf: _Leaf, is_exact: bool) -> Any:
+def _value(data: bytes | None, leaf: _Leaf) -> Any:
     """Decode a bound; None: it is none, or of no use.
 
     A timestamp or date becomes its number, a decimal its digits as a number, and text stays UTF-8: these have the order
@@ -215,9 +217,6 @@ def _value(data: bytes | None, leaf: _Leaf, is_exact: bool) -> Any:
         return float(struct.unpack(_FLOATS[physical], data)[0]) if is_whole else None
     if physical in _INTEGERS:
         return int.from_bytes(data, "little", signed=True) if size == _INTEGERS[physical] else None
-    is_digits = pa.types.is_decimal(leaf.found) and is_exact and size > 0  # in a shorter text, digits mean others
-    if is_digits and (physical == "BYTE_ARRAY" or (physical == "FIXED_LEN_BYTE_ARRAY" and size == leaf.length)):
-        return int.from_bytes(data, "big", signed=True)
     return None
 
 

@@ -8,7 +8,6 @@ from typing import Final
 
 __all__ = [
     "BINARY",
-    "FALSE",
     "I32",
     "I64",
     "LIST",
@@ -23,7 +22,7 @@ __all__ = [
     "zigzag",
 ]
 
-_STOP, FALSE, _I16, I32, I64, BINARY, LIST, STRUCT = 0, 2, 4, 5, 6, 8, 9, 12
+_STOP, _FALSE, _I16, I32, I64, BINARY, LIST, STRUCT = 0, 2, 4, 5, 6, 8, 9, 12
 _WIDTHS: Final = {1: 1, 2: 1, 3: 1, 7: 8}  # bytes of an element of a list, where all have as many
 
 

@@ -22,6 +22,8 @@ from tests.support.tables.log_files import task
 LONG, TEXT, US, ZONED = pa.int64(), pa.string(), pa.timestamp("us"), pa.timestamp("us", "UTC")
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MIDNIGHT: Final = datetime(2026, 3, 1)  # noqa: DTZ001
+NOON: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
+CUT: Final = timedelta(minutes=1) - timedelta(microseconds=1)
 Found = tuple[Any, Any, bool, bool]
 
 
@@ -35,11 +37,14 @@ def values_of(found: ColumnRange) -> Found:
     return low, high, found.may_be_null, found.may_have_values
 
 
-def bounds(kind: pa.DataType, low: str, high: str, metadata: dict[bytes, bytes] | None = None) -> tuple[Any, Any]:
-    """Return the bounds of a column for JSON values in the log."""
+def bounds(
+    kind: pa.DataType, low: str, high: str, metadata: dict[bytes, bytes] | None = None
+) -> tuple[Any, Any] | None:
+    """Return the bounds of a column for JSON values in the log; None where these contradict each other."""
     fields = pa.schema([pa.field("a", kind, metadata=metadata)])
     text = f'{{"numRecords":3,"minValues":{{"a":{low}}},"maxValues":{{"a":{high}}},"nullCount":{{"a":0}}}}'
-    return values_of(task_ranges(with_stats(fields, text), fields)[("a",)])[:2]
+    found = task_ranges(with_stats(fields, text), fields).get(("a",))
+    return None if found is None else values_of(found)[:2]
 
 
 @pytest.mark.parametrize(
@@ -47,12 +52,23 @@ def bounds(kind: pa.DataType, low: str, high: str, metadata: dict[bytes, bytes] 
     [
         (LONG, "-7", "5", (-7, 5)),
         (pa.int8(), "-7", "300", (-7, None)),
+        (LONG, "-9007199254740992", "9007199254740992", (-9007199254740994, 9007199254740994)),  # a double
+        (LONG, "-9223372036854775807", "9223372036854775807", (None, None)),
         (LONG, "-7.5", '"5"', (None, None)),
         (LONG, "false", "true", (None, None)),
         (LONG, "9" * 30, "null", (None, None)),
         (pa.bool_(), "false", "true", (False, True)),
         (pa.bool_(), "0", "1", (None, None)),
         (TEXT, '"a"', '"b\U0010ffff"', ("a", "b\U0010ffff")),
+        (TEXT, f'"{"a" * 32}"', f'"{"b" * 31}"', ("a" * 32, "b" * 31)),
+        (TEXT, '"a"', f'"{"b" * 32}"', ("a", "b" * 31 + "c")),  # cut off, as the protocol has it
+        (TEXT, '"a"', f'"{"ä" * 16}"', ("a", "ä" * 15 + "å")),  # after 32 bytes
+        (TEXT, '"a"', f'"{"b" * 32}\U0010ffff"', ("a", "b" * 31 + "c")),  # as Spark cuts now,
+        (TEXT, '"a"', f'"{"b" * 32}\ufffd"', ("a", "b" * 31 + "c")),  # and before, where more may follow than U+FFFD
+        (TEXT, '"a\U0001f600"', '"b\ufe0f"', ("a", "c")),  # compared by UTF-16
+        (TEXT, '"\U0001f600"', '"\uff5e"', ("", None)),
+        (TEXT, '"a"', json.dumps("\U0010ffff" * 8), ("a", None)),
+        (TEXT, '"a"', json.dumps("b" + "\ud7ff" * 32), ("a", "b" + "\ud7ff" * 31 + "\ue000")),
         (TEXT, "7", "true", (None, None)),
         (pa.binary(), '"a"', '"b"', (None, None)),
         (pa.decimal128(5, 2), "-1.25", "7", (Decimal("-1.25"), Decimal("7.00"))),
@@ -63,12 +79,15 @@ def bounds(kind: pa.DataType, low: str, high: str, metadata: dict[bytes, bytes] 
         (pa.date32(), '"1900-01-01"', '"2026-03-01"', (date(1900, 1, 1), date(2026, 3, 1))),
         (pa.date32(), '"1582-10-04"', '"1899-12-31"', (None, None)),
         (ZONED, '"2026-03-01T12:00:00.000Z"', '"2026-03-01T12:00:00.001-02:00"',
-         (datetime(2026, 3, 1, 12, tzinfo=UTC), datetime(2026, 3, 1, 14, 0, 0, 1999, tzinfo=UTC))),
-        (ZONED, '"1969-12-31T23:59:59.999Z"', '"1969-12-31T23:59:59.999Z"',
-         (EPOCH - timedelta(microseconds=1999), EPOCH - timedelta(microseconds=1))),
+         (NOON - CUT, NOON + timedelta(hours=2, milliseconds=1) + CUT)),
+        (ZONED, '"1970-01-01T00:00:00.000Z"', '"1969-12-31T23:59:59.999Z"',
+         (EPOCH - CUT, EPOCH - timedelta(milliseconds=1) + CUT)),
+        (ZONED, '"1959-12-31T23:15:40.000-00:44"', '"1930-01-01T00:19:42.000+00:19"', None),
+        (ZONED, '"1930-01-01T00:19:42.000+00:19"', '"1959-12-31T23:15:40.000-00:44"',
+         (datetime(1929, 12, 31, 23, 59, 42, 1, tzinfo=UTC), datetime(1960, 1, 1, 0, 0, 39, 999999, tzinfo=UTC))),
         (ZONED, '"2026-03-01T12:00:00.000"', '"2026-03-01"', (None, None)),
         (ZONED, '"1890-01-01T00:00:00.000Z"', '"2026-13-01T00:00:00.000Z"', (None, None)),
-        (US, '"2026-03-01"', '"2026-03-01T12:00:00.000"', (MIDNIGHT, MIDNIGHT.replace(hour=12, microsecond=999))),
+        (US, '"2026-03-01"', '"2026-03-01T12:00:00.000"', (MIDNIGHT - CUT, MIDNIGHT.replace(hour=12) + CUT)),
         (US, '"2026-03-01T12:00:00.000Z"', '"2026-03-01T12:00:00+01:00"', (None, None)),
         (pa.float64(), '"-Infinity"', '"Infinity"', (None, None)),
         (pa.float64(), '"NaN"', "1e999", (None, None)),
@@ -77,14 +96,14 @@ def bounds(kind: pa.DataType, low: str, high: str, metadata: dict[bytes, bytes] 
     ],
     ids=str,
 )  # fmt: skip
-def test_bounds(kind: pa.DataType, low: str, high: str, expected: tuple[Any, Any]) -> None:
+def test_bounds(kind: pa.DataType, low: str, high: str, expected: tuple[Any, Any] | None) -> None:
     assert bounds(kind, low, high) == expected
 
 
 @pytest.mark.parametrize("text", ["0.1", "-0.1", "0", "-0.0", "1e-45", "16777217", "3.3e38", "1.17549435E-38"])
 def test_bounds_of_floats_hold_for_numbers_of_32_bits(text: str) -> None:
     for kind in (pa.float32(), pa.float64()):
-        low, high = bounds(kind, text, text)
+        low, high = bounds(kind, text, text) or (None, None)
         number = pa.scalar(float(text), pa.float32()).as_py()
         assert low < number < high
         assert low <= float(text) <= high
@@ -105,6 +124,7 @@ def test_chars_have_no_bounds() -> None:
         ({"minValues": {"a": 1}}, (1, None, True, True)),
         ({"maxValues": {"a": 1}, "tightBounds": False}, (None, 1, True, True)),
         ({"numRecords": 3}, None),
+        ({"numRecords": 0, "nullCount": {"a": 0}}, None),
         ({"numRecords": 3, "nullCount": {"a": 4}}, None),
         ({"numRecords": 3, "nullCount": {"a": -1}}, None),
         ({"numRecords": 3, "nullCount": {"a": True}}, None),
@@ -148,8 +168,15 @@ def test_structs_have_physical_names() -> None:
     found = task_ranges(with_stats(fields, stats), fields)
     assert {path: values_of(each) for path, each in found.items()} == {
         ("s", "a"): (1, 2, True, True),
-        ("s", "t", "b"): ("x", "y", False, True),
+        ("s", "t", "b"): ("x", "y", True, True),  # kernel-rs did not count nulls of a struct as those of its fields
     }
+
+
+@pytest.mark.parametrize("kind", [pa.bool_(), pa.float64(), pa.decimal128(5, 2), pa.binary(), pa.list_(LONG)], ids=str)
+def test_nulls_alone_prove_nothing_where_writers_leave_out_bounds(kind: pa.DataType) -> None:
+    """Polars counted nulls once for each page."""
+    fields = pa.schema([("a", kind)])
+    assert task_ranges(with_stats(fields, {"numRecords": 3, "nullCount": {"a": 3}}), fields) == {}
 
 
 def test_partition_values_are_exact() -> None:
