@@ -338,6 +338,8 @@ def _reads_as(found: pa.DataType, wanted: pa.DataType) -> bool:
         return True
     if pa.types.is_dictionary(found):
         return _reads_as(found.value_type, wanted)
+    if isinstance(found, pa.BaseExtensionType):  # of Arrow, such as JSON or UUID
+        return _reads_as(found.storage_type, wanted)
     return widens(found, wanted) or any(of(found) and to(wanted) for of, to in _CASTS)
 
 
@@ -356,7 +358,7 @@ def _is_small_unsigned(kind: pa.DataType) -> bool:
 
 # Besides what widens. Delta has no unsigned types: a table converted from Parquet has the next wider one, and
 # decimal(20,0) for the widest. Integers and decimals are checked by the cast. Text without its annotation is bytes in
-# the file, and is checked to be UTF-8.
+# the file, and is checked to be UTF-8. Bytes that the file annotates as text are bytes.
 _CASTS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]], ...]] = (
     (pa.types.is_integer, pa.types.is_integer),
     (pa.types.is_unsigned_integer, pa.types.is_decimal),
@@ -365,6 +367,7 @@ _CASTS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType],
     (pa.types.is_timestamp, pa.types.is_timestamp),
     (_is_text, _is_text),
     (_is_bytes, _is_text),
+    (_is_text, _is_bytes),
     (_is_bytes, _is_bytes),
 )
 

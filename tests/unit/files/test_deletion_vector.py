@@ -236,9 +236,9 @@ def test_location_of_a_vector(vector: DeletionVector, uri: str | None) -> None:
     assert resolve(vector, "/t", absolute).uri == uri
 
 
-@pytest.mark.parametrize("vector", [descriptor("u", "short"), descriptor("u", "é" * 20), descriptor("r", "x")])
+@pytest.mark.parametrize("vector", [descriptor("u", "short"), descriptor("u", "é" * 20)])
 def test_a_descriptor_of_no_known_kind(vector: DeletionVector) -> None:
-    with pytest.raises(ValueError, match=r"Z85|storage type"):
+    with pytest.raises(ValueError, match="Z85"):
         resolve(vector, "/t", absolute)
 
 
