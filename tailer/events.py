@@ -166,6 +166,11 @@ class SchemaChange:
     changes: tuple[str, ...]
     origins: Mapping[str, str] | None = field(default=None, hash=False)
 
+    def replaces(self, column: str) -> bool:
+        """Return whether the name `column`, which rows had before, belongs to another column now."""
+        is_known = all(schema.get_field_index(column) >= 0 for schema in (self.before, self.after))
+        return is_known and self.origins is not None and self.origins.get(column) != column
+
 
 @dataclass(frozen=True, slots=True)
 class Gap:

@@ -36,8 +36,14 @@ class PairingRules:
 
 
 def check_key(plan: ChangePlan, rules: PairingRules) -> None:
-    """Raise `ConfigError` where the rows of `plan` lack a column of the key. Where it is bare, there are no pairs."""
+    """Raise `ConfigError` where a column of the key is another one before `plan`, or there is none.
+
+    Where the plan is bare, there are no pairs.
+    """
     for column in rules.key if not plan.is_bare else ():
+        if (column,) in plan.replaced:
+            reason = f"version {plan.version} of {plan.table} gives the name {column} to another column"
+            raise ConfigError("key", reason, "Choose another key, or start after that version.")
         if plan.schema.get_field_index(column) < 0:
             known = f"The columns of {plan.table} are: {', '.join(plan.schema.names)}."
             change = (

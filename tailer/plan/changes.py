@@ -46,6 +46,7 @@ class ChangePlan:
     these, each unchanged row of a rewritten file is a delete and an insert. A snapshot may have several plans.
     `paired`: whether a deleted and an inserted row with one row id are always the images of an update. `skipped`: the
     files that were left out because none of their rows can fulfil the condition of the plan (`ChangeTask.where`).
+    `replaced`: the names, as paths, that belong to another column of the table from this version on.
     """
 
     table: str
@@ -59,6 +60,7 @@ class ChangePlan:
     feed: bool = False
     paired: bool = False
     skipped: SkippedFiles | None = None
+    replaced: tuple[tuple[str, ...], ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -129,6 +131,7 @@ class ChangePlan:
                 "feed": self.feed,
                 **({"paired": True} if self.paired else {}),
                 **({} if self.skipped is None else {"skipped": asdict(self.skipped)}),
+                **({"replaced": self.replaced} if self.replaced else {}),
             }
         )
 
@@ -143,5 +146,6 @@ class ChangePlan:
                 "schema": schema_from_text(value["schema"]),
                 "tasks": tuple(ChangeTask.from_dict(task) for task in value["tasks"]),
                 "skipped": SkippedFiles(**value["skipped"]) if "skipped" in value else None,
+                "replaced": tuple(map(tuple, value.get("replaced", ()))),
             }
         )

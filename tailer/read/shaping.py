@@ -11,7 +11,7 @@ event ids, a persisted format: format 4 of `tailer.changelog.task_ids`.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Final, TypeVar
@@ -22,9 +22,12 @@ import pyarrow as pa
 from tailer.errors import ConfigError
 from tailer.plan import SNAPSHOT_TASKS, TASKS, ChangePlan, ChangeTask
 from tailer.read.pruning import prune
+from tailer.schema.char_types import char_lengths
+from tailer.schema.collations import collations
 from tailer.schema.columns import physical_name, restated, restates
 from tailer.shape.condition import Condition, parse_condition
 from tailer.shape.select import Select, parse_select
+from tailer.shape.tree import Expression, columns_of
 
 __all__ = ["selected_schema", "with_condition", "with_select"]
 
@@ -62,12 +65,15 @@ def with_condition(plan: ChangePlan, text: str, columns: pa.Schema | None = None
 
     `columns`: those that the names in the condition mean, at whatever version; None: the version's own names count.
 
-    Raises `ConfigError` where the condition does not fit the columns, unless the version has none (`is_bare`).
+    Raises `ConfigError` where the condition does not fit the columns, unless the version has none (`is_bare`), and
+    where the version gives a name in it to another column.
     """
     if plan.is_bare:
         return plan
     parse = partial(_parsed, text)
     latest = _fitted(plan, parse, _named(plan.schema, columns))
+    if columns is None:
+        _check_replaced(plan, "where", [latest.expression])
     own = {id(plan.schema): latest}
     for task in plan.tasks:
         if id(task.schema) not in own:
@@ -79,11 +85,14 @@ def with_condition(plan: ChangePlan, text: str, columns: pa.Schema | None = None
 def with_select(plan: ChangePlan, text: str) -> ChangePlan:
     """Return the plan of rows with the columns that the `select` of `text` makes.
 
-    Raises `ConfigError` where it does not fit the columns of the version, unless the version has none (`is_bare`).
+    Raises `ConfigError` where it does not fit the columns of the version, unless the version has none (`is_bare`), and
+    where the version gives a name in an expression to another column. A column that is named alone keeps its identity:
+    it was dropped, and another one added.
     """
     if plan.is_bare:
         return plan
     latest = _fitted(plan, partial(_parsed_select, text), plan.schema)
+    _check_replaced(plan, "select", latest.computed)
     made = {id(plan.schema): (latest, latest.schema)}
     for task in plan.tasks:
         if id(task.schema) not in made:
@@ -127,6 +136,22 @@ def _fitted(plan: ChangePlan, parse: Callable[[_Columns], T], columns: pa.Schema
         raise ConfigError(error.where, reason, error.remedy) from error
 
 
+def _check_replaced(plan: ChangePlan, option: str, expressions: Iterable[Expression]) -> None:
+    """Raise `ConfigError` where an expression reads a column whose name belonged to another one before the version.
+
+    What it says of rows that stay is another thing then, and no change reports them.
+    """
+    if not plan.replaced:
+        return
+    for expression in expressions:
+        for column in columns_of(expression):
+            if any(column.path[: len(path)] == path for path in plan.replaced):
+                name = ".".join(column.path)
+                reason = f"version {plan.version} of {plan.table} gives the name {name} to another column"
+                remedy = "Write it without that column, or go on from the rows of a later version: `tailer resnapshot`."
+                raise ConfigError(option, f"{reason}, and rows that stay in the table have other values", remedy)
+
+
 def _before(plan: ChangePlan, parse: Callable[[_Columns], T], latest: T, columns: pa.Schema) -> T:
     """Return what shapes rows that have `columns`, those before the version; columns that it adds are null for them.
 
@@ -135,11 +160,17 @@ def _before(plan: ChangePlan, parse: Callable[[_Columns], T], latest: T, columns
     try:
         return parse(_Columns(columns))
     except ConfigError as error:
-        if not restates(pa.struct(list(columns)), pa.struct(list(latest.fields))):
+        fields = restated(columns, latest.fields)
+        compares_alike = all(map(_compares_alike, fields, latest.fields))
+        if not compares_alike or not restates(pa.struct(list(columns)), pa.struct(list(latest.fields))):
             reason = f"for rows that version {plan.version} of {plan.table} deletes, with the types before it: "
             remedy = "Write it with CAST, so that it fits the types before and after, or start after that version."
             raise ConfigError(error.where, f"{reason}{error.reason}", remedy) from error
-        return replace(latest, fields=restated(columns, latest.fields))
+        return replace(latest, fields=fields)
+
+
+def _compares_alike(one: pa.Field, other: pa.Field) -> bool:
+    return collations(one) == collations(other) and char_lengths(one) == char_lengths(other)
 
 
 def _named(schema: pa.Schema, columns: pa.Schema | None) -> pa.Schema:

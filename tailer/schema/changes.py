@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tailer.events import is_struct, type_text
 from tailer.schema.char_types import char_notes
+from tailer.schema.collations import collations
 from tailer.schema.columns import column_id, widens
 from tailer.schema.identity import identified
 
@@ -54,6 +55,8 @@ def _differences(before: pa.StructType, after: pa.StructType, above: str) -> Ite
         yield from _field_differences(old[key], field, name)
         if char_notes(old[key]) != char_notes(field):
             yield f"column {name} has other CHARs: its values are padded to other lengths"
+        if collations(old[key]) != collations(field):
+            yield f"column {name} has other collations: its values compare otherwise, and are the same"
 
 
 def _field_differences(before: pa.Field, after: pa.Field, name: str) -> Iterator[str]:

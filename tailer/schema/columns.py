@@ -16,6 +16,7 @@ from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID, is_struct
 
 __all__ = [
     "CHAR",
+    "COLLATIONS",
     "COLUMN_ID",
     "FIELD_ID",
     "METADATA_NAMES",
@@ -52,6 +53,7 @@ FIELD_ID: Final = b"PARQUET:field_id"
 # The name of the column in the table, where it leaves under another (`tailer.shape.select`).
 SOURCE_NAME: Final = b"tailer.source"
 CHAR: Final = b"tailer.char"  # lengths of its CHAR values (`tailer.schema.char_types`)
+COLLATIONS: Final = b"tailer.collations"  # of its texts (`tailer.schema.collations`)
 ROW_IDS: Final = (ROW_ID, ROW_COMMIT_VERSION)
 # Marks a field of a task's schema that comes from row tracking, not from a column of the table.
 ROW_TRACKING: Final = b"tailer.rowTracking"
@@ -113,8 +115,8 @@ def restated(before: pa.Schema, after: pa.Schema) -> pa.Schema:
     """Adapt `after` for reading rows written with the schema `before`; columns missing there are null.
 
     Files may have values for these columns, from an earlier time when the table had them. Columns are read by the
-    physical names and field ids in `before`, and padded as CHAR there. The result is `after` itself where that is the
-    same.
+    physical names and field ids in `before`, and have the CHARs and collations from there. The result is `after` itself
+    where that is the same.
     """
     fields = [_restated(old, field) for old, field in _by_identity(before, after)]
     found = pa.schema(fields)
@@ -169,7 +171,7 @@ def _restated(before: pa.Field | None, after: pa.Field) -> pa.Field:
     stored = physical_name(before)
     if stored != physical_name(after) or PHYSICAL_NAME in metadata:
         metadata[PHYSICAL_NAME] = stored.encode()
-    for key in (FIELD_ID, CHAR):
+    for key in (FIELD_ID, CHAR, COLLATIONS):
         metadata.pop(key, None)
         metadata |= {key: before.metadata[key]} if key in (before.metadata or {}) else {}
     return after.with_type(_restated_type(before.type, after.type)).with_metadata(metadata or None)

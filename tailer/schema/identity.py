@@ -14,7 +14,7 @@ import pyarrow as pa
 from tailer.events import is_struct
 from tailer.schema.columns import COLUMN_ID, FIELD_ID, PHYSICAL_NAME, column_id, is_absent, physical_name, source_name
 
-__all__ = ["identified", "is_mapped", "united"]
+__all__ = ["identified", "is_mapped", "replaced", "united"]
 
 _Path = tuple[str, ...]
 
@@ -38,6 +38,15 @@ def identified(schemas: Iterable[pa.Schema]) -> list[pa.Schema]:
 def is_mapped(schema: pa.Schema) -> bool:
     """Return whether a table with this schema maps its columns."""
     return any(PHYSICAL_NAME in (each.metadata or {}) and not is_absent(each) for each in schema)
+
+
+def replaced(before: pa.Schema, after: pa.Schema) -> tuple[tuple[str, ...], ...]:
+    """Return the names that belong to another column in `after` than in `before`, a schema of the version before.
+
+    Those of fields in structs come as paths of names. Case does not matter, as in expressions.
+    """
+    old, new = identified([before, after])
+    return tuple(_replaced(old, new, ()))
 
 
 def united(schemas: Sequence[pa.Schema]) -> pa.Schema:
@@ -118,6 +127,18 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_map(kind):
         return pa.map_(_plain_type(kind.key_type), _plain_type(kind.item_type))
     return kind
+
+
+def _replaced(before: Iterable[pa.Field], after: Iterable[pa.Field], above: _Path) -> Iterator[_Path]:
+    old = {each.name.lower(): each for each in before}
+    for each in after:
+        former, path = old.get(each.name.lower()), (*above, each.name)
+        if former is None:
+            continue
+        if column_id(former) != column_id(each):
+            yield path
+        elif is_struct(former.type) and is_struct(each.type):
+            yield from _replaced(former.type, each.type, path)
 
 
 def _united_type(older: pa.DataType, newer: pa.DataType) -> pa.DataType:

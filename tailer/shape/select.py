@@ -59,6 +59,11 @@ class Select:
     def __reduce__(self) -> tuple[Any, ...]:
         return Select, (self.text, self.fields, self.outputs)
 
+    @property
+    def computed(self) -> list[Expression]:
+        """The expressions that are more than the name of a column."""
+        return [expression for _, expression in self.outputs if _whole_column(expression) is None]
+
     def making(self, schema: pa.Schema) -> "MadeColumns":
         """Return how to make the columns of `schema`: those that leave, or some, also as `restated` has them.
 

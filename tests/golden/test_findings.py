@@ -1,11 +1,12 @@
 """Tables that were once delivered wrong, or refused without a reason: each is an example of a kind of table.
 
-An archive holds a table, and for most of them its rows at each version as Spark reads them, pylance those of Lance.
+An archive holds a table, and for most of them its rows at each version as Spark reads them, pylance those of Lance; for
+some, rows that fulfil a condition at each version, as Spark answers it (ANSI, UTC).
 """
 
 import json
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -13,11 +14,11 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 
-from tailer.errors import LogCorrupt
+from tailer.errors import ConfigError, LogCorrupt
 from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
-from tests.support.oracle.rows import Rows, rows_of
-from tests.support.oracle.whole_table import check_folds, check_snapshot, deliver
-from tests.support.tables.golden import findings
+from tests.support.oracle.rows import Rows, from_spark_json, rows_of
+from tests.support.oracle.whole_table import Delivered, check_folds, check_snapshot, deliver, schemas_of
+from tests.support.tables.golden import archives_of_findings
 
 pytestmark = pytest.mark.golden
 
@@ -60,24 +61,36 @@ ANSWERS: Final = {
 FOLDED: Final = (
     "char_padding",
     "checkpoint_of_a_replace",
+    "collation",
+    "ct_string_bin",
     "dlt_first_metadata_without_schema",
     "dlt_full_refresh",
     "empty_string_partition",
     "lance_dictionary_with_null",
     "lance_int8_dictionaries",
+    "m1_offset",
     "remove_and_add_of_one_path",
     "remove_with_empty_partition_values",
     "remove_without_partition_values",
 )
 # Judged with computed updates, too.
+WITH_CONDITIONS: Final = ("collation", "m1_offset", "ms_stats", "readd")
 KEYED: Final = ("char_padding", "lance_dictionary_with_null", "lance_int8_dictionaries")
 
 
 def unpack(name: str, folder: Path) -> Path:
     """Unpack the archive of a table, and return the table."""
-    with tarfile.open(findings() / f"{name}.tar.xz") as tar:
+    with tarfile.open(archives_of_findings()[name]) as tar:
         tar.extractall(folder, filter="data")
     return folder / name
+
+
+def state_of(path: Path, version: int, written: Sequence[Any]) -> Rows:
+    """Return the rows of an answer, each as an object, or as the text that Spark writes."""
+    if not written or isinstance(written[0], dict):
+        return rows(*written)
+    schema = max((known, schema) for known, schema in schemas_of(path).items() if known <= version)[1]
+    return rows_of(from_spark_json(list(map(json.loads, written)), schema))
 
 
 def answer_of(path: Path) -> Answer:
@@ -85,8 +98,8 @@ def answer_of(path: Path) -> Answer:
     if path.name in ANSWERS:
         return ANSWERS[path.name]
     written = json.loads(path.with_name(f"{path.name}.expected.json").read_bytes())
-    states = {int(version): rows(*state) for version, state in written["fold"].items()}
-    return Answer(states, is_error_right=written["error_ok"])
+    states = {int(version): state_of(path, int(version), state) for version, state in written["fold"].items()}
+    return Answer(states, is_error_right=written.get("error_ok", False))
 
 
 @pytest.mark.parametrize("name", FOLDED)
@@ -151,6 +164,33 @@ def test_text_after_json_is_refused_by_name(tmp_path: Path) -> None:
     assert delivered.error.hint
 
 
+@pytest.mark.parametrize("name", WITH_CONDITIONS)
+def test_conditions_at_every_version(name: str, tmp_path: Path) -> None:
+    path = unpack(name, tmp_path)
+    conditions = json.loads(path.with_name(f"{name}.expected.json").read_bytes())["where"]
+    for where, answers in conditions:
+        states = {int(version): state_of(path, int(version), state) for version, state in answers.items()}
+        if name == "collation":
+            check_refused(deliver(path, where=where), 0)
+            check_refused(deliver(path, where=where, start="snapshot"), 1)
+            continue
+        delivered = deliver(path, where=where)
+        if name == "readd":
+            check_refused(delivered, 1)
+            states = {0: states[0]}
+        else:
+            assert delivered.error is None, repr(delivered.error)
+        check_folds(path, delivered, states.items(), Rows())
+
+
+def check_refused(delivered: Delivered, version: int) -> None:
+    """Check that a condition was refused by name, before any row of a version."""
+    assert version not in delivered.versions
+    assert isinstance(delivered.error, ConfigError)
+    assert delivered.error.hint
+    assert f"version {version}" in delivered.error.reason
+
+
 def test_every_finding_is_tested() -> None:
-    archives = sorted(path.name.removesuffix(".tar.xz") for path in findings().glob("*.tar.xz"))
-    assert archives == sorted([*FOLDED, "remove_without_its_vector", "text_after_json"])
+    others = "remove_without_its_vector", "text_after_json"
+    assert archives_of_findings().keys() == {*FOLDED, *WITH_CONDITIONS, *others}

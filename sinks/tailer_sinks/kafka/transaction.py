@@ -19,13 +19,14 @@ import pyarrow as pa
 from anyio import to_thread
 
 from tailer.errors import SinkError, SinkRejected, SinkUnavailable
-from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID, ChangeBatch, ControlEvent, Gap
+from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID, ChangeBatch, ControlEvent, Gap, SchemaChange
 from tailer.plan import END, Position
 from tailer.sink import Progress, SinkTransaction
 from tailer_sinks.encoding.flat import encoded_ahead, slices
 from tailer_sinks.encoding.messages import Messages, Sent, TopicEncoder
 from tailer_sinks.kafka.clients.port import Producer
 from tailer_sinks.kafka.encoders import key_form, topic_encoder_for
+from tailer_sinks.kafka.options import Options
 from tailer_sinks.kafka.progress import Count, Counts
 from tailer_sinks.kafka.records import end_records, event_record, oversized, without_large
 from tailer_sinks.kafka.small_batches import WaitingBatches, joined
@@ -162,7 +163,7 @@ class KafkaTransaction(SinkTransaction):
         elif _ADDED.issuperset(event.after.names):
             self._schema, self._encoder = event.after, None  # the table has no columns, so no rows that need a key
         else:
-            self._encoder_for(event.after)
+            self._encoder_for(_columns_after(event, self._name, self._options))
         options, keyed, app_id = self._options, bool(self._options.key), self._stream.app_id
         if options.schema_topic is not None:
             self._send(options.schema_topic, event_record(event, app_id, keyed=False), partition=0)
@@ -332,3 +333,18 @@ def _pieces(batch: ChangeBatch) -> Iterator[ChangeBatch]:
 
 def _now_ms() -> int:
     return int(time.time() * 1000)
+
+
+def _columns_after(event: SchemaChange, name: str, options: Options) -> pa.Schema:
+    """Return the columns after a change.
+
+    Raises `SinkRejected` where that of a key or of a topic is another one under the same name now. Later changes of a
+    row that is there already would have another key, or go to another topic, than its message.
+    """
+    routed = [] if options.route is None else [options.route.column.split(".")[0]]
+    for column in (*options.key, *routed):
+        if event.replaces(column):
+            reason = f"version {event.version} gives the name {column}, by which messages are keyed or routed, to"
+            remedy = "Choose another key or topic, or send all rows again: `tailer resnapshot`."
+            raise SinkRejected(name, f"{reason} another column", remedy)
+    return event.after

@@ -28,8 +28,8 @@ from itertools import chain, count
 from operator import attrgetter
 from typing import Final, TypeVar
 
-from tailer.errors import ChangesUnavailable, FileOutsideTable, LogCorrupt
-from tailer.formats.delta.descriptor import resolve
+from tailer.errors import ChangesUnavailable, FileOutsideTable, LogCorrupt, UnsupportedFeature
+from tailer.formats.delta.descriptor import STORAGE_TYPES, resolve
 from tailer.formats.delta.log.actions import (
     AddFile,
     AddWithStatistics,
@@ -52,7 +52,7 @@ from tailer.plan import (
     TaskKind,
 )
 from tailer.schema.columns import dropped_column
-from tailer.schema.identity import identified
+from tailer.schema.identity import identified, replaced
 from tailer.stores.location import is_readable
 
 __all__ = ["plan_changes", "plan_snapshot", "reads_data_files"]
@@ -73,8 +73,9 @@ def plan_changes(
     the add.
 
     Raises `LogCorrupt` for two adds or two cdcs of one path, two removes of one path and deletion vector, a file of a
-    table without columns, or an invalid descriptor. Raises `ChangesUnavailable` where a removed file's partition values
-    are not known, or where the commit drops a column that its change files may have.
+    table without columns, or an invalid descriptor, and `UnsupportedFeature` for a descriptor of a newer form. Raises
+    `ChangesUnavailable` where a removed file's partition values are not known, or where the commit drops a column that
+    its change files may have.
     """
     numbers = count()
     new = _TaskMaker(state, state, root, allowed_roots, numbers)
@@ -85,11 +86,12 @@ def plan_changes(
             raise ChangesUnavailable(state.table, state.version, reason)
         files = _by_key(commit.cdcs, state, "cdc", attrgetter("path")).values()
         deletes = [new.cdc(file, TaskKind.CDC_DELETES) for file in files]
-        return _plan(commit, state, Regime.CDC, deletes + [new.cdc(file, TaskKind.CDC_OTHERS) for file in files])
+        others = [new.cdc(file, TaskKind.CDC_OTHERS) for file in files]
+        return _plan(commit, before, state, Regime.CDC, deletes + others)
     adds = _by_key([add for add in commit.adds if add.data_change], state, "add", attrgetter("path"))
     removes = _by_key([remove for remove in commit.removes if remove.data_change], state, "remove", file_key).values()
     if not reads_data_files(commit) or not (adds or removes):
-        return _plan(commit, state, Regime.NONE, [])
+        return _plan(commit, before, state, Regime.NONE, [])
     old = _TaskMaker(before or state, state, root, allowed_roots, numbers) if removes else new
     paired = {remove.path: remove for remove in reversed(removes)}
     deleted = (
@@ -98,7 +100,7 @@ def plan_changes(
         for task in old.deleted(remove, adds.get(remove.path) if paired[remove.path] is remove else None)
     )
     inserted = (task for path, add in adds.items() for task in new.inserted(add, paired.get(path)))
-    return _plan(commit, state, Regime.FILES, chain(deleted, inserted))
+    return _plan(commit, before, state, Regime.FILES, chain(deleted, inserted))
 
 
 def plan_snapshot(
@@ -107,7 +109,7 @@ def plan_snapshot(
     """Plan the rows of the table at `state` as inserts. `files`: some of its live files, from the `first`th on."""
     make = _TaskMaker(state, state, root, allowed_roots, count(SNAPSHOT_TASKS + first))
     tasks = (task for add in files for task in make.inserted(add, None))
-    return _plan(None, state, Regime.SNAPSHOT, tasks)
+    return _plan(None, state, state, Regime.SNAPSHOT, tasks)
 
 
 def reads_data_files(commit: Commit) -> bool:
@@ -134,8 +136,11 @@ def _by_key(files: Sequence[File], state: Snapshot, action: str, key: Callable[[
     return found
 
 
-def _plan(commit: Commit | None, state: Snapshot, regime: Regime, tasks: Iterable[ChangeTask]) -> ChangePlan:
+def _plan(
+    commit: Commit | None, before: Snapshot | None, state: Snapshot, regime: Regime, tasks: Iterable[ChangeTask]
+) -> ChangePlan:
     operation = commit.info.operation_name if commit is not None and commit.info is not None else None
+    former = state.schema if before is None else before.schema
     return ChangePlan(
         table=state.table,
         table_id=state.metadata.id,
@@ -146,6 +151,7 @@ def _plan(commit: Commit | None, state: Snapshot, regime: Regime, tasks: Iterabl
         schema=state.schema,
         tasks=tuple(tasks),
         feed=state.feed_enabled,
+        replaced=() if former is state.schema else replaced(former, state.schema),
     )
 
 
@@ -246,6 +252,9 @@ class _TaskMaker:
     def _vector(self, vector: DeletionVector | None) -> DeletionVectorRef | None:
         if vector is None or vector.cardinality == 0:
             return None
+        if vector.storage_type not in STORAGE_TYPES:
+            form = f"deletion vectors of storage type {vector.storage_type!r}"
+            raise UnsupportedFeature(self.state.table, form, self.state.version)
         try:
             return resolve(vector, self.root, self._locate)
         except ValueError as error:

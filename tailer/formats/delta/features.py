@@ -62,7 +62,7 @@ _SHREDDED: Final = "shredded Variants are put together again, file by file"
 _GEOSPATIAL: Final = "lake-tailer does not decode geometry and geography values"
 _ICEBERG_LIMITS: Final = "it restricts writers to what an Iceberg reader can read"
 _CHECKED_ON_WRITE: Final = "writers check or compute values before writing; files hold the result"
-_TEXT_ORDER: Final = "it defines how strings compare; change rows carry them unchanged"
+_TEXT_ORDER: Final = "strings are carried unchanged, keys compare bytes, and conditions on these columns are refused"
 _REDIRECT: Final = "the table has moved, and the format of its new location is not settled"
 
 

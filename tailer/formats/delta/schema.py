@@ -13,6 +13,7 @@ from tailer.errors import LogCorrupt, UnsupportedFeature
 from tailer.events import VARIANT
 from tailer.formats.delta.features import type_refusal
 from tailer.schema.char_types import with_chars
+from tailer.schema.collations import collations_from
 from tailer.schema.columns import FIELD_ID, PHYSICAL_NAME, widens
 
 __all__ = ["arrow_schema"]
@@ -20,6 +21,7 @@ __all__ = ["arrow_schema"]
 
 _MAPPING_ID: Final = "delta.columnMapping.id"
 _SQL_TYPE: Final = "__CHAR_VARCHAR_TYPE_STRING"  # of a top-level column with CHAR or VARCHAR, on whatever level
+_COLLATIONS: Final = "__COLLATIONS"  # of a field whose texts, also in arrays and maps, have another order than bytes
 _TYPE_CHANGES: Final = "delta.typeChanges"
 _PRIMITIVES: Final[Mapping[str, pa.DataType]] = {
     "string": pa.string(),
@@ -95,9 +97,9 @@ class _Parser:
         return fields
 
     def field(self, field: dict[str, Any]) -> pa.Field:
-        """Convert one field, with its column mapping as metadata."""
+        """Convert one field, with its column mapping and its collations as metadata."""
         name, keys = field["name"], field.get("metadata") or {}
-        metadata: dict[bytes, bytes] = {}
+        metadata = collations_from(keys.get(_COLLATIONS) or {})
         if self.mode != "none":
             metadata[PHYSICAL_NAME] = keys[PHYSICAL_NAME.decode()].encode()
             if self.mode == "id":

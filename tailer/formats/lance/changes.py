@@ -31,6 +31,7 @@ from tailer.formats.lance.format import LANCE
 from tailer.formats.lance.fragment import DataFile, Fragment
 from tailer.formats.lance.manifest import Manifest
 from tailer.plan import SNAPSHOT_TASKS, ChangePlan, ChangeTask, FragmentRef, Regime, RowTracking, TaskKind
+from tailer.schema.identity import replaced
 
 __all__ = ["Deletions", "Version", "deletion_files", "plan_changes", "plan_snapshot"]
 
@@ -116,7 +117,10 @@ def plan_changes(
             if back := first - last:
                 inserts.append(_task(after, after, now, TaskKind.INSERT, back, tracked))
     tasks = deletes + inserts
-    return _plan(after, operation, Regime.FILES if tasks else Regime.NONE, tasks)
+    plan = _plan(after, operation, Regime.FILES if tasks else Regime.NONE, tasks)
+    if before is None or before.schema is after.schema or old.keys().isdisjoint(new):
+        return plan
+    return replace(plan, replaced=replaced(before.schema, after.schema))
 
 
 def plan_snapshot(version: Version, first: int, fragments: list[Fragment]) -> ChangePlan:

@@ -16,6 +16,7 @@ from sqlglot import exp
 from tailer.errors import did_you_mean
 from tailer.events import is_struct, type_text
 from tailer.schema.char_types import char_lengths
+from tailer.schema.collations import collations
 from tailer.schema.columns import METADATA_NAMES
 from tailer.shape.kernels.casts import castable
 from tailer.shape.kernels.patterns import parse_pattern
@@ -168,6 +169,12 @@ def _column(binding: Binding, node: exp.Column | exp.Dot) -> Expression:
     if found is None or char_lengths(found):
         remedy = "Spark pads both sides of such a comparison. Compare another column."
         raise binding.source.error(node, f"{'.'.join(path)} is CHAR, which is not supported", remedy)
+    if names := collations(found):
+        remedy = (
+            "Spark compares its texts by that, not by their bytes. Name another column; select can deliver this one."
+        )
+        reason = f"{'.'.join(path)} has the collation {names[0]}, which is not supported"
+        raise binding.source.error(node, reason, remedy)
     return Column(tuple(path), value_type(found.type))
 
 

@@ -18,7 +18,7 @@ from tailer.events import COMMIT_VERSION
 from tests.support.oracle.column_identity import Schema, restate
 from tests.support.oracle.rows import METADATA, Rows, assert_same, gone_and_come, rows_of
 
-__all__ = ["Delivered", "check_folds", "check_snapshot", "commits", "deliver"]
+__all__ = ["Delivered", "check_folds", "check_snapshot", "commits", "deliver", "schemas_of"]
 
 _NO_COLUMNS: Final[Schema] = {"type": "struct", "fields": []}
 
@@ -51,7 +51,7 @@ def check_folds(path: Path, delivered: Delivered, states: Iterable[tuple[int, Ro
     `states`: the versions that were followed, with their rows. `before`: the rows before the first of them, None where
     nobody knows them. Then the rows that it inserts must be there.
     """
-    schemas = _schemas(path)
+    schemas = schemas_of(path)
     known: Schema | None = None
     left = set(delivered.versions)
     for version, after in states:
@@ -92,7 +92,7 @@ def _lance_version(stem: str) -> int:
     return int(stem) if len(stem) < 20 else 2**64 - 1 - int(stem)
 
 
-def _schemas(path: Path) -> dict[int, Schema]:
+def schemas_of(path: Path) -> dict[int, Schema]:
     """Return the columns of each version whose commit sets them; metadata without a schema is that of no columns."""
     found: dict[int, Schema] = {}
     for version in commits(path) if path.joinpath("_delta_log").is_dir() else ():

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.tiers import using
 
-__all__ = ["ExpectedFeed", "expected_feed", "expected_snapshot", "findings", "golden", "golden_delta"]
+__all__ = ["ExpectedFeed", "archives_of_findings", "expected_feed", "expected_snapshot", "golden", "golden_delta"]
 
 _ROOT = Path(os.environ.get("LAKE_TAILER_GOLDEN") or Path(__file__).resolve().parents[4] / "shared" / "golden")
 
@@ -33,9 +33,11 @@ def golden(*parts: str) -> Path:
     return _existing(_ROOT.joinpath(*parts), "put the golden tables beside the checkout or set LAKE_TAILER_GOLDEN")
 
 
-def findings() -> Path:
-    """Return the folder of tables that were once delivered wrong."""
-    return _existing(_ROOT.parent / "findings", f"put the folder of findings beside {_ROOT}")
+def archives_of_findings() -> dict[str, Path]:
+    """Return the archives of tables that were once delivered wrong, by name."""
+    folder = _existing(_ROOT.parent / "findings", f"put the folder of findings beside {_ROOT}")
+    found = [*folder.glob("*.tar.xz"), *folder.glob("new/*.tar.xz")]
+    return {path.name.removesuffix(".tar.xz"): path for path in found}
 
 
 def golden_delta(name: str) -> Path:

@@ -103,7 +103,9 @@ def test_bounds(kind: pa.DataType, low: str, high: str, expected: tuple[Any, Any
 @pytest.mark.parametrize("text", ["0.1", "-0.1", "0", "-0.0", "1e-45", "16777217", "3.3e38", "1.17549435E-38"])
 def test_bounds_of_floats_hold_for_numbers_of_32_bits(text: str) -> None:
     for kind in (pa.float32(), pa.float64()):
-        low, high = bounds(kind, text, text) or (None, None)
+        found = bounds(kind, text, text)
+        assert found is not None
+        low, high = found
         number = pa.scalar(float(text), pa.float32()).as_py()
         assert low < number < high
         assert low <= float(text) <= high

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.schema.columns import FIELD_ID, PHYSICAL_NAME, column_id, dropped_column, physical_name, restated
-from tailer.schema.identity import identified, united
+from tailer.schema.identity import identified, replaced, united
 
 LONG, INT, TEXT = pa.int64(), pa.int32(), pa.string()
 
@@ -86,3 +86,22 @@ def test_columns_that_only_older_rows_have_are_not_theirs() -> None:
     rows = restated(new, united([old, new]))
     assert [physical_name(field) for field in rows] == ["a", "tailer.absent: b"]
     assert dropped_column(rows, new) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "names"),
+    [
+        ("a=1 b=2", "a=1 b=3", [("b",)]),
+        ("a=1 b=2", "a=2 b=1", [("a",), ("b",)]),  # swapped
+        ("a=1 b=2", "a=1 B=3", [("B",)]),  # case is no difference in an expression
+        ("a=1 b=2", "b=1", [("b",)]),  # dropped, and another one renamed to it
+        ("a=1 b=2", "c=1 b=2 d=3", []),
+        ("a b", "a=a b=b", []),
+    ],
+)
+def test_names_that_belong_to_another_column(before: str, after: str, names: list[tuple[str, ...]]) -> None:
+    old, new = columns(before), columns(after)
+    assert replaced(old, new) == tuple(names)
+    inside = [pa.schema([mapped("s", "s0", pa.struct(list(schema)))]) for schema in (old, new)]
+    if "=" in before:
+        assert replaced(*inside) == tuple(("s", *name) for name in names)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tailer.errors import ChangesUnavailable, ConfigError, FileOutsideTable, LogCorrupt
+from tailer.errors import ChangesUnavailable, ConfigError, FileOutsideTable, LogCorrupt, UnsupportedFeature
 from tailer.formats.delta.changes import plan_changes, plan_snapshot
 from tailer.formats.delta.log.actions import parse_commit
 from tailer.formats.delta.log.paths import locate
@@ -150,7 +150,6 @@ def test_a_merge_that_changed_nothing(metrics: Any, skipped: bool) -> None:
         [add("f"), add("f", vector(A))],
         [remove("f", vector(A)), remove("f", vector(A))],
         [cdc("f"), cdc("f")],
-        [add("f", inline_vector(A) | {"storageType": "r"})],
         [add("f", inline_vector(A) | {"storageType": "u", "pathOrInlineDv": "short"})],
     ],
 )
@@ -158,6 +157,12 @@ def test_actions_that_violate_the_protocol(actions: list[dict[str, Any]]) -> Non
     with pytest.raises(LogCorrupt) as caught:
         plan(*actions)
     assert caught.value.version == 1
+
+
+def test_a_vector_of_a_newer_form_asks_for_an_upgrade() -> None:
+    with pytest.raises(UnsupportedFeature, match="version 1 needs deletion vectors of storage type 'r'") as caught:
+        plan(add("f", inline_vector(A) | {"storageType": "r"}))
+    assert caught.value.hint.startswith("Upgrade lake-tailer")
 
 
 def test_one_path_twice_but_once_with_a_change() -> None:

@@ -167,6 +167,18 @@ def test_a_table_may_lose_all_columns_and_get_them_back() -> None:
     assert [json.loads(key or b"") for key, _ in kept.messages] == [{"id": 10}, {"id": 30}]
 
 
+@pytest.mark.parametrize("routed", [False, True])
+def test_a_name_that_keys_or_routes_messages_may_not_become_another_columns(routed: bool) -> None:
+    options = {"topic": "{id}", "topics": "[0-9]+"} if routed else {"topic": "orders", "key": ["id"]}
+    stream = Stream(Link("sink", read("sink", {"bootstrap_servers": "b:9092", **options})), "orders/5f0c")
+    stream._producer = KeptMessages()  # type: ignore[assignment]
+    schema = of_version(1, [INSERT]).rows.schema
+    origins = {name: name for name in schema.names if name != "id"}
+    with pytest.raises(SinkRejected, match="version 2 gives the name id, by which") as caught:
+        anyio.run(KafkaTransaction(stream, schema).announce, SchemaChange("table", 2, 0, schema, schema, (), origins))
+    assert "tailer resnapshot" in caught.value.hint
+
+
 def test_inserts_are_joined_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     batches = [of_version(version, [INSERT] * 3) for version in range(10)]
     encoder = FlatMessages("sink", batches[0].rows.schema, ["id"])
