@@ -70,7 +70,7 @@ async def test_a_table_that_comes_is_waited_for(tmp_path: Path) -> None:
         group.start_soon(awaited.wait)
         await become(lambda: status.state is PipelineState.WAITING)
         assert status.why == f"there is no table at {tmp_path}/lake/orders yet"
-        assert "check the path" in status.hint
+        assert "correct `table`" in status.hint
         assert (status.is_ready, status.has_seen_table, status.fault, status.hangs(0)) == (True, False, None, False)
         log.mkdir(parents=True)
         (log.parent / "part-0.parquet").touch()
