@@ -135,7 +135,7 @@ class Lifecycle:
     def pause(self) -> None:
         """End the current run after its transaction, and begin no other."""
         self._paused = True
-        self._stop("an operator pauses it; it finishes its transaction")
+        self._stop("an operator pauses it")
 
     def resume(self) -> None:
         """Begin a run, if none is running; after a pause that has not come about yet, once it has."""
@@ -326,7 +326,7 @@ class Runs:
                     _log.info("%s: draining %s, %g s at most", word, names, self.drain_s)
                 else:
                     _log.info("%s: ending; no pipeline is at work", word)
-                self._end(f"{word}: it finishes its transaction")
+                self._end(word)
 
     def _names(self) -> str:
         names = (name for name, each in self.lifecycles.items() if name in self._unfinished and not each.error)

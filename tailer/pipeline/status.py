@@ -174,7 +174,7 @@ class PipelineStatus:
             return f"{self.fault.name}: {self.fault.text}"
         if self.state is PipelineState.WAITING and not self._why:
             return self._lacks or f"there is no table at {self.table} yet"
-        return self._why
+        return f"{self._why}; it finishes its transaction" if self.is_draining else self._why
 
     @property
     def hint(self) -> str:

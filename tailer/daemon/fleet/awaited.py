@@ -156,7 +156,8 @@ class AwaitedTable:
                 self._log, self._changed_s = found, self._clock()
                 polling.found()
             before = found
-        self._status.note_start()
+        if not self._stops:
+            self._status.note_start()
         return True
 
     async def is_missing(self, *, is_first: bool = True) -> bool:

@@ -223,11 +223,10 @@ class Fleet:
         others = len(wanted) - len(change.added) - len(change.changed)
         _log.info("%s", f"pipelines {'; '.join(parts)}; {others} go on as they are")
         templates = {each.pipeline.name for each in self._settings.templates}
-        leaving = dict.fromkeys(change.changed, "its settings have changed; it finishes its transaction")
+        leaving = dict.fromkeys(change.changed, "its settings have changed")
         for name in change.removed:
             is_found = name.partition("/")[0] in templates and "/" in name
-            reason = "its table is gone" if is_found else "it is no longer in the configuration"
-            leaving[name] = f"{reason}; it finishes its transaction"
+            leaving[name] = "its table is gone" if is_found else "it is no longer in the configuration"
         before = {name: self.runs.lifecycles[name] for name in change.changed}
         await self.runs.replace(leaving, lambda: self._begin(change, wanted, before))
 

@@ -113,7 +113,7 @@ class PostgreSql:
             connection = psycopg.connect(make_conninfo(**settings), autocommit=True)
         except psycopg.OperationalError as error:
             if (refusal := _refusal(error)) is not None:
-                remedy = f"{self._remedy} Or give the user of url what the text says it lacks.".strip()
+                remedy = f"{self._remedy} Or let the server admit the user of url.".strip()
                 raise SinkAccessRefused(self.name, f"PostgreSQL refuses the login: {refusal}", remedy) from None
             raise SinkUnavailable(self.name, f"no connection to PostgreSQL: {_first_line(error)}") from None
         except psycopg.ProgrammingError as error:
@@ -270,7 +270,8 @@ class _PostgreSqlConnection:
 
 def _refusal(error: psycopg.OperationalError) -> str | None:
     """Return the line that says that a login is refused, of whichever host; None: it is not."""
-    return next((line.strip() for line in str(error).splitlines() if _REFUSALS.search(line)), None)
+    lines = (line.strip().removeprefix("connection failed: ") for line in str(error).splitlines())
+    return next(filter(_REFUSALS.search, lines), None)
 
 
 def _first_line(error: Exception) -> str:

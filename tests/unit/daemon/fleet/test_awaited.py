@@ -85,13 +85,16 @@ async def test_a_table_that_comes_is_waited_for(tmp_path: Path) -> None:
 
 async def test_the_wait_ends_with_the_pipeline(tmp_path: Path) -> None:
     pipeline = configured(tmp_path, "lake/orders", "")
-    awaited = AwaitedTable(
-        replace(pipeline, poll_interval_s=3600.0, idle_poll_interval_s=3600.0), pipeline.make_status()
-    )
+    status = pipeline.make_status()
+    awaited = AwaitedTable(replace(pipeline, poll_interval_s=3600.0, idle_poll_interval_s=3600.0), status)
     with anyio.fail_after(300):
         async with anyio.create_task_group() as group:
             group.start_soon(awaited.wait)
+            await become(lambda: status.state is PipelineState.WAITING)
+            status.note_drain("SIGTERM")
             awaited.stop()
+    status.note_stop()
+    assert status.why == "SIGTERM"
 
 
 @pytest.mark.parametrize(
