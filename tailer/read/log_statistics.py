@@ -76,7 +76,9 @@ class LogStatistics:
         if nulls is not None and not (_is_count(nulls) and (records is None or _is_count(records))):
             return None
         if nulls is not None and records is not None and nulls >= records:
-            is_sound = nulls == records > 0 and low is None and high is None and shows_values(fields[-1].type)
+            has_others = self.values.get("minValues") is not None and self.values.get("maxValues") is not None
+            is_alone = nulls == records > 0 and low is None and high is None
+            is_sound = is_alone and has_others and shows_values(fields[-1].type)
             return ColumnRange(None, None, may_have_values=False) if is_sound else None
         first, last = _bound(low, fields[-1], is_high=False), _bound(high, fields[-1], is_high=True)
         if first is not None and last is not None and less(last, first).as_py():

@@ -183,6 +183,15 @@ def test_conditions_at_every_version(name: str, tmp_path: Path) -> None:
         check_folds(path, delivered, states.items(), Rows())
 
 
+def test_a_name_that_belongs_to_another_column_in_a_projection(tmp_path: Path) -> None:
+    """An expression stops; a column that is named alone is dropped, and another one is added."""
+    path = unpack("readd", tmp_path)
+    check_refused(deliver(path, select="x, upper(y) AS u"), 1)
+    delivered = deliver(path, select="x, y")
+    assert delivered.error is None, repr(delivered.error)
+    assert sorted(delivered.versions) == [0, 2]
+
+
 def check_refused(delivered: Delivered, version: int) -> None:
     """Check that a condition was refused by name, before any row of a version."""
     assert version not in delivered.versions

@@ -2,6 +2,7 @@
 
 import random
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -19,7 +20,8 @@ from tailer.config.tables import open_table
 from tailer.errors import TailerError
 from tailer.events import METADATA_FIELDS
 from tailer.read.execute import execute
-from tests.support.oracle.ranges import check_ranges, check_task, ranges_of_groups
+from tests.support.oracle.noted_statistics import noted_statistics
+from tests.support.oracle.ranges import check_ranges, check_task, ranges_of_groups, task_ranges
 from tests.support.seeds import examples, seeds
 from tests.support.spark.table import Table
 from tests.support.tables.damaged import broken
@@ -152,6 +154,17 @@ def test_each_value_is_in_the_range_of_its_file_in_the_log(tmp_path: Path, seed:
 
     anyio.run(check)
     assert sum(known) > 3
+
+
+@pytest.mark.parametrize("seed", seeds(150))
+def test_each_value_is_in_the_range_that_any_writer_notes(seed: int) -> None:
+    chance = random.Random(seed)
+    rows = chance.randint(1, 20)
+    kinds = chance.sample(list(dict.fromkeys(kind for _, kind in TYPES)), 6)
+    columns = {f"c{number}": column(chance, kind, rows) for number, kind in enumerate(kinds)}
+    table = pa.table({**columns, "n": struct(chance, columns, rows)})
+    noted = replace(task("f", table.schema), stats=noted_statistics(chance, table))
+    check_ranges(task_ranges(noted, table.schema), table)
 
 
 ROWS: Final = """

@@ -1,8 +1,8 @@
 """Conditions and projections over the changes of tables: they are the changes of what is left (invariant 8).
 
-Recorded histories of Spark, each version with random texts: the fold of the events turns what leaves of the rows before
-a version into what leaves of those after it. Rows are read by threads, and by pieces of Spark's data source, without
-Spark; with it: `test_spark_where`.
+Recorded histories of Spark, each version with random texts, and files with statistics as any writer notes them: the
+fold of the events turns what leaves of the rows before a version into what leaves of those after it. Rows are read by
+threads, and by pieces of Spark's data source, without Spark; with it: `test_spark_where`.
 """
 
 import random
@@ -23,7 +23,8 @@ from tailer.plan import ChangePlan, Regime
 from tailer.stores.local import LocalStore
 from tests.support.follow import plans, run_plan
 from tests.support.oracle.column_identity import restate
-from tests.support.oracle.conditions import comparable_columns, random_condition
+from tests.support.oracle.conditions import comparable_columns, random_condition, widened_columns
+from tests.support.oracle.noted_statistics import note_again
 from tests.support.oracle.projections import Shape, named_projection, random_projection
 from tests.support.oracle.recorded import CASES_DATA, HISTORIES, RecordedTable, read
 from tests.support.oracle.rows import Rows, rows_of
@@ -52,14 +53,16 @@ def judged_versions(archive: Path, folder: Path) -> int:
     """Judge each version of a recorded table with random texts; return how many."""
     recorded, judged = read(archive, folder), 0
     chance = random.Random(archive.name)
+    note_again(recorded.path, chance)
     for plan in plans(recorded.path, recorded.first + 1):
         columns = comparable_columns(recorded.schemas[plan.version - 1], recorded.schemas[plan.version])
         if not columns or plan.operation == "RESTORE":
             continue
         before, after = (rows_of(recorded.answers[plan.version - back].snapshot) for back in (1, 0))
         rows = sorted({*before, *after}, key=repr)
+        compared = columns | widened_columns(recorded.schemas[plan.version - 1], recorded.schemas[plan.version])
         for _ in range(repeats(1)):
-            shape = Shape(random_condition(chance, columns, rows), random_projection(chance, columns, rows))
+            shape = Shape(random_condition(chance, compared, rows), random_projection(chance, columns, rows))
             _judge(recorded, plan, shape, before)
             names = [name for name in columns if re.fullmatch(r"\w+", name)]
             if names:
@@ -86,7 +89,7 @@ def _judge(recorded: RecordedTable, plan: ChangePlan, shape: Shape, before: Rows
 
 def _snapshot(path: Path, version: int, policy: Policy) -> list[pa.Table]:
     async def pages() -> list[ChangePlan]:
-        log = DeltaTableLog(LocalStore(path), allowed_roots=("/",))
+        log = DeltaTableLog(LocalStore(path), allowed_roots=("/",), statistics=True)
         return [policy.shape(page) async for page in log.snapshot_plans(version)]
 
     return [table for page in anyio.run(pages) for table in run_plan(page).tables]

@@ -140,7 +140,6 @@ def _plan(
     commit: Commit | None, before: Snapshot | None, state: Snapshot, regime: Regime, tasks: Iterable[ChangeTask]
 ) -> ChangePlan:
     operation = commit.info.operation_name if commit is not None and commit.info is not None else None
-    former = state.schema if before is None else before.schema
     return ChangePlan(
         table=state.table,
         table_id=state.metadata.id,
@@ -151,8 +150,21 @@ def _plan(
         schema=state.schema,
         tasks=tuple(tasks),
         feed=state.feed_enabled,
-        replaced=() if former is state.schema else replaced(former, state.schema),
+        replaced=() if before is None else _replaced(commit, before, state),
     )
+
+
+def _replaced(commit: Commit | None, before: Snapshot, state: Snapshot) -> tuple[tuple[str, ...], ...]:
+    """Return `ChangePlan.replaced`: no names where the commit removes all rows that have the columns from before.
+
+    REPLACE TABLE does, and a write that overwrites columns: Delta refuses to do that for a part of the rows.
+    """
+    if before.schema is state.schema or before.metadata.id != state.metadata.id or commit is None:
+        return ()
+    overwrites = commit.info is not None and commit.info.operation_name == "WRITE"
+    if overwrites and any(remove.data_change for remove in commit.removes):
+        return ()
+    return replaced(before.schema, state.schema)
 
 
 @dataclass(frozen=True, slots=True)

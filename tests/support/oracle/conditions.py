@@ -9,7 +9,7 @@ from typing import Any, Final
 from tests.support.oracle.column_identity import Schema
 from tests.support.oracle.rows import Row, Rows
 
-__all__ = ["Wanted", "comparable_columns", "random_condition"]
+__all__ = ["Wanted", "comparable_columns", "random_condition", "widened_columns"]
 
 Value = Hashable
 _Judge = Callable[[Mapping[str, Value]], bool | None]
@@ -35,6 +35,20 @@ def comparable_columns(before: Schema, after: Schema) -> dict[str, str]:
         field["name"]: field["type"]
         for field in after["fields"]
         if field["type"] in (*_NUMBERS, "string", "boolean") and _same(old.get(field["name"]), field)
+    }
+
+
+def widened_columns(before: Schema, after: Schema) -> dict[str, str]:
+    """Return the columns, by name, that hold wider integers in the second of two schemas."""
+    old = {field["name"]: field for field in before["fields"]}
+    both = {field["name"]: (old[field["name"]], field) for field in after["fields"] if field["name"] in old}
+    return {
+        name: new["type"]
+        for name, (former, new) in both.items()
+        if former["type"] != new["type"]
+        and former["type"] in _NUMBERS
+        and new["type"] in _NUMBERS
+        and _same({**former, "type": new["type"]}, new)
     }
 
 

@@ -121,7 +121,8 @@ def test_chars_have_no_bounds() -> None:
     [
         ({"numRecords": 3, "nullCount": {"a": 1}}, (None, None, True, True)),
         ({"numRecords": 3, "nullCount": {"a": 0}}, (None, None, False, True)),
-        ({"numRecords": 3, "nullCount": {"a": 3}}, (None, None, True, False)),
+        ({"numRecords": 3, "nullCount": {"a": 3}}, None),
+        ({"numRecords": 3, "nullCount": {"a": 3}, "minValues": {}, "maxValues": {}}, (None, None, True, False)),
         ({"nullCount": {"a": 3}}, (None, None, True, True)),
         ({"minValues": {"a": 1}}, (1, None, True, True)),
         ({"maxValues": {"a": 1}, "tightBounds": False}, (None, 1, True, True)),

@@ -165,6 +165,30 @@ def test_a_vector_of_a_newer_form_asks_for_an_upgrade() -> None:
     assert caught.value.hint.startswith("Upgrade lake-tailer")
 
 
+def test_names_of_other_columns_unless_all_rows_go() -> None:
+    """REPLACE TABLE removes all rows, and so does a write that overwrites columns; an ALTER TABLE does not."""
+
+    def mapped(stored: str, table_id: str = "id") -> dict[str, Any]:
+        metadata_of = {"delta.columnMapping.physicalName": stored}
+        fields = [{"name": "a", "type": "long", "nullable": True, "metadata": metadata_of}]
+        text = json.dumps({"type": "struct", "fields": fields})
+        return metadata(text, table_id=table_id, **{"delta.columnMapping.mode": "name"})
+
+    def names(*actions: dict[str, Any], operation: str = "ALTER") -> tuple[tuple[str, ...], ...]:
+        head = parse_commit("\n".join(map(json.dumps, (protocol(2), mapped("a1")))).encode(), "t", "0.json", 0, 1)
+        before = Snapshot.begin("t", 0, head.protocol, head.metadata, [1])
+        lines = map(json.dumps, (*actions, commit_info(operation=operation)))
+        commit = parse_commit("\n".join(lines).encode(), "t", "1.json", 1, 2)
+        return plan_changes(commit, before, before.advance(commit), "/lake").replaced
+
+    assert names(mapped("a2")) == (("a",),)
+    assert names(mapped("a1")) == ()
+    assert names(mapped("a2"), operation="WRITE") == (("a",),)
+    assert names(mapped("a2"), remove("f"), add("g")) == (("a",),)
+    assert names(mapped("a2"), remove("f"), add("g"), operation="WRITE") == ()
+    assert names(mapped("a2", table_id="another"), remove("f")) == ()
+
+
 def test_one_path_twice_but_once_with_a_change() -> None:
     assert summary(plan(add("f", vector(A)), add("f", data_change=False))) == [("insert", "/lake/f", None, A)]
     # Actions are paired by the path as written: another spelling is another file, deleted and inserted in full.
