@@ -69,10 +69,10 @@ SECTIONS: Final[tuple[tuple[str, str, type[msgspec.Struct]], ...]] = (
 )
 
 INTRO: Final = (
-    "`tailer check FILE` checks a file and names everything that is wrong with it. Every key can also be set in the\n"
-    "environment: `TAILER_PIPELINES__ORDERS__SINK__TOPIC` is `topic` of the sink of the pipeline `orders`, and\n"
-    "`..._SINK__CLIENT__SASL_PASSWORD` is `sasl.password` in the sink's table `client`. The environment wins over the\n"
-    "file, and is the place for secrets.\n\n"
+    "`tailer check` checks `tailer.toml`, or the file that `--config` names, and says everything that is wrong with\n"
+    "it. Every key can also be set in the environment: `TAILER_PIPELINES__ORDERS__SINK__TOPIC` is `topic` of the sink\n"
+    "of the pipeline `orders`, and `..._SINK__CLIENT__SASL_PASSWORD` is `sasl.password` in the sink's table `client`.\n"
+    "The environment wins over the file, and is the place for secrets.\n\n"
     "Paths are relative to the folder of the file, and `~` is the home folder. Variables are not replaced: a path\n"
     "with a folder `$HOME` or `${NAME}` is refused. Write a folder that has such a name as a URI: `file:/data/$HOME`."
 )

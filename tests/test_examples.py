@@ -85,7 +85,11 @@ def daemon(folder: Path, config: str, **variables: str) -> Iterator[subprocess.P
     """Run `tailer run` beside the test; it must end well at SIGTERM, unless the test has ended it."""
     with (folder / "daemon.log").open("ab") as said:
         process = subprocess.Popen(
-            ["tailer", "run", "-v", config], cwd=folder, env=environment(**variables), stdout=said, stderr=said
+            ["tailer", "run", "-v", "--config", config],
+            cwd=folder,
+            env=environment(**variables),
+            stdout=said,
+            stderr=said,
         )
     try:
         yield process
@@ -114,7 +118,7 @@ def test_tail_to_json_lines(folder: Path) -> None:
 
 def test_delta_to_delta_with_metrics(folder: Path) -> None:
     config, address = "delta_to_delta_with_metrics.toml", f"127.0.0.1:{free_ports(1)[0]}"
-    run(folder, "tailer", "check", config)
+    run(folder, "tailer", "check", "--config", config)
     target = folder / "orders_history"
 
     def history() -> list[Event]:
@@ -142,7 +146,7 @@ def test_many_tables(folder: Path) -> None:
     sales = folder / "lake" / "sales"
     sales.mkdir(parents=True)
     shutil.move(folder / "orders", sales / "orders")
-    run(folder, "tailer", "check", "--connect", config)
+    run(folder, "tailer", "check", "--connect", "--config", config)
 
     def targets(name: str) -> list[list[Event]]:
         """Return the events of a table in its two targets."""
@@ -154,7 +158,7 @@ def test_many_tables(folder: Path) -> None:
 
     def states() -> dict[str, str]:
         """Return the state of each pipeline, as printed."""
-        lines = run(folder, "tailer", "status", config).splitlines()[1:]
+        lines = run(folder, "tailer", "status", "--config", config).splitlines()[1:]
         return {line.split("\t")[0]: line.split("\t")[1] for line in lines}
 
     with daemon(folder, config, TAILER_METRICS=address):
@@ -163,11 +167,11 @@ def test_many_tables(folder: Path) -> None:
         shutil.move(sales / "made_later" / "orders", sales / "items")
         until(lambda: targets("items") == [sorted(EVENTS)] * 2)
         assert set(states()) == {f"{each}/{name}" for each in ("history", "export") for name in ("orders", "items")}
-        run(folder, "tailer", "pause", "history/orders", config)
+        run(folder, "tailer", "pause", "history/orders", "--config", config)
         until(lambda: states()["history/orders"] == "paused")
         add_a_row(sales)
         until(lambda: targets("orders") == [sorted(EVENTS), sorted([*EVENTS, LATER])])
-        run(folder, "tailer", "resume", "history/orders", config)
+        run(folder, "tailer", "resume", "history/orders", "--config", config)
         until(lambda: targets("orders") == [sorted([*EVENTS, LATER])] * 2)
         shutil.rmtree(sales / "items")
         until(lambda: set(states()) == {"history/orders", "export/orders"})
@@ -189,7 +193,7 @@ def mirrored(folder: Path) -> tuple[list[tuple[int, str, float]], int | None]:
 
 def test_mirror_in_sqlite(folder: Path) -> None:
     config = "mirror_in_sqlite.toml"
-    run(folder, "tailer", "check", config)
+    run(folder, "tailer", "check", "--config", config)
     with daemon(folder, config):
         until(lambda: mirrored(folder) == (ROWS, 3))
     orders = DeltaTable(folder / "orders")
@@ -222,7 +226,7 @@ def test_delta_to_kafka(folder: Path, kafka: KafkaCluster) -> None:
         "TAILER_PIPELINES__ORDERS__SINK__TOPIC": topic,
         "TAILER_PIPELINES__ORDERS__SINK__PROGRESS_TOPIC": unique_name("progress"),
     }
-    run(folder, "tailer", "check", config, **settings)
+    run(folder, "tailer", "check", "--config", config, **settings)
     log = folder / "daemon.log"
     with daemon(folder, config, **settings) as process:
         until(lambda: "delivered up to version 3" in log.read_text())
@@ -282,7 +286,7 @@ class TestCommandSink:
             return received.read_bytes().splitlines() if received.exists() else []
 
         settings = {"PYTHONPATH": str(installed)}
-        assert "command" in run(folder / "command_sink", "tailer", "check", "tailer.toml", **settings)
+        assert "command" in run(folder / "command_sink", "tailer", "check", "--config", "tailer.toml", **settings)
         with daemon(folder / "command_sink", "tailer.toml", **settings):
             until(lambda: len(lines()) >= len(EVENTS))
         with daemon(folder / "command_sink", "tailer.toml", **settings):
@@ -293,7 +297,7 @@ class TestCommandSink:
     def test_a_wrong_option_is_named(self, folder: Path, installed: Path) -> None:
         settings = {"PYTHONPATH": str(installed), "TAILER_PIPELINES__ORDERS__SINK__COMMAND": "nothing"}
         with pytest.raises(AssertionError, match="is not the only option, or no list"):
-            run(folder / "command_sink", "tailer", "check", "tailer.toml", **settings)
+            run(folder / "command_sink", "tailer", "check", "--config", "tailer.toml", **settings)
 
 
 def test_every_example_is_listed_and_tested() -> None:

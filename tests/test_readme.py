@@ -219,7 +219,7 @@ def run_toml(text: str, folder: Path) -> None:
     """Parse it; if it is a configuration, check and save it."""
     if "pipelines" in tomllib.loads(text):
         (folder / "tailer.toml").write_text(text)
-        run(["bash", "-c", "tailer check tailer.toml"], folder)
+        run(["bash", "-c", "tailer check"], folder)
 
 
 def run_python(text: str, folder: Path, wanted: str | None) -> None:
@@ -403,7 +403,7 @@ while not any(each.status() == psutil.STATUS_ZOMBIE for each in page.children())
         ("```console\n$ make sense\n```", "no target sense"),
         ("```console\n$ tailer no-such-verb\n```", "`tailer no-such-verb` ended with 2"),
         ("```console\n$ curl example.org\n```", "not run by anyone"),
-        ('```toml\n[pipelines.x]\ntable = ""\n```', "`tailer check tailer.toml` ended with 2"),
+        ('```toml\n[pipelines.x]\ntable = ""\n```', "`tailer check` ended with 2"),
         ("```toml\n= 1\n```", "line 1 (toml)"),
         ("```python\nassert False\n```", "AssertionError"),
         ("```python\nprint(1)\n```\n\n```text\n2\n```", "the script printed\n1\nand not\n2"),

@@ -2,7 +2,7 @@
 
     pip install . pytest
     pytest                     # test_command_sink.py: the contract of a sink
-    tailer run tailer.toml     # after pip install .
+    tailer run     # after pip install .
 
 The program is run for some rows at a time, and has taken it when it ends with 0. It cannot commit rows and progress
 together, so this is an `AtLeastOnceSink`: after a failure the program gets some rows again, and lake-tailer keeps the

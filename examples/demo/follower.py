@@ -49,7 +49,7 @@ class Follower:
         with self._log.open("ab") as log:
             # Its own session: Ctrl-C reaches only us, and we signal the daemon.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tailer", "run", str(self._config)],
+                [sys.executable, "-m", "tailer", "run", "--config", str(self._config)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

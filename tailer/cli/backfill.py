@@ -6,7 +6,8 @@ from typing import Final
 import click
 
 from tailer.cli import VERBS
-from tailer.cli.control import WHERE, daemon_of, daemon_options
+from tailer.cli.configuration import ConfiguredCommand
+from tailer.cli.control import WHERE, connection, daemon_options
 
 __all__ = ["command"]
 
@@ -18,9 +19,8 @@ paused pipeline begins again.
 {WHERE}"""
 
 
-@click.command("backfill", help=_HELP)
+@click.command("backfill", cls=ConfiguredCommand, help=_HELP)
 @click.argument("pipeline")
-@daemon_options
 @click.option("--where", metavar="SQL", help="The condition that rows must fulfil, as the option of pipelines.")
 @click.option(
     "--version",
@@ -29,21 +29,22 @@ paused pipeline begins again.
     help="An earlier version. Its rows come after later changes, so a reader by key must compare _commit_version.",
 )
 @click.option("--cancel", is_flag=True, help="End the backfill. Rows that were delivered stay.")
+@daemon_options
 def command(
     pipeline: str,
-    config: Path | None,
-    url: str | None,
-    token_file: Path | None,
     where: str | None,
     version: int | None,
     cancel: bool,
+    config: Path,
+    url: str | None,
+    token_file: Path | None,
 ) -> None:
     """Order a backfill, or its end."""
     if cancel and (where is not None or version is not None):
         raise click.UsageError("--cancel goes without --where and --version.")
-    name, daemon = daemon_of(pipeline, config, url, token_file)
+    daemon = connection(config, url, token_file)
     if cancel:
-        click.echo(daemon.order(name, "cancel-backfill"))
+        click.echo(daemon.order(pipeline, "cancel-backfill"))
         return
     asked = {key: value for key, value in (("where", where), ("version", version)) if value is not None}
-    click.echo(daemon.order(name, "backfill", **asked))
+    click.echo(daemon.order(pipeline, "backfill", **asked))

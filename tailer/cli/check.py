@@ -8,6 +8,7 @@ from typing import Final
 import anyio
 import click
 
+from tailer.cli.configuration import ConfiguredCommand, choose_config
 from tailer.config.file import Problem
 from tailer.config.pipelines import PipelineSettings, Settings, TablePattern
 from tailer.config.settings import Findings, examine
@@ -23,17 +24,17 @@ __all__ = ["command"]
 _MOST_VERSIONS: Final = 10  # shown of each table
 
 
-@click.command("check")
-@click.argument("config", type=click.Path(path_type=Path, readable=False))
+@click.command("check", cls=ConfiguredCommand)
 @click.option("--connect", "reach", is_flag=True, help="Reach every table and every sink, too.")
-def command(config: Path, reach: bool) -> int:
+@choose_config
+def command(reach: bool, config: Path) -> int:
     """Check a configuration without touching any table.
 
-    Reads CONFIG and the TAILER_ variables of the environment, and follows links. Checks keys, values, sinks and their
-    options, overlapping folders, places where no table can be, and the state table if a sink needs one. Prints every
-    fault; the last line is the verdict. The exit code is 2 if there is a fault. With --connect, the newest version of
-    each table is read, and each sink is asked for its progress, if the configuration has no fault; the exit code is
-    then that of the worst error. A table that does not exist yet is no error, because its pipeline waits for it.
+    Reads the configuration and the TAILER_ variables of the environment, and follows links. Checks keys, values, sinks
+    and their options, overlapping folders, places where no table can be, and the state table if a sink needs one.
+    Prints every fault; the last line is the verdict. The exit code is 2 if there is a fault. With --connect, the newest
+    version of each table is read, and each sink is asked for its progress, if the configuration has no fault; the exit
+    code is then that of the worst error. A table that does not exist yet is no error, because its pipeline waits.
     Versions after the newest checkpoint of a Delta table that contradict its state are noted. In a target or a state
     table in a store, an empty hidden object is created and deleted. Nothing else is written.
     """

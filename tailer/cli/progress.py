@@ -11,13 +11,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from tailer.cli.configuration import ConfiguredCommand, choose_config, choose_pipeline
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.placement import Writers
 from tailer.config.settings import load
 from tailer.daemon.fleet import with_found_tables
 from tailer.daemon.serve import close_sinks, open_layout, open_sink
 from tailer.daemon.standing import Standing, standing_of, survey
-from tailer.errors import ConfigError
 from tailer.plan import Position
 from tailer.progress.lookup import set_progress
 
@@ -32,11 +32,11 @@ def command() -> None:
     """Show or set the progress of pipelines."""
 
 
-@command.command("show")
-@click.argument("config", type=click.Path(path_type=Path, readable=False))
+@command.command("show", cls=ConfiguredCommand)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document (operations.md).")
-def show(config: Path, as_json: bool) -> None:
-    """Show the progress of each pipeline of CONFIG, as its sink reports it.
+@choose_config
+def show(as_json: bool, config: Path) -> None:
+    """Show the progress of each pipeline, as its sink reports it.
 
     Delivered is the last version the sink has, latest the newest version of the table, lag the number of versions
     between. A pipeline without a table yet waits for it. The output is a table on a terminal, otherwise lines with tabs
@@ -60,9 +60,8 @@ def show(config: Path, as_json: bool) -> None:
         raise ExceptionGroup("some pipelines could not be queried", errors)
 
 
-@command.command("reset")
-@click.argument("config", type=click.Path(path_type=Path, readable=False))
-@click.option("--pipeline", "name", help="The pipeline. Required if CONFIG has several.")
+@command.command("reset", cls=ConfiguredCommand)
+@click.argument("pipeline")
 @click.option(
     "--to",
     "version",
@@ -71,27 +70,16 @@ def show(config: Path, as_json: bool) -> None:
     help="The version that counts as delivered; delivery goes on after it. -1: deliver from version 0.",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would happen and change nothing.")
-def reset(config: Path, name: str | None, version: int, dry_run: bool) -> None:
-    """Make a pipeline go on after another version.
+@choose_config
+def reset(pipeline: str, version: int, dry_run: bool, config: Path) -> None:
+    """Make PIPELINE go on after another version.
 
     Sets the progress in the sink; rows stay as they are. Going back delivers versions again, going forward skips
     versions. A sink that still has rows of versions to be delivered again refuses, and names how to remove them.
     A daemon that runs the pipeline at the same time is stopped by its sink.
     """
     settings = anyio.run(with_found_tables, load(config))
-    pipeline = _choose(settings, name)
-    anyio.run(_reset, settings, pipeline, version, dry_run)
-
-
-def _choose(settings: Settings, name: str | None) -> PipelineSettings:
-    known = [pipeline.name for pipeline in settings.pipelines]
-    if name is None and len(known) > 1:
-        remedy = f"Name one with --pipeline: {', '.join(known)}."
-        raise ConfigError(str(settings.path), "the configuration has several pipelines", remedy)
-    for pipeline in settings.pipelines:
-        if name in (None, pipeline.name):
-            return pipeline
-    raise ConfigError("--pipeline", f"no pipeline {name!r} in {settings.path}", f"There are: {', '.join(known)}.")
+    anyio.run(_reset, settings, choose_pipeline(settings, pipeline), version, dry_run)
 
 
 async def _reset(settings: Settings, pipeline: PipelineSettings, version: int, dry_run: bool) -> None:

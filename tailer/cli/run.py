@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 import click
 
+from tailer.cli.configuration import ConfiguredCommand, choose_config
 from tailer.cli.display.bars import bars_on_terminal
 from tailer.config.settings import load
 from tailer.daemon.logs import LogFormat, logging_beside
@@ -16,23 +17,23 @@ from tailer.daemon.serve import serve
 __all__ = ["command"]
 
 
-@click.command("run")
-@click.argument("config", type=click.Path(path_type=Path, readable=False))
+@click.command("run", cls=ConfiguredCommand)
 @click.option(
     "--log-format",
     "form",
     type=click.Choice([form.value for form in LogFormat]),
     help="Form of the log on standard error. Default: text on a terminal, otherwise JSON.",
 )
-@click.option("--standby", is_flag=True, help="Deliver only while no other instance of CONFIG does.")
+@click.option("--standby", is_flag=True, help="Deliver only while no other instance of the configuration does.")
 @click.option("-v", "--verbose", is_flag=True, help="Log every transaction, too.")
 @click.option("-q", "--quiet", is_flag=True, help="Log warnings and errors only.")
-def command(config: Path, form: str | None, standby: bool, verbose: bool, quiet: bool) -> None:
+@choose_config
+def command(form: str | None, standby: bool, verbose: bool, quiet: bool, config: Path) -> None:
     """Run the pipelines of a configuration.
 
-    Each pipeline of CONFIG goes on after the progress that its sink reports, until SIGTERM or Ctrl-C. Then the
-    open transactions have `drain_s` seconds to finish; a second signal aborts them at once. CONFIG is loaded again
-    when it changes, and at SIGHUP.
+    Each pipeline goes on after the progress that its sink reports, until SIGTERM or Ctrl-C. Then the
+    open transactions have `drain_s` seconds to finish; a second signal aborts them at once. The configuration is
+    loaded again when it changes, and at SIGHUP.
 
     A pipeline that cannot go on stops; the others go on. If the error may pass, it begins again by itself. When
     none is left that could run, the exit code is that of the most severe error: 1 a bug in lake-tailer, 3 a table

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tailer.cli.configuration import ConfiguredCommand
 from tailer.cli.control import connection, daemon_options
 from tailer.errors import one_line
 
@@ -24,13 +25,13 @@ COLUMNS: Final = ("pipeline", "state", "since", "delivered", "latest", "behind",
 _COLORS: Final = {"retrying": "yellow", "paused": "yellow", "stopped": "red"}
 
 
-@click.command("status")
-@daemon_options
+@click.command("status", cls=ConfiguredCommand)
 @click.option("--json", "as_json", is_flag=True, help="Print the daemon's answer as it is (monitoring.md).")
-def command(config: Path | None, url: str | None, token_file: Path | None, as_json: bool) -> None:
+@daemon_options
+def command(as_json: bool, config: Path, url: str | None, token_file: Path | None) -> None:
     """Show what the running daemon is doing.
 
-    CONFIG is the daemon's configuration, and leads to its Unix socket; --url is the address of its `metrics`. On a
+    The configuration leads to the daemon's Unix socket; --url is the address of its `metrics`. On a
     terminal, the output is a table with reasons and next steps below it, otherwise lines with tabs between the columns.
     """
     report = connection(config, url, token_file).status()

@@ -13,6 +13,7 @@ import anyio
 import click
 
 from tailer.changelog.equal_rows.keyed_difference import Difference, DifferenceKind
+from tailer.cli.configuration import ConfiguredCommand, choose_config, choose_pipeline
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.placement import EngineKind
 from tailer.config.settings import load
@@ -34,9 +35,8 @@ FORMAT: Final = 1  # of the JSON; it grows when a field gets another meaning or 
 _REMEDY: Final = 'A sink of kind "sql" can be verified, and one of kind "delta" with mode = "mirror".'
 
 
-@click.command("verify")
+@click.command("verify", cls=ConfiguredCommand)
 @click.argument("pipeline")
-@click.argument("config", type=click.Path(path_type=Path, readable=False))
 @click.option("--limit", type=click.IntRange(min=0), default=20, show_default=True, help="Differences to list.")
 @click.option("--values", is_flag=True, help="Show the values that differ, not only the key and the columns.")
 @click.option("--repair", "repairs", is_flag=True, help="Rewrite the rows that differ, and compare again.")
@@ -46,26 +46,24 @@ _REMEDY: Final = 'A sink of kind "sql" can be verified, and one of kind "delta" 
     help="Write metrics for Prometheus to this file, such as /var/lib/node_exporter/orders.prom.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document (verify.md).")
+@choose_config
 def command(
     pipeline: str,
-    config: Path,
     limit: int,
     values: bool,
     repairs: bool,
     metrics_file: Path | None,
     as_json: bool,
+    config: Path,
 ) -> int:
     """Prove that a mirror equals its source.
 
-    Compares the table that PIPELINE of CONFIG keeps equal to its source with the source at the version where the table
+    Compares the table that PIPELINE keeps equal to its source with the source at the version where the table
     is; of a log of changes, the rows that it inserted and did not delete. The daemon may run meanwhile. Nothing is
     changed without --repair. The exit code is 5 if they differ, also after a repair.
     """
     settings = anyio.run(with_found_tables, load(config))
-    known = {each.name: each for each in settings.pipelines}
-    if pipeline not in known:
-        raise ConfigError("PIPELINE", f"no pipeline {pipeline!r} in {config}", f"There are: {', '.join(known)}.")
-    chosen = known[pipeline]
+    chosen = choose_pipeline(settings, pipeline)
     if metrics_file is not None and find_spec("prometheus_client") is None:
         raise ConfigError("--metrics-file", "needs prometheus-client", how_to_install("daemon"))
     found = anyio.run(_verify, settings, chosen, limit, repairs)

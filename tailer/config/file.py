@@ -29,6 +29,7 @@ __all__ = ["Key", "PipelineTable", "Problem", "Reading", "digest_of", "place", "
 
 ENV_PREFIX: Final = "TAILER_"
 ENV_DELIMITER: Final = "__"
+_PATH: Final = "Check the path of the configuration (--config)."
 _JSON_AT_THE_TOP: Final = frozenset(
     {
         *("drain_s", "hung_s", "standby_after_s", "read_ahead_bytes", "reload_on_change"),
@@ -195,9 +196,9 @@ def _document(path: Path) -> dict[str, Any]:
         return tomllib.loads(text)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise ConfigError(str(path), f"cannot be read: {reason}", "Check the path of the configuration.") from error
+        raise ConfigError(str(path), f"cannot be read: {reason}", _PATH) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(str(path), "is not TOML: not UTF-8 text", "Check the path of the configuration.") from error
+        raise ConfigError(str(path), "is not TOML: not UTF-8 text", _PATH) from error
     except tomllib.TOMLDecodeError as error:
         if _CLASH.match(str(error)) and (twice := _given_twice(text, str(error))) is not None:
             line, name = twice

@@ -32,7 +32,7 @@ class ChangesUnavailable(ChangeError):
     sentence: ClassVar[str] = "{table}: version {version}: {reason}"
     next_step: ClassVar[str] = (
         'Set on_data_loss of the pipeline to "resnapshot" or "skip-with-gap-event", or continue after it with '
-        "`tailer progress reset CONFIG --to {version}` (`tail`: with a later --from)."
+        "`tailer progress reset PIPELINE --to {version}` (`tail`: with a later --from)."
     )
 
 
@@ -45,7 +45,7 @@ class FileVacuumed(ChangeError):
     sentence: ClassVar[str] = "{table}: version {version} needs {path}, which is missing (VACUUM deletes such files)"
     next_step: ClassVar[str] = (
         "The rows of this version can no longer be read. Restore the file; or set on_data_loss of the pipeline to "
-        '"resnapshot" or "skip-with-gap-event"; or continue after it with `tailer progress reset CONFIG --to '
+        '"resnapshot" or "skip-with-gap-event"; or continue after it with `tailer progress reset PIPELINE --to '
         "{version}` (`tail`: with a later --from). If on_data_loss is set already, a snapshot needs the file: restore "
         "it, or drop it from the table. Increase delta.deletedFileRetentionDuration to prevent this in future."
     )
@@ -115,7 +115,7 @@ class TableReplaced(ChangeError):
         "{expected_id})"
     )
     next_step: ClassVar[str] = (
-        "Choose where to start in the new table: `tailer progress reset CONFIG --to -1` for all its versions, `--to "
+        "Choose where to start in the new table: `tailer progress reset PIPELINE --to -1` for all its versions, `--to "
         'VERSION` for the versions after VERSION; or set on_data_loss of the pipeline to "resnapshot" for all its rows.'
     )
 

@@ -60,7 +60,7 @@ class VersionGone(LogError):
     next_step: ClassVar[str] = (
         "Restore the commit file of version {version}. If that is impossible, its changes are lost: set on_data_loss "
         'of the pipeline to "resnapshot" or "skip-with-gap-event", or start after the loss, '
-        "with `tailer progress reset CONFIG --to VERSION` (`tail`: with --from)."
+        "with `tailer progress reset PIPELINE --to VERSION` (`tail`: with --from)."
     )
 
     @property
@@ -102,7 +102,7 @@ class VersionAhead(LogError):
     next_step: ClassVar[str] = (
         "Request a version up to {latest}. If this is a pipeline's progress, the log went backwards: was it restored "
         "from a copy? Remove the changes after version {latest} from the destination, then set the pipeline's progress "
-        "with `tailer progress reset CONFIG --to {latest}`."
+        "with `tailer progress reset PIPELINE --to {latest}`."
     )
 
     @property
@@ -146,7 +146,7 @@ class LogRewritten(LogError):
     )
     next_step: ClassVar[str] = (
         "Find the first version that differs. Remove the changes from that version on from the destination, then set "
-        "the pipeline's progress to the version before it with `tailer progress reset CONFIG --to VERSION`."
+        "the pipeline's progress to the version before it with `tailer progress reset PIPELINE --to VERSION`."
     )
 
 

@@ -367,7 +367,7 @@ def _hint(name: str, state: PipelineState, fault: Fault | None, retry_at_s: floa
         case PipelineState.WAITING:
             return "It begins by itself when the table is there. If the table exists, correct `table` of the pipeline."
         case PipelineState.PAUSED:
-            return f"`tailer resume {name} CONFIG` continues from the sink's progress."
+            return f"`tailer resume {name}` continues from the sink's progress."
         case PipelineState.STOPPED if fault is not None:
             return f"{fault.hint}{'' if retry_at_s is None else ' It begins again by itself.'}".strip()
     return ""

@@ -66,7 +66,7 @@ async def progress_of(stream: str, table: TableLog, sink: Sink) -> Progress:
     found = await find_progress(stream, table, table_id, sink)
     if found is None:
         await check_new(stream, table, table_id, sink)
-        remedy = "Set its position: `tailer progress reset CONFIG --to VERSION`."
+        remedy = "Set its position: `tailer progress reset PIPELINE --to VERSION`."
         raise SinkRejected(sink.name, f"the progress of {stream} is gone", remedy)
     return found
 
@@ -235,7 +235,7 @@ def _not_level(pipeline: str, had: Division, wanted: Division, places: Sequence[
     whole = first.version if first.closes_version else first.version - 1
     remedy = (
         f"Run it with {setting} until it has caught up, stop it, then change it. Or set all of it to one "
-        f"version with `tailer progress reset CONFIG --to VERSION`: up to {whole} no change is left out."
+        f"version with `tailer progress reset PIPELINE --to VERSION`: up to {whole} no change is left out."
     )
     return ConfigError(option, reason, remedy)
 

@@ -118,7 +118,7 @@ def _round(process: int, url: str, folder: Path, tables: dict[str, Growing], rat
 def local(folder: Path, tables: dict[str, Growing], variables: dict[str, str]) -> Iterator[tuple[Daemon, Publish]]:
     """Follow the tables where they are."""
     (folder / "tailer.toml").write_text("\n".join(_pipelines(tables)))
-    with background("run", folder / "tailer.toml", "-q", **variables) as daemon:
+    with background("run", "--config", folder / "tailer.toml", "-q", **variables) as daemon:
         yield daemon, lambda name, _: tables[name].commit_file().stat().st_ctime
 
 
@@ -153,7 +153,7 @@ def stored(longest_s: int, *, announced: bool = False) -> Following:
                 return visible_s
 
             variables = variables | dict(server.environment)
-            yield stack.enter_context(background("run", folder / "tailer.toml", "-q", **variables)), publish
+            yield stack.enter_context(background("run", "--config", folder / "tailer.toml", "-q", **variables)), publish
 
     return following
 
@@ -215,7 +215,7 @@ def _deliver_backlog(fail: bool) -> float:
         (folder / "strange").mkdir()
         (folder / "strange" / "diary.txt").write_text("dear diary")
         (folder / "tailer.toml").write_text("\n".join(lines))
-        with background("run", folder / "tailer.toml", "-q") as daemon:
+        with background("run", "--config", folder / "tailer.toml", "-q") as daemon:
             deliver_all(folder, tables)
             time.sleep(2)
             began = time.monotonic()

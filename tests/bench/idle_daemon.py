@@ -59,7 +59,7 @@ def measure(count: int, compared: bool) -> str:
     with TemporaryDirectory() as place:
         folder = Path(place)
         config = make_tables(folder, count, compared)
-        with background("run", config, TAILER_METRICS="127.0.0.1:0") as daemon:
+        with background("run", "--config", config, TAILER_METRICS="127.0.0.1:0") as daemon:
             until(lambda: delivered(folder) == (ROWS + 1) * count)
             time.sleep(SETTLE_S)
             used, since = cpu_s(daemon.pid), time.monotonic()

@@ -83,7 +83,7 @@ def test_the_configuration_delivers_the_table_and_what_follows(
         "TMPDIR": str(tmp_path),
     }
     del variables["AWS_ENDPOINT_URL"]  # the configuration names it
-    with background("run", FOLDER / "tailer.toml", **variables, **here) as daemon:
+    with background("run", "--config", FOLDER / "tailer.toml", **variables, **here) as daemon:
         until(lambda: folded(kafka, topic) == expected(version))
         assert commit({**variables, "AWS_ENDPOINT_URL": versitygw.endpoint}) == version + 4
         until(lambda: folded(kafka, topic) == expected(version + 4))

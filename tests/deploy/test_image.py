@@ -188,7 +188,7 @@ def runs_read_only(environment: Path, folder: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in environment.rglob("*")}
     (port,) = free_ports(1)
     daemon = subprocess.Popen(
-        [environment / "bin" / "tailer", "run", config],
+        [environment / "bin" / "tailer", "run", "--config", config],
         cwd=state,
         env={
             "PATH": f"{environment / 'bin'}:/usr/bin:/bin",

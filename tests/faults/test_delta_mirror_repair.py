@@ -84,13 +84,13 @@ def test_a_mirror_is_repaired_while_the_daemon_delivers(tmp_path: Path, started:
         version = version_of(mirror, history)
         some = [one for one, inserted in stays.items() if inserted <= version]
         damage(mirror, number, chance, chance.sample(some, min(len(some), 3)))
-        done = tailer("verify", "orders", config, "--repair")
+        done = tailer("verify", "orders", "--config", config, "--repair")
         outcomes[f"exit {done.returncode}"] += 1
         assert done.returncode == 0 or "nothing was rewritten" in done.stdout, (done.stdout, done.stderr)
         outcomes["went on"] += done.stderr.count("was changed meanwhile")
     publishing.join()
     until(lambda: version_of(mirror, history) == history.last, said=lambda: started[-1].said)
-    done = tailer("verify", "orders", config, "--repair")
+    done = tailer("verify", "orders", "--config", config, "--repair")
     assert (done.returncode, done.stderr) == (0, "")
     assert started[-1].terminate() == 0, started[-1].said
     ids: Counter[int] = Counter()

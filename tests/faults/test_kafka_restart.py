@@ -106,7 +106,7 @@ def measured(tmp_path: Path, kafka: KafkaCluster, kills: int) -> tuple[Waits, Wa
                 kill_in_transaction(lanes, daemon, moments, at_commit=number % 2 == 0)
             hidden += hides_progress(kafka, lanes.progress_topic)
             began_s = time.monotonic()
-            shown = tailer("progress", "show", lanes.config)
+            shown = tailer("progress", "show", "--config", lanes.config)
             looks.append(time.monotonic() - began_s)
             assert shown.returncode == 0, shown.stderr
             start_beside(lanes, tmp_path / f"beside-{number}", kafka, neighbours)

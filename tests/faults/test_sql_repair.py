@@ -113,13 +113,13 @@ def test_a_mirror_is_repaired_while_the_daemon_delivers(
         database.query(f"INSERT INTO orders (id, twice) VALUES ({SUPERFLUOUS + number}, 0)")
         if lost:
             database.query(f"DELETE FROM orders WHERE id IN ({', '.join(map(str, lost))})")
-        done = tailer("verify", "orders", config, "--repair")
+        done = tailer("verify", "orders", "--config", config, "--repair")
         outcomes[f"exit {done.returncode}"] += 1
         assert done.returncode == 0 or "nothing was rewritten" in done.stdout, (done.stdout, done.stderr)
         outcomes["went on"] += done.stderr.count("was changed meanwhile")
     publishing.join()
     until(lambda: version_of(database) == history.last, lambda: version_of(database), lambda: started[-1].said)
-    done = tailer("verify", "orders", config, "--repair")
+    done = tailer("verify", "orders", "--config", config, "--repair")
     assert (done.returncode, done.stderr) == (0, "")
     assert started[-1].terminate() == 0, started[-1].said
     ids: Counter[int] = Counter()
@@ -142,14 +142,14 @@ def test_a_repair_that_is_killed_changes_nothing(
     database.query("UPDATE orders SET amount = 9.5 WHERE id = 1")
     database.query("DELETE FROM orders WHERE id = 2")
     damaged = [(1, 9.5), (3, 4.5)]
-    command = [sys.executable, "-c", KILLED, "verify", "orders", str(config), "--repair"]
+    command = [sys.executable, "-c", KILLED, "verify", "orders", "--config", str(config), "--repair"]
     killed = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert database.query("SELECT * FROM orders ORDER BY id") == damaged
     orders.insert(4)
     until(lambda: version_of(database) == 1, said=lambda: started[-1].said)
     assert database.query("SELECT * FROM orders ORDER BY id") == [*damaged, (4, 6.0)]
-    done = tailer("verify", "orders", config, "--repair")
+    done = tailer("verify", "orders", "--config", config, "--repair")
     assert (done.returncode, done.stderr) == (0, "")
     assert database.query("SELECT * FROM orders ORDER BY id") == [(1, 1.5), (2, 3.0), (3, 4.5), (4, 6.0)]
     assert started[-1].terminate() == 0, started[-1].said

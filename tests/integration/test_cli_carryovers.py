@@ -107,7 +107,7 @@ def test_the_daemon_follows_the_comparison_options(orders: Path, tmp_path: Path)
         f'[pipelines.orders.sink]\nkind = "files"\npath = "{tmp_path / "out"}"\n'
     )
     found: Shown = []
-    with background("run", config) as daemon:
+    with background("run", "--config", config) as daemon:
         deadline = time.monotonic() + END_S
         while (5, "delete", 201, 1.0) not in found:
             assert daemon.poll() is None

@@ -104,9 +104,9 @@ def test_words_are_completed(words: str, expected: set[str]) -> None:
     assert {line.partition(",")[2] for line in done.stdout.split()} == expected
 
 
-@pytest.mark.parametrize(("verb", "kind"), [("tail", "dir"), ("plan", "dir"), ("check", "file"), ("run", "file")])
+@pytest.mark.parametrize(("verb", "kind"), [("tail", "dir"), ("plan", "dir"), ("check --config", "file")])
 def test_a_shell_completes_paths_by_itself(verb: str, kind: str) -> None:
-    done = tailer(_TAILER_COMPLETE="bash_complete", COMP_WORDS=f"tailer {verb} ", COMP_CWORD="2")
+    done = tailer(_TAILER_COMPLETE="bash_complete", COMP_WORDS=f"tailer {verb} ", COMP_CWORD=str(1 + len(verb.split())))
     assert done.stdout.strip() == f"{kind},"
 
 
@@ -115,7 +115,7 @@ def test_a_bug_of_ours_is_a_traceback_and_ends_with_1() -> None:
         "import sys, tailer.config.settings, tailer.cli.check as check\n"
         "def broken(path): raise KeyError('orders')\n"
         "check.examine = broken\n"
-        "from tailer.__main__ import main; sys.argv = ['tailer', 'check', 'x.toml']; main()"
+        "from tailer.__main__ import main; sys.argv = ['tailer', 'check']; main()"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
@@ -125,7 +125,7 @@ def test_a_bug_of_ours_is_a_traceback_and_ends_with_1() -> None:
 
 def test_a_good_configuration_is_summed_up(tmp_path: Path) -> None:
     (tmp_path / "tailer.toml").write_text(GOOD)
-    done = tailer("check", "tailer.toml", cwd=tmp_path)
+    done = tailer("check", "--config", "tailer.toml", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         f"ok     pipeline orders: {tmp_path}/orders to delta {tmp_path}/copy, from version 3, columns id",
@@ -137,7 +137,7 @@ def test_a_good_configuration_is_summed_up(tmp_path: Path) -> None:
 
 def test_all_faults_of_a_configuration_are_reported(tmp_path: Path) -> None:
     (tmp_path / "tailer.toml").write_text("drain_s = 'x'" + GOOD + "tabel = 'x'\n[pipelines.new]\ntable = 'x'")
-    done = tailer("check", "tailer.toml", cwd=tmp_path)
+    done = tailer("check", "--config", "tailer.toml", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (2, "")
     assert done.stdout.splitlines() == [
         "failed tailer.toml: drain_s: must be a finite number of at least 0",
@@ -153,10 +153,10 @@ def test_all_faults_of_a_configuration_are_reported(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("arguments", [("run",), ("progress", "show"), ("progress", "reset", "--to", "0")])
+@pytest.mark.parametrize("arguments", [("run",), ("progress", "show"), ("progress", "reset", "orders", "--to", "0")])
 def test_no_verb_works_with_a_faulty_configuration(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     (tmp_path / "tailer.toml").write_text(GOOD + "tabel = 'x'")
-    done = tailer(*arguments, tmp_path / "tailer.toml")
+    done = tailer(*arguments, "--config", tmp_path / "tailer.toml")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines() == [
         f"error: {tmp_path}/tailer.toml: pipelines.files.tabel: no such option",

@@ -38,7 +38,7 @@ def configured(orders: Orders, text: str) -> Path:
 
 def test_tables_and_sinks_are_reached_and_left_alone(orders: Orders) -> None:
     config = configured(orders, CONFIG)
-    done = tailer("check", "--connect", config)
+    done = tailer("check", "--connect", "--config", config)
     assert (done.returncode, done.stderr) == (0, "")
     first, second, last = done.stdout.splitlines()
     assert first.startswith("ok     pipeline copy: ")
@@ -46,17 +46,17 @@ def test_tables_and_sinks_are_reached_and_left_alone(orders: Orders) -> None:
     assert second == f"{reached}; the sink has no progress"
     assert last == f"ok     {config}"
     assert sorted(path.name for path in config.parent.iterdir()) == ["orders", "tailer.toml"]
-    with background("run", config) as daemon:
+    with background("run", "--config", config) as daemon:
         until(lambda: _lag(config) == "0")
         daemon.terminate()
         daemon.communicate(timeout=300)
-    _, second, _ = tailer("check", "--connect", config).stdout.splitlines()
+    _, second, _ = tailer("check", "--connect", "--config", config).stdout.splitlines()
     assert second == f"{reached}; the sink has everything to the end of version 1"
 
 
 def test_what_cannot_be_reached_does_not_hide_the_rest(orders: Orders) -> None:
     config = configured(orders, LOST + CONFIG)
-    done = tailer("check", "--connect", config)
+    done = tailer("check", "--connect", "--config", config)
     assert done.returncode == 3
     lost, reason, hint, copy, reached, verdict = done.stdout.splitlines()
     assert lost.startswith("failed pipeline lost: ")
@@ -71,7 +71,7 @@ def test_files_are_opened(orders: Orders) -> None:
     config = configured(orders, CONFIG)
     for file in orders.path.glob("*.parquet"):
         file.write_bytes(b"PAR1 and nothing else PAR1")
-    done = tailer("check", "--connect", config)
+    done = tailer("check", "--connect", "--config", config)
     assert done.returncode == 3
     first, reason, *_ = done.stdout.splitlines()
     assert first.startswith("failed pipeline copy: ")
@@ -82,14 +82,14 @@ def test_a_table_without_a_file_to_try(orders: Orders) -> None:
     orders.delete(3)
     for file in orders.path.rglob("*.parquet"):
         file.unlink()
-    done = tailer("check", "--connect", configured(orders, CONFIG))
+    done = tailer("check", "--connect", "--config", configured(orders, CONFIG))
     assert done.returncode == 0
     assert "whose newest version names no file that can be tried" in done.stdout
 
 
 def test_versions_that_contradict_the_table_are_noted(orders: Orders) -> None:
     write_commit(orders.path, 2, commit_info(operation="DELETE"), remove("gone.parquet"))
-    done = tailer("check", "--connect", configured(orders, CONFIG))
+    done = tailer("check", "--connect", "--config", configured(orders, CONFIG))
     assert (done.returncode, done.stderr) == (0, "")
     _, _, note, hint, _ = done.stdout.splitlines()
     reason = "it removes a file that was not in the table, or was with another deletion vector"
@@ -98,10 +98,10 @@ def test_versions_that_contradict_the_table_are_noted(orders: Orders) -> None:
 
 
 def test_faults_of_the_configuration_come_first(orders: Orders) -> None:
-    done = tailer("check", "--connect", configured(orders, CONFIG.replace('"files"', '"fils"')))
+    done = tailer("check", "--connect", "--config", configured(orders, CONFIG.replace('"files"', '"fils"')))
     assert done.returncode == 2
     assert "reached" not in done.stdout
 
 
 def _lag(config: Path) -> str:
-    return tailer("progress", "show", config).stdout.split("\t")[-1].strip()
+    return tailer("progress", "show", "--config", config).stdout.split("\t")[-1].strip()

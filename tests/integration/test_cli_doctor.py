@@ -46,7 +46,7 @@ def texts(found: dict[str, Any], topic: str) -> list[str]:
 def check(tmp_path: Path, configuration: str) -> dict[str, Any]:
     """Check that a configuration loads and its tables can be reached; return it."""
     (tmp_path / "tailer.toml").write_text(configuration)
-    done = tailer("check", "--connect", tmp_path / "tailer.toml")
+    done = tailer("check", "--connect", "--config", tmp_path / "tailer.toml")
     assert done.returncode == 0, done.stdout
     return tomllib.loads(configuration)
 
@@ -75,11 +75,11 @@ def test_a_table_is_described_for_people(tmp_path: Path) -> None:
 def test_the_mirror_that_it_suggests_equals_the_table(tmp_path: Path) -> None:
     config = tmp_path / "tailer.toml"
     config.write_text(examined(table(tmp_path / "customers"))["configuration"])
-    with background("run", config) as daemon:
-        until(lambda: tailer("progress", "show", config).stdout.split("\t")[-1].strip() == "0")
+    with background("run", "--config", config) as daemon:
+        until(lambda: tailer("progress", "show", "--config", config).stdout.split("\t")[-1].strip() == "0")
         daemon.terminate()
         daemon.communicate(timeout=300)
-    done = tailer("verify", "customers", config)
+    done = tailer("verify", "customers", "--config", config)
     assert (done.returncode, done.stdout.split(": ")[-1]) == (0, "200 rows\n")
 
 

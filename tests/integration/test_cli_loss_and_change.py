@@ -94,7 +94,7 @@ def test_row_ids_where_the_table_has_them(table: HandwrittenTable) -> None:
 
 def test_the_daemon_measures_how_far_it_is(table: HandwrittenTable) -> None:
     config = configured(table.path.parent)
-    with background("run", config) as daemon:
+    with background("run", "--config", config) as daemon:
         assert daemon.stderr is not None
         address = next(found for found in map(re.compile(r"http://\S+").search, daemon.stderr) if found)
         until(lambda: len(lines(table.path.parent)) == 4)
@@ -111,10 +111,10 @@ def test_the_daemon_measures_how_far_it_is(table: HandwrittenTable) -> None:
 
 def test_an_address_in_use_is_a_fault_of_the_configuration(table: HandwrittenTable) -> None:
     config = configured(table.path.parent)
-    with background("run", config) as daemon:
+    with background("run", "--config", config) as daemon:
         assert daemon.stderr is not None
         address = next(found for found in map(re.compile(r"http://127.0.0.1:(\d+)").search, daemon.stderr) if found)
-        done = tailer("run", config, TAILER_METRICS=f"127.0.0.1:{address[1]}")
+        done = tailer("run", "--config", config, TAILER_METRICS=f"127.0.0.1:{address[1]}")
     assert done.returncode == 2
     assert "metrics" in done.stderr
     assert "Traceback" not in done.stderr
@@ -126,14 +126,14 @@ def test_skipping_what_was_vacuumed(table: HandwrittenTable, kind: str) -> None:
     table.commit(table.add(table.data("4.parquet", [5], note=["five"])))
     (table.path / "3.parquet").unlink()
     folder = table.path.parent
-    stopped = tailer("run", configured(folder, kind))
+    stopped = tailer("run", "--config", configured(folder, kind))
     assert stopped.returncode == 3
     assert "version 3 needs" in stopped.stderr
     assert "skip-with-gap-event" in stopped.stderr
-    assert "tailer progress reset CONFIG --to 3" in stopped.stderr
+    assert "tailer progress reset PIPELINE --to 3" in stopped.stderr
     config = configured(folder, kind, "skip-with-gap-event")
-    with background("run", config) as daemon:
-        until(lambda: "\t4\t4\t0" in tailer("progress", "show", config).stdout)
+    with background("run", "--config", config) as daemon:
+        until(lambda: "\t4\t4\t0" in tailer("progress", "show", "--config", config).stdout)
         daemon.terminate()
         assert daemon.wait(300) == 0
     expected = [("insert", 1), ("insert", 1), ("insert", 2), ("gap", 3), ("insert", 4)]
@@ -147,11 +147,11 @@ def test_skipping_what_was_vacuumed(table: HandwrittenTable, kind: str) -> None:
 
 def test_fail_on_a_change_of_schema_then_evolve(table: HandwrittenTable) -> None:
     folder = table.path.parent
-    stopped = tailer("run", configured(folder, on_schema_change="fail"))
+    stopped = tailer("run", "--config", configured(folder, on_schema_change="fail"))
     assert stopped.returncode == 3
     assert "version 2 changes the schema: column note string was added" in stopped.stderr
     assert delivered(folder) == [("insert", 1), ("insert", 1)]
-    with background("run", configured(folder)) as daemon:
+    with background("run", "--config", configured(folder)) as daemon:
         until(lambda: len(lines(folder)) == 4)
         daemon.terminate()
         assert daemon.wait(300) == 0
@@ -164,28 +164,28 @@ def test_progress_of_a_table_that_became_another(table: HandwrittenTable) -> Non
     config = configured(folder)
 
     def run_to(version: int) -> None:
-        with background("run", config) as daemon:
-            until(lambda: f"\t{version}\t{version}\t0" in tailer("progress", "show", config).stdout)
+        with background("run", "--config", config) as daemon:
+            until(lambda: f"\t{version}\t{version}\t0" in tailer("progress", "show", "--config", config).stdout)
             daemon.terminate()
             assert daemon.wait(300) == 0
 
     run_to(2)
     first = table.metadata["id"]
     replace(table, "99999999-2222-3333-4444-555555555555", table.remove("1.parquet"), table.remove("2.parquet"))
-    waiting = tailer("progress", "show", config).stdout
+    waiting = tailer("progress", "show", "--config", config).stdout
     assert f"copy/{first}\t2\t3\t1" in waiting
     run_to(3)
-    assert "copy/99999999-2222-3333-4444-555555555555\t3\t3\t0" in tailer("progress", "show", config).stdout
+    assert "copy/99999999-2222-3333-4444-555555555555\t3\t3\t0" in tailer("progress", "show", "--config", config).stdout
     assert delivered(folder)[-3:] == [("delete", 3)] * 3
     replace(table, first, table.add("1.parquet"))
     run_to(4)
-    assert f"copy/{first}\t4\t4\t0" in tailer("progress", "show", config).stdout
+    assert f"copy/{first}\t4\t4\t0" in tailer("progress", "show", "--config", config).stdout
     assert [each for each in delivered(folder) if each[1] == 4] == [("insert", 4)] * 2
 
 
 def test_a_table_recreated_under_a_running_daemon(table: HandwrittenTable) -> None:
     folder = table.path.parent
-    with background("run", configured(folder)) as daemon:
+    with background("run", "--config", configured(folder)) as daemon:
         until(lambda: len(lines(folder)) == 4)
         shutil.rmtree(table.path)
         other = HandwrittenTable(folder / "t")
@@ -220,7 +220,7 @@ def test_a_plan_says_whether_the_feed_was_on(table: HandwrittenTable) -> None:
 def test_check_finds_what_is_wrong(tmp_path: Path, line: str, complaint: str) -> None:
     config = tmp_path / "tailer.toml"
     config.write_text(f'[pipelines.copy]\ntable = "t"\n{line}\nsink = {{kind = "files", path = "out"}}\n')
-    done = tailer("check", config)
+    done = tailer("check", "--config", config)
     assert done.returncode == 2
     assert complaint in done.stdout
     assert "secret" not in done.stdout + done.stderr
@@ -231,7 +231,7 @@ def test_check_finds_an_address_that_is_none(tmp_path: Path, address: str) -> No
     config = tmp_path / "tailer.toml"
     table = '[pipelines.copy]\ntable = "t"\nsink = {kind = "files", path = "out"}\n'
     config.write_text(f'metrics = "{address}"\n{table}')
-    done = tailer("check", config)
+    done = tailer("check", "--config", config)
     assert done.returncode == 2
     assert "is not an address" in done.stdout
 

@@ -42,7 +42,7 @@ def configured(orders: Orders, text: str) -> Path:
 
 def shown(config: Path) -> Shown:
     """Return delivered, latest and lag by pipeline."""
-    done = tailer("progress", "show", config)
+    done = tailer("progress", "show", "--config", config)
     assert (done.returncode, done.stderr) == (0, "")
     header, *lines = [line.split("\t") for line in done.stdout.splitlines()]
     assert header == ["pipeline", "table", "app_id", "delivered", "latest", "lag"]
@@ -54,7 +54,7 @@ def shown(config: Path) -> Shown:
 
 def run_until(config: Path, done: Callable[[], bool]) -> list[str]:
     """Run the daemon until `done`, stop it, and return its lines on standard output."""
-    with background("run", config) as daemon:
+    with background("run", "--config", config) as daemon:
         until(done)
         daemon.terminate()
         out, _ = daemon.communicate(timeout=300)
@@ -74,7 +74,7 @@ def test_progress_is_what_the_sinks_say(orders: Orders) -> None:
 def test_a_pipeline_that_cannot_be_asked_does_not_hide_the_others(orders: Orders) -> None:
     config = configured(orders, ONE + '[pipelines.lost]\ntable = "lost"\nsink = {kind = "delta", path = "x"}')
     (orders.path.parent / "lost").touch()  # no table can come there
-    done = tailer("progress", "show", config)
+    done = tailer("progress", "show", "--config", config)
     assert done.returncode == 3
     assert done.stdout.splitlines()[1].startswith("copy\t")
     assert done.stderr.startswith(f"error: lost: {orders.path.parent}/lost: not a Delta table")
@@ -82,7 +82,7 @@ def test_a_pipeline_that_cannot_be_asked_does_not_hide_the_others(orders: Orders
 
 def test_going_forward_leaves_versions_out(orders: Orders) -> None:
     config = configured(orders, ONE)
-    done = tailer("progress", "reset", config, "--to", 1)
+    done = tailer("progress", "reset", "copy", "--config", config, "--to", 1)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         "copy: delivered until now: nothing",
@@ -97,7 +97,7 @@ def test_going_forward_leaves_versions_out(orders: Orders) -> None:
 def test_going_back_delivers_again(orders: Orders) -> None:
     config = configured(orders, TWO)
     run_until(config, lambda: set(shown(config).values()) == {("2", "2", "0")})
-    done = tailer("progress", "reset", config, "--pipeline", "screen", "--to", -1)
+    done = tailer("progress", "reset", "screen", "--config", config, "--to", -1)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         "screen: delivered until now: 2",
@@ -111,7 +111,7 @@ def test_going_back_delivers_again(orders: Orders) -> None:
 def test_a_sink_that_would_hold_rows_twice_refuses_to_go_back(orders: Orders) -> None:
     config = configured(orders, ONE)
     run_until(config, lambda: shown(config) == {"copy": ("2", "2", "0")})
-    done = tailer("progress", "reset", config, "--to", 0)
+    done = tailer("progress", "reset", "copy", "--config", config, "--to", 0)
     assert done.returncode == 4
     assert "DELETE FROM" in done.stderr
     assert shown(config) == {"copy": ("2", "2", "0")}
@@ -119,7 +119,7 @@ def test_a_sink_that_would_hold_rows_twice_refuses_to_go_back(orders: Orders) ->
 
 def test_a_dry_run_sets_nothing(orders: Orders) -> None:
     config = configured(orders, ONE)
-    done = tailer("progress", "reset", config, "--to", 1, "--dry-run")
+    done = tailer("progress", "reset", "copy", "--config", config, "--to", 1, "--dry-run")
     assert done.returncode == 0
     assert (
         done.stdout.splitlines()[-1]
@@ -132,18 +132,18 @@ def test_a_dry_run_sets_nothing(orders: Orders) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "error", "hint"),
     [
-        (("--to", "1"), 2, "the configuration has several pipelines", "--pipeline: copy, screen"),
-        (("--to", "1", "--pipeline", "cpoy"), 2, "no pipeline 'cpoy'", "copy, screen"),
-        (("--to", "7", "--pipeline", "copy"), 3, "version 7 does not exist yet", "up to 2"),
-        (("--to", "-2", "--pipeline", "copy"), 2, "-2 is not in the range", "--help"),
-        (("--pipeline", "copy"), 2, "Missing option '--to'", "--help"),
+        (("--to", "1"), 2, "Missing argument 'PIPELINE'", "--help"),
+        (("cpoy", "--to", "1"), 2, "no pipeline 'cpoy'", "Did you mean 'copy'? There are: copy, screen."),
+        (("copy", "--to", "7"), 3, "version 7 does not exist yet", "up to 2"),
+        (("copy", "--to", "-2"), 2, "-2 is not in the range", "--help"),
+        (("copy",), 2, "Missing option '--to'", "--help"),
     ],
 )
 def test_a_reset_that_makes_no_sense_is_refused(
     orders: Orders, options: tuple[str, ...], code: int, error: str, hint: str
 ) -> None:
     config = configured(orders, TWO)
-    done = tailer("progress", "reset", config, *options)
+    done = tailer("progress", "reset", *options, "--config", config)
     assert (done.returncode, done.stdout) == (code, "")
     first, second = done.stderr.splitlines()
     assert error in first

@@ -21,10 +21,10 @@ PRINTING: Final = (
     "--version",
     "plan --help",
     "plan orders 0",
-    "check tailer.toml",
-    "check nowhere.toml",
-    "progress show tailer.toml",
-    "progress reset tailer.toml --to 0",
+    "check",
+    "check --config nowhere.toml",
+    "progress show",
+    "progress reset copy --to 0",
     "tail orders --from earliest --to latest",
 )
 
@@ -78,17 +78,20 @@ def test_errors_without_a_reader_keep_the_exit_code(folder: Path, arguments: str
 
 
 def test_nothing_counts_as_delivered_to_a_closed_output(folder: Path) -> None:
-    done = shell(folder, "tailer run tailer.toml >&-")
+    done = shell(folder, "tailer run >&-")
     assert done.returncode == 4
     assert "standard output: is closed" in done.stderr
-    assert tailer("progress", "show", folder / "tailer.toml").stdout.splitlines()[1].split("\t")[3] == "nothing"
+    assert (
+        tailer("progress", "show", "--config", folder / "tailer.toml").stdout.splitlines()[1].split("\t")[3]
+        == "nothing"
+    )
 
 
 @pytest.mark.long
 def test_a_daemon_that_prints_nothing_needs_no_output(folder: Path) -> None:
     config = folder / "tailer.toml"
     config.write_text(CONFIG.replace('kind = "stdout", format = "jsonl"', 'kind = "files", path = "out"'))
-    done = shell(folder, "timeout --signal=TERM 10 tailer run tailer.toml >&-")
+    done = shell(folder, "timeout --signal=TERM 10 tailer run >&-")
     assert "draining" in done.stderr
     lines = [line for path in (folder / "out").rglob("*.jsonl") for line in path.read_text().splitlines()]
     assert len(lines) == 3

@@ -120,7 +120,7 @@ def test_the_daemon_follows_it(orders: Orders, tmp_path: Path, cloud: CloudServe
         'sink = {kind = "stdout", format = "jsonl"}\n'
         f'[pipelines.table]\ntable = "{location}"\nsink = {{kind = "delta", path = "{bucket}/copies/orders"}}\n'
     )
-    connected = tailer("check", "--connect", config)
+    connected = tailer("check", "--connect", "--config", config)
     assert connected.returncode == 0, connected.stdout
     assert connected.stdout.count(f"reached version 2 of {location}, and one of its files") == 3
     puts = [each.path for each in cloud.link.requests if each.method == "PUT" and "/copies/" in each.path]
@@ -130,7 +130,7 @@ def test_the_daemon_follows_it(orders: Orders, tmp_path: Path, cloud: CloudServe
         if version == 3:
             orders.insert(4)
             copied(orders.path, cloud, bucket)
-        with background("run", config) as daemon:
+        with background("run", "--config", config) as daemon:
             until(lambda: _delivered(config) == [str(version)] * 3)  # noqa: B023 - called before the next round
             daemon.terminate()
             out, error = daemon.communicate(timeout=300)
@@ -146,7 +146,7 @@ def test_the_daemon_follows_it(orders: Orders, tmp_path: Path, cloud: CloudServe
 
 
 def _delivered(config: Path) -> list[str]:
-    return [line.split("\t")[3] for line in tailer("progress", "show", config).stdout.splitlines()[1:]]
+    return [line.split("\t")[3] for line in tailer("progress", "show", "--config", config).stdout.splitlines()[1:]]
 
 
 def error_lines(location: str, code: int, secret: str) -> tuple[str, str]:

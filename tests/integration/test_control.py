@@ -75,30 +75,30 @@ def remove_files(table: Path, version: int) -> None:
 
 
 def test_pause_and_resume(orders: Orders, config: Path, client: DaemonClient) -> None:
-    with background("run", config):
+    with background("run", "--config", config):
         until(lambda: copied(orders) == orders.changes)
         assert stat.S_IMODE(config.with_suffix(".sock").stat().st_mode) == 0o600
-        done = tailer("pause", "copy", config)
+        done = tailer("pause", "copy", "--config", config)
         assert (done.returncode, done.stdout) == (0, "copy pauses after its transaction\n")
         until(lambda: state(client) == "paused")
         before = orders.changes.copy()
         orders.insert(20)
         time.sleep(1)
         assert copied(orders) == before
-        said = tailer("status", config).stdout.splitlines()
+        said = tailer("status", "--config", config).stdout.splitlines()
         assert said[0].split("\t")[:2] == ["pipeline", "state"]
         assert said[1].split("\t")[:2] == ["copy", "paused"]
         assert said[1].endswith("\tan operator paused it")
-        report: dict[str, Any] = json.loads(tailer("status", config, "--json").stdout)
+        report: dict[str, Any] = json.loads(tailer("status", "--config", config, "--json").stdout)
         assert (report["pipelines"][0]["state"], report["pipelines"][0]["delivered"]) == ("paused", 0)
-        assert tailer("resume", "copy", config).returncode == 0
+        assert tailer("resume", "copy", "--config", config).returncode == 0
         until(lambda: copied(orders) == orders.changes)
-        code, shown = in_terminal("status", config)
+        code, shown = in_terminal("status", "--config", config)
         assert (code, "streaming" in shown, "delivered" in shown) == (0, True, True)
 
 
 def test_a_pause_ends_with_the_process(orders: Orders, config: Path, client: DaemonClient) -> None:
-    with background("run", config) as daemon:
+    with background("run", "--config", config) as daemon:
         until(lambda: copied(orders) == orders.changes)
         client.order("copy", "pause")
         until(lambda: state(client) == "paused")
@@ -106,7 +106,7 @@ def test_a_pause_ends_with_the_process(orders: Orders, config: Path, client: Dae
         daemon.kill()
         daemon.communicate()
     assert state(client) == ""
-    with background("run", config) as daemon:  # over the socket that the killed one has left
+    with background("run", "--config", config) as daemon:  # over the socket that the killed one has left
         until(lambda: copied(orders) == orders.changes)
         until(lambda: state(client) == "streaming")
         daemon.terminate()
@@ -131,7 +131,7 @@ def test_orders_at_random_while_commits_go_on_and_the_daemon_is_killed(
     committing.start()
     try:
         for _ in range(4):
-            with background("run", config) as daemon:
+            with background("run", "--config", config) as daemon:
                 until(lambda: state(client) not in ("", "starting"))
                 for _ in range(12):
                     client.order("copy", chance.choice(["pause", "resume"]))
@@ -141,7 +141,7 @@ def test_orders_at_random_while_commits_go_on_and_the_daemon_is_killed(
     finally:
         over.set()
         committing.join()
-    with background("run", config):
+    with background("run", "--config", config):
         until(lambda: copied(orders) == orders.changes)
 
 
@@ -170,12 +170,12 @@ def test_skip(kept: Orders, config: Path, client: DaemonClient) -> None:
         kept.insert(21)
         remove_files(kept.path, 1)
 
-    with background("run", config):
+    with background("run", "--config", config):
         until(lambda: state(client) == "streaming")
         with pytest.raises(ConfigError, match="there is nothing to skip"):
             client.order("copy", "skip")
         lose(kept, client, vacuum)
-        done = tailer("skip", "copy", config)
+        done = tailer("skip", "copy", "--config", config)
         assert (done.returncode, done.stdout) == (0, "copy reports the gap and continues after it\n")
         wanted = [change if change[0] != 1 else GAP for change in kept.changes]
         until(lambda: copied(kept) == wanted)
@@ -197,9 +197,9 @@ def test_resnapshot_after_a_loss_and_without_one(kept: Orders, config: Path, cli
         kept.version += 1
         remove_files(kept.path, 1)
 
-    with background("run", config):
+    with background("run", "--config", config):
         lose(kept, client, vacuum)
-        assert tailer("resnapshot", "copy", config).returncode == 0
+        assert tailer("resnapshot", "copy", "--config", config).returncode == 0
         first: list[Change] = [(0, "insert", each) for each in range(10)]
         again: list[Change] = [(2, "gap", None), *((2, "insert", each) for each in range(10))]
         until(lambda: copied(kept) == first + again)
@@ -215,19 +215,19 @@ def test_backfill(kept: Orders, config: Path, client: DaemonClient) -> None:
         found = client.status().pipelines[0].backfill
         return "" if found is None else found.phase.value
 
-    with background("run", config):
+    with background("run", "--config", config):
         until(lambda: copied(kept) == kept.changes)
         kept.insert(20, 21)
         kept.delete(3)
         until(lambda: copied(kept) == kept.changes)
-        done = tailer("backfill", "copy", config, "--where", "id > 7")
+        done = tailer("backfill", "copy", "--config", config, "--where", "id > 7")
         said = "copy delivers the rows that fulfil the condition of the version where it is, and then its changes\n"
         assert (done.returncode, done.stdout) == (0, said), done.stderr
         reads: list[Change] = [(2, "insert", each) for each in (8, 9, 20, 21)]
         until(lambda: copied(kept) == sorted([*kept.changes, *reads]))
         until(lambda: phase() == "done")
-        assert tailer("status", config).stdout.splitlines()[1].split("\t")[7] == "done"
-        report = json.loads(tailer("status", config, "--json").stdout)["pipelines"][0]["backfill"]
+        assert tailer("status", "--config", config).stdout.splitlines()[1].split("\t")[7] == "done"
+        report = json.loads(tailer("status", "--config", config, "--json").stdout)["pipelines"][0]["backfill"]
         assert (report["version"], report["where"], report["rows"]) == (2, "id > 7", 4)
         assert report["files"] == report["files_done"] > 0
         kept.insert(22)
@@ -238,13 +238,13 @@ def test_backfill(kept: Orders, config: Path, client: DaemonClient) -> None:
             (("--version", 9), "version 9 comes after version 3"),
             (("--cancel",), "copy has no backfill to cancel"),
         ):
-            done = tailer("backfill", "copy", config, *refused)
+            done = tailer("backfill", "copy", "--config", config, *refused)
             assert (done.returncode, text in done.stderr) == (2, True), done.stderr
         DeltaTable(kept.path).create_checkpoint()
         (kept.path / "_delta_log" / f"{0:020d}.json").unlink()
-        done = tailer("backfill", config, "copy", "--version", 1)
+        done = tailer("backfill", "copy", "--version", 1, "--config", config)
         assert "VersionGone: " in done.stderr
-        assert tailer("backfill", "copy", config, "--cancel", "--version", 1).returncode == 2
+        assert tailer("backfill", "copy", "--config", config, "--cancel", "--version", 1).returncode == 2
     assert not config.with_suffix(".backfills.json").exists()
 
 
@@ -253,16 +253,16 @@ def test_orders_to_backfill_are_kept_until_they_end(kept: Orders, config: Path, 
     orders_file.write_text(
         '{"format": 1, "backfills": {"copy": {"id": "20260301T120005-1f3a5c7e", "where": "id < 2"}}}'
     )
-    with background("run", config):
+    with background("run", "--config", config):
         reads: list[Change] = [(0, "insert", each) for each in (0, 1)]
         until(lambda: copied(kept) == sorted([*kept.changes, *reads]))
         until(lambda: not orders_file.exists())
     orders_file.write_text('{"format": 1, "backfills": {"copy": {"id": "20260301T120005-1f3a5c7f", "version": 9}}}')
-    with background("run", config):
+    with background("run", "--config", config):
         until(lambda: state(client) != "" and client.status().pipelines[0].backfill is not None)
         until(lambda: not orders_file.exists())
     orders_file.write_text("{}")
-    done = tailer("run", config)
+    done = tailer("run", "--config", config)
     assert done.returncode == 2
     assert "the orders to backfill cannot be read" in done.stderr
 
@@ -272,7 +272,7 @@ def test_orders_over_tcp_need_the_token(orders: Orders, config: Path, tmp_path: 
     secret.write_text("open sesame\n")
     plain = config.read_text()
     config.write_text(f'metrics = "127.0.0.1:0"\ncontrol = ""\ncontrol_token_file = "token"\n{plain}')
-    with background("run", config, "--log-format", "text") as daemon:
+    with background("run", "--config", config, "--log-format", "text") as daemon:
         url = metrics_address(daemon)
         until(lambda: state(DaemonClient(url=url)) == "streaming")
         for token in (None, "open", "open sesame!"):
@@ -284,7 +284,7 @@ def test_orders_over_tcp_need_the_token(orders: Orders, config: Path, tmp_path: 
         assert tailer("status", "--url", url).stdout.splitlines()[1].startswith("copy\tpaused")
     assert not config.with_suffix(".sock").exists()
     config.write_text(f'metrics = "127.0.0.1:0"\n{plain}')
-    with background("run", config, "--log-format", "text") as daemon:
+    with background("run", "--config", config, "--log-format", "text") as daemon:
         url = metrics_address(daemon)
         with pytest.raises(ConfigError, match="need control_token_file"):
             DaemonClient(url=url, token="open sesame").order("copy", "pause")
@@ -298,7 +298,7 @@ def test_readers_over_tcp_need_a_token_and_a_trusted_certificate(orders: Orders,
     secret.write_text("open sesame\n")
     files = 'metrics_token_file = "token"\nmetrics_certificate_file = "certificate.pem"\nmetrics_key_file = "key.pem"'
     config.write_text(f'metrics = "127.0.0.1:0"\n{files}\n{config.read_text()}')
-    with background("run", config, "--log-format", "text") as daemon:
+    with background("run", "--config", config, "--log-format", "text") as daemon:
         url = metrics_address(daemon)
         assert url.startswith("https://")
         done = tailer("status", "--url", url, "--token-file", secret, SSL_CERT_FILE=str(certificate))
@@ -322,7 +322,7 @@ def test_tokens_from_commands_and_from_the_environment(orders: Orders, config: P
     secret.write_text("open sesame\n")
     command = 'metrics_token_command = ["echo", "open sesame"]'
     config.write_text(f'metrics = "127.0.0.1:0"\n{command}\n{plain}')
-    with background("run", config, "--log-format", "text", TAILER_CONTROL_TOKEN="close sesame") as daemon:
+    with background("run", "--config", config, "--log-format", "text", TAILER_CONTROL_TOKEN="close sesame") as daemon:
         url = metrics_address(daemon)
         assert tailer("status", "--url", url, "--token-file", secret).returncode == 0
         assert "the token is missing or wrong" in tailer("status", "--url", url).stderr
@@ -334,7 +334,7 @@ def test_tokens_from_commands_and_from_the_environment(orders: Orders, config: P
         _, errors = daemon.communicate(timeout=300)
     assert "sesame" not in errors
     config.write_text(f'metrics = "127.0.0.1:0"\nmetrics_token_command = ["false", "open sesame"]\n{plain}')
-    done = tailer("run", config)
+    done = tailer("run", "--config", config)
     assert done.returncode == 2
     assert "metrics_token: the command false ended with exit code 1" in done.stderr
     assert "sesame" not in done.stderr
@@ -343,27 +343,27 @@ def test_tokens_from_commands_and_from_the_environment(orders: Orders, config: P
 
 def test_a_history_has_the_deliveries_of_the_running_daemon(orders: Orders, config: Path, tmp_path: Path) -> None:
     def deliveries(*where: object) -> list[float | None]:
-        done = tailer("history", orders.path, *where, "--pipeline", "copy", "--json")
+        done = tailer("history", orders.path, "--pipeline", "copy", "--json", *where)
         assert done.returncode == 0, done.stderr
         return [each["delivery_s"] for each in json.loads(done.stdout)["lines"]]
 
-    with background("run", config):
+    with background("run", "--config", config):
         until(lambda: copied(orders) == orders.changes)
     config.write_text(f'metrics = "127.0.0.1:0"\n{config.read_text()}')
-    with background("run", config, "--log-format", "text") as daemon:
+    with background("run", "--config", config, "--log-format", "text") as daemon:
         url = metrics_address(daemon)
         for number in (20, 21):
             begun_s = time.time()
             orders.insert(number)
             until(lambda: copied(orders) == orders.changes)
-            until(lambda: deliveries(config)[-1] is not None)
-            seconds = deliveries(config)[-1]
+            until(lambda: deliveries("--config", config)[-1] is not None)
+            seconds = deliveries("--config", config)[-1]
             assert seconds is not None
             assert 0 < seconds < time.time() - begun_s
-        earlier, *known = deliveries(config)
+        earlier, *known = deliveries("--config", config)
         assert (earlier, len(known), None in known) == (None, 2, False)  # of the daemon that was killed
-        assert deliveries("--url", url) == deliveries(config)
-        heading, *lines = tailer("history", orders.path, config, "--pipeline", "copy").stdout.splitlines()
+        assert deliveries("--url", url) == deliveries("--config", config)
+        heading, *lines = tailer("history", orders.path, "--config", config, "--pipeline", "copy").stdout.splitlines()
         assert heading.split("\t")[-1] == "delivery"
         assert [line.split("\t")[-1] == "-" for line in lines] == [True, False, False]
         other = Orders(tmp_path / "other")
@@ -372,12 +372,12 @@ def test_a_history_has_the_deliveries_of_the_running_daemon(orders: Orders, conf
             (orders.path, "cpoy", "there is no pipeline 'cpoy'", "`tailer status` shows the pipelines"),
             (other.path, "copy", f"copy follows {orders.path}, not {other.path}", "Name a pipeline of this table"),
         ):
-            done = tailer("history", table, config, "--pipeline", name)
+            done = tailer("history", table, "--config", config, "--pipeline", name)
             assert (done.returncode, reason in done.stderr, remedy in done.stderr) == (2, True, True), done.stderr
 
 
 def test_a_daemon_that_does_not_run_is_named(orders: Orders, config: Path) -> None:
     for command in (("status",), ("history", orders.path, "--pipeline", "copy")):
-        done = tailer(*command, config)
+        done = tailer(*command, "--config", config)
         assert done.returncode == 2
         assert "no daemon answers" in done.stderr

@@ -144,7 +144,7 @@ def filed(folder: Path) -> list[tuple[int, str, int]]:
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
 def test_commits_are_delivered_and_a_signal_ends_the_daemon_cleanly(orders: Orders, ending: signal.Signals) -> None:
     config = configured(orders.path.parent, "copy delta copy", "files files out")
-    with background("run", config) as daemon:
+    with background("run", "--config", config) as daemon:
         until(lambda: copied(orders) == orders.changes)
         orders.delete(3)
         orders.insert(20)
@@ -161,7 +161,7 @@ def test_the_next_run_goes_on_where_the_last_one_ended(orders: Orders) -> None:
     config = configured(orders.path.parent, "copy delta copy", "screen stdout jsonl", top='state_table = "state"')
     printed: list[str] = []
     for ids in ((11, 12), (13,)):
-        with background("run", config) as daemon:
+        with background("run", "--config", config) as daemon:
             until(lambda: copied(orders) == orders.changes)
             orders.insert(*ids)
             until(lambda: copied(orders) == orders.changes)
@@ -179,13 +179,13 @@ def test_the_next_run_goes_on_where_the_last_one_ended(orders: Orders) -> None:
 def test_a_killed_daemon_leaves_nothing_missing_and_nothing_doubled(orders: Orders) -> None:
     config = configured(orders.path.parent, "copy delta copy", "files files out")
     for round_ in range(4):
-        with background("run", config) as daemon:
+        with background("run", "--config", config) as daemon:
             for number in range(6):
                 orders.insert(*range(100 * round_ + 10 * number, 100 * round_ + 10 * number + 5))
             time.sleep(random.uniform(0.2, 1.5))
             daemon.kill()
             daemon.communicate()
-    with background("run", config):
+    with background("run", "--config", config):
         until(lambda: copied(orders) == orders.changes)
         until(lambda: filed(orders.path.parent / "out") == orders.changes)
 
@@ -195,7 +195,7 @@ def test_one_pipeline_that_cannot_go_on_is_reported_and_the_others_go_on(orders:
     config.write_text(
         config.read_text() + '\n[pipelines.lost]\ntable = "tailer.toml"\nsink = {kind = "delta", path = "nowhere"}'
     )
-    with background("run", config) as daemon:
+    with background("run", "--config", config) as daemon:
         assert daemon.stderr is not None
         while "lost stopped" not in (line := daemon.stderr.readline()):
             assert line, "the daemon ended"
@@ -216,7 +216,7 @@ def test_a_daemon_with_nothing_left_to_do_ends_with_the_gravest_error(orders: Or
         config.read_text() + '\n[pipelines.lost]\ntable = "tailer.toml"\nsink = {kind = "files", path = "x"}'
     )
     config.write_text(config.read_text().replace('table = "orders"', 'table = "orders"\ncolumns = ["nonsense"]'))
-    done = tailer("run", config)
+    done = tailer("run", "--config", config)
     assert (done.returncode, done.stdout) == (3, "")
     assert "error: lost: " in done.stderr
     assert "error: copy: columns: no column 'nonsense'" in done.stderr
@@ -226,7 +226,7 @@ def test_a_sink_that_does_not_answer_is_tried_again_until_a_signal_comes(orders:
     config = configured(orders.path.parent, "copy delta copy")
     unreachable = 'kind = "kafka", bootstrap_servers = "127.0.0.1:1", topic = "orders"'
     config.write_text(config.read_text().replace('kind = "delta", path = "copy"', unreachable))
-    with background("run", config) as daemon:
+    with background("run", "--config", config) as daemon:
         assert daemon.stderr is not None
         while "retrying in" not in (line := daemon.stderr.readline()):
             assert line, "the daemon ended"
@@ -239,7 +239,7 @@ def test_a_sink_that_does_not_answer_is_tried_again_until_a_signal_comes(orders:
 def test_only_new_changes_where_it_starts_at_the_latest(orders: Orders) -> None:
     config = configured(orders.path.parent, "copy delta copy")
     config.write_text(config.read_text().replace('table = "orders"', 'table = "orders"\nstart = "latest"'))
-    with background("run", config):
+    with background("run", "--config", config):
         until(lambda: DeltaTable.is_deltatable(str(orders.path.parent / "copy")))
         orders.insert(11)
         until(lambda: copied(orders) == orders.changes[-1:])

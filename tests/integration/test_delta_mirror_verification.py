@@ -341,11 +341,11 @@ def test_the_command_says_what_differs_and_repairs_it(tmp_path: Path) -> None:
     orders.insert(1, 2, 3)
     anyio.run(follow, make_mirror(tmp_path / "copy"), orders.path, 0, Policy())
     config, page = configured(tmp_path, SINK), tmp_path / "orders.prom"
-    done = tailer("verify", "orders", config)
+    done = tailer("verify", "orders", "--config", config)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"orders: equals {orders.path} at version 0: 3 rows\n"
     plant(tmp_path / "copy", {1: {"amount": 9.5}, 2: None})
-    done = tailer("verify", "orders", config, "--values", "--metrics-file", page)
+    done = tailer("verify", "orders", "--config", config, "--values", "--metrics-file", page)
     assert (done.returncode, done.stderr) == (5, "")
     assert done.stdout.splitlines() == [
         f"orders: differs from {orders.path} at version 0: 1 missing, 0 unexpected, 1 different",
@@ -355,7 +355,7 @@ def test_the_command_says_what_differs_and_repairs_it(tmp_path: Path) -> None:
         'missing: id = "2": amount = "3.0"',
     ]
     assert 'lake_tailer_verify_equal{pipeline="orders"} 0.0' in page.read_text()
-    done = tailer("verify", "orders", config, "--repair", "--json")
+    done = tailer("verify", "orders", "--config", config, "--repair", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)
     assert (document["equal"], document["repaired"]["keys"], document["repaired"]["rows"]) == (True, 2, 2)

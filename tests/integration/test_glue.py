@@ -76,7 +76,7 @@ def test_tables_that_come_move_and_go(
     orders = table(tmp_path, "sales_orders", versitygw, bucket)
     glue.write("sales_orders", f"s3://{bucket}/sales_orders", table_type="DELTA")
     glue.write("sales_other", f"s3://{bucket}/sales_orders", table_type="ICEBERG")
-    with background("run", config, **variables) as daemon:
+    with background("run", "--config", config, **variables) as daemon:
         until(lambda: copied(orders, tmp_path) == orders.changes)
         assert states(config)["single"] == "waiting"
         assert "all/sales_other" not in states(config)
@@ -87,9 +87,9 @@ def test_tables_that_come_move_and_go(
         until(lambda: copied(items, tmp_path) == items.changes)
         until(lambda: copied(single, tmp_path) == single.changes)
         # An order to backfill is checked against the log at the location.
-        ordered = run("backfill", "single", config, "--where", "colour = 'red'")
+        ordered = run("backfill", "single", "--config", config, "--where", "colour = 'red'")
         assert (ordered.returncode, "at version 0" in ordered.stderr) == (2, True), ordered.stderr
-        ordered = run("backfill", "single", config, "--where", "id = 1")
+        ordered = run("backfill", "single", "--config", config, "--where", "id = 1")
         assert ordered.returncode == 0, ordered.stderr
         single.changes.append((0, "insert", 1))
         until(lambda: copied(single, tmp_path) == sorted(single.changes))
@@ -104,7 +104,7 @@ def test_tables_that_come_move_and_go(
     other = versitygw.new_bucket()
     RemoteTable.copied(single.path, versitygw, other)
     glue.write("single", f"s3://{other}/single", classification="delta")
-    with background("run", config, **variables):
+    with background("run", "--config", config, **variables):
         until(lambda: copied(single, tmp_path) == sorted(single.changes))
         shutil.rmtree(single.path)
         glue.write("sales_bad", "", **SPARK)
@@ -133,11 +133,11 @@ def test_commands_and_the_api(
     with pytest.raises(NotATable, match="Glue has no such table"):
         tailer.changes("glue://sales/none").to_arrow()
     (config := tmp_path / "t.toml").write_text(PIPELINES.replace("glue://sales/single", "glue://sales/iceberg"))
-    checked = run("check", "--connect", config, cwd=None, **variables)
+    checked = run("check", "--connect", "--config", config, cwd=None, **variables)
     assert "in Glue it is an Iceberg table" in checked.stdout
     assert checked.returncode == 3
     config.write_text(PIPELINES.replace("glue://sales/single", name))
-    checked = run("check", "--connect", config, cwd=None, **variables)
+    checked = run("check", "--connect", "--config", config, cwd=None, **variables)
     assert f"reached version 0 of s3://{bucket}/orders" in checked.stdout
-    progress = json.loads(run("progress", "show", "--json", config, cwd=None, **variables).stdout)
+    progress = json.loads(run("progress", "show", "--json", "--config", config, cwd=None, **variables).stdout)
     assert [(each["name"], each["table"]) for each in progress["pipelines"]] == [("single", name)]

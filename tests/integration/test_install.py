@@ -313,9 +313,9 @@ def test_a_cloud_without_its_client_names_the_extra(bare: Installed) -> None:
 
 def test_the_plain_install_reads_a_configuration(bare: Installed) -> None:
     (bare.folder / "tailer.toml").write_text(FILES)
-    bare.output("tailer", "check", "tailer.toml")
-    bare.output("tailer", "progress", "show", "tailer.toml")
-    result = bare.run("tailer", "run", "tailer.toml", TAILER_METRICS="127.0.0.1:0")
+    bare.output("tailer", "check", "--config", "tailer.toml")
+    bare.output("tailer", "progress", "show", "--config", "tailer.toml")
+    result = bare.run("tailer", "run", "--config", "tailer.toml", TAILER_METRICS="127.0.0.1:0")
     assert result.returncode == 2
     assert "TAILER_METRICS: cannot be served: No module named 'prometheus_client'" in result.stderr
     assert "hint: Install it: pip install 'lake-tailer[daemon]'." in result.stderr
@@ -338,7 +338,7 @@ def test_the_first_minute_of_the_readme(with_delta: Installed) -> None:
 
 def test_a_missing_library_is_named_with_its_extra(bare: Installed) -> None:
     (bare.folder / "tailer.toml").write_text(CONFIG)
-    result = bare.run("tailer", "check", "tailer.toml")
+    result = bare.run("tailer", "check", "--config", "tailer.toml")
     assert result.returncode == 2
     assert "the kafka sink cannot be loaded: No module named 'kafka'" in result.stdout
     for extra in ("daemon", "kafka", "spark", "unity"):

@@ -178,7 +178,10 @@ def in_time(folder: Path, name: str) -> float:
 @pytest.mark.long
 def test_the_others_deliver_in_time_and_each_failure_is_named(tmp_path: Path) -> None:
     healthy = [f"p{number}" for number in range(HEALTHY)]
-    with silence() as silent, background("run", configure(tmp_path, silent), "--log-format", "text") as daemon:
+    with (
+        silence() as silent,
+        background("run", "--config", configure(tmp_path, silent), "--log-format", "text") as daemon,
+    ):
         # A file cannot be larger, as on a full disk. Nobody reads the daemon's standard output.
         resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (DISK_BYTES, DISK_BYTES))
         url = metrics_address(daemon)

@@ -136,7 +136,7 @@ create_topics = true
 shared_topic = true
 """)
     latest = DeltaTable(table).version()
-    with Follower(kafka.bootstrap_servers, [end_topic]) as ends, background("run", configuration) as daemon:
+    with Follower(kafka.bootstrap_servers, [end_topic]) as ends, background("run", "--config", configuration) as daemon:
         ends.await_records(1 if start == "snapshot" else latest + 1)
         daemon.send_signal(signal.SIGTERM)
         _, errors = daemon.communicate(timeout=120)

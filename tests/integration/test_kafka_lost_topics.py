@@ -77,7 +77,7 @@ def test_without_an_end_topic_a_person_must_know(pipe: Pipe) -> None:
     pipe.recreate(pipe.progress_topic)
     with pytest.raises(SinkRejected, match=f"the topic {pipe.topic} has messages") as raised:
         pipe.deliver()
-    assert "progress reset CONFIG --to VERSION" in raised.value.hint
+    assert "progress reset PIPELINE --to VERSION" in raised.value.hint
     assert "shared_topic = true" in raised.value.hint
 
 

@@ -69,7 +69,7 @@ def test_each_table_has_a_topic_across_kills_and_retirement(config: Path, kafka:
             return False
         return all(changes(kafka, f"{prefix}.{name}") == each.changes for name, each in tables.items())
 
-    with background("run", config) as daemon:
+    with background("run", "--config", config) as daemon:
         until(are_level)
         tables["eu.items"] = table(config, "eu", "items", 4, 5)
         tables["eu.orders"].insert(6)
@@ -79,7 +79,7 @@ def test_each_table_has_a_topic_across_kills_and_retirement(config: Path, kafka:
     for each in tables.values():
         each.insert(7)
         each.delete(7)
-    with background("run", config):
+    with background("run", "--config", config):
         until(are_level)
         gone = tables.pop("us.orders")
         kept, away = gone.path, config.parent / "away"
@@ -94,7 +94,7 @@ def test_each_table_has_a_topic_across_kills_and_retirement(config: Path, kafka:
 def test_tables_that_would_share_a_topic_are_refused(config: Path, kafka: KafkaCluster, prefix: str) -> None:
     plain = config.read_text()
     config.write_text(plain.replace(".{table}", ""))
-    done = tailer("check", config)
+    done = tailer("check", "--config", config)
     assert done.returncode == 2
     assert "sales.{table}" in done.stdout
     config.write_text(f"""{plain}[pipelines.single]
@@ -103,7 +103,7 @@ sink = {{kind = "kafka", topic = "{prefix}.eu.orders"}}
 """)
     single = Orders(config.parent / "single")
     single.insert(1)
-    with background("run", config):
+    with background("run", "--config", config):
         until(lambda: states(config).get("single") in ("streaming", "idle"))
         table(config, "eu", "orders", 2)
         until(lambda: states(config).get("sales/eu/orders") == "stopped")

@@ -114,9 +114,9 @@ def test_the_daemon_follows_a_branch_from_a_tag(path: Path) -> None:
     config = path.parent / "tailer.toml"
     text = f'table = "{path}"\nbranch = "dev"\nstart = "tag:dev-clean"\nsink = {{kind = "delta", path = "copy"}}\n'
     config.write_text(f"[pipelines.p]\n{text}")
-    assert "from tag dev-clean" in command("check", config).stdout
+    assert "from tag dev-clean" in command("check", "--config", config).stdout
     copy = path.parent / "copy"
-    with background("run", config) as daemon:
+    with background("run", "--config", config) as daemon:
         until(lambda: DeltaTable.is_deltatable(str(copy)))
         append(lance.dataset(path).checkout_version(("dev", None)), 8)
         until(lambda: len(DeltaTable(copy).to_pyarrow_table()) == 2)

@@ -447,11 +447,11 @@ async def test_delta_has_the_values_of_types_that_it_lacks(tmp_path: Path) -> No
 def test_the_connection_check_reads_a_row(path: Path) -> None:
     config = path.parent / "tailer.toml"
     config.write_text(f'[pipelines.p]\ntable = "{path}"\nsink = {{kind = "files", path = "out"}}\n')
-    done = command("check", "--connect", config)
+    done = command("check", "--connect", "--config", config)
     assert done.returncode == 0, done.stdout
     assert f"reached version 3 of {path}, and one of its files" in done.stdout
     for file in (path / "data").iterdir():
         file.write_bytes(b"not a data file")
-    broken = command("check", "--connect", config)
+    broken = command("check", "--connect", "--config", config)
     assert broken.returncode != 0, broken.stdout
     assert f"version 3: {path}" in broken.stdout

@@ -105,7 +105,7 @@ def test_run_into_files(tmp_path: Path) -> None:
     first_version(tmp_path / "table", "string")
     config = tmp_path / "tailer.toml"
     config.write_text('[pipelines.copy]\ntable = "table"\nstart = "earliest"\nsink = {kind = "files", path = "out"}\n')
-    with subprocess.Popen([str(TAILER), "run", str(config)]) as daemon:
+    with subprocess.Popen([str(TAILER), "run", "--config", str(config)]) as daemon:
         stopping = Thread(target=stop_when_delivered, args=(daemon, tmp_path / "out"))
         stopping.start()
         resident_mb = peak_mb(daemon)
@@ -122,7 +122,7 @@ def test_run_into_delta(tmp_path: Path) -> None:
     first_version(tmp_path / "table", "string")
     config = tmp_path / "tailer.toml"
     config.write_text('[pipelines.copy]\ntable = "table"\nstart = "earliest"\nsink = {kind = "delta", path = "out"}\n')
-    with subprocess.Popen([str(TAILER), "run", str(config)]) as daemon:
+    with subprocess.Popen([str(TAILER), "run", "--config", str(config)]) as daemon:
         stopping = Thread(target=stop_when_delivered, args=(daemon, tmp_path / "out", "*.parquet"))
         stopping.start()
         resident_mb = peak_mb(daemon)

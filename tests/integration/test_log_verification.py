@@ -223,22 +223,22 @@ def test_the_command_counts_rows_and_lists_them_with_values(tmp_path: Path) -> N
 
     anyio.run(deliver_all)
     config = configured(tmp_path, 'kind = "sql"\nurl = "sqlite:///shop.db"\nmode = "append"')
-    done = tailer("verify", "orders", config)
+    done = tailer("verify", "orders", "--config", config)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"orders: equals {orders.path} at version 3: 4 rows\n"
     database.query("UPDATE orders SET amount = 0.5 WHERE id = 3")
-    done = tailer("verify", "orders", config)
+    done = tailer("verify", "orders", "--config", config)
     assert (done.returncode, done.stderr) == (5, "")
     assert done.stdout.splitlines() == [
         f"orders: differs from {orders.path} at version 3: 1 missing, 1 unexpected, 0 different",
         "rows: 4 in the source, 4 in the mirror",
         "the rows are listed with --values",
     ]
-    done = tailer("verify", "orders", config, "--values")
+    done = tailer("verify", "orders", "--config", config, "--values")
     assert sorted(done.stdout.splitlines()[2:]) == [
         'missing: id = "3", amount = "4.5"',
         'unexpected: id = "3", amount = "0.5"',
     ]
-    done = tailer("verify", "orders", config, "--repair")
+    done = tailer("verify", "orders", "--config", config, "--repair")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[0] == "error: --repair: is for a mirror, and this is a log of changes"

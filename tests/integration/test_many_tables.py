@@ -56,7 +56,7 @@ def held(process: int) -> tuple[int, int]:
 @pytest.mark.long
 def test_an_idle_daemon_needs_no_thread_for_a_table(folder: Path) -> None:
     """All tables are watched, and a commit to any of them is noticed at once."""
-    with background("run", folder / "tailer.toml") as daemon:
+    with background("run", "--config", folder / "tailer.toml") as daemon:
         until(lambda: list(delivered(folder)) == [ROWS + 1] * TABLES)
         until(lambda: held(daemon.pid)[0] <= IDLE_THREADS)
         delays: list[float] = []
@@ -71,7 +71,7 @@ def test_an_idle_daemon_needs_no_thread_for_a_table(folder: Path) -> None:
 
 @pytest.mark.long
 def test_fifty_tables_share_a_few_comparers(folder: Path) -> None:
-    with background("run", folder / "tailer.toml") as daemon:
+    with background("run", "--config", folder / "tailer.toml") as daemon:
         until(lambda: list(delivered(folder)) == [ROWS + 1] * TABLES)
         time.sleep(1)
         threads, resident_mb = held(daemon.pid)

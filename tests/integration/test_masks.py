@@ -87,9 +87,11 @@ def test_a_daemon_writes_no_masked_value(table: Path, tmp_path: Path) -> None:
     )
     with Receiver() as receiver:
         environment = {"MASK_KEY": KEY, "TMPDIR": str(scratch)}
-        said = [tailer("check", config, cwd=None, **environment)]
+        said = [tailer("check", "--config", config, cwd=None, **environment)]
         said += [tailer("plan", table, version, "--where", "mail > 'm' AND card < 'z'") for version in range(2)]
-        with background("run", "--verbose", config, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url, **environment) as daemon:
+        with background(
+            "run", "--verbose", "--config", config, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url, **environment
+        ) as daemon:
             assert daemon.stderr is not None
             logged = [""]
             while "metrics on http://" not in logged[-1]:
@@ -101,7 +103,7 @@ def test_a_daemon_writes_no_masked_value(table: Path, tmp_path: Path) -> None:
                 )
             )
             assert daemon.poll() is None
-            said.append(tailer("status", config, cwd=None, **environment))
+            said.append(tailer("status", "--config", config, cwd=None, **environment))
             answers = {page: asked(f"{address}/{page}") for page in ("", "history", "status", "metrics")}
             written = [
                 file.read_bytes() for folder in (target, scratch) for file in folder.rglob("*") if file.is_file()

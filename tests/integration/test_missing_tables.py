@@ -72,7 +72,7 @@ def test_a_table_that_is_copied_into_place_loses_no_row(tmp_path: Path) -> None:
         write_deltalake(source, pa.table({"id": pa.array([number], pa.int64())}), mode="append")
     DeltaTable(source).create_checkpoint()
     target.joinpath("_delta_log").mkdir(parents=True)
-    with background("run", config, "--log-format", "text") as daemon:
+    with background("run", "--config", config, "--log-format", "text") as daemon:
         url = metrics_address(daemon)
         until(lambda: states(config) == {"changes": "waiting", "rows": "waiting"})
         for file in sorted(source.joinpath("_delta_log").iterdir(), reverse=True):
@@ -97,7 +97,7 @@ def test_a_table_that_is_copied_into_place_loses_no_row(tmp_path: Path) -> None:
 def test_tables_that_come_are_followed_from_their_start(tmp_path: Path) -> None:
     config = tmp_path / "tailer.toml"
     config.write_text(CONFIG)
-    with background("run", config, "--log-format", "text") as daemon:
+    with background("run", "--config", config, "--log-format", "text") as daemon:
         url = metrics_address(daemon)
         until(lambda: states(config) == dict.fromkeys(NAMES, "waiting") | {"wrong": "stopped"})
         report = {each["name"]: each for each in httpx2.get(f"{url}/status").json()["pipelines"]}
@@ -105,16 +105,16 @@ def test_tables_that_come_are_followed_from_their_start(tmp_path: Path) -> None:
         assert report["first"]["last_error"] is None
         assert report["wrong"]["why"] == f"NotATable: {config}: not a Delta table: it is a file, not a folder"
         assert httpx2.get(f"{url}/livez").status_code == 200
-        refused = tailer("resnapshot", "first", config)
+        refused = tailer("resnapshot", "first", "--config", config)
         assert (refused.returncode, refused.stdout) == (2, "")
         assert "first waits for its table, and begins with its start" in refused.stderr
-        shown = tailer("progress", "show", config)
+        shown = tailer("progress", "show", "--config", config)
         assert f"first\t{tmp_path}/lake/orders\t-\twaits for its table\t-\t-\n" in shown.stdout
         assert (shown.returncode, "wrong" in shown.stdout) == (3, False)
         # An order that comes before it waits is forgotten, too.
-        assert tailer("pause", "newest", config).returncode == 0
+        assert tailer("pause", "newest", "--config", config).returncode == 0
         until(lambda: states(config)["newest"] == "paused")
-        assert tailer("resnapshot", "newest", config).returncode == 0
+        assert tailer("resnapshot", "newest", "--config", config).returncode == 0
         until(lambda: states(config)["newest"] == "waiting")
         assert "first: waiting\n" in httpx2.get(f"{url}/readyz").text
         metrics = httpx2.get(f"{url}/metrics").text
@@ -140,7 +140,7 @@ def test_tables_that_come_are_followed_from_their_start(tmp_path: Path) -> None:
 def test_progress_of_a_pipeline_that_waits(tmp_path: Path) -> None:
     config = tmp_path / "tailer.toml"
     config.write_text('[pipelines.first]\ntable = "lake/orders"\nsink = {kind = "files", path = "out"}')
-    shown = tailer("progress", "show", config, "--json")
+    shown = tailer("progress", "show", "--config", config, "--json")
     assert (shown.returncode, shown.stderr) == (0, "")
     (found,) = json.loads(shown.stdout)["pipelines"]
     nothing = dict.fromkeys(("app_id", "position", "delivered", "latest", "lag"))

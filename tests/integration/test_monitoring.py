@@ -47,7 +47,7 @@ def address_of(daemon: subprocess.Popen[str]) -> str:
 
 
 def test_a_pipeline_that_lost_its_table_does_not_look_healthy(tmp_path: Path, tables: dict[str, Orders]) -> None:
-    with background("run", tmp_path / "tailer.toml") as daemon:
+    with background("run", "--config", tmp_path / "tailer.toml") as daemon:
         address = address_of(daemon)
         until(lambda: asked(address, "/readyz")[0] == 200)
         until(lambda: 'lake_tailer_lag_versions{pipeline="c"} 0.0' in asked(address, "/metrics")[1])
@@ -76,7 +76,7 @@ def test_a_pipeline_that_tries_again_is_up_and_not_ready(tmp_path: Path) -> None
     config = tmp_path / "tailer.toml"
     nobody = 'catalog = {kind = "unity", uri = "http://127.0.0.1:1", table = "a.b.c"}'
     config.write_text(config.read_text().replace('table = "b"', f'table = "b"\n{nobody}'))
-    with background("run", config) as daemon:
+    with background("run", "--config", config) as daemon:
         address = address_of(daemon)
         until(lambda: asked(address, "/readyz") == (503, "a: streaming\nb: retrying\nc: streaming\n"))
         _, metrics = asked(address, "/metrics")
@@ -102,7 +102,7 @@ def metric(text: str, name: str, **labels: str) -> float:
 
 def test_status_and_metrics_of_a_running_daemon(tmp_path: Path, tables: dict[str, Orders]) -> None:
     tables["a"].delete(2)
-    with background("run", tmp_path / "tailer.toml") as daemon:
+    with background("run", "--config", tmp_path / "tailer.toml") as daemon:
         address = address_of(daemon)
 
         def report() -> dict[str, Any]:
@@ -144,7 +144,7 @@ def test_status_and_metrics_of_a_running_daemon(tmp_path: Path, tables: dict[str
 def test_the_log_as_json(tmp_path: Path, tables: dict[str, Orders]) -> None:
     shutil.rmtree(tables["c"].path)
     tables["c"].path.touch()
-    with background("run", tmp_path / "tailer.toml", "-v") as daemon:
+    with background("run", "--config", tmp_path / "tailer.toml", "-v") as daemon:
         address = address_of(daemon)
         until(lambda: '"delivered":0' in asked(address, "/status")[1])
         daemon.terminate()
@@ -164,14 +164,14 @@ def test_the_log_as_json(tmp_path: Path, tables: dict[str, Orders]) -> None:
 
 @pytest.mark.usefixtures("tables")
 def test_the_log_as_text_and_only_warnings(tmp_path: Path) -> None:
-    with background("run", tmp_path / "tailer.toml", "--log-format", "text") as daemon:
+    with background("run", "--config", tmp_path / "tailer.toml", "--log-format", "text") as daemon:
         assert daemon.stderr is not None
         first = daemon.stderr.readline()
         until((tmp_path / "out_a").is_dir)
         daemon.terminate()
         _, errors = daemon.communicate(timeout=300)
     assert re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ INFO +\S.*\n)+", first + errors)
-    with background("run", tmp_path / "tailer.toml", "-q") as daemon:
+    with background("run", "--config", tmp_path / "tailer.toml", "-q") as daemon:
         until((tmp_path / "out_a").is_dir)
         daemon.terminate()
         assert daemon.communicate(timeout=300) == ("", "")

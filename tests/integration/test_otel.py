@@ -55,7 +55,7 @@ def test_spans_and_metrics_arrive(receiver: Receiver, orders: Orders) -> None:
         "OTEL_BSP_SCHEDULE_DELAY": "200",
         "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=test",
     }
-    with background("run", orders.path.parent / "t.toml", **variables) as daemon:
+    with background("run", "--config", orders.path.parent / "t.toml", **variables) as daemon:
         until(lambda: delivered(orders) == len(orders.changes))
         orders.insert(4, 5)
         until(lambda: points(receiver, "lake_tailer_transaction_rows") == {("copy",): 6})
@@ -92,7 +92,7 @@ def test_a_collector_that_refuses_or_is_away_delays_nothing(receiver: Receiver, 
     receiver.refuses = True
     for url in (receiver.url, "http://127.0.0.1:1"):
         variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_METRIC_EXPORT_INTERVAL": METRIC_INTERVAL_MS}
-        with background("run", orders.path.parent / "t.toml", **variables) as daemon:
+        with background("run", "--config", orders.path.parent / "t.toml", **variables) as daemon:
             until(lambda: delivered(orders) == len(orders.changes))
             orders.insert(*range(10 * orders.version, 10 * orders.version + 5))
             until(lambda: delivered(orders) == len(orders.changes))
@@ -119,7 +119,7 @@ def test_the_standard_variables_decide(
     receiver: Receiver, orders: Orders, variables: dict[str, str], sent: str
 ) -> None:
     always = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url}
-    with background("run", orders.path.parent / "t.toml", **always, **variables) as daemon:
+    with background("run", "--config", orders.path.parent / "t.toml", **always, **variables) as daemon:
         until(lambda: delivered(orders) == len(orders.changes))
         daemon.terminate()
         _, errors = daemon.communicate(timeout=300)

@@ -97,7 +97,7 @@ def lake(tmp_path: Path) -> Lake:
 def test_only_what_changed_begins_again(lake: Lake, how: str) -> None:
     top = "" if how == "file" else "reload_on_change = false"
     lake.configure("a", "b", top=top)
-    with background("run", lake.config) as daemon, lake.commits():
+    with background("run", "--config", lake.config) as daemon, lake.commits():
         until(lambda: {name: each.transactions > 0 for name, each in lake.status().items()} == {"a": True, "b": True})
         before = lake.status()["a"]
         lake.configure("a", "b", "c", top=top, b="poll_interval_s = 0.2")
@@ -122,7 +122,7 @@ def test_only_what_changed_begins_again(lake: Lake, how: str) -> None:
         os.kill(daemon.pid, signal.SIGTERM)
         _, errors = daemon.communicate(timeout=300)
     assert daemon.returncode == 0
-    with background("run", lake.config):
+    with background("run", "--config", lake.config):
         until(lambda: lake.is_level("a", "b", "c"))
     assert "pipelines new: c; changed: b; 1 go on as they are" in errors
     assert "pipelines retired: b; 2 go on as they are" in errors
@@ -136,7 +136,7 @@ def test_reloads_at_random_while_commits_go_on_and_the_daemon_is_killed(lake: La
     lake.configure("a", "b", "c")
     with lake.commits():
         for _ in range(4):
-            with background("run", lake.config) as daemon:
+            with background("run", "--config", lake.config) as daemon:
                 until(lambda: lake.status() != {})
                 for _ in range(8):
                     names = chance.sample(TABLES, chance.randint(1, 3))
@@ -147,13 +147,13 @@ def test_reloads_at_random_while_commits_go_on_and_the_daemon_is_killed(lake: La
                 chance.choice([daemon.kill, daemon.terminate])()
                 daemon.communicate(timeout=300)
     lake.configure("a", "b", "c")
-    with background("run", lake.config):
+    with background("run", "--config", lake.config):
         until(lambda: lake.is_level("a", "b", "c"))
 
 
 def test_a_broken_file_is_refused_and_the_daemon_goes_on(lake: Lake) -> None:
     lake.configure("a", "b")
-    with background("run", lake.config) as daemon:
+    with background("run", "--config", lake.config) as daemon:
         until(lambda: lake.is_level("a", "b"))
         good = lake.config.read_text()
         for text in (good[:40], good.replace("poll_interval_s", "poll_intervals"), ""):
@@ -178,7 +178,7 @@ def test_a_broken_file_is_refused_and_the_daemon_goes_on(lake: Lake) -> None:
 
 def test_settings_of_the_process_are_named_in_a_warning(lake: Lake) -> None:
     lake.configure("a")
-    with background("run", lake.config) as daemon:
+    with background("run", "--config", lake.config) as daemon:
         until(lambda: lake.is_level("a"))
         lake.configure("a", "b", top='metrics = "127.0.0.1:0"\nhung_s = 5\ncontrol = "other.sock"\ndrain_s = 3\n')
         until(lambda: lake.is_level("a", "b"))
@@ -193,9 +193,9 @@ def test_settings_of_the_process_are_named_in_a_warning(lake: Lake) -> None:
 @pytest.mark.long
 def test_a_paused_pipeline_stays_paused(lake: Lake) -> None:
     lake.configure("a", "b")
-    with background("run", lake.config) as daemon:
+    with background("run", "--config", lake.config) as daemon:
         until(lambda: lake.is_level("a", "b"))
-        assert tailer("pause", "a", lake.config).returncode == 0
+        assert tailer("pause", "a", "--config", lake.config).returncode == 0
         until(lambda: lake.status()["a"].state == "paused")
         lake.configure("a", "b", a="poll_interval_s = 0.3")
         until(lambda: lake.status()["a"].transactions == 0)  # counts begin anew
@@ -203,7 +203,7 @@ def test_a_paused_pipeline_stays_paused(lake: Lake) -> None:
         time.sleep(1)
         assert lake.status()["a"].state == "paused"
         assert not lake.is_level("a")
-        assert tailer("resume", "a", lake.config).returncode == 0
+        assert tailer("resume", "a", "--config", lake.config).returncode == 0
         until(lambda: lake.is_level("a", "b"))
         daemon.terminate()
         assert daemon.wait(300) == 0
@@ -218,7 +218,7 @@ def survives_hangup(process: int) -> bool:
 
 def test_a_reload_that_comes_too_early_does_no_harm(lake: Lake) -> None:
     lake.configure("a")
-    with background("run", lake.config) as daemon:
+    with background("run", "--config", lake.config) as daemon:
         until(lambda: survives_hangup(daemon.pid))
         while lake.status() == {}:
             daemon.send_signal(signal.SIGHUP)
@@ -228,7 +228,7 @@ def test_a_reload_that_comes_too_early_does_no_harm(lake: Lake) -> None:
 
 def test_the_only_pipeline_may_change(lake: Lake) -> None:
     lake.configure("a")
-    with background("run", lake.config) as daemon:
+    with background("run", "--config", lake.config) as daemon:
         until(lambda: lake.is_level("a"))
         lake.configure("b")
         until(lambda: lake.is_level("b") and set(lake.status()) == {"b"})
@@ -241,7 +241,7 @@ def test_a_template_that_changes(lake: Lake) -> None:
     keys = 'table = "PATTERN"\ndiscover_interval_s = 0.2\npoll_interval_s = 0.1'
     text = f'[pipelines.t]\n{keys}\nsink = {{kind = "delta", path = "copies/{{table}}"}}'
     lake.config.write_text(text.replace("PATTERN", "*"))
-    with background("run", lake.config) as daemon, lake.commits():
+    with background("run", "--config", lake.config) as daemon, lake.commits():
         until(lambda: sum(each.transactions > 0 for each in lake.status().values()) == 3)
         lake.config.write_text(text.replace("PATTERN", "a*"))
         until(lambda: set(lake.status()) == {"t/a"})
@@ -251,5 +251,5 @@ def test_a_template_that_changes(lake: Lake) -> None:
         daemon.terminate()
         _, errors = daemon.communicate(timeout=300)
     assert "pipelines retired: t/b, t/c; 1 go on as they are" in errors
-    with background("run", lake.config):
+    with background("run", "--config", lake.config):
         until(lambda: lake.is_level("a", "b", "c"))

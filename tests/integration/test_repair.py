@@ -262,7 +262,7 @@ def test_the_command_repairs_and_ends_with_0(tmp_path: Path) -> None:
         database.query("INSERT INTO orders VALUES (7, 7.0)")
 
     damage()
-    done = tailer("verify", "orders", config, "--repair")
+    done = tailer("verify", "orders", "--config", config, "--repair")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         f"orders: differs from {orders.path} at version 0: 1 missing, 1 unexpected, 1 different",
@@ -276,7 +276,7 @@ def test_the_command_repairs_and_ends_with_0(tmp_path: Path) -> None:
     ]
     assert database.query("SELECT * FROM orders ORDER BY id") == [(1, 1.5), (2, 3.0), (3, 4.5)]
     damage()
-    done = tailer("verify", "orders", config, "--repair", "--json", "--limit", 1)
+    done = tailer("verify", "orders", "--config", config, "--repair", "--json", "--limit", 1)
     assert (done.returncode, done.stderr) == (0, "")
     equal = {
         "version": 0,
@@ -306,5 +306,5 @@ def test_the_command_repairs_and_ends_with_0(tmp_path: Path) -> None:
         **equal,
         "repaired": {"keys": 3, "rows": 2, **differs},
     }
-    done = tailer("verify", "orders", config, "--repair")
+    done = tailer("verify", "orders", "--config", config, "--repair")
     assert (done.returncode, done.stdout) == (0, f"orders: equals {orders.path} at version 0: 3 rows\n")

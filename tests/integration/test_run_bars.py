@@ -34,7 +34,7 @@ def config(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_long_backlog_has_a_bar_and_the_log_stays_whole(config: Path) -> None:
-    code, text = in_terminal("run", config, "-v")
+    code, text = in_terminal("run", "--config", config, "-v")
     assert code == 3
     assert "copy: catching up, versions" in text
     assert f"copy: delivered up to version 0 ({ROWS} rows)" in text
@@ -43,6 +43,6 @@ def test_a_long_backlog_has_a_bar_and_the_log_stays_whole(config: Path) -> None:
 
 @pytest.mark.long
 def test_there_is_none_without_a_terminal_or_with_quiet(config: Path) -> None:
-    assert "catching up" not in tailer("run", config, "--log-format", "text").stderr
+    assert "catching up" not in tailer("run", "--config", config, "--log-format", "text").stderr
     (config.parent / "state").rename(config.parent / "before")
-    assert "catching up" not in in_terminal("run", config, "-q")[1]
+    assert "catching up" not in in_terminal("run", "--config", config, "-q")[1]

@@ -89,7 +89,7 @@ def test_the_daemon_follows_it(orders: Orders, tmp_path: Path, versitygw: S3Serv
         f'[pipelines.screen]\ntable = "{location}"\npoll_interval_s = 0.1\n'
         'sink = {kind = "stdout", format = "jsonl"}\n'
     )
-    connected = tailer("check", "--connect", config)
+    connected = tailer("check", "--connect", "--config", config)
     assert connected.returncode == 0
     assert connected.stdout.count(f"reached version 2 of {location}, and one of its files") == 2
     seen = ""
@@ -97,7 +97,7 @@ def test_the_daemon_follows_it(orders: Orders, tmp_path: Path, versitygw: S3Serv
         if version == 3:
             orders.insert(4)
             RemoteTable.copied(orders.path, versitygw, bucket)
-        with background("run", config) as daemon:
+        with background("run", "--config", config) as daemon:
             until(lambda: _delivered(config) == [str(version)] * 2)  # noqa: B023 - called before the next round
             daemon.terminate()
             out, error = daemon.communicate(timeout=300)
@@ -127,17 +127,17 @@ def test_a_target_that_may_not_be_written_is_found(
             + f'[stores.lake]\nprefix = "s3://{bucket}"\nendpoint = "{link.endpoint}"\n'
             + f'[pipelines.copy]\ntable = "{location}"\n[pipelines.copy.sink]\n{sink}\n'
         )
-        assert tailer("check", "--connect", config).returncode == 0
+        assert tailer("check", "--connect", "--config", config).returncode == 0
         assert "target" not in str(versitygw.client.list_objects_v2(Bucket=bucket)["Contents"])
         link.faults.append(Fault(lambda request: request.method == denied, 99, 403, "AccessDenied"))
-        refused = tailer("check", "--connect", config)
+        refused = tailer("check", "--connect", "--config", config)
     assert refused.returncode != 0
     assert f"{target}/.lake-tailer-check-" in refused.stdout
     assert "AccessDenied" in refused.stdout
 
 
 def _delivered(config: Path) -> list[str]:
-    return [line.split("\t")[3] for line in tailer("progress", "show", config).stdout.splitlines()[1:]]
+    return [line.split("\t")[3] for line in tailer("progress", "show", "--config", config).stdout.splitlines()[1:]]
 
 
 @pytest.mark.parametrize(

@@ -134,10 +134,10 @@ def test_the_command_verifies_and_repairs_a_mirror_with_the_key_of_its_source(tm
     anyio.run(mirror, path, make_mirror(copy, key=[]))
     lance.dataset(path).drop_columns(["number"])  # after the version where the mirror is
     config = configured(tmp_path, f'kind = "delta"\npath = "{copy}"\nmode = "mirror"')
-    done = tailer("verify", "orders", config)
+    done = tailer("verify", "orders", "--config", config)
     assert (done.returncode, done.stderr) == (0, "")
     DeltaTable(copy).update({"name": "'x'"}, predicate="country = 'fr'")
-    done = tailer("verify", "orders", config, "--repair")
+    done = tailer("verify", "orders", "--config", config, "--repair")
     assert (done.returncode, done.stderr) == (0, "")
     assert 'different: number = "1", country = "fr": name' in done.stdout
     assert sorted(tuple(row.values()) for row in mirror_rows(copy).to_pylist()) == WANTED

@@ -57,7 +57,7 @@ def test_executors_write_or_read_and_the_driver_continues_after_them(tmp_path: P
     orders.delete(3, 4)
     config = configuration(tmp_path, "spark", "same")
     config.write_text(config.read_text() + READ_BY_EXECUTORS)
-    with background("run", config, SPARK_LOCAL_IP="127.0.0.1") as daemon:
+    with background("run", "--config", config, SPARK_LOCAL_IP="127.0.0.1") as daemon:
         until(lambda: copied(orders, tmp_path / "target-same") and copied(orders, tmp_path / "target-read"))
         orders.insert(1000)
         orders.delete(1000, 5)
@@ -68,7 +68,7 @@ def test_executors_write_or_read_and_the_driver_continues_after_them(tmp_path: P
         assert daemon.returncode == 0, said
     assert "Spark at local[2] is up" in said
     orders.insert(2000)
-    with background("run", configuration(tmp_path, "local", "same")) as daemon:
+    with background("run", "--config", configuration(tmp_path, "local", "same")) as daemon:
         until(lambda: copied(orders, tmp_path / "target-same"))
         daemon.send_signal(signal.SIGTERM)
         assert daemon.wait(WAIT_S) == 0
@@ -77,7 +77,7 @@ def test_executors_write_or_read_and_the_driver_continues_after_them(tmp_path: P
 def test_auto_starts_no_spark_for_small_versions(tmp_path: Path) -> None:
     orders = Orders(tmp_path / "source")
     orders.insert(1, 2)
-    with background("run", configuration(tmp_path, "auto")) as daemon:
+    with background("run", "--config", configuration(tmp_path, "auto")) as daemon:
         until(lambda: copied(orders, tmp_path / "target-auto"))
         assert java_children(daemon.pid) == []
         os.kill(daemon.pid, signal.SIGTERM)

@@ -221,7 +221,7 @@ def test_executors_read_for_the_daemon(tmp_path: Path) -> None:
     config = configuration(tmp_path, "spark", more='write = "driver"')
     for number in range(1 + repeats(1)):
         wanted = expected(source)
-        with background("run", config, SPARK_LOCAL_IP="127.0.0.1") as daemon:
+        with background("run", "--config", config, SPARK_LOCAL_IP="127.0.0.1") as daemon:
             until(lambda wanted=wanted: copied(tmp_path / "target-spark") == wanted)  # type: ignore[misc]
             daemon.kill()
         lance.dataset(source).delete(f"id % 100 = {number}")

@@ -215,7 +215,7 @@ def test_the_command_lets_executors_compare(tmp_path: Path) -> None:
         file.writelines(
             ["[spark.conf]\n", *(f'"spark.eventLog.{name}" = "{value}"\n' for name, value in events.items())]
         )
-    done = tailer("verify", "orders", config, "--repair")
+    done = tailer("verify", "orders", "--config", config, "--repair")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         f"orders: differs from {tmp_path / 'orders'} at version 1: 0 missing, 0 unexpected, 1 different",

@@ -127,7 +127,7 @@ def config(tmp_path: Path, silent: int) -> Path:
 @pytest.mark.long
 def test_every_state_and_every_order(config: Path) -> None:
     behind = Orders(config.parent / "behind", version=BACKLOG - 1)
-    with background("run", config, "--log-format", "text") as daemon:
+    with background("run", "--config", config, "--log-format", "text") as daemon:
         url = metrics_address(daemon)
         watcher, client = Watcher(url), DaemonClient(socket=config.with_suffix(".sock"))
         try:
@@ -190,7 +190,7 @@ def test_drained_again_and_again_while_commits_go_on(tmp_path: Path, in_time: bo
     committing.start()
     try:
         for number in range(repeats(2)):
-            with background("run", config, "--log-format", "text") as daemon:
+            with background("run", "--config", config, "--log-format", "text") as daemon:
                 metrics_address(daemon)
                 time.sleep(0.5 + number / 5)
                 daemon.send_signal(signal.SIGTERM)
@@ -207,7 +207,7 @@ def test_drained_again_and_again_while_commits_go_on(tmp_path: Path, in_time: bo
     finally:
         over.set()
         committing.join()
-    with background("run", config):
+    with background("run", "--config", config):
         for table, name in zip(tables, pipelines, strict=True):
             until(lambda table=table, name=name: filed(tmp_path / "out" / name) == table.changes)  # type: ignore[misc]
 
@@ -216,7 +216,7 @@ def test_drained_again_and_again_while_commits_go_on(tmp_path: Path, in_time: bo
 def test_a_drain_finishes_a_large_transaction_and_says_so(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "large", pa.table({"id": pa.array(range(SNAPSHOT_ROWS), pa.int64())}))
     config = configured(tmp_path, {"large": ("large", files("large"), "")}, "drain_s = 60")
-    with background("run", config, "--log-format", "text") as daemon:
+    with background("run", "--config", config, "--log-format", "text") as daemon:
         watcher = Watcher(metrics_address(daemon))
         try:
             until(watcher.passed("large", "catching_up"))
@@ -234,7 +234,7 @@ def test_a_drain_finishes_a_large_transaction_and_says_so(tmp_path: Path) -> Non
 def test_resumed_twice_before_the_pause_has_come_about(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "large", pa.table({"id": pa.array(range(SNAPSHOT_ROWS), pa.int64())}))
     config = configured(tmp_path, {"large": ("large", files("large"), "")})
-    with background("run", config, "--log-format", "text") as daemon:
+    with background("run", "--config", config, "--log-format", "text") as daemon:
         watcher, way = Watcher(metrics_address(daemon)), httpx2.HTTPTransport(uds=str(config.with_suffix(".sock")))
         try:
             with httpx2.Client(transport=way, base_url="http://daemon") as client:

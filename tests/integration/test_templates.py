@@ -54,7 +54,7 @@ def copied(orders: Orders, config: Path) -> list[tuple[int, str, int]]:
 
 def test_tables_that_come_and_go_are_followed_and_retired(config: Path) -> None:
     orders = table(config, "orders")
-    with background("run", config) as daemon:
+    with background("run", "--config", config) as daemon:
         until(lambda: copied(orders, config) == orders.changes)
         items = table(config, "items")
         until(lambda: copied(items, config) == items.changes)
@@ -64,9 +64,9 @@ def test_tables_that_come_and_go_are_followed_and_retired(config: Path) -> None:
         until(lambda: set(states(config)) == {"sales/items"})
         items.insert(4)
         until(lambda: copied(items, config) == items.changes)
-        assert tailer("pause", "sales/items", config).returncode == 0
+        assert tailer("pause", "sales/items", "--config", config).returncode == 0
         until(lambda: states(config) == {"sales/items": "paused"})
-        assert tailer("resume", "sales/items", config).returncode == 0
+        assert tailer("resume", "sales/items", "--config", config).returncode == 0
         shutil.rmtree(items.path)
         until(lambda: states(config) == {} and daemon.poll() is None)
         daemon.terminate()
@@ -82,7 +82,7 @@ def test_tables_made_and_removed_at_random_while_the_daemon_is_killed(config: Pa
     tables: dict[str, Orders] = {}
     retired: list[Orders] = []
     for round_ in range(5):
-        with background("run", config) as daemon:
+        with background("run", "--config", config) as daemon:
             for number in range(4):
                 name = f"t{round_}{number}"
                 tables[name] = table(config, name)
@@ -94,7 +94,7 @@ def test_tables_made_and_removed_at_random_while_the_daemon_is_killed(config: Pa
             time.sleep(chance.uniform(0, 0.6))
             daemon.kill()
             daemon.communicate()
-    with background("run", config) as daemon:
+    with background("run", "--config", config) as daemon:
         until(lambda: all(copied(each, config) == each.changes for each in tables.values()))
         until(lambda: set(states(config)) == {f"sales/{name}" for name in tables})
         daemon.terminate()
@@ -108,14 +108,14 @@ def test_tables_made_and_removed_at_random_while_the_daemon_is_killed(config: Pa
 def test_a_listing_that_fails_retires_nothing(config: Path) -> None:
     orders = table(config, "orders")
     folder, away = config.parent / "lake", config.parent / "unmounted"
-    with background("run", config) as daemon:
+    with background("run", "--config", config) as daemon:
         until(lambda: copied(orders, config) == orders.changes)
         folder.rename(away)
         assert daemon.stderr is not None
         assert any("sales: cannot list all tables" in line for line in daemon.stderr)
         assert set(states(config)) == {"sales/orders"}
         away.rename(folder)
-        tailer("resume", "sales/orders", config)  # if it has stopped meanwhile
+        tailer("resume", "sales/orders", "--config", config)  # if it has stopped meanwhile
         orders.insert(9)
         until(lambda: copied(orders, config) == orders.changes)
         daemon.terminate()
@@ -129,7 +129,7 @@ def test_of_two_tables_with_one_target_the_second_is_refused(config: Path) -> No
     config.write_text(text)
     single = Orders(config.parent / "single")
     single.insert(7)
-    with background("run", config):
+    with background("run", "--config", config):
         until(lambda: states(config) != {})
         orders, items = table(config, "orders"), table(config, "items")
         until(lambda: copied(items, config) == items.changes)
@@ -151,7 +151,7 @@ def test_tables_in_s3(versitygw: S3Server, tmp_path: Path) -> None:
         text = TEMPLATE.replace("lake/sales/*", f"s3://{bucket}/*")
         store = f'[stores.lake]\nprefix = "s3://{bucket}"\nendpoint = "{link.endpoint}"\n'
         (config := tmp_path / "t.toml").write_text(store + text)
-        with background("run", config, **versitygw.environment) as daemon:
+        with background("run", "--config", config, **versitygw.environment) as daemon:
             for each in tables:
                 RemoteTable.copied(each.path, versitygw, bucket)
                 until(lambda each=each: copied(each, config) == each.changes)  # type: ignore[misc]

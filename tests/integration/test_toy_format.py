@@ -107,12 +107,12 @@ key = ["id"]
         except KeyError:
             return False
 
-    with background("run", config, PYTHONPATH=python_path) as daemon:
+    with background("run", "--config", config, PYTHONPATH=python_path) as daemon:
         until(is_level)
         daemon.kill()
         daemon.communicate()
     table.commit({"more.parquet": range(1000, 1010)}, {"1.parquet": [0]})
-    with background("run", config, PYTHONPATH=python_path):
+    with background("run", "--config", config, PYTHONPATH=python_path):
         until(is_level)
         table.commit({}, {"more.parquet": [9]})
         until(is_level)

@@ -82,7 +82,7 @@ def config(orders: Orders) -> Path:
 
 def test_rows_and_orders_go_on_and_what_is_dropped_is_counted(orders: Orders, config: Path) -> None:
     good, client = config.read_text(), DaemonClient(socket=config.with_suffix(".sock"))
-    with unread("run", config, "-v", "--log-format", "text") as (daemon, pipe):
+    with unread("run", "--config", config, "-v", "--log-format", "text") as (daemon, pipe):
         until(lambda: copied(orders) == orders.changes)
         strange = "".join(f"{number:0{LONG}} = 1\n" for number in range(2 * WAITING_CHARS // LONG))
         config.write_text(good + strange)  # refused, with a line for each option
@@ -108,7 +108,7 @@ def test_rows_and_orders_go_on_and_what_is_dropped_is_counted(orders: Orders, co
 
 
 def test_the_process_ends_at_a_signal(orders: Orders, config: Path) -> None:
-    with unread("run", config, "-v") as (daemon, _):
+    with unread("run", "--config", config, "-v") as (daemon, _):
         until(lambda: copied(orders) == orders.changes)
         daemon.terminate()
         assert daemon.wait(300) == 0
@@ -116,5 +116,5 @@ def test_the_process_ends_at_a_signal(orders: Orders, config: Path) -> None:
 
 def test_the_exit_code_is_that_of_the_error(orders: Orders, config: Path) -> None:
     (orders.path / "_delta_log" / f"{1:020d}.json").write_text("{garbage\n")
-    with unread("run", config) as (daemon, _):
+    with unread("run", "--config", config) as (daemon, _):
         assert daemon.wait(300) == 3

@@ -81,7 +81,7 @@ def test_a_pipeline_delivers_them(table: Path) -> None:
     )
     expected = lines(table, "--columns", "id,v:$.a")
     found: list[dict[str, Any]] = []
-    with background("run", config) as daemon:
+    with background("run", "--config", config) as daemon:
         for _ in range(300):
             files = sorted(target.glob("**/[!.]*.jsonl")) if target.exists() else []
             found = [json.loads(line) for file in files for line in file.read_text().splitlines()]
@@ -116,7 +116,7 @@ def test_bad_paths_are_refused_by_name(table: Path, column: str, reason: str) ->
             f'[pipelines.p]\ntable = "{table}"\ncolumns = ["id", "{column}"]\n'
             f'[pipelines.p.sink]\nkind = "files"\npath = "{table.parent / "target"}"\n'
         )
-        done = run("check", config)
+        done = run("check", "--config", config)
         assert done.returncode != 0
         assert "pipelines.p.columns" in done.stdout + done.stderr
 

@@ -76,7 +76,7 @@ def configured(table: Path, kind: str, **options: str) -> Path:
 def test_parquet_files_have_both_fields(table: Path) -> None:
     target, expected = table.parent / "target", lines(table)
     rows: list[pa.Table] = []
-    with background("run", configured(table, "files", format="parquet")) as daemon:
+    with background("run", "--config", configured(table, "files", format="parquet")) as daemon:
         for _ in range(300):
             # Names that begin with a dot are not complete.
             rows = [pq.read_table(file) for file in target.glob("**/[!.]*.parquet")] if target.exists() else []
@@ -92,7 +92,7 @@ def test_parquet_files_have_both_fields(table: Path) -> None:
 
 def test_a_delta_target_has_the_same_values(table: Path) -> None:
     target, expected = table.parent / "target", lines(table)
-    with background("run", configured(table, "delta")) as daemon:
+    with background("run", "--config", configured(table, "delta")) as daemon:
         for _ in range(300):
             if (target / "_delta_log").exists() and DeltaTable(target).count() >= len(expected):
                 break

@@ -167,12 +167,12 @@ def test_the_command_says_what_differs_and_ends_with_5(tmp_path: Path) -> None:
 
     anyio.run(deliver_all)
     config = configured(tmp_path, 'kind = "sql"\nurl = "sqlite:///shop.db"\nkey = ["id"]')
-    done = tailer("verify", "orders", config)
+    done = tailer("verify", "orders", "--config", config)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"orders: equals {orders.path} at version 0: 3 rows\n"
     database.query("UPDATE orders SET amount = 9.5 WHERE id = 1")
     database.query("DELETE FROM orders WHERE id = 2")
-    done = tailer("verify", "orders", config, "--limit", 1)
+    done = tailer("verify", "orders", "--config", config, "--limit", 1)
     assert (done.returncode, done.stderr) == (5, "")
     assert done.stdout.splitlines() == [
         f"orders: differs from {orders.path} at version 0: 1 missing, 0 unexpected, 1 different",
@@ -181,12 +181,12 @@ def test_the_command_says_what_differs_and_ends_with_5(tmp_path: Path) -> None:
         'different: id = "1": amount',
         "and 1 more: see --limit",
     ]
-    done = tailer("verify", "orders", config, "--values")
+    done = tailer("verify", "orders", "--config", config, "--values")
     assert done.stdout.splitlines()[3:] == [
         'different: id = "1": amount ("1.5" in the source, "9.5" in the mirror)',
         'missing: id = "2": amount = "3.0"',
     ]
-    done = tailer("verify", "orders", config, "--json")
+    done = tailer("verify", "orders", "--config", config, "--json")
     assert (done.returncode, done.stderr) == (5, "")
     document: dict[str, Any] = {
         "format": 1,
@@ -209,7 +209,7 @@ def test_the_command_says_what_differs_and_ends_with_5(tmp_path: Path) -> None:
         "repaired": None,
     }
     assert json.loads(done.stdout) == document
-    done = tailer("verify", "orders", config, "--json", "--values", "--limit", 1)
+    done = tailer("verify", "orders", "--config", config, "--json", "--values", "--limit", 1)
     one = {"source": {"id": "1", "amount": "1.5"}, "mirror": {"id": "1", "amount": "9.5"}}
     assert json.loads(done.stdout)["differences"] == [document["differences"][0] | one]
 
@@ -227,7 +227,7 @@ def test_the_metrics_are_in_a_file(tmp_path: Path) -> None:
     config = configured(tmp_path, 'kind = "sql"\nurl = "sqlite:///shop.db"\nkey = ["id"]')
     database.query("UPDATE orders SET amount = 9.5 WHERE id = 1")
     before_s = time.time()
-    assert tailer("verify", "orders", config, "--metrics-file", page).returncode == 5
+    assert tailer("verify", "orders", "--config", config, "--metrics-file", page).returncode == 5
     lines = re.findall(r"^(lake_tailer_\S+) (\S+)$", page.read_text(), re.MULTILINE)
     values = {name: float(value) for name, value in lines}
     assert before_s - 1 < values.pop('lake_tailer_verify_timestamp_seconds{pipeline="orders"}') < time.time() + 1
@@ -242,11 +242,11 @@ def test_the_metrics_are_in_a_file(tmp_path: Path) -> None:
         'lake_tailer_verify_repaired{kind="unexpected",pipeline="orders"}': 0,
         'lake_tailer_verify_repaired{kind="different",pipeline="orders"}': 0,
     }
-    assert tailer("verify", "orders", config, "--repair", "--metrics-file", page).returncode == 0
+    assert tailer("verify", "orders", "--config", config, "--repair", "--metrics-file", page).returncode == 0
     assert 'lake_tailer_verify_equal{pipeline="orders"} 1.0' in page.read_text()
     assert 'lake_tailer_verify_differences{kind="different",pipeline="orders"} 0.0' in page.read_text()
     assert 'lake_tailer_verify_repaired{kind="different",pipeline="orders"} 1.0' in page.read_text()
-    done = tailer("verify", "orders", config, "--metrics-file", tmp_path / "none" / "orders.prom")
+    done = tailer("verify", "orders", "--config", config, "--metrics-file", tmp_path / "none" / "orders.prom")
     assert (done.returncode, done.stdout.splitlines()) == (2, [f"orders: equals {orders.path} at version 0: 3 rows"])
     assert "cannot write" in done.stderr
 
@@ -260,7 +260,7 @@ def test_the_metrics_are_in_a_file(tmp_path: Path) -> None:
 )
 def test_other_sinks_are_refused_by_name(tmp_path: Path, sink: str, kind: str) -> None:
     Orders(tmp_path / "orders").insert(1)
-    done = tailer("verify", "orders", configured(tmp_path, sink))
+    done = tailer("verify", "orders", "--config", configured(tmp_path, sink))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines() == [
         f"error: orders: its sink, of kind {kind}, keeps no mirror of the table",
@@ -269,7 +269,7 @@ def test_other_sinks_are_refused_by_name(tmp_path: Path, sink: str, kind: str) -
 
 
 def test_a_pipeline_that_is_not_there_is_named(tmp_path: Path) -> None:
-    done = tailer("verify", "order", configured(tmp_path, 'kind = "files"\npath = "out"'))
+    done = tailer("verify", "order", "--config", configured(tmp_path, 'kind = "files"\npath = "out"'))
     assert (done.returncode, done.stdout) == (2, "")
     assert "no pipeline 'order'" in done.stderr
 
@@ -306,7 +306,7 @@ def test_a_mirror_all_of_whose_rows_differ_in_bounded_memory(tmp_path: Path, kin
         DeltaTable(tmp_path / "copy").update(updates={"n": "-1"})
         sink = 'path = "copy"\nmode = "mirror"'
     config = configured(tmp_path, f'kind = "{kind}"\n{sink}\nkey = ["id"]')
-    command = [sys.executable, "-c", MEASURED, "verify", "orders", str(config)]
+    command = [sys.executable, "-c", MEASURED, "verify", "orders", "--config", str(config)]
     started = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | dict([ALLOCATOR]))
     assert done.returncode == 5

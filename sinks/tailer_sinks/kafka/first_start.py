@@ -49,10 +49,10 @@ def check_first_start(link: Link, pipeline: str, table_ids: Sequence[str]) -> No
     if _has_begun(pipeline, (link.progress() or ProgressTopic()).entries):
         return
     reason = f"{options.progress_topic} has no progress of {pipeline}, but {what}: was its progress lost?"
-    remedy = "Set the last delivered version: `tailer progress reset CONFIG --to VERSION`."
+    remedy = "Set the last delivered version: `tailer progress reset PIPELINE --to VERSION`."
     if ends.version is not None:
         remedy = (
-            f"To continue after the last END record: `tailer progress reset CONFIG --to {ends.version}` "
+            f"To continue after the last END record: `tailer progress reset PIPELINE --to {ends.version}` "
             "(rows of the version after it that are there already come again)."
         )
     if not (options.shared_topic or ends.found):
@@ -64,12 +64,12 @@ def lost(link: Link, app_id: str, delivered: Position | None) -> SinkRejected:
     """Make the error for progress of `app_id`, once at `delivered`, that is lost."""
     reason = f"the progress of {app_id} is gone from {link.options.progress_topic}"
     if is_layout(app_id):
-        remedy = "Set the position of its shards: `tailer progress reset CONFIG --to VERSION`."
+        remedy = "Set the position of its shards: `tailer progress reset PIPELINE --to VERSION`."
         return SinkRejected(link.name, reason, f"{_COMPACT}{remedy}")
     if delivered is None:
         return SinkRejected(link.name, reason, f"{_COMPACT}Nothing was delivered yet: run it again.")
     last = delivered.version if delivered.closes_version else delivered.version - 1
-    remedy = f"To continue after the delivered rows: `tailer progress reset CONFIG --to {last}`"
+    remedy = f"To continue after the delivered rows: `tailer progress reset PIPELINE --to {last}`"
     if not (delivered.closes_version or delivered.opens_version):
         remedy += f" (the rows of version {delivered.version} that are there already come again)"
     return SinkRejected(link.name, reason, f"{_COMPACT}{remedy}.")

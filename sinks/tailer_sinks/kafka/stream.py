@@ -352,7 +352,7 @@ def _gave_up(link: Link, error: SinkError) -> SinkUnavailable:
 def _check_place(link: Link, app_id: str, found: Entry, now: TopicState) -> None:
     """Raise if the rows delivered up to `found` are not in the topic as it is now, or keys would move."""
     topic, partitions = link.options.topic, now.partitions
-    remedy = "continue with it nevertheless, after the delivered rows: `tailer progress reset CONFIG --to VERSION`"
+    remedy = "continue with it nevertheless, after the delivered rows: `tailer progress reset PIPELINE --to VERSION`"
     if found.topic != topic:
         reason = f"{app_id} was delivered to the topic {found.topic}, not {topic}"
         raise SinkRejected(link.name, reason, f"Set topic back, give the pipeline another name, or {remedy}.")

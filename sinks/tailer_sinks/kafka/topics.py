@@ -158,7 +158,7 @@ def recreated(name: str, topic: str, delivered: Position, what: str = "is not th
     last = delivered.version if delivered.closes_version else delivered.version - 1
     reason = f"the topic {topic} was deleted: rows up to version {last} were delivered to it, and it {what}"
     remedy = (
-        "Choose the content of a new topic: `tailer progress reset CONFIG --to VERSION` delivers the versions after "
+        "Choose the content of a new topic: `tailer progress reset PIPELINE --to VERSION` delivers the versions after "
         f"VERSION (-1: all versions); with {last} it continues without the deleted rows."
     )
     return SinkRejected(name, reason, remedy)

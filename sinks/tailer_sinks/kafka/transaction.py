@@ -227,7 +227,7 @@ class KafkaTransaction(SinkTransaction):
             )
             remedy = (
                 "Deliver to a new topic, by another pipeline; or continue nevertheless, after the delivered rows: "
-                "`tailer progress reset CONFIG --to VERSION`."
+                "`tailer progress reset PIPELINE --to VERSION`."
             )
             raise SinkRejected(self._name, reason, remedy)
         self._key = key

@@ -11,7 +11,7 @@ from tailer.cli.doctor.findings import best_key
 __all__ = ["suggest", "suggest_template"]
 
 _HEAD = """\
-# Save this as tailer.toml; then `tailer check --connect tailer.toml` and `tailer run tailer.toml`.
+# Save this as tailer.toml; then `tailer check --connect` and `tailer run`.
 """
 _TARGET = "the target; others: kafka, delta, files, http (docs/configuration.md)"
 

@@ -13,6 +13,7 @@ import anyio
 import click
 
 from tailer.cli.completion import folders, places
+from tailer.cli.configuration import ConfiguredCommand, is_given
 from tailer.cli.control import connection, daemon_options
 from tailer.cli.history.deliveries import delivery_seconds
 from tailer.cli.history.page import page_of
@@ -50,9 +51,8 @@ class _Look:
     branch: str | None
 
 
-@click.command("history")
+@click.command("history", cls=ConfiguredCommand)
 @click.argument("table", shell_complete=folders)
-@daemon_options
 @click.option(
     "--pipeline",
     metavar="NAME",
@@ -87,11 +87,9 @@ class _Look:
 @choose_format
 @choose_branch
 @allow_root
+@daemon_options
 def command(
     table: str,
-    config: Path | None,
-    url: str | None,
-    token_file: Path | None,
     pipeline: str | None,
     by: str,
     start: str | None,
@@ -102,6 +100,9 @@ def command(
     table_format: str | None,
     branch: str | None,
     allowed_roots: tuple[str, ...],
+    config: Path,
+    url: str | None,
+    token_file: Path | None,
 ) -> None:
     """Show what each commit of a table did.
 
@@ -111,7 +112,7 @@ def command(
     between the columns.
 
     With --pipeline, the column `delivery` is the time from a commit until the sink of that pipeline had its version.
-    The running daemon remembers its last 100 deliveries. CONFIG is its configuration, and leads to its Unix socket;
+    The running daemon remembers its last 100 deliveries. Its configuration leads to its Unix socket;
     --url is the address of its `metrics`.
     """
     named, until = parse_table(table, Path.cwd(), "TABLE"), Start.parse(end, "--to")
@@ -143,11 +144,11 @@ def command(
 
 
 def _daemon_of(
-    pipeline: str | None, by: By, config: Path | None, url: str | None, token_file: Path | None
+    pipeline: str | None, by: By, config: Path, url: str | None, token_file: Path | None
 ) -> "DaemonClient | None":
     """Return the client of the daemon, if a pipeline is named. Raises as `connection` does."""
     if pipeline is None:
-        if (config, url, token_file) != (None, None, None):
+        if (url, token_file) != (None, None) or is_given(click.get_current_context()):
             raise click.UsageError("Name the pipeline of the daemon with --pipeline.")
         return None
     if by is not By.COMMIT:

@@ -53,4 +53,4 @@ def _rows(said: str) -> Iterator[Change]:
 
 def progress(config: Path) -> list[str]:
     """Return the last version of each pipeline."""
-    return [line.split("\t")[3] for line in tailer("progress", "show", config).stdout.splitlines()[1:]]
+    return [line.split("\t")[3] for line in tailer("progress", "show", "--config", config).stdout.splitlines()[1:]]

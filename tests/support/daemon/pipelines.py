@@ -110,6 +110,6 @@ class Pipelines:
 
     def difference(self, lane: Lane) -> str:
         """Let `tailer verify` compare a mirror; return what it says if it finds a difference, or another version."""
-        done = tailer("verify", lane.name, self.config)
+        done = tailer("verify", lane.name, "--config", self.config)
         is_equal = done.returncode == 0 and f"at version {self.reached[lane.name]}:" in done.stdout
         return "" if is_equal else f"exit code {done.returncode}: {done.stdout}{done.stderr}"

@@ -163,7 +163,7 @@ class Daemon:
     def __init__(self, config: Path) -> None:
         self._said = config.with_name(f"{config.stem}-{uuid.uuid4().hex}.log")
         with self._said.open("wb") as said:
-            self.process = subprocess.Popen([TAILER, "run", config], stdout=said, stderr=said)
+            self.process = subprocess.Popen([TAILER, "run", "--config", config], stdout=said, stderr=said)
 
     @property
     def said(self) -> str:
@@ -215,7 +215,7 @@ class SmallDaemon(Daemon):
     def __init__(self, config: Path) -> None:
         self._said = config.with_suffix(".log")
         with self._said.open("wb") as said:
-            command = [*small_transactions(ROWS_TOGETHER), "run", str(config)]
+            command = [*small_transactions(ROWS_TOGETHER), "run", "--config", str(config)]
             self.process = subprocess.Popen(command, stdout=said, stderr=said)
 
 

@@ -49,7 +49,7 @@ class Daemon:
         with self._log.open("wb") as said:
             # A session of its own: an interrupt from the keyboard goes to the tests only, which then end it.
             self.process = subprocess.Popen(
-                [*program, "run", *options, config], stdout=said, stderr=said, start_new_session=True
+                [*program, "run", *options, "--config", config], stdout=said, stderr=said, start_new_session=True
             )
 
     def __enter__(self) -> Self:

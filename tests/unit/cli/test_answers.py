@@ -1,6 +1,7 @@
 """Verbs whose answers other programs read, without a daemon: `status`, orders and `progress show`."""
 
 import json
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from click.testing import CliRunner, Result
 from tailer.cli import control, progress, status, tailer
 from tailer.daemon.standing import Standing
 from tailer.daemon.status_report import StatusReport, report_of
-from tailer.errors import SinkUnavailable
+from tailer.errors import ConfigError, SinkUnavailable
 from tailer.pipeline.status import PipelineStatus
 from tailer.plan import Position
 
@@ -40,8 +41,8 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
     """Answer every command, whatever its configuration."""
     made = Daemon()
 
-    def connection(config: Path | None, *_: object) -> Daemon:
-        assert config is None or config.name == "tailer.toml"
+    def connection(config: Path, *_: object) -> Daemon:
+        assert config.name == "tailer.toml"
         return made
 
     for module in (control, status):
@@ -56,13 +57,13 @@ def run(*arguments: object) -> Result:
 
 
 def test_status_in_a_pipe_is_one_short_line_for_a_pipeline(daemon: Daemon) -> None:
-    header, line = run("status", "tailer.toml").stdout.splitlines()
+    header, line = run("status", "--config", "tailer.toml").stdout.splitlines()
     *_, why = line.split("\t")
     assert len(line.split("\t")) == len(header.split("\t"))
     assert why.startswith("SinkUnavailable: s")
     assert why.endswith("down and out")
     assert daemon.pipeline.hint not in line
-    (report,) = json.loads(run("status", "tailer.toml", "--json").stdout)["pipelines"]
+    (report,) = json.loads(run("status", "--config", "tailer.toml", "--json").stdout)["pipelines"]
     assert (report["hint"], report["seconds_since_progress"]) == (daemon.pipeline.hint, None)
 
 
@@ -71,7 +72,7 @@ def test_status_on_a_terminal_has_reasons_and_next_steps_below_the_table(
 ) -> None:
     monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _stream: True)
     monkeypatch.setenv("COLUMNS", "80")
-    *table, reason, hint = click.unstyle(run("status", "tailer.toml").stdout).splitlines()
+    *table, reason, hint = click.unstyle(run("status", "--config", "tailer.toml").stdout).splitlines()
     (name,) = [line.split()[0] for line in table if line.strip().startswith(daemon.pipeline.name)]
     assert reason.startswith(f"{name}: SinkUnavailable: s")
     assert reason.endswith("down and out")
@@ -79,12 +80,43 @@ def test_status_on_a_terminal_has_reasons_and_next_steps_below_the_table(
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "resnapshot", "skip"])
-def test_an_order_takes_configuration_and_pipeline_in_either_order(daemon: Daemon, tmp_path: Path, verb: str) -> None:
-    config = tmp_path / "tailer.toml"
-    config.touch()
-    for arguments in (("orders", config), (config, "orders"), ("orders", "--url", "http://x")):
-        run(verb, *arguments)
-    assert daemon.orders == [("orders", verb)] * 3
+def test_a_command_names_its_pipeline_and_takes_the_configuration_as_an_option(daemon: Daemon, verb: str) -> None:
+    for options in ((), ("--config", "tailer.toml"), ("-c", "tailer.toml"), ("--url", "http://x")):
+        run(verb, "orders", *options)
+    assert daemon.orders == [("orders", verb)] * 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        ("run x.toml -v", "tailer run -v --config x.toml"),
+        ("check --connect 'my lake.toml'", "tailer check --connect --config 'my lake.toml'"),
+        ("status file", "tailer status --config file"),
+        ("pause orders x.toml", "tailer pause orders --config x.toml"),
+        ("resume x.toml orders", "tailer resume orders --config x.toml"),
+        ("backfill orders x.toml --where 'id > 7'", "tailer backfill orders --where 'id > 7' --config x.toml"),
+        ("verify x.toml", "tailer verify --config x.toml"),
+        ("progress show x.toml", "tailer progress show --config x.toml"),
+        ("progress reset x.toml --to 1", "tailer progress reset --to 1 --config x.toml"),
+        ("history orders x.toml --pipeline copy", "tailer history orders --pipeline copy --config x.toml"),
+    ],
+)
+def test_a_configuration_that_is_no_option_is_told_how_to_be_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, remedy: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError) as raised:
+        CliRunner().invoke(tailer, shlex.split(arguments), catch_exceptions=False)
+    assert raised.value.reason == "a configuration is given by the option --config"
+    assert raised.value.hint == f"Write `{remedy}`."
+
+
+@pytest.mark.parametrize("arguments", ["status orders", "run x.toml --config y.toml"])
+def test_another_argument_too_many_is_named(arguments: str) -> None:
+    done = CliRunner().invoke(tailer, arguments)
+    assert done.exit_code == 2
+    assert f"Got unexpected extra argument ({arguments.split()[1]})" in done.output
 
 
 @pytest.mark.parametrize(
@@ -98,7 +130,7 @@ def test_progress_as_json(
 
     monkeypatch.setattr(progress, "load", lambda _: None)
     monkeypatch.setattr(progress, "survey", survey)
-    found: dict[str, Any] = json.loads(run("progress", "show", "tailer.toml", "--json").stdout)
+    found: dict[str, Any] = json.loads(run("progress", "show", "--config", "tailer.toml", "--json").stdout)
     (one,) = found["pipelines"]
     assert (found["format"], one["name"], one["app_id"], one["latest"]) == (1, "orders", "orders/id", 9)
     assert (one["delivered"], one["lag"], one["position"]) == (delivered, lag, position and str(position))

@@ -30,7 +30,7 @@ def checked(capsys: pytest.CaptureFixture[str], folder: Path, text: str, *, reac
     config = folder / "tailer.toml"
     config.write_text(text)
     assert command.callback is not None
-    code = command.callback(config, reach)
+    code = command.callback(reach, config)
     return code, capsys.readouterr().out.replace("\x1b[32m", "").replace("\x1b[0m", "").splitlines()
 
 

@@ -86,10 +86,10 @@ def test_the_page_has_the_column() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (("t.toml",), "Name the pipeline of the daemon with --pipeline"),
+        (("--config", "t.toml"), "Name the pipeline of the daemon with --pipeline"),
         (("--url", "http://127.0.0.1:1"), "Name the pipeline of the daemon with --pipeline"),
-        (("--pipeline", "copy"), "Give either CONFIG or --url"),
-        (("--pipeline", "copy", "t.toml", "--by", "hour"), "leave out --by hour"),
+        (("--pipeline", "copy", "-c", "t.toml", "--url", "http://127.0.0.1:1"), "Give either --config or --url"),
+        (("--pipeline", "copy", "--by", "hour"), "leave out --by hour"),
     ],
 )
 def test_options_that_do_not_fit_are_named(tmp_path: Path, options: tuple[str, ...], reason: str) -> None:

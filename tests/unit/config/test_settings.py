@@ -726,7 +726,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | No
         load(path)
     (error,) = raised.value.exceptions
     assert isinstance(error, ConfigError)
-    assert (error.where, error.hint) == (str(path), "Check the path of the configuration.")
+    assert (error.where, error.hint) == (str(path), "Check the path of the configuration (--config).")
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ class RoutedTopics:
         )
         remedy = (
             "Deliver to new topics, by another pipeline; or continue with them nevertheless, after the delivered "
-            "rows: `tailer progress reset CONFIG --to VERSION`."
+            "rows: `tailer progress reset PIPELINE --to VERSION`."
         )
         return SinkRejected(self._link.name, reason, remedy)
 

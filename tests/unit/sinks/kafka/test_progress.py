@@ -164,7 +164,7 @@ def test_a_topic_that_rows_were_delivered_to_is_not_created() -> None:
     topics = Topics(progress=COMPACTED)
     with pytest.raises(SinkRejected, match="the topic orders was deleted: rows up to version 7") as raised:
         check("sink", topics, options(create_topics=True), Position.end(7))
-    assert "progress reset CONFIG --to VERSION" in raised.value.hint
+    assert "progress reset PIPELINE --to VERSION" in raised.value.hint
     assert not topics.created
 
 
