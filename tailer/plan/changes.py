@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import Self
+from typing import Final, Self
 
 import pyarrow as pa
 
@@ -18,6 +18,8 @@ from tailer.schema.texts import schema_from_text, schema_to_text
 from tailer.schema.variant_paths import with_paths
 
 __all__ = ["ChangePlan", "Regime", "SkippedFiles"]
+
+_RENEWED: Final = ("replaced", "widened")
 
 
 class Regime(StrEnum):
@@ -46,7 +48,8 @@ class ChangePlan:
     these, each unchanged row of a rewritten file is a delete and an insert. A snapshot may have several plans.
     `paired`: whether a deleted and an inserted row with one row id are always the images of an update. `skipped`: the
     files that were left out because none of their rows can fulfil the condition of the plan (`ChangeTask.where`).
-    `replaced`: the names, as paths, that belong to another column of the table from this version on.
+    `replaced`: the names, as paths, that belong to another column of the table from this version on. `widened`: those
+    of columns whose values have another text from this version on (`tailer.schema.identity.renewed`).
     """
 
     table: str
@@ -61,6 +64,7 @@ class ChangePlan:
     paired: bool = False
     skipped: SkippedFiles | None = None
     replaced: tuple[tuple[str, ...], ...] = ()
+    widened: tuple[tuple[str, ...], ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -131,7 +135,7 @@ class ChangePlan:
                 "feed": self.feed,
                 **({"paired": True} if self.paired else {}),
                 **({} if self.skipped is None else {"skipped": asdict(self.skipped)}),
-                **({"replaced": self.replaced} if self.replaced else {}),
+                **{name: paths for name in _RENEWED if (paths := getattr(self, name))},
             }
         )
 
@@ -146,6 +150,6 @@ class ChangePlan:
                 "schema": schema_from_text(value["schema"]),
                 "tasks": tuple(ChangeTask.from_dict(task) for task in value["tasks"]),
                 "skipped": SkippedFiles(**value["skipped"]) if "skipped" in value else None,
-                "replaced": tuple(map(tuple, value.get("replaced", ()))),
+                **{name: tuple(map(tuple, value.get(name, ()))) for name in _RENEWED},
             }
         )

@@ -11,7 +11,7 @@ event ids, a persisted format: format 4 of `tailer.changelog.task_ids`.
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Final, TypeVar
@@ -27,11 +27,13 @@ from tailer.schema.collations import collations
 from tailer.schema.columns import physical_name, restated, restates
 from tailer.shape.condition import Condition, parse_condition
 from tailer.shape.select import Select, parse_select
-from tailer.shape.tree import Expression, columns_of
+from tailer.shape.tree import Expression, columns_beside_comparisons, columns_of
 
 __all__ = ["selected_schema", "with_condition", "with_select"]
 
 T = TypeVar("T", Condition, Select)
+
+_Path = tuple[str, ...]
 
 _FIRST_READING: Final = 3 * 2**28 + 1
 _READINGS: Final = 2**28 - 1
@@ -72,8 +74,7 @@ def with_condition(plan: ChangePlan, text: str, columns: pa.Schema | None = None
         return plan
     parse = partial(_parsed, text)
     latest = _fitted(plan, parse, _named(plan.schema, columns))
-    if columns is None:
-        _check_replaced(plan, "where", [latest.expression])
+    _check_renewed(plan, "where", [latest.expression], () if columns is not None else plan.replaced)
     own = {id(plan.schema): latest}
     for task in plan.tasks:
         if id(task.schema) not in own:
@@ -92,7 +93,7 @@ def with_select(plan: ChangePlan, text: str) -> ChangePlan:
     if plan.is_bare:
         return plan
     latest = _fitted(plan, partial(_parsed_select, text), plan.schema)
-    _check_replaced(plan, "select", latest.computed)
+    _check_renewed(plan, "select", latest.computed, plan.replaced)
     made = {id(plan.schema): (latest, latest.schema)}
     for task in plan.tasks:
         if id(task.schema) not in made:
@@ -136,20 +137,24 @@ def _fitted(plan: ChangePlan, parse: Callable[[_Columns], T], columns: pa.Schema
         raise ConfigError(error.where, reason, error.remedy) from error
 
 
-def _check_replaced(plan: ChangePlan, option: str, expressions: Iterable[Expression]) -> None:
-    """Raise `ConfigError` where an expression reads a column whose name belonged to another one before the version.
+def _check_renewed(plan: ChangePlan, option: str, expressions: Iterable[Expression], replaced: Sequence[_Path]) -> None:
+    """Raise `ConfigError` where an expression says another thing of rows that stay: no change reports them.
 
-    What it says of rows that stay is another thing then, and no change reports them.
+    That is where it reads a column whose name belonged to another one before the version (`replaced`), or one that the
+    version widens as more than a value to compare, such as its text.
     """
-    if not plan.replaced:
+    if not (replaced or plan.widened):
         return
     for expression in expressions:
-        for column in columns_of(expression):
-            if any(column.path[: len(path)] == path for path in plan.replaced):
+        read = [(column, replaced) for column in columns_of(expression)]
+        read += [(column, plan.widened) for column in columns_beside_comparisons(expression)]
+        for column, paths in read:
+            if any(column.path[: len(path)] == path for path in paths):
                 name = ".".join(column.path)
-                reason = f"version {plan.version} of {plan.table} gives the name {name} to another column"
+                done = f"gives the name {name} to another column" if paths is replaced else f"widens the column {name}"
+                reason = f"version {plan.version} of {plan.table} {done}, so this has another value for rows that stay"
                 remedy = "Write it without that column, or go on from the rows of a later version: `tailer resnapshot`."
-                raise ConfigError(option, f"{reason}, and rows that stay in the table have other values", remedy)
+                raise ConfigError(option, reason, remedy)
 
 
 def _before(plan: ChangePlan, parse: Callable[[_Columns], T], latest: T, columns: pa.Schema) -> T:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from tailer.events import is_struct
 from tailer.schema.columns import COLUMN_ID, FIELD_ID, PHYSICAL_NAME, column_id, is_absent, physical_name, source_name
 
-__all__ = ["identified", "is_mapped", "replaced", "united"]
+__all__ = ["identified", "is_mapped", "renewed", "united"]
 
 _Path = tuple[str, ...]
 
@@ -40,13 +40,17 @@ def is_mapped(schema: pa.Schema) -> bool:
     return any(PHYSICAL_NAME in (each.metadata or {}) and not is_absent(each) for each in schema)
 
 
-def replaced(before: pa.Schema, after: pa.Schema) -> tuple[tuple[str, ...], ...]:
-    """Return the names that belong to another column in `after` than in `before`, a schema of the version before.
+def renewed(before: pa.Schema, after: pa.Schema) -> tuple[tuple[_Path, ...], tuple[_Path, ...]]:
+    """Return the names that belong to another column in `after`, and those of columns that were widened.
 
-    Those of fields in structs come as paths of names. Case does not matter, as in expressions.
+    `before`: a schema of the version before. Names of fields in structs come as paths. Case does not matter, as in
+    expressions. An integer or a decimal that only gets more digits is not among the widened ones: as a text, and in
+    arithmetic, its values are what they were.
     """
     old, new = identified([before, after])
-    return tuple(_replaced(old, new, ()))
+    found = list(_renewed(old, new, ()))
+    replaced = tuple(path for path, is_another in found if is_another)
+    return replaced, tuple(path for path, is_another in found if not is_another)
 
 
 def united(schemas: Sequence[pa.Schema]) -> pa.Schema:
@@ -129,16 +133,24 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _replaced(before: Iterable[pa.Field], after: Iterable[pa.Field], above: _Path) -> Iterator[_Path]:
+def _renewed(before: Iterable[pa.Field], after: Iterable[pa.Field], above: _Path) -> Iterator[tuple[_Path, bool]]:
     old = {each.name.lower(): each for each in before}
     for each in after:
         former, path = old.get(each.name.lower()), (*above, each.name)
         if former is None:
             continue
         if column_id(former) != column_id(each):
-            yield path
+            yield path, True
         elif is_struct(former.type) and is_struct(each.type):
-            yield from _replaced(former.type, each.type, path)
+            yield from _renewed(former.type, each.type, path)
+        elif not (former.type.equals(each.type) or _only_gets_digits(former.type, each.type)):
+            yield path, False
+
+
+def _only_gets_digits(narrow: pa.DataType, wide: pa.DataType) -> bool:
+    if pa.types.is_decimal(narrow) and pa.types.is_decimal(wide):
+        return bool(narrow.scale == wide.scale)
+    return pa.types.is_null(narrow) or bool(pa.types.is_integer(narrow) and pa.types.is_integer(wide))
 
 
 def _united_type(older: pa.DataType, newer: pa.DataType) -> pa.DataType:

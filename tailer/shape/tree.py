@@ -13,11 +13,22 @@ import pyarrow as pa
 from tailer.events import is_struct
 from tailer.shape.types import kind_from_text, kind_text, value_type
 
-__all__ = ["Call", "Column", "Expression", "Literal", "column_types", "columns_of", "from_json", "to_json"]
+__all__ = [
+    "Call",
+    "Column",
+    "Expression",
+    "Literal",
+    "column_types",
+    "columns_beside_comparisons",
+    "columns_of",
+    "from_json",
+    "to_json",
+]
 
 # Dates are days since 1970, timestamps are microseconds since 1970.
 Value = bool | int | float | str | bytes | Decimal | None
 
+_COMPARING: Final = frozenset(["=", "<", "<=", ">", ">=", "<=>", "in", "is null", "and", "or", "not"])
 _TIMES: Final = (pa.types.is_date32, pa.types.is_timestamp)
 
 
@@ -64,6 +75,17 @@ def columns_of(expression: Expression) -> Iterator[Column]:
     elif isinstance(expression, Call):
         for argument in expression.arguments:
             yield from columns_of(argument)
+
+
+def columns_beside_comparisons(expression: Expression) -> Iterator[Column]:
+    """Yield the columns of which more counts than how their values compare, such as their text or their digits."""
+    if isinstance(expression, Call):
+        keeps_values = expression.function == "cast" and not pa.types.is_string(expression.kind)
+        if keeps_values or expression.function in _COMPARING:
+            for argument in expression.arguments:
+                yield from columns_beside_comparisons(argument)
+        else:
+            yield from columns_of(expression)
 
 
 def to_json(expression: Expression) -> list[Any]:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
 from operator import attrgetter
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from tailer.errors import ChangesUnavailable, FileOutsideTable, LogCorrupt, UnsupportedFeature
 from tailer.formats.delta.descriptor import STORAGE_TYPES, resolve
@@ -52,7 +52,7 @@ from tailer.plan import (
     TaskKind,
 )
 from tailer.schema.columns import dropped_column
-from tailer.schema.identity import identified, replaced
+from tailer.schema.identity import identified, renewed
 from tailer.stores.location import is_readable
 
 __all__ = ["plan_changes", "plan_snapshot", "reads_data_files"]
@@ -60,6 +60,7 @@ __all__ = ["plan_changes", "plan_snapshot", "reads_data_files"]
 _MERGE_METRICS: Final = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
 File = TypeVar("File", AddFile, RemoveFile, CdcFile)
 Key = TypeVar("Key", bound=Hashable)
+_Paths: TypeAlias = tuple[tuple[str, ...], ...]
 
 
 def plan_changes(
@@ -140,6 +141,7 @@ def _plan(
     commit: Commit | None, before: Snapshot | None, state: Snapshot, regime: Regime, tasks: Iterable[ChangeTask]
 ) -> ChangePlan:
     operation = commit.info.operation_name if commit is not None and commit.info is not None else None
+    replaced, widened = ((), ()) if before is None else _renewed(commit, before, state)
     return ChangePlan(
         table=state.table,
         table_id=state.metadata.id,
@@ -150,21 +152,22 @@ def _plan(
         schema=state.schema,
         tasks=tuple(tasks),
         feed=state.feed_enabled,
-        replaced=() if before is None else _replaced(commit, before, state),
+        replaced=replaced,
+        widened=widened,
     )
 
 
-def _replaced(commit: Commit | None, before: Snapshot, state: Snapshot) -> tuple[tuple[str, ...], ...]:
-    """Return `ChangePlan.replaced`: no names where the commit removes all rows that have the columns from before.
+def _renewed(commit: Commit | None, before: Snapshot, state: Snapshot) -> tuple[_Paths, _Paths]:
+    """Return `ChangePlan.replaced` and `widened`: none where the commit removes all rows with the columns from before.
 
     REPLACE TABLE does, and a write that overwrites columns: Delta refuses to do that for a part of the rows.
     """
     if before.schema is state.schema or before.metadata.id != state.metadata.id or commit is None:
-        return ()
+        return (), ()
     overwrites = commit.info is not None and commit.info.operation_name == "WRITE"
     if overwrites and any(remove.data_change for remove in commit.removes):
-        return ()
-    return replaced(before.schema, state.schema)
+        return (), ()
+    return renewed(before.schema, state.schema)
 
 
 @dataclass(frozen=True, slots=True)

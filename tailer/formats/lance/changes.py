@@ -31,7 +31,7 @@ from tailer.formats.lance.format import LANCE
 from tailer.formats.lance.fragment import DataFile, Fragment
 from tailer.formats.lance.manifest import Manifest
 from tailer.plan import SNAPSHOT_TASKS, ChangePlan, ChangeTask, FragmentRef, Regime, RowTracking, TaskKind
-from tailer.schema.identity import replaced
+from tailer.schema.identity import renewed
 
 __all__ = ["Deletions", "Version", "deletion_files", "plan_changes", "plan_snapshot"]
 
@@ -120,7 +120,8 @@ def plan_changes(
     plan = _plan(after, operation, Regime.FILES if tasks else Regime.NONE, tasks)
     if before is None or before.schema is after.schema or old.keys().isdisjoint(new):
         return plan
-    return replace(plan, replaced=replaced(before.schema, after.schema))
+    replaced, widened = renewed(before.schema, after.schema)
+    return replace(plan, replaced=replaced, widened=widened)
 
 
 def plan_snapshot(version: Version, first: int, fragments: list[Fragment]) -> ChangePlan:

@@ -3,18 +3,29 @@
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailer.errors import DataCorrupt, ExpressionFailed
+import tailer
+from tailer.errors import ConfigError, DataCorrupt, ExpressionFailed
 from tailer.events import CHANGE_TYPE, ChangeBatch
 from tailer.plan import ChangeTask, TaskKind
 from tailer.read.execute import execute, row_groups
 from tailer.shape.condition import parse_condition
-from tests.support.tables.log_files import marked, parquet, task
+from tests.support.tables.log_files import (
+    add,
+    marked,
+    metadata,
+    parquet,
+    protocol,
+    schema_string,
+    task,
+    write_commit,
+)
 
 COLUMNS = pa.schema([("a", pa.int64()), ("b", pa.string())])
 PRE, POST = "update_preimage", "update_postimage"
@@ -137,3 +148,39 @@ def test_a_task_with_a_condition_survives_json(tmp_path: Path) -> None:
     again = ChangeTask.from_dict(made.to_dict())
     assert again == made
     assert found(execute(again)) == found(execute(made)) == [(2, "insert"), (3, "insert")]
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "stops"),
+    [
+        ("where", "CAST(m AS STRING) = '1.50'", True),
+        ("where", "f > 0 AND f * 3 > 0.3D", True),
+        ("where", "m = 1.5 AND f > 0.05D OR f IS NULL OR NOT f IN (1, 2)", False),
+        ("where", "CAST(i AS STRING) = '1' AND i + 1 > 0", False),
+        ("select", "CAST(m AS STRING) AS text, i", True),
+        ("select", "f, i + 1 AS next", False),
+    ],
+)
+def test_a_version_that_widens_a_column_may_change_what_an_expression_says(
+    tmp_path: Path, option: str, text: str, stops: bool
+) -> None:
+    """The text of 1.5 is another one with four digits. Rows that stay are not read, so no change could report them."""
+    kinds = {"f": pa.float32(), "i": pa.int32(), "m": pa.decimal128(5, 2)}
+    rows = pa.table([[0.1], [1], [Decimal("1.5")]], pa.schema(kinds))
+    added = add("f", size=parquet(tmp_path / "f", rows).stat().st_size)
+    write_commit(
+        tmp_path,
+        0,
+        protocol(3, ["typeWidening"]),
+        metadata(schema_string(f="float", i="integer", m="decimal(5,2)")),
+        added,
+    )
+    write_commit(tmp_path, 1, metadata(schema_string(f="double", i="long", m="decimal(9,4)")))
+    (delivered,) = tailer.changes(tmp_path, end=0, **{option: text})
+    assert delivered.num_rows == 1
+    if stops:
+        with pytest.raises(ConfigError, match=r"version 1 of .* widens the column \w, so this has another") as caught:
+            list(tailer.changes(tmp_path, start=1, **{option: text}))
+        assert caught.value.where == option
+    else:
+        assert list(tailer.changes(tmp_path, start=1, **{option: text})) == []

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.schema.columns import FIELD_ID, PHYSICAL_NAME, column_id, dropped_column, physical_name, restated
-from tailer.schema.identity import identified, replaced, united
+from tailer.schema.identity import identified, renewed, united
 
 LONG, INT, TEXT = pa.int64(), pa.int32(), pa.string()
 
@@ -101,7 +101,25 @@ def test_columns_that_only_older_rows_have_are_not_theirs() -> None:
 )
 def test_names_that_belong_to_another_column(before: str, after: str, names: list[tuple[str, ...]]) -> None:
     old, new = columns(before), columns(after)
-    assert replaced(old, new) == tuple(names)
+    assert renewed(old, new) == (tuple(names), ())
     inside = [pa.schema([mapped("s", "s0", pa.struct(list(schema)))]) for schema in (old, new)]
     if "=" in before:
-        assert replaced(*inside) == tuple(("s", *name) for name in names)
+        assert renewed(*inside) == (tuple(("s", *name) for name in names), ())
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide", "is_widened"),
+    [
+        (INT, LONG, False),
+        (pa.decimal128(5, 2), pa.decimal128(10, 2), False),
+        (pa.null(), LONG, False),
+        (pa.decimal128(5, 2), pa.decimal128(10, 4), True),
+        (INT, pa.float64(), True),
+        (LONG, pa.decimal128(20, 0), True),
+        (pa.float32(), pa.float64(), True),
+        (pa.date32(), pa.timestamp("us"), True),
+    ],
+)
+def test_columns_whose_values_have_another_text(narrow: pa.DataType, wide: pa.DataType, is_widened: bool) -> None:
+    old, new = (pa.schema([("a", kind), ("s", pa.struct([("b", kind)]))]) for kind in (narrow, wide))
+    assert renewed(old, new) == ((), (("a",), ("s", "b")) if is_widened else ())
