@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -176,11 +177,12 @@ def test_a_version_that_widens_a_column_may_change_what_an_expression_says(
         added,
     )
     write_commit(tmp_path, 1, metadata(schema_string(f="double", i="long", m="decimal(9,4)")))
-    (delivered,) = tailer.changes(tmp_path, end=0, **{option: text})
+    options: dict[str, Any] = {option: text}
+    (delivered,) = tailer.changes(tmp_path, end=0, **options)
     assert delivered.num_rows == 1
     if stops:
         with pytest.raises(ConfigError, match=r"version 1 of .* widens the column \w, so this has another") as caught:
-            list(tailer.changes(tmp_path, start=1, **{option: text}))
+            list(tailer.changes(tmp_path, start=1, **options))
         assert caught.value.where == option
     else:
-        assert list(tailer.changes(tmp_path, start=1, **{option: text})) == []
+        assert list(tailer.changes(tmp_path, start=1, **options)) == []
