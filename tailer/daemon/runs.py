@@ -68,7 +68,7 @@ class Lifecycle:
         self.error: Exception | None = None
         self._next: Drainable | None = make()  # made here, because settings that do not fit are refused at the start
         self._make = make
-        self._revives = revives
+        self.revives: Final = revives
         self._running: Drainable | None = None
         self._ends = self._again = False
         self._paused = is_paused
@@ -191,7 +191,7 @@ class Lifecycle:
             return None
         self._stops = 1 if self.status.transactions > self._stopped_after else self._stops + 1
         self._stopped_after = self.status.transactions
-        pause_s = revival_pause_s(self.error, self._stops) if self._revives and not self._ends else None
+        pause_s = revival_pause_s(self.error, self._stops) if self.revives and not self._ends else None
         self.status.note_stop(self.error, None if pause_s is None else time.time() + pause_s)
         return pause_s
 
@@ -282,7 +282,8 @@ class Runs:
     def _stopped(self, lifecycle: Lifecycle) -> None:
         """Report why the pipeline has stopped; end all if it was the last that could run."""
         error, status = lifecycle.error, lifecycle.status
-        if error is not None:
+        # A command reports at its end what ended its only run.
+        if error is not None and (lifecycle.revives or self._has_work()):
             bug = None if isinstance(error, TailerError) else error
             later = "the others go on" if self._has_work() else "no pipeline is left"
             if status.retry_at_s is not None:

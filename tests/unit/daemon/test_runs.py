@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from tailer.daemon.runs import Lifecycle, Runs
+from tailer.daemon.runs import Lifecycle, Runs, run_all
 from tailer.errors import NotATable, SinkUnavailable
 from tailer.pipeline import retry
 from tailer.pipeline.status import PipelineState, PipelineStatus
@@ -74,10 +74,14 @@ async def test_a_stopped_pipeline_begins_again_by_itself(monkeypatch: pytest.Mon
     assert scripted.status.state is S.STOPPED
 
 
-async def test_nothing_is_left_when_all_have_stopped_for_good() -> None:
+async def test_nothing_is_left_when_all_have_stopped_for_good(caplog: pytest.LogCaptureFixture) -> None:
     lost = Scripted(error := NotATable("t"))
     assert await Runs([lost.lifecycle], 10).run() == {"scripted": error}
     assert (lost.made, lost.status.state, lost.status.hint) == (1, S.STOPPED, error.hint)
+    assert caplog.messages[-1] == f"scripted stopped: {error}; no pipeline is left"
+    caplog.clear()
+    assert await run_all({"tail": Scripted.Run(iter([error]))}, 10) == {"tail": error}
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
 
 
 @pytest.mark.parametrize("works", [True, False])
