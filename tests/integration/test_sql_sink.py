@@ -186,6 +186,7 @@ class TestMirror:
         ),
         ([inserts(2, 3), deletes(3, 1), inserts(3, 3)], "versions 2 to 3 insert or delete a key twice"),
         ([deletes(2, 1), deletes(3, 1)], "versions 2 to 3 insert or delete a key twice"),
+        ([inserts(2, 1), deletes(3, 1)], "versions 2 to 3 insert a key that orders has, or insert it twice"),
         ([batch(2, "insert", SCHEMA, [{"name": "x"}])], "the key column id of orders is null in version 2"),
         ([batch(2, "merge", SCHEMA, [{"id": 6}])], "another change type than Delta defines"),
         ([Gap("t", 2, 4, 0, "cleaned up", snapshot=False)], "versions 2 to 4 are lost"),

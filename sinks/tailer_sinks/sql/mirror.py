@@ -2,8 +2,9 @@
 
 A version deletes a key at most once and inserts it at most once, after that. So the rows of a version need no order.
 Rows of several versions are merged at once: of each key, the first change says whether the table must have it, and the
-last one whether the table has it afterwards. Whatever contradicts that stops the pipeline: two rows with one key, a key
-that is null, an insert of a key that is there, a delete of one that is not.
+last one whether the table has it afterwards. Of a key that comes and goes again, the table is asked whether it has it.
+Whatever contradicts that stops the pipeline: two rows with one key, a key that is null, an insert of a key that is
+there, a delete of one that is not.
 """
 
 from collections.abc import Mapping, Sequence
@@ -128,8 +129,9 @@ class Mirror:
         """See `Target.staged`. Of deleted rows only the key is kept."""
         joined = joined_rows(batches)
         for column in self.key:
-            if joined.column(column).null_count:
-                reason = f"the key column {column} of {self.table} is null in version {batches[0].version}"
+            if (values := joined.column(column)).null_count:
+                version = joined.column(COMMIT_VERSION).filter(values.is_null())[0]
+                reason = f"the key column {column} of {self.table} is null in version {version}"
                 raise SinkRejected(self._name, reason, "Set key to columns that are never null.")
         if SNAPSHOT_TASKS <= batches[0].task < END:
             rows.replace = True
@@ -154,53 +156,58 @@ class Mirror:
             connection.execute(f"DELETE FROM {table}")
         if rows.versions is None:
             return
-        first, last = rows.versions
-        source, inserted, deleted = waiting, "1 = 1", None
-        if rows.deletes:
-            inserted, deleted = f"{quoted(_IS_INSERT)} = 1", f"{quoted(_IS_INSERT)} = 0"
-        if rows.deletes and first < last:
-            source, inserted, deleted = self._net(connection, waiting, rows)
-        if deleted is not None:
-            key = column_list(self.key)
-            keys = f"SELECT {key} FROM {source} WHERE {deleted}"
-            ((wanted,),) = connection.query(f"SELECT count(*) FROM {source} WHERE {deleted}")
-            done = connection.execute(f"DELETE FROM {table} WHERE ({key}) IN ({keys})")
-            if done != wanted:
-                reason = f"of {wanted} keys that {_versions(rows)} delete, {done} are in {self.table}"
-                raise SinkRejected(self._name, self._contradiction(reason), self._next_step())
+        source, inserted = self._delete(connection, waiting, rows) if rows.deletes else (waiting, "1 = 1")
         names = [name for name in staging.names if name not in (COMMIT_VERSION, _IS_INSERT)]
         try:
             insert(connection, self._dialect, self.table, names, self.key, f"{source} WHERE {inserted}")
         except UniqueViolationError as error:
-            reason = f"{_versions(rows)} insert a key that {self.table} has, or insert it twice"
-            raise SinkRejected(self._name, self._contradiction(reason), self._next_step()) from error
+            raise self._contradiction(self._there_already(rows)) from error
 
     def reset_refusal(self, connection: Connection, is_known: bool, position: Position) -> tuple[str, str] | None:
         """See `Target.reset_refusal`. The table is at one version, and cannot become another one without rows."""
         return (f"{self.table} would not be a mirror of version {position.version}", _RESNAPSHOT) if is_known else None
 
-    def _net(self, connection: Connection, waiting: str, rows: Rows) -> tuple[str, str, str]:
-        """Check the changes of several versions. Return their source, and which of them insert and delete keys."""
-        key, order = column_list(self.key), f"{quoted(COMMIT_VERSION)}, {quoted(_IS_INSERT)}"
-        window = f"OVER (PARTITION BY {key} ORDER BY {order})"
-        source = (
-            f"(SELECT *, lag({quoted(_IS_INSERT)}) {window} AS lake_tailer_before, "
-            f"lead({quoted(_IS_INSERT)}) {window} AS lake_tailer_after FROM {waiting}) AS changes"
-        )
-        if connection.query(f"SELECT 1 FROM {source} WHERE {quoted(_IS_INSERT)} = lake_tailer_before LIMIT 1"):
-            reason = f"{_versions(rows)} insert or delete a key twice"
-            raise SinkRejected(self._name, self._contradiction(reason), self._next_step())
-        inserted = f"{quoted(_IS_INSERT)} = 1 AND lake_tailer_after IS NULL"
-        return source, inserted, f"{quoted(_IS_INSERT)} = 0 AND lake_tailer_before IS NULL"
+    def _delete(self, connection: Connection, waiting: str, rows: Rows) -> tuple[str, str]:
+        """Delete the keys that the table must have. Return the source of the changes, and which of them insert keys.
 
-    def _contradiction(self, reason: str) -> str:
-        return f"{reason}; the key is {', '.join(self.key)}"
+        Raises `SinkRejected` where the table, or changes of one key, contradict that.
+        """
+        table, key, is_insert = self._dialect.name_of(self.table), column_list(self.key), quoted(_IS_INSERT)
+        source, inserted, deleted = waiting, f"{is_insert} = 1", f"{is_insert} = 0"
+        twice = gone = "1 = 0"
+        assert rows.versions is not None, "there are rows"
+        if rows.versions[0] < rows.versions[1]:
+            window = f"OVER (PARTITION BY {key} ORDER BY {quoted(COMMIT_VERSION)}, {is_insert})"
+            source = (
+                f"(SELECT *, lag({is_insert}) {window} AS lake_tailer_before, "
+                f"lead({is_insert}) {window} AS lake_tailer_after FROM {waiting}) AS changes"
+            )
+            twice = f"{is_insert} = lake_tailer_before"
+            gone = f"{deleted} AND lake_tailer_before IS NOT NULL AND lake_tailer_after IS NULL"
+            inserted += " AND lake_tailer_after IS NULL"
+            deleted += " AND lake_tailer_before IS NULL"
+        counts = ", ".join(f"count(*) FILTER (WHERE {each})" for each in (twice, deleted, gone))
+        ((contradictions, wanted, asked),) = connection.query(f"SELECT {counts} FROM {source}")
+        if contradictions:
+            raise self._contradiction(f"{_versions(rows)} insert or delete a key twice")
+        done = connection.execute(f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {source} WHERE {deleted})")
+        if done != wanted:
+            raise self._contradiction(f"of {wanted} keys that {_versions(rows)} delete, {done} are in {self.table}")
+        # A key that comes and goes is neither deleted nor inserted here, and must not have been there before.
+        keys = f"SELECT {key} FROM {source} WHERE {gone}"
+        if asked and connection.query(f"SELECT 1 FROM {table} WHERE ({key}) IN ({keys}) LIMIT 1"):
+            raise self._contradiction(self._there_already(rows))
+        return source, inserted
 
-    def _next_step(self) -> str:
-        return (
+    def _there_already(self, rows: Rows) -> str:
+        return f"{_versions(rows)} insert a key that {self.table} has, or insert it twice"
+
+    def _contradiction(self, reason: str) -> SinkRejected:
+        next_step = (
             "Set key to columns whose values are unique in the source, and order a snapshot with `tailer resnapshot`. "
             "If they are unique, somebody else has changed the table: order a snapshot, too."
         )
+        return SinkRejected(self._name, f"{reason}; the key is {', '.join(self.key)}", next_step)
 
     def _plain(self, schema: pa.Schema) -> pa.Schema:
         return plain_schema(
@@ -216,8 +223,10 @@ class Mirror:
             return rows, rows.slice(0, 0)
         changes = rows.column(CHANGE_TYPE)
         inserted, deleted = pc.is_in(changes, _INSERTS), pc.is_in(changes, _DELETES)
-        if not pc.all(pc.or_(inserted, deleted)).as_py():
-            reason = f"version {batches[0].version} has rows of another change type than Delta defines"
+        known = pc.or_(inserted, deleted)
+        if not pc.all(known).as_py():
+            version = rows.column(COMMIT_VERSION).filter(pc.invert(known))[0]
+            reason = f"version {version} has rows of another change type than Delta defines"
             raise SinkRejected(self._name, reason, 'Set mode = "append".')
         return rows.filter(deleted), rows.filter(inserted)
 

@@ -22,11 +22,12 @@ from tailer_sinks.delta.spool import Spool
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["CHANGE", "DELETE", "INSERT", "UPDATE", "Changes", "Contradiction"]
+__all__ = ["CHANGE", "DELETE", "GONE", "INSERT", "UPDATE", "Changes", "Contradiction"]
 
-# The column of reduced rows that says what becomes of their key.
+# The column of reduced rows that says what becomes of their key. `GONE`: it comes and goes, so the table must not have
+# it, before or afterwards.
 CHANGE: Final = "lake_tailer_change"
-INSERT, UPDATE, DELETE = 1, 2, 3
+INSERT, UPDATE, DELETE, GONE = 1, 2, 3, 4
 _NONE, _TWICE = 0, -1
 
 _MEMORY_BYTES: Final = 128 * 10**6
@@ -39,7 +40,7 @@ SELECT {key}, number, version, CASE
     WHEN after IS NOT NULL THEN {none}
     WHEN inserted AND was_new THEN {insert}
     WHEN inserted THEN {update}
-    WHEN was_new THEN {none}
+    WHEN was_new THEN {gone}
     ELSE {delete}
 END::TINYINT AS change
 FROM (
@@ -121,7 +122,7 @@ class Changes:
         """Find what becomes of each key. Raises `Contradiction`."""
         if self._database is None:
             return
-        kinds = {"twice": _TWICE, "none": _NONE, "insert": INSERT, "update": UPDATE, "delete": DELETE}
+        kinds = {"twice": _TWICE, "none": _NONE, "insert": INSERT, "update": UPDATE, "delete": DELETE, "gone": GONE}
         try:
             self._database.execute(_REDUCED.format(key=self._key, **kinds))
             self._database.execute("DROP TABLE changes")
@@ -168,7 +169,7 @@ class Changes:
         """Yield the last row of each key that is there afterwards, of those that change."""
         named = pa.schema([*schema, pa.field(CHANGE, pa.int8())])
         for batch in self._reduced(schema, named):
-            kept = batch.filter(pc.not_equal(batch.column(CHANGE), DELETE))
+            kept = batch.filter(pc.less(batch.column(CHANGE), DELETE))
             yield pa.RecordBatch.from_arrays(kept.columns[:-1], schema=schema)
 
     def close(self) -> None:

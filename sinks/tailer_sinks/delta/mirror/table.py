@@ -29,7 +29,7 @@ from tailer.errors import SinkRejected, SinkUnavailable, TailerError
 from tailer.plan import Position
 from tailer.sink import backfilled_app_id, pipeline_of, stream_name, stream_number
 from tailer_sinks.delta.folder import TargetFolder
-from tailer_sinks.delta.mirror.changes import CHANGE, DELETE, INSERT, UPDATE, Changes
+from tailer_sinks.delta.mirror.changes import CHANGE, DELETE, GONE, INSERT, UPDATE, Changes
 from tailer_sinks.delta.mirror.columns import RESNAPSHOT, reshaped, table_schema
 from tailer_sinks.delta.mirror.keys import check_same_key, key_error, key_name, key_number
 from tailer_sinks.delta.mirror.paths import are_removable
@@ -185,17 +185,14 @@ class MirrorTable(TargetTable):
 
         def write(at: Anchor, commit: CommitProperties) -> None:
             assert at.table is not None
-            if changes.counts:
-                _merge(at, changes, key, commit)
-                return
-            # A MERGE without rows makes no commit.
-            write_deltalake(
-                at.table,
-                pa.RecordBatchReader.from_batches(at.schema, []),
-                mode="append",
-                schema_mode="merge" if at.merge else None,
-                commit_properties=commit,
-            )
+            if not (changes.counts and _merge(at, changes, key, commit)):
+                write_deltalake(
+                    at.table,
+                    pa.RecordBatchReader.from_batches(at.schema, []),
+                    mode="append",
+                    schema_mode="merge" if at.merge else None,
+                    commit_properties=commit,
+                )
 
         self._commit(anchor, position, write, key, notes)
 
@@ -269,9 +266,10 @@ class MirrorTable(TargetTable):
                 for column in () if exact else keys:
                     changed = pc.or_(changed, column.is_null())
                 kept.add(rows.filter(pc.invert(changed)))
-            for kind, count in ((INSERT, 0), (UPDATE, changes.counts[UPDATE]), (DELETE, changes.counts[DELETE])):
+            for kind in (INSERT, GONE, UPDATE, DELETE):
+                count = changes.counts[kind] if kind in (UPDATE, DELETE) else 0
                 if exact and met[kind] != count:
-                    raise key_error(self.name, self.path, position.version, is_there=kind == INSERT)
+                    raise key_error(self.name, self.path, position.version, is_there=kind in (INSERT, GONE))
 
             def rows_after() -> pa.RecordBatchReader:
                 batches = chain(kept.reader(anchor.schema), changes.rows(anchor.schema))
@@ -322,9 +320,10 @@ class MirrorTable(TargetTable):
             raise
 
 
-def _merge(at: Anchor, changes: Changes, key: Sequence[str], commit: CommitProperties) -> None:
+def _merge(at: Anchor, changes: Changes, key: Sequence[str], commit: CommitProperties) -> bool:
+    """Merge `changes`. Return False if there is no commit, because the table stays as it is."""
     assert at.table is not None
-    change = f"source.{_quoted(CHANGE)}"
+    before, change = at.table.version(), f"source.{_quoted(CHANGE)}"
     values = {_quoted(each): f"source.{_quoted(each)}" for each in at.schema.names}
     merger = at.table.merge(
         writable(changes.merged(at.schema)),
@@ -338,10 +337,11 @@ def _merge(at: Anchor, changes: Changes, key: Sequence[str], commit: CommitPrope
     )
     merger = merger.when_matched_update(values, f"{change} = {UPDATE}")
     merger = merger.when_matched_delete(f"{change} = {DELETE}")
-    merger = merger.when_matched_update(values | _failing(key[0], _PRESENT), f"{change} = {INSERT}")
+    merger = merger.when_matched_update(values | _failing(key[0], _PRESENT), f"{change} IN ({INSERT}, {GONE})")
     merger = merger.when_not_matched_insert(values, f"{change} = {INSERT}")
-    merger = merger.when_not_matched_insert(values | _failing(key[0], _ABSENT), f"{change} <> {INSERT}")
+    merger = merger.when_not_matched_insert(values | _failing(key[0], _ABSENT), f"{change} IN ({UPDATE}, {DELETE})")
     merger.execute()
+    return at.table.version() > before
 
 
 def _owner(app_id: str) -> str:
