@@ -178,7 +178,7 @@ class Gap:
 
     `reason`: the cause of the loss. `snapshot`: all rows of the table at `version` follow as inserts, so a consumer
     with a copy must discard it first. Otherwise the changes of the next version follow. `timestamp_ms`: time of the
-    decision to continue. `order`: the id of the operator's order that asked for the snapshot; None: changes are lost.
+    decision to continue. `command`: the id of the command that asked for the snapshot; None: changes are lost.
     """
 
     kind: ClassVar[str] = "gap"
@@ -189,7 +189,7 @@ class Gap:
     timestamp_ms: int
     reason: str
     snapshot: bool
-    order: str | None = None
+    command: str | None = None
 
 
 ControlEvent = SchemaChange | Gap

@@ -39,12 +39,12 @@ def command(
     url: str | None,
     token_file: Path | None,
 ) -> None:
-    """Order a backfill, or its end."""
+    """Send a backfill, or its end."""
     if cancel and (where is not None or version is not None):
         raise click.UsageError("--cancel goes without --where and --version.")
     daemon = connection(config, url, token_file)
     if cancel:
-        click.echo(daemon.order(pipeline, "cancel-backfill"))
+        click.echo(daemon.send(pipeline, "cancel-backfill"))
         return
     asked = {key: value for key, value in (("where", where), ("version", version)) if value is not None}
-    click.echo(daemon.order(pipeline, "backfill", **asked))
+    click.echo(daemon.send(pipeline, "backfill", **asked))

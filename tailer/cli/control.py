@@ -1,4 +1,4 @@
-"""`tailer pause`, `resume`, `resnapshot` and `skip`: orders to the running daemon."""
+"""`tailer pause`, `resume`, `resnapshot` and `skip`: commands to the running daemon."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +46,7 @@ def connection(config: Path, url: str | None, token_file: Path | None) -> "Daemo
 
 
 WHERE: Final = """
-The configuration leads to the daemon's Unix socket. With --url the order goes over TCP, and needs
+The configuration leads to the daemon's Unix socket. With --url the command goes over TCP, and needs
 the token of `control_token_file`."""
 _HELP: Final = {
     "pause": "PIPELINE ends after the transaction it is at. It stays paused until `tailer resume`, or until the daemon "
@@ -59,14 +59,14 @@ _HELP: Final = {
 }
 
 
-def _order(verb: str) -> click.Command:
+def _command(verb: str) -> click.Command:
     @click.command(verb, cls=ConfiguredCommand, help=f"{VERBS[verb]}\n\n{_HELP[verb]}\n{WHERE}")
     @click.argument("pipeline")
     @daemon_options
     def command(pipeline: str, config: Path, url: str | None, token_file: Path | None) -> None:
-        click.echo(connection(config, url, token_file).order(pipeline, verb))
+        click.echo(connection(config, url, token_file).send(pipeline, verb))
 
     return command
 
 
-commands: Final = {verb: _order(verb) for verb in CONTROL}
+commands: Final = {verb: _command(verb) for verb in CONTROL}

@@ -1,4 +1,4 @@
-"""The settings of the daemon's servers: where it answers and takes orders, and who may ask and give them."""
+"""The settings of the daemon's servers: where it answers and takes commands, and who may ask and give them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -37,7 +37,7 @@ class MetricsSettings:
 
 @dataclass(frozen=True, slots=True)
 class ControlSettings:
-    """The Unix socket for orders (None: none), the token for orders over TCP, and the file of kept orders.
+    """The Unix socket for commands (None: none), the token for commands over TCP, and the file of kept backfills.
 
     `is_required`: whether the daemon does not begin without the socket, because the file names it.
     """
@@ -45,7 +45,7 @@ class ControlSettings:
     socket: Path | None = None
     is_required: bool = False
     token: Secret = field(default_factory=Secret)
-    orders_file: Path = Path("tailer.backfills.json")
+    backfills_file: Path = Path("tailer.backfills.json")
 
 
 def metrics_settings(path: Path, file: FileShape, attempt: Attempt) -> MetricsSettings | None:
@@ -74,11 +74,11 @@ def control_settings(path: Path, file: FileShape, attempt: Attempt) -> ControlSe
     socket = path.absolute().with_suffix(".sock") if file.control is None else None
     if file.control:
         socket = attempt(("control",), partial(local_folder, file.control, path.parent, ""))
-    orders_file = (socket or path.absolute()).with_suffix(".backfills.json")
-    if file.orders_file is not None:
-        given = attempt(("orders_file",), partial(local_folder, file.orders_file, path.parent, ""))
-        orders_file = given or orders_file
-    return ControlSettings(socket, socket is not None and file.control is not None, token, orders_file)
+    backfills_file = (socket or path.absolute()).with_suffix(".backfills.json")
+    if file.backfills_file is not None:
+        given = attempt(("backfills_file",), partial(local_folder, file.backfills_file, path.parent, ""))
+        backfills_file = given or backfills_file
+    return ControlSettings(socket, socket is not None and file.control is not None, token, backfills_file)
 
 
 def missing_library(file: FileShape) -> tuple[str, str, str] | None:

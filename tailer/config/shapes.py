@@ -142,6 +142,8 @@ class StoreShape(_Shape, frozen=True, kw_only=True):
 class FileShape(_Shape, frozen=True, kw_only=True):
     """The whole file; its stores, its pipelines and its table [spark] are not checked yet."""
 
+    refused: ClassVar = {"orders_file": ("has another name", "Rename it to backfills_file.")}
+
     state_table: str | None = None  # the folder, or its URI, that keeps progress for sinks that cannot
     drain_s: Wait = 30.0  # seconds to finish after SIGTERM
     metrics: str | None = None  # host:port to serve metrics, health checks and status on
@@ -160,8 +162,8 @@ class FileShape(_Shape, frozen=True, kw_only=True):
     control_token: str | None = None
     control_token_file: str | None = None  # a file with control_token
     control_token_command: list[str] = []  # a command that prints control_token: a program and its arguments
-    # file that keeps orders to backfill over restarts; default: beside the socket, with .backfills.json for .sock
-    orders_file: str | None = None
+    # file that keeps backfills over restarts; default: beside the socket, with .backfills.json for .sock
+    backfills_file: str | None = None
     engine: EngineKind = EngineKind.LOCAL  # where rows are read: local, spark, or auto, by the size of a version
     # bytes of rows, in the memory of the process, from which on no pipeline reads ahead of its sink
     read_ahead_bytes: Annotated[int, msgspec.Meta(ge=0)] = AHEAD_BYTES

@@ -60,8 +60,8 @@ class DaemonClient:
             raise ConfigError(self._where, reason, remedy)
         return report
 
-    def order(self, pipeline: str, verb: str, **asked: str | int | None) -> str:
-        """Give the order `verb`, with what is `asked`; return the daemon's answer.
+    def send(self, pipeline: str, verb: str, **asked: str | int | None) -> str:
+        """Give the command `verb`, with what is `asked`; return the daemon's answer.
 
         Raises `ConfigError` if it refuses.
         """

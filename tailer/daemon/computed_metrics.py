@@ -54,12 +54,12 @@ _GAUGES: Final[tuple[tuple[str, str, Callable[[PipelineStatus], float | None]], 
     (
         "lake_tailer_backfill_files",
         "Files that the backfill under way reads.",
-        lambda status: status.backfills.files if status.backfills.order is not None else None,
+        lambda status: status.backfills.files if status.backfills.command is not None else None,
     ),
     (
         "lake_tailer_backfill_files_done",
         "Those of them that are delivered.",
-        lambda status: status.backfills.files_done if status.backfills.order is not None else None,
+        lambda status: status.backfills.files_done if status.backfills.command is not None else None,
     ),
 )
 _COUNTERS: Final[tuple[tuple[str, str, Callable[[PipelineStatus], float | None]], ...]] = (

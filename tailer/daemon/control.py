@@ -1,4 +1,4 @@
-"""Orders of an operator to the running daemon: pause, resume, resnapshot, backfill and skip a pipeline.
+"""Commands of an operator to the running daemon: pause, resume, resnapshot, backfill and skip a pipeline.
 
 They come as `POST /pipelines/NAME/VERB`, through a Unix socket that only the daemon's user may connect to, or over TCP
 with a token, such as from the status page. That to backfill has the version and the condition in a body, as JSON. None
@@ -20,7 +20,7 @@ from starlette.routing import Route
 from tailer.daemon.http_server import has_bearer
 from tailer.daemon.runs import Lifecycle, Runs
 from tailer.errors import TailerError
-from tailer.pipeline.backfill.order import BackfillOrder, BackfillPhase
+from tailer.pipeline.backfill.command import BackfillCommand, BackfillPhase
 from tailer.pipeline.data_loss import is_lost
 from tailer.pipeline.policy import OnDataLoss
 from tailer.pipeline.status import PipelineState
@@ -31,18 +31,18 @@ ANSWER_S: Final = 25.0  # a backfill is checked against the table's log
 
 
 class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of an order: `version` and `where` of a backfill."""
+    """The body of a command: `version` and `where` of a backfill."""
 
     version: int | None = None
     where: str | None = None
 
 
 class _RefusedError(Exception):
-    """An order that cannot be obeyed; the text says why, and what can be done."""
+    """A command that cannot be obeyed; the text says why, and what can be done."""
 
 
 class Control:
-    """The orders to the pipelines of `runs`, once it is set. Made in the event loop that the pipelines run in."""
+    """The commands to the pipelines of `runs`, once it is set. Made in the event loop that the pipelines run in."""
 
     def __init__(self) -> None:
         self.runs: Runs | None = None
@@ -61,7 +61,7 @@ class Control:
     async def _answer(self, name: str, verb: str, body: bytes) -> Response:
         lifecycle = None if self.runs is None else self.runs.lifecycles.get(name)
         if verb not in VERBS:
-            return _said(404, f"there is no order {verb!r}; there are {', '.join(VERBS)}")
+            return _said(404, f"there is no command {verb!r}; there are {', '.join(VERBS)}")
         if lifecycle is None:
             return _said(404, f"there is no pipeline {name!r}, or it has not been started yet")
         try:
@@ -69,21 +69,21 @@ class Control:
             with anyio.fail_after(ANSWER_S):
                 return _said(200, await to_thread.run_sync(self._obey, lifecycle, verb, asked, abandon_on_cancel=True))
         except msgspec.DecodeError as error:
-            return _said(400, f"the order cannot be read: {error}")
+            return _said(400, f"the command cannot be read: {error}")
         except _RefusedError as refused:
             return _said(409, str(refused))
         except (TimeoutError, RuntimeError):
             return _said(503, "the event loop of the pipelines does not answer; see /livez")
 
     def _obey(self, lifecycle: Lifecycle, verb: str, asked: _Asked) -> str:
-        """Run the order in the event loop of the pipelines, and return what to tell the operator."""
+        """Run the command in the event loop of the pipelines, and return what to tell the operator."""
         return from_thread.run(VERBS[verb], lifecycle, asked, token=self._loop)
 
 
 def _refusal(request: Request, token: str | None) -> Response | None:
     """Return the answer to a request that lacks the right token; None for one that has it."""
     if token is None:
-        return _said(403, "orders over TCP need control_token_file in the configuration; or use the Unix socket")
+        return _said(403, "commands over TCP need control_token_file in the configuration; or use the Unix socket")
     if has_bearer(request.headers, token):
         return None
     return _said(401, "the token is missing or wrong: send the header Authorization: Bearer TOKEN")
@@ -110,7 +110,7 @@ async def _resume(lifecycle: Lifecycle, _asked: _Asked) -> str:
 async def _resnapshot(lifecycle: Lifecycle, _asked: _Asked) -> str:
     _check(lifecycle)
     _check_table(lifecycle)
-    lifecycle.order(OnDataLoss.RESNAPSHOT)
+    lifecycle.obey(OnDataLoss.RESNAPSHOT)
     return f"{lifecycle.status.name} reports a gap and delivers all rows of the newest version"
 
 
@@ -118,10 +118,10 @@ async def _backfill(lifecycle: Lifecycle, asked: _Asked) -> str:
     _check(lifecycle)
     _check_table(lifecycle)
     name = lifecycle.status.name
-    if (had := lifecycle.status.backfills.order) is not None:
+    if (had := lifecycle.status.backfills.command) is not None:
         raise _RefusedError(f"{name} has not ended backfill {had.id}: wait for its end, or cancel it with --cancel")
     try:
-        await lifecycle.backfill(BackfillOrder.make(asked.version, asked.where))
+        await lifecycle.backfill(BackfillCommand.make(asked.version, asked.where))
     except TailerError as error:
         raise _RefusedError(f"{type(error).__name__}: {error}. {error.hint}".rstrip()) from error
     rows = "all rows" if asked.where is None else "the rows that fulfil the condition"
@@ -131,7 +131,7 @@ async def _backfill(lifecycle: Lifecycle, asked: _Asked) -> str:
 
 async def _cancel_backfill(lifecycle: Lifecycle, _asked: _Asked) -> str:
     backfills = lifecycle.status.backfills
-    if (had := backfills.order) is None:
+    if (had := backfills.command) is None:
         raise _RefusedError(f"{lifecycle.status.name} has no backfill to cancel")
     try:
         await backfills.end(BackfillPhase.CANCELLED)
@@ -146,14 +146,14 @@ async def _skip(lifecycle: Lifecycle, _asked: _Asked) -> str:
     if status.state is not PipelineState.STOPPED or not is_lost(lifecycle.error):
         reason = f"{status.name} is {status.state} and not stopped by lost changes: there is nothing to skip"
         raise _RefusedError(reason)
-    lifecycle.order(OnDataLoss.SKIP)
+    lifecycle.obey(OnDataLoss.SKIP)
     return f"{status.name} reports the gap and continues after it"
 
 
 def _check(lifecycle: Lifecycle) -> None:
     """Raise if the pipeline cannot announce a gap, or another instance delivers it."""
     if lifecycle.status.state is PipelineState.STANDBY:
-        reason = f"stands by, and {lifecycle.status.why}: give the order to that instance"
+        reason = f"stands by, and {lifecycle.status.why}: give the command to that instance"
         raise _RefusedError(f"{lifecycle.status.name} {reason}")
     if not lifecycle.announces_gaps:
         reason = 'is written by executors, and only the driver can announce a gap: set write = "driver"'
@@ -163,7 +163,7 @@ def _check(lifecycle: Lifecycle) -> None:
 def _check_table(lifecycle: Lifecycle) -> None:
     """Raise if the pipeline waits for its table."""
     if lifecycle.status.state is PipelineState.WAITING:
-        reason = "waits for its table, and begins with its start once the table is there: order it again after that"
+        reason = "waits for its table, and begins with its start once it is there: give the command again after that"
         raise _RefusedError(f"{lifecycle.status.name} {reason}")
 
 

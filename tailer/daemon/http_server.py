@@ -32,7 +32,7 @@ __all__ = ["Certificate", "HttpServer", "Listener", "WithToken", "has_bearer", "
 _PROBE_S: Final = 5.0
 _GRACE_S: Final = 1  # for answers that are under way when the daemon ends
 _RENEWAL_S: Final = 60.0  # between two looks whether a certificate was replaced
-# What answers without a token: probes of orchestrators have none, and orders have one of their own.
+# What answers without a token: probes of orchestrators have none, and commands have one of their own.
 _OPEN: Final = ("/livez", "/readyz", "/pipelines/")
 
 _log = logging.getLogger(__name__)

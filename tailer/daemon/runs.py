@@ -22,7 +22,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from tailer.daemon.logs import about
 from tailer.errors import TailerError
-from tailer.pipeline.backfill.order import BackfillOrder
+from tailer.pipeline.backfill.command import BackfillCommand
 from tailer.pipeline.policy import OnDataLoss
 from tailer.pipeline.retry import revival_pause_s
 from tailer.pipeline.status import PipelineState, PipelineStatus
@@ -59,7 +59,7 @@ class Lifecycle:
         revives: bool,
         is_paused: bool = False,
         announces_gaps: bool = True,
-        check_backfill: Callable[[BackfillOrder], Awaitable[None]] | None = None,
+        check_backfill: Callable[[BackfillCommand], Awaitable[None]] | None = None,
     ) -> None:
         self.status: Final = status
         self.announces_gaps: Final = announces_gaps
@@ -125,7 +125,7 @@ class Lifecycle:
             if self._next is None:
                 _log.info("%s: begins again from the sink's progress", self.status.name)
             pause_s = await self._run_once()
-            if not self._has_order():
+            if not self._has_command():
                 if self.error is None:
                     _log.info("%s: has ended: %s", self.status.name, self.status.why)
                 changed(self)
@@ -144,19 +144,19 @@ class Lifecycle:
         if self._running is None:
             self._news.set()
 
-    def order(self, reaction: OnDataLoss) -> None:
+    def obey(self, reaction: OnDataLoss) -> None:
         """Get past lost data once as `reaction` says, or deliver a snapshot of all rows; begin a run if none is."""
-        self.status.order = reaction
+        self.status.command = reaction
         self.resume()
-        self.status.on_order()
+        self.status.on_command()
 
-    async def backfill(self, order: BackfillOrder) -> None:
-        """Backfill as `order` says; begin a run if none is. Raises the `TailerError` for which it cannot be done."""
+    async def backfill(self, command: BackfillCommand) -> None:
+        """Backfill as `command` says; begin a run if none is. Raises the `TailerError` for which it cannot be done."""
         if self._check_backfill is not None:
-            await self._check_backfill(order)
-        await self.status.backfills.give(order)
+            await self._check_backfill(command)
+        await self.status.backfills.give(command)
         self.resume()
-        self.status.on_order()
+        self.status.on_command()
 
     def end(self, why: str) -> None:
         """End the current run after its transaction, and then `run`."""
@@ -170,12 +170,12 @@ class Lifecycle:
             self.status.note_drain(why)
             self._running.stop()
 
-    def _has_order(self) -> bool:
+    def _has_command(self) -> bool:
         """Return whether an operator decided what follows the run that has just ended."""
         return self._paused or self._again
 
     async def _run_once(self) -> float | None:
-        """Run the pipeline to its end. Return after how many seconds it begins again; None: only on an order."""
+        """Run the pipeline to its end. Return after how many seconds it begins again; None: only on a command."""
         self._running, self._next = self._next or self._make(), None
         self.error, self._again, self._news = None, False, anyio.Event()
         self.status.note_start()

@@ -202,7 +202,7 @@ async def _served(settings: Settings, statuses: Sequence[PipelineStatus]) -> Asy
     monitor, control, listeners = Monitor(statuses, settings.hung_s), Control(), []
     history, token = History(statuses), await _read_token(settings, "control_token", settings.control.token)
     if settings.metrics is not None:
-        routes = control.route(token, needs_token=True), *page_routes(history, takes_orders=token is not None)
+        routes = control.route(token, needs_token=True), *page_routes(history, takes_commands=token is not None)
         app: ASGIApp = monitor.app(*routes)
         if (readers := await _read_token(settings, "metrics_token", settings.metrics.token)) is not None:
             app = WithToken(app, readers)

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from tailer.events import ChangeType
-from tailer.pipeline.backfill.order import BackfillPhase, Backfills
+from tailer.pipeline.backfill.command import BackfillPhase, Backfills
 from tailer.pipeline.states import Active, PipelineState
 from tailer.pipeline.status import Fault, PipelineStatus
 from tailer.plan import Position
@@ -84,7 +84,7 @@ class PipelineReport(msgspec.Struct, frozen=True):
     """One pipeline.
 
     `state`, `since`, `why`, `hint`: see operations.md. `draining`: whether it was asked to end. `retry_at`: when it
-    begins again by itself; null: not. `order`: of an operator, not obeyed yet; empty: none. `position`: the sink's
+    begins again by itself; null: not. `command`: of an operator, not obeyed yet; empty: none. `position`: the sink's
     progress. `delivered`: the last version the sink has completely. `latest`: the newest version known. `rows`: by
     change type, since the process began; null where Spark writes them. `last_error`: may be over. `backfill`: the last
     one since the process began, or one that it goes on with. `active`: null without `tailer run --standby`, or while no
@@ -98,7 +98,7 @@ class PipelineReport(msgspec.Struct, frozen=True):
     hint: str
     draining: bool
     retry_at: datetime | None
-    order: str
+    command: str = msgspec.field(name="order")  # the name that scripts read
     table: str
     sink: str
     position: str | None
@@ -146,7 +146,7 @@ def _pipeline(status: PipelineStatus) -> PipelineReport:
         hint=status.hint,
         draining=status.is_draining,
         retry_at=None if status.retry_at_s is None else _time(status.retry_at_s),
-        order=status.order.value if status.order is not None else "",
+        command=status.command.value if status.command is not None else "",
         table=status.table,
         sink=status.sink_kind,
         position=None if position is None else str(position),
@@ -169,12 +169,12 @@ def _active(found: Active | None) -> ActiveReport | None:
 
 
 def _backfill(found: Backfills) -> BackfillReport | None:
-    order, error = found.shown, found.error
-    if order is None:
+    command, error = found.shown, found.error
+    if command is None:
         return None
     fault = None if error is None else _error(Fault.of(error, found.ended_s))
     files, rows = (found.files, found.files_done), found.rows
-    return BackfillReport(order.id, found.phase, order.version, order.where, *files, rows, fault)
+    return BackfillReport(command.id, found.phase, command.version, command.where, *files, rows, fault)
 
 
 def _delivered(position: Position) -> int | None:

@@ -2,8 +2,8 @@
 
 A session that reads such a version ends, and `DataLoss` remembers it as an `UndeliverableVersion`. The next session
 delivers everything before it and then calls `DataLoss.get_past`. As `OnDataLoss` says, that stops with the error,
-announces a gap and continues after it, or delivers a snapshot. An operator may order either of the last two once, in
-place of what the policy says; a snapshot can also be ordered where nothing is lost, and then takes the place of the
+announces a gap and continues after it, or delivers a snapshot. An operator may ask for either of the last two once, in
+place of what the policy says; a snapshot can also be asked for where nothing is lost, and then takes the place of the
 next version that is due. If the log no longer holds the state to continue from, a pipeline without an end waits until
 the log changes.
 """
@@ -30,7 +30,7 @@ from tailer.errors import (
     VersionGone,
 )
 from tailer.events import Gap
-from tailer.pipeline.delivery import ResumePoint, Session, TakesOrders, tell_key
+from tailer.pipeline.delivery import ResumePoint, Session, TakesCommands, tell_key
 from tailer.pipeline.policy import OnDataLoss, Policy
 from tailer.pipeline.status import PipelineStatus
 from tailer.sink import Sink
@@ -55,7 +55,7 @@ def is_lost(error: BaseException | None) -> bool:
 class DataLoss:
     """The undeliverable version of a pipeline, if there is one, remembered over all of its sessions.
 
-    `poll_interval_s`: as in `Limits`. `status`: has the operator's order.
+    `poll_interval_s`: as in `Limits`. `status`: has the operator's command.
     """
 
     def __init__(
@@ -78,13 +78,13 @@ class DataLoss:
 
     @property
     def _reaction(self) -> OnDataLoss:
-        return self._status.order or self._policy.on_data_loss
+        return self._status.command or self._policy.on_data_loss
 
     def obey(self, version: int) -> bool:
-        """If an operator ordered a snapshot, put it in place of `version`, which is due, and return True."""
-        if self._status.order is not OnDataLoss.RESNAPSHOT or self._undeliverable is not None:
+        """If an operator asked for a snapshot, put it in place of `version`, which is due, and return True."""
+        if self._status.command is not OnDataLoss.RESNAPSHOT or self._undeliverable is not None:
             return False
-        error = ChangesUnavailable(self._table.uri, version, "an operator ordered a snapshot in place of its changes")
+        error = ChangesUnavailable(self._table.uri, version, "an operator asked for a snapshot in place of its changes")
         table_id = self._table.state_id or ""
         begins = self._begins
         self._undeliverable = UndeliverableVersion(error, version, table_id, skippable=True, begins=begins, fresh=False)
@@ -105,14 +105,14 @@ class DataLoss:
         undeliverable.fresh |= point.fresh
 
     def note_caught_up(self) -> None:
-        """Forget the order to skip what is lost: everything can be read."""
-        if self._status.order is OnDataLoss.SKIP:
-            self._status.order = None
+        """Forget the command to skip what is lost: everything can be read."""
+        if self._status.command is OnDataLoss.SKIP:
+            self._status.command = None
 
     def _forget(self) -> None:
         """Forget the undeliverable version: the pipeline is past it."""
         self._status.gaps += 1
-        self._undeliverable = self._status.order = None
+        self._undeliverable = self._status.command = None
 
     def forget_other(self, table_id: str) -> None:
         """Forget an undeliverable version of another table than `table_id`."""
@@ -181,8 +181,8 @@ class DataLoss:
         if undeliverable is None or (not point.snapshot and await self._is_restored(version)):
             return None
         undeliverable.tried = True
-        orders = session.orders
-        if orders is None or not undeliverable.skippable:
+        commands = session.commands
+        if commands is None or not undeliverable.skippable:
             raise undeliverable.error
         replaced = isinstance(undeliverable.error, TableReplaced)
         if self._reaction is OnDataLoss.RESNAPSHOT or replaced:
@@ -192,11 +192,11 @@ class DataLoss:
             first = 0 if replaced and point.fresh else version
             least = version + 1 if point.snapshot and point.after is not None else first  # never the same files again
             may_return = not replaced and not point.snapshot
-            found = await self._resnapshot(session.sink, orders, first, least, undeliverable, may_return)
+            found = await self._resnapshot(session.sink, commands, first, least, undeliverable, may_return)
         elif point.snapshot:
             raise undeliverable.error  # the policy does not cover leaving out the rest of a table
         else:
-            found = await self._skip(orders, version, undeliverable)
+            found = await self._skip(commands, version, undeliverable)
         if found is None:
             return None
         _log.warning(
@@ -217,7 +217,7 @@ class DataLoss:
     async def _resnapshot(
         self,
         sink: Sink,
-        orders: TakesOrders,
+        commands: TakesCommands,
         first: int,
         least: int,
         undeliverable: "UndeliverableVersion",
@@ -243,18 +243,18 @@ class DataLoss:
                 undeliverable.snapshot = version
                 self._status.note_snapshot(version)
                 await tell_key(sink, self._table, version)
-                await orders.resnapshot(gap, page, pages)
+                await commands.resnapshot(gap, page, pages)
                 return version + 1
         raise undeliverable.error
 
-    async def _skip(self, orders: TakesOrders, version: int, undeliverable: "UndeliverableVersion") -> int | None:
+    async def _skip(self, commands: TakesCommands, version: int, undeliverable: "UndeliverableVersion") -> int | None:
         """Announce the gap that begins at `version` and return the first version that can be delivered after it."""
         found, seen = await self._next_readable(undeliverable.error, version)
         table_id = self._table.state_id or undeliverable.table_id
         if await self._is_restored(version):  # restored while the log was read
             return None
         gap = undeliverable.gap(table_id, version, found - 1, snapshot=False)
-        await orders.skip(gap, self._policy.shape_schema(seen, self._table.uri, found) or pa.schema([]))
+        await commands.skip(gap, self._policy.shape_schema(seen, self._table.uri, found) or pa.schema([]))
         return found
 
     async def _next_readable(self, error: TailerError, version: int) -> tuple[int, pa.Schema | None]:

@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from tailer.errors import TailerError
 from tailer.events import Gap
-from tailer.pipeline.backfill.order import BackfillOrder, Backfills
+from tailer.pipeline.backfill.command import BackfillCommand, Backfills
 from tailer.plan import TASKS, ChangePlan, Position
 from tailer.sink import Sink
 from tailer.table_log import TableLog
 
-__all__ = ["Delivery", "ResumePoint", "Session", "TakesOrders", "VersionRange", "tell_key"]
+__all__ = ["Delivery", "ResumePoint", "Session", "TakesCommands", "VersionRange", "tell_key"]
 
 _NET_TASKS: Final = 2**31  # the number, modulo `TASKS`, from which tasks of net differences were numbered
 
@@ -122,7 +122,7 @@ class Session(Protocol):
         ...
 
     @property
-    def orders(self) -> "TakesOrders | None":
+    def commands(self) -> "TakesCommands | None":
         """The side that can leave out lost versions and backfill others; None: lost versions stop the pipeline."""
         ...
 
@@ -170,8 +170,8 @@ class Delivery(Protocol):
         ...
 
 
-class TakesOrders(Protocol):
-    """The side of a `Session` that can leave out lost versions and backfill others (`Session.orders`).
+class TakesCommands(Protocol):
+    """The side of a `Session` that can leave out lost versions and backfill others (`Session.commands`).
 
     Only a delivery of rows has it: its sink takes control events between them.
     """
@@ -184,7 +184,7 @@ class TakesOrders(Protocol):
         """Announce `gap`, then deliver a snapshot in place of the lost versions: `page`, then the `rest`."""
         ...
 
-    async def backfill(self, backfills: Backfills, order: BackfillOrder) -> bool:
+    async def backfill(self, backfills: Backfills, command: BackfillCommand) -> bool:
         """Deliver the rest of a backfill. Return False if it was stopped or has ended meanwhile."""
         ...
 

@@ -80,7 +80,7 @@ class Pipeline:
         self._looked_back = -_LOOK_BACK_S
         self._loss = DataLoss(name, table, policy, wake, polling.shortest_s, retries.status)
         self._between = BetweenVersions(name, retries.status)
-        retries.status.on_order = wake.ring
+        retries.status.on_command = wake.ring
 
     def stop(self) -> None:
         """Finish and commit the current versions, then return from `run`."""
@@ -164,7 +164,7 @@ class Pipeline:
                 await self._seek(session, point, last)
                 continue
             has_progress = not point.fresh or self._records_start(point, last)
-            if status.backfills.order is not None and has_progress and point.is_between:
+            if status.backfills.command is not None and has_progress and point.is_between:
                 await tell_key(session.sink, self._table, point.version - 1)
                 point = await self._between.deliver(session, point)
                 await self._seek(session, point, last)
@@ -173,7 +173,7 @@ class Pipeline:
             versions = await session.plan()
             status.backlog.plan_s = time.monotonic() - asked_s
             if versions is None:
-                if status.order is OnDataLoss.RESNAPSHOT and has_progress and point.is_between:
+                if status.command is OnDataLoss.RESNAPSHOT and has_progress and point.is_between:
                     await self._between.resnapshot(point.version - 1)
                 else:
                     await self._wait(session, point.version - 1, has_progress)

@@ -24,9 +24,9 @@ from tailer.engine.look_ahead import LookAhead, PrefetchedBatches
 from tailer.engine.port import Engine
 from tailer.errors import ChangeError, ConfigError, LogError, SchemaChanged, SinkRejected, StorageError, TailerError
 from tailer.events import Gap
+from tailer.pipeline.backfill.command import BackfillCommand, Backfills
 from tailer.pipeline.backfill.delivery import BackfillDelivery
-from tailer.pipeline.backfill.order import BackfillOrder, Backfills
-from tailer.pipeline.delivery import ResumePoint, TakesOrders, VersionRange
+from tailer.pipeline.delivery import ResumePoint, TakesCommands, VersionRange
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import OnSchemaChange, PlanReport, Policy
@@ -150,8 +150,8 @@ class RowSession:
         return None if self.table_id is None else app_id_of(self._delivery.name, self.table_id)
 
     @property
-    def orders(self) -> TakesOrders:
-        """See `Session.orders`."""
+    def commands(self) -> TakesCommands:
+        """See `Session.commands`."""
         return self
 
     async def record_start(self, plan: ChangePlan) -> None:
@@ -201,21 +201,21 @@ class RowSession:
         return False
 
     async def skip(self, gap: Gap, schema: pa.Schema) -> None:
-        """See `TakesOrders.skip`."""
+        """See `TakesCommands.skip`."""
         await self._writer.skip(gap, schema, at_once=True)
 
     async def resnapshot(self, gap: Gap, page: ChangePlan, rest: AsyncIterator[ChangePlan]) -> None:
-        """See `TakesOrders.resnapshot`."""
+        """See `TakesCommands.resnapshot`."""
         plan = self._shape(page)
         self._check_schema(plan)
         await self._writer.skip(gap, plan.schema, at_once=False)
         await self._deliver_pages(plan, rest, None)
 
-    async def backfill(self, backfills: Backfills, order: BackfillOrder) -> bool:
-        """See `TakesOrders.backfill`."""
+    async def backfill(self, backfills: Backfills, command: BackfillCommand) -> bool:
+        """See `TakesCommands.backfill`."""
         own, progress = self._delivery, self._writer.progress
         parts = own.name, own.table, own.sink, own.engine, own.policy, own.limits, own.retries
-        return await BackfillDelivery(*parts, progress, self._group).deliver(backfills, order)
+        return await BackfillDelivery(*parts, progress, self._group).deliver(backfills, command)
 
     async def _deliver_version(self, plan: ChangePlan, rows: PrefetchedBatches, after: Position | None) -> None:
         """Deliver `rows`, those after `after` of the version of `plan`, and close the version."""

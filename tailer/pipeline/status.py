@@ -15,7 +15,7 @@ from typing import Final
 
 from tailer.errors import duration
 from tailer.metrics import Counter, Gauge
-from tailer.pipeline.backfill.order import Backfills
+from tailer.pipeline.backfill.command import Backfills
 from tailer.pipeline.policy import OnDataLoss
 from tailer.pipeline.retention import Backlog
 from tailer.pipeline.states import Active, Fault, PipelineState
@@ -127,9 +127,9 @@ class PipelineStatus:
         self.backfills: Final = Backfills()
         self.fault: Fault | None = None  # the last one, which may be over
         self.retry_at_s: float | None = None
-        self.order: OnDataLoss | None = None  # of an operator, not obeyed yet
+        self.command: OnDataLoss | None = None  # of an operator, not obeyed yet
         self.active: Active | None = None  # where several instances run it
-        self.on_order: Callable[[], object] = bool  # ends the wait for a version
+        self.on_command: Callable[[], object] = bool  # ends the wait for a version
         self._clock = clock
         self._hold, self._work, self._why, self._lacks = _Hold.RUNNING, _Work.NOTHING, "", ""
         self._failing = self._waits = self._was_level = False
@@ -325,7 +325,7 @@ class PipelineStatus:
         self._why = why
 
     def note_pause(self) -> None:
-        """Note that the pipeline has ended, on an operator's order."""
+        """Note that the pipeline has ended, on an operator's command."""
         before = self.state
         self._hold, self._why, self.retry_at_s = _Hold.PAUSED, "an operator paused it", None
         self._note_change(before)

@@ -70,7 +70,7 @@ def kill_again_and_again(
         started[-1].wait_until_running()
         if number % 2:
             until(lambda: mirror.version() > max(reached), mirror.version, lambda: started[-1].said)
-            client.order("orders", "resnapshot")
+            client.send("orders", "resnapshot")
         killed_at = time.monotonic() + moments.uniform(0.0, 1.5)
         while time.monotonic() < killed_at:
             if history.published < history.length * (number + 1) // (kills + 1):

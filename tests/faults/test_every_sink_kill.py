@@ -1,4 +1,4 @@
-"""SIGKILL of one daemon that delivers into every sink and mode, while an operator orders backfills and snapshots.
+"""SIGKILL of one daemon that delivers into every sink and mode, while an operator asks for backfills and snapshots.
 
 After each kill the destinations are read without the sinks: a log has every change up to its version once, and a mirror
 has the rows of its version. `tailer verify` agrees. What is in Kafka is judged at the end of a part. Parts are
@@ -45,7 +45,7 @@ PARTS: Final = 20
 KILLS: Final = 10
 COMMITS: Final = 5 * KILLS
 VERIFIED: Final = 4  # of so many kills one is followed by `tailer verify`
-ORDERS: Final = 4
+COMMANDS: Final = 4
 SMALL: Final = small_transactions(40)
 
 
@@ -74,7 +74,7 @@ class Killing:
                 before = lane.reached()
                 if before < history.published - 1:
                     daemon.wait_for(lambda: lane.reached() > before)
-                self.pipelines.order(chance, ORDERS)
+                self.pipelines.give_commands(chance, COMMANDS)
                 history.publish(max(0, due - history.published))
                 time.sleep(chance.uniform(0.0, 1.0))
             daemon.kill()
@@ -137,4 +137,6 @@ def test_killed_two_hundred_times(tmp_path: Path, kafka: KafkaCluster, postgres:
         killing.finish()
         print(f"{KILLS} kills; records of transactions in Kafka that were torn: {lanes.torn()}")
     for name, figures in killing.figures.items():
-        print(f"{name}: busy at {killing.busy[name]} kills, {killing.pipelines.orders[name]} orders, {dict(figures)}")
+        print(
+            f"{name}: busy at {killing.busy[name]} kills, {killing.pipelines.commands[name]} commands, {dict(figures)}"
+        )

@@ -47,7 +47,7 @@ def test_killed_again_and_again(tmp_path: Path, started: list[SmallDaemon]) -> N
 
     started.append(SmallDaemon(config))
     until(lambda: there.reached() == 1, there.reached, lambda: started[-1].said)
-    client.order("orders", "backfill", where="id % 2 = 0")
+    client.send("orders", "backfill", where="id % 2 = 0")
     for number in range(KILLS):
         kill_behind(commits() + 2 + 3 * number)
         assert len(rows()) < FILES * ROWS * 3 // 2, "over before it could be killed"

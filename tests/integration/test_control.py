@@ -100,7 +100,7 @@ def test_pause_and_resume(orders: Orders, config: Path, client: DaemonClient) ->
 def test_a_pause_ends_with_the_process(orders: Orders, config: Path, client: DaemonClient) -> None:
     with background("run", "--config", config) as daemon:
         until(lambda: copied(orders) == orders.changes)
-        client.order("copy", "pause")
+        client.send("copy", "pause")
         until(lambda: state(client) == "paused")
         orders.insert(20)
         daemon.kill()
@@ -134,7 +134,7 @@ def test_orders_at_random_while_commits_go_on_and_the_daemon_is_killed(
             with background("run", "--config", config) as daemon:
                 until(lambda: state(client) not in ("", "starting"))
                 for _ in range(12):
-                    client.order("copy", chance.choice(["pause", "resume"]))
+                    client.send("copy", chance.choice(["pause", "resume"]))
                     time.sleep(chance.uniform(0, 0.3))
                 daemon.kill()
                 daemon.communicate()
@@ -156,10 +156,10 @@ def lose(kept: Orders, client: DaemonClient, how: Callable[[], None]) -> None:
     """Stop the pipeline by a version that cannot be read, with the next one delivered after it."""
     until(lambda: copied(kept) == kept.changes)
     for name in ("copy", "other"):
-        client.order(name, "pause")
+        client.send(name, "pause")
     until(lambda: all(each.state.value == "paused" for each in client.status().pipelines))
     how()
-    client.order("copy", "resume")
+    client.send("copy", "resume")
     until(lambda: state(client) == "stopped")
     assert client.status().pipelines[0].why.startswith("FileVacuumed: ")
 
@@ -173,7 +173,7 @@ def test_skip(kept: Orders, config: Path, client: DaemonClient) -> None:
     with background("run", "--config", config):
         until(lambda: state(client) == "streaming")
         with pytest.raises(ConfigError, match="there is nothing to skip"):
-            client.order("copy", "skip")
+            client.send("copy", "skip")
         lose(kept, client, vacuum)
         done = tailer("skip", "copy", "--config", config)
         assert (done.returncode, done.stdout) == (0, "copy reports the gap and continues after it\n")
@@ -182,11 +182,11 @@ def test_skip(kept: Orders, config: Path, client: DaemonClient) -> None:
         # Once: the next loss stops it again.
         kept.insert(22)
         until(lambda: copied(kept) == [*wanted, kept.changes[-1]])
-        client.order("copy", "pause")
+        client.send("copy", "pause")
         until(lambda: state(client) == "paused")
         kept.insert(23)
         remove_files(kept.path, kept.version)
-        client.order("copy", "resume")
+        client.send("copy", "resume")
         until(lambda: state(client) == "stopped")
 
 
@@ -203,9 +203,9 @@ def test_resnapshot_after_a_loss_and_without_one(kept: Orders, config: Path, cli
         first: list[Change] = [(0, "insert", each) for each in range(10)]
         again: list[Change] = [(2, "gap", None), *((2, "insert", each) for each in range(10))]
         until(lambda: copied(kept) == first + again)
-        client.order("copy", "resnapshot")  # nothing is due, and it does not wait for a version
+        client.send("copy", "resnapshot")  # nothing is due, and it does not wait for a version
         until(lambda: copied(kept) == sorted(first + again + again))
-        assert client.status().pipelines[0].order == ""
+        assert client.status().pipelines[0].command == ""
         kept.insert(30)
         until(lambda: copied(kept) == [*sorted(first + again + again), (3, "insert", 30)])
 
@@ -248,26 +248,26 @@ def test_backfill(kept: Orders, config: Path, client: DaemonClient) -> None:
     assert not config.with_suffix(".backfills.json").exists()
 
 
-def test_orders_to_backfill_are_kept_until_they_end(kept: Orders, config: Path, client: DaemonClient) -> None:
-    orders_file = config.with_suffix(".backfills.json")
-    orders_file.write_text(
+def test_backfills_are_kept_until_they_end(kept: Orders, config: Path, client: DaemonClient) -> None:
+    backfills_file = config.with_suffix(".backfills.json")
+    backfills_file.write_text(
         '{"format": 1, "backfills": {"copy": {"id": "20260301T120005-1f3a5c7e", "where": "id < 2"}}}'
     )
     with background("run", "--config", config):
         reads: list[Change] = [(0, "insert", each) for each in (0, 1)]
         until(lambda: copied(kept) == sorted([*kept.changes, *reads]))
-        until(lambda: not orders_file.exists())
-    orders_file.write_text('{"format": 1, "backfills": {"copy": {"id": "20260301T120005-1f3a5c7f", "version": 9}}}')
+        until(lambda: not backfills_file.exists())
+    backfills_file.write_text('{"format": 1, "backfills": {"copy": {"id": "20260301T120005-1f3a5c7f", "version": 9}}}')
     with background("run", "--config", config):
         until(lambda: state(client) != "" and client.status().pipelines[0].backfill is not None)
-        until(lambda: not orders_file.exists())
-    orders_file.write_text("{}")
+        until(lambda: not backfills_file.exists())
+    backfills_file.write_text("{}")
     done = tailer("run", "--config", config)
     assert done.returncode == 2
-    assert "the orders to backfill cannot be read" in done.stderr
+    assert "the kept backfills cannot be read" in done.stderr
 
 
-def test_orders_over_tcp_need_the_token(orders: Orders, config: Path, tmp_path: Path) -> None:
+def test_commands_over_tcp_need_the_token(orders: Orders, config: Path, tmp_path: Path) -> None:
     secret = tmp_path / "token"
     secret.write_text("open sesame\n")
     plain = config.read_text()
@@ -277,7 +277,7 @@ def test_orders_over_tcp_need_the_token(orders: Orders, config: Path, tmp_path: 
         until(lambda: state(DaemonClient(url=url)) == "streaming")
         for token in (None, "open", "open sesame!"):
             with pytest.raises(ConfigError, match="the token is missing or wrong"):
-                DaemonClient(url=url, token=token).order("copy", "pause")
+                DaemonClient(url=url, token=token).send("copy", "pause")
         done = tailer("pause", "copy", "--url", url, "--token-file", secret)
         assert (done.returncode, done.stdout) == (0, "copy pauses after its transaction\n")
         until(lambda: state(DaemonClient(url=url)) == "paused")
@@ -287,9 +287,9 @@ def test_orders_over_tcp_need_the_token(orders: Orders, config: Path, tmp_path: 
     with background("run", "--config", config, "--log-format", "text") as daemon:
         url = metrics_address(daemon)
         with pytest.raises(ConfigError, match="need control_token_file"):
-            DaemonClient(url=url, token="open sesame").order("copy", "pause")
+            DaemonClient(url=url, token="open sesame").send("copy", "pause")
         with pytest.raises(ConfigError, match="no pipeline 'cpoy'"):
-            DaemonClient(socket=config.with_suffix(".sock")).order("cpoy", "pause")
+            DaemonClient(socket=config.with_suffix(".sock")).send("cpoy", "pause")
     assert orders.version == 0
 
 
@@ -328,8 +328,8 @@ def test_tokens_from_commands_and_from_the_environment(orders: Orders, config: P
         assert "the token is missing or wrong" in tailer("status", "--url", url).stderr
         until(lambda: state(DaemonClient(url=url, token="open sesame")) == "streaming")
         with pytest.raises(ConfigError, match="the token is missing or wrong"):
-            DaemonClient(url=url, token="open sesame").order("copy", "pause")
-        DaemonClient(url=url, token="close sesame").order("copy", "pause")
+            DaemonClient(url=url, token="open sesame").send("copy", "pause")
+        DaemonClient(url=url, token="close sesame").send("copy", "pause")
         daemon.terminate()
         _, errors = daemon.communicate(timeout=300)
     assert "sesame" not in errors

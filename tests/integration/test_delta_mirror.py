@@ -25,7 +25,7 @@ from tests.support.mirrors.delta import APP, batch, deliver, full, make_mirror, 
 pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
-NEXT_STEP = "Order a snapshot with `tailer resnapshot`."
+NEXT_STEP = "Ask for a snapshot with `tailer resnapshot`."
 
 
 @pytest.fixture(params=["merge", "rewrite"])

@@ -17,7 +17,7 @@ from tailer.engine.local import LocalEngine
 from tailer.errors import ChangesUnavailable, ConfigError, SinkRejected, SinkUnavailable
 from tailer.events import Gap
 from tailer.formats.delta.table import DeltaTableLog
-from tailer.pipeline.backfill.order import BackfillOrder, BackfillPhase
+from tailer.pipeline.backfill.command import BackfillCommand, BackfillPhase
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import OnDataLoss
@@ -184,7 +184,7 @@ class TestOrders:
         await to_thread.run_sync(delete, copy, "id >= 3")  # somebody else
         status = PipelineStatus("orders")
         run = pipeline(orders, sink if fault is None else FaultySink(sink, fault), status)
-        status.order = OnDataLoss.RESNAPSHOT
+        status.command = OnDataLoss.RESNAPSHOT
         async with anyio.create_task_group() as group:
             group.start_soon(run.run)
             await become(lambda: status.gaps == 1)
@@ -195,7 +195,7 @@ class TestOrders:
             run.stop()
         assert DeltaTable(copy).transaction_version(app_id(orders)) == 5
         notes = [each["gap"] for each in DeltaTable(copy).history() if "gap" in each]
-        assert notes == ["an operator ordered a snapshot; no changes are lost"]
+        assert notes == ["an operator asked for a snapshot; no changes are lost"]
 
     async def test_columns_that_a_merge_cannot_follow_need_one(self, tmp_path: Path, orders: Path) -> None:
         copy, status = tmp_path / "copy", PipelineStatus("orders")
@@ -204,10 +204,10 @@ class TestOrders:
         write_deltalake(orders, rows, mode="overwrite", schema_mode="overwrite")
         with pytest.raises(SinkRejected, match=r"mail is string there, and binary in the rows") as refused:
             await pipeline(orders, sink, status).run()
-        assert refused.value.hint == "Order a snapshot with `tailer resnapshot`."
+        assert refused.value.hint == "Ask for a snapshot with `tailer resnapshot`."
         assert mirror_rows(copy).num_rows == 4
         status = PipelineStatus("orders")
-        status.order = OnDataLoss.RESNAPSHOT
+        status.command = OnDataLoss.RESNAPSHOT
         run = pipeline(orders, sink, status)
         async with anyio.create_task_group() as group:
             group.start_soon(run.run)
@@ -219,7 +219,7 @@ class TestOrders:
     async def test_a_backfill_is_refused(self, tmp_path: Path, orders: Path) -> None:
         status = PipelineStatus("orders")
         run = pipeline(orders, make_mirror(tmp_path / "copy"), status)
-        await status.backfills.give(BackfillOrder.make())
+        await status.backfills.give(BackfillCommand.make())
         async with anyio.create_task_group() as group:
             group.start_soon(run.run)
             await become(lambda: status.backfills.phase is BackfillPhase.FAILED)
@@ -241,7 +241,7 @@ class TestStreams:
     """The stream of an ordered snapshot beside that of the changes."""
 
     APP_ID = app_id_of(backfill_name("orders", "20260301T115001-1f3a5c7e"), table_of(APP))
-    GAP = Gap("t", 3, 3, 0, "ordered", snapshot=True, order="20260301T115001-1f3a5c7e")
+    GAP = Gap("t", 3, 3, 0, "ordered", snapshot=True, command="20260301T115001-1f3a5c7e")
     TASK = SNAPSHOT_TASKS + 5 * TASKS
 
     async def test_it_takes_the_place_of_all_rows_and_keeps_the_progress(self, tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ class TestStreams:
             with pytest.raises(SinkUnavailable):
                 await transaction.commit(Progress(self.APP_ID, Position.end(3)))
         assert names(tmp_path) == {1: "1 at 3", 2: "2 at 3", 9: "9 at 4"}
-        gap = Gap("t", 4, 4, 0, "ordered", snapshot=True, order="x")
+        gap = Gap("t", 4, 4, 0, "ordered", snapshot=True, command="x")
         async with first.begin(APP, full(SCHEMA)) as transaction:
             await transaction.write(inserts(5, 10))
             await deliver(late, gap, inserts(4, 1, task=self.TASK), schema=full(SCHEMA), app_id=self.APP_ID)

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tailer.pipeline.backfill.order import BackfillOrder, BackfillPhase
+from tailer.pipeline.backfill.command import BackfillCommand, BackfillPhase
 from tailer.pipeline.status import PipelineStatus
 from tailer.plan import Position
 from tests.support.kafka.cluster import KafkaCluster
@@ -18,7 +18,7 @@ def test_rows_come_between_two_versions_once(kafka: KafkaCluster, tmp_path: Path
     pipe.deliver()
     pipe.publish()
     status = PipelineStatus(pipe.name)
-    status.backfills.restore(BackfillOrder.make(), lambda _order: None)
+    status.backfills.restore(BackfillCommand.make(), lambda _order: None)
     pipe.with_sink(lambda sink: pipe.deliver_by(sink, status=status))
     assert status.backfills.phase is BackfillPhase.DONE
     pipe.publish()

@@ -139,7 +139,7 @@ async def test_a_snapshot_takes_the_place_of_earlier_rows_and_a_backfill_of_none
         found = await verification(sink, orders.path)
         assert (found.is_equal, found.version, found.mirror_rows) == (True, 2, 4)
         again = batch(2, "insert", SCHEMA, at_2, SNAPSHOT_TASKS + 7 * TASKS)
-        gap = Gap(table_id, 2, 2, 0, "ordered", snapshot=True, order="order")
+        gap = Gap(table_id, 2, 2, 0, "ordered", snapshot=True, command="order")
         await snapshot_after(sink, gap, again, app_id_of(backfill_name("orders", "order"), table_id))
         assert (await verification(sink, orders.path)).is_equal
         await follow(sink, orders.path, 3, Policy())

@@ -133,7 +133,7 @@ def test_tables_that_come_are_followed_from_their_start(tmp_path: Path) -> None:
         _, errors = daemon.communicate(timeout=300)
     assert "first: there is no table at" in errors
     assert "newest: resnapshot is not done: there is no table yet" in errors
-    assert "an operator ordered" not in errors
+    assert "an operator asked" not in errors
     assert "no notification" not in errors
 
 

@@ -185,7 +185,7 @@ def test_settings_of_the_process_are_named_in_a_warning(lake: Lake) -> None:
         assert set(lake.status()) == {"a", "b"}
         daemon.terminate()
         _, errors = daemon.communicate(timeout=300)
-    keys = "metrics, its token or one of its files, control, its token or orders_file, hung_s"
+    keys = "metrics, its token or one of its files, control, its token or backfills_file, hung_s"
     assert f"restart the daemon for the change of {keys}" in errors
     assert "draining a, b, 3 s at most" in errors
 

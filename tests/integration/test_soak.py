@@ -108,10 +108,10 @@ class Faults:
     def pause(self) -> None:
         """Pause a pipeline over some commits."""
         table = self._chance.choice(self._tables)
-        self._client.order(table.path.name, "pause")
+        self._client.send(table.path.name, "pause")
         table.commit()
         table.commit()
-        self._client.order(table.path.name, "resume")
+        self._client.send(table.path.name, "resume")
 
     def torn_commit(self) -> None:
         """Stop a pipeline by a commit that is garbage, mend that, and resume it."""
@@ -137,7 +137,7 @@ class Faults:
         table.commit()
         for each in self._client.status().pipelines:
             if each.state is PipelineState.STOPPED:
-                self._client.order(each.name, "resume")
+                self._client.send(each.name, "resume")
 
 
 def configure(folder: Path) -> list[Table]:
@@ -172,7 +172,7 @@ def test_memory_threads_and_descriptors_stay_flat(tmp_path: Path) -> None:
             time.sleep(max(began + rounds * ROUND_S - time.monotonic(), 0))
         for each in client.status().pipelines:
             if each.state is PipelineState.STOPPED:
-                client.order(each.name, "resume")
+                client.send(each.name, "resume")
         for table in tables:
             until(lambda table=table: len(table.delivered(tmp_path / "out")) >= table.next_id)  # type: ignore[misc]
             assert table.delivered(tmp_path / "out") == list(range(table.next_id))

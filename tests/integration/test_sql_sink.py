@@ -382,7 +382,7 @@ class TestBackfills:
             await deliver(sink, inserts(2, 2))
             for number, task in enumerate((SNAPSHOT_TASKS + TASKS, SNAPSHOT_TASKS + 2 * TASKS)):
                 app_id = app_id_of(backfill_name("orders", str(number)), table_of(APP))
-                gap = Gap("t", 1, 1, 0, "ordered", snapshot=True, order=str(number))
+                gap = Gap("t", 1, 1, 0, "ordered", snapshot=True, command=str(number))
                 await deliver(sink, gap, inserts(1, 1, task=task), app_id=app_id)
         found = rows_in(database, "orders")
         assert [row["id"] for row in found if row["_change_type"] == "insert"] == [1, 2, 1, 1]

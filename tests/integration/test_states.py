@@ -125,7 +125,7 @@ def config(tmp_path: Path, silent: int) -> Path:
 
 
 @pytest.mark.long
-def test_every_state_and_every_order(config: Path) -> None:
+def test_every_state_and_every_command(config: Path) -> None:
     behind = Orders(config.parent / "behind", version=BACKLOG - 1)
     with background("run", "--config", config, "--log-format", "text") as daemon:
         url = metrics_address(daemon)
@@ -140,24 +140,24 @@ def test_every_state_and_every_order(config: Path) -> None:
             until(watcher.passed("silent", "starting"))
             assert httpx2.get(f"{url}/livez").status_code == 200
             for name in ("behind", "quiet", "missing", "wrong", "refused"):
-                client.order(name, "pause")
+                client.send(name, "pause")
                 until(watcher.passed(name, "paused"))
             behind.insert(-1)
             for name in ("behind", "quiet", "missing", "wrong", "refused"):
-                client.order(name, "resume")
+                client.send(name, "resume")
             until(watcher.passed("behind", "paused", "streaming"))
             until(watcher.passed("quiet", "idle", "paused", "streaming"))
             until(watcher.passed("missing", "waiting", "paused", "waiting"))
             until(watcher.passed("wrong", "stopped", "paused", "stopped"))
             until(watcher.passed("refused", "retrying", "paused", "retrying"))
             with pytest.raises(ConfigError, match="is retrying and not stopped by lost changes"):
-                client.order("refused", "skip")
+                client.send("refused", "skip")
             with pytest.raises(ConfigError, match="not stopped by lost changes: there is nothing to skip"):
-                client.order("missing", "skip")
-            client.order("large", "resnapshot")
+                client.send("missing", "skip")
+            client.send("large", "resnapshot")
             write_deltalake(config.parent / "large", pa.table({"id": pa.array([-1], pa.int64())}), mode="append")
             until(watcher.passed("large", "streaming", "snapshot", "streaming"))
-            client.order("quiet", "resnapshot")
+            client.send("quiet", "resnapshot")
             behind.insert(-2)
             until(lambda: len(filed(config.parent / "out" / "quiet")) >= 1000 * BACKLOG + 2)
             Orders(config.parent / "missing").insert(1)

@@ -93,9 +93,9 @@ def test_rows_and_orders_go_on_and_what_is_dropped_is_counted(orders: Orders, co
         until(lambda: len(client.status().pipelines) == 2)
         orders.insert(3)
         until(lambda: copied(orders) == orders.changes)
-        client.order("copy", "pause")
+        client.send("copy", "pause")
         until(lambda: client.status().pipelines[0].state.value == "paused")
-        client.order("copy", "resume")
+        client.send("copy", "resume")
         orders.insert(4)
         until(lambda: copied(orders) == orders.changes)
         assert httpx2.get(f"http://{good.split(chr(34))[1]}/livez").status_code == 200

@@ -18,7 +18,7 @@ from tailer.daemon.monitor import Monitor
 from tailer.daemon.page import History, history, page_routes
 from tailer.daemon.runs import Lifecycle, Runs
 from tailer.errors import FileVacuumed, SinkUnavailable
-from tailer.pipeline.backfill.order import BackfillOrder, BackfillPhase
+from tailer.pipeline.backfill.command import BackfillCommand, BackfillPhase
 from tailer.pipeline.status import Committed, PipelineStatus
 from tailer.plan import Position
 
@@ -119,7 +119,7 @@ def test_few_rows_are_no_zero(browser: Browser) -> None:
 def test_a_backfill_is_shown(browser: Browser) -> None:
     statuses = pipelines()
     backfills = statuses[0].backfills
-    backfills.restore(BackfillOrder("20260301T120005-1f3a5c7e", 7, "id < 9"), lambda _order: None)
+    backfills.restore(BackfillCommand("20260301T120005-1f3a5c7e", 7, "id < 9"), lambda _order: None)
     backfills.phase, backfills.files, backfills.files_done = BackfillPhase.RUNNING, 12, 3
     with daemon(statuses) as address, page(browser, address) as opened:
         opened.get_by_role("button", name="orders").click()
@@ -305,7 +305,7 @@ class Idle:
 
 @contextmanager
 def obedient(reads: str | None = None) -> Iterator[tuple[str, PipelineStatus]]:
-    """Serve the page of a daemon that takes orders; yield its address and a pipeline. `reads`: the token of readers."""
+    """Serve the page of a daemon that takes commands; yield its address and a pipeline. `reads`: a token."""
     status = pipelines()[0]
     with start_blocking_portal() as portal:
         control, lifecycle = portal.call(Control), portal.call(partial(Lifecycle, status, Idle, revives=False))
@@ -322,7 +322,7 @@ def obedient(reads: str | None = None) -> Iterator[tuple[str, PipelineStatus]]:
             portal.call(lifecycle.end, "the test ends")
 
 
-def test_orders_with_a_token(browser: Browser) -> None:
+def test_commands_with_a_token(browser: Browser) -> None:
     """A wrong token is refused. The right one is in a header alone, and is asked for once."""
     with obedient() as (address, _), browser.new_context() as context:
         opened = context.new_page()
@@ -355,7 +355,7 @@ def test_orders_with_a_token(browser: Browser) -> None:
         assert context.cookies() == []
 
 
-def test_a_backfill_is_ordered_with_its_condition(browser: Browser) -> None:
+def test_a_backfill_is_asked_for_with_its_condition(browser: Browser) -> None:
     with obedient() as (address, _), browser.new_context() as context:
         opened = context.new_page()
         bodies: list[Any] = []
@@ -372,8 +372,8 @@ def test_a_backfill_is_ordered_with_its_condition(browser: Browser) -> None:
         assert bodies == [{"version": 5, "where": "id < 9"}]
 
 
-def test_another_site_cannot_give_orders(browser: Browser) -> None:
-    """The browser knows a password for readers that is the token of orders, too, and sends it along: not enough."""
+def test_another_site_cannot_give_commands(browser: Browser) -> None:
+    """The browser knows a password for readers that is the token of commands, too, and sends it along: not enough."""
     with obedient(reads=TOKEN) as (address, status):
         known: HttpCredentials = {"username": "x", "password": TOKEN}
         with browser.new_context(http_credentials=known) as context:
@@ -389,7 +389,7 @@ def test_another_site_cannot_give_orders(browser: Browser) -> None:
         assert status.state != "paused"
 
 
-def test_without_a_token_file_the_page_says_how_to_give_orders(browser: Browser) -> None:
+def test_without_a_token_file_the_page_says_how_to_give_commands(browser: Browser) -> None:
     with daemon(pipelines()) as address, page(browser, address) as opened:
         opened.get_by_role("button", name="orders").click()
         expect(opened.locator(".details")).to_contain_text("set control_token_file")

@@ -16,7 +16,7 @@ from tailer.config.placement import EngineKind
 from tailer.config.tables import open_files
 from tailer.daemon import serve
 from tailer.daemon.engines import Engines
-from tailer.daemon.fleet.orders import check_backfill
+from tailer.daemon.fleet.backfills import check_backfill
 from tailer.daemon.runs import Lifecycle
 from tailer.daemon.standby import standing_by
 from tailer.engine.local import LocalEngine

@@ -266,7 +266,7 @@ class Epoch:
             if pipelines.reached[name] != history.published - 1:
                 self._violate(f"{name}: at version {pipelines.reached[name]}, not {history.published - 1}")
         for lane in pipelines.lanes:
-            outcome.events[lane.name] = net_changes if lane.orders == "resnapshot" else changes
+            outcome.events[lane.name] = net_changes if lane.commands == "resnapshot" else changes
             if lane.is_verified:
                 difference = pipelines.difference(lane)
                 outcome.verified[lane.name] += not difference

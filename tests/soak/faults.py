@@ -21,7 +21,7 @@ from tests.support.s3.link import Fault
 __all__ = ["Faults"]
 
 LONGEST_S: Final = 8.0  # longer than the time-out of a transaction
-ORDERS: Final = 3
+COMMANDS: Final = 3
 SMALL_ROWS: Final = 40
 FILE_BYTES: Final = (0, 4_096, 20_480)  # how large files can be on a full disk, in whole blocks
 FULL: Final = ("File too large", "disk I/O error")  # the latter by SQLite
@@ -69,8 +69,8 @@ class Faults:
             "answers of Kafka lost": self.lose_answers,
             "link to PostgreSQL cut": lambda: self.break_link(database_link.cut, database_link.mend),
             "link to PostgreSQL held": lambda: self.break_link(database_link.hold, database_link.mend),
-            "order: pause and resume": self.pause,
-            "order: backfills and snapshots": self.order,
+            "command: pause and resume": self.pause,
+            "command: backfills and snapshots": self.command,
             "configuration reloaded": self.reload,
         }
         if store_link is not None:
@@ -194,14 +194,14 @@ class Faults:
     def pause(self) -> None:
         """Pause a pipeline over some commits."""
         name = self._chance.choice(self._pipelines.destinations).name
-        self._pipelines.client.order(name, "pause")
+        self._pipelines.client.send(name, "pause")
         self._publish()
         self._wait(2.0)
-        self._pipelines.client.order(name, "resume")
+        self._pipelines.client.send(name, "resume")
 
-    def order(self) -> None:
-        """Order backfills and snapshots."""
-        self._pipelines.order(self._chance, ORDERS)
+    def command(self) -> None:
+        """Give commands for backfills and snapshots."""
+        self._pipelines.give_commands(self._chance, COMMANDS)
         self._publish()
 
     def reload(self) -> None:

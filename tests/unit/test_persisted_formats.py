@@ -20,12 +20,12 @@ import pytest
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.changelog.task_ids import check_reading, has_maps_in_order, renumbered
 from tailer.config.pipelines import PipelineSettings, TablePattern, Template
-from tailer.daemon.fleet.orders import OrderFile
+from tailer.daemon.fleet.backfills import BackfillFile
 from tailer.errors import ConfigError, SinkRejected
 from tailer.formats.lance.format import LANCE
 from tailer.formats.lance.table import branch_id, dataset_id
+from tailer.pipeline.backfill.command import BackfillCommand
 from tailer.pipeline.backfill.delivery import backfill_plan
-from tailer.pipeline.backfill.order import BackfillOrder
 from tailer.pipeline.delivery import ResumePoint
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.status import PipelineStatus
@@ -591,7 +591,7 @@ def test_task_numbers_of_a_backfill() -> None:
     whole = planned(["id", "country"])
     tasks = tuple(replace(task, index=SNAPSHOT_TASKS + task.index, schema=COUNTRIES) for task in whole.tasks)
     page = replace(whole, schema=COUNTRIES, tasks=tasks)
-    order = BackfillOrder("20260301T120005-1f3a5c7e", 7)
+    order = BackfillCommand("20260301T120005-1f3a5c7e", 7)
     found = {
         (None, None): 79966295,
         ("country = 'DE'", None): 250924331,
@@ -613,14 +613,14 @@ def test_the_file_of_orders(tmp_path: Path) -> None:
         '"announces_gap":true}}}'
     )
     path.write_text('{"format":1,"backfills":{"orders":{"id":"20260301T120005-1f3a5c7e"}}}')
-    OrderFile(path).restore(status)
-    assert status.backfills.order == BackfillOrder("20260301T120005-1f3a5c7e")
+    BackfillFile(path).restore(status)
+    assert status.backfills.command == BackfillCommand("20260301T120005-1f3a5c7e")
     path.write_text(text)
-    OrderFile(path).restore(status)
-    order = BackfillOrder("20260301T120005-1f3a5c7e", 7, "id > 1", announces_gap=True)
-    assert status.backfills.order == order
+    BackfillFile(path).restore(status)
+    order = BackfillCommand("20260301T120005-1f3a5c7e", 7, "id > 1", announces_gap=True)
+    assert status.backfills.command == order
     path.unlink()
-    OrderFile(path).restore(status)
+    BackfillFile(path).restore(status)
     anyio.run(status.backfills.give, order)
     assert path.read_text() == text
 

@@ -1,7 +1,8 @@
 """Rows and control events as JSON texts, each with an id of its own, in the two formats of the sink.
 
 An id is `<pipeline>;<table id>;<version>;<task>;<row>;<change>`: the same whenever the event is sent, and unique. That
-of a control event is `<pipeline>;<table id>;<version>;<kind>`, followed by `;<order>` for a snapshot that was ordered.
+of a control event is `<pipeline>;<table id>;<version>;<kind>`, followed by `;<command>` for a snapshot that was
+asked for.
 """
 
 import json
@@ -64,7 +65,7 @@ class EventEncoder(ABC):
         """Return the members of a control event."""
 
     def _control_id(self, event: ControlEvent) -> str:
-        order = [event.order] if isinstance(event, Gap) and event.order is not None else []
+        order = [event.command] if isinstance(event, Gap) and event.command is not None else []
         return self._id(event.table_id, event.version, event.kind, *order)
 
     def _id(self, *parts: object) -> str:

@@ -87,7 +87,7 @@ class ChangeLog:
         """See `Target.gap`."""
         row = gap_row(gap, staging)
         # A version may have a gap, and others of snapshots that were ordered after it.
-        task = -1 if gap.order is None else -2 - crc32(gap.order.encode())
+        task = -1 if gap.command is None else -2 - crc32(gap.command.encode())
         place = {TABLE_ID: self._table_id, TASK: task, ROW: -1}
         columns = [
             pa.array([place[each.name]], each.type) if each.name in place else row.column(each.name) for each in staging

@@ -44,7 +44,7 @@ _METADATA: Final = frozenset(each.name for each in METADATA_FIELDS)
 _INSERTS: Final = pa.array([ChangeType.INSERT, ChangeType.UPDATE_POSTIMAGE], pa.string())
 _DELETES: Final = pa.array([ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE], pa.string())
 _IS_INSERT: Final = CHANGE_TYPE  # of rows that wait: 1 or 0
-_RESNAPSHOT: Final = "Order a snapshot with `tailer resnapshot`."
+_RESNAPSHOT: Final = "Ask for a snapshot with `tailer resnapshot`."
 
 
 class Mirror:
@@ -143,7 +143,8 @@ class Mirror:
         """See `Target.gap`. A mirror cannot leave changes out."""
         if not gap.snapshot:
             reason = f"versions {gap.first_version} to {gap.version} are lost, and {self.table} would not be a mirror"
-            raise SinkRejected(self._name, reason, 'Set on_data_loss = "resnapshot", or order it: `tailer resnapshot`.')
+            remedy = 'Set on_data_loss = "resnapshot", or ask for it: `tailer resnapshot`.'
+            raise SinkRejected(self._name, reason, remedy)
 
     def constraint(self) -> str:
         """See `Target.constraint`."""

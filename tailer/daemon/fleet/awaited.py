@@ -35,7 +35,7 @@ from tailer.pipeline.status import PipelineStatus
 from tailer.stores.port import in_thread
 from tailer.stores.wakeup import TimerWake
 
-__all__ = ["AwaitedTable", "drop_order", "find_existing", "is_missing"]
+__all__ = ["AwaitedTable", "drop_command", "find_existing", "is_missing"]
 
 _log = logging.getLogger(__name__)
 
@@ -73,12 +73,12 @@ async def find_existing(pipeline: PipelineSettings) -> PipelineSettings | None:
     return None if located is None or await is_missing(located) else located
 
 
-def drop_order(status: PipelineStatus) -> None:
-    """Drop an operator's order, if there is one: without a table nothing is lost, and it begins with its start."""
-    if status.order is not None:
-        text = "%s: %s is not done: there is no table yet; order it again after that"
-        _log.warning(text, status.name, status.order)
-        status.order = None
+def drop_command(status: PipelineStatus) -> None:
+    """Drop an operator's command, if there is one: without a table nothing is lost, and it begins with its start."""
+    if status.command is not None:
+        text = "%s: %s is not done: there is no table yet; give the command again after that"
+        _log.warning(text, status.name, status.command)
+        status.command = None
 
 
 async def _format_there(pipeline: PipelineSettings) -> TableFormat | None:
@@ -138,7 +138,7 @@ class AwaitedTable:
             self._is_new = True
             text = "%s: there is no table at %s yet; looking for it every %g to %g s"
             _log.info(text, name, self._pipeline.table, polling.shortest_s, polling.longest_s)
-        drop_order(self._status)
+        drop_command(self._status)
         before = _Log()
         grown = 0  # looks in a row at a log that has grown at its end, as one does that is written all the time
         while not self._stops:

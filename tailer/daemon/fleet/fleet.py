@@ -19,9 +19,9 @@ from tailer.config.overlaps import conflict
 from tailer.config.pipelines import PipelineSettings, Settings, Template
 from tailer.config.placement import EngineKind, Writers
 from tailer.config.tables import CurrentStores
+from tailer.daemon.fleet.backfills import BackfillFile, check_backfill
 from tailer.daemon.fleet.discovery import Names, find_tables
 from tailer.daemon.fleet.named import NamedRun
-from tailer.daemon.fleet.orders import OrderFile, check_backfill
 from tailer.daemon.fleet.reload import ReloadWatch
 from tailer.daemon.fleet.statuses import Statuses
 from tailer.daemon.runs import Drainable, Lifecycle, Runs
@@ -49,7 +49,7 @@ _METRICS: Final = (*status.METRICS, *report.METRICS)
 _SHOWN: Final = 10
 _KEYS: Final = {
     "metrics": "metrics, its token or one of its files",
-    "control": "control, its token or orders_file",
+    "control": "control, its token or backfills_file",
 }
 
 Make = Callable[[PipelineSettings, PipelineStatus, bool], Drainable]
@@ -110,11 +110,11 @@ class Fleet:
     """The pipelines of a process. `run` lets them come and go, in the task group of `runs`.
 
     `statuses`: of the pipelines of `settings`, in their order; it is kept up to date. `stores`: where files are opened.
-    `make`: makes a run of a pipeline. Raises `ConfigError` if the orders to backfill cannot be read.
+    `make`: makes a run of a pipeline. Raises `ConfigError` if the commands to backfill cannot be read.
     """
 
     def __init__(self, settings: Settings, statuses: Statuses, stores: CurrentStores, make: Make) -> None:
-        self._orders = OrderFile(settings.control.orders_file)
+        self._commands = BackfillFile(settings.control.backfills_file)
         self._settings = self._first = settings
         self._statuses = statuses
         self._stores = stores
@@ -131,7 +131,7 @@ class Fleet:
             for pipeline, each in zip(settings.pipelines, statuses, strict=True)
         ]
         for each in statuses:
-            self._orders.restore(each)
+            self._commands.restore(each)
         self.runs: Final = Runs(lifecycles, settings.drain_s, self.run, self._reloads.ask)
         self.runs.stays = bool(settings.templates)
 
@@ -249,9 +249,9 @@ class Fleet:
     def _lifecycle(self, pipeline: PipelineSettings, before: Lifecycle | None) -> Lifecycle:
         """Make a pipeline that begins while others run. `before`: the one with other settings that has ended."""
         state, is_new = pipeline.make_status(), pipeline.name in self._came
-        self._orders.restore(state)
+        self._commands.restore(state)
         if before is not None:
-            state.order = before.status.order
+            state.command = before.status.command
 
         def make() -> Drainable:
             return _LaterRun(partial(self._claim, pipeline), partial(self._make_run, pipeline, state, is_new))

@@ -14,7 +14,7 @@ import anyio
 
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.tables import find_location
-from tailer.daemon.fleet.awaited import drop_order
+from tailer.daemon.fleet.awaited import drop_command
 from tailer.daemon.runs import Drainable
 from tailer.engine.background import background
 from tailer.errors import TailerError
@@ -83,7 +83,7 @@ class NamedRun:
         polling = Polling.of(self._pipeline.limits, self._wake)
         text = "%s: the catalog has no table %s yet; looking for it every %g to %g s"
         _log.info(text, name, table, polling.shortest_s, polling.longest_s)
-        drop_order(self._status)
+        drop_command(self._status)
         while location is None and not self._stops:
             self._status.note_missing_table()
             await self._wake.wait(polling.next_wait_s())

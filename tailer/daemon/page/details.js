@@ -88,15 +88,15 @@ async function showDetails(name) {
   if (!found || !parts) return;
   if (!details.has(name)) {
     const id = `details-${details.size}-${Date.now()}`;
-    const made = { facts: element("div"), orders: element("div"), journeys: element("div"), plots: element("div", { className: "plots" }) };
-    made.row = element("tr", { className: "details", id, ariaLabel: `Details of ${name}` }, element("td", { colSpan: 7 }, made.facts, made.orders, made.journeys, made.plots));
+    const made = { facts: element("div"), commands: element("div"), journeys: element("div"), plots: element("div", { className: "plots" }) };
+    made.row = element("tr", { className: "details", id, ariaLabel: `Details of ${name}` }, element("td", { colSpan: 7 }, made.facts, made.commands, made.journeys, made.plots));
     parts.name.setAttribute("aria-controls", id);
     details.set(name, made);
   }
   const made = details.get(name);
   const now = facts(found);
   if (made.facts.textContent !== now.map((each) => each.textContent).join("")) made.facts.replaceChildren(...now);
-  showOrders(made.orders, found);
+  showCommands(made.commands, found);
   if (made.asked && Date.now() - made.asked < HISTORY_MS && made.delivered === found.delivered) return;
   made.asked = Date.now();
   made.delivered = found.delivered;

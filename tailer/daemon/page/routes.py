@@ -1,9 +1,9 @@
 """Answer `/` with the status page, and `/history` with what its plots show and `tailer history` asks for.
 
 The page is put together from its files once. Its policy allows nothing from elsewhere, and no script or style but
-those of the page, by their hashes: a table's name or an error's text can never run. Orders of the page are the requests
-of `tailer.daemon.control`, with a token that the operator types. It is only ever in the page's memory and in a header
-that no other site can send.
+those of the page, by their hashes: a table's name or an error's text can never run. Commands of the page are the
+requests of `tailer.daemon.control`, with a token that the operator types. It is only ever in the page's memory and in
+a header that no other site can send.
 """
 
 import base64
@@ -23,12 +23,12 @@ __all__ = ["history_route", "page_routes"]
 _PACKAGE: Final = "tailer.daemon.page"
 
 
-def page_routes(history: History, takes_orders: bool = False) -> list[Route]:
-    """Return the routes of the page. Reads its files. `takes_orders`: whether the daemon takes orders with a token."""
+def page_routes(history: History, takes_commands: bool = False) -> list[Route]:
+    """Return the routes of the page. Reads its files. `takes_commands`: whether it takes commands with a token."""
     style, body = _text("page.css"), _text("page.html")
-    script = "".join(map(_text, ("page.js", "details.js", "orders.js", "start.js")))
-    if takes_orders:
-        body = body.replace("<body>", '<body data-orders="on">', 1)
+    script = "".join(map(_text, ("page.js", "details.js", "commands.js", "start.js")))
+    if takes_commands:
+        body = body.replace("<body>", '<body data-commands="on">', 1)
     page = body.replace("/* page.css */", style, 1).replace("/* page.js */", script, 1).encode()
     headers = {
         "Content-Security-Policy": f"default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; "

@@ -18,7 +18,7 @@ from tailer.daemon.runs import Drainable
 from tailer.daemon.standby.watch import Watch
 from tailer.engine.background import background
 from tailer.errors import ConfigError, SinkError, SinkFenced, SinkUnavailable, TailerError
-from tailer.pipeline.backfill.order import BackfillPhase
+from tailer.pipeline.backfill.command import BackfillPhase
 from tailer.pipeline.states import Active
 from tailer.pipeline.status import PipelineStatus
 from tailer.sink import Heartbeat, Heartbeats, Sink
@@ -124,7 +124,7 @@ class StandbyRun:
                 if self._watch.seen != before:
                     self._note_active(found, is_here=False)
                     if before is not None and self._status.active is not None:
-                        self._drop_order()
+                        self._drop_command()
                 active = self._status.active
                 self._status.note_standby(f"{active.instance} is active" if active else "no instance is active yet")
                 if is_due and await self._claim(heartbeats):
@@ -158,21 +158,21 @@ class StandbyRun:
         await self._release(heartbeats)
         return False
 
-    def _drop_order(self) -> None:
-        """Drop an order that has not been obeyed: once this instance is active again, it may be long out of date."""
+    def _drop_command(self) -> None:
+        """Drop a command that has not been obeyed: once this instance is active again, it may be long out of date."""
         status = self._status
-        if status.order is not None and status.active is not None:
-            text = "%s: %s is not done: %s is active; give the order to that instance"
-            _log.warning(text, self._name, status.order, status.active.instance)
-            status.order = None
+        if status.command is not None and status.active is not None:
+            text = "%s: %s is not done: %s is active; give the command to that instance"
+            _log.warning(text, self._name, status.command, status.active.instance)
+            status.command = None
 
     async def _drop_backfill(self, before: str) -> None:
         """End a backfill that was under way here: changes that `before` has delivered since must not come before it."""
         backfills = self._status.backfills
-        if backfills.order is None:
+        if backfills.command is None:
             return
-        reason = f"{before} has been active since backfill {backfills.order.id} was ordered"
-        error = ConfigError(self._name, reason, "Order it again.")
+        reason = f"{before} has been active since backfill {backfills.command.id} was asked for"
+        error = ConfigError(self._name, reason, "Give the command again.")
         _log.warning("%s: the backfill has failed: %s", self._name, error)
         try:
             await backfills.end(BackfillPhase.FAILED, error)

@@ -9,8 +9,8 @@ pipeline never moves back, and no sink needs to know of backfills. It is deliver
 and goes on after the sink's progress whatever ends a session. Its tasks have task numbers of their own, so event ids
 differ from those of any other snapshot of the version.
 
-The sink cannot keep an order's condition, so orders are kept by the daemon (`tailer.daemon.fleet.orders`) until they
-have ended. A lost order loses no change: the rows that are left are not delivered, and it may be given again.
+The sink cannot keep a command's condition, so commands are kept by the daemon (`tailer.daemon.fleet.backfills`) until
+they have ended. A lost command loses no change: the rows that are left are not delivered, and it may be given again.
 
 `tailer resnapshot` is a backfill, too, where no version is due: a gap without lost changes, then all rows.
 """

@@ -9,7 +9,7 @@ import logging
 from typing import Final
 
 from tailer.errors import ConfigError, Retry, TailerError
-from tailer.pipeline.backfill.order import BackfillOrder, BackfillPhase
+from tailer.pipeline.backfill.command import BackfillCommand, BackfillPhase
 from tailer.pipeline.delivery import ResumePoint, Session
 from tailer.pipeline.status import PipelineStatus
 
@@ -39,53 +39,53 @@ class BetweenVersions:
         return ResumePoint(point.version, after=point.after)
 
     async def _deliver(self, session: Session, version: int) -> None:
-        order = self._backfills.order
-        if order is None:
+        command = self._backfills.command
+        if command is None:
             return  # cancelled during the commit
         try:
-            self._check(session, order, version)
-            decided = await self._backfills.begin(order, version)
-            if decided is None or session.orders is None:
+            self._check(session, command, version)
+            decided = await self._backfills.begin(command, version)
+            if decided is None or session.commands is None:
                 return
             self._status.note_snapshot(version)
-            _log.info("%s: backfill %s of version %d begins", self._name, order.id, decided.version)
-            if not await session.orders.backfill(self._backfills, decided):
+            _log.info("%s: backfill %s of version %d begins", self._name, command.id, decided.version)
+            if not await session.commands.backfill(self._backfills, decided):
                 return
         except TailerError as error:
             if error.retry is not Retry.MANUAL:
                 raise
-            _log.warning("%s: backfill %s failed: %s; the pipeline goes on", self._name, order.id, error)
+            _log.warning("%s: backfill %s failed: %s; the pipeline goes on", self._name, command.id, error)
             await self._end(BackfillPhase.FAILED, error)
             return
-        _log.info("%s: backfill %s is done", self._name, order.id)
-        self._status.gaps += order.announces_gap
+        _log.info("%s: backfill %s is done", self._name, command.id)
+        self._status.gaps += command.announces_gap
         await self._end(BackfillPhase.DONE)
 
     async def resnapshot(self, version: int) -> None:
-        """Turn the order of a snapshot into that of a backfill of `version`, the newest one."""
-        self._status.order = None
-        order = BackfillOrder.make(version, announces_gap=True)
+        """Turn the command of a snapshot into that of a backfill of `version`, the newest one."""
+        self._status.command = None
+        command = BackfillCommand.make(version, announces_gap=True)
         try:
-            await self._backfills.give(order)
+            await self._backfills.give(command)
         except ConfigError as error:
             _log.warning("%s: no snapshot is delivered: %s", self._name, error)
-            self._backfills.fail(order, error)
+            self._backfills.fail(command, error)
 
-    def _check(self, session: Session, order: BackfillOrder, version: int) -> None:
-        """Raise `ConfigError` if the order cannot be carried out."""
-        if session.orders is None:
+    def _check(self, session: Session, command: BackfillCommand, version: int) -> None:
+        """Raise `ConfigError` if the command cannot be carried out."""
+        if session.commands is None:
             raise ConfigError(self._name, _BY_EXECUTORS, 'Set write = "driver".')
-        if session.sink.demands.whole and not order.announces_gap:
-            raise ConfigError(self._name, _COMPLETE, "Order a snapshot, which replaces them: `tailer resnapshot`.")
-        if order.announces_gap and order.version not in (None, version):
-            reason = f"it is a snapshot of version {order.version}, and the pipeline is at version {version} by now"
-            raise ConfigError("version", reason, "Order a snapshot again: `tailer resnapshot`.")
-        if order.version is not None and order.version > version:
-            reason = f"version {order.version} comes after version {version}, up to which the pipeline has delivered"
+        if session.sink.demands.whole and not command.announces_gap:
+            raise ConfigError(self._name, _COMPLETE, "Command a snapshot, which replaces them: `tailer resnapshot`.")
+        if command.announces_gap and command.version not in (None, version):
+            reason = f"it is a snapshot of version {command.version}, and the pipeline is at version {version} by now"
+            raise ConfigError("version", reason, "Command a snapshot again: `tailer resnapshot`.")
+        if command.version is not None and command.version > version:
+            reason = f"version {command.version} comes after version {version}, up to which the pipeline has delivered"
             raise ConfigError("version", reason, "Give an earlier version, or none.")
 
     async def _end(self, phase: BackfillPhase, error: TailerError | None = None) -> None:
-        if self._backfills.order is None:
+        if self._backfills.command is None:
             return  # cancelled meanwhile
         try:
             await self._backfills.end(phase, error)

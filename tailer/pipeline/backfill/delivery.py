@@ -4,9 +4,9 @@ The version after the backfill waits, so nobody else may deliver it meanwhile. B
 asked for the progress of the pipeline: if another instance has delivered something, this one stops (invariant 6).
 
 Task numbers of a backfill are those of a snapshot in a range of its own: `SNAPSHOT_TASKS` + reading * `TASKS` + the
-index in the plan. The reading is between 1 and 2**28, and made of CRC-32 of the order's id and of what shapes the rows.
-No other snapshot has such numbers (`tailer.changelog.task_ids`, `tailer.read.shaping`). So a part of a backfill is
-never finished with another condition or other columns.
+index in the plan. The reading is between 1 and 2**28, and made of CRC-32 of the command's id and of what shapes the
+rows. No other snapshot has such numbers (`tailer.changelog.task_ids`, `tailer.read.shaping`). So a part of a backfill
+is never finished with another condition or other columns.
 """
 
 import json
@@ -24,7 +24,7 @@ from tailer.engine.look_ahead import PrefetchedBatches
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError, SinkFenced
 from tailer.events import Gap
-from tailer.pipeline.backfill.order import BackfillOrder, Backfills
+from tailer.pipeline.backfill.command import BackfillCommand, Backfills
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.retry import Retries
@@ -49,11 +49,11 @@ def with_where(policy: Policy, where: str | None) -> Policy:
     return replace(policy, where=where if policy.where is None else f"({policy.where}\n) AND ({where}\n)")
 
 
-def backfill_plan(page: ChangePlan, order: BackfillOrder, policy: Policy) -> ChangePlan:
+def backfill_plan(page: ChangePlan, command: BackfillCommand, policy: Policy) -> ChangePlan:
     """Return a page of a snapshot as part of a backfill. `policy`: of the pipeline. Raises as `Policy.shape` does."""
-    policy = with_where(policy, order.where)
+    policy = with_where(policy, command.where)
     plan = policy.shape(page)
-    shape = {"columns": plan.schema.names, "id": order.id, "select": policy.select, "where": policy.where}
+    shape = {"columns": plan.schema.names, "id": command.id, "select": policy.select, "where": policy.where}
     text = json.dumps(shape, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
     first = SNAPSHOT_TASKS + (1 + crc32(text.encode("ascii")) % BACKFILLS) * TASKS
     tasks = tuple(replace(task, index=first + task.index % TASKS) for task in plan.tasks)
@@ -77,38 +77,38 @@ class BackfillDelivery:
     delivered: Progress | None
     group: TaskGroup
 
-    async def deliver(self, backfills: Backfills, order: BackfillOrder) -> bool:
+    async def deliver(self, backfills: Backfills, command: BackfillCommand) -> bool:
         """Deliver what the sink lacks of the backfill. Return False if it was stopped or has ended meanwhile.
 
         Raises what table, engine and sink raise.
         """
-        assert order.version is not None, "decided by `Backfills.begin`"
-        backfills.files, backfills.files_done = await self._count(order), 0
-        async with aclosing(self.table.snapshot_plans(order.version)) as pages:
-            plan = backfill_plan(await anext(pages), order, self.policy)
-            progress = await self.sink.progress(app_id_of(backfill_name(self.name, order.id), plan.table_id))
+        assert command.version is not None, "decided by `Backfills.begin`"
+        backfills.files, backfills.files_done = await self._count(command), 0
+        async with aclosing(self.table.snapshot_plans(command.version)) as pages:
+            plan = backfill_plan(await anext(pages), command, self.policy)
+            progress = await self.sink.progress(app_id_of(backfill_name(self.name, command.id), plan.table_id))
             after = None if progress is None else progress.position
             if after is not None and after.closes_version:
                 backfills.files_done = backfills.files
                 return True
             if after is not None and plan.tasks and after.task // TASKS != plan.tasks[0].index // TASKS:
                 reason = f"a part of its backfill was delivered with another where, select or columns: {after}"
-                raise ConfigError(self.name, reason, "Give the order again.")
-            return await self._write(backfills, order, plan, pages, progress)
+                raise ConfigError(self.name, reason, "Give the command again.")
+            return await self._write(backfills, command, plan, pages, progress)
 
-    async def _count(self, order: BackfillOrder) -> int:
+    async def _count(self, command: BackfillCommand) -> int:
         """Return how many files the backfill reads."""
-        assert order.version is not None, "decided by `Backfills.begin`"
+        assert command.version is not None, "decided by `Backfills.begin`"
         files = 0
-        async with aclosing(self.table.snapshot_plans(order.version)) as pages:
+        async with aclosing(self.table.snapshot_plans(command.version)) as pages:
             async for page in pages:
-                files += len(backfill_plan(page, order, self.policy).tasks)
+                files += len(backfill_plan(page, command, self.policy).tasks)
         return files
 
     async def _write(
         self,
         backfills: Backfills,
-        order: BackfillOrder,
+        command: BackfillCommand,
         plan: ChangePlan,
         rest: AsyncIterator[ChangePlan],
         progress: Progress | None,
@@ -120,12 +120,12 @@ class BackfillDelivery:
             self.retries.note_progress()
             self.retries.status.note_commit(done, moves=False)
 
-        stream, after = backfill_name(self.name, order.id), None if progress is None else progress.position
+        stream, after = backfill_name(self.name, command.id), None if progress is None else progress.position
         async with SinkWriter(stream, self.sink, progress, self.limits, self._confirm, committed) as writer:
-            if progress is None and order.announces_gap:
-                reason = "an operator ordered a snapshot; no changes are lost"
+            if progress is None and command.announces_gap:
+                reason = "an operator asked for a snapshot; no changes are lost"
                 version, now_ms = plan.version, int(time.time() * 1000)
-                gap = Gap(plan.table_id, version, version, now_ms, reason, snapshot=True, order=order.id)
+                gap = Gap(plan.table_id, version, version, now_ms, reason, snapshot=True, command=command.id)
                 await writer.skip(gap, plan.schema, at_once=False)
             before = 0
             while True:
@@ -133,7 +133,7 @@ class BackfillDelivery:
                 try:
                     while batches := await writer.next_batches(rows):
                         self.retries.status.note_step()
-                        if self._ends(backfills, order):
+                        if self._ends(backfills, command):
                             await writer.salvage()
                             return False
                         await writer.write(batches, plan)
@@ -145,18 +145,18 @@ class BackfillDelivery:
                 before += len(plan.tasks)
                 backfills.files_done = before
                 page = await anext(rest, None)
-                if page is None and backfills.order is not order:
+                if page is None and backfills.command is not command:
                     return False
                 if page is None:
                     await writer.close_version(plan)
                     await writer.commit()
                     return True
-                plan = backfill_plan(page, order, self.policy)
+                plan = backfill_plan(page, command, self.policy)
 
-    def _ends(self, backfills: Backfills, order: BackfillOrder) -> bool:
+    def _ends(self, backfills: Backfills, command: BackfillCommand) -> bool:
         """Return whether it is to end before its last row: it is cancelled, or stopped where the sink allows that."""
         is_stopped = self.sink.splits_snapshots and self.retries.is_stopping()
-        return is_stopped or backfills.order is not order
+        return is_stopped or backfills.command is not command
 
     async def _confirm(self, position: Position | None) -> None:
         """Raise if the version has changed since it was planned, or if another instance has delivered something."""

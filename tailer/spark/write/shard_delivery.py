@@ -111,7 +111,7 @@ class ShardSession:
 
     table_id: Final = None
     announces_columns: Final = True
-    orders: Final = None
+    commands: Final = None
 
     def __init__(self, delivery: ShardDelivery, layout: Layout, places: Sequence[Position]) -> None:
         low = min(places)

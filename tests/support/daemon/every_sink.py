@@ -58,7 +58,7 @@ class Faults:
 
 @dataclass(frozen=True)
 class Backfills:
-    """The versions of the backfills that were ordered. `ended`: all have. `are_whole`: none is visible in part."""
+    """The versions of the backfills that were asked for. `ended`: all have. `are_whole`: none is visible in part."""
 
     versions: Sequence[int]
     ended: bool
@@ -68,12 +68,12 @@ class Backfills:
 class Lane(Protocol):
     """A pipeline and its destination, which is read without the sink.
 
-    `orders`: what an operator may order: `backfill`, `resnapshot` or nothing. `is_verified`: whether `tailer verify`
-    compares it.
+    `commands`: what an operator may ask for: `backfill`, `resnapshot` or nothing. `is_verified`: whether `tailer
+    verify` compares it.
     """
 
     name: str
-    orders: str
+    commands: str
     is_verified: bool
 
     @property
@@ -161,7 +161,7 @@ class _DeltaLane:
 class DeltaLog(_DeltaLane):
     """Changes appended to a Delta table."""
 
-    orders = "backfill"
+    commands = "backfill"
 
     @property
     def sink(self) -> str:
@@ -189,7 +189,7 @@ class DeltaLog(_DeltaLane):
 class DeltaMirror(_DeltaLane):
     """A mirror that is a Delta table."""
 
-    orders = "resnapshot"
+    commands = "resnapshot"
     is_verified: bool = True
 
     @property
@@ -215,7 +215,7 @@ class FilesLog:
 
     path: Path
     name: str
-    orders: str = "backfill"
+    commands: str = "backfill"
     is_verified: bool = False
 
     @property
@@ -262,7 +262,7 @@ class _DatabaseLane:
 class DatabaseMirror(_DatabaseLane):
     """A mirror in a database."""
 
-    orders = "resnapshot"
+    commands = "resnapshot"
 
     @property
     def sink(self) -> str:
@@ -277,7 +277,7 @@ class DatabaseMirror(_DatabaseLane):
 class DatabaseLog(_DatabaseLane):
     """A log of changes in a database, whose rows have positions and no order."""
 
-    orders = "backfill"
+    commands = "backfill"
 
     @property
     def sink(self) -> str:
@@ -302,7 +302,7 @@ class HttpLog:
 
     endpoint: Endpoint
     name: str
-    orders: str = ""
+    commands: str = ""
     is_verified: bool = False
 
     @property

@@ -1,4 +1,4 @@
-"""The pipelines of one daemon into Kafka and every other sink: their configuration, orders to them, and their judge.
+"""The pipelines of one daemon into Kafka and every other sink: their configuration, commands to them, and their judge.
 
 Destinations are read without the sinks. The version that each has reached is compared with the one seen before.
 """
@@ -46,7 +46,7 @@ class Pipelines:
     """The pipelines `lanes` and those of `kafka`, in the configuration of `kafka`.
 
     `lost`: the versions by which the progress of a pipeline was ever seen to go back. `backfills`: the versions that
-    were ordered of each.
+    were asked for of each.
     """
 
     def __init__(self, lanes: Sequence[Lane], kafka: Lanes) -> None:
@@ -59,7 +59,7 @@ class Pipelines:
         self.reached = {each.name: -1 for each in self.destinations}
         self.lost: dict[str, list[int]] = {each.name: [] for each in self.destinations}
         self.backfills: dict[str, list[int]] = {each.name: [] for each in lanes}
-        self.orders: Counter[str] = Counter()
+        self.commands: Counter[str] = Counter()
         texts = (
             f'[pipelines.{each.name}]\ntable = "{kafka.table}"\npoll_interval_s = 0.05\n'
             f"[pipelines.{each.name}.sink]\n{each.sink}"
@@ -67,18 +67,18 @@ class Pipelines:
         )
         self.config.write_text('state_table = "state"\n' + self.config.read_text() + "".join(texts))
 
-    def order(self, chance: random.Random, number: int) -> None:
-        """Order backfills and snapshots for so many of the pipelines, or fewer."""
+    def give_commands(self, chance: random.Random, number: int) -> None:
+        """Give commands for backfills and snapshots to so many of the pipelines, or fewer."""
         for lane in chance.sample(list(self.lanes), number):
             version = lane.reached()
-            if not lane.orders or version < 1:
+            if not lane.commands or version < 1:
                 continue
-            asked = {"version": chance.randint(1, version)} if lane.orders == "backfill" else {}
+            asked = {"version": chance.randint(1, version)} if lane.commands == "backfill" else {}
             try:
-                self.client.order(lane.name, lane.orders, **asked)
+                self.client.send(lane.name, lane.commands, **asked)
             except ConfigError:
                 continue  # the one before has not ended
-            self.orders[lane.name] += 1
+            self.commands[lane.name] += 1
             self.backfills[lane.name] += asked.values()
 
     def look(self) -> None:
@@ -89,7 +89,7 @@ class Pipelines:
             self.reached[each.name] = version
 
     def await_delivered(self, daemon: Daemon) -> None:
-        """Return when everything that is published and ordered was delivered."""
+        """Return when everything that is published and asked for was delivered."""
         last = self.history.published - 1
         daemon.wait_for(lambda: all(each.reached() == last for each in self.destinations))
         daemon.wait_for(lambda: not self._phases() & {"waiting", "running"})
@@ -100,7 +100,7 @@ class Pipelines:
         return {each.phase.value for each in found if each is not None}
 
     def judge(self, *, ended: bool) -> dict[str, Faults]:
-        """Return the faults of each destination but Kafka's. `ended`: all that was ordered was delivered."""
+        """Return the faults of each destination but Kafka's. `ended`: all that was asked for was delivered."""
         self.look()
         found = {}
         for lane in self.lanes:

@@ -176,10 +176,10 @@ class Standbys:
         client = DaemonClient(socket=self._configs[1].with_suffix(".sock"))
         moved = self.active(1) & self._cuttable
         for name in moved:
-            client.order(name, "pause")
+            client.send(name, "pause")
         self.wait_for(lambda: moved <= self.active(0))
         for name in moved:
-            client.order(name, "resume")
+            client.send(name, "resume")
         self.await_settled()
 
     def _measure(self, struck: set[str], began_s: float) -> None:

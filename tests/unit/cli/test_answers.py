@@ -1,4 +1,4 @@
-"""Verbs whose answers other programs read, without a daemon: `status`, orders and `progress show`."""
+"""Verbs whose answers other programs read, without a daemon: `status`, commands and `progress show`."""
 
 import json
 import shlex
@@ -19,10 +19,10 @@ from tailer.plan import Position
 
 
 class Daemon:
-    """A daemon with one stopped pipeline, which keeps the orders that it gets."""
+    """A daemon with one stopped pipeline, which keeps the commands that it gets."""
 
     def __init__(self) -> None:
-        self.orders: list[tuple[str, str]] = []
+        self.commands: list[tuple[str, str]] = []
         self.pipeline = PipelineStatus("orders")
         self.pipeline.note_stop(SinkUnavailable("s", "down\n\tand\tout"))
 
@@ -30,9 +30,9 @@ class Daemon:
         """Return the report."""
         return report_of([self.pipeline], 0, datetime.now(UTC).timestamp())
 
-    def order(self, name: str, verb: str) -> str:
-        """Keep an order."""
-        self.orders.append((name, verb))
+    def send(self, name: str, verb: str) -> str:
+        """Keep a command."""
+        self.commands.append((name, verb))
         return "done"
 
 
@@ -83,7 +83,7 @@ def test_status_on_a_terminal_has_reasons_and_next_steps_below_the_table(
 def test_a_command_names_its_pipeline_and_takes_the_configuration_as_an_option(daemon: Daemon, verb: str) -> None:
     for options in ((), ("--config", "tailer.toml"), ("-c", "tailer.toml"), ("--url", "http://x")):
         run(verb, "orders", *options)
-    assert daemon.orders == [("orders", verb)] * 4
+    assert daemon.commands == [("orders", verb)] * 4
 
 
 @pytest.mark.parametrize(

@@ -233,6 +233,6 @@ def test_reading_by_spark_is_not_known(clock: Clock) -> None:
     assert found.journeys[0].read_s is None
 
 
-def test_the_page_knows_the_orders_of_the_daemon() -> None:
-    script = files("tailer.daemon.page").joinpath("orders.js").read_text("utf-8")
+def test_the_page_knows_the_commands_of_the_daemon() -> None:
+    script = files("tailer.daemon.page").joinpath("commands.js").read_text("utf-8")
     assert set(re.findall(r'^  "([a-z-]+)": \{$', script, re.MULTILINE)) == set(VERBS)

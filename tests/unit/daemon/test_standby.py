@@ -290,14 +290,14 @@ def test_a_place_that_is_emptied_moves_nothing() -> None:
 
 def test_an_order_is_not_kept_for_a_later_term() -> None:
     async def check(place: Place, first: Instance, second: Instance) -> None:
-        first.status.order = OnDataLoss.SKIP  # is not obeyed before it is cut off
+        first.status.command = OnDataLoss.SKIP  # is not obeyed before it is cut off
         first.is_cut = True
         assert await place.settle(3 * SILENCE_S) == {"b"}
         first.is_cut = False
         await place.settle(SILENCE_S)
         second.kill()
         assert await place.settle(3 * SILENCE_S) == {"a"}
-        assert first.status.order is None
+        assert first.status.command is None
 
     play(check)
 
@@ -310,12 +310,12 @@ def test_an_order_is_kept_while_nobody_else_is_active() -> None:
         second.kill()
         place.last = Heartbeat("b", 7)  # it was killed, and has not ended in an orderly way
         third = Instance(place, "c")
-        third.status.order = OnDataLoss.SKIP
+        third.status.command = OnDataLoss.SKIP
         async with anyio.create_task_group() as group:
             group.start_soon(third.live)
             assert await place.settle(2 * SILENCE_S) == {"c"}
             group.cancel_scope.cancel()
-        assert third.status.order is OnDataLoss.SKIP
+        assert third.status.command is OnDataLoss.SKIP
 
     play(check)
 

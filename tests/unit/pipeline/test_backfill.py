@@ -17,7 +17,7 @@ from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError, FileVacuumed, SinkFenced, VersionGone
 from tailer.events import ChangeBatch, Gap
 from tailer.formats.delta.table import DeltaTableLog
-from tailer.pipeline.backfill.order import BackfillOrder, BackfillPhase
+from tailer.pipeline.backfill.command import BackfillCommand, BackfillPhase
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import OnDataLoss, Policy
@@ -45,10 +45,10 @@ class Kept:
     """The orders of a pipeline as a daemon keeps them over its restarts."""
 
     def __init__(self) -> None:
-        self.order: BackfillOrder | None = None
+        self.order: BackfillCommand | None = None
         self.fails = False
 
-    def keep(self, order: BackfillOrder | None) -> None:
+    def keep(self, order: BackfillCommand | None) -> None:
         """Keep the order, unless the disk is full."""
         if self.fails:
             raise ConfigError("orders", "the disk is full")
@@ -111,7 +111,7 @@ async def deliver(table: HandwrittenTable, sink: Sink, status: PipelineStatus, u
         await make(table, sink, status, until).run()
 
 
-def reads(there: Destination, order: BackfillOrder | None) -> list[tuple[int, int]]:
+def reads(there: Destination, order: BackfillCommand | None) -> list[tuple[int, int]]:
     """Return the rows (version, id) of a backfill."""
     assert order is not None
     return there.delivered(app_id_of(backfill_name("p", order.id), APP.removeprefix("p/")))
@@ -133,7 +133,7 @@ async def running(run: Pipeline, until: Callable[[], bool]) -> None:
 async def test_all_rows_come_between_two_versions(table: Growing, kept: Kept, where: str | None) -> None:
     there, status = Destination(), kept.status()
     await deliver(table, there.sink(), status, "2")
-    order = BackfillOrder.make(where=where)
+    order = BackfillCommand.make(where=where)
     await status.backfills.give(order)
     await deliver(table, there.sink(), status)
     wanted = [each for each in ids(table, 2) if where is None or (each >= 20 and each != 31)]
@@ -155,9 +155,9 @@ async def test_it_needs_no_commit(table: Growing, kept: Kept) -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(run.run)
         await become(lambda: status.state is PipelineState.STREAMING)
-        order = BackfillOrder.make()
+        order = BackfillCommand.make()
         await status.backfills.give(order)
-        status.on_order()
+        status.on_command()
         await become(lambda: status.backfills.phase is BackfillPhase.DONE)
         await become(lambda: status.state is PipelineState.STREAMING)
         run.stop()
@@ -171,8 +171,8 @@ async def test_a_resnapshot_needs_no_commit(table: Growing, kept: Kept) -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(run.run)
         await become(lambda: status.state is PipelineState.STREAMING)
-        status.order = OnDataLoss.RESNAPSHOT
-        status.on_order()
+        status.command = OnDataLoss.RESNAPSHOT
+        status.on_command()
         await become(lambda: status.gaps == 1)
         run.stop()
     order = status.backfills.shown
@@ -181,8 +181,8 @@ async def test_a_resnapshot_needs_no_commit(table: Growing, kept: Kept) -> None:
     stream = app_id_of(backfill_name("p", order.id), APP.removeprefix("p/"))
     gap, *_ = there.log[stream]
     assert isinstance(gap, Gap)
-    assert (gap.first_version, gap.version, gap.snapshot, gap.order) == (4, 4, True, order.id)
-    assert (status.order, kept.order, there.delivered()) == (None, None, table.inserted)
+    assert (gap.first_version, gap.version, gap.snapshot, gap.command) == (4, 4, True, order.id)
+    assert (status.command, kept.order, there.delivered()) == (None, None, table.inserted)
     table.insert([5])
     await deliver(table, there.sink(), status)
     assert there.delivered() == table.inserted
@@ -199,7 +199,7 @@ async def test_a_fault_at_every_step(
 ) -> None:
     there, status = Destination(), kept.status()
     await deliver(table, there.sink(), status, "3")
-    order = BackfillOrder.make(announces_gap=announces_gap)
+    order = BackfillCommand.make(announces_gap=announces_gap)
     await status.backfills.give(order)
     await deliver(table, FaultySink(there.sink(), Fault(step, Kind.FAIL, nth, after)), status)
     assert reads(there, order) == [(3, each) for each in ids(table, 3)]
@@ -223,7 +223,7 @@ async def test_killed_at_random_while_commits_go_on(table: Growing, kept: Kept, 
     await deliver(table, there.sink(), kept.status(), str(chance.randrange(1, 4)))
     stood = there.position()
     assert stood is not None
-    order = BackfillOrder.make(where=chance.choice([None, "id % 2 = 0"]))
+    order = BackfillCommand.make(where=chance.choice([None, "id % 2 = 0"]))
     kept.order, number = order, 100
     for _ in range(200):
         fault = Fault(chance.choice(list(Step)), Kind.CRASH, chance.randrange(1, 6), chance.random() < 0.5)
@@ -249,7 +249,7 @@ async def test_a_reader_in_order_of_arrival_has_the_table(tmp_path: Path, kept: 
     table, there, status = Growing(tmp_path / "t"), Destination(), kept.status()
     table.insert([1, 2, 3], [4, 5])
     await deliver(table, there.sink(), status)
-    await status.backfills.give(BackfillOrder.make())
+    await status.backfills.give(BackfillCommand.make())
     before = len(there.transactions)
 
     def delete() -> None:
@@ -266,7 +266,7 @@ async def test_a_reader_in_order_of_arrival_has_the_table(tmp_path: Path, kept: 
 async def test_cancelled_halfway(table: Growing, kept: Kept, splits: bool) -> None:
     there, status = Destination(), kept.status()
     await deliver(table, there.sink(), status, "3")
-    order = BackfillOrder.make()
+    order = BackfillCommand.make()
     await status.backfills.give(order)
     fault = Fault(Step.WRITE, Kind.HOLD, 4)
     sink = (FaultySink if splits else WholeVersions)(there.sink(), fault)
@@ -286,7 +286,7 @@ async def test_cancelled_halfway(table: Growing, kept: Kept, splits: bool) -> No
 async def test_stopped_halfway_it_goes_on(table: Growing, kept: Kept) -> None:
     there, status = Destination(), kept.status()
     await deliver(table, there.sink(), status, "3")
-    order = BackfillOrder.make()
+    order = BackfillCommand.make()
     await status.backfills.give(order)
     sink = FaultySink(there.sink(), Fault(Step.WRITE, Kind.HOLD, 4))
     run = make(table, sink, status)
@@ -318,7 +318,7 @@ async def test_stopped_halfway_before_a_loss(table: Growing, kept: Kept, tmp_pat
     policy = Policy(on_data_loss=OnDataLoss.RESNAPSHOT)
     status = kept.status()
     await deliver(table, sink(), status, "3")
-    await status.backfills.give(BackfillOrder.make())
+    await status.backfills.give(BackfillCommand.make())
     held = FaultySink(sink(), Fault(Step.WRITE, Kind.HOLD, 4))
     run = make(table, held, status)
     async with anyio.create_task_group() as group:
@@ -374,7 +374,7 @@ async def test_one_that_cannot_be_done_fails_alone(
             table.commit_file(version).unlink()
     if kind is FileVacuumed:
         (table.path / "3-0.parquet").unlink()
-    await status.backfills.give(BackfillOrder.make(**order))
+    await status.backfills.give(BackfillCommand.make(**order))
     table.insert([50])
     await running(make(table, there.sink(), status, None), lambda: there.position() == Position.end(5))
     assert (status.backfills.phase, kept.order) == (BackfillPhase.FAILED, None)
@@ -386,7 +386,7 @@ async def test_one_that_cannot_be_done_fails_alone(
 async def test_an_older_version(table: Growing, kept: Kept) -> None:
     there, status = Destination(), kept.status()
     await deliver(table, there.sink(), status)
-    order = BackfillOrder.make(2, "id > 11")
+    order = BackfillCommand.make(2, "id > 11")
     await status.backfills.give(order)
     await deliver(table, there.sink(), status)
     await running(make(table, there.sink(), status, None), lambda: status.backfills.phase is BackfillPhase.DONE)
@@ -397,7 +397,7 @@ async def test_both_conditions_count(table: Growing, kept: Kept) -> None:
     there, status = Destination(), kept.status()
     policy = Policy(where="id < 30 -- not more")
     await make(table, there.sink(), status, "4", policy).run()
-    order = BackfillOrder.make(where="id > 20 OR id < 11")
+    order = BackfillCommand.make(where="id > 20 OR id < 11")
     await status.backfills.give(order)
     run = make(table, there.sink(), status, None, policy)
     await running(run, lambda: status.backfills.phase is BackfillPhase.DONE)
@@ -407,7 +407,7 @@ async def test_both_conditions_count(table: Growing, kept: Kept) -> None:
 async def test_another_condition_does_not_finish_it(table: Growing, kept: Kept) -> None:
     there, status = Destination(), kept.status()
     await deliver(table, there.sink(), status)
-    await status.backfills.give(BackfillOrder.make())
+    await status.backfills.give(BackfillCommand.make())
     sink = FaultySink(there.sink(), Fault(Step.WRITE, Kind.HOLD, 4))
     run = make(table, sink, status, None)
     async with anyio.create_task_group() as group:
@@ -423,7 +423,7 @@ async def test_another_condition_does_not_finish_it(table: Growing, kept: Kept) 
 async def test_an_instance_that_delivers_meanwhile_ends_it(table: Growing, kept: Kept) -> None:
     there, status = Destination(), kept.status()
     await deliver(table, there.sink(), status, "3")
-    order = BackfillOrder.make()
+    order = BackfillCommand.make()
     await status.backfills.give(order)
     sink = FaultySink(there.sink(), Fault(Step.WRITE, Kind.HOLD, 4))
     run = make(table, sink, status)
@@ -447,7 +447,7 @@ async def test_it_waits_for_the_rest_of_a_version(table: Growing, kept: Kept) ->
         group.cancel_scope.cancel()
     assert (at := there.position()) is not None
     assert at.is_inside
-    order = BackfillOrder.make()
+    order = BackfillCommand.make()
     await status.backfills.give(order)
     await running(make(table, there.sink(), status, None), lambda: status.backfills.phase is BackfillPhase.DONE)
     assert there.delivered() == table.inserted
@@ -458,9 +458,9 @@ async def test_an_order_that_cannot_be_kept_is_refused(table: Growing, kept: Kep
     there, status = Destination(), kept.status()
     kept.fails = True
     with pytest.raises(ConfigError, match="the disk is full"):
-        await status.backfills.give(BackfillOrder.make())
+        await status.backfills.give(BackfillCommand.make())
     await deliver(table, there.sink(), status)
-    status.order = OnDataLoss.RESNAPSHOT
+    status.command = OnDataLoss.RESNAPSHOT
     await running(make(table, there.sink(), status, None), lambda: status.backfills.phase is BackfillPhase.FAILED)
     assert there.delivered() == table.inserted
 
@@ -478,13 +478,13 @@ async def test_a_mirror_takes_a_whole_snapshot_alone(table: Growing, kept: Kept,
 
     status = kept.status()
     await run("latest").run()
-    await status.backfills.give(BackfillOrder.make(where="id > 20"))
+    await status.backfills.give(BackfillCommand.make(where="id > 20"))
     await running(run(None), lambda: status.backfills.phase is BackfillPhase.FAILED)
     assert "a mirror, which has all rows" in str(status.backfills.error)
     with closing(sqlite3.connect(tmp_path / "mirror.db")) as database, database:
         database.execute("DELETE FROM p WHERE id > 20")
         database.execute("INSERT INTO p (id) VALUES (5)")
-    status.order = OnDataLoss.RESNAPSHOT
+    status.command = OnDataLoss.RESNAPSHOT
     await running(run(None), lambda: status.backfills.phase is BackfillPhase.DONE)
     assert mirrored() == ids(table, 4)
     table.insert([50])
@@ -502,7 +502,7 @@ async def test_a_snapshot_of_a_mirror_ends_if_the_pipeline_is_past_it(
         return make(table, sink, status or PipelineStatus("p"), until, Policy(on_data_loss=OnDataLoss.RESNAPSHOT))
 
     await run(None, "latest").run()
-    kept.order = BackfillOrder.make(4, announces_gap=True)
+    kept.order = BackfillCommand.make(4, announces_gap=True)
     table.insert([50])
     table.insert([60])
     DeltaTable(table.path).create_checkpoint()
@@ -518,7 +518,7 @@ async def test_a_snapshot_of_a_mirror_ends_if_the_pipeline_is_past_it(
 async def test_files_of_a_backfill_are_in_a_folder_of_its_own(table: Growing, kept: Kept, tmp_path: Path) -> None:
     status = kept.status()
     await deliver(table, FilesSink("files", tmp_path / "out"), status)
-    order = BackfillOrder.make()
+    order = BackfillCommand.make()
     await status.backfills.give(order)
     run = make(table, FilesSink("files", tmp_path / "out"), status, None)
     await running(run, lambda: status.backfills.phase is BackfillPhase.DONE)

@@ -32,7 +32,7 @@ class Scripted:
 
     def __init__(self, table: DeltaTableLog, resume: ResumePoint | None, fails: TailerError | None = None) -> None:
         self.sink = MemorySink("memory")
-        self.orders = None
+        self.commands = None
         self.resume = resume
         self.table_id: str | None = None
         self.app_id: str | None = None

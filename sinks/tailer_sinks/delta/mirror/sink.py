@@ -195,9 +195,9 @@ class _MirrorTransaction(SinkTransaction):
             return
         text = f"versions {event.first_version} to {event.version} are lost"
         if not event.snapshot:
-            remedy = 'Set on_data_loss = "resnapshot", or order it: `tailer resnapshot`.'
+            remedy = 'Set on_data_loss = "resnapshot", or ask for it: `tailer resnapshot`.'
             raise SinkRejected(table.name, f"{text}, and {table.path} would not be a mirror", remedy)
-        self._notes.append(event.reason if event.order is not None else f"{text}: {event.reason}")
+        self._notes.append(event.reason if event.command is not None else f"{text}: {event.reason}")
         self._replace()
 
     async def commit(self, progress: Progress) -> None:

@@ -2,7 +2,7 @@
 
 How a commit is made exactly once, says `tailer_sinks.delta.table`. A commit also fails if there is any other one since
 the table was read, because all rows of the table count. So of two streams of one pipeline only one commits: those of
-the ids before and after REPLACE TABLE, and that of a snapshot which an operator ordered, beside the changes.
+the ids before and after REPLACE TABLE, and that of a snapshot which an operator asked for, beside the changes.
 
 The MERGE itself finds contradictions: where a key that must be there is missing, or one that must not be there is
 found, it assigns an expression that fails. Then nothing is committed.

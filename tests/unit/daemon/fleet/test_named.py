@@ -11,10 +11,10 @@ from tailer.config.overlaps import conflict
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.settings import load
 from tailer.daemon.fleet import named
+from tailer.daemon.fleet.backfills import check_backfill
 from tailer.daemon.fleet.named import NamedRun
-from tailer.daemon.fleet.orders import check_backfill
 from tailer.errors import NotATable, StorageUnavailable, VersionAhead
-from tailer.pipeline.backfill.order import BackfillOrder
+from tailer.pipeline.backfill.command import BackfillCommand
 from tailer.pipeline.policy import OnDataLoss
 from tailer.pipeline.status import PipelineState
 from tailer.stores import glue as catalog
@@ -90,7 +90,7 @@ async def follow(run: NamedRun, *steps: Callable[[], None]) -> None:
 async def test_a_name_is_waited_for(pipeline: PipelineSettings, glue: Glue) -> None:
     made: list[Made] = []
     status = pipeline.make_status()
-    status.order = OnDataLoss.RESNAPSHOT
+    status.command = OnDataLoss.RESNAPSHOT
 
     def make(located: PipelineSettings, has_come: bool) -> Made:
         made.append(Made(located, has_come))
@@ -100,7 +100,7 @@ async def test_a_name_is_waited_for(pipeline: PipelineSettings, glue: Glue) -> N
     async with anyio.create_task_group() as group:
         group.start_soon(run.run)
         await become(lambda: status.state is PipelineState.WAITING)
-        assert [status.why, status.order] == [f"there is no table at {NAME} yet", None]
+        assert [status.why, status.command] == [f"there is no table at {NAME} yet", None]
         assert not made
         glue.location = "s3://lake/orders"
         await become(lambda: bool(made))
@@ -148,9 +148,9 @@ async def test_a_backfill_is_checked_at_the_location(
 
     monkeypatch.setattr(catalog, "find_location", find)
     status = pipeline.make_status()
-    await check_backfill(pipeline, status, BackfillOrder.make())
+    await check_backfill(pipeline, status, BackfillCommand.make())
     with pytest.raises(VersionAhead):
-        await check_backfill(pipeline, status, BackfillOrder.make(version=9))
+        await check_backfill(pipeline, status, BackfillCommand.make(version=9))
 
 
 async def test_a_table_that_moves_is_followed(pipeline: PipelineSettings, glue: Glue) -> None:

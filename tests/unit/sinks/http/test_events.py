@@ -111,11 +111,11 @@ def test_control_events_have_an_id(kind: type[EventEncoder], event: Any) -> None
 
 
 @pytest.mark.parametrize("kind", ENCODERS)
-def test_snapshots_that_were_ordered_at_one_version_have_gaps_of_their_own(kind: type[EventEncoder]) -> None:
+def test_snapshots_that_were_asked_for_at_one_version_have_gaps_of_their_own(kind: type[EventEncoder]) -> None:
     """A receiver that drops the second gap as known would have the rows twice."""
     ids = set()
-    for order in (None, "20260301T115001-1f3a5c7e", "20260301T115002-1f3a5c7e"):
-        (found,) = map(json.loads, kind("orders").control(replace(gap(5, 5, snapshot=True), order=order)).texts)
+    for command in (None, "20260301T115001-1f3a5c7e", "20260301T115002-1f3a5c7e"):
+        (found,) = map(json.loads, kind("orders").control(replace(gap(5, 5, snapshot=True), command=command)).texts)
         ids.add(found["id" if kind is CloudEvents else "_event_id"])
     gap_id = "orders;table;5;gap"
     assert ids == {gap_id, f"{gap_id};20260301T115001-1f3a5c7e", f"{gap_id};20260301T115002-1f3a5c7e"}

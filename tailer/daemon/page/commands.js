@@ -1,11 +1,11 @@
-// Orders of an operator, as `tailer pause` and the others give them. The token is kept until the page is left, and only
+// Commands of an operator, as `tailer pause` and the others give them. The token is kept until the page is left, and only
 // travels in a header.
 
-const takesOrders = document.body.dataset.orders === "on";
+const takesCommands = document.body.dataset.commands === "on";
 const QUIET = ["paused", "stopped", "standby"];
 const hasBackfill = (found) => Boolean(found.backfill && ["waiting", "running"].includes(found.backfill.phase));
 
-const ORDERS = {
+const COMMANDS = {
   "pause": {
     label: "Pause", fits: (found) => !QUIET.includes(found.state),
     means: "It finishes its transaction. Then it is paused until it is resumed, or until the daemon is started again.",
@@ -35,58 +35,58 @@ const ORDERS = {
 const asked = { name: "", verb: "" };
 
 // Buttons stay the same elements, to keep the focus.
-function showOrders(target, found) {
+function showCommands(target, found) {
   if (!target.children.length) {
     target.append(element("h3", { textContent: "Control" }));
-    if (!takesOrders) {
+    if (!takesCommands) {
       const text = "From a terminal: tailer pause, resume, resnapshot, backfill and skip. For buttons here, set control_token_file.";
       target.append(element("p", { className: "soft", textContent: text }));
       return;
     }
-    const buttons = Object.entries(ORDERS).map(([verb, each]) => {
+    const buttons = Object.entries(COMMANDS).map(([verb, each]) => {
       const button = element("button", { type: "button", "data-verb": verb, textContent: `${each.label} …` });
-      button.addEventListener("click", () => askForOrder(found.name, verb));
+      button.addEventListener("click", () => askForCommand(found.name, verb));
       return button;
     });
     target.append(element("div", { className: "orders", role: "group", ariaLabel: `Orders to ${found.name}` }, ...buttons));
   }
-  for (const button of target.querySelectorAll("button")) button.hidden = !ORDERS[button.dataset.verb].fits(found);
+  for (const button of target.querySelectorAll("button")) button.hidden = !COMMANDS[button.dataset.verb].fits(found);
 }
 
-function askForOrder(name, verb) {
+function askForCommand(name, verb) {
   Object.assign(asked, { name, verb });
-  put($("order-title"), `${ORDERS[verb].label}: ${name}`);
-  put($("order-means"), ORDERS[verb].means);
-  put($("order-give"), ORDERS[verb].label);
-  put($("order-cancel"), "Cancel");
-  $("order-rows").hidden = verb !== "backfill";
-  $("order-token-row").hidden = $("order-give").hidden = false;
-  $("order-plain").hidden = window.isSecureContext;
+  put($("command-title"), `${COMMANDS[verb].label}: ${name}`);
+  put($("command-means"), COMMANDS[verb].means);
+  put($("command-give"), COMMANDS[verb].label);
+  put($("command-cancel"), "Cancel");
+  $("command-rows").hidden = verb !== "backfill";
+  $("command-token-row").hidden = $("command-give").hidden = false;
+  $("command-plain").hidden = window.isSecureContext;
   showAnswer("", "");
-  $("order").showModal();
-  ($("order-token").value ? $("order-give") : $("order-token")).focus();
+  $("command").showModal();
+  ($("command-token").value ? $("command-give") : $("command-token")).focus();
 }
 
 function showAnswer(text, kind) {
-  put($("order-answer"), text);
-  $("order-answer").className = kind;
+  put($("command-answer"), text);
+  $("command-answer").className = kind;
 }
 
-async function giveOrder() {
+async function giveCommand() {
   const body = {};
   if (asked.verb === "backfill") {
-    if ($("order-version").value) body.version = Number($("order-version").value);
-    if ($("order-where").value.trim()) body.where = $("order-where").value.trim();
+    if ($("command-version").value) body.version = Number($("command-version").value);
+    if ($("command-where").value.trim()) body.where = $("command-where").value.trim();
   }
-  $("order-give").disabled = true;
+  $("command-give").disabled = true;
   showAnswer("Waiting for the daemon …", "");
   const [done, text] = await send(body);
-  $("order-give").disabled = false;
+  $("command-give").disabled = false;
   showAnswer(text, done ? "done" : "refused");
   if (done) {
-    $("order-give").hidden = $("order-rows").hidden = $("order-token-row").hidden = true;
-    put($("order-cancel"), "Close");
-    $("order-cancel").focus();
+    $("command-give").hidden = $("command-rows").hidden = $("command-token-row").hidden = true;
+    put($("command-cancel"), "Close");
+    $("command-cancel").focus();
     refresh();
   }
 }
@@ -95,7 +95,7 @@ async function send(body) {
   try {
     const answer = await fetch(`/pipelines/${encodeURIComponent(asked.name)}/${asked.verb}`, {
       method: "POST", body: Object.keys(body).length ? JSON.stringify(body) : undefined,
-      headers: { Authorization: `Bearer ${$("order-token").value.trim()}` },
+      headers: { Authorization: `Bearer ${$("command-token").value.trim()}` },
       credentials: "omit", cache: "no-store", redirect: "error", signal: AbortSignal.timeout(30000),
     });
     if (answer.status === 401) return [false, "The token is wrong: it is the text in the file that control_token_file names."];
@@ -106,5 +106,5 @@ async function send(body) {
   }
 }
 
-$("order-form").addEventListener("submit", (event) => { event.preventDefault(); giveOrder(); });
-$("order-cancel").addEventListener("click", () => $("order").close());
+$("command-form").addEventListener("submit", (event) => { event.preventDefault(); giveCommand(); });
+$("command-cancel").addEventListener("click", () => $("command").close());

@@ -1,4 +1,4 @@
-"""A snapshot that an operator orders: once, and whole, whatever fails meanwhile."""
+"""A snapshot that an operator commands: once, and whole, whatever fails meanwhile."""
 
 from pathlib import Path
 
@@ -53,20 +53,20 @@ async def deliver(table: Growing, sink: Sink, status: PipelineStatus, until: Sta
 async def test_a_fault_at_every_step_of_an_ordered_snapshot(table: Growing, step: Step, nth: int, after: bool) -> None:
     there, status = Destination(), PipelineStatus("p")
     await deliver(table, there.sink(), status, Start.parse("2"))
-    status.order = OnDataLoss.RESNAPSHOT
+    status.command = OnDataLoss.RESNAPSHOT
     await deliver(table, FaultySink(there.sink(), Fault(step, Kind.FAIL, nth, after)), status)
     assert there.delivered() == [(1, 1), (2, 2), (4, 1), (4, 2), (4, 3), (4, 4)]
     assert [(event.first_version, event.version) for event in there.events(APP) if isinstance(event, Gap)] == [(3, 4)]
     assert there.position() == Position.end(4)
-    assert status.order is None
+    assert status.command is None
     table.insert([5])
     await deliver(table, there.sink(), status)
     assert there.delivered()[-1] == (5, 5)
 
 
-@pytest.mark.parametrize(("order", "rows"), [(OnDataLoss.RESNAPSHOT, [1, 2, 3, 4]), (OnDataLoss.SKIP, [])])
+@pytest.mark.parametrize(("command", "rows"), [(OnDataLoss.RESNAPSHOT, [1, 2, 3, 4]), (OnDataLoss.SKIP, [])])
 async def test_a_part_of_a_net_difference_stops_until_it_is_ordered_past(
-    table: Growing, order: OnDataLoss, rows: list[int]
+    table: Growing, command: OnDataLoss, rows: list[int]
 ) -> None:
     """Former releases delivered it. The rest of it is not in the plan of version 4, with which it ends."""
     there, status = Destination(), PipelineStatus("p")
@@ -76,7 +76,7 @@ async def test_a_part_of_a_net_difference_stops_until_it_is_ordered_past(
     with pytest.raises(ChangesUnavailable, match="a part of its net difference"):
         await deliver(table, there.sink(), status)
     assert (there.position(), there.delivered()) == (inside, [(1, 1), (2, 2)])
-    status.order = order
+    status.command = command
     await deliver(table, there.sink(), status)
     assert there.delivered() == [(1, 1), (2, 2), *((4, each) for each in rows)]
     assert [(event.first_version, event.version) for event in there.events(APP) if isinstance(event, Gap)] == [(4, 4)]
@@ -85,13 +85,13 @@ async def test_a_part_of_a_net_difference_stops_until_it_is_ordered_past(
 
 async def test_an_order_to_skip_ends_when_everything_can_be_read(table: Growing) -> None:
     there, status = Destination(), PipelineStatus("p")
-    status.order = OnDataLoss.SKIP
+    status.command = OnDataLoss.SKIP
     async with anyio.create_task_group() as group:
         log = DeltaTableLog(LocalStore(table.path))
         made = row_pipeline("p", log, there.sink(), LocalEngine(2), TimerWake(), Start.parse("earliest"), status=status)
         group.start_soon(made.run)
         with anyio.fail_after(300):
-            while status.order is not None:  # noqa: ASYNC110 - a destination does not notify
+            while status.command is not None:  # noqa: ASYNC110 - a destination does not notify
                 await anyio.sleep(0.01)
         made.stop()
     version = table.insert([5])
@@ -104,7 +104,7 @@ async def test_an_order_to_skip_ends_when_everything_can_be_read(table: Growing)
 async def test_a_snapshot_is_not_ordered_in_place_of_what_another_instance_has_delivered(table: Growing) -> None:
     there, status = Destination(), PipelineStatus("p")
     await deliver(table, there.sink(), status, Start.parse("2"))
-    status.order = OnDataLoss.RESNAPSHOT
+    status.command = OnDataLoss.RESNAPSHOT
     sink = FaultySink(there.sink(), Fault(Step.BEGIN, Kind.HOLD))
     async with anyio.create_task_group() as group:
         group.start_soon(deliver, table, sink, status)
