@@ -341,7 +341,8 @@ class PipelineStatus:
         self._note_change(before)
 
     def _note_success(self, now_s: float) -> None:
-        self.fault = _ended(self.name, self.fault, now_s)
+        if self.fault is not None:
+            self.fault = _ended(self.name, self.fault, now_s)
         self._failing, self._progressed_s = False, now_s
         _SUCCESS.set(self.name, now_s)
 
@@ -351,9 +352,9 @@ class PipelineStatus:
             self._since_s = self._moved_s
 
 
-def _ended(name: str, fault: Fault | None, now_s: float) -> Fault | None:
+def _ended(name: str, fault: Fault, now_s: float) -> Fault:
     """Return the last error of the pipeline `name`, which is over now; log it, unless it was over before."""
-    if fault is None or fault.is_over:
+    if fault.is_over:
         return fault
     _log.info("%s: works again after %s; it had failed with: %s", name, duration(now_s - fault.since_s), fault)
     return replace(fault, is_over=True)

@@ -141,7 +141,10 @@ def _plan(
     commit: Commit | None, before: Snapshot | None, state: Snapshot, regime: Regime, tasks: Iterable[ChangeTask]
 ) -> ChangePlan:
     operation = commit.info.operation_name if commit is not None and commit.info is not None else None
-    replaced, widened = ((), ()) if before is None else _renewed(commit, before, state)
+    replaced: _Paths = ()
+    widened: _Paths = ()
+    if before is not None and before.schema is not state.schema:
+        replaced, widened = _renewed(commit, before, state)
     return ChangePlan(
         table=state.table,
         table_id=state.metadata.id,
@@ -162,7 +165,7 @@ def _renewed(commit: Commit | None, before: Snapshot, state: Snapshot) -> tuple[
 
     REPLACE TABLE does, and a write that overwrites columns: Delta refuses to do that for a part of the rows.
     """
-    if before.schema is state.schema or before.metadata.id != state.metadata.id or commit is None:
+    if before.metadata.id != state.metadata.id or commit is None:
         return (), ()
     overwrites = commit.info is not None and commit.info.operation_name == "WRITE"
     if overwrites and any(remove.data_change for remove in commit.removes):
