@@ -77,7 +77,9 @@ no other process has: no operation of one may fence, hide or wait for another's 
 pipeline's shards.
 
 Methods with a default need not be overridden. `beat` is called whenever there is nothing to deliver, and
-`check_first_start` before a pipeline begins without progress in the sink. `write_all` of a transaction, or of an
+`check_first_start` before a pipeline begins without progress in the sink. `refusals` tells `tailer check --connect`
+with which errors `begin` and the first rows would be refused: get both from the same functions, and change nothing. If
+reading progress may change something, leave that out after `only_look`. `write_all` of a transaction, or of an
 `AtLeastOnceSink`, is given the rows of many small files in one step; if `writes_together` is True, also those of
 several small versions.
 

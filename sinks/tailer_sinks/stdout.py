@@ -24,12 +24,13 @@ from operator import attrgetter
 from typing import Any, Final, Literal, Self, TextIO
 
 import msgspec
+import pyarrow as pa
 from anyio import from_thread, lowlevel, to_thread
 from rich.console import Console
 
-from tailer.errors import SinkRejected
+from tailer.errors import SinkError, SinkRejected
 from tailer.events import ChangeBatch, ControlEvent, Gap, joined_rows
-from tailer.sink import AtLeastOnceSink
+from tailer.sink import AtLeastOnceSink, refused
 from tailer_sinks import read_options
 from tailer_sinks.encoding.csv import CsvEncoder
 from tailer_sinks.encoding.events import event_line
@@ -76,6 +77,10 @@ class StdoutSink(AtLeastOnceSink):
     def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
         """Read the option `format`: "auto" (default), "jsonl", "csv" or "table". Raises `ConfigError`."""
         return cls(name, read_options(name, options, _Options).format)
+
+    async def refusals(self, schema: pa.Schema) -> Sequence[SinkError]:
+        """See `AtLeastOnceSink.refusals`: a column has no form in lines."""
+        return [] if self._table() is not None else refused(self._new_encoder, schema)
 
     async def write(self, batch: ChangeBatch) -> None:
         """Print rows. Raises `SinkRejected` if the output is closed or full, or a column has no JSON form.
@@ -150,10 +155,13 @@ class StdoutSink(AtLeastOnceSink):
     def _lines(self, batches: Sequence[ChangeBatch]) -> Iterator[memoryview]:
         joined = joined_rows(batches)
         if self._encoder is None or not self._encoder.schema.equals(joined.schema):
-            self._encoder = (CsvEncoder if self._form == "csv" else FlatEncoder)(self.name, joined.schema)
+            self._encoder = self._new_encoder(joined.schema)
         at_once = 1 if self._form == "csv" else AT_ONCE  # the first slice has the heading
         for lines in encoded_ahead(self._encoder.lines, slices(joined), at_once):
             yield memoryview(lines)
+
+    def _new_encoder(self, schema: pa.Schema) -> FlatEncoder | CsvEncoder:
+        return (CsvEncoder if self._form == "csv" else FlatEncoder)(self.name, schema)
 
     def _table(self) -> TerminalView | None:
         """Return the table view if that is the format."""

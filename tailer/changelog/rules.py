@@ -3,13 +3,23 @@
 Every field is part of task numbers, which are persisted: read `tailer.changelog.task_ids` before adding one.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
 from tailer.errors import ConfigError, did_you_mean
 from tailer.plan import ChangePlan, Regime
 
-__all__ = ["Carryovers", "PairingRules", "check_key", "concerns", "has_carryovers", "is_tracked", "lacks_identity"]
+__all__ = [
+    "Carryovers",
+    "PairingRules",
+    "check_key",
+    "concerns",
+    "has_carryovers",
+    "is_tracked",
+    "key_faults",
+    "lacks_identity",
+]
 
 
 class Carryovers(StrEnum):
@@ -40,10 +50,17 @@ def check_key(plan: ChangePlan, rules: PairingRules) -> None:
 
     Where the plan is bare, there are no pairs.
     """
+    if plan.replaced or not set(rules.key).issubset(plan.schema.names):
+        for fault in key_faults(plan, rules):
+            raise fault
+
+
+def key_faults(plan: ChangePlan, rules: PairingRules) -> Iterator[ConfigError]:
+    """Yield what `check_key` raises for each column of the key."""
     for column in rules.key if not plan.is_bare else ():
         if (column,) in plan.replaced:
             reason = f"version {plan.version} of {plan.table} gives the name {column} to another column"
-            raise ConfigError("key", reason, "Choose another key, or start after that version.")
+            yield ConfigError("key", reason, "Choose another key, or start after that version.")
         if plan.schema.get_field_index(column) < 0:
             known = f"The columns of {plan.table} are: {', '.join(plan.schema.names)}."
             change = (
@@ -51,7 +68,7 @@ def check_key(plan: ChangePlan, rules: PairingRules) -> None:
                 "later version adds it, start there."
             )
             remedy = " ".join(filter(None, (known, did_you_mean(column, plan.schema.names), change)))
-            raise ConfigError("key", f"no column {column!r} at version {plan.version}", remedy)
+            yield ConfigError("key", f"no column {column!r} at version {plan.version}", remedy)
 
 
 def has_carryovers(plan: ChangePlan, rules: PairingRules) -> bool:

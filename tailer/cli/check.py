@@ -12,7 +12,7 @@ from tailer.cli.configuration import ConfiguredCommand, choose_config
 from tailer.config.file import Problem
 from tailer.config.pipelines import PipelineSettings, Settings, TablePattern
 from tailer.config.settings import Findings, examine
-from tailer.daemon.connection import Connection, connect
+from tailer.daemon.checks import Connection, connect
 from tailer.daemon.fleet import with_found_tables
 from tailer.daemon.standing import Standing
 from tailer.errors import ConfigError
@@ -31,10 +31,11 @@ def command(reach: bool, config: Path) -> int:
     """Check a configuration without touching any table.
 
     Reads the configuration and the TAILER_ variables of the environment, and follows links. Checks keys, values, sinks
-    and their options, overlapping folders, places where no table can be, and the state table if a sink needs one.
-    Prints every fault; the last line is the verdict. The exit code is 2 if there is a fault. With --connect, the newest
-    version of each table is read, and each sink is asked for its progress, if the configuration has no fault; the exit
-    code is then that of the worst error. A table that does not exist yet is no error, because its pipeline waits.
+    and their options, conditions as far as they need no table, overlapping folders, places where no table can be, and
+    the state table if a sink needs one. Prints every fault; the last line is the verdict. The exit code is 2 if there
+    is a fault. With --connect, if the configuration has no fault, each table is read, and each sink is asked for its
+    progress and whether it would take the first rows: whatever `tailer run` would stop at before these is named. The
+    exit code is then that of the worst error. A table that does not exist yet is no error: its pipeline waits for it.
     Versions after the newest checkpoint of a Delta table that contradict its state are noted. In a target or a state
     table in a store, an empty hidden object is created and deleted. Nothing else is written.
     """
@@ -66,21 +67,21 @@ def _misplaced_tables(findings: Findings) -> Iterator[Problem]:
 
 
 def _connect(settings: Settings) -> list[int]:
-    """Print every pipeline and what could be reached; return the exit code of each pipeline that failed."""
+    """Print every pipeline and what could be reached; return an exit code for each error."""
     settings = anyio.run(with_found_tables, settings)
     summaries = {each.name: _summary(each) for each in settings.pipelines}
     codes = []
     for name, found in anyio.run(connect, settings).items():
-        if isinstance(found, Connection):
-            mark = _mark(True) if found.standing is not None else click.style("wait  ", fg="yellow")
-            click.echo(f"{mark} pipeline {name}: {summaries[name]}")
+        is_awaited = found.standing is None and not found.errors
+        mark = click.style("wait  ", fg="yellow") if is_awaited else _mark(not found.errors)
+        click.echo(f"{mark} pipeline {name}: {summaries[name]}")
+        if not found.errors:
             click.echo(f"       {_reached(found.standing, found.file)}")
-            _contradictions(found)
-        else:
-            click.echo(f"{_mark(False)} pipeline {name}: {summaries[name]}")
-            codes.append(found.exit_code)
-            click.echo(f"       {found}")
-            _hint(found.hint)
+        for error in found.errors:
+            codes.append(error.exit_code)
+            click.echo(f"       {error}")
+            _hint(error.hint)
+        _contradictions(found)
     return codes
 
 

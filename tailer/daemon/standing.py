@@ -9,9 +9,10 @@ from tailer.errors import TailerError
 from tailer.plan import Position
 from tailer.progress.lookup import find_progress
 from tailer.shards.resharding import stream_names
-from tailer.sink import app_id_of
+from tailer.sink import Sink, app_id_of
+from tailer.table_log import TableLog
 
-__all__ = ["Standing", "standing_of", "survey"]
+__all__ = ["Standing", "standing_in", "standing_of", "survey"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +66,20 @@ async def survey(settings: Settings) -> tuple[list[Standing], list[Exception]]:
 
 async def standing_of(settings: Settings, pipeline: PipelineSettings) -> Standing:
     """Query the table and the sink of one pipeline, which is `located`. Raises their errors."""
-    log = pipeline.open_table()
-    table_id = await log.table_id()
     sink = open_sink(settings, pipeline)
     try:
-        # Of a pipeline with shards, that of the slowest shard.
-        shards = await open_layout(pipeline, sink).in_force() if sink.distributes else 0
-        found = [await find_progress(name, log, table_id, sink) for name in stream_names(pipeline.name, shards)]
-        progress = min(found, key=lambda each: Position.opening(-1) if each is None else each.position)
+        return await standing_in(pipeline, pipeline.open_table(), sink)
     finally:
         await close_sinks([sink])
+
+
+async def standing_in(pipeline: PipelineSettings, log: TableLog, sink: Sink) -> Standing:
+    """Query the table and the sink of one pipeline, which are open. Raises their errors."""
+    table_id = await log.table_id()
+    # Of a pipeline with shards, that of the slowest shard.
+    shards = await open_layout(pipeline, sink).in_force() if sink.distributes else 0
+    found = [await find_progress(name, log, table_id, sink) for name in stream_names(pipeline.name, shards)]
+    progress = min(found, key=lambda each: Position.opening(-1) if each is None else each.position)
     if progress is None:
         app_id = app_id_of(pipeline.name, table_id)
         return Standing(pipeline.name, pipeline.table, app_id, None, await log.latest())

@@ -13,14 +13,24 @@ from typing import Final, Protocol, Self
 
 import pyarrow as pa
 
-from tailer.errors import TailerError
+from tailer.errors import ChangesUnavailable, TailerError
 from tailer.events import Gap
 from tailer.pipeline.backfill.command import BackfillCommand, Backfills
 from tailer.plan import TASKS, ChangePlan, Position
 from tailer.sink import Sink
+from tailer.start import StartPoint
 from tailer.table_log import TableLog
 
-__all__ = ["Delivery", "ResumePoint", "Session", "TakesCommands", "VersionRange", "tell_key"]
+__all__ = [
+    "Delivery",
+    "ResumePoint",
+    "Session",
+    "TakesCommands",
+    "VersionRange",
+    "check_known_columns",
+    "first_point",
+    "tell_key",
+]
 
 _NET_TASKS: Final = 2**31  # the number, modulo `TASKS`, from which tasks of net differences were numbered
 
@@ -187,6 +197,20 @@ class TakesCommands(Protocol):
     async def backfill(self, backfills: Backfills, command: BackfillCommand) -> bool:
         """Deliver the rest of a backfill. Return False if it was stopped or has ended meanwhile."""
         ...
+
+
+async def first_point(table: TableLog, start: StartPoint, sink: Sink) -> ResumePoint:
+    """Return where a pipeline without progress begins. A sink that needs the whole table gets a snapshot."""
+    if sink.demands.whole and start.version > 0 and not start.snapshot:
+        return ResumePoint(min(start.version, await table.latest()), snapshot=True, fresh=True)
+    return ResumePoint(start.version, start.snapshot, fresh=True)
+
+
+def check_known_columns(table: TableLog, point: ResumePoint, columns: pa.Schema | None) -> None:
+    """Raise `ChangesUnavailable` if the sink has rows, and it is not known which `columns` they have."""
+    if point.knows_columns and columns is None and point.version > 0:
+        reason = "it may change the schema, and the log no longer has the schema before it"
+        raise ChangesUnavailable(table.uri, point.version, reason)
 
 
 async def tell_key(sink: Sink, table: TableLog, version: int) -> None:

@@ -30,7 +30,15 @@ from tailer.errors import (
 )
 from tailer.pipeline.backfill.between import BetweenVersions
 from tailer.pipeline.data_loss import DataLoss
-from tailer.pipeline.delivery import Delivery, ResumePoint, Session, VersionRange, tell_key
+from tailer.pipeline.delivery import (
+    Delivery,
+    ResumePoint,
+    Session,
+    VersionRange,
+    check_known_columns,
+    first_point,
+    tell_key,
+)
 from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy
 from tailer.pipeline.polling import Polling
 from tailer.pipeline.retention import VacuumWatch
@@ -198,9 +206,7 @@ class Pipeline:
             raise ConfigError("start", reason, EARLIER)
         if not self._loss.is_known:
             await check_new(self._name, self._table, await self._table.table_id(), session.sink)
-        if session.sink.demands.whole and start.version > 0 and not start.snapshot:
-            return ResumePoint(min(start.version, await self._table.latest()), snapshot=True, fresh=True)
-        return ResumePoint(start.version, start.snapshot, fresh=True)
+        return await first_point(self._table, start, session.sink)
 
     async def _seek(self, session: Session, point: ResumePoint, last: int | None) -> None:
         """Seek the table to `point`, check that it is the same table, and prepare the session to plan from there."""
@@ -215,9 +221,8 @@ class Pipeline:
             await self._check_lineage(session.table_id, table_id, point.version)
         # A delivery that announces nothing needs the columns before only to refuse a change of them.
         must_know_columns = session.announces_columns or self._policy.on_schema_change is OnSchemaChange.FAIL
-        if must_know_columns and point.knows_columns and columns is None and point.version > 0:
-            reason = "it may change the schema, and the log no longer has the schema before it"
-            raise ChangesUnavailable(self._table.uri, point.version, reason)
+        if must_know_columns:
+            check_known_columns(self._table, point, columns)
         known = columns if point.knows_columns else None
         schema = self._policy.shape_schema(known, self._table.uri, point.version)
         if point.fresh and self._records_start(point, last) and table_id is not None:

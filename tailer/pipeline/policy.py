@@ -2,22 +2,21 @@
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
 from typing import Final
 
 import pyarrow as pa
 
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, TailerError
 from tailer.events import ROW_COMMIT_VERSION, ROW_ID
 from tailer.metrics import Counter
 from tailer.plan import ChangePlan, Regime, add_row_ids, select_columns
-from tailer.read.shaping import selected_schema, with_condition, with_select
+from tailer.read.shaping import selected_schema, text_faults, with_condition, with_select
 from tailer.schema.columns import refuse_names
 from tailer.schema.variant_paths import check_paths, with_paths
-from tailer.shape.condition import check_condition
-from tailer.shape.select import check_select
+from tailer.shape.condition import condition_faults
+from tailer.shape.select import select_faults
 
 __all__ = ["OnDataLoss", "OnSchemaChange", "PlanReport", "Policy"]
 
@@ -63,16 +62,12 @@ class Policy:
             yield ConfigError("columns", "names a column twice", "Name each column once.")
         if self.columns and self.select is not None:
             yield ConfigError("columns", "goes without select, which names columns, too", "Leave one of them out.")
-        checks = (
-            partial(check_paths, "columns", self.columns),
-            partial(check_condition, self.where),
-            partial(check_select, self.select),
-        )
-        for check in checks:
-            try:
-                check()
-            except ConfigError as error:
-                yield error
+        try:
+            check_paths("columns", self.columns)
+        except ConfigError as error:
+            yield error
+        yield from () if self.where is None else condition_faults(self.where)
+        yield from () if self.select is None else select_faults(self.select)
 
     def shape(self, plan: ChangePlan) -> ChangePlan:
         """Return the plan restricted to the chosen rows and columns. Raises `ConfigError`, `UnsupportedFeature`."""
@@ -82,6 +77,22 @@ class Policy:
         plan = plan.select(self.columns) if self.columns else plan
         plan.check_reserved()
         return plan.with_row_ids() if self.row_ids else plan
+
+    def examine(self, plan: ChangePlan) -> tuple[ChangePlan | None, list[TailerError]]:
+        """Return all errors with which `shape` could stop, and the plan as it makes it; None if that is not known.
+
+        A fault of the condition leaves the columns known.
+        """
+        errors: list[TailerError] = [*text_faults(plan, self.where, None)]
+        sound = self if not errors else replace(self, where=None)
+        other: list[TailerError] = [*text_faults(plan, None, self.select), *plan.column_faults(self.columns)]
+        errors += other
+        if other:
+            return None, errors
+        try:
+            return sound.shape(plan), errors
+        except TailerError as error:
+            return None, [*errors, error]
 
     def shape_schema(self, schema: pa.Schema | None, table: str, version: int) -> pa.Schema | None:
         """Return the schema that `shape` gives to a plan of `table` with `schema`. Raises `UnsupportedFeature`."""

@@ -2,7 +2,7 @@
 
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -88,12 +88,23 @@ class ChangePlan:
         that the table does not have at this version, unless it `is_bare`.
         """
         plan = self.with_schemas(partial(with_paths, columns=columns))
+        if not set(columns).issubset(plan.schema.names):
+            for fault in self.column_faults(columns):
+                raise fault
+        return plan.with_schemas(partial(select_columns, columns=columns))
+
+    def column_faults(self, columns: Sequence[str]) -> Iterator[ConfigError]:
+        """Yield what `select` raises for each of the columns."""
         for column in columns if not self.is_bare else ():
-            if plan.schema.get_field_index(column) < 0:
+            try:
+                is_there = with_paths(self.schema, [column]).get_field_index(column) >= 0
+            except ConfigError as error:
+                yield error
+                continue
+            if not is_there:
                 known = f"The columns of {self.table} are: {', '.join(self.schema.names)}."
                 remedy = f"{known} {did_you_mean(column, self.schema.names)}".rstrip()
-                raise ConfigError("columns", f"no column {column!r} at version {self.version}", remedy)
-        return plan.with_schemas(partial(select_columns, columns=columns))
+                yield ConfigError("columns", f"no column {column!r} at version {self.version}", remedy)
 
     def with_row_ids(self) -> "ChangePlan":
         """Add `ROW_ID` and `ROW_COMMIT_VERSION`. Raises `UnsupportedFeature` where a column has one of these names."""

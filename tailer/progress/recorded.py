@@ -6,6 +6,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from tailer.errors import SinkError
 from tailer.events import ChangeBatch, ControlEvent
 from tailer.sink import (
     AtLeastOnceSink,
@@ -37,6 +38,10 @@ class Recorded(Sink):
     async def has_delivered(self, pipeline: str) -> bool:
         """Return whether the store has progress of the pipeline."""
         return await self._store.has_delivered(pipeline)
+
+    async def refusals(self, app_id: str, schema: pa.Schema) -> Sequence[SinkError]:
+        """See `Sink.refusals`."""
+        return await self._sink.refusals(schema)
 
     async def reset(self, progress: Progress) -> None:
         """Record `progress`."""

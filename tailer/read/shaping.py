@@ -11,9 +11,10 @@ event ids, a persisted format: format 4 of `tailer.changelog.task_ids`.
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
+from itertools import chain
 from typing import Final, TypeVar
 from zlib import crc32
 
@@ -25,11 +26,11 @@ from tailer.read.pruning import prune
 from tailer.schema.char_types import char_lengths
 from tailer.schema.collations import collations
 from tailer.schema.columns import physical_name, restated, restates
-from tailer.shape.condition import Condition, parse_condition
-from tailer.shape.select import Select, parse_select
+from tailer.shape.condition import Condition, condition_faults, parse_condition
+from tailer.shape.select import Select, parse_select, select_faults
 from tailer.shape.tree import Expression, columns_beside_comparisons, columns_of
 
-__all__ = ["selected_schema", "with_condition", "with_select"]
+__all__ = ["selected_schema", "text_faults", "with_condition", "with_select"]
 
 T = TypeVar("T", Condition, Select)
 
@@ -106,6 +107,14 @@ def with_select(plan: ChangePlan, text: str) -> ChangePlan:
     return replace(plan, schema=made[id(plan.schema)][1], tasks=tuple(tasks))
 
 
+def text_faults(plan: ChangePlan, where: str | None, select: str | None) -> Iterator[ConfigError]:
+    """Yield all that does not fit the columns of a version; of each text, `with_...` raises the first."""
+    if not plan.is_bare:
+        faults = () if where is None else condition_faults(where, plan.schema)
+        others = () if select is None else select_faults(select, plan.schema)
+        yield from (_at_version(plan, fault) for fault in chain(faults, others))
+
+
 def _shaped(task: ChangeTask, select: Select | None, where: Condition | None) -> ChangeTask:
     """Give a task its columns and its condition, and the number for both."""
     texts = (None if select is None else select.text), (None if where is None else where.text)
@@ -133,8 +142,11 @@ def _fitted(plan: ChangePlan, parse: Callable[[_Columns], T], columns: pa.Schema
     try:
         return parse(_Columns(columns))
     except ConfigError as error:
-        reason = f"at version {plan.version} of {plan.table}: {error.reason}"
-        raise ConfigError(error.where, reason, error.remedy) from error
+        raise _at_version(plan, error) from error
+
+
+def _at_version(plan: ChangePlan, error: ConfigError) -> ConfigError:
+    return ConfigError(error.where, f"at version {plan.version} of {plan.table}: {error.reason}", error.remedy)
 
 
 def _check_renewed(plan: ChangePlan, option: str, expressions: Iterable[Expression], replaced: Sequence[_Path]) -> None:

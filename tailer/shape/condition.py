@@ -1,21 +1,21 @@
 """A SQL condition over the columns of a table: which rows fulfil it, and where no row can."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.errors import ExpressionFailed
+from tailer.errors import ConfigError, ExpressionFailed
 from tailer.schema.texts import schema_from_text, schema_to_text
 from tailer.shape.evaluate import Evaluator, compiled, failure
 from tailer.shape.ranges import ColumnRange, may_be_true
 from tailer.shape.rows import BatchRows
 from tailer.shape.tree import Expression, column_types, columns_of, from_json, to_json
 
-__all__ = ["Condition", "check_condition", "parse_condition"]
+__all__ = ["Condition", "check_condition", "condition_faults", "parse_condition"]
 
 _FORMAT: Final = 1
 
@@ -94,9 +94,14 @@ def parse_condition(text: str, schema: pa.Schema, *, option: str = "where") -> C
     return Condition(text, pa.schema([each for each in schema if each.name in read]), found)
 
 
-def check_condition(text: str | None, option: str = "where") -> None:
-    """Raise `ConfigError` where a text is no SQL expression, whatever the columns of the table are."""
-    if text is not None:
-        from tailer.shape.parse.source import Source, parse  # noqa: PLC0415
+def condition_faults(text: str, schema: pa.Schema | None = None, *, option: str = "where") -> Iterator[ConfigError]:
+    """Yield all that is wrong with a text, as `parse_condition` raises the first; `schema` None: no table is known."""
+    from tailer.shape.parse.faults import condition_faults as faults  # noqa: PLC0415 - as above
 
-        parse(Source(option, text))
+    return faults(option, text, schema)
+
+
+def check_condition(text: str | None, option: str = "where") -> None:
+    """Raise `ConfigError` where a text is no condition, whatever the columns of the table are."""
+    if text is not None and (fault := next(condition_faults(text, option=option), None)) is not None:
+        raise fault

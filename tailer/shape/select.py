@@ -6,7 +6,7 @@ and is never taken for a column of the table.
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from operator import methodcaller
@@ -31,7 +31,7 @@ from tailer.shape.evaluate import Evaluator, compiled, failure
 from tailer.shape.rows import BatchRows
 from tailer.shape.tree import Column, Expression, column_types, columns_of, from_json, to_json
 
-__all__ = ["MadeColumns", "Select", "check_select", "parse_select"]
+__all__ = ["MadeColumns", "Select", "parse_select", "select_faults"]
 
 _FORMAT: Final = 1
 _COMPUTED: Final = "tailer.computed: "  # prefix of the source name of a computed column; no file has it
@@ -153,12 +153,19 @@ def _read_by(expressions: Iterable[Expression], schema: pa.Schema) -> pa.Schema:
     return pa.schema([each for each in schema if each.name in read])
 
 
-def check_select(text: str | None, option: str = "select") -> None:
-    """Raise `ConfigError` where a text is no list of SQL expressions, whatever the columns of the table are."""
-    if text is not None:
-        from tailer.shape.parse.select_list import parse_list  # noqa: PLC0415
+def select_faults(text: str, schema: pa.Schema | None = None, *, option: str = "select") -> Iterator[ConfigError]:
+    """Yield all that is wrong with a text, as `parse_select` raises the first; `schema` None: no table is known."""
+    from tailer.shape.parse.faults import output_faults  # noqa: PLC0415 - as above
+    from tailer.shape.parse.select_list import bind_outputs  # noqa: PLC0415
 
-        parse_list(option, text)
+    faults = list(output_faults(option, text, schema))
+    yield from faults
+    names = [] if faults else [name for name, _ in bind_outputs(option, text, schema)]
+    if names or not (faults or schema is None):  # `*` makes columns of a table alone
+        try:
+            _check_names(option, names)
+        except ConfigError as error:
+            yield error
 
 
 def _check_names(option: str, names: list[str]) -> None:

@@ -44,6 +44,7 @@ from tailer.sink.ports import (
     Sink,
     SinkFactory,
     SinkTransaction,
+    refused,
 )
 from tailer.sink.wrapper import SinkWrapper, TransactionWrapper
 
@@ -70,6 +71,7 @@ __all__ = [
     "is_layout",
     "main_app_id",
     "pipeline_of",
+    "refused",
     "shard_name",
     "shard_of",
     "shards_in",

@@ -8,10 +8,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVarTuple
 
 import pyarrow as pa
 
+from tailer.errors import SinkError
 from tailer.events import ChangeBatch, ControlEvent
 from tailer.plan import Position
 from tailer.sink.heartbeats import Heartbeats
@@ -28,7 +29,20 @@ __all__ = [
     "Sink",
     "SinkFactory",
     "SinkTransaction",
+    "refused",
 ]
+
+
+Ts = TypeVarTuple("Ts")
+
+
+def refused(check: Callable[[*Ts], object], *arguments: *Ts) -> list[SinkError]:
+    """Return the error that `check` raises, for `Sink.refusals`; an empty list where it raises none."""
+    try:
+        check(*arguments)
+    except SinkError as error:
+        return [error]
+    return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +257,16 @@ class Sink(ABC):
         already.
         """
 
+    def only_look(self) -> None:  # noqa: B027 - a default
+        """Leave the destination as it is from now on, whatever is asked: for a check beside a running pipeline."""
+
+    async def refusals(self, app_id: str, schema: pa.Schema) -> Sequence[SinkError]:
+        """Return all errors with which `begin` or the first rows would be refused, as far as can be known without rows.
+
+        Nothing is changed at the destination. Called after `progress`. Raises what `progress` raises.
+        """
+        return ()
+
     @abstractmethod
     async def reset(self, progress: Progress) -> None:
         """Set progress without rows, forward or back. For operators only. Existing rows stay."""
@@ -293,6 +317,10 @@ class AtLeastOnceSink(ABC):
 
     def use_stores(self, stores: Stores) -> None:  # noqa: B027 - a default
         """See `Sink.use_stores`."""
+
+    async def refusals(self, schema: pa.Schema) -> Sequence[SinkError]:
+        """Return all errors with which the first rows would be refused, as `Sink.refusals`."""
+        return ()
 
     @abstractmethod
     async def write(self, batch: ChangeBatch) -> None:

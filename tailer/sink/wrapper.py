@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager
 
 import pyarrow as pa
 
+from tailer.errors import SinkError
 from tailer.events import ChangeBatch, ControlEvent
 from tailer.sink.heartbeats import Heartbeats
 from tailer.sink.ports import Demands, MirrorRows, Progress, Sink, SinkTransaction
@@ -59,6 +60,14 @@ class SinkWrapper(Sink):
     async def check_first_start(self, pipeline: str, table_ids: Sequence[str]) -> None:
         """See `Sink.check_first_start`."""
         await self._sink.check_first_start(pipeline, table_ids)
+
+    def only_look(self) -> None:
+        """See `Sink.only_look`."""
+        self._sink.only_look()
+
+    async def refusals(self, app_id: str, schema: pa.Schema) -> Sequence[SinkError]:
+        """See `Sink.refusals`."""
+        return await self._sink.refusals(app_id, schema)
 
     async def reset(self, progress: Progress) -> None:
         """See `Sink.reset`."""

@@ -403,10 +403,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 class Ailing(FaultySink):
     """A sink that takes `seconds` for each `step`, and fails the first `failures` of them.
 
-    The `refusals` after them are of its login.
+    The `refused_logins` after them are of its login.
     """
 
-    refusals = 0
+    refused_logins = 0
 
     def __init__(self, there: Destination, clock: Clock, step: Step, failures: int, seconds: float) -> None:
         super().__init__(there.sink())
@@ -419,7 +419,7 @@ class Ailing(FaultySink):
             self._clock.now_s += self._seconds
             if self.asked <= self._failures:
                 raise SinkUnavailable(self.name, f"no answer to question {self.asked}")
-            if self.asked <= self._failures + self.refusals:
+            if self.asked <= self._failures + self.refused_logins:
                 raise SinkAccessRefused(self.name, f"question {self.asked} is refused")
 
 
@@ -438,13 +438,13 @@ class TestPatience:
         """They begin with the first refusal, however long there was no answer before."""
         monkeypatch.setattr(tailer.pipeline.retry, "_BRIEF_PAUSE_S", 0)
         sink = Ailing(Destination(), clock, Step.PROGRESS, failures=5, seconds=4)
-        sink.refusals = 1000
+        sink.refused_logins = 1000
         with pytest.raises(SinkAccessRefused, match="question 9 is refused") as refused:
             await following(table, sink).run()
         assert revival_pause_s(refused.value, 1) == 60
         there = Destination()
         sink = Ailing(there, clock, Step.PROGRESS, failures=5, seconds=4)
-        sink.refusals = 3
+        sink.refused_logins = 3
         await following(table, sink).run()
         check(table, there)
 

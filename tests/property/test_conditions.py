@@ -18,8 +18,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tailer.errors import ConfigError
-from tailer.shape.condition import parse_condition
+from tailer.shape.condition import condition_faults, parse_condition
 from tailer.shape.evaluate import compiled
 from tailer.shape.kernels.functions import FUNCTIONS
 from tailer.shape.kernels.texts import UNSTABLE
@@ -530,12 +529,10 @@ def differences(spark: SparkSession, rows: pa.RecordBatch, texts: Sequence[str])
 
 
 def accepted(text: str) -> bool:
-    """Return whether a condition is not refused."""
-    try:
-        parse_condition(text, SCHEMA)
-    except ConfigError:
-        return False
-    return True
+    """Return whether a condition is not refused. Then it has no fault without a table either."""
+    faults = list(condition_faults(text, SCHEMA))
+    assert faults or not list(condition_faults(text)), text
+    return not faults
 
 
 def test_written_conditions_have_sparks_answers(spark: SparkSession, rows: pa.RecordBatch) -> None:

@@ -152,7 +152,7 @@ SINKS: Final = (
         f"{OWN} {OWN}.comparable_json {OWN}.heartbeats {OWN}.secrets {OWN}.sql.* {OWN}.encoding.* {TYPES} {PORTS}",
         "anyio msgspec pyarrow",
     ),
-    (f"{OWN}.stdout", f"{OWN} {OWN}.encoding.* {PORTS}", "anyio msgspec rich"),
+    (f"{OWN}.stdout", f"{OWN} {OWN}.encoding.* {PORTS}", "anyio msgspec pyarrow rich"),
     (f"{OWN}.testing {OWN}.testing.*", f"{OWN}.testing.* {OWN}.encoding.* {PORTS}", "anyio pyarrow pytest"),
 )
 

@@ -37,10 +37,10 @@ from typing import Any, Final, Self
 import pyarrow as pa
 from anyio import to_thread
 
-from tailer.errors import SinkRejected, SinkUnavailable
+from tailer.errors import SinkError, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, ControlEvent, Gap, joined_rows
 from tailer.plan import Position
-from tailer.sink import Heartbeats, Progress, Sink, SinkTransaction
+from tailer.sink import Heartbeats, Progress, Sink, SinkTransaction, refused
 from tailer.stores.stores import Stores
 from tailer_sinks.delta.mirror.sink import DeltaMirror
 from tailer_sinks.delta.options import read
@@ -98,6 +98,10 @@ class DeltaSink(Sink):
         Raises as `progress` does.
         """
         return await to_thread.run_sync(self._table.has_delivered, pipeline)
+
+    async def refusals(self, app_id: str, schema: pa.Schema) -> Sequence[SinkError]:
+        """See `Sink.refusals`: the rows do not fit the table, or no table can have them."""
+        return await to_thread.run_sync(refused, self._table.anchor, app_id, schema, self._expected.get(app_id))
 
     async def reset(self, progress: Progress) -> None:
         """Commit `progress` without rows. If there is no table, one with only the metadata columns is created.

@@ -46,6 +46,10 @@ class Draft(Protocol):
         """The suffix of its name."""
         ...
 
+    def check(self) -> None:
+        """Raise `SinkRejected` if rows of `schema` have no form. Makes no file."""
+        ...
+
     def write(self, rows: pa.RecordBatch) -> None:
         """Append rows of `schema`, now or later. Raises `SinkRejected` if the format has no place for them."""
         ...
@@ -117,11 +121,16 @@ class JsonLines:
         self._file: HiddenFile | None = None
         self._encoder: FlatEncoder | None = None
 
+    def check(self) -> None:
+        """See `Draft.check`."""
+        self._encoder = FlatEncoder(self._sink, form_schema(self.schema, self._variant))
+
     def write(self, rows: pa.RecordBatch) -> None:
         """See `Draft.write`."""
         file = self._open()
         if self._encoder is None:
-            self._encoder = FlatEncoder(self._sink, form_schema(self.schema, self._variant))
+            self.check()
+        assert self._encoder is not None
         for lines in encoded_ahead(partial(self._lines, self._encoder), slices(rows), AT_ONCE):
             file.content.write(lines)
 
@@ -131,8 +140,8 @@ class JsonLines:
     def announce(self, event: ControlEvent) -> None:
         """See `Draft.announce`."""
         if not isinstance(event, Gap):
-            self._encoder = FlatEncoder(self._sink, form_schema(event.after, self._variant))
             self.schema = event.after
+            self.check()
         self._open().content.write(event_line(event))
 
     def finish(self) -> Path:
@@ -169,6 +178,11 @@ class Parquet:
         self._new_file = new_file
         self._parts: list[_Part] = []  # the last one is the file; there are several only while rows are copied
         self._fitting: pa.Schema | None = None  # schemas of rows that fit there
+
+    def check(self) -> None:
+        """See `Draft.check`."""
+        with _named(self._sink, pa.Table.from_batches([], form_schema(self.schema, self._variant))) as rows:
+            parquet.write_table(rows, pa.BufferOutputStream())
 
     def write(self, rows: pa.RecordBatch) -> None:
         """See `Draft.write`."""
@@ -238,7 +252,7 @@ class _Part:
 
     def open(self) -> None:
         """Create the file. Raises `SinkRejected` for a type without a form."""
-        with self._named(pa.Table.from_batches([], self.schema)):
+        with _named(self._sink, pa.Table.from_batches([], self.schema)):
             self._writer = parquet.ParquetWriter(self._file.content, self.schema, compression="zstd")
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -252,8 +266,7 @@ class _Part:
     def flush(self) -> None:
         """Write the buffered rows as a row group. Raises `SinkRejected` for values without a form."""
         if self._batches and self._writer is not None:
-            table = pa.Table.from_batches(self._batches, self.schema)
-            with self._named(table):
+            with _named(self._sink, pa.Table.from_batches(self._batches, self.schema)) as table:
                 self._writer.write_table(table, max(1, len(table)))
             self._batches.clear()
             self._held_rows = self._held_bytes = 0
@@ -279,15 +292,17 @@ class _Part:
             self._writer.is_open = False
         self._file.remove()
 
-    @contextmanager
-    def _named(self, rows: pa.Table) -> Iterator[None]:
-        try:
-            yield
-        except pa.ArrowNotImplementedError as error:
-            raise SinkRejected(self._sink, f"no Parquet form: {error}", "Leave the column out.") from error
-        except pa.ArrowInvalid as error:
-            reason = f"no Parquet form for values of {', '.join(_refused_columns(rows))}: {error}"
-            raise SinkRejected(self._sink, reason, _LINES_MAY_DIFFER) from error
+
+@contextmanager
+def _named(sink: str, rows: pa.Table) -> Iterator[pa.Table]:
+    """Give rows to be written. Raises `SinkRejected` that names their columns without a form."""
+    try:
+        yield rows
+    except pa.ArrowNotImplementedError as error:
+        raise SinkRejected(sink, f"no Parquet form: {error}", "Leave the column out.") from error
+    except pa.ArrowInvalid as error:
+        reason = f"no Parquet form for values of {', '.join(_refused_columns(rows))}: {error}"
+        raise SinkRejected(sink, reason, _LINES_MAY_DIFFER) from error
 
 
 def _refused_columns(rows: pa.Table) -> Iterator[str]:

@@ -22,10 +22,10 @@ import msgspec
 import pyarrow as pa
 from anyio import CancelScope, to_thread
 
-from tailer.errors import ConfigError, SinkFenced, SinkRejected
+from tailer.errors import ConfigError, SinkError, SinkFenced, SinkRejected
 from tailer.events import ChangeBatch, ControlEvent, Gap, joined_rows
 from tailer.plan import Position
-from tailer.sink import Heartbeats, Progress, Sink, SinkTransaction
+from tailer.sink import Heartbeats, Progress, Sink, SinkTransaction, refused
 from tailer.stores.location import is_local, parse_location
 from tailer.stores.stores import Stores
 from tailer_sinks import read_options
@@ -118,6 +118,10 @@ class FilesSink(Sink):
     async def has_delivered(self, pipeline: str) -> bool:
         """Return whether the pipeline's directory has a stream in it. Raises `SinkUnavailable`, `SinkRejected`."""
         return await self._folders().has_streams(pipeline)
+
+    async def refusals(self, app_id: str, schema: pa.Schema) -> Sequence[SinkError]:
+        """See `Sink.refusals`: a column has no form in the files."""
+        return await to_thread.run_sync(refused, self._draft(self._stream(app_id), schema).check)
 
     async def reset(self, progress: Progress) -> None:
         """Set the version to continue with, in a file of its own.

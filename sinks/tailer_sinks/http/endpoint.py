@@ -23,12 +23,14 @@ import time
 from http import HTTPStatus
 from importlib.metadata import version as version_of
 from typing import Final
+from urllib.request import getproxies
 
 import anyio
 import httpx2
 from anyio import to_thread
 
 from tailer.errors import ConfigError, SinkAccessRefused, SinkError, SinkRejected, SinkUnavailable
+from tailer.sink import refused
 from tailer_sinks.http.options import Options, RequestSecrets, Secrets, origin
 from tailer_sinks.http.requests import Request, signature
 
@@ -85,6 +87,21 @@ class Endpoint:
             await anyio.sleep(wait_s)
             # Answers that ask for no wait at all must end, too.
             waited_s, pause_s = waited_s + max(wait_s, 1.0), min(pause_s * 2, LONGEST_PAUSE_S)
+
+    async def refusals(self) -> list[SinkError]:
+        """Return why no request could be sent: a secret cannot be read, or nothing listens. Nothing is sent."""
+        errors = await to_thread.run_sync(refused, self._source.read)
+        if getproxies():  # it may listen for the proxy alone
+            return errors
+        port = self._url.port or (443 if self._url.scheme == "https" else 80)
+        try:
+            with anyio.fail_after(self._options.timeout_s):
+                await (await anyio.connect_tcp(self._url.host, port)).aclose()
+        except TimeoutError:
+            errors.append(self._unavailable(f"no answer within {self._options.timeout_s:g} s"))
+        except OSError as error:
+            errors.append(self._unavailable(f"cannot be reached: {error}"))
+        return errors
 
     async def aclose(self) -> None:
         """Close the connection."""

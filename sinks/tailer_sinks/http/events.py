@@ -29,6 +29,7 @@ EVENT_ID: Final = "_event_id"
 EVENT_TYPE: Final = "lake_tailer."
 TEXT: Final = pa.large_string()
 NO_TEXT: Final = pa.scalar("", TEXT)
+_EVENT_ID: Final = pa.field(EVENT_ID, TEXT)
 
 
 class EventEncoder(ABC):
@@ -45,6 +46,10 @@ class EventEncoder(ABC):
 
         Blocks; whoever leaves early must close it. Raises `SinkRejected` for rows that have no JSON form.
         """
+
+    @abstractmethod
+    def encoder_of(self, schema: pa.Schema) -> object:
+        """Return what encodes rows of `schema`. Raises `SinkRejected` where they have no form."""
 
     def flush(self) -> Events | None:
         """Return the events of rows that are held back; None: there are none."""
@@ -84,18 +89,22 @@ class FlatEvents(EventEncoder):
     def encode(self, batches: Sequence[ChangeBatch]) -> Generator[Events, None, None]:
         """See `EventEncoder.encode`."""
         rows = joined_rows(batches)
-        if EVENT_ID in rows.schema.names:
-            remedy = f"Give the column another name with select, such as {EVENT_ID} AS event_id."
-            raise SinkRejected(self._name, f"the table has a column {EVENT_ID}, and events have their id there", remedy)
-        rows = rows.append_column(pa.field(EVENT_ID, TEXT), self._ids(batches, rows.column(CHANGE_TYPE)))
-        if self._encoder is None or not self._encoder.schema.equals(rows.schema):
-            self._encoder = FlatEncoder(self._name, rows.schema)
+        if self._encoder is None or not self._encoder.schema.equals(rows.schema.append(_EVENT_ID)):
+            self._encoder = self.encoder_of(rows.schema)
+        rows = rows.append_column(_EVENT_ID, self._ids(batches, rows.column(CHANGE_TYPE)))
         encode, places = self._encoder.rows, list(chain.from_iterable(map(_places, batches)))
         start = 0
         with closing(encoded_ahead(lambda part: encode(part).to_pylist(), slices(rows), AT_ONCE)) as encoded:
             for texts in encoded:
                 yield Events(batches[0].table_id, texts, places[start : start + len(texts)])
                 start += len(texts)
+
+    def encoder_of(self, schema: pa.Schema) -> FlatEncoder:
+        """See `EventEncoder.encoder_of`."""
+        if EVENT_ID in schema.names:
+            remedy = f"Give the column another name with select, such as {EVENT_ID} AS event_id."
+            raise SinkRejected(self._name, f"the table has a column {EVENT_ID}, and events have their id there", remedy)
+        return FlatEncoder(self._name, schema.append(_EVENT_ID))
 
     def _ids(self, batches: Sequence[ChangeBatch], kinds: pa.Array) -> pa.Array:
         starts = pa.array([f"{self._id(each.table_id, each.version, each.task)};" for each in batches], TEXT)
@@ -124,7 +133,7 @@ class CloudEvents(EventEncoder):
             if (held := self._held()) is not None and _task(held) != _task(batch) and (rest := self.flush()):
                 yield rest
             if self._encoder is None or not self._encoder.schema.equals(batch.rows.schema):
-                self._encoder = CloudEventsEncoder(self._name, batch.rows.schema, self._name)
+                self._encoder = self.encoder_of(batch.rows.schema)
             with closing(encoded_ahead(self._encode_part, _parts(batch))) as encoded:
                 for messages in encoded:
                     yield _events(batch, messages)
@@ -139,6 +148,10 @@ class CloudEvents(EventEncoder):
     def forget(self) -> None:
         """See `EventEncoder.forget`."""
         self._encoder = None
+
+    def encoder_of(self, schema: pa.Schema) -> CloudEventsEncoder:
+        """See `EventEncoder.encoder_of`."""
+        return CloudEventsEncoder(self._name, schema, self._name)
 
     def _held(self) -> ChangeBatch | None:
         return None if self._encoder is None else self._encoder.pending

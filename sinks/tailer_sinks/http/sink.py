@@ -6,11 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
+import pyarrow as pa
 from anyio import CancelScope, to_thread
 
-from tailer.errors import SinkRejected
+from tailer.errors import SinkError, SinkRejected
 from tailer.events import ChangeBatch, ControlEvent
-from tailer.sink import AtLeastOnceSink
+from tailer.sink import AtLeastOnceSink, refused
 from tailer_sinks.http.dead_letters import DeadLetter, DeadLetters
 from tailer_sinks.http.endpoint import Endpoint, status_text
 from tailer_sinks.http.events import CloudEvents, EventEncoder, FlatEvents
@@ -46,6 +47,10 @@ class HttpSink(AtLeastOnceSink):
     def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
         """Read the options; no I/O. Raises `ConfigError`."""
         return cls(name, read(name, options))
+
+    async def refusals(self, schema: pa.Schema) -> Sequence[SinkError]:
+        """See `AtLeastOnceSink.refusals`: a column has no form in events, or nothing listens at the address."""
+        return [*refused(self._encoder.encoder_of, schema), *await self._endpoint.refusals()]
 
     async def write(self, batch: ChangeBatch) -> None:
         """Send rows. Raises `SinkUnavailable` and `SinkRejected`."""

@@ -21,7 +21,7 @@ from tailer_sinks.kafka.routing.encoders import DividedPairs, DividedRows
 if TYPE_CHECKING:
     from tailer_sinks.encoding.avro.registry import SchemaRegistry
 
-__all__ = ["encoder_for", "key_form", "source_of", "topic_encoder_for"]
+__all__ = ["checked_key_form", "encoder_for", "key_form", "source_of", "topic_encoder_for"]
 
 
 def topic_encoder_for(link: Link, schema: pa.Schema) -> TopicEncoder:
@@ -97,6 +97,22 @@ def key_form(options: Options, schema: pa.Schema) -> str | None:
     return f"{options.encoding}{' with schemas' * options.embed_schemas}, decimals as {options.decimal}: {columns}"
 
 
+def checked_key_form(link: Link, schema: pa.Schema, known: str | None) -> str | None:
+    """Return `key_form` of rows of `schema`. Raises `SinkRejected` unless it is the one `known`, if any is."""
+    key = key_form(link.options, schema)
+    if known not in {None, key}:
+        reason = (
+            f"message keys would be {key}, and those in {link.options.topic} are {known}: "
+            "keys would move to other partitions, and the order of a key's messages would be lost"
+        )
+        remedy = (
+            "Deliver to a new topic, by another pipeline; or continue nevertheless, after the delivered rows: "
+            "`tailer progress reset PIPELINE --to VERSION`."
+        )
+        raise SinkRejected(link.name, reason, remedy)
+    return key
+
+
 def _key_type(kind: pa.DataType, typed: bool) -> str:
     """Describe the type as far as it shows in a key; `typed`: whether a key carries its schema."""
     if pa.types.is_dictionary(kind):
@@ -112,7 +128,7 @@ def _avro(link: Link, schema: pa.Schema, topic: str) -> PairedEncoder:
         raise SinkRejected(link.name, f"Avro messages cannot be made: {error}", how_to_install("avro")) from error
     options, name = link.options, link.name
     if link.registry is None:
-        link.registry = _registry(name, options)
+        link.registry = _registry(link)
     register, key, tombstones = link.registry.schema_id, options.key, options.with_tombstones
     try:
         if options.envelope == "debezium":
@@ -124,9 +140,10 @@ def _avro(link: Link, schema: pa.Schema, topic: str) -> PairedEncoder:
         raise
 
 
-def _registry(name: str, options: Options) -> "SchemaRegistry":
+def _registry(link: Link) -> "SchemaRegistry":
     from tailer_sinks.encoding.avro.registry import RegistryAccess, SchemaRegistry  # noqa: PLC0415 - its client is an extra
 
+    name, options = link.name, link.options
     password, token = registry_secrets(name, options)
     access = RegistryAccess(
         options.registries,
@@ -137,7 +154,7 @@ def _registry(name: str, options: Options) -> "SchemaRegistry":
         options.registry_tls_certificate_file,
         options.registry_tls_key_file,
     )
-    return SchemaRegistry(name, access, options.registry_register)
+    return SchemaRegistry(name, access, options.registry_register, only_looks=link.only_looks)
 
 
 def source_of(name: str, topic: str) -> Source:

@@ -39,13 +39,15 @@ class Link:
     """The cluster of one sink, seen by one instance.
 
     `instance`: a name that no other instance has. `registry`: of schemas, kept for its cache; None if not in use.
-    `seen`: by app_id, the position of a stream when it was last read, or that was committed since.
+    `only_looks`: whether nothing is changed, as for a check beside a running instance. `seen`: by app_id, the position
+    of a stream when it was last read, or that was committed since.
     """
 
     def __init__(self, name: str, options: Options) -> None:
         self.name: Final = name
         self.options: Final = options
         self.instance: Final = uuid4().hex
+        self.only_looks = False
         self.registry: SchemaRegistry | None = None
         self.seen: Final = dict[str, Position | None]()
         self._factory = producer_factory(name, options)
@@ -100,7 +102,9 @@ class Link:
         Of its streams, those that a killed instance left with an open transaction are taken over, which ends it.
         """
         found = self.progress()
-        undecided = [] if found is None else [each for each in found.open if pipeline_of(each) == pipeline]
+        undecided = (
+            [] if found is None or self.only_looks else [each for each in found.open if pipeline_of(each) == pipeline]
+        )
         for app_id in undecided:
             now = self.progress_of(app_id)
             if now is not None and app_id in now.open:

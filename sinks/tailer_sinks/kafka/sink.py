@@ -16,13 +16,17 @@ from tailer.sink import (
     Progress,
     Sink,
     pipeline_of,
+    refused,
 )
 from tailer_sinks.heartbeats import BlockingHeartbeats, decode_heartbeat, encode_heartbeat
+from tailer_sinks.kafka.encoders import checked_key_form, topic_encoder_for
 from tailer_sinks.kafka.first_start import check_first_start
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.options import Options, read
 from tailer_sinks.kafka.records import heartbeat
-from tailer_sinks.kafka.stream import Stream
+from tailer_sinks.kafka.routing.route import column_in
+from tailer_sinks.kafka.stream import Stream, check_place
+from tailer_sinks.kafka.topics import recreated
 from tailer_sinks.kafka.transaction import KafkaTransaction
 
 __all__ = ["KafkaSink"]
@@ -81,6 +85,14 @@ class KafkaSink(Sink):
     async def check_first_start(self, pipeline: str, table_ids: Sequence[str]) -> None:
         """See `Sink.check_first_start`, and `tailer_sinks.kafka.first_start`."""
         await to_thread.run_sync(check_first_start, self._link, pipeline, table_ids)
+
+    def only_look(self) -> None:
+        """See `Sink.only_look`: take over no stream, register no schema."""
+        self._link.only_looks = True
+
+    async def refusals(self, app_id: str, schema: pa.Schema) -> Sequence[SinkError]:
+        """See `Sink.refusals`: of the key, the topic's name, the columns, the schema registry and the topic."""
+        return await to_thread.run_sync(_refusals, self._stream(app_id), schema)
 
     async def reset(self, progress: Progress) -> None:
         """Set progress in a transaction of its own, taking the stream over.
@@ -163,6 +175,29 @@ class KafkaSink(Sink):
         for stream in self._streams.values():
             stream.discard()
         self._link.close()
+
+
+def _refusals(stream: Stream, schema: pa.Schema) -> list[SinkError]:
+    """Return all errors with which the first transaction of `stream`, whose progress was read, would be refused."""
+    link, seen = stream.link, stream.seen
+    route, key = link.options.route, link.options.key
+    errors = refused(_check_topic, stream) if route is None else refused(column_in, link.name, route, schema)
+    if all(name in schema.names for name in key):
+        known = None if seen is None else seen.key
+        errors += refused(checked_key_form, link, schema, known)
+        errors += [] if errors else refused(topic_encoder_for, link, schema)
+    return errors
+
+
+def _check_topic(stream: Stream) -> None:
+    """Raise if the rows up to the progress that was read are not in the topic."""
+    topic, seen = stream.link.options.topic, stream.seen
+    if seen is None:
+        return
+    if (state := stream.link.present([topic]).get(topic)) is not None:
+        check_place(stream.link, stream.app_id, seen, state)
+    elif seen.position is not None:
+        raise recreated(stream.link.name, topic, seen.position)
 
 
 class _GroupHeartbeats(BlockingHeartbeats):

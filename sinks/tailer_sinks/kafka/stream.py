@@ -25,7 +25,7 @@ from tailer_sinks.kafka.progress import Count, Entry, ProgressTopic
 from tailer_sinks.kafka.routing.topics import RoutedTopics
 from tailer_sinks.kafka.topics import TopicState, check_id
 
-__all__ = ["Stream"]
+__all__ = ["Stream", "check_place"]
 
 REREAD_S: Final = 60.0  # where brokers do not say who owns a transactional id
 
@@ -130,7 +130,7 @@ class Stream:
         now = self.link.look_at_topics([self.link.options.topic])[self.link.options.topic]
         if self.seen.position is None and now.topic_id != self._topic.topic_id:
             raise SinkUnavailable(self.link.name, f"the topic {self.link.options.topic} was just created again")
-        _check_place(self.link, self.app_id, self.seen, now)
+        check_place(self.link, self.app_id, self.seen, now)
 
     def reset(self, position: Position) -> None:
         """Take the stream over and set it to `position`, in the topic as it is now. Raises `SinkError`."""
@@ -210,7 +210,7 @@ class Stream:
         if self.routed is not None:
             self.routed.load(read, read.predecessor(self.app_id))
         if former is not None and reset_to is None:
-            _check_place(self.link, self.app_id, former, self._topic)
+            check_place(self.link, self.app_id, former, self._topic)
         self._former = None if found is None else found.instance
         return found
 
@@ -349,7 +349,7 @@ def _gave_up(link: Link, error: SinkError) -> SinkUnavailable:
     return SinkUnavailable(link.name, error.reason)
 
 
-def _check_place(link: Link, app_id: str, found: Entry, now: TopicState) -> None:
+def check_place(link: Link, app_id: str, found: Entry, now: TopicState) -> None:
     """Raise if the rows delivered up to `found` are not in the topic as it is now, or keys would move."""
     topic, partitions = link.options.topic, now.partitions
     remedy = "continue with it nevertheless, after the delivered rows: `tailer progress reset PIPELINE --to VERSION`"

@@ -25,7 +25,7 @@ from tailer.sink import Progress, SinkTransaction
 from tailer_sinks.encoding.flat import encoded_ahead, slices
 from tailer_sinks.encoding.messages import Messages, Sent, TopicEncoder
 from tailer_sinks.kafka.clients.port import Producer
-from tailer_sinks.kafka.encoders import key_form, topic_encoder_for
+from tailer_sinks.kafka.encoders import checked_key_form, topic_encoder_for
 from tailer_sinks.kafka.options import Options
 from tailer_sinks.kafka.progress import Count, Counts
 from tailer_sinks.kafka.records import end_records, event_record, oversized, without_large
@@ -210,27 +210,11 @@ class KafkaTransaction(SinkTransaction):
 
     def _encoder_for(self, schema: pa.Schema) -> TopicEncoder:
         """Return the encoder for rows of `schema`, from here on."""
-        self._check_key(schema)
+        if all(name in schema.names for name in self._options.key):  # else the encoder says so
+            self._key = checked_key_form(self._stream.link, schema, self._key)
         encoder = topic_encoder_for(self._stream.link, schema)
         self._schema, self._encoder, self._stream.encoding = schema, encoder, (schema, encoder)
         return encoder
-
-    def _check_key(self, schema: pa.Schema) -> None:
-        """Raise if keys get other bytes than those of existing messages."""
-        if not all(name in schema.names for name in self._options.key):
-            return  # the encoder says so
-        key = key_form(self._options, schema)
-        if self._key not in {None, key}:
-            reason = (
-                f"message keys would be {key}, and those in {self._options.topic} are {self._key}: "
-                "keys would move to other partitions, and the order of a key's messages would be lost"
-            )
-            remedy = (
-                "Deliver to a new topic, by another pipeline; or continue nevertheless, after the delivered rows: "
-                "`tailer progress reset PIPELINE --to VERSION`."
-            )
-            raise SinkRejected(self._name, reason, remedy)
-        self._key = key
 
     def _flush(self) -> None:
         """Send the rows that the encoder holds back: no later row belongs to them."""

@@ -5,7 +5,7 @@ name: a renamed column is another one, and a dropped column is null from then on
 `gap`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 from zlib import crc32
 
@@ -18,7 +18,7 @@ from tailer.sink import table_of
 from tailer_sinks.encoding.typed import Misfit, conform, fits, gap_row
 from tailer_sinks.sql.databases.dialect import Columns, Connection, Dialect, UniqueViolationError, column_list
 from tailer_sinks.sql.databases.texts import holds_json
-from tailer_sinks.sql.target import Rows, insert, plain_schema
+from tailer_sinks.sql.target import Rows, column_faults, insert, plain_schema
 
 __all__ = ["ROW", "TABLE_ID", "TASK", "ChangeLog"]
 
@@ -41,12 +41,18 @@ class ChangeLog:
         self._dialect = dialect
         self._table_id = table_of(app_id)
 
-    def start(self, schema: pa.Schema) -> pa.Schema:
-        """See `Target.start`."""
+    def faults(self, schema: pa.Schema) -> Iterator[SinkRejected]:
+        """See `Target.faults`."""
         for each in _POSITION:
             if each.name in schema.names:
                 reason = f"column {each.name} has the name of a column that the sink adds"
-                raise SinkRejected(self._name, reason, "Give it another name with select.")
+                yield SinkRejected(self._name, reason, "Give it another name with select.")
+        yield from column_faults(self._name, self._dialect, schema)
+
+    def start(self, schema: pa.Schema) -> pa.Schema:
+        """See `Target.start`."""
+        for fault in self.faults(schema):
+            raise fault
         return pa.schema([*plain_schema(self._name, self._dialect, schema), *_POSITION])
 
     def change(self, shape: pa.Schema, after: pa.Schema, origins: Mapping[str, str] | None) -> Columns:

@@ -7,13 +7,13 @@ Whatever contradicts that stops the pipeline: two rows with one key, a key that 
 there, a delete of one that is not.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.errors import SinkRejected
+from tailer.errors import SinkRejected, did_you_mean
 from tailer.events import (
     CHANGE_TYPE,
     COMMIT_VERSION,
@@ -36,7 +36,7 @@ from tailer_sinks.sql.databases.dialect import (
     quoted,
 )
 from tailer_sinks.sql.databases.texts import holds_json
-from tailer_sinks.sql.target import Rows, insert, plain_schema
+from tailer_sinks.sql.target import Rows, column_faults, insert, plain_schema
 
 __all__ = ["Mirror"]
 
@@ -65,27 +65,33 @@ class Mirror:
         self._name = name
         self._dialect = dialect
 
-    def start(self, schema: pa.Schema) -> pa.Schema:
-        """See `Target.start`."""
-        shape = self._plain(schema)
-        if not self.key and ROW_ID in shape.names:
-            self.key = (ROW_ID,)
-        if not self.key and set(self._source_key) <= set(shape.names):
-            self.key = self._source_key
-        if not self.key:
+    def faults(self, schema: pa.Schema) -> Iterator[SinkRejected]:
+        """See `Target.faults`."""
+        columns = _without_metadata(schema)
+        yield from column_faults(self._name, self._dialect, columns)
+        key = self._key_in(columns)
+        if not key:
             remedy = (
                 "Add key to the sink: the columns that identify a row. Or add row_ids = true to the pipeline, if the "
             )
-            raise SinkRejected(self._name, f"{self.table} has no key", f"{remedy}table tracks rows.")
-        for column in self.key:
-            at = shape.get_field_index(column)
+            yield SinkRejected(self._name, f"{self.table} has no key", f"{remedy}table tracks rows.")
+        for column in key:
+            at = columns.get_field_index(column)
             if at < 0:
-                remedy = f"The columns are: {', '.join(shape.names)}. Set key to some of them, and order a snapshot."
-                raise SinkRejected(self._name, f"the key column {column} is not a column of {self.table}", remedy)
-            kind = shape.field(at).type
-            if holds_json(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind):
-                reason = f"the key column {column} has type {schema.field(column).type}, whose values identify no row"
-                raise SinkRejected(self._name, reason, "Set key to columns of other types.")
+                known = f"The columns are: {', '.join(columns.names)}."
+                near = did_you_mean(column, columns.names)
+                remedy = " ".join(filter(None, (known, near, "Set key to some of them, and order a snapshot.")))
+                yield SinkRejected(self._name, f"the key column {column} is not a column of {self.table}", remedy)
+            elif _identifies_nothing(columns.field(at).type):
+                reason = f"the key column {column} has type {columns.field(at).type}, whose values identify no row"
+                yield SinkRejected(self._name, reason, "Set key to columns of other types.")
+
+    def start(self, schema: pa.Schema) -> pa.Schema:
+        """See `Target.start`."""
+        for fault in self.faults(schema):
+            raise fault
+        shape = self._plain(schema)
+        self.key = self._key_in(shape)
         return shape
 
     def change(self, shape: pa.Schema, after: pa.Schema, origins: Mapping[str, str] | None) -> Columns:
@@ -211,9 +217,13 @@ class Mirror:
         return SinkRejected(self._name, f"{reason}; the key is {', '.join(self.key)}", next_step)
 
     def _plain(self, schema: pa.Schema) -> pa.Schema:
-        return plain_schema(
-            self._name, self._dialect, pa.schema([each for each in schema if each.name not in _METADATA])
-        )
+        return plain_schema(self._name, self._dialect, _without_metadata(schema))
+
+    def _key_in(self, columns: pa.Schema) -> tuple[str, ...]:
+        """Return the columns that identify rows of a new table; none: nothing does."""
+        if self.key or ROW_ID in columns.names:
+            return self.key or (ROW_ID,)
+        return self._source_key if set(self._source_key) <= set(columns.names) else ()
 
     def _parted(self, batches: Sequence[ChangeBatch], rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """Return the rows that are deleted, and those that are inserted."""
@@ -242,6 +252,14 @@ class Mirror:
                 column = rows.column(each.name)
                 columns.append(column if column.type == each.type else column.cast(each.type))
         return pa.record_batch(columns, schema=staging)
+
+
+def _without_metadata(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([each for each in schema if each.name not in _METADATA])
+
+
+def _identifies_nothing(kind: pa.DataType) -> bool:
+    return bool(holds_json(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind))
 
 
 def _only_adds(old: pa.DataType, new: pa.DataType) -> bool:

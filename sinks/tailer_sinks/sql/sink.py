@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 from anyio import CancelScope, to_thread
 
-from tailer.errors import SinkRejected
+from tailer.errors import SinkError, SinkRejected
 from tailer.events import ChangeBatch, ControlEvent
 from tailer.sink import Demands, Heartbeats, MirrorRows, Progress, Sink, SinkTransaction
 from tailer_sinks.heartbeats import FileHeartbeats, heartbeat_name
@@ -22,7 +22,7 @@ from tailer_sinks.sql.options import DUCKDB, Options, file_of, read, secret_of
 from tailer_sinks.sql.stream import Stream
 from tailer_sinks.sql.target import Target
 from tailer_sinks.sql.verification.mirror_rows import mirror_rows
-from tailer_sinks.sql.work import Work, reset
+from tailer_sinks.sql.work import Work, refusals, reset
 
 __all__ = ["SqlSink"]
 
@@ -71,6 +71,11 @@ class SqlSink(Sink):
     async def check_first_start(self, pipeline: str, table_ids: Sequence[str]) -> None:
         """Refuse a table that is not this pipeline's, or that has rows of it without progress."""
         await to_thread.run_sync(self._stream(_OPERATOR).check_new, self._target(_OPERATOR), pipeline)
+
+    async def refusals(self, app_id: str, schema: pa.Schema) -> Sequence[SinkError]:
+        """See `Sink.refusals`. A table that a user must be allowed to create is created, and taken back."""
+        parts = self._stream(app_id), partial(self._target, app_id), self._options.key, schema
+        return await to_thread.run_sync(refusals, *parts)
 
     async def reset(self, progress: Progress) -> None:
         """Set progress without rows. Raises `SinkRejected` if rows would be there twice, or a mirror would be none."""

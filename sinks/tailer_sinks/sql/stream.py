@@ -103,6 +103,8 @@ class Stream:
             at = [f"{self.app_id} is at {None if found is None else found.position} now"]
             at += [] if now.entry is None else [f"{now.app_id} at {now.entry.position}"]
             raise SinkFenced(self.name, ", and ".join(at))
+        if not self.dialect.is_there():
+            return None
         with self.connected() as connection:
             if self.is_backfill:
                 self._main = self.records.progress(connection, self.main_app_id)

@@ -4,7 +4,7 @@ A table is filled from *segments*: rows of one schema that wait in a table of th
 A change of the schema begins another segment. The columns of the table change between the two.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -24,7 +24,7 @@ from tailer_sinks.sql.databases.dialect import (
 )
 from tailer_sinks.sql.databases.texts import holds_json
 
-__all__ = ["Rows", "Target", "alter", "create", "insert", "plain_schema"]
+__all__ = ["Rows", "Target", "alter", "column_faults", "create", "insert", "plain_schema"]
 
 OWN_PREFIX: Final = "lake_tailer_"
 
@@ -94,6 +94,10 @@ class Target(Protocol):
         """See the class."""
         ...
 
+    def faults(self, schema: pa.Schema) -> Iterator[SinkRejected]:
+        """Yield why no table can have rows of `schema`: `start` raises the first."""
+        ...
+
     def start(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema of a new table for rows of `schema`. Raises `SinkRejected`."""
         ...
@@ -136,22 +140,29 @@ class Target(Protocol):
 
 def plain_schema(name: str, dialect: Dialect, schema: pa.Schema) -> pa.Schema:
     """Return the columns of `schema` with types of the database. Raises `SinkRejected` for a column without any."""
-    fields: list[pa.Field] = []
+    for fault in column_faults(name, dialect, schema):
+        raise fault
+    return pa.schema([pa.field(each.name, _plain_type(each.type)) for each in schema])
+
+
+def column_faults(name: str, dialect: Dialect, schema: pa.Schema) -> Iterator[SinkRejected]:
+    """Yield why the database cannot have columns of `schema`."""
     for each in schema:
         if each.name.lower().startswith(OWN_PREFIX):
             reason = f"column {each.name} has a name that begins with {OWN_PREFIX}, as the sink's own columns do"
-            raise SinkRejected(name, reason, "Give it another name with select.")
-        kind = each.type if holds_json(each.type) else exact_type(each.type)
-        if dialect.type_of(kind) is None:
+            yield SinkRejected(name, reason, "Give it another name with select.")
+        if dialect.type_of(_plain_type(each.type)) is None:
             reason = f"column {each.name} has type {each.type}, for which the database has no exact type"
-            raise SinkRejected(name, reason, "Leave the column out, or change its type with select.")
+            yield SinkRejected(name, reason, "Leave the column out, or change its type with select.")
         if len(each.name.encode()) > dialect.name_bytes:
             reason = (
                 f"column {each.name} has a name of more than {dialect.name_bytes} bytes, which the database would cut"
             )
-            raise SinkRejected(name, reason, "Give it a shorter name with select.")
-        fields.append(pa.field(each.name, kind))
-    return pa.schema(fields)
+            yield SinkRejected(name, reason, "Give it a shorter name with select.")
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    return kind if holds_json(kind) else exact_type(kind)
 
 
 def create(connection: Connection, dialect: Dialect, target: Target, shape: pa.Schema) -> None:

@@ -4,22 +4,27 @@ A position inside a version makes all versions before it visible. The rows of th
 visible with its last ones.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import pyarrow as pa
 
-from tailer.errors import SinkRejected, SinkUnavailable
+from tailer.errors import SinkError, SinkRejected, SinkUnavailable
 from tailer.events import COMMIT_VERSION, ChangeBatch, ControlEvent, Gap
 from tailer.plan import Position
-from tailer.sink import pipeline_of
+from tailer.sink import pipeline_of, refused
 from tailer_sinks.sql.databases.dialect import Columns, Connection, UniqueViolationError, quoted
 from tailer_sinks.sql.records import Entry, TableRecord
 from tailer_sinks.sql.segments import Segment, create_waiting, described, part_table, parts_from
 from tailer_sinks.sql.stream import Stream
 from tailer_sinks.sql.target import Target, alter, create
 
-__all__ = ["Work", "reset"]
+__all__ = ["Work", "refusals", "reset"]
+
+
+class _Undone(Exception):
+    """The end of a transaction that is rolled back."""
 
 
 class Work:
@@ -53,6 +58,19 @@ class Work:
     def schema(self) -> pa.Schema:
         """The schema of the next rows."""
         return self._segments[-1].schema
+
+    def check(self) -> None:
+        """Raise as the first `write`, or the first commit, if the table cannot be created. Changes nothing."""
+        segment, stream = self._segments[-1], self._stream
+        if segment.refusal is not None:
+            raise segment.refusal
+        if self._record is None and stream.dialect.has_users:
+            with suppress(_Undone, UniqueViolationError), stream.connected() as connection:
+                stream.staging(connection, segment.staging, [])
+                with connection.transaction():
+                    stream.records.create(connection)
+                    create(connection, stream.dialect, self._target, segment.shape)
+                    raise _Undone
 
     def write(self, batches: Sequence[ChangeBatch]) -> None:
         """Take rows of `schema`. Raises as `SinkTransaction.write` does."""
@@ -258,6 +276,20 @@ class Work:
                 segment.waiting = self._stream.staging(connection, segment.staging, taken)
             for part in parts:
                 connection.load(quoted(segment.waiting.name), part)
+
+
+def refusals(
+    stream: Stream, make_target: Callable[[], Target], configured: Sequence[str], schema: pa.Schema
+) -> list[SinkError]:
+    """Return all errors with which a `Work`, its first rows or its commit would be refused. Changes nothing."""
+
+    def check() -> None:
+        Work(stream, make_target(), configured, schema, chunks=False).check()
+
+    errors = refused(check)
+    # The first fault of the schema hides the next ones, and a fault of the database hides all of them.
+    others = make_target().faults(schema) if errors else ()
+    return [*errors, *(each for each in others if str(each) not in map(str, errors))]
 
 
 def reset(stream: Stream, target: Target, configured: Sequence[str], position: Position) -> None:

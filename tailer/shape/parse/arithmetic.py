@@ -25,6 +25,8 @@ def arithmetic(binding: Binding, node: exp.Binary) -> Expression:
     for each, value in zip(nodes, values, strict=True):
         binding.must_be(each, value, is_number(value.kind), "a number")
     operator = OPERATORS[type(node)]
+    if any(map(binding.is_unknown, values)):
+        return binding.null(pa.null())
     found = _types(operator, values)
     if found is None:
         reason = f"{operator} of {' and '.join(kind_text(value.kind) for value in values)} is not supported"
@@ -38,7 +40,7 @@ def minus(binding: Binding, node: exp.Neg) -> Expression:
     """Bind a minus before what is no number."""
     value = binding.bind(node.this)
     binding.must_be(node.this, value, is_number(value.kind), "a number")
-    return binding.call("negative", [value], value.kind) if is_number(value.kind) else Literal(None, pa.null())
+    return binding.call("negative", [value], value.kind) if is_number(value.kind) else binding.null(pa.null())
 
 
 def _types(operator: str, values: Sequence[Expression]) -> _Types | None:

@@ -62,13 +62,15 @@ _PARENTHESES: Final = "Put parentheses around it."
 _EXACT: Final = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?", re.ASCII)
 
 
-def binding_over(source: Source, schema: pa.Schema) -> Binding:
-    """Return what binds the nodes of an expression over the columns of a schema."""
+def binding_over(source: Source, schema: pa.Schema | None) -> Binding:
+    """Return what binds the nodes of an expression over the columns of a schema; None: no table is known."""
     return Binding(source, schema, _NODES)
 
 
 def whole_column(binding: Binding, node: exp.Column) -> pa.Field:
     """Return the column of the table that a name means, of any type. Raises `ConfigError`."""
+    if binding.schema is None:
+        return _unknown(binding, node.this)
     return _field(binding, node.this, [], list(binding.schema))
 
 
@@ -157,6 +159,8 @@ def _column(binding: Binding, node: exp.Column | exp.Dot) -> Expression:
     parts = [part for part in node.parts if isinstance(part, exp.Identifier)]
     if not parts or len(parts) < len(node.parts):
         raise binding.source.error(node, f"{binding.source.of(node)} is not a column")
+    if binding.schema is None:
+        return Column(tuple(part.name for part in parts), _unknown(binding, parts[0]).type)
     fields: Iterable[pa.Field] = binding.schema
     path: list[str] = []
     found: pa.Field | None = None
@@ -188,12 +192,19 @@ def _field(binding: Binding, part: exp.Identifier, path: Sequence[str], fields: 
     if near:
         reason = f"{whole} could be each of {', '.join(field.name for field in near)}"
         raise binding.source.error(part, reason, "Write it exactly as it is called.")
-    if not path and name.lower() in METADATA_NAMES:
-        remedy = "Rows have it beside the columns that leave, whatever these are."
-        raise binding.source.error(part, f"{name} is a metadata column, which expressions cannot read", remedy)
+    if not path:
+        _unknown(binding, part)
     names = [field.name for field in fields]
     remedy = did_you_mean(name, names) or f"It has {', '.join(names[:20])}."
     raise binding.source.error(part, f"the table has no column {whole}", remedy)
+
+
+def _unknown(binding: Binding, part: exp.Identifier) -> pa.Field:
+    """Return a column of which only the name is known. Raises `ConfigError` where no table can have it."""
+    if part.name.lower() in METADATA_NAMES:
+        remedy = "Rows have it beside the columns that leave, whatever these are."
+        raise binding.source.error(part, f"{part.name} is a metadata column, which expressions cannot read", remedy)
+    return pa.field(part.name, pa.null())
 
 
 def _literal(binding: Binding, node: exp.Literal) -> Expression:

@@ -1,7 +1,6 @@
 """The core of binding: nodes of sqlglot become typed expressions, with Spark's types and implicit casts."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import reduce
 from typing import Any, Final
 
 import pyarrow as pa
@@ -13,7 +12,7 @@ from tailer.shape.evaluate import compiled
 from tailer.shape.parse.literals import literal_of, moment
 from tailer.shape.parse.source import Source
 from tailer.shape.rows import KnownRow
-from tailer.shape.tree import Call, Expression, Literal
+from tailer.shape.tree import Call, Column, Expression, Literal
 from tailer.shape.types import BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, common_type, is_scalar, kind_text
 
 __all__ = ["TIMES", "WRITE_CAST", "Binding", "Nodes"]
@@ -31,15 +30,19 @@ _ARGUMENTS: Final = frozenset(
     ]
 )
 _HARMLESS: Final = frozenset(["typed", "safe"])
+# Types of which each has another one in common with more types than it has itself.
+_UNLIKE: Final = (pa.float64(), STRING, TIMESTAMP)
 
 
 class Binding:
     """Typed expressions over the columns of a schema. `nodes`: what binds each type of node.
 
-    The methods raise `ConfigError`.
+    Without a schema no table is known: a name means a column of an unknown type, written as null, which fits
+    everywhere. So does what is made of it, unless its type is the same for all columns. The methods raise
+    `ConfigError`.
     """
 
-    def __init__(self, source: Source, schema: pa.Schema, nodes: Nodes) -> None:
+    def __init__(self, source: Source, schema: pa.Schema | None, nodes: Nodes) -> None:
         self.source = source
         self.schema = schema
         self._nodes = nodes
@@ -61,9 +64,17 @@ class Binding:
         if found.kind == BOOLEAN:
             return found
         if pa.types.is_null(found.kind):
-            return Literal(None, BOOLEAN)
+            return self.null(BOOLEAN)
         remedy = "Write a condition, such as country = 'DE'."
         raise self.source.error(node, f"{self.source.of(node)} is {type_text(found.kind)}, not boolean", remedy)
+
+    def is_unknown(self, value: Expression) -> bool:
+        """Return whether the type of a value is that of a column, and no table is known."""
+        return self.schema is None and pa.types.is_null(value.kind)
+
+    def null(self, kind: pa.DataType) -> Expression:
+        """Return what stands for a null without a type where `kind` is needed, or for a column of an unknown type."""
+        return Literal(None, kind) if self.schema is not None else Column(("",), kind)
 
     def call(self, function: str, arguments: Iterable[Expression], kind: pa.DataType) -> Expression:
         """Return a call; where all arguments are literals, its result, unless it fails."""
@@ -97,13 +108,16 @@ class Binding:
             self.scalar(node, value)
         timely = any(value.kind in TIMES for value in values)
         kinds = [value.kind for value in values if not (timely and isinstance(value, Literal) and value.kind == STRING)]
-        found: pa.DataType | None = reduce(
-            lambda left, right: None if left is None else common_type(left, right), kinds, pa.null()
-        )
-        if found is None:
-            types = " and ".join(dict.fromkeys(kind_text(value.kind) for value in values))
+        unknown = any(map(self.is_unknown, values))
+        found = _common(kinds)
+        if found is None and not (unknown and any(_common([kind, *kinds]) is not None for kind in _UNLIKE)):
+            types = " and ".join(
+                dict.fromkeys(kind_text(value.kind) for value in values if not pa.types.is_null(value.kind))
+            )
             parent = nodes[0].parent or nodes[0]
             raise self.source.error(parent, f"{types} have no type in common that is exact", WRITE_CAST)
+        if unknown:
+            return tuple(self.null(pa.null()) for _ in values)
         kind = BOOLEAN if pa.types.is_null(found) else found
         return tuple(self.converted(node, value, kind) for node, value in zip(nodes, values, strict=True))
 
@@ -126,3 +140,10 @@ class Binding:
         """Return the error about a value of a wrong type."""
         reason = f"{self.source.of(node)} is {kind_text(value.kind)}, where {wanted} is needed"
         return self.source.error(node, reason, WRITE_CAST)
+
+
+def _common(kinds: Iterable[pa.DataType]) -> pa.DataType | None:
+    common: pa.DataType | None = pa.null()
+    for kind in kinds:
+        common = None if common is None else common_type(common, kind)
+    return common

@@ -15,26 +15,33 @@ from tailer.shape.parse.source import Source, parse
 from tailer.shape.tree import Column, Expression, Literal
 from tailer.shape.types import is_scalar, value_type
 
-__all__ = ["bind_outputs", "parse_list"]
+__all__ = ["bind_output", "bind_outputs", "parse_list"]
 
 _SELECT: Final = "SELECT "
 _EXAMPLE: Final = "Write columns and expressions, such as id, upper(country) AS country, * EXCLUDE (email)."
 
 
-def bind_outputs(option: str, text: str, schema: pa.Schema) -> Iterator[tuple[str, Expression]]:
-    """Yield the name and the expression of each column that leaves. Raises `ConfigError`."""
+def bind_outputs(option: str, text: str, schema: pa.Schema | None) -> Iterator[tuple[str, Expression]]:
+    """Yield the name and the expression of each column that leaves, those of `*` only with a schema.
+
+    Raises `ConfigError`.
+    """
     source, nodes = parse_list(option, text)
     binding = binding_over(source, schema)
     for node in nodes:
-        if isinstance(node, exp.Star):
-            yield from _others(binding, node)
-        elif isinstance(node, exp.Alias):
-            yield node.alias, _named(binding, node)
-        else:
-            bound = _bound(binding, node)
-            if not isinstance(bound, Column):
-                raise source.error(node, f"{source.of(node)} has no name", "Give it one: expression AS name.")
-            yield bound.path[-1], bound
+        yield from bind_output(binding, node)
+
+
+def bind_output(binding: Binding, node: exp.Expr) -> list[tuple[str, Expression]]:
+    """Return the columns that one of the expressions makes, with their names. Raises `ConfigError`."""
+    if isinstance(node, exp.Star):
+        return list(_others(binding, node))
+    if isinstance(node, exp.Alias):
+        return [(node.alias, _named(binding, node))]
+    bound, source = _bound(binding, node), binding.source
+    if not isinstance(bound, Column):
+        raise source.error(node, f"{source.of(node)} has no name", "Give it one: expression AS name.")
+    return [(bound.path[-1], bound)]
 
 
 def parse_list(option: str, text: str) -> tuple[Source, list[exp.Expr]]:
@@ -58,7 +65,7 @@ def _bound(binding: Binding, node: exp.Expr) -> Expression:
 def _named(binding: Binding, node: exp.Alias) -> Expression:
     """Bind an expression with a name. A null without a type gets that of the column of this name."""
     bound, schema = _bound(binding, node.this), binding.schema
-    if not pa.types.is_null(bound.kind):
+    if schema is None or not pa.types.is_null(bound.kind):
         return bound
     at = schema.get_field_index(node.alias)
     if at < 0 or not is_scalar(value_type(schema.field(at).type)):
@@ -77,6 +84,6 @@ def _others(binding: Binding, node: exp.Star) -> Iterator[tuple[str, Expression]
         if not isinstance(each, exp.Column) or len(each.parts) != 1:
             raise binding.source.error(each, "EXCLUDE takes names of columns alone", _EXAMPLE)
     excluded = {whole_column(binding, each).name for each in named}
-    for field in binding.schema:
+    for field in binding.schema or ():
         if field.name not in excluded:
             yield field.name, Column((field.name,), field.type)

@@ -71,7 +71,7 @@ def _argument(binding: Binding, node: exp.Expr, kinds: Sequence[pa.DataType]) ->
     """Return an argument of one of some types; null has the first."""
     value = binding.bind(node)
     if pa.types.is_null(value.kind):
-        return Literal(None, kinds[0])
+        return binding.null(kinds[0])
     if value.kind not in kinds:
         raise binding.mistyped(node, value, " or ".join(map(kind_text, kinds)))
     return value
@@ -97,7 +97,7 @@ def _absolute(binding: Binding, node: exp.Expr, nodes: Sequence[exp.Expr]) -> Ex
     _count(binding, node, nodes, 1)
     value = binding.bind(nodes[0])
     binding.must_be(nodes[0], value, is_number(value.kind), "a number")
-    return binding.call("abs", [value], value.kind) if is_number(value.kind) else Literal(None, pa.null())
+    return binding.call("abs", [value], value.kind) if is_number(value.kind) else binding.null(pa.null())
 
 
 def concat(binding: Binding, node: exp.Expr, nodes: Sequence[exp.Expr]) -> Expression:
@@ -192,7 +192,7 @@ def value_at_path(
 ) -> Expression:
     """Bind the value at a path in a Variant, as `kind`."""
     value = binding.bind(variant)
-    if not is_variant(value.kind):
+    if not (is_variant(value.kind) or binding.schema is None):
         raise binding.source.error(variant, f"{binding.source.of(variant)} is {type_text(value.kind)}, not VARIANT")
     if kind not in VARIANT_KINDS and not pa.types.is_decimal(kind):
         remedy = f"Write one of {', '.join(map(kind_text, VARIANT_KINDS))}, decimal(10,2)."

@@ -15,6 +15,7 @@ from tailer.errors import ConfigError
 __all__ = ["Source", "parse"]
 
 _EXCERPT: Final = 60
+_SEE: Final = "docs/shape.md lists what expressions may be made of."
 
 
 class _Parser(SparkParser):
@@ -66,11 +67,11 @@ class Source:
         span = self.span(node)
         return self.text[slice(*span)] if span else node.sql("spark")
 
-    def error(self, node: exp.Expr, reason: str, remedy: str = "") -> ConfigError:
+    def error(self, node: exp.Expr, reason: str, remedy: str = _SEE) -> ConfigError:
         """Return an error that points at a node."""
         return self.error_at(self.span(node), reason, remedy)
 
-    def error_at(self, span: tuple[int, int] | None, reason: str, remedy: str = "") -> ConfigError:
+    def error_at(self, span: tuple[int, int] | None, reason: str, remedy: str = _SEE) -> ConfigError:
         """Return an error that points at the characters of a span."""
         if span is None:
             return ConfigError(self.option, f"{reason}: {self._excerpt(0)}", remedy)

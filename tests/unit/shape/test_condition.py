@@ -12,7 +12,7 @@ import pytest
 from tailer.errors import ConfigError, ExpressionFailed
 from tailer.events import VARIANT
 from tailer.schema.columns import CHAR
-from tailer.shape.condition import Condition, parse_condition
+from tailer.shape.condition import Condition, condition_faults, parse_condition
 
 NAN: Final = float("nan")
 SCHEMA: Final = pa.schema(
@@ -45,7 +45,8 @@ def rows(**columns: list[Any]) -> pa.RecordBatch:
 
 
 def answers(condition: str, **columns: list[Any]) -> list[bool]:
-    """Return which rows fulfil a condition."""
+    """Return which rows fulfil a condition, which has no fault without a table either."""
+    assert not list(condition_faults(condition))
     found = parse_condition(condition, SCHEMA).mask(rows(**columns))
     assert isinstance(found, pa.BooleanArray)
     assert not found.null_count
@@ -193,6 +194,7 @@ def test_a_condition_has_the_columns_that_it_reads_with_their_metadata() -> None
 def test_what_is_wrong_is_shown_in_the_condition(condition: str, reason: str, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_condition(condition, SCHEMA, option="--where")
+    assert str(next(condition_faults(condition, SCHEMA, option="--where"))) == str(caught.value)
     assert caught.value.where == "--where"
     assert reason in caught.value.reason
     assert hint in caught.value.hint

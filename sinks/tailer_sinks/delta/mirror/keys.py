@@ -7,16 +7,25 @@ earlier release has no such `txn`; its key is taken to be the one in use now.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 
 import pyarrow as pa
 
-from tailer.errors import SinkRejected
+from tailer.errors import SinkRejected, did_you_mean
 from tailer.events import ROW_ID, type_text
 from tailer_sinks.delta.mirror.columns import RESNAPSHOT
 
-__all__ = ["check_key", "check_same_key", "contradiction", "key_error", "key_in", "key_name", "key_number"]
+__all__ = [
+    "check_key",
+    "check_same_key",
+    "contradiction",
+    "key_error",
+    "key_faults",
+    "key_in",
+    "key_name",
+    "key_number",
+]
 
 
 def key_in(
@@ -27,27 +36,26 @@ def key_in(
     Those are the ones `configured`, or else the row ids, or else `source_key`, if rows have all of its columns. Raises
     `SinkRejected`.
     """
-    key = tuple(configured) or ((ROW_ID,) if ROW_ID in schema.names else ())
-    if not key and set(source_key) <= set(schema.names):
-        key = tuple(source_key)
+    for fault in key_faults(name, path, schema, configured, source_key):
+        raise fault
+    return _chosen(schema, configured, source_key)
+
+
+def key_faults(
+    name: str, path: str, schema: pa.Schema, configured: Sequence[str], source_key: Sequence[str]
+) -> Iterator[SinkRejected]:
+    """Yield what `key_in` raises for each column of the key."""
+    key = _chosen(schema, configured, source_key)
     if not key:
         remedy = "Add key to the sink: the columns that identify a row. Or add row_ids = true to the pipeline, if the "
-        raise SinkRejected(name, f"{path} has no key", f"{remedy}table tracks rows.")
-    check_key(name, path, schema, key)
-    return key
+        yield SinkRejected(name, f"{path} has no key", f"{remedy}table tracks rows.")
+    yield from _faults(name, path, schema, key)
 
 
 def check_key(name: str, path: str, schema: pa.Schema, key: Sequence[str]) -> None:
     """Raise `SinkRejected` unless rows of `schema` have all columns of `key`, of types that can identify a row."""
-    for column in key:
-        at = schema.get_field_index(column)
-        if at < 0:
-            remedy = f"The columns are: {', '.join(schema.names)}. Set key to some of them, and order a snapshot."
-            raise SinkRejected(name, f"the key column {column} is not a column of {path}", remedy)
-        kind = schema.field(at).type
-        if pa.types.is_nested(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind):
-            reason = f"the key column {column} has type {type_text(kind)}, whose values identify no row"
-            raise SinkRejected(name, reason, "Set key to columns of other types.")
+    for fault in _faults(name, path, schema, key):
+        raise fault
 
 
 def check_same_key(name: str, path: str, key: Sequence[str], number: int | None) -> None:
@@ -80,3 +88,23 @@ def key_name(pipeline: str) -> str:
 def key_number(key: Sequence[str]) -> int:
     """Return the version of the txn for a key, whose columns may be in any order."""
     return int.from_bytes(sha256(json.dumps(sorted(key)).encode()).digest()[:8], "big") >> 1
+
+
+def _chosen(schema: pa.Schema, configured: Sequence[str], source_key: Sequence[str]) -> tuple[str, ...]:
+    if configured or ROW_ID in schema.names:
+        return tuple(configured) or (ROW_ID,)
+    return tuple(source_key) if set(source_key) <= set(schema.names) else ()
+
+
+def _faults(name: str, path: str, schema: pa.Schema, key: Sequence[str]) -> Iterator[SinkRejected]:
+    for column in key:
+        at = schema.get_field_index(column)
+        if at < 0:
+            known, near = f"The columns are: {', '.join(schema.names)}.", did_you_mean(column, schema.names)
+            remedy = " ".join(filter(None, (known, near, "Set key to some of them, and order a snapshot.")))
+            yield SinkRejected(name, f"the key column {column} is not a column of {path}", remedy)
+            continue
+        kind = schema.field(at).type
+        if pa.types.is_nested(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind):
+            reason = f"the key column {column} has type {type_text(kind)}, whose values identify no row"
+            yield SinkRejected(name, reason, "Set key to columns of other types.")

@@ -7,7 +7,7 @@ from typing import Final
 import pyarrow as pa
 from anyio import to_thread
 
-from tailer.errors import SinkRejected
+from tailer.errors import SinkError, SinkRejected
 from tailer.events import (
     ChangeBatch,
     ControlEvent,
@@ -24,12 +24,13 @@ from tailer.sink import (
     Sink,
     SinkTransaction,
     pipeline_of,
+    refused,
 )
 from tailer.stores.stores import Stores
 from tailer_sinks.delta.mirror.changes import DELETE, UPDATE, Changes, Contradiction
 from tailer_sinks.delta.mirror.columns import RESNAPSHOT, difference, only_adds, origins_of
 from tailer_sinks.delta.mirror.keyed_rows import KeyedRows
-from tailer_sinks.delta.mirror.keys import check_key, contradiction, key_in
+from tailer_sinks.delta.mirror.keys import check_key, contradiction, key_faults, key_in
 from tailer_sinks.delta.mirror.table import MirrorTable
 from tailer_sinks.delta.mirror.verified_rows import open_rows
 from tailer_sinks.delta.options import Options
@@ -89,6 +90,14 @@ class DeltaMirror(Sink):
     async def check_first_start(self, pipeline: str, table_ids: Sequence[str]) -> None:
         """Refuse a mirror with rows and without progress."""
         await to_thread.run_sync(self._table.check_new, pipeline)
+
+    async def refusals(self, app_id: str, schema: pa.Schema) -> Sequence[SinkError]:
+        """See `Sink.refusals`: the rows do not fit the table, or have no key."""
+        try:
+            async with self.begin(app_id, schema) as transaction:
+                return await to_thread.run_sync(transaction.refusals)
+        except SinkError as error:
+            return [error]
 
     async def reset(self, progress: Progress) -> None:
         """Set the progress to the version that the table has under another id of the source, which had this one before.
@@ -215,6 +224,12 @@ class _MirrorTransaction(SinkTransaction):
         self._check_room()
         await to_thread.run_sync(self._commit, position)
         self._expected[anchor.app_id] = position
+
+    def refusals(self) -> list[SinkError]:
+        """Return all errors with which the first rows would be refused."""
+        anchor, keys = self._anchor, self._keys()
+        faults = list(key_faults(self._table.name, self._table.path, anchor.schema, *keys))
+        return [*refused(self._check_room), *(faults or refused(self._use_key))]
 
     def close(self) -> None:
         """Release memory and files."""

@@ -94,7 +94,8 @@ class Dialect(Protocol):
     """A database.
 
     `name_bytes`: the most bytes of a name. `enforces_keys`: whether a table has a constraint for its key; otherwise
-    rows whose key is there twice are looked for after they were inserted.
+    rows whose key is there twice are looked for after they were inserted. `has_users`: whether one may be refused what
+    another one may do.
     """
 
     @property
@@ -104,6 +105,11 @@ class Dialect(Protocol):
 
     @property
     def enforces_keys(self) -> bool:
+        """See the class."""
+        ...
+
+    @property
+    def has_users(self) -> bool:
         """See the class."""
         ...
 

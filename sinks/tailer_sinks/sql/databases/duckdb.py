@@ -47,6 +47,7 @@ class DuckDb:
     """The database in the file at `path`, for the sink called `name`."""
 
     name_bytes: Final = 1 << 16
+    has_users: Final = False
     enforces_keys: Final = False
 
     def __init__(self, name: str, path: Path) -> None:

@@ -88,6 +88,7 @@ class PostgreSql:
 
     name_bytes: Final = 63
     enforces_keys: Final = True
+    has_users: Final = True
 
     def __init__(
         self, name: str, url: str, password: Callable[[], str | None], schema: str | None, remedy: str = ""

@@ -39,6 +39,7 @@ class Sqlite:
 
     name_bytes: Final = 1 << 16
     enforces_keys: Final = True
+    has_users: Final = False
 
     def __init__(self, name: str, path: Path, timeout_s: float) -> None:
         self.name = name
@@ -59,7 +60,7 @@ class Sqlite:
                 self.path, timeout=self.timeout_s, isolation_level=None, check_same_thread=False
             )
             try:
-                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA schema_version")  # reads the file
                 connection.execute("PRAGMA synchronous = NORMAL")
             except sqlite3.DatabaseError as error:
                 connection.close()
@@ -137,6 +138,7 @@ class _SqliteConnection:
     def __init__(self, name: str, connection: sqlite3.Connection) -> None:
         self._name = name
         self._connection = connection
+        self._has_log = False
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> int:
         with _translated(self._name):
@@ -177,6 +179,9 @@ class _SqliteConnection:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
+        if not self._has_log:  # it is kept in the file, which a look leaves as it is
+            self.execute("PRAGMA journal_mode = WAL")
+            self._has_log = True
         self.execute("BEGIN IMMEDIATE")
         try:
             yield
