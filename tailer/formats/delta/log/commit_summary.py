@@ -4,7 +4,8 @@ Of several things that a commit may say, the first that it says counts:
 
 1. the metrics of a DELETE, UPDATE or MERGE, as Spark and delta-rs write them;
 2. with change files, nothing else: they have no statistics; nor without metrics of an UPDATE or MERGE;
-3. deletion vectors on files that stay: by how many rows they grow;
+3. deletion vectors that files get or lose: their rows. Which rows another vector than before adds, only the vectors
+   tell;
 4. `numRecords` of the files that only appear or only go.
 
 A commit that removes files and adds others usually rewrote them: which rows changed is then not in the log. Only an
@@ -55,10 +56,14 @@ _STATISTICS: Final = msgspec.json.Decoder(_Statistics)
 
 @dataclass(frozen=True, slots=True)
 class _FileRows:
-    """The rows of a file that a commit adds or removes. `records`: deleted ones included; None: not known."""
+    """The rows of a file that a commit adds or removes. `records`: deleted ones included; None: not known.
+
+    `vector`: the id of the deletion vector; None if no row is deleted.
+    """
 
     records: int | None
-    deleted: int
+    deleted: int = 0
+    vector: str | None = None
 
     @property
     def left(self) -> int | None:
@@ -85,8 +90,9 @@ class FileTally:
         if is_add:
             self.added_bytes += max(action.size or 0, 0)
         if action.data_change and isinstance(action, AddWithStatistics | RemoveWithStatistics):
-            vector = action.deletion_vector
-            rows = _FileRows(_records(action.stats), 0 if vector is None else vector.cardinality)
+            vector, rows = action.deletion_vector, _FileRows(_records(action.stats))
+            if vector is not None and vector.cardinality:
+                rows = _FileRows(rows.records, vector.cardinality, vector.unique_id)
             (self.adds if is_add else self.removes)[action.path] = rows
         return False
 
@@ -102,8 +108,12 @@ class FileTally:
         if inserted and deleted:
             return None
         for path in stay:
-            more = self.adds[path].deleted - self.removes[path].deleted
-            (deleted if more > 0 else inserted).append(abs(more))
+            now, before = self.adds[path], self.removes[path]
+            if now.vector == before.vector:
+                continue
+            is_known = now.vector is None or before.vector is None
+            inserted.append(before.deleted if is_known else None)
+            deleted.append(now.deleted if is_known else None)
         return RowCounts(total(inserted), 0, total(deleted))
 
 
