@@ -100,6 +100,17 @@ def test_without_a_key_changes_go_to_files(tmp_path: Path) -> None:
     }
 
 
+def test_a_small_newest_commit_does_not_hide_the_rows_of_the_table(tmp_path: Path) -> None:
+    path = tmp_path / "orders"
+    write_deltalake(path, pa.table({"order_id": range(5000), "kind": ["a"] * 5000}))
+    write_deltalake(path, pa.table({"order_id": range(5000, 5035), "kind": ["a"] * 35}), mode="append")
+    found = examined(path)
+    assert found["tables"][0]["sampled_rows"] > 3000
+    assert texts(found, "key") == [
+        "note order_id may be one: its values are all different in the 5,035 rows of version 1 that were read"
+    ]
+
+
 def test_few_rows_make_no_key(tmp_path: Path) -> None:
     found = examined(table(tmp_path / "few", rows=8))
     assert texts(found, "key") == ["note too few rows to tell (8); their values differ in customer_id"]

@@ -1,20 +1,20 @@
 """The examination of one table: what is read, and it is little however large the table is.
 
-The profile of the newest version, the plans of the last `MOST_COMMITS` commits, a sample of their newest rows, one
+The profile of the newest version, the plans of the last `MOST_COMMITS` commits, a sample of rows, one
 comparison of at most `MOST_COMPARED_BYTES`, and, unless the table has too many files, the newest versions that
 contradict its state.
 """
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules, concerns
-from tailer.cli.doctor.sample import Sample, take_sample
+from tailer.cli.doctor.sample import MOST_ROWS, Sample, take_sample
 from tailer.engine.local import LocalEngine
 from tailer.errors import FileVacuumed, TailerError, VersionGone
 from tailer.formats.inspection import TableInspector, TableProfile
@@ -118,6 +118,8 @@ async def examine(
                 found.sample = await in_thread(take_sample, list(filter(_has_rows, plan.tasks)), files)
                 if found.sample.rows:
                     break
+        if found.sample.rows < MOST_ROWS:
+            await _sample_table(found, log, files)
         fitting = [plan for plan in plans if 0 < plan.size_bytes <= MOST_COMPARED_BYTES]
         fitting.sort(key=lambda plan: (concerns(plan, _RULES), plan.size_bytes), reverse=True)
         for plan in fitting[:_MOST_TRIES]:
@@ -130,6 +132,17 @@ async def examine(
     except TailerError as error:
         found.stop = error
     return found
+
+
+async def _sample_table(found: Examination, log: TableLog, files: DataFiles) -> None:
+    """Take the sample from the whole table if that gives more rows than the newest commit does."""
+    assert found.profile is not None, "read before"
+    with suppress(TailerError):  # a table whose state cannot be read can still be followed
+        async with aclosing(log.snapshot_plans(found.profile.version)) as plans:
+            plan = await anext(plans)
+        sample = await in_thread(take_sample, plan.tasks, files)
+        if sample.rows > found.sample.rows:
+            found.sample = sample
 
 
 def _has_rows(task: ChangeTask) -> bool:

@@ -1,5 +1,6 @@
-"""A sample of a table's newest rows: columns that could be a key, large values, old timestamps."""
+"""A sample of rows of a table: columns that could be a key, large values, old timestamps."""
 
+import heapq
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -51,8 +52,11 @@ class Sample:
 
 
 def take_sample(tasks: Sequence[ChangeTask], files: DataFiles) -> Sample:
-    """Read the first rows of tasks of one version, in data or change files. Blocking. Raises as `execute`."""
-    used = tasks[:_MOST_FILES]
+    """Read the first rows of the largest tasks of one version, in data or change files. Blocking.
+
+    Raises as `execute`.
+    """
+    used = heapq.nlargest(_MOST_FILES, tasks, lambda task: task.size_bytes)
     batches = [batch for task in used for batch in _first_rows(task, MOST_ROWS // len(used), files)]
     if not batches:
         return Sample()

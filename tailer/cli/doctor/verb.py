@@ -62,7 +62,7 @@ def command(
     """Say what following a table will mean.
 
     TABLE is the folder of a table, its URI, or its name in AWS Glue; with * in it, all tables that fit are looked at,
-    with a line for each: put it in quotes. Reads the end of the log and a sample of the newest rows, however large the
+    with a line for each: put it in quotes. Reads the end of the log and a sample of its rows, however large the
     table is, and writes nothing. Each finding is ok, a note, a warn(ing), or a stop: an error with which a pipeline
     would stop. The last lines are a configuration. The exit code is 0 if nothing stops, otherwise that of the error.
     """
