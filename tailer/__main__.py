@@ -17,46 +17,42 @@ If several pipelines ended with errors, the code is that of the most severe one:
 
 import atexit
 import os
+import signal
 import sys
-import traceback
-from collections.abc import Iterator
-from contextlib import suppress
+from types import FrameType
 from typing import Final, NoReturn
-
-import click
-from click.shell_completion import shell_complete
-
-from tailer.cli import tailer
-from tailer.cli.streams import OutputRefused, abandon_output, flush_errors, guard_streams
-from tailer.errors import SinkError, TailerError, one_line
-from tailer.formats.loaded import thread_libraries
 
 __all__ = ["main"]
 
 # Arrow's other allocators keep far more of the memory that batches have left.
 ALLOCATOR: Final = ("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
-GRAVITY: Final = (1, 3, 2, 4)
 _WITH_THREADS: Final = frozenset({"obstore"})
-COMPLETE: Final = "_TAILER_COMPLETE"  # set by a shell that asks for completions
+_INTERRUPTED: Final = 130
 
 
 def main() -> None:
-    """Entry point of the console script."""
+    """Entry point of the console script. It imports little before it is ready for signals."""
+    ignores_interrupts = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as a shell's command with & does
+    for number in (signal.SIGTERM,) if ignores_interrupts else (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
     os.environ.setdefault(*ALLOCATOR)
-    guard_streams()
-    try:
-        code = _run()
-        sys.stdout.flush()
-    except BrokenPipeError:
-        abandon_output()
-        code = 0
-    except OutputRefused as error:
-        abandon_output()
-        _say("error", f"standard output: {error.reason}", "red")
-        _say("hint", "Run it again with a writable output; what was printed may be incomplete.", "yellow")
-        code = SinkError.exit_code
-    flush_errors()
-    _end(code)
+    from tailer.cli.outcome import run_verb  # noqa: PLC0415 - takes a third of a second
+
+    if not ignores_interrupts:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _interrupt)
+    _end(run_verb())
+
+
+def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
+    """End the process while modules are imported: an exception there would be a traceback."""
+    os._exit(_INTERRUPTED)
+
+
+def _interrupt(_number: int, frame: FrameType | None) -> None:
+    """Do at SIGTERM what Ctrl-C does at this moment: an event loop cancels its work."""
+    handler = signal.getsignal(signal.SIGINT)
+    (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
 
 
 def _end(code: int) -> NoReturn:
@@ -65,76 +61,12 @@ def _end(code: int) -> NoReturn:
     Threads of obstore, and of libraries that read some formats, go on while the interpreter goes away, and sometimes
     abort the process over that. So the work that is due at the end is done, and the interpreter is left alone.
     """
+    from tailer.formats.loaded import thread_libraries  # noqa: PLC0415 - as in `main`
+
     if (_WITH_THREADS | thread_libraries()).isdisjoint(sys.modules):
         sys.exit(code)
     atexit._run_exitfuncs()  # noqa: SLF001 - as multiprocessing does; there is no public name
     os._exit(code)
-
-
-def _run() -> int:
-    if instruction := os.environ.get(COMPLETE):
-        return shell_complete(tailer, {}, "tailer", COMPLETE, instruction)
-    try:
-        # `tailer.main` has its own exit code for a closed pipe.
-        with tailer.make_context("tailer", sys.argv[1:]) as context:
-            result = tailer.invoke(context)
-    except click.exceptions.Exit as end:
-        return end.exit_code
-    except click.exceptions.NoArgsIsHelpError as error:
-        with suppress(OSError):
-            error.show()
-        return error.exit_code
-    except click.ClickException as error:
-        path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "tailer"
-        _say("error", one_line(error.format_message()), "red")
-        _say("hint", f"See `{path} --help`.", "yellow")
-        return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        return 130
-    except (BrokenPipeError, OutputRefused):
-        raise
-    except Exception as error:  # noqa: BLE001 - the outermost frame; unknown errors are printed with a traceback
-        codes = [_report(leaf) for leaf in _leaves(error)]
-        _forget(error)
-        return min(codes, key=GRAVITY.index)
-    return result if isinstance(result, int) else 0
-
-
-def _leaves(error: Exception) -> Iterator[Exception]:
-    if isinstance(error, ExceptionGroup):
-        for part in error.exceptions:
-            yield from _leaves(part)
-    else:
-        yield error
-
-
-def _report(error: Exception) -> int:
-    """Print the error and its hint, and return its exit code. Notes on the exception name the pipeline."""
-    about = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
-    if isinstance(error, TailerError):
-        _say("error", f"{about}{error}", "red")
-        if error.hint:
-            _say("hint", error.hint, "yellow")
-        return error.exit_code
-    with suppress(OSError):
-        traceback.print_exception(error)
-    _say("error", f"{about}{type(error).__name__}: {one_line(str(error))}", "red")
-    _say("hint", "This is a bug in lake-tailer: please report it with the lines above.", "yellow")
-    return 1
-
-
-def _forget(error: BaseException) -> None:
-    """Clear the frames of the error: some libraries warn about objects that are still referenced at exit."""
-    while_handling = [error.__cause__, error.__context__, *getattr(error, "exceptions", ())]
-    traceback.clear_frames(error.__traceback__)
-    error.__traceback__ = error.__cause__ = error.__context__ = None
-    for each in filter(None, while_handling):
-        _forget(each)
-
-
-def _say(label: str, text: str, color: str) -> None:
-    with suppress(OSError):  # standard error is closed: the exit code remains
-        click.echo(f"{click.style(f'{label}:', fg=color, bold=True)} {text}", err=True)
 
 
 if __name__ == "__main__":

@@ -14,9 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tailer.changelog.rules import PairingRules, concerns
-from tailer.cli.completion import folders
 from tailer.cli.display.amounts import count, size
-from tailer.cli.roots import allow_root, choose_branch, choose_format, locations
+from tailer.cli.table_options import allow_root, choose_branch, choose_format, folders, locations
 from tailer.config.tables import format_in, locate, open_table
 from tailer.errors import VersionAhead, VersionGone
 from tailer.events import type_text

@@ -1,6 +1,7 @@
 """The command `tailer` and its verbs `check` and `plan`: output and exit codes."""
 
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -121,6 +122,22 @@ def test_a_bug_of_ours_is_a_traceback_and_ends_with_1() -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("Traceback (most recent call last):")
     assert "error: KeyError: 'orders'\nhint: This is a bug in lake-tailer: please report it" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("verb", "module"),
+    [("run", "click"), ("run", "tailer.daemon.serve"), ("run", "pyarrow"), ("verify", "anyio"), ("plan", "rich")],
+)
+def test_a_signal_while_modules_are_imported_ends_with_130(verb: str, module: str, number: signal.Signals) -> None:
+    script = (
+        "import os, sys\n"
+        "from tailer.__main__ import main\n"
+        f"def hook(event, names): event == 'import' and names[0] == {module!r} and os.kill(os.getpid(), {number})\n"
+        f"sys.addaudithook(hook); sys.argv = ['tailer', {verb!r}, 'x']; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_a_good_configuration_is_summed_up(tmp_path: Path) -> None:

@@ -9,12 +9,11 @@ from typing import Final
 import anyio
 import click
 
-from tailer.cli.completion import folders
 from tailer.cli.display.changes import Display
 from tailer.cli.doctor.examination import Examination, examine
 from tailer.cli.doctor.report import document, print_findings, print_tables
 from tailer.cli.doctor.suggestion import suggest, suggest_template
-from tailer.cli.roots import allow_root, choose_branch, choose_format, locations
+from tailer.cli.table_options import allow_root, choose_branch, choose_format, folders, locations
 from tailer.config.pipelines import TablePattern
 from tailer.config.tables import format_in, locate, open_files, open_inspector, open_table
 from tailer.daemon.fleet import find_tables

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 import click
 
-from tailer.cli.completion import folders, places
 from tailer.cli.configuration import ConfiguredCommand, is_given
 from tailer.cli.control import connection, daemon_options
 from tailer.cli.history.deliveries import delivery_seconds
 from tailer.cli.history.page import page_of
 from tailer.cli.history.paper import Deliveries, print_lines, print_paper
 from tailer.cli.history.periods import By, Period, periods_of
-from tailer.cli.roots import allow_root, choose_branch, choose_format, locations
+from tailer.cli.table_options import allow_root, choose_branch, choose_format, folders, locations, places
 from tailer.config.tables import format_in, locate, open_inspector, open_table
 from tailer.errors import ConfigError
 from tailer.formats.inspection import CommitSummary

@@ -14,9 +14,8 @@ from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.net_changes import net_changes
 from tailer.changelog.report import ChangelogReport
 from tailer.changelog.rules import Carryovers, PairingRules, concerns
-from tailer.cli.completion import folders, places
 from tailer.cli.display.changes import Display, FollowedLog, ShownEngine, announcement, early_end
-from tailer.cli.roots import allow_root, choose_branch, choose_format, locations
+from tailer.cli.table_options import allow_root, choose_branch, choose_format, folders, locations, places
 from tailer.cli.tail.chosen_rows import ChosenRows, EnoughShownError, HiddenUpdates, parse_types
 from tailer.cli.tail.explanation import Explainer
 from tailer.config.sink_kinds import configure_sink
