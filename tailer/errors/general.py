@@ -109,8 +109,13 @@ class ExpressionFailed(TailerError):
 
     expression: str
     reason: str
-    sentence: ClassVar[str] = "{expression}: it fails for a row: {reason}"
+    place: str = ""
+    sentence: ClassVar[str] = "{expression}: it fails for a row{place}: {reason}"
     next_step: ClassVar[str] = (
         "Write the expression so that it has a value for every row, such as CASE WHEN b <> 0 THEN a / b END. No row "
         "was delivered without it."
     )
+
+    def of_file(self, table: str, version: int, path: str) -> "ExpressionFailed":
+        """Return the error with the place of the row."""
+        return ExpressionFailed(self.expression, self.reason, f" of {path}, version {version} of {table}")

@@ -37,7 +37,7 @@ def execute(
         files=files,
         use_threads=use_threads,
     )
-    if task.where is not None and task.reader is not None:
+    if task.where is not None and not task.where.holds_always and task.reader is not None:
         # The reader of Parquet files finds out about conditions by itself, and reads less.
         read = partial(fulfilling, read=read)
     yield from read(task) if task.select is None else selected(task, read)

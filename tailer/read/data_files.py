@@ -23,6 +23,7 @@ import pyarrow as pa
 from tailer.errors import (
     ChangesUnavailable,
     DataCorrupt,
+    ExpressionFailed,
     FileVacuumed,
     ObjectNotFound,
     StorageRefused,
@@ -240,6 +241,8 @@ def translated(task: ChangeTask, path: str) -> Iterator[None]:
     """Translate errors of reading `path` into ours."""
     try:
         yield
+    except ExpressionFailed as error:
+        raise error.of_file(task.table, task.version, path) from None
     except (FileNotFoundError, NotADirectoryError, ObjectNotFound):
         raise FileVacuumed(task.table, task.version, path, (task.logged or "") * (path == task.uri)) from None
     except (pa.ArrowException, UnicodeError) as error:

@@ -55,6 +55,8 @@ class RowFilter:
         return self._condition.mask(self._rows(batch, position).take(indices))
 
     def _rows(self, batch: pa.RecordBatch, position: int) -> pa.RecordBatch:
+        if not self._schema:
+            return batch  # a batch without columns has no rows
         return pa.RecordBatch.from_arrays(self._projection.apply(batch, position), schema=self._schema)
 
 

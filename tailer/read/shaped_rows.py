@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from tailer.errors import ExpressionFailed
 from tailer.events import ChangeBatch
 from tailer.files.row_bitmaps import bitmap_of, positions_of, span
 from tailer.plan import ChangeTask
@@ -29,7 +31,9 @@ def selected(task: ChangeTask, read: Read) -> Iterator[ChangeBatch]:
         _last.kept = kept = _Kept(task.select, task.schema, task.select.making(task.schema))
     made = kept.made
     for batch in read(replace(task, schema=made.read, select=None)):
-        yield replace(batch, rows=made.apply(batch.rows))
+        with _placed(task):
+            rows = made.apply(batch.rows)
+        yield replace(batch, rows=rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +53,19 @@ def fulfilling(task: ChangeTask, read: Read) -> Iterator[ChangeBatch]:
     condition, found = task.where, BitMap64()
     assert condition is not None, "asked by the caller"
     for batch in read(replace(task, schema=condition.fields, where=None)):
-        found |= bitmap_of(batch.row_index.filter(condition.mask(batch.rows)))
+        with _placed(task):
+            found |= bitmap_of(batch.row_index.filter(condition.mask(batch.rows)))
     for batch in read(replace(task, where=None)) if found else ():
         some = found & span(batch.row_index[0].as_py(), batch.last_row + 1)
         kept = pc.is_in(batch.row_index, value_set=positions_of(some))
         if kept.true_count:
             yield replace(batch, rows=batch.rows.filter(kept), row_index=batch.row_index.filter(kept))
+
+
+@contextmanager
+def _placed(task: ChangeTask) -> Iterator[None]:
+    """Add the place of the row to an error of an expression."""
+    try:
+        yield
+    except ExpressionFailed as error:
+        raise error.of_file(task.table, task.version, task.uri) from None

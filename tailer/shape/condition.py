@@ -13,7 +13,7 @@ from tailer.schema.texts import schema_from_text, schema_to_text
 from tailer.shape.evaluate import Evaluator, compiled, failure
 from tailer.shape.ranges import ColumnRange, may_be_true
 from tailer.shape.rows import BatchRows
-from tailer.shape.tree import Expression, column_types, columns_of, from_json, to_json
+from tailer.shape.tree import Expression, Literal, column_types, columns_of, from_json, to_json
 
 __all__ = ["Condition", "check_condition", "condition_faults", "parse_condition"]
 
@@ -39,6 +39,11 @@ class Condition:
     def __reduce__(self) -> tuple[Any, ...]:
         return Condition, (self.text, self.fields, self.expression)
 
+    @property
+    def holds_always(self) -> bool:
+        """True if every row fulfils the condition, whatever its values are."""
+        return isinstance(self.expression, Literal) and self.expression.value is True
+
     def mask(self, rows: pa.RecordBatch) -> pa.BooleanArray:
         """Return which rows fulfil the condition; null does not.
 
@@ -49,7 +54,7 @@ class Condition:
             return pa.array([], pa.bool_())
         try:
             found = self._evaluate(BatchRows(rows))
-        except pa.ArrowInvalid as error:
+        except pa.ArrowException as error:
             raise ExpressionFailed(self.text, failure(error)) from None
         if isinstance(found, pa.Scalar):
             return pa.repeat(pa.scalar(found.as_py() is True), rows.num_rows)
@@ -89,7 +94,7 @@ def parse_condition(text: str, schema: pa.Schema, *, option: str = "where") -> C
     from tailer.shape.parse.source import Source, parse  # noqa: PLC0415
 
     source = Source(option, text)
-    found = binding_over(source, schema).boolean(parse(source))
+    found = binding_over(source, schema).condition(parse(source))
     read = {column.path[0] for column in columns_of(found)}
     return Condition(text, pa.schema([each for each in schema if each.name in read]), found)
 

@@ -43,7 +43,7 @@ def compiled(expression: Expression) -> Evaluator:
     return lambda rows: run(kind, *[each(rows) for each in arguments])
 
 
-def failure(error: pa.ArrowInvalid) -> str:
+def failure(error: pa.ArrowException) -> str:
     """Return why an expression failed, without the value for which it did: that may be a secret."""
     text = str(error)
     if "overflow" in text:

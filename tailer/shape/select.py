@@ -91,7 +91,7 @@ class Select:
             return pa.array([], bare_type(wanted))
         try:
             found = evaluate(BatchRows(rows.select(range(inputs))))
-        except pa.ArrowInvalid as error:
+        except pa.ArrowException as error:
             raise ExpressionFailed(self.text, failure(error)) from None
         found = pa.repeat(found, rows.num_rows) if isinstance(found, pa.Scalar) else found
         return _as_restated(found, expression.kind, wanted)

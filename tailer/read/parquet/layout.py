@@ -132,7 +132,8 @@ def layout_of(task: ChangeTask, file: pq.ParquetFile) -> Layout:
     # A calendar names its file, so it is not kept. Nor is a large footer.
     may_keep = calendar is None and file.metadata.serialized_size <= _FOOTER_BYTES
     projection = _projection(task, file, calendar)
-    condition = None if task.where is None else _condition_layout(task, task.where, file, calendar)
+    where = None if task.where is None or task.where.holds_always else task.where
+    condition = None if where is None else _condition_layout(task, where, file, calendar)
     columns, padded = list(projection.columns), dict(projection.padded)
     if condition is not None:
         columns = list(dict.fromkeys([*condition.projection.columns, *columns]))

@@ -8,10 +8,9 @@ from sqlglot import exp
 
 from tailer.errors import ConfigError
 from tailer.events import is_variant, type_text
-from tailer.shape.evaluate import compiled
-from tailer.shape.parse.literals import literal_of, moment
+from tailer.shape.parse.folding import folded, value_of
+from tailer.shape.parse.literals import moment
 from tailer.shape.parse.source import Source
-from tailer.shape.rows import KnownRow
 from tailer.shape.tree import Call, Column, Expression, Literal
 from tailer.shape.types import BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, common_type, is_scalar, kind_text
 
@@ -46,6 +45,7 @@ class Binding:
         self.source = source
         self.schema = schema
         self._nodes = nodes
+        self._bound: dict[int, tuple[Expression, exp.Expr]] = {}  # the first node of each, by id of the expression
 
     def bind(self, node: exp.Expr) -> Expression:
         """Return the typed expression of a node."""
@@ -54,9 +54,11 @@ class Binding:
         if isinstance(node, exp.Div | exp.DPipe):
             unknown -= _HARMLESS
         if bound is None or unknown:
-            words = " ".join([type(node).__name__, *sorted(unknown)]).upper()
+            words = self.source.operator(node) or " ".join([type(node).__name__, *sorted(unknown)]).upper()
             raise self.source.error(node, f"{words} is not supported in expressions")
-        return bound(self, node)
+        found = bound(self, node)
+        self._bound.setdefault(id(found), (found, node))
+        return found
 
     def boolean(self, node: exp.Expr) -> Expression:
         """Return the typed expression of a node that must be boolean."""
@@ -67,6 +69,10 @@ class Binding:
             return self.null(BOOLEAN)
         remedy = "Write a condition, such as country = 'DE'."
         raise self.source.error(node, f"{self.source.of(node)} is {type_text(found.kind)}, not boolean", remedy)
+
+    def condition(self, node: exp.Expr) -> Expression:
+        """Return the typed expression of all of a text, which must be boolean, with its constant parts folded."""
+        return self.whole(node, self.boolean(node))
 
     def is_unknown(self, value: Expression) -> bool:
         """Return whether the type of a value is that of a column, and no table is known."""
@@ -82,10 +88,18 @@ class Binding:
         if not all(isinstance(each, Literal) for each in found.arguments):
             return found
         try:
-            value = compiled(found)(KnownRow({}))
+            return value_of(found) or found
         except pa.ArrowInvalid:
-            return found  # as in Spark, it fails for a row for which it is evaluated
-        return literal_of(value if isinstance(value, pa.Scalar) else value[0])
+            return found  # `whole` decides whether that is an error
+
+    def whole(self, node: exp.Expr, expression: Expression) -> Expression:
+        """Return the expression of all of a text with its constant parts folded. `node`: for errors."""
+
+        def fault(call: Call, reason: str) -> ConfigError:
+            named = self._bound.get(id(call), (call, node))[1]
+            return self.source.error(named, f"this fails for every row: {reason}", "Write a value in its place.")
+
+        return folded(expression, fault)
 
     def converted(self, node: exp.Expr, value: Expression, kind: pa.DataType) -> Expression:
         """Return a value in the type to which Spark casts it implicitly. `node`: for errors."""

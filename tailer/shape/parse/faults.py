@@ -31,7 +31,7 @@ def condition_faults(option: str, text: str, schema: pa.Schema | None) -> Iterat
     except ConfigError as error:
         yield error
     else:
-        yield from _faults(binding_over(source, schema), node, Binding.boolean)
+        yield from _faults(binding_over(source, schema), node, Binding.condition)
 
 
 def output_faults(option: str, text: str, schema: pa.Schema | None) -> Iterator[ConfigError]:

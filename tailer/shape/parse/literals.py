@@ -13,7 +13,11 @@ from tailer.shape.types import DATE, MAX_DIGITS, TIMESTAMP, TIMESTAMP_NTZ
 
 __all__ = ["literal_of", "moment", "number", "text_of"]
 
-_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2})|(.))", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2})|(.))|(''|\"\")", re.DOTALL)
+_QUOTED: Final = re.compile(
+    r"""/\*.*?\*/|--[^\n]*|[rR](?:'[^']*'|"[^"]*")|(?P<quoted>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")""",
+    re.DOTALL,
+)
 _CHARACTERS: Final = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": r"\%", "_": r"\_"}
 _DATE: Final = r"(\d{4})-(\d{2})-(\d{2})"
 _TIME: Final = r"(\d{2}):(\d{2}):(\d{2})(?:\.(\d{1,6}))?"
@@ -44,12 +48,25 @@ def number(text: str) -> Literal:
 
 
 def text_of(raw: str) -> str:
-    """Return the text that a literal in quotes means."""
-    return _ESCAPE.sub(_unescaped, raw[1:-1])
+    """Return the text that literals in quotes, one or several in a row, mean.
+
+    A quote that is written twice is one, but not in a raw literal, which ends there.
+    """
+    return "".join(map(_text, _QUOTED.finditer(raw)))
 
 
-def _unescaped(found: re.Match[str]) -> str:
-    short, long, octal, plain = found.groups()
+def _text(found: re.Match[str]) -> str:
+    raw, quoted = found[0], found["quoted"]
+    if quoted is None:
+        return raw[2:-1] if raw[0] in "rR" else ""
+    quote = quoted[0]
+    return _ESCAPE.sub(lambda escape: _unescaped(escape, quote), quoted[1:-1])
+
+
+def _unescaped(found: re.Match[str], quote: str) -> str:
+    short, long, octal, plain, twice = found.groups()
+    if twice is not None:
+        return quote if twice[0] == quote else twice
     if plain is not None:
         return _CHARACTERS.get(plain, plain)
     return chr(int(octal, 8)) if octal else chr(int(short or long, 16))

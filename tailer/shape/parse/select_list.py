@@ -59,7 +59,10 @@ def _bound(binding: Binding, node: exp.Expr) -> Expression:
     if isinstance(node, exp.Column) and len(node.parts) == 1:
         field = whole_column(binding, node)
         return Column((field.name,), field.type)
-    return binding.bind(node)
+    bound = binding.bind(node)
+    whole = binding.whole(node, bound)
+    # What is more than a name is never taken for the column of the table.
+    return bound if isinstance(whole, Column) else whole
 
 
 def _named(binding: Binding, node: exp.Alias) -> Expression:

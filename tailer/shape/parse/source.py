@@ -3,9 +3,10 @@
 sqlglot takes 0.3 s to import, so this module and those that use it are imported when an expression is parsed.
 """
 
+import re
 from typing import Any, ClassVar, Final
 
-from sqlglot import exp
+from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 from sqlglot.parsers.spark import SparkParser
@@ -16,6 +17,9 @@ __all__ = ["Source", "parse"]
 
 _EXCERPT: Final = 60
 _SEE: Final = "docs/shape.md lists what expressions may be made of."
+_SIDES: Final = ("this", "expression")
+_OPERATOR: Final = re.compile(r"[A-Za-z_ ]+|[^\w\s()'\"`.,]+")
+_TEXTS: Final = (TokenType.STRING, TokenType.RAW_STRING)
 
 
 class _Parser(SparkParser):
@@ -67,6 +71,12 @@ class Source:
         span = self.span(node)
         return self.text[slice(*span)] if span else node.sql("spark")
 
+    def operator(self, node: exp.Expr) -> str:
+        """Return the operator of a node as it is written, such as `RLIKE`; empty where it has none."""
+        left, right = (self.span(each) if isinstance(each, exp.Expr) else None for each in map(node.args.get, _SIDES))
+        written = self.text[left[1] : right[0]].strip() if left and right else ""
+        return " ".join(written.split()) if _OPERATOR.fullmatch(written) else ""
+
     def error(self, node: exp.Expr, reason: str, remedy: str = _SEE) -> ConfigError:
         """Return an error that points at a node."""
         return self.error_at(self.span(node), reason, remedy)
@@ -88,7 +98,7 @@ def parse(source: Source) -> exp.Expr:
     """Return the tree of an expression. Raises `ConfigError`."""
     dialect = _Dialect()
     try:
-        found = dialect.parser().parse(dialect.tokenize(source.text), source.text)
+        found = dialect.parser().parse(_joined(dialect.tokenize(source.text)), source.text)
     except SqlglotError as error:
         reason, remedy = "this is no SQL expression", "Write a condition of SQL, such as country = 'DE'."
         places = getattr(error, "errors", [])
@@ -102,3 +112,16 @@ def parse(source: Source) -> exp.Expr:
     if len(found) != 1 or found[0] is None:
         raise source.error_at(None, "this is not one SQL expression", "Write one condition, such as country = 'DE'.")
     return found[0]
+
+
+def _joined(tokens: list[Token]) -> list[Token]:
+    """Return the tokens with literals of text that follow each other as one, as Spark reads them."""
+    joined: list[Token] = []
+    for token in tokens:
+        last = joined[-1] if joined else None
+        if last is not None and last.token_type in _TEXTS and token.token_type in _TEXTS:
+            text = last.text + token.text
+            joined[-1] = Token(TokenType.STRING, text, token.line, token.col, last.start, token.end)
+        else:
+            joined.append(token)
+    return joined

@@ -14,9 +14,11 @@ import pytest
 import tailer
 from tailer.errors import ConfigError, DataCorrupt, ExpressionFailed
 from tailer.events import CHANGE_TYPE, ChangeBatch
+from tailer.formats import rows
 from tailer.plan import ChangeTask, TaskKind
 from tailer.read.execute import execute, row_groups
 from tailer.shape.condition import parse_condition
+from tailer.shape.select import parse_select
 from tests.support.tables.log_files import (
     add,
     marked,
@@ -186,3 +188,31 @@ def test_a_version_that_widens_a_column_may_change_what_an_expression_says(
         assert caught.value.where == option
     else:
         assert list(tailer.changes(tmp_path, start=1, **options)) == []
+
+
+@pytest.mark.parametrize("text", ["TRUE", "1 = 1", "NULL IS NULL", "hmac_sha256('a', 'env:A_SECRET') <> 'x'", "1 = 2"])
+def test_a_condition_without_a_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("A_SECRET", "of some length, to be safe, and more")
+    table = pa.table({"a": pa.array([1, 2, 3], pa.int64()), "b": ["x"] * 3, CHANGE_TYPE: ["delete", PRE, POST]})
+    changed = parquet(tmp_path / "c", table)
+    plain, every = data_file(tmp_path / "f", 3, 2), text != "1 = 2"
+    inserted = found(execute(where(task(plain, COLUMNS, TaskKind.INSERT), text)))
+    assert inserted == [(row, "insert") for row in range(3 * every)]
+    assert found(execute(where(task(changed, COLUMNS, TaskKind.CDC_OTHERS), text))) == [(1, PRE), (2, POST)] * every
+    assert found(execute(where(task(changed, COLUMNS, TaskKind.CDC_DELETES), text))) == [(0, "delete")] * every
+
+
+def test_an_expression_that_fails_names_file_and_version(tmp_path: Path) -> None:
+    path = data_file(tmp_path / "f", 3, 2)
+    made, select = task(path, COLUMNS, TaskKind.INSERT), parse_select("1 / a AS x", COLUMNS)
+    for bad in (where(made, "1 / a > 0"), replace(made, select=select, schema=select.schema)):
+        with pytest.raises(ExpressionFailed, match=f"fails for a row of {path}, version {made.version} of .*by zero"):
+            found(rows.execute(bad))
+
+
+def test_a_select_of_constants(tmp_path: Path) -> None:
+    select = parse_select("'O''Brien' AS name, 1 + 1 AS two", COLUMNS)
+    made = task(data_file(tmp_path / "f", 3, 2), COLUMNS, TaskKind.INSERT)
+    batches = list(rows.execute(replace(made, select=select, schema=select.schema)))
+    expected = [{"name": "O'Brien", "two": 2}] * 3
+    assert [row for batch in batches for row in batch.rows.select(["name", "two"]).to_pylist()] == expected

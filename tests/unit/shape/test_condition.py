@@ -13,6 +13,7 @@ from tailer.errors import ConfigError, ExpressionFailed
 from tailer.events import VARIANT
 from tailer.schema.columns import CHAR
 from tailer.shape.condition import Condition, condition_faults, parse_condition
+from tailer.shape.tree import Literal
 
 NAN: Final = float("nan")
 SCHEMA: Final = pa.schema(
@@ -186,7 +187,10 @@ def test_a_condition_has_the_columns_that_it_reads_with_their_metadata() -> None
         ("a IN (SELECT 1)", "IN QUERY is not supported in expressions", ""),
         ("s LIKE 'a\\\\b'", "the escape character '\\\\' is before 'b', at character 8: ", "twice"),
         ("s LIKE s", "the pattern of LIKE must be a text in quotes", ""),
-        ("s = 'it''s'", "CONCAT is not supported", ""),
+        ("1/0 = 1", "this fails for every row: a division by zero, at character 1: 1/0 = 1", "a value in its place"),
+        ("a = 1 OR 1/0 = 1", "this fails for every row: a division by zero, at character 10: 1/0 = 1", ""),
+        ("NOT (CAST('x' AS INT) = 1)", "this fails for every row: a value cannot be converted", ""),
+        ("a IN (1, 1/0)", "this fails for every row: a division by zero", ""),
         ("try_cast(a AS bigint) = 1", "TRYCAST SAFE is not supported", ""),
         ("1e400 = x", "1e400 is beyond the largest double", ""),
     ],
@@ -234,3 +238,52 @@ def test_the_text_of_a_condition_is_persisted() -> None:
     assert f'"expression":{expected}' in parse_condition("a = 1", SCHEMA).to_text()
     with pytest.raises(ValueError, match="a condition of format 2"):
         Condition.from_text('{"format":2}')
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("TRUE", True),
+        ("NULL IS NULL", True),
+        ("length('abc') = 3", True),
+        ("50 NOT IN (0.3)", True),
+        ("TRUE OR 1/0 = 1", True),
+        ("a = 1 OR TRUE", True),
+        ("CASE WHEN FALSE THEN 1/0 END IS NULL", True),
+        ("coalesce(1, 1/0) = 1", True),
+        ("FALSE", False),
+        ("FALSE AND 1/0 = 1", False),
+        ("a = 1 AND 1 = 2", False),
+        ("NULL = 1", None),
+    ],
+)
+def test_a_condition_that_needs_no_row_is_a_constant(text: str, expected: bool | None) -> None:
+    found = parse_condition(text, SCHEMA)
+    assert found.expression == Literal(expected, pa.bool_())
+    assert (found.holds_always, found.may_hold({})) == (expected is True, expected is True)
+    assert not found.fields.names
+
+
+def test_a_branch_that_fails_does_so_for_the_rows_that_need_it() -> None:
+    for text in ("coalesce(a, 1/0) > 0", "CASE WHEN a < 0 THEN 1/0 ELSE 1 END = 1", "if(a = 0, 1/0, 1) = 1"):
+        assert answers(text, a=[1]) == [True]
+    with pytest.raises(ExpressionFailed, match="a division by zero"):
+        answers("CASE WHEN a < 0 THEN 1/0 ELSE 1 END = 1", a=[-1])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("'O''Brien'", "O'Brien"),
+        ('"a""b"', 'a"b'),
+        ("""'a""b'""", 'a""b'),
+        (r"""'a' "b" r'\n'""", r"ab\n"),
+        ("r'a''b'", "ab"),
+        (r"r'a\' 'b\n'", "a\\b\n"),
+        (r"'a\\''b'", r"a\'b"),
+        ("'a'/* c' */'b'", "ab"),
+        ("''''", "'"),
+    ],
+)
+def test_quotes_are_sparks(text: str, expected: str) -> None:
+    assert answers(f"s = {text}", s=[expected, text]) == [True, False]
