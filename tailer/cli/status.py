@@ -76,7 +76,7 @@ def _row(pipeline: "PipelineReport", now: datetime) -> tuple[str, ...]:
         _text(pipeline.delivered),
         _text(pipeline.latest),
         behind,
-        "-" if pipeline.rows is None else str(sum(pipeline.rows.values())),
+        str(sum(pipeline.rows.values())),
         _backfill(pipeline.backfill),
         one_line(pipeline.why).replace("\t", " "),
     )

@@ -68,12 +68,12 @@ _COUNTERS: Final[tuple[tuple[str, str, Callable[[PipelineStatus], float | None]]
     (
         "lake_tailer_transaction_rows",
         "Change rows committed to the sink.",
-        lambda status: status.rows.total() if status.counts_rows else None,
+        lambda status: status.rows.total(),
     ),
     (
         "lake_tailer_transaction_bytes",
         "Arrow memory of the rows committed to the sink.",
-        lambda status: status.transaction_bytes if status.counts_rows else None,
+        lambda status: status.transaction_bytes,
     ),
 )
 
@@ -113,9 +113,8 @@ def _rows(pipelines: Sequence[PipelineStatus]) -> Metric:
     meaning = "Change rows committed to the sink, by change type."
     rows = CounterMetricFamily("lake_tailer_rows_delivered", meaning, labels=("pipeline", "kind"))
     for pipeline in pipelines:
-        if pipeline.counts_rows:
-            for kind, count in rows_by_kind(pipeline).items():
-                rows.add_metric([pipeline.name, kind], count, created=pipeline.began_s)
+        for kind, count in rows_by_kind(pipeline).items():
+            rows.add_metric([pipeline.name, kind], count, created=pipeline.began_s)
     return rows
 
 
@@ -123,6 +122,5 @@ def _durations(pipelines: Sequence[PipelineStatus]) -> Metric:
     meaning = "Seconds from the first row of a transaction to its commit."
     durations = SummaryMetricFamily("lake_tailer_transaction_seconds", meaning, labels=_LABELS)
     for pipeline in pipelines:
-        if pipeline.counts_rows:
-            durations.add_metric([pipeline.name], pipeline.transactions, pipeline.transaction_seconds)
+        durations.add_metric([pipeline.name], pipeline.transactions, pipeline.transaction_seconds)
     return durations

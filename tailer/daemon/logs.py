@@ -200,10 +200,10 @@ class Summaries:
 
 
 def _summary(status: PipelineStatus, before: _Seen, now: _Seen) -> str:
-    rows = f"rows {now.rows - before.rows}, " if status.counts_rows else ""
     lag_s = status.lag_s
     lag = "" if lag_s is None else f" and {lag_s:.0f} s"
     return (
-        f"{status.state}; {rows}transactions {now.transactions - before.transactions}, up to version {now.version}; "
+        f"{status.state}; rows {now.rows - before.rows}, transactions {now.transactions - before.transactions}, "
+        f"up to version {now.version}; "
         f"behind by {status.backlog.versions or 0} versions{lag}"
     )

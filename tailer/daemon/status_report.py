@@ -105,7 +105,7 @@ class PipelineReport(msgspec.Struct, frozen=True):
     delivered: int | None
     latest: int | None
     lag: Lag
-    rows: dict[str, int] | None
+    rows: dict[str, int]
     transactions: int
     seconds_since_progress: float | None
     last_error: ErrorReport | None
@@ -153,7 +153,7 @@ def _pipeline(status: PipelineStatus) -> PipelineReport:
         delivered=None if position is None else _delivered(position),
         latest=backlog.latest,
         lag=Lag(backlog.versions, None if seconds is None else round(seconds, 3), backlog.size_bytes),
-        rows=rows_by_kind(status) if status.counts_rows else None,
+        rows=rows_by_kind(status),
         transactions=status.transactions,
         seconds_since_progress=None if progress is None else round(progress, 3),
         last_error=None if status.fault is None else _error(status.fault),

@@ -103,13 +103,12 @@ _HELD: Final = {
 class PipelineStatus:
     """The status of the pipeline `name`. One thread notes; any thread may read.
 
-    `table`, `sink_kind`: to be shown. `counts_rows`: whether committed rows are known. `clock`: seconds since 1970.
+    `table`, `sink_kind`: to be shown. `clock`: seconds since 1970.
     """
 
     def __init__(
         self,
         name: str,
-        counts_rows: bool = True,
         table: str = "",
         sink_kind: str = "",
         clock: Callable[[], float] = time.time,
@@ -117,7 +116,6 @@ class PipelineStatus:
         self.name: Final = name
         self.table: Final = table
         self.sink_kind: Final = sink_kind
-        self.counts_rows: Final = counts_rows
         self.began_s: Final = clock()
         self.rows: Tally[str] = Tally()
         self.transactions = self.transaction_bytes = 0
@@ -208,8 +206,7 @@ class PipelineStatus:
 
     def hangs(self, after_s: float) -> bool:
         """Return whether work is due and its task has done nothing for `after_s` seconds."""
-        runs = self._hold is _Hold.RUNNING and self.counts_rows
-        return runs and not self._waits and self.seconds_since_step >= after_s
+        return self._hold is _Hold.RUNNING and not self._waits and self.seconds_since_step >= after_s
 
     @property
     def lag_s(self) -> float | None:

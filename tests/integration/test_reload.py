@@ -108,7 +108,7 @@ def test_only_what_changed_begins_again(lake: Lake, how: str) -> None:
         until(lambda: "c" in lake.status() and lake.status()["c"].transactions > 0)
         after = lake.status()
         assert after["a"].transactions >= before.transactions
-        assert after["a"].rows["insert"] >= before.rows["insert"] > 0  # type: ignore[index]
+        assert after["a"].rows["insert"] >= before.rows["insert"] > 0
         lake.configure("a", "c", top=top)
         if how == "signal":
             daemon.send_signal(signal.SIGHUP)

@@ -120,10 +120,8 @@ def attributes_of(status: PipelineStatus, done: Committed) -> dict[str, str | in
         "lake_tailer.version.last": done.position.version,
         "lake_tailer.position": str(done.position),
     }
-    if status.counts_rows:
-        found |= {"lake_tailer.rows": sum(done.rows.values()), "lake_tailer.bytes": done.size_bytes}
-        found |= {f"lake_tailer.rows.{kind}": count for kind, count in done.rows.items()}
-    return found
+    found |= {"lake_tailer.rows": sum(done.rows.values()), "lake_tailer.bytes": done.size_bytes}
+    return found | {f"lake_tailer.rows.{kind}": count for kind, count in done.rows.items()}
 
 
 def _begin_metrics(pipelines: Sequence[PipelineStatus], resource: "Resource") -> Callable[[], None]:

@@ -8,7 +8,7 @@ function backfill(found) {
 }
 
 function facts(found) {
-  const kinds = found.rows && Object.entries(found.rows).filter(([, many]) => many).map(([kind, many]) => `${number(many)} ${kind}`);
+  const kinds = Object.entries(found.rows).filter(([, many]) => many).map(([kind, many]) => `${number(many)} ${kind}`);
   const error = found.last_error;
   const listed = [
     ["In this state since", clock(found.since)],
@@ -16,7 +16,7 @@ function facts(found) {
     ["Delivered up to version", number(found.delivered)],
     ["Newest version known", number(found.latest)],
     ["Planned, not committed", bytes(found.lag.bytes)],
-    ["Rows since the start", found.rows === null ? "written by Spark" : kinds.join(", ") || "none"],
+    ["Rows since the start", kinds.join(", ") || "none"],
     ["Transactions since the start", number(found.transactions)],
   ];
   if (found.backfill) listed.push(["Backfill", backfill(found.backfill)]);

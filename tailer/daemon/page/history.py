@@ -18,7 +18,7 @@ becomes idle, or busy again, is no event, and neither is a start that goes well:
 The last point ends at `at`, and each is `step_s` after the one before. A point has the greatest lag and the sum of the
 rows of its time; null: not known. Events come newest first, and so do journeys. Only the answer about one pipeline has
 its `table`, else null, and journeys: the way of its last versions to the sink (`tailer.pipeline.retention.Journey`),
-for as long as the process runs. `read_s` is null where Spark reads and writes.
+for as long as the process runs.
 """
 
 import math
@@ -84,13 +84,13 @@ class JourneyReport(msgspec.Struct, frozen=True):
     appeared: datetime | None
     begun: datetime
     plan_s: float
-    read_s: float | None
+    read_s: float
     deliver_s: float
 
     @property
     def delivered(self) -> datetime:
         """The time when the sink had committed them."""
-        return self.begun + timedelta(seconds=self.plan_s + (self.read_s or 0.0) + self.deliver_s)
+        return self.begun + timedelta(seconds=self.plan_s + self.read_s + self.deliver_s)
 
 
 class HistoryReport(msgspec.Struct, frozen=True):
@@ -179,7 +179,7 @@ class History:
                 kept = self._kept[each.name] = _Kept(0)
             lag_s = each.lag_s
             kept.lag_s[self._next] = math.nan if lag_s is None else lag_s
-            kept.rows[self._next] = total - kept.counted if each.counts_rows else math.nan
+            kept.rows[self._next] = total - kept.counted
             kept.counted = total
         self._next = (self._next + 1) % _POINTS
         self._count = min(self._count + 1, _POINTS)
@@ -207,7 +207,7 @@ def _journeys(status: PipelineStatus) -> list[JourneyReport]:
             None if each.appeared_s is None else _time(each.appeared_s),
             _time(each.begun_s),
             round(each.plan_s, 3),
-            round(each.read_s, 3) if status.counts_rows else None,
+            round(each.read_s, 3),
             round(each.deliver_s, 3),
         )
         for each in reversed(tuple(status.backlog.journeys))

@@ -25,7 +25,7 @@ function put(target, text) {
 }
 
 const label = (state) => state.replace("_", " ");
-const total = (found) => found.rows && Object.values(found.rows).reduce((sum, each) => sum + each, 0);
+const total = (found) => Object.values(found.rows).reduce((sum, each) => sum + each, 0);
 // Times are those of the log and of /status: in UTC, with 24 hours.
 const date = (moment) => new Date(moment).toISOString().slice(0, 10);
 const time = (moment) => `${new Date(moment).toISOString().slice(11, 19)} UTC`;
@@ -63,7 +63,6 @@ function rate(found) {
 
 function count(found) {
   const rowsNow = total(found);
-  if (rowsNow === null) return;
   const points = counted.get(found.name) || [];
   points.push([Date.parse(status.at) / 1000, rowsNow]);
   // The mean of a minute: rows that come in transactions far apart are no zero between these.

@@ -32,7 +32,7 @@ def at(seconds: float) -> datetime:
     return datetime.fromtimestamp(BEGIN_S + seconds, UTC)
 
 
-def journey(first: int, last: int, appeared_s: float | None, begun_s: float, read_s: float | None) -> JourneyReport:
+def journey(first: int, last: int, appeared_s: float | None, begun_s: float, read_s: float) -> JourneyReport:
     """Return the journey of versions, with 0.25 s to plan and 0.5 s to deliver."""
     return JourneyReport(first, last, None if appeared_s is None else at(appeared_s), at(begun_s), 0.25, read_s, 0.5)
 
@@ -42,7 +42,7 @@ def journey(first: int, last: int, appeared_s: float | None, begun_s: float, rea
     [
         (journey(1, 1, 1, 2, 0.5), {1: 2.25}),
         (journey(1, 3, 1, 5, 0.25), {1: 5.0, 2: 4.0, 3: 3.0}),  # in one transaction
-        (journey(1, 1, None, 2, None), {1: 1.75}),
+        (journey(1, 1, None, 2, 0), {1: 1.75}),
         (journey(4, 9, 4, 5, 0), {4: 1.75}),
         (journey(2, 2, 2, 0, 0), {2: 0.0}),  # the clock of the writer is ahead
         (journey(1, 1, 1.003, 2, 0.5), {1: 2.25}),  # the log was read from another version on

@@ -34,9 +34,9 @@ def clock() -> Clock:
     return Clock()
 
 
-def pipeline(name: str, clock: Clock, counts_rows: bool = True) -> PipelineStatus:
+def pipeline(name: str, clock: Clock) -> PipelineStatus:
     """Return the status of a pipeline that has delivered everything."""
-    status = PipelineStatus(name, counts_rows, clock=clock)
+    status = PipelineStatus(name, clock=clock)
     status.note_start()
     status.note_caught_up(0)
     return status
@@ -62,14 +62,6 @@ def test_points(clock: Clock) -> None:
     assert (found.step_s, found.at.timestamp()) == (STEP_S, clock.now_s)
     assert found.pipelines["page-a"].rows == [0, 7, 0]
     assert found.pipelines["page-a"].lag_s == [0, 5 + STEP_S, 5 + 2 * STEP_S]
-
-
-def test_rows_that_spark_writes_are_not_known(clock: Clock) -> None:
-    history = History([pipeline("page-spark", clock, counts_rows=False)], clock)
-    step(clock, history)
-    found = history.report()
-    assert found is not None
-    assert found.pipelines["page-spark"].rows == [None]
 
 
 def test_many_points_are_merged_and_old_ones_forgotten(clock: Clock) -> None:
@@ -222,15 +214,6 @@ def test_no_journey_for_versions_that_the_sink_had(clock: Clock) -> None:
     status.note_work(1, None, 10)
     status.note_resume(Position.end(1))
     assert not status.backlog.journeys
-
-
-def test_reading_by_spark_is_not_known(clock: Clock) -> None:
-    status = pipeline("page-s", clock, counts_rows=False)
-    status.note_work(1, None, 10)
-    status.note_commit(Committed(Position.end(1), {}))
-    found = History([status], clock).report("page-s")
-    assert found is not None
-    assert found.journeys[0].read_s is None
 
 
 def test_the_page_knows_the_commands_of_the_daemon() -> None:
