@@ -24,7 +24,7 @@ from tailer.events import ChangeBatch
 from tailer.formats.delta.log.listing import commit_name
 from tailer.plan import Position
 from tailer.sink import Progress
-from tailer_sinks.sql.databases.postgresql import copied
+from tailer_sinks.sql.databases.postgresql_copy import copied
 from tailer_sinks.sql.sink import SqlSink
 from tests.bench.conftest import PutLine
 from tests.support.daemon.process import Daemon

@@ -113,13 +113,20 @@ class Stream:
     def hold(self, connection: Connection) -> None:
         """Lock the pipeline's progress in the open transaction: its streams change the table one after the other.
 
-        Raises `SinkFenced` if it is another one than at `begin`, that of another source table, or if the source table
-        before this one has moved on since.
+        Raises as `hold_progress`, and `SinkFenced` if the pipeline has gone on with another source table.
+        """
+        self.hold_progress(connection)
+        self.records.hold_stream(connection, self.app_id, self._last.number)
+
+    def hold_progress(self, connection: Connection) -> None:
+        """Lock the pipeline's progress alone, and write nothing.
+
+        Raises `SinkFenced` if it is another one than at `begin`, or if the source table before this one has moved on
+        since.
         """
         self.records.hold(connection, self.main_app_id, self._main if self.is_backfill else self.expected)
         if self._last.app_id is not None:
             self.records.hold(connection, self._last.app_id, self._last.entry)
-        self.records.hold_stream(connection, self.app_id, self._last.number)
 
     def _read(self) -> tuple[Entry | None, LastStream]:
         """Read the progress, and which stream of the pipeline has committed last."""

@@ -7,16 +7,25 @@ visible with its last ones.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 
 from tailer.errors import SinkError, SinkRejected, SinkUnavailable
-from tailer.events import COMMIT_VERSION, ChangeBatch, ControlEvent, Gap
+from tailer.events import ChangeBatch, ControlEvent, Gap
 from tailer.plan import Position
 from tailer.sink import pipeline_of, refused
 from tailer_sinks.sql.databases.dialect import Columns, Connection, UniqueViolationError, quoted
 from tailer_sinks.sql.records import Entry, TableRecord
-from tailer_sinks.sql.segments import Segment, create_waiting, described, part_table, parts_from
+from tailer_sinks.sql.segments import (
+    Segment,
+    count_earlier,
+    described,
+    name_parts,
+    parts_from,
+    store,
+    widened_columns,
+)
 from tailer_sinks.sql.stream import Stream
 from tailer_sinks.sql.target import Target, alter, create
 
@@ -117,6 +126,11 @@ class Work:
                 for each in self._segments:
                     if each.waiting is not None and each.rows.deletes:
                         stream.dialect.analyze(connection, quoted(each.waiting.name), each.compared)
+                ends = position.closes_version or self._chunks
+                complete = self._segments if ends else self._segments[: count_earlier(self._segments, position.version)]
+                if (widened := widened_columns(complete, self._record)) and not complete[0].is_new:
+                    hold = partial(stream.hold_progress, connection)
+                    stream.dialect.prepare(connection, self._target.table, widened, hold)
                 with connection.transaction():
                     stream.records.create(connection)
                     entry = self._fill(connection, position)
@@ -133,16 +147,20 @@ class Work:
         complete = self._segments
         if not (position.closes_version or self._chunks):
             complete, kept = self._apart(version)
-            self._name_parts(kept)
+            used = {each.stored for each in (*self._segments, *kept)} | set(self._obsolete)
+            name_parts(kept, stream.app_id, used)
         entry = Entry(position, described(kept) if kept else None)
         stream.records.swap(connection, stream.app_id, self._expected, entry)
         if not stream.is_backfill:
             # The pipeline goes on only after its backfill. What waits is of one that was cancelled, or has failed.
             self._obsolete += stream.records.end_backfills(connection, pipeline_of(stream.app_id))
         for each in kept:
-            self._store(connection, each, version)
+            store(connection, stream.dialect, each, version)
+        widened = widened_columns(complete, self._record)
+        if complete and not complete[0].is_new:
+            stream.dialect.widen(connection, self._target.table, widened)
         for each in complete:
-            self._publish(connection, each)
+            self._publish(connection, each, {name: wide for name, _, wide in widened})
         for table in self._obsolete:
             connection.execute(f"DROP TABLE {stream.dialect.name_of(table)}")
         if complete:
@@ -151,8 +169,7 @@ class Work:
 
     def _apart(self, version: int) -> tuple[list[Segment], list[Segment]]:
         """Return the segments with the rows of earlier versions, and those with the rows of `version`."""
-        is_earlier = [each.rows.versions is not None and each.rows.versions[0] < version for each in self._segments]
-        count = max((at for at, earlier in enumerate(is_earlier, 1) if earlier), default=0)
+        count = count_earlier(self._segments, version)
         complete, kept = self._segments[:count], self._segments[count:]
         last = complete[-1] if complete else None
         if last is not None and last.rows.last == version:
@@ -161,34 +178,23 @@ class Work:
             kept = [replace(last, origins=None, change=None, is_new=False, stored=None, rows=rows), *kept]
         return complete, kept
 
-    def _name_parts(self, kept: Sequence[Segment]) -> None:
-        """Give each segment a table for its rows, beside those that are there."""
-        used = {each.stored for each in (*self._segments, *kept)} | set(self._obsolete)
-        free = (name for number in range(1 << 16) if (name := part_table(self._stream.app_id, number)) not in used)
-        for each in kept:
-            each.stored = each.stored or next(free)
+    def _publish(self, connection: Connection, segment: Segment, wider: Mapping[str, pa.DataType]) -> None:
+        """Give the table the columns of a segment, and bring its rows into it.
 
-    def _store(self, connection: Connection, segment: Segment, version: int) -> None:
-        """Move the rows of `version` to a table that stays."""
-        dialect = self._stream.dialect
-        assert segment.stored is not None, "it has a name"
-        if not dialect.has_table(connection, segment.stored):
-            create_waiting(connection, dialect, segment.stored, segment.staging, stays=True)
-        if segment.waiting is not None:
-            waiting, where = quoted(segment.waiting.name), f"WHERE {quoted(COMMIT_VERSION)} >= {version}"
-            connection.execute(f"INSERT INTO {dialect.name_of(segment.stored)} SELECT * FROM {waiting} {where}")
-            connection.execute(f"DELETE FROM {waiting} {where}")
-
-    def _publish(self, connection: Connection, segment: Segment) -> None:
-        """Give the table the columns of a segment, and bring its rows into it."""
+        `wider`: the last types of columns that are widened, which a new table has from the beginning.
+        """
         dialect, target = self._stream.dialect, self._target
         if segment.refusal is not None:
             raise segment.refusal
         target.key = segment.key
-        if segment.is_new:
-            if self._record is not None:
-                connection.execute(f"DROP TABLE {dialect.name_of(target.table)}")
-            create(connection, dialect, target, segment.shape)
+        kinds = wider if dialect.widens_first else {}
+        shape = pa.schema([each.with_type(kinds.get(each.name, each.type)) for each in segment.shape])
+        make = partial(create, connection, dialect, target, shape)
+        if segment.is_new and self._record is not None:
+            after = Columns(shape, key=segment.key)
+            dialect.make_again(connection, target.table, self._record.schema, after, make)
+        elif segment.is_new:
+            make()
         elif segment.change is not None:
             if segment.rows.replace:  # then columns may get any type
                 connection.execute(f"DELETE FROM {dialect.name_of(target.table)}")

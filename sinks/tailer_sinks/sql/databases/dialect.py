@@ -8,12 +8,22 @@ time.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-__all__ = ["Columns", "Connection", "Dialect", "UniqueViolationError", "altered_in_place", "column_list", "quoted"]
+__all__ = [
+    "Columns",
+    "Connection",
+    "Dialect",
+    "InFile",
+    "UniqueViolationError",
+    "altered_in_place",
+    "column_list",
+    "quoted",
+]
 
+Widened = Sequence[tuple[str, pa.DataType, pa.DataType]]
 Widen = Callable[[str, pa.DataType, pa.DataType], list[str]]
 
 
@@ -28,7 +38,7 @@ class Columns:
     after: pa.Schema
     dropped: Sequence[str] = ()
     renamed: Sequence[tuple[str, str]] = ()
-    widened: Sequence[tuple[str, pa.DataType, pa.DataType]] = ()
+    widened: Widened = ()
     added: Sequence[pa.Field] = ()
     emptied: Sequence[str] = ()
     key: tuple[str, ...] = ()
@@ -95,7 +105,8 @@ class Dialect(Protocol):
 
     `name_bytes`: the most bytes of a name. `enforces_keys`: whether a table has a constraint for its key; otherwise
     rows whose key is there twice are looked for after they were inserted. `has_users`: whether one may be refused what
-    another one may do.
+    another one may do. `widens_first`: whether `widen` gives columns the last types that a transaction has for them,
+    before all rows; otherwise `alter` widens them.
     """
 
     @property
@@ -110,6 +121,11 @@ class Dialect(Protocol):
 
     @property
     def has_users(self) -> bool:
+        """See the class."""
+        ...
+
+    @property
+    def widens_first(self) -> bool:
         """See the class."""
         ...
 
@@ -141,9 +157,53 @@ class Dialect(Protocol):
         """Count the values of a temporary table for the planner of queries, if it plans by them."""
         ...
 
+    def prepare(self, connection: Connection, table: str, widened: Widened, hold: Callable[[], None]) -> None:
+        """Commit what must be there before the transaction that widens columns: name, former and last type.
+
+        `hold` locks the progress in each transaction. Raises `SinkUnavailable`, and `SinkRejected` if they cannot be
+        widened.
+        """
+        ...
+
+    def widen(self, connection: Connection, table: str, widened: Widened) -> None:
+        """Widen columns that were prepared, in the open transaction, if `widens_first`."""
+        ...
+
     def alter(self, table: str, change: Columns) -> Iterator[str]:
         """Yield the statements that change the columns of a table. Raises `SinkRejected` if they cannot be changed."""
         ...
+
+    def make_again(
+        self, connection: Connection, table: str, before: pa.Schema, after: Columns, create: Callable[[], None]
+    ) -> None:
+        """Empty a table and give it the columns and the key of `after` in place of `before`, in the open transaction.
+
+        `create` makes it if it is not there.
+        """
+        ...
+
+
+class InFile:
+    """The part of a `Dialect` of a database in a file: a reader has one state of it, with its columns."""
+
+    widens_first: Final = False
+
+    def prepare(self, connection: Connection, table: str, widened: Widened, hold: Callable[[], None]) -> None:
+        """See `Dialect.prepare`."""
+
+    def widen(self, connection: Connection, table: str, widened: Widened) -> None:
+        """See `Dialect.widen`."""
+
+    def name_of(self, table: str) -> str:
+        """See `Dialect.name_of`."""
+        return quoted(table)
+
+    def make_again(
+        self, connection: Connection, table: str, before: pa.Schema, after: Columns, create: Callable[[], None]
+    ) -> None:
+        """See `Dialect.make_again`."""
+        connection.execute(f"DROP TABLE {self.name_of(table)}")
+        create()
 
 
 class UniqueViolationError(Exception):

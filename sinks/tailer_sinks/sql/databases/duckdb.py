@@ -15,7 +15,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from tailer_sinks.sql.databases.dialect import Columns, Connection, column_list, quoted
+from tailer_sinks.sql.databases.dialect import Columns, Connection, InFile, column_list, quoted
 from tailer_sinks.sql.databases.texts import NoText, holds_json, json_texts
 
 __all__ = ["DuckDb"]
@@ -43,7 +43,7 @@ _TYPES: Final = {
 }
 
 
-class DuckDb:
+class DuckDb(InFile):
     """The database in the file at `path`, for the sink called `name`."""
 
     name_bytes: Final = 1 << 16

@@ -1,7 +1,6 @@
 """PostgreSQL, by psycopg 3.
 
-Rows are sent by `COPY`, in its text format, which Arrow builds a column at a time. Dates and moments are sent as Julian
-days, because PostgreSQL reads these for all years that it has. Texts of PostgreSQL cannot have the character U+0000.
+Rows are sent by `COPY` (`postgresql_copy`), and columns change beside readers (`postgresql_columns`).
 """
 
 import io
@@ -9,13 +8,11 @@ import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache, partial
 from os import dup
 from typing import Any, Final
 
 import psycopg
 import pyarrow as pa
-import pyarrow.compute as pc
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pyarrow import csv
 
@@ -25,13 +22,16 @@ from tailer_sinks.sql.databases.dialect import (
     Columns,
     Connection,
     UniqueViolationError,
+    Widened,
     altered_in_place,
     column_list,
     quoted,
 )
-from tailer_sinks.sql.databases.texts import TEXT, Convert, NoText, holds_json, json_texts
+from tailer_sinks.sql.databases.postgresql_columns import make_again, prepare_wider, take_wider
+from tailer_sinks.sql.databases.postgresql_copy import copied
+from tailer_sinks.sql.databases.texts import TEXT, NoText, holds_json, json_texts
 
-__all__ = ["PostgreSql", "copied", "prepared"]
+__all__ = ["PostgreSql", "prepared"]
 
 # What values need, whatever the url says.
 _OPTIONS: Final = "-c timezone=UTC -c datestyle=ISO -c extra_float_digits=1"
@@ -47,11 +47,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
 # A client that is frozen or cut off inside a transaction keeps its locks until the server ends its session.
 _BEGIN: Final = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '5s'"
 _READ_BYTES: Final = 4 * 2**20  # of texts that are read at a time
-_EPOCH_DAY: Final = pa.scalar(2_440_588, pa.int64())  # the Julian day of 1970-01-01
-_US_PER_DAY: Final = 86_400_000_000
 _MARK: Final = re.compile(r'"(?:[^"]|"")*"|\?|%')
-_NUL: Final = "\0"
-_NUL_IN_JSON: Final = r"(^|[^\\])(\\\\)*\\u0000"
 # Classes of errors that may pass: connection, rollback of a transaction, resources, operators, the system.
 _MAY_PASS: Final = ("08", "40", "53", "55", "57", "58", "25")
 _NO_ACCESS: Final = ("28", "42501")  # the login, a permission
@@ -60,6 +56,13 @@ _REFUSALS: Final = re.compile(
     r"authentication failed|no password supplied|pg_hba\.conf|role .* does not exist|is not permitted to log in"
     r"|permission denied for database|no such user"
 )
+# Errors of statements that change columns, with their next steps.
+_OF_DEPENDENTS: Final = ("2BP01", "0A000")
+_DROP_DEPENDENTS: Final = "Drop what depends on the column, run `tailer resume`, and make it again."
+_REMEDIES: Final = {
+    "54011": "Dropped columns count, too, until the table is made again: CREATE TABLE copy (LIKE it INCLUDING ALL), "
+    "INSERT INTO copy SELECT * FROM it, DROP it, rename the copy, and run `tailer resume`.",
+}
 _TYPES: Final = {
     pa.bool_(): "boolean",
     pa.int8(): "smallint",
@@ -89,6 +92,7 @@ class PostgreSql:
     name_bytes: Final = 63
     enforces_keys: Final = True
     has_users: Final = True
+    widens_first: Final = True
 
     def __init__(
         self, name: str, url: str, password: Callable[[], str | None], schema: str | None, remedy: str = ""
@@ -151,16 +155,39 @@ class PostgreSql:
         # A sample of 3,000 rows is enough.
         connection.execute(f"SET default_statistics_target = 10; ANALYZE {table} ({column_list(columns)})")
 
-    def alter(self, table: str, change: Columns) -> Iterator[str]:
-        """See `Dialect.alter`."""
-        return altered_in_place(self, table, change, partial(self._widen, self.name_of(table)))
+    def prepare(self, connection: Connection, table: str, widened: Widened, hold: Callable[[], None]) -> None:
+        """See `Dialect.prepare`."""
+        if replaced := self._replaced(widened):
+            prepare_wider(self.name, connection, self.name_of(table), replaced, hold)
 
-    def _widen(self, table: str, column: str, narrow: pa.DataType, wide: pa.DataType) -> list[str]:
-        kind = self.type_of(wide)
-        if kind == self.type_of(narrow):
-            return []
-        value = "NULL" if pa.types.is_null(narrow) else f"{quoted(column)}::{kind}"
-        return [f"ALTER TABLE {table} ALTER COLUMN {quoted(column)} TYPE {kind} USING {value}"]
+    def widen(self, connection: Connection, table: str, widened: Widened) -> None:
+        """See `Dialect.widen`."""
+        for column, narrow, wide in widened:
+            if _is_in_place(narrow, wide):
+                kind = self.type_of(wide)
+                connection.execute(f"ALTER TABLE {self.name_of(table)} ALTER COLUMN {quoted(column)} TYPE {kind}")
+        if replaced := self._replaced(widened):
+            take_wider(self.name, connection, self.name_of(table), replaced)
+
+    def alter(self, table: str, change: Columns) -> Iterator[str]:
+        """See `Dialect.alter`. Columns are widened before, by `widen`."""
+        return altered_in_place(self, table, change, lambda *_: [])
+
+    def make_again(
+        self, connection: Connection, table: str, before: pa.Schema, after: Columns, create: Callable[[], None]
+    ) -> None:
+        """See `Dialect.make_again`."""
+        kinds = [{each.name: str(self.type_of(each.type)) for each in schema} for schema in (before, after.after)]
+        make_again(connection, self.name_of(table), kinds[0], kinds[1], after.key)
+
+    def _replaced(self, widened: Widened) -> list[tuple[str, str, str]]:
+        """Return the columns that another one replaces, with its type and values; all others are widened in place."""
+        found = []
+        for column, narrow, wide in widened:
+            kind = self.type_of(wide)
+            if kind is not None and kind != self.type_of(narrow) and not _is_in_place(narrow, wide):
+                found.append((column, kind, f"{'NULL' if pa.types.is_null(narrow) else quoted(column)}::{kind}"))
+        return found
 
 
 class _PostgreSqlConnection:
@@ -226,7 +253,7 @@ class _PostgreSqlConnection:
     def one_state(self, table: str) -> Iterator[None]:
         self.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
-            # Before the first query, which decides the state: a table that is rewritten later would seem to be empty.
+            # Before the first query, which decides the state: the columns of the table are those of now.
             self.execute(f"LOCK TABLE {table} IN ACCESS SHARE MODE")
             yield
         finally:
@@ -256,7 +283,7 @@ class _PostgreSqlConnection:
             if not state or state.startswith(_MAY_PASS):
                 raise SinkUnavailable(self._name, f"PostgreSQL: {_first_line(error)}") from None
             what = f"{type(error).__name__}, {state}"
-            if state.startswith(("22", "23", "54")):  # of values, whose messages may have them
+            if state.startswith(("22", "23", "54")) and state not in _REMEDIES:  # of values, which messages may have
                 found = re.search(r"column (.*?)(?:: |$)", error.diag.context or "")
                 column = error.diag.column_name or (found[1] if found else "")
                 place = f"a value of column {column}" if column in columns else "a value of a row"
@@ -265,8 +292,16 @@ class _PostgreSqlConnection:
             if state.startswith(_NO_ACCESS):
                 reason = f"PostgreSQL refuses access: {error.diag.message_primary} ({what})"
                 raise SinkAccessRefused(self._name, reason, "Grant it to the user of url.") from None
-            reason = f"PostgreSQL refuses: {error.diag.message_primary} ({what})"
-            raise SinkRejected(self._name, reason, "See what the database says.") from None
+            reason, remedy = f"PostgreSQL refuses: {error.diag.message_primary} ({what})", "See what the database says."
+            detail = error.diag.message_detail
+            if state in _OF_DEPENDENTS and detail:  # which has names alone
+                reason, remedy = f"{reason}: {', '.join(detail.splitlines())}", _DROP_DEPENDENTS
+            raise SinkRejected(self._name, reason, _REMEDIES.get(state, remedy)) from None
+
+
+def _is_in_place(narrow: pa.DataType, wide: pa.DataType) -> bool:
+    """Return whether PostgreSQL widens a column without writing the table again."""
+    return bool(pa.types.is_decimal(narrow) and pa.types.is_decimal(wide) and narrow.scale == wide.scale)
 
 
 def _refusal(error: psycopg.OperationalError) -> str | None:
@@ -301,78 +336,3 @@ def _read_texts(rows: bytearray, columns: Sequence[str]) -> list[pa.RecordBatch]
     )
     batches: list[pa.RecordBatch] = table.to_batches()
     return batches
-
-
-def copied(name: str, rows: pa.RecordBatch) -> pa.Buffer:
-    """Return rows in the text format of COPY."""
-    columns = [_texts(name, field, column) for field, column in zip(rows.schema, rows.columns, strict=True)]
-    lines = pc.binary_join_element_wise(
-        *columns, pa.scalar("\t", TEXT), null_handling="replace", null_replacement="\\N"
-    )
-    lines = pc.binary_join_element_wise(lines, pa.scalar("\n", TEXT), pa.scalar("", TEXT))
-    return lines.buffers()[2]
-
-
-def _texts(name: str, field: pa.Field, column: pa.Array) -> pa.Array:
-    kind = column.type
-    try:
-        texts = _converter(kind)(column)
-    except NoText as error:
-        raise SinkRejected(name, f"column {field.name} {error}", "Leave the column out.") from error
-    if not (holds_json(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        return texts
-    is_json = holds_json(kind)
-    has_nul = pc.match_substring_regex(texts, _NUL_IN_JSON) if is_json else pc.match_substring(texts, _NUL)
-    if pc.any(has_nul).as_py():
-        reason = f"column {field.name} has a text with the character U+0000, which texts of PostgreSQL cannot have"
-        raise SinkRejected(name, reason, "Leave the column out, or replace the character with select.")
-    return _escaped(texts)
-
-
-def _escaped(texts: pa.Array) -> pa.Array:
-    """Return texts with the characters escaped that COPY would take for something else."""
-    if pc.any(pc.match_substring_regex(texts, r"[\\\t\n\r]")).as_py():
-        for character, escape in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
-            texts = pc.replace_substring(texts, character, escape)
-    return texts
-
-
-@cache
-def _converter(kind: pa.DataType) -> Convert:
-    """Return what turns a column into texts that PostgreSQL reads."""
-    if holds_json(kind):
-        return json_texts(kind)
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        return _hex
-    if pa.types.is_date(kind):
-        return lambda column: _days(column.cast(pa.int32()).cast(pa.int64()))
-    if pa.types.is_timestamp(kind):
-        return _moments
-    return lambda column: column.cast(TEXT)
-
-
-def _hex(column: pa.Array) -> pa.Array:
-    """Return bytes in hexadecimal; all of them are converted at once."""
-    column = pa.concat_arrays([column.cast(pa.large_binary())])
-    _, offsets, data = column.buffers()
-    start = column.offset
-    places = pa.Array.from_buffers(pa.int64(), len(column) + 1, [None, offsets], offset=start)
-    doubled = pc.multiply(places, 2)
-    digits = pa.py_buffer((data.to_pybytes() if data is not None else b"").hex().encode())
-    texts = pa.LargeStringArray.from_buffers(len(column), doubled.buffers()[1], digits)
-    with_mark = pc.binary_join_element_wise(pa.scalar("\\\\x", TEXT), texts, pa.scalar("", TEXT))
-    return with_mark if column.null_count == 0 else pc.if_else(column.is_valid(), with_mark, pa.scalar(None, TEXT))
-
-
-def _days(days: pa.Array) -> pa.Array:
-    """Return days since 1970 as Julian days."""
-    return pc.binary_join_element_wise(pa.scalar("J", TEXT), pc.add(days, _EPOCH_DAY).cast(TEXT), pa.scalar("", TEXT))
-
-
-def _moments(column: pa.Array) -> pa.Array:
-    """Return moments in microseconds as Julian days and times of the day."""
-    micros = column.cast(pa.int64())
-    days = pc.divide(micros, _US_PER_DAY)
-    days = pc.if_else(pc.less(micros, pc.multiply(days, _US_PER_DAY)), pc.subtract(days, 1), days)
-    times = pc.subtract(micros, pc.multiply(days, _US_PER_DAY)).cast(pa.time64("us")).cast(TEXT)
-    return pc.binary_join_element_wise(_days(days), times, pa.scalar(" ", TEXT))

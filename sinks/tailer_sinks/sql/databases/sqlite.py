@@ -18,7 +18,14 @@ import pyarrow.compute as pc
 
 from tailer.errors import CommitUnknown, SinkError, SinkRejected, SinkUnavailable
 from tailer_sinks.encoding.flat import slices
-from tailer_sinks.sql.databases.dialect import Columns, Connection, UniqueViolationError, altered_in_place, quoted
+from tailer_sinks.sql.databases.dialect import (
+    Columns,
+    Connection,
+    InFile,
+    UniqueViolationError,
+    altered_in_place,
+    quoted,
+)
 from tailer_sinks.sql.databases.texts import TEXT, NoText, bare_texts, holds_json, json_texts
 
 __all__ = ["Sqlite"]
@@ -34,7 +41,7 @@ _READ_ROWS: Final = 8192
 _OTHER_CLASS: Final = "\0"  # begins the text of a value of another class than the sink stores
 
 
-class Sqlite:
+class Sqlite(InFile):
     """The database in the file at `path`, for the sink called `name`. `timeout_s`: how long to wait for its lock."""
 
     name_bytes: Final = 1 << 16
@@ -91,10 +98,6 @@ class Sqlite:
             (pa.types.is_fixed_size_binary, "BLOB"),
         )
         return next((name for applies, name in names if applies(kind)), "TEXT" if _converter(kind) else None)
-
-    def name_of(self, table: str) -> str:
-        """See `Dialect.name_of`."""
-        return quoted(table)
 
     def has_table(self, connection: Connection, table: str) -> bool:
         """See `Dialect.has_table`."""

@@ -10,7 +10,8 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from tailer.errors import SinkRejected
-from tailer_sinks.sql.databases.postgresql import PostgreSql, copied, prepared
+from tailer_sinks.sql.databases.postgresql import PostgreSql, prepared
+from tailer_sinks.sql.databases.postgresql_copy import copied
 
 
 @pytest.mark.parametrize(

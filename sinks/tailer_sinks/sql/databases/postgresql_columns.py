@@ -1,0 +1,180 @@
+"""Columns of a table of PostgreSQL that change while others read it, also with a snapshot of an earlier moment.
+
+PostgreSQL has versions of rows, and none of tables: such a reader finds the columns that are there now. Statements that
+write the table again, as `ALTER TYPE` and TRUNCATE do, leave it no rows at all. So a column is widened in three steps,
+and a reader finds the rows of its moment, with their values, whatever step it has its snapshot from:
+
+1. A column of the wider type is added and filled, and its comment says so. Readers are locked out of the first alone.
+2. Whoever has a snapshot of before is waited for: the rows that it sees have nothing in that column.
+3. In the transaction that shows the version, the column takes the place and the name of the narrow one.
+
+A process that ends in between leaves the column for the next one. What belongs to the narrow column is made again:
+grants, comment, default, NOT NULL, constraints, indexes, statistics. Views are not: their columns would have other
+types. Step 1 finds out whether anything like that is in the way, and nothing has changed then.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from tailer.errors import SinkUnavailable
+from tailer_sinks.sql.databases.dialect import Connection, column_list, quoted
+
+__all__ = ["make_again", "prepare_wider", "take_wider"]
+
+_WIDER: Final = "lake_tailer_wider_"
+_COMMENT: Final = "The values of another column, whose place it takes with the next version."
+_WAIT_S: Final = 30.0
+_PAUSE_S: Final = 0.05
+
+_COLUMNS: Final = """
+SELECT a.attrelid, a.attnum, a.attname, a.attnotnull, a.attacl, a.attrelid::regclass AS tab FROM pg_attribute a
+WHERE a.attrelid = to_regclass(?) AND a.attname = ANY(?) AND NOT a.attisdropped
+"""
+# What belongs to columns, as statements that make it again for others of their names.
+_BELONGINGS: Final = f"""
+WITH cols AS ({_COLUMNS}),
+of_cols AS (
+    SELECT DISTINCT d.classid, d.objid FROM pg_depend d JOIN cols
+    ON d.refclassid = 'pg_class'::regclass AND d.refobjid = cols.attrelid AND d.refobjsubid = cols.attnum
+)
+SELECT statement FROM (
+    SELECT 1, format('ALTER TABLE %s ALTER COLUMN %I SET NOT NULL', tab, attname) FROM cols WHERE attnotnull
+    UNION ALL
+    SELECT 1, format('ALTER TABLE %s ALTER COLUMN %I SET DEFAULT %s', tab, attname, pg_get_expr(adbin, adrelid))
+    FROM cols JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+    UNION ALL
+    SELECT 1, format('COMMENT ON COLUMN %s.%I IS %L', tab, attname, col_description(attrelid, attnum)) FROM cols
+    UNION ALL
+    SELECT 1, format(
+        'GRANT %s (%I) ON %s TO %s%s', privilege_type, attname, tab,
+        CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(grantee)) END,
+        CASE WHEN is_grantable THEN ' WITH GRANT OPTION' ELSE '' END
+    ) FROM cols, aclexplode(attacl)
+    UNION ALL
+    SELECT CASE contype WHEN 'f' THEN 3 ELSE 2 END, format(
+        'ALTER TABLE %s ADD CONSTRAINT %I %s', conrelid::regclass, conname, pg_get_constraintdef(oid)
+    ) FROM pg_constraint JOIN of_cols ON classid = 'pg_constraint'::regclass AND objid = oid
+    WHERE conrelid = to_regclass(?) AND contype <> 'n'
+    UNION ALL
+    SELECT 4, pg_get_indexdef(indexrelid)
+    FROM pg_index JOIN of_cols ON classid = 'pg_class'::regclass AND objid = indexrelid
+    WHERE NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = indexrelid AND contype IN ('p', 'u', 'x'))
+    UNION ALL
+    SELECT 4, pg_get_statisticsobjdef(oid)
+    FROM pg_statistic_ext JOIN of_cols ON classid = 'pg_statistic_ext'::regclass AND objid = oid
+) AS made (place, statement) ORDER BY place
+"""
+_PRIMARY_KEY: Final = """
+SELECT conname, ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = conrelid AND attnum = ANY(conkey))
+FROM pg_constraint WHERE conrelid = to_regclass(?) AND contype = 'p'
+"""
+# Sessions that read the rows as they were before the columns were filled.
+_OLDER: Final = f"""
+SELECT pid FROM pg_stat_activity
+WHERE datname = current_database() AND usesysid IS NOT NULL AND pid <> pg_backend_pid() AND age(backend_xmin) >= (
+    SELECT min(age(description.xmin)) FROM pg_description description JOIN ({_COLUMNS}) AS cols
+    ON classoid = 'pg_class'::regclass AND objoid = attrelid AND objsubid = attnum
+)
+ORDER BY pid
+"""
+
+
+def prepare_wider(
+    name: str, connection: Connection, table: str, wider: Sequence[tuple[str, str, str]], hold: Callable[[], None]
+) -> None:
+    """Do the steps 1 and 2 for columns of `table`, a quoted name: their names, their types, and values of these.
+
+    `name`: the sink's. `hold` locks the progress, first in each transaction. Raises `SinkRejected` where something is
+    in the way, and `SinkUnavailable` where readers take too long: then it goes on at the next attempt.
+    """
+    names = [_wider_name(column, kind) for column, kind, _ in wider]
+    pairs = list(zip(names, wider, strict=True))
+    with connection.transaction():
+        hold()
+        connection.execute("SAVEPOINT lake_tailer")
+        for column, _, _ in wider:
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN {quoted(column)}")
+        connection.execute("ROLLBACK TO SAVEPOINT lake_tailer")
+        there = _wider_columns(connection, table)
+        for left in there - set(names):
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN {quoted(left)}")
+        for added, (_, kind, _) in pairs:
+            if added not in there:
+                connection.execute(f"ALTER TABLE {table} ADD COLUMN {quoted(added)} {kind}")
+    with connection.transaction():
+        hold()
+        connection.lock(table)
+        values = ", ".join(f"{quoted(added)} = {value}" for added, (_, _, value) in pairs)
+        count = connection.execute(f"UPDATE {table} SET {values} WHERE {_differs(names, wider)}")
+        if count or not _are_filled(connection, table, names):
+            for added in names:
+                connection.execute(f"COMMENT ON COLUMN {table}.{quoted(added)} IS '{_COMMENT}'")
+    _wait_for_older(name, connection, table, names)
+
+
+def take_wider(name: str, connection: Connection, table: str, wider: Sequence[tuple[str, str, str]]) -> None:
+    """Do step 3, in the open transaction. Raises `SinkUnavailable` where step 1 has to be done again."""
+    names = [_wider_name(column, kind) for column, kind, _ in wider]
+    connection.lock(table)
+    differing = f"SELECT 1 FROM {table} WHERE {_differs(names, wider)} LIMIT 1"
+    if not _are_filled(connection, table, names) or connection.query(differing):
+        raise SinkUnavailable(name, f"somebody has changed {table} while columns were widened")
+    belongings = connection.query(_BELONGINGS, [table, [column for column, _, _ in wider], table])
+    for added, (column, _, _) in zip(names, wider, strict=True):
+        connection.execute(f"ALTER TABLE {table} DROP COLUMN {quoted(column)}")
+        connection.execute(f"ALTER TABLE {table} RENAME COLUMN {quoted(added)} TO {quoted(column)}")
+    for (statement,) in belongings:
+        connection.execute(statement)
+
+
+def make_again(
+    connection: Connection, table: str, before: Mapping[str, str], after: Mapping[str, str], key: Sequence[str]
+) -> None:
+    """Remove all rows of a table and give it other columns and another primary key, in the open transaction.
+
+    `before`, `after`: the types of columns by name. A table that is dropped and made again would have no rows for
+    readers with an older snapshot, and neither views nor grants.
+    """
+    kept = {column for column, kind in before.items() if after.get(column) == kind}
+    connection.execute(f"DELETE FROM {table}")
+    for constraint, columns in connection.query(_PRIMARY_KEY, [table]):
+        connection.execute(f"ALTER TABLE {table} DROP CONSTRAINT {quoted(constraint)}")
+        for column in set(columns) & kept:
+            connection.execute(f"ALTER TABLE {table} ALTER COLUMN {quoted(column)} DROP NOT NULL")
+    for column in (before.keys() - kept) | _wider_columns(connection, table):
+        connection.execute(f"ALTER TABLE {table} DROP COLUMN {quoted(column)}")
+    for column, kind in after.items():
+        if column not in kept:
+            connection.execute(f"ALTER TABLE {table} ADD COLUMN {quoted(column)} {kind}")
+    connection.execute(f"ALTER TABLE {table} ADD PRIMARY KEY ({column_list(key)})")
+
+
+def _wait_for_older(name: str, connection: Connection, table: str, names: Sequence[str]) -> None:
+    deadline_s = time.monotonic() + _WAIT_S
+    while older := connection.query(_OLDER, [table, names]):
+        if time.monotonic() > deadline_s:
+            sessions = ", ".join(str(pid) for (pid,) in older)
+            raise SinkUnavailable(name, f"to widen {table}, earlier transactions must end: of processes {sessions}")
+        time.sleep(_PAUSE_S)
+
+
+def _wider_name(column: str, kind: str) -> str:
+    return f"{_WIDER}{hashlib.sha256(f'{column} {kind}'.encode()).hexdigest()[:16]}"
+
+
+def _wider_columns(connection: Connection, table: str) -> set[str]:
+    query = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(?) AND starts_with(attname::text, ?)"
+    found = connection.query(query, [table, _WIDER])
+    return {column for (column,) in found}
+
+
+def _are_filled(connection: Connection, table: str, names: Sequence[str]) -> bool:
+    query = f"SELECT count(*) FROM ({_COLUMNS}) AS cols WHERE col_description(attrelid, attnum) IS NOT NULL"
+    return connection.query(query, [table, list(names)]) == [(len(names),)]
+
+
+def _differs(names: Sequence[str], wider: Sequence[tuple[str, str, str]]) -> str:
+    pairs = zip(names, wider, strict=True)
+    return " OR ".join(f"{quoted(added)} IS DISTINCT FROM {value}" for added, (_, _, value) in pairs)

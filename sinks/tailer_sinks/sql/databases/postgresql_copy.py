@@ -1,0 +1,96 @@
+"""Rows in the text format of PostgreSQL's `COPY`, which Arrow builds a column at a time.
+
+Dates and moments are sent as Julian days, because PostgreSQL reads these for all years that it has. Texts of PostgreSQL
+cannot have the character U+0000.
+"""
+
+from functools import cache
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.errors import SinkRejected
+from tailer_sinks.sql.databases.texts import TEXT, Convert, NoText, holds_json, json_texts
+
+__all__ = ["copied"]
+
+_EPOCH_DAY: Final = pa.scalar(2_440_588, pa.int64())  # the Julian day of 1970-01-01
+_US_PER_DAY: Final = 86_400_000_000
+_NUL: Final = "\0"
+_NUL_IN_JSON: Final = r"(^|[^\\])(\\\\)*\\u0000"
+
+
+def copied(name: str, rows: pa.RecordBatch) -> pa.Buffer:
+    """Return rows in the text format of COPY."""
+    columns = [_texts(name, field, column) for field, column in zip(rows.schema, rows.columns, strict=True)]
+    lines = pc.binary_join_element_wise(
+        *columns, pa.scalar("\t", TEXT), null_handling="replace", null_replacement="\\N"
+    )
+    lines = pc.binary_join_element_wise(lines, pa.scalar("\n", TEXT), pa.scalar("", TEXT))
+    return lines.buffers()[2]
+
+
+def _texts(name: str, field: pa.Field, column: pa.Array) -> pa.Array:
+    kind = column.type
+    try:
+        texts = _converter(kind)(column)
+    except NoText as error:
+        raise SinkRejected(name, f"column {field.name} {error}", "Leave the column out.") from error
+    if not (holds_json(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        return texts
+    is_json = holds_json(kind)
+    has_nul = pc.match_substring_regex(texts, _NUL_IN_JSON) if is_json else pc.match_substring(texts, _NUL)
+    if pc.any(has_nul).as_py():
+        reason = f"column {field.name} has a text with the character U+0000, which texts of PostgreSQL cannot have"
+        raise SinkRejected(name, reason, "Leave the column out, or replace the character with select.")
+    return _escaped(texts)
+
+
+def _escaped(texts: pa.Array) -> pa.Array:
+    """Return texts with the characters escaped that COPY would take for something else."""
+    if pc.any(pc.match_substring_regex(texts, r"[\\\t\n\r]")).as_py():
+        for character, escape in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
+            texts = pc.replace_substring(texts, character, escape)
+    return texts
+
+
+@cache
+def _converter(kind: pa.DataType) -> Convert:
+    """Return what turns a column into texts that PostgreSQL reads."""
+    if holds_json(kind):
+        return json_texts(kind)
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return _hex
+    if pa.types.is_date(kind):
+        return lambda column: _days(column.cast(pa.int32()).cast(pa.int64()))
+    if pa.types.is_timestamp(kind):
+        return _moments
+    return lambda column: column.cast(TEXT)
+
+
+def _hex(column: pa.Array) -> pa.Array:
+    """Return bytes in hexadecimal; all of them are converted at once."""
+    column = pa.concat_arrays([column.cast(pa.large_binary())])
+    _, offsets, data = column.buffers()
+    start = column.offset
+    places = pa.Array.from_buffers(pa.int64(), len(column) + 1, [None, offsets], offset=start)
+    doubled = pc.multiply(places, 2)
+    digits = pa.py_buffer((data.to_pybytes() if data is not None else b"").hex().encode())
+    texts = pa.LargeStringArray.from_buffers(len(column), doubled.buffers()[1], digits)
+    with_mark = pc.binary_join_element_wise(pa.scalar("\\\\x", TEXT), texts, pa.scalar("", TEXT))
+    return with_mark if column.null_count == 0 else pc.if_else(column.is_valid(), with_mark, pa.scalar(None, TEXT))
+
+
+def _days(days: pa.Array) -> pa.Array:
+    """Return days since 1970 as Julian days."""
+    return pc.binary_join_element_wise(pa.scalar("J", TEXT), pc.add(days, _EPOCH_DAY).cast(TEXT), pa.scalar("", TEXT))
+
+
+def _moments(column: pa.Array) -> pa.Array:
+    """Return moments in microseconds as Julian days and times of the day."""
+    micros = column.cast(pa.int64())
+    days = pc.divide(micros, _US_PER_DAY)
+    days = pc.if_else(pc.less(micros, pc.multiply(days, _US_PER_DAY)), pc.subtract(days, 1), days)
+    times = pc.subtract(micros, pc.multiply(days, _US_PER_DAY)).cast(pa.time64("us")).cast(TEXT)
+    return pc.binary_join_element_wise(_days(days), times, pa.scalar(" ", TEXT))
