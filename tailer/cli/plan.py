@@ -21,6 +21,7 @@ from tailer.errors import VersionAhead, VersionGone
 from tailer.events import type_text
 from tailer.plan import TASKS, ChangePlan, ChangeTask, Regime, TaskKind
 from tailer.read.shaping import with_condition
+from tailer.schema.columns import physical_name
 from tailer.shape.condition import check_condition
 from tailer.stores.glue import parse_table
 
@@ -91,7 +92,8 @@ def _print(plan: ChangePlan, skipped: Sequence[ChangeTask]) -> None:
         tasks.add_column(column, overflow="fold", justify="right" if column in ("task", "size") else "left")
     for task in sorted([*plan.tasks, *skipped], key=lambda task: task.index % TASKS):
         rows = Text("skipped: none can fulfil the condition", "dim") if task in skipped else _rows(task)
-        partition = ", ".join(f"{name}={value}" for name, value in task.partition_values)
+        names = {physical_name(field): field.name for field in task.schema}
+        partition = ", ".join(f"{names.get(name, name)}={value}" for name, value in task.partition_values)
         tasks.add_row(str(task.index % TASKS), rows, _file(task), size(task.size_bytes), partition)
     console.print(tasks)
 

@@ -168,6 +168,7 @@ cast(d AS int) = 1
 cast(f AS bigint) = 1
 cast(2.5 AS int) = 2
 cast(-2.5 AS int) = -2
+cast(-0.9 AS int) = b
 cast(m AS int) = 1
 cast(m AS decimal(10,1)) = 1.5
 cast(m AS decimal(5,0)) > 0

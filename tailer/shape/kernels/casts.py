@@ -91,6 +91,9 @@ def _rounded(kind: pa.DataType, values: Values) -> Values:
 
 
 def _truncate(kind: pa.DataType, values: Values) -> Values:
+    source = values.type
+    if pa.types.is_decimal(source) and source.precision == source.scale:  # Arrow wants a digit for the zero
+        return pc.cast(pc.trunc(pc.cast(values, pa.decimal256(source.precision + 1, source.scale))), kind)
     return pc.cast(pc.trunc(values), kind)
 
 

@@ -248,6 +248,7 @@ def test_the_text_of_a_condition_is_persisted() -> None:
         ("length('abc') = 3", True),
         ("50 NOT IN (0.3)", True),
         ("TRUE OR 1/0 = 1", True),
+        ("CAST(-0.9 AS INT) = 0 AND CAST(0.99999999999999999999999999999999999999 AS INT) = 0", True),
         ("a = 1 OR TRUE", True),
         ("CASE WHEN FALSE THEN 1/0 END IS NULL", True),
         ("coalesce(1, 1/0) = 1", True),
