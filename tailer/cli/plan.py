@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 import anyio
 import click
@@ -27,12 +28,14 @@ from tailer.stores.glue import parse_table
 
 __all__ = ["command"]
 
+_COLUMNS: Final = ("task", "rows", "of the file", "size", "partition")
+
 
 @click.command("plan")
 @click.argument("table", shell_complete=folders)
 @click.argument("version", type=click.IntRange(min=0))
 @click.option("--where", metavar="SQL", help="Plan only the rows that fulfil a condition, such as \"country = 'DE'\".")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON on a terminal, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @choose_format
 @choose_branch
 @allow_root
@@ -48,15 +51,16 @@ def command(
     """Print what one version changed, file by file.
 
     TABLE is the folder of a table, its URI, or its name in AWS Glue. No row is read: the plan says which rows of which
-    files are deleted and inserted. The output is a table on a terminal, which also names the files that a condition
-    skips; otherwise JSON, which `ChangePlan.from_json` reads, with schemas in Arrow's serialized form.
+    files are deleted and inserted, and which files a condition skips. The output is a table on a terminal, otherwise
+    lines with tabs between the columns. With --json it is what `ChangePlan.from_json` reads, with schemas in Arrow's
+    serialized form.
     """
     check_condition(where, "--where")
     named, roots = parse_table(table, Path.cwd(), "TABLE"), locations(allowed_roots)
     choices = roots, format_in(named, table_format), branch
     whole = anyio.run(_plan, named, choices, where is not None, version)
     plan = whole if where is None else with_condition(whole, where)
-    if as_json or not sys.stdout.isatty():
+    if as_json:
         click.echo(json.dumps(json.loads(plan.to_json()), indent=2 if sys.stdout.isatty() else None))
         return
     read = {task.index % TASKS for task in plan.tasks}
@@ -78,24 +82,32 @@ async def _plan(
 
 
 def _print(plan: ChangePlan, skipped: Sequence[ChangeTask]) -> None:
+    is_paper = sys.stdout.isatty()
     console = Console(highlight=False)
     moment = datetime.fromtimestamp(plan.timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     title = f"{plan.table}: version {plan.version}, {plan.operation or 'unnamed operation'}, {moment}"
     console.print(Text(title, "bold"), soft_wrap=True)
-    console.print(Text(_meaning(plan)))
+    console.print(Text(_meaning(plan)), soft_wrap=not is_paper)
     columns = ", ".join(f"{field.name} {type_text(field.type)}" for field in plan.schema)
-    console.print(Text(f"columns: {columns}", "dim"))
+    console.print(Text(f"columns: {columns}", "dim"), soft_wrap=not is_paper)
     if not plan.tasks and not skipped:
         return
     tasks = Table(box=box.SIMPLE)
-    for column in ("task", "rows", "of the file", "size", "partition"):
+    if not is_paper:
+        click.echo("\t".join(_COLUMNS))
+    for column in _COLUMNS:
         tasks.add_column(column, overflow="fold", justify="right" if column in ("task", "size") else "left")
     for task in sorted([*plan.tasks, *skipped], key=lambda task: task.index % TASKS):
         rows = Text("skipped: none can fulfil the condition", "dim") if task in skipped else _rows(task)
         names = {physical_name(field): field.name for field in task.schema}
         partition = ", ".join(f"{names.get(name, name)}={value}" for name, value in task.partition_values)
-        tasks.add_row(str(task.index % TASKS), rows, _file(task), size(task.size_bytes), partition)
-    console.print(tasks)
+        row = (str(task.index % TASKS), rows, _file(task), size(task.size_bytes), partition)
+        if is_paper:
+            tasks.add_row(*row)
+        else:
+            click.echo("\t".join(map(str, row)))
+    if is_paper:
+        console.print(tasks)
 
 
 def _meaning(plan: ChangePlan) -> str:

@@ -85,11 +85,12 @@ def _row(pipeline: "PipelineReport", now: datetime) -> tuple[str, ...]:
 def _backfill(found: "BackfillReport | None") -> str:
     if found is None:
         return "-"
+    kind = "snapshot: " if found.kind == "snapshot" else ""
     if found.error is not None:
-        return one_line(f"{found.phase.value}: {found.error.text}").replace("\t", " ")
+        return one_line(f"{kind}{found.phase.value}: {found.error.text}").replace("\t", " ")
     if found.phase.value != "running" or found.files is None:
-        return found.phase.value
-    return f"{found.files_done} of {found.files} files"
+        return f"{kind}{found.phase.value}"
+    return f"{kind}{found.files_done} of {found.files} files"
 
 
 def _text(version: int | None) -> str:

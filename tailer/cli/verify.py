@@ -26,7 +26,7 @@ from tailer.errors import ConfigError, how_to_install
 from tailer.pipeline.delivery import tell_key
 from tailer.pipeline.verification.comparison import Verification, verify
 from tailer.pipeline.verification.repair import repair
-from tailer.sink import MirrorRows, Sink, app_id_of
+from tailer.sink import OTHER_CLASS, MirrorRows, Sink, app_id_of
 
 __all__ = ["command"]
 
@@ -167,7 +167,22 @@ def _listed(row: dict[str, str | None]) -> str:
 
 
 def _shown(value: str | None) -> str:
-    return "null" if value is None else json.dumps(value, ensure_ascii=False)
+    if value is None:
+        return "null"
+    text, kind = _plain(value)
+    return json.dumps(text, ensure_ascii=False) + (f" of class {kind}" if kind else "")
+
+
+def _plain(value: str) -> tuple[str, str]:
+    """Return the text of a value, and the name of its class if its column has another one."""
+    if not value.startswith(OTHER_CLASS):
+        return value, ""
+    kind, _, text = value.removeprefix(OTHER_CLASS).partition(" ")
+    return text, kind
+
+
+def _as_json(row: dict[str, str | None] | None) -> dict[str, str | None] | None:
+    return None if row is None else {name: None if text is None else _plain(text)[0] for name, text in row.items()}
 
 
 def _key(difference: Difference, key: tuple[str, ...]) -> dict[str, str | None]:
@@ -193,8 +208,14 @@ def _document(pipeline: PipelineSettings, found: Sequence[Verification], values:
 def _fields(found: Verification, values: bool) -> dict[str, Any]:
     differences: list[dict[str, Any]] = []
     for each in found.differences:
-        shown: dict[str, Any] = {"kind": each.kind.value, "key": _key(each, found.key), "columns": each.columns}
-        differences.append(shown | ({"source": each.source, "mirror": each.mirror} if values else {}))
+        shown: dict[str, Any] = {
+            "kind": each.kind.value,
+            "key": _as_json(_key(each, found.key)),
+            "columns": each.columns,
+        }
+        differences.append(
+            shown | ({"source": _as_json(each.source), "mirror": _as_json(each.mirror)} if values else {})
+        )
     return {
         "version": found.version,
         "equal": found.is_equal,

@@ -55,6 +55,7 @@ class BackfillReport(msgspec.Struct, frozen=True):
 
     `phase`: `waiting`, `running`, `done`, `failed` or `cancelled`. `version`: null before it is decided. `files`: how
     many it reads; null before they are counted. `rows`: committed since the process began. `error`: why it failed.
+    `kind`: `snapshot` for that of `tailer resnapshot`, else `backfill`.
     """
 
     id: str
@@ -65,6 +66,7 @@ class BackfillReport(msgspec.Struct, frozen=True):
     files_done: int
     rows: int
     error: ErrorReport | None
+    kind: str = "backfill"
 
 
 class ActiveReport(msgspec.Struct, frozen=True):
@@ -174,7 +176,7 @@ def _backfill(found: Backfills) -> BackfillReport | None:
         return None
     fault = None if error is None else _error(Fault.of(error, found.ended_s))
     files, rows = (found.files, found.files_done), found.rows
-    return BackfillReport(command.id, found.phase, command.version, command.where, *files, rows, fault)
+    return BackfillReport(command.id, found.phase, command.version, command.where, *files, rows, fault, command.kind)
 
 
 def _delivered(position: Position) -> int | None:

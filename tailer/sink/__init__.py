@@ -34,6 +34,7 @@ from tailer.sink.app_id import (
 )
 from tailer.sink.heartbeats import Heartbeat, Heartbeats
 from tailer.sink.ports import (
+    OTHER_CLASS,
     AtLeastOnceSink,
     Demands,
     MirrorCopy,
@@ -51,6 +52,7 @@ from tailer.sink.wrapper import SinkWrapper, TransactionWrapper
 __all__ = [
     "LAYOUT",
     "LAYOUT_SHARDS",
+    "OTHER_CLASS",
     "AtLeastOnceSink",
     "Demands",
     "Heartbeat",

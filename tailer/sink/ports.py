@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeVarTuple
+from typing import Any, Final, Protocol, Self, TypeVarTuple
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ from tailer.sink.heartbeats import Heartbeats
 from tailer.stores.stores import Stores
 
 __all__ = [
+    "OTHER_CLASS",
     "AtLeastOnceSink",
     "Demands",
     "MirrorCopy",
@@ -76,6 +77,9 @@ class Demands:
     primary_key: bool = False
 
 
+OTHER_CLASS: Final = "\0"
+
+
 class MirrorRows(Protocol):
     """One state of a destination that should equal its source at `version`. Methods block.
 
@@ -83,7 +87,8 @@ class MirrorRows(Protocol):
     of changes.
 
     Rows have a text for each value, null for null. Two texts are equal if, and only if, the destination distinguishes
-    the values as little as the source does.
+    the values as little as the source does. The text of a value of a class that its column does not have begins with
+    `OTHER_CLASS`, the name of the class and a space.
     """
 
     app_id: str

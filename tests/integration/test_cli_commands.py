@@ -183,9 +183,9 @@ def test_no_verb_works_with_a_faulty_configuration(tmp_path: Path, arguments: tu
 
 
 @pytest.mark.golden
-def test_a_plan_through_a_pipe_is_the_plan() -> None:
+def test_a_plan_as_json_is_the_plan() -> None:
     table = golden_delta("cdf-table")
-    done = tailer("plan", table, 2)
+    done = tailer("plan", table, 2, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     assert ChangePlan.from_json(done.stdout) == plans(table, 2, 2)[0]
     assert done.stdout.count("\n") == 1
@@ -201,6 +201,10 @@ def test_a_plan_on_a_terminal_is_readable(tmp_path: Path) -> None:
     assert "the rows below, as they are" in shown
     assert "columns: id int64, amount double" in shown
     assert "all are inserted" in shown
+    piped = tailer("plan", orders.path, 0).stdout.splitlines()
+    assert piped[1].endswith("the rows below, as they are")
+    assert piped[2:4] == ["columns: id int64, amount double", "task\trows\tof the file\tsize\tpartition"]
+    assert piped[4].startswith("0\tall are inserted\t")
     code, text = in_terminal("plan", orders.path, 0, "--json")
     plan = ChangePlan.from_json(text)
     assert (code, plan.version, plan.regime) == (0, 0, Regime.FILES)

@@ -201,7 +201,7 @@ def test_a_table_recreated_under_a_running_daemon(table: HandwrittenTable) -> No
 
 
 def test_a_plan_says_whether_the_feed_was_on(table: HandwrittenTable) -> None:
-    plan = json.loads(tailer("plan", table.path, "1").stdout)
+    plan = json.loads(tailer("plan", table.path, "1", "--json").stdout)
     assert (plan["feed"], plan["regime"]) == (True, "files")
 
 

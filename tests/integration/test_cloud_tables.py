@@ -79,7 +79,7 @@ def test_the_commands_read_it(orders: Orders, by_environment: CloudServer) -> No
     shown = tailer("tail", location, "--from", "earliest", "--to", "latest")
     assert (shown.returncode, ids(shown.stdout)) == (0, [(0, 1), (0, 2), (1, 1), (2, 3)]), shown.stderr
     assert shown.stderr == f"{location}: changes of versions 0 to 2\n"
-    plan = tailer("plan", location, "2")
+    plan = tailer("plan", location, "2", "--json")
     assert json.loads(plan.stdout)["tasks"][0]["uri"].startswith(f"{location}/")
     for command in (shown, plan):
         assert cloud.secret not in command.stdout + command.stderr

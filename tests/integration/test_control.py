@@ -206,6 +206,7 @@ def test_resnapshot_after_a_loss_and_without_one(kept: Orders, config: Path, cli
         client.send("copy", "resnapshot")  # nothing is due, and it does not wait for a version
         until(lambda: copied(kept) == sorted(first + again + again))
         assert client.status().pipelines[0].command == ""
+        until(lambda: tailer("status", "--config", config).stdout.splitlines()[1].split("\t")[7] == "snapshot: done")
         kept.insert(30)
         until(lambda: copied(kept) == [*sorted(first + again + again), (3, "insert", 30)])
 

@@ -125,7 +125,7 @@ def test_commands_and_the_api(
     glue.write("iceberg", f"s3://{bucket}/iceberg", table_type="ICEBERG")
     shown = run("tail", name, "--from", "earliest", "--to", "latest", "--format", "jsonl", cwd=None, **variables)
     assert [json.loads(line)["id"] for line in shown.stdout.splitlines()] == [1, 2, 3], shown.stderr
-    planned = run("plan", name, "0", cwd=None, **variables)
+    planned = run("plan", name, "0", "--json", cwd=None, **variables)
     assert json.loads(planned.stdout)["table"] == f"s3://{bucket}/orders", planned.stderr
     for key, value in variables.items():
         monkeypatch.setenv(key, value)

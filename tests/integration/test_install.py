@@ -286,7 +286,7 @@ def test_the_plain_install_tails_a_table(bare: Installed) -> None:
     ]
     shown = bare.output("tailer", "tail", "shop", "--from", "1", "--to", "1", "--format", "table", "--compute-updates")
     assert "version 1" in shown
-    assert json.loads(bare.output("tailer", "plan", "shop", "1"))
+    assert json.loads(bare.output("tailer", "plan", "shop", "1", "--json"))
 
 
 def test_the_plain_install_gives_changes_to_python(bare: Installed) -> None:

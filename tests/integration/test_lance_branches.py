@@ -103,7 +103,7 @@ def test_the_commands_follow_a_branch(path: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(row["_commit_version"], row["_change_type"], row["id"]) for row in rows] == BRANCH
-    planned = command("plan", path, 4, "--branch", "dev")
+    planned = command("plan", path, 4, "--json", "--branch", "dev")
     assert json.loads(planned.stdout)["table"] == str(path / "tree/dev")
     wrong = command("tail", path, "--branch", "dex")
     assert f"--branch: {path} has no 'dex' among its branches" in wrong.stderr

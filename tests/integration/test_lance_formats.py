@@ -128,7 +128,7 @@ def test_a_compaction_whose_transaction_is_a_file_changes_nothing(path: Path, fi
     (path / "_transactions").mkdir(exist_ok=True)
     if file != "missing":
         (path / "_transactions" / "compaction.txn").write_bytes(transaction if file == "whole" else b"\xff\xff")
-    done = command("plan", path, last)
+    done = command("plan", path, last, "--json")
     assert done.returncode == 0, done.stderr
     assert ("Rewrite" in done.stdout) == (file == "whole")
     assert outcome(path) == ([*WHOLE, (3, "insert", 3), (3, "insert", 4)], None)

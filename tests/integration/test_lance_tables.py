@@ -121,7 +121,7 @@ def test_chosen_rows_and_columns(tmp_path: Path, stable: bool) -> None:
 
 
 def test_plan_names_fragments_and_needs_no_rows(path: Path) -> None:
-    done = command("plan", path, 2)
+    done = command("plan", path, 2, "--json")
     assert done.returncode == 0, done.stderr
     assert '"fragment": {"version": 1, "number": 0, "rows": 3' in done.stdout
 

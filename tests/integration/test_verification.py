@@ -186,6 +186,12 @@ def test_the_command_says_what_differs_and_ends_with_5(tmp_path: Path) -> None:
         'different: id = "1": amount ("1.5" in the source, "9.5" in the mirror)',
         'missing: id = "2": amount = "3.0"',
     ]
+    database.query("UPDATE orders SET amount = 'x' WHERE id = 1")
+    done = tailer("verify", "orders", "--config", config, "--values")
+    assert done.stdout.splitlines()[3] == (
+        'different: id = "1": amount ("1.5" in the source, "x" of class str in the mirror)'
+    )
+    database.query("UPDATE orders SET amount = 9.5 WHERE id = 1")
     done = tailer("verify", "orders", "--config", config, "--json")
     assert (done.returncode, done.stderr) == (5, "")
     document: dict[str, Any] = {

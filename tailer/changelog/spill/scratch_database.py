@@ -1,6 +1,7 @@
 """A DuckDB database for rows that wait or are compared: in memory up to a limit, and beyond it in a folder."""
 
 import re
+import shutil
 from typing import TYPE_CHECKING, Final
 
 from tailer.errors import ScratchUnavailable
@@ -12,6 +13,7 @@ __all__ = ["MEMORY_BYTES", "open_database", "spill_failure"]
 
 MEMORY_BYTES: Final = 96 * 2**20
 _THREADS: Final = 2
+_DISK_IS_FULL: Final = "failed to offload data block"
 
 
 def open_database(folder: str, memory_bytes: int = MEMORY_BYTES) -> "duckdb.DuckDBPyConnection":
@@ -34,6 +36,19 @@ def open_database(folder: str, memory_bytes: int = MEMORY_BYTES) -> "duckdb.Duck
 
 
 def spill_failure(folder: str, error: Exception) -> ScratchUnavailable:
-    """Return the error where spilling to `folder` failed: with DuckDB's reason, without its advice on settings."""
+    """Return the error where spilling to `folder` failed: with DuckDB's reason, without its advice on settings.
+
+    DuckDB calls a full disk "Out of Memory", as it does a lack of memory.
+    """
+    if _DISK_IS_FULL in str(error):
+        return ScratchUnavailable(folder, f"comparing rows: {_disk(folder)} has no space for more of them")
     reason = re.split(r"\.?\s*\n|\.\s", str(error), maxsplit=1)[0]
     return ScratchUnavailable(folder, f"comparing rows: {reason}")
+
+
+def _disk(folder: str) -> str:
+    try:
+        found = shutil.disk_usage(folder)
+    except OSError:  # the folder is gone
+        return "its disk"
+    return f"its disk, of which {found.free / 1e9:.1f} of {found.total / 1e9:.1f} GB are free,"

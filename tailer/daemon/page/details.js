@@ -19,7 +19,7 @@ function facts(found) {
     ["Rows since the start", kinds.join(", ") || "none"],
     ["Transactions since the start", number(found.transactions)],
   ];
-  if (found.backfill) listed.push(["Backfill", backfill(found.backfill)]);
+  if (found.backfill) listed.push([found.backfill.kind === "snapshot" ? "Snapshot" : "Backfill", backfill(found.backfill)]);
   if (found.retry_at) listed.push(["Begins again", clock(found.retry_at)]);
   const list = element("dl", {}, ...listed.map(([term, text]) =>
     element("div", {}, element("dt", { textContent: term }), element("dd", { textContent: text }))));

@@ -48,16 +48,16 @@ class BetweenVersions:
             if decided is None or session.commands is None:
                 return
             self._status.note_snapshot(version)
-            _log.info("%s: backfill %s of version %d begins", self._name, command.id, decided.version)
+            _log.info("%s: %s %s of version %d begins", self._name, command.kind, command.id, decided.version)
             if not await session.commands.backfill(self._backfills, decided):
                 return
         except TailerError as error:
             if error.retry is not Retry.MANUAL:
                 raise
-            _log.warning("%s: backfill %s failed: %s; the pipeline goes on", self._name, command.id, error)
+            _log.warning("%s: %s %s failed: %s; the pipeline goes on", self._name, command.kind, command.id, error)
             await self._end(BackfillPhase.FAILED, error)
             return
-        _log.info("%s: backfill %s is done", self._name, command.id)
+        _log.info("%s: %s %s is done", self._name, command.kind, command.id)
         self._status.gaps += command.announces_gap
         await self._end(BackfillPhase.DONE)
 

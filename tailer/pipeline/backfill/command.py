@@ -25,6 +25,11 @@ class BackfillCommand:
     where: str | None = None
     announces_gap: bool = False
 
+    @property
+    def kind(self) -> str:
+        """The word for people: a backfill, or the snapshot of `tailer resnapshot`."""
+        return "snapshot" if self.announces_gap else "backfill"
+
     @classmethod
     def make(
         cls, version: int | None = None, where: str | None = None, *, announces_gap: bool = False

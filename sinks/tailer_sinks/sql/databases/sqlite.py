@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.errors import CommitUnknown, SinkError, SinkRejected, SinkUnavailable
+from tailer.sink import OTHER_CLASS
 from tailer_sinks.encoding.flat import slices
 from tailer_sinks.sql.databases.dialect import (
     Columns,
@@ -38,7 +39,6 @@ _FINAL: Final = frozenset(
 _HEADER: Final = b"SQLite format 3\0"
 _NAN: Final = "NaN"
 _READ_ROWS: Final = 8192
-_OTHER_CLASS: Final = "\0"  # begins the text of a value of another class than the sink stores
 
 
 class Sqlite(InFile):
@@ -260,7 +260,7 @@ def _texts(kind: pa.DataType, values: Sequence[Any]) -> pa.Array:
     classes = set(map(type, values)) - {type(None)}
     if classes <= {str} and own is str:
         texts = pa.array(values, TEXT)
-        if not pc.any(pc.starts_with(texts, _OTHER_CLASS)).as_py():
+        if not pc.any(pc.starts_with(texts, OTHER_CLASS)).as_py():
             return texts
     if classes <= {int} and own is int:
         return pa.array(values, pa.int64()).cast(TEXT)
@@ -270,7 +270,7 @@ def _texts(kind: pa.DataType, values: Sequence[Any]) -> pa.Array:
 def _text(own: type, value: Any) -> str:
     text = value.hex() if isinstance(value, bytes) else value if isinstance(value, str) else repr(value)
     is_own = type(value) is own or (own is float and value == _NAN)
-    return text if is_own and not text.startswith(_OTHER_CLASS) else f"{_OTHER_CLASS}{type(value).__name__} {text}"
+    return text if is_own and not text.startswith(OTHER_CLASS) else f"{OTHER_CLASS}{type(value).__name__} {text}"
 
 
 def _from_texts(own: type, texts: pa.Array) -> list[Any]:
@@ -280,8 +280,8 @@ def _from_texts(own: type, texts: pa.Array) -> list[Any]:
 
 def _from_text(own: type, text: str) -> Any:
     name = own.__name__
-    if text.startswith(_OTHER_CLASS):
-        name, _, text = text.removeprefix(_OTHER_CLASS).partition(" ")
+    if text.startswith(OTHER_CLASS):
+        name, _, text = text.removeprefix(OTHER_CLASS).partition(" ")
     return bytes.fromhex(text) if name == "bytes" else {"int": int, "float": float}.get(name, str)(text)
 
 
