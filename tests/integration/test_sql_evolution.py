@@ -9,10 +9,12 @@ import pyarrow as pa
 import pytest
 
 from tailer.errors import SinkRejected
-from tailer.events import SchemaChange
-from tailer.plan import Position
+from tailer.events import Gap, SchemaChange
+from tailer.plan import SNAPSHOT_TASKS, Position
+from tailer.sink import Progress
 from tailer_sinks.testing import DELTA_TYPES, flat_rows
 from tests.support.mirrors.databases import (
+    APP,
     Database,
     DuckDbDatabase,
     SqliteDatabase,
@@ -112,6 +114,12 @@ async def test_a_key_is_widened_or_refused_by_name(database: Database) -> None:
         else:
             with pytest.raises(SinkRejected, match="column id of the key of orders was widened"):
                 await deliver(sink, event)
+            rows = batch(2, "insert", after, [{"id": Decimal("1.50")}], SNAPSHOT_TASKS)
+            async with sink.begin(APP, rows.rows.schema) as transaction:
+                await transaction.announce(Gap("t", 2, 2, 0, "commanded", snapshot=True))
+                await transaction.write(rows)
+                await transaction.commit(Progress(APP, Position.end(2)))
+            assert rows_in(database, "orders") == [{"id": "1.50"}]
 
 
 async def test_fields_that_are_added_are_null_and_others_are_refused(database: Database) -> None:

@@ -187,18 +187,8 @@ class Work:
         if segment.refusal is not None:
             raise segment.refusal
         target.key = segment.key
-        kinds = wider if dialect.widens_first else {}
-        shape = pa.schema([each.with_type(kinds.get(each.name, each.type)) for each in segment.shape])
-        make = partial(create, connection, dialect, target, shape)
-        if segment.is_new and self._record is not None:
-            after = Columns(shape, key=segment.key)
-            dialect.make_again(connection, target.table, self._record.schema, after, make)
-        elif segment.is_new:
-            make()
-        elif segment.change is not None:
-            if segment.rows.replace:  # then columns may get any type
-                connection.execute(f"DELETE FROM {dialect.name_of(target.table)}")
-            alter(self._stream.name, connection, dialect, target, segment.change)
+        before = None if self._record is None else self._record.schema
+        _give_columns(connection, self._stream, target, segment, before, wider if dialect.widens_first else {})
         source = None if segment.waiting is None else quoted(segment.waiting.name)
         if segment.stored is not None:
             stored = dialect.name_of(segment.stored)
@@ -323,6 +313,34 @@ def reset(stream: Stream, target: Target, configured: Sequence[str], position: P
         for each in parts:
             connection.execute(f"DROP TABLE {stream.dialect.name_of(each['table'])}")
     stream.expected = Entry(position)
+
+
+def _give_columns(
+    connection: Connection,
+    stream: Stream,
+    target: Target,
+    segment: Segment,
+    before: pa.Schema | None,
+    kinds: Mapping[str, pa.DataType],
+) -> None:
+    """Make the table, or change its columns. `before`: those it has. `kinds`: other types than those of the segment."""
+    dialect, replaces = stream.dialect, segment.rows.replace
+    shape = pa.schema([each.with_type(kinds.get(each.name, each.type)) for each in segment.shape])
+    make = partial(create, connection, dialect, target, shape)
+    again = partial(dialect.make_again, connection, target.table)
+    if segment.is_new and before is not None:
+        again(before, Columns(shape, key=segment.key), make)
+    elif segment.is_new:
+        make()
+    elif segment.change is not None:
+        if replaces:  # then columns may get any type
+            connection.execute(f"DELETE FROM {dialect.name_of(target.table)}")
+        try:
+            alter(stream.name, connection, dialect, target, segment.change)
+        except SinkRejected:
+            if not replaces or dialect.widens_first:
+                raise
+            again(shape, segment.change, make)
 
 
 def _same(one: pa.Schema, other: pa.Schema) -> bool:
