@@ -1,4 +1,4 @@
-"""Orders to a running daemon: every verb, while commits go on and the daemon is killed."""
+"""Commands to a running daemon: every verb, while commits go on and the daemon is killed."""
 
 import json
 import random

@@ -383,7 +383,7 @@ class TestColumns:
             SinkRejected, match=r"the key column id of .* is dropped or renamed in version 2"
         ) as refused:
             await self.change(sink, after, origins)
-        assert "order a snapshot" in (refused.value.hint or "")
+        assert "run `tailer resnapshot`" in (refused.value.hint or "")
         sink = make_mirror(tmp_path, key=["number"])
         rows = batch(3, "insert", after, [{"number": 5}], SNAPSHOT_TASKS)
         await deliver(sink, gap(2, 3, snapshot=True), rows, schema=full(after))

@@ -92,7 +92,7 @@ class ChangeLog:
     def gap(self, gap: Gap, staging: pa.Schema) -> pa.RecordBatch:
         """See `Target.gap`."""
         row = gap_row(gap, staging)
-        # A version may have a gap, and others of snapshots that were ordered after it.
+        # A version may have a gap, and others of snapshots that were asked for after it.
         task = -1 if gap.command is None else -2 - crc32(gap.command.encode())
         place = {TABLE_ID: self._table_id, TASK: task, ROW: -1}
         columns = [

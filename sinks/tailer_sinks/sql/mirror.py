@@ -80,7 +80,7 @@ class Mirror:
             if at < 0:
                 known = f"The columns are: {', '.join(columns.names)}."
                 near = did_you_mean(column, columns.names)
-                remedy = " ".join(filter(None, (known, near, "Set key to some of them, and order a snapshot.")))
+                remedy = " ".join(filter(None, (known, near, "Set key to some of them, and run `tailer resnapshot`.")))
                 yield SinkRejected(self._name, f"the key column {column} is not a column of {self.table}", remedy)
             elif _identifies_nothing(columns.field(at).type):
                 reason = f"the key column {column} has type {columns.field(at).type}, whose values identify no row"
@@ -102,7 +102,7 @@ class Mirror:
         kept = {new: old for new, old in origins.items() if shape.get_field_index(old) >= 0}
         dropped = [each.name for each in shape if each.name not in kept.values()]
         if lost := [column for column in self.key if column in dropped]:
-            remedy = "Set key to other columns, and order a snapshot with `tailer resnapshot`."
+            remedy = "Set key to other columns, and run `tailer resnapshot`."
             raise SinkRejected(self._name, f"the key column {lost[0]} of {self.table} was dropped", remedy)
         widened, added, emptied = [], [], []
         for each in wanted:
@@ -211,8 +211,8 @@ class Mirror:
 
     def _contradiction(self, reason: str) -> SinkRejected:
         next_step = (
-            "Set key to columns whose values are unique in the source, and order a snapshot with `tailer resnapshot`. "
-            "If they are unique, somebody else has changed the table: order a snapshot, too."
+            "Set key to columns whose values are unique in the source, and run `tailer resnapshot`. "
+            "If they are unique, somebody else has changed the table: run it, too."
         )
         return SinkRejected(self._name, f"{reason}; the key is {', '.join(self.key)}", next_step)
 

@@ -48,7 +48,7 @@ function showCommands(target, found) {
       button.addEventListener("click", () => askForCommand(found.name, verb));
       return button;
     });
-    target.append(element("div", { className: "orders", role: "group", ariaLabel: `Orders to ${found.name}` }, ...buttons));
+    target.append(element("div", { className: "commands", role: "group", ariaLabel: `Commands to ${found.name}` }, ...buttons));
   }
   for (const button of target.querySelectorAll("button")) button.hidden = !COMMANDS[button.dataset.verb].fits(found);
 }

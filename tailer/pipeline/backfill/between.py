@@ -22,7 +22,7 @@ _BY_EXECUTORS: Final = "is written by executors, which deliver no backfill"
 
 
 class BetweenVersions:
-    """The backfills of the pipeline `name`. `status`: has the operator's orders."""
+    """The backfills of the pipeline `name`. `status`: has the operator's commands."""
 
     def __init__(self, name: str, status: PipelineStatus) -> None:
         self._name = name

@@ -219,3 +219,11 @@ def test_no_journey_for_versions_that_the_sink_had(clock: Clock) -> None:
 def test_the_page_knows_the_commands_of_the_daemon() -> None:
     script = files("tailer.daemon.page").joinpath("commands.js").read_text("utf-8")
     assert set(re.findall(r'^  "([a-z-]+)": \{$', script, re.MULTILINE)) == set(VERBS)
+
+
+def test_every_element_that_the_scripts_name_is_on_the_page() -> None:
+    texts = {file.name: file.read_text("utf-8") for file in files("tailer.daemon.page").iterdir() if file.is_file()}
+    scripts = "".join(text for name, text in texts.items() if name.endswith(".js"))
+    named = set(re.findall(r'\$\("([a-z-]+)"\)', scripts))
+    assert len(named) > 20
+    assert named <= set(re.findall(r' id="([a-z-]+)"', texts["page.html"]))

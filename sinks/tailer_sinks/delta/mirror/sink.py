@@ -318,5 +318,5 @@ def _key_change(table: MirrorTable, column: str, event: SchemaChange) -> SinkRej
         reason = f"the key column {column} of {table.path} is another column from version {event.version} on"
         return SinkRejected(table.name, reason, RESNAPSHOT)
     reason = f"the key column {column} of {table.path} is dropped or renamed in version {event.version}"
-    remedy = "If the sink has the option key, set it to other columns. Then order a snapshot with `tailer resnapshot`."
+    remedy = "If the sink has the option key, set it to other columns. Then run `tailer resnapshot`."
     return SinkRejected(table.name, reason, remedy)

@@ -77,7 +77,7 @@ class SqlRepair:
             return False
         except UniqueViolationError as error:
             reason = f"the source has a key twice; the key of {record.table} is {', '.join(record.key)}"
-            remedy = "Set key to columns whose values are unique in the source, and order a snapshot with "
+            remedy = "Set key to columns whose values are unique in the source, and run "
             raise SinkRejected(self._stream.name, reason, f"{remedy}`tailer resnapshot`.") from error
         return True
 
