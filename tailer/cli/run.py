@@ -35,9 +35,10 @@ def command(form: str | None, standby: bool, verbose: bool, quiet: bool, config:
     open transactions have `drain_s` seconds to finish; a second signal aborts them at once. The configuration is
     loaded again when it changes, and at SIGHUP.
 
-    A pipeline that cannot go on stops; the others go on. If the error may pass, it begins again by itself. When
-    none is left that could run, the exit code is that of the most severe error: 1 a bug in lake-tailer, 3 a table
-    that cannot be followed, 2 the configuration, 4 a source or sink that is unavailable.
+    A pipeline that cannot go on stops; the others go on. If the error may pass, it begins again by itself, otherwise
+    after a command such as `tailer resume`. When none is left that could run, or at the end by a signal, the exit code
+    is that of the most severe error: 1 a bug in lake-tailer, 3 a table that cannot be followed, 2 the configuration,
+    4 a source or sink that is unavailable.
 
     With --standby, start the same command several times, on any machines: of each pipeline one instance is active, and
     another one takes over within seconds when it dies, freezes or is cut off.

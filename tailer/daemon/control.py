@@ -46,10 +46,11 @@ class Control:
 
     def __init__(self) -> None:
         self.runs: Runs | None = None
+        self.is_reachable = False  # whether anybody may give commands
         self._loop: EventLoopToken = current_token()
 
     def route(self, token: str | None, needs_token: bool) -> Route:
-        """Return the route of orders. `needs_token`: refuse those without `token`, or all if there is none."""
+        """Return the route of commands. `needs_token`: refuse those without `token`, or all if there is none."""
 
         async def answer(request: Request) -> Response:
             if needs_token and (refusal := _refusal(request, token)):

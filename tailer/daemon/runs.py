@@ -1,8 +1,9 @@
 """Run pipelines in one task group: begin stopped ones again, obey an operator, and drain on a signal.
 
 A pipeline that stops with an error does not stop the others. If the error may pass (`revival_pause_s`), the pipeline
-begins again by itself after a pause that grows. Otherwise it stays stopped until an operator resumes it. The run ends
-when no pipeline is left that could run: each one has done its work, or is stopped for good.
+begins again by itself after a pause that grows. Otherwise it stays stopped until an operator resumes it, and the run
+goes on as long as a command can reach it. It ends when no pipeline is left that could run: each one has done its work,
+or no command could mend what has stopped it.
 
 SIGTERM or Ctrl-C makes every pipeline finish the version it is at. Those that are not done after `drain_s`, or at a
 second signal, are cancelled. Nothing is half committed (invariant 1), and the next run delivers the rest (invariant 2).
@@ -21,7 +22,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from tailer.daemon.logs import about
-from tailer.errors import TailerError
+from tailer.errors import ConfigError, TailerError
 from tailer.pipeline.backfill.command import BackfillCommand
 from tailer.pipeline.policy import OnDataLoss
 from tailer.pipeline.retry import revival_pause_s
@@ -95,6 +96,14 @@ class Lifecycle:
     def may_run(self) -> bool:
         """Return whether it runs, is paused, or begins again by itself."""
         return self.status.state is not PipelineState.STOPPED or self.status.retry_at_s is not None
+
+    @property
+    def awaits_command(self) -> bool:
+        """Return whether it has stopped with an error after which a command may let it go on.
+
+        Not so after a bug, or with a wrong configuration: another process has to begin.
+        """
+        return isinstance(self.error, TailerError) and not isinstance(self.error, ConfigError)
 
     async def run(self, changed: Callable[["Lifecycle"], None]) -> None:
         """Run until `end`. `changed`: called when the pipeline has stopped."""
@@ -215,7 +224,8 @@ class Runs:
     """The pipelines of a process. `run` runs them; see the module.
 
     `attend`: runs beside them until the end, and may change which ones there are. `hang_up`: called at SIGHUP.
-    `stays`: whether to go on without any pipeline that could run, because others may come.
+    `stays`: whether to go on without any pipeline that could run, because others may come. `takes_commands`: whether
+    commands can reach the pipelines, so that to go on with those that await one makes sense.
     """
 
     def __init__(
@@ -227,7 +237,7 @@ class Runs:
     ) -> None:
         self.lifecycles: Final = {each.status.name: each for each in lifecycles}
         self.drain_s = drain_s
-        self.stays = False
+        self.stays = self.takes_commands = False
         self._attend = attend
         self._hang_up = hang_up
         self._unfinished = set(self.lifecycles)
@@ -285,15 +295,20 @@ class Runs:
         # A command reports at its end what ended its only run.
         if error is not None and (lifecycle.revives or self._has_work()):
             bug = None if isinstance(error, TailerError) else error
-            later = "the others go on" if self._has_work() else "no pipeline is left"
+            later = "no pipeline is left"
+            if self._has_work():
+                later = "the others go on" if self._may_run() else "it waits for a command"
             if status.retry_at_s is not None:
                 later = f"it begins again in {status.retry_at_s - time.time():.0f} s"
             _log.error("%s stopped: %s; %s", status.name, error, later, exc_info=bug)
         self._end_without_work()
 
+    def _may_run(self) -> bool:
+        return self.stays or self._is_changing or any(each.may_run for each in self.lifecycles.values())
+
     def _has_work(self) -> bool:
-        may_run = any(each.may_run for each in self.lifecycles.values())
-        return may_run or self.stays or self._is_changing
+        awaits = self.takes_commands and any(each.awaits_command for each in self.lifecycles.values())
+        return awaits or self._may_run()
 
     def _end_without_work(self) -> None:
         if not self._has_work():

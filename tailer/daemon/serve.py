@@ -53,6 +53,8 @@ _log = logging.getLogger(__name__)
 async def serve(settings: Settings, show: Show | None = None, *, standby: bool = False) -> None:
     """Run every pipeline of `settings` until none is left that could run, or all are drained after a signal.
 
+    A pipeline that has stopped could run as long as a command may come that lets it go on.
+
     `show`: shows what the pipelines do, until it is cancelled. `standby`: run a pipeline only while no other instance
     does.
 
@@ -73,7 +75,7 @@ async def serve(settings: Settings, show: Show | None = None, *, standby: bool =
                 fleet = Fleet(settings, statuses, stores, make)
                 summaries = Summaries(statuses)
                 if control is not None:
-                    control.runs = fleet.runs
+                    control.runs, fleet.runs.takes_commands = fleet.runs, control.is_reachable
                 async with background() as group:
                     group.start_soon(summaries.run)
                     if show is not None:
@@ -211,6 +213,7 @@ async def _served(settings: Settings, statuses: Sequence[PipelineStatus]) -> Asy
     if opened is not None:
         local = monitor.app(control.route(None, needs_token=False), history_route(history))
         listeners.append(Listener(local, opened))
+    control.is_reachable = opened is not None or (settings.metrics is not None and token is not None)
     server = HttpServer(listeners, [history.run])
     server.start()
     try:

@@ -60,7 +60,7 @@ def test_frozen_taken_over_and_revived(lanes: Lanes) -> None:
             lanes.await_caught_up(second)
             first.thaw()
             lanes.history.publish(6)
-            assert first.await_end() == FENCED, first.said
+            assert first.await_stop() == FENCED, first.said
             assert "another instance" in first.said
             lanes.history.publish(6)
             lanes.await_caught_up(second)
@@ -74,7 +74,7 @@ def test_of_two_that_have_nothing_to_deliver_the_later_one_goes_on(lanes: Lanes)
         with Daemon(lanes.config) as second:
             second.wait_for(lambda: second.said.count("in place of instance") == len(lanes.lanes))
             began_s = time.monotonic()
-            assert first.await_end() == FENCED, first.said
+            assert first.await_stop() == FENCED, first.said
             assert time.monotonic() - began_s < 3 * OWNER_S, first.said
             assert "another instance took over" in first.said
             lanes.history.publish(4)
@@ -91,11 +91,11 @@ def test_of_two_that_start_at_once_one_goes_on(tmp_path: Path, kafka: KafkaClust
         with Daemon(lanes.config) as one, Daemon(lanes.config) as other:
             both = [one, other]
             deadline = time.monotonic() + 60
-            while all(each.process.poll() is None for each in both):
+            while not any(each.has_stopped for each in both):
                 assert time.monotonic() < deadline, one.said + other.said
                 time.sleep(0.05)
-            ended, living = sorted(both, key=lambda each: each.process.poll() is None)
-            assert ended.await_end() == FENCED, ended.said
+            ended, living = sorted(both, key=lambda each: not each.has_stopped)
+            assert ended.await_stop() == FENCED, ended.said
             assert "another instance took over" in ended.said
             history.publish(4)
             lanes.await_caught_up(living)
@@ -110,7 +110,7 @@ def test_second_one_takes_over_from_one_that_is_working(lanes: Lanes) -> None:
         lanes.await_more(first)
         with Daemon(lanes.config) as second:
             lanes.publish_until(second, lambda: first.process.poll() is not None)
-            assert first.await_end() == FENCED, first.said
+            assert first.await_stop() == FENCED, first.said
             assert "another instance" in first.said
             lanes.await_caught_up(second)
             assert second.terminate() == 0, second.said

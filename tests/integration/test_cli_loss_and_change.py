@@ -16,6 +16,7 @@ from tests.support.waiting import until
 
 CONFIG = """
 metrics = "127.0.0.1:0"
+control = ""
 [pipelines.copy]
 table = "t"
 poll_interval_s = 0.1

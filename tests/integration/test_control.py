@@ -190,6 +190,30 @@ def test_skip(kept: Orders, config: Path, client: DaemonClient) -> None:
         until(lambda: state(client) == "stopped")
 
 
+def test_the_only_pipeline_waits_for_a_command_when_it_has_stopped(
+    orders: Orders, config: Path, client: DaemonClient
+) -> None:
+    orders.insert(20)
+    orders.insert(21)
+    remove_files(orders.path, 1)
+    with background("run", "--config", config, "--log-format", "text") as daemon:
+        until(lambda: state(client) == "stopped")
+        assert tailer("skip", "copy", "--config", config).returncode == 0
+        until(lambda: copied(orders) == [change if change[0] != 1 else GAP for change in orders.changes])
+        orders.insert(22)
+        orders.insert(23)
+        remove_files(orders.path, 3)
+        until(lambda: state(client) == "stopped")
+        daemon.terminate()
+        _, errors = daemon.communicate(timeout=60)
+    assert daemon.returncode == 3
+    assert errors.count("; it waits for a command") == 2
+    assert "error: copy: " in errors
+    config.write_text(f'control = ""\n{config.read_text()}')
+    ended = tailer("run", "--config", config, "--log-format", "text")
+    assert (ended.returncode, "; no pipeline is left" in ended.stderr) == (3, True)
+
+
 def test_resnapshot_after_a_loss_and_without_one(kept: Orders, config: Path, client: DaemonClient) -> None:
     def vacuum() -> None:
         kept.insert(20)

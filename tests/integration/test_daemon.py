@@ -215,7 +215,8 @@ def test_a_daemon_with_nothing_left_to_do_ends_with_the_gravest_error(orders: Or
     config.write_text(
         config.read_text() + '\n[pipelines.lost]\ntable = "tailer.toml"\nsink = {kind = "files", path = "x"}'
     )
-    config.write_text(config.read_text().replace('table = "orders"', 'table = "orders"\ncolumns = ["nonsense"]'))
+    text = config.read_text().replace('table = "orders"', 'table = "orders"\ncolumns = ["nonsense"]')
+    config.write_text(f'control = ""\n{text}')  # with commands, the one that lost its table would wait for one
     done = tailer("run", "--config", config)
     assert (done.returncode, done.stdout) == (3, "")
     assert "error: lost: " in done.stderr

@@ -29,7 +29,7 @@ def config(tmp_path: Path) -> Iterator[Path]:
     with serving() as endpoint:
         endpoint.answer = lambda _body: Answer(before=partial(time.sleep, 4 * AFTER_S))
         sink = f'{{kind = "http", url = "{endpoint.url}"}}'
-        config.write_text(f'state_table = "state"\n[pipelines.copy]\ntable = "orders"\nsink = {sink}')
+        config.write_text(f'control = ""\nstate_table = "state"\n[pipelines.copy]\ntable = "orders"\nsink = {sink}')
         yield config
 
 

@@ -116,5 +116,6 @@ def test_the_process_ends_at_a_signal(orders: Orders, config: Path) -> None:
 
 def test_the_exit_code_is_that_of_the_error(orders: Orders, config: Path) -> None:
     (orders.path / "_delta_log" / f"{1:020d}.json").write_text("{garbage\n")
+    config.write_text(f'control = ""\n{config.read_text()}')
     with unread("run", "--config", config) as (daemon, _):
         assert daemon.wait(300) == 3

@@ -97,9 +97,15 @@ class Daemon:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(_PATIENCE_S)
 
-    def await_end(self) -> int:
-        """Return its exit code when it has ended by itself."""
-        return self.process.wait(_PATIENCE_S)
+    @property
+    def has_stopped(self) -> bool:
+        """Return whether no pipeline runs any more: it has ended, or waits for commands."""
+        return self.process.poll() is not None or "it waits for a command" in self.said
+
+    def await_stop(self) -> int:
+        """Return its exit code, with a SIGTERM once no pipeline runs any more."""
+        until(lambda: self.has_stopped, lambda: len(self.said), lambda: self.said)
+        return self.terminate()
 
 
 @dataclass

@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from tailer.daemon.runs import Lifecycle, Runs, run_all
-from tailer.errors import NotATable, SinkUnavailable
+from tailer.errors import ConfigError, NotATable, SinkUnavailable
 from tailer.pipeline import retry
 from tailer.pipeline.status import PipelineState, PipelineStatus
 from tests.support.streams import become
@@ -82,6 +82,28 @@ async def test_nothing_is_left_when_all_have_stopped_for_good(caplog: pytest.Log
     caplog.clear()
     assert await run_all({"tail": Scripted.Run(iter([error]))}, 10) == {"tail": error}
     assert not [each for each in caplog.records if each.levelname == "ERROR"]
+
+
+@pytest.mark.parametrize(
+    ("error", "waits"), [(NotATable("t"), True), (ConfigError("key", "is wrong"), False), (ValueError("a bug"), False)]
+)
+async def test_a_run_goes_on_while_a_command_could_mend_what_has_stopped(error: Exception, waits: bool) -> None:
+    stopped = Scripted(error, None)
+    runs = Runs([stopped.lifecycle], 10)
+    runs.takes_commands = True
+    async with anyio.create_task_group() as group:
+        failures: dict[str, Exception] = {}
+
+        async def run() -> None:
+            failures.update(await runs.run())
+
+        group.start_soon(run)
+        if waits:
+            await become(lambda: stopped.status.state is S.STOPPED)
+            stopped.lifecycle.resume()
+            await become(lambda: stopped.lifecycle.is_running)
+            stopped.lifecycle.end("the test ends")
+    assert (failures, stopped.made) == ({} if waits else {"scripted": error}, 1 + waits)
 
 
 @pytest.mark.parametrize("works", [True, False])
