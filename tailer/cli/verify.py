@@ -14,6 +14,7 @@ import click
 
 from tailer.changelog.equal_rows.keyed_difference import Difference, DifferenceKind
 from tailer.cli.configuration import ConfiguredCommand, choose_config, choose_pipeline
+from tailer.cli.display.steps import Steps
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.placement import EngineKind
 from tailer.config.settings import load
@@ -24,7 +25,7 @@ from tailer.daemon.serve import close_sinks, open_sink
 from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError, how_to_install
 from tailer.pipeline.delivery import tell_key
-from tailer.pipeline.verification.comparison import Verification, verify
+from tailer.pipeline.verification.comparison import Rewritten, Verification, VerificationStep, verify
 from tailer.pipeline.verification.repair import repair
 from tailer.sink import OTHER_CLASS, MirrorRows, Sink, app_id_of
 
@@ -85,6 +86,7 @@ async def _verify(settings: Settings, pipeline: PipelineSettings, limit: int, re
     pipeline = await pipeline.located()
     sink = open_sink(settings, pipeline)
     files = open_files(pipeline.stores)
+    steps, verifications = Steps(), list[Verification]()
     try:
         open_mirror = partial(_open_mirror, sink, pipeline)
         table, engine = pipeline.open_table(), LocalEngine(files=files)
@@ -92,15 +94,40 @@ async def _verify(settings: Settings, pipeline: PipelineSettings, limit: int, re
             reached = await sink.progress(app_id_of(pipeline.name, await table.table_id()))
             await tell_key(sink, table, await table.latest() if reached is None else reached.position.version)
         kind = settings.engine if pipeline.is_target_shared(settings.spark) else EngineKind.LOCAL
-        async with open_engines(kind, settings.spark, files) as engines:
+        async with open_engines(kind, settings.spark, files) as engines, steps.shown():
+
+            def begin(step: VerificationStep) -> None:
+                steps.begin(f"{pipeline.name}: {step}")
+
             share = engines.sides(partial(open_table, stores=pipeline.stores))
             if not repairs:
                 async with open_mirror() as mirror:
-                    return [await verify(mirror, table, engine, pipeline.policy, limit, share=share)]
-            async with aclosing(repair(open_mirror, table, engine, pipeline.policy, limit, share)) as verifications:
-                return [each async for each in verifications]
+                    return [await verify(mirror, table, engine, pipeline.policy, limit, share=share, begin=begin)]
+            repairs_made = repair(open_mirror, table, engine, pipeline.policy, limit, share, begin)
+            async with aclosing(repairs_made) as results:
+                async for each in results:
+                    verifications.append(each)
+            return verifications
+    except anyio.get_cancelled_exc_class():
+        if repairs:
+            steps.say(f"{pipeline.name}: ended: {_repaired(verifications, steps.current)}")
+        raise
     finally:
         await close_sinks([sink])
+
+
+def _repaired(verifications: Sequence[Verification], step: str) -> str:
+    """Say what a repair has changed that was ended at a step: all rows in one commit, or nothing."""
+    rewritten = next((each.rewritten for each in verifications if each.rewritten is not None), None)
+    if rewritten is not None:
+        return f"{_rewritten(rewritten)}; the comparison after that did not end"
+    if step.endswith(VerificationStep.COMMITTING):
+        return "the repair was being committed: run it again to see whether anything differs"
+    return "nothing was rewritten"
+
+
+def _rewritten(rewritten: Rewritten) -> str:
+    return f"rewritten: {rewritten.keys} keys, which have {rewritten.rows} rows now"
 
 
 def _open_mirror(sink: Sink, pipeline: PipelineSettings) -> AbstractAsyncContextManager[MirrorRows]:
@@ -144,7 +171,7 @@ def _print(pipeline: PipelineSettings, found: Verification, values: bool) -> Non
     if left := sum(found.counts.values()) - len(shown):
         click.echo(f"and {left} more: see --limit" if shown or found.key else "the rows are listed with --values")
     if found.rewritten is not None:
-        click.echo(f"rewritten: {found.rewritten.keys} keys, which have {found.rewritten.rows} rows now")
+        click.echo(_rewritten(found.rewritten))
 
 
 def _line(difference: Difference, key: tuple[str, ...], values: bool) -> str:

@@ -1,6 +1,8 @@
 """`tailer verify --repair`: every planted difference is repaired, and what the pipeline commits meanwhile stays."""
 
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -33,6 +35,24 @@ from tests.support.mirrors.planted import PLANTED, configured, drop_primary_key,
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
+
+# SIGTERM comes at the NUMBERth beginning of a step with these words.
+ENDED = """
+import os, signal, sys
+from tailer.__main__ import main
+from tailer.cli.display.steps import Steps
+
+words, left, begin = sys.argv.pop(1), [int(sys.argv.pop(1))], Steps.begin
+
+def ending(self, step):
+    begin(self, step)
+    left[0] -= words in step
+    if words in step and not left[0]:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+Steps.begin = ending
+main()
+"""
 
 
 async def repaired(sink: SqlSink, path: Path, policy: Policy | None = None) -> list[Verification]:
@@ -308,3 +328,38 @@ def test_the_command_repairs_and_ends_with_0(tmp_path: Path) -> None:
     }
     done = tailer("verify", "orders", "--config", config, "--repair")
     assert (done.returncode, done.stdout) == (0, f"orders: equals {orders.path} at version 0: 3 rows\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "number", "said", "rows"),
+    [
+        ("comparing", 1, "nothing was rewritten", [(1, 9.5), (2, 3.0)]),
+        ("rewriting", 1, "nothing was rewritten", [(1, 9.5), (2, 3.0)]),
+        ("committing", 1, "the repair was being committed: run it again to see whether anything differs", None),
+        (
+            "comparing",
+            2,
+            "rewritten: 1 keys, which have 1 rows now; the comparison after that did not end",
+            [(1, 1.5), (2, 3.0)],
+        ),
+    ],
+)
+def test_a_repair_that_is_ended_says_what_it_has_repaired(
+    tmp_path: Path, words: str, number: int, said: str, rows: list[tuple[int, float]] | None
+) -> None:
+    orders = Orders(tmp_path / "orders")
+    orders.insert(1, 2)
+    database = SqliteDatabase(tmp_path / "shop.db")
+
+    async def deliver_all() -> None:
+        async with opened(database) as sink:
+            await follow(sink, orders.path, 0, Policy())
+
+    anyio.run(deliver_all)
+    config = configured(tmp_path, 'kind = "sql"\nurl = "sqlite:///shop.db"\nkey = ["id"]')
+    database.query("UPDATE orders SET amount = 9.5 WHERE id = 1")
+    command = [sys.executable, "-c", ENDED, words, str(number), "verify", "orders", "--config", str(config), "--repair"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", f"orders: ended: {said}\n")
+    if rows is not None:
+        assert database.query("SELECT id, amount FROM orders ORDER BY id") == rows

@@ -68,7 +68,7 @@ def test_the_commands_read_it(orders: Orders, versitygw: S3Server) -> None:
     assert shown.stderr == f"{location}: changes of versions 0 to 2\n"
     net = tailer("tail", location, "--from", "earliest", "--to", "latest", "--net-changes")
     assert (net.returncode, ids(net.stdout)) == (0, [(0, 2), (2, 3)])
-    plan = tailer("plan", location, "2")
+    plan = tailer("plan", location, "2", "--json")
     assert json.loads(plan.stdout)["tasks"][0]["uri"].startswith(f"{location}/")
     history, doctor = tailer("history", location), tailer("doctor", location)
     inserted = [line.split("\t")[4] for line in history.stdout.splitlines()[1:]]

@@ -9,7 +9,7 @@ from typing import Final
 import anyio
 import click
 
-from tailer.cli.display.changes import Display
+from tailer.cli.display.steps import Steps
 from tailer.cli.doctor.examination import Examination, examine
 from tailer.cli.doctor.report import document, print_findings, print_tables
 from tailer.cli.doctor.suggestion import suggest, suggest_template
@@ -38,7 +38,7 @@ class _Look:
     table_format: str | None
     branch: str | None
 
-    async def examine(self, table: str, display: Display) -> Examination:
+    async def examine(self, table: str, steps: Steps) -> Examination:
         """Examine one table. `table`: its location, or its name in a catalog."""
         try:
             location = await locate(table)
@@ -46,7 +46,7 @@ class _Look:
             log = open_table(location, None, None, self.allowed_roots, self.table_format, self.branch)
         except NotATable as error:
             return Examination(table, stop=error)
-        return await examine(inspector, log, open_files(), lambda step: display.busy(f"{log.uri}: {step}"))
+        return await examine(inspector, log, open_files(), lambda step: steps.begin(f"{log.uri}: {step}"))
 
 
 @click.command("doctor")
@@ -92,15 +92,15 @@ def command(
 
 async def _examine_all(look: _Look, pattern: TablePattern | None) -> Sequence[Examination]:
     """Examine the table, or those that fit the pattern. Raises `ConfigError` where none does."""
-    display = Display()
-    async with display.shown():
+    steps = Steps()
+    async with steps.shown():
         tables = [look.table] if pattern is None else await _find(look, pattern)
         found: dict[str, Examination] = {}
         turns = anyio.CapacityLimiter(_AT_ONCE)
 
         async def one(table: str) -> None:
             async with turns:
-                found[table] = await look.examine(table, display)
+                found[table] = await look.examine(table, steps)
 
         async with anyio.create_task_group() as group:
             for table in tables:

@@ -6,8 +6,10 @@ once if they are equal, and twice if not (`tailer.changelog.equal_rows.keyed_dif
 executors (`sides`). A repair reads the source once more, and replaces the rows of the keys that differ.
 """
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 import pyarrow as pa
 from anyio import to_thread
@@ -20,7 +22,7 @@ from tailer.pipeline.verification.sides import LocalSides, OpenSides, Sides, Sou
 from tailer.sink import MirrorRows, pipeline_of
 from tailer.table_log import TableLog
 
-__all__ = ["Rewritten", "Verification", "verify"]
+__all__ = ["BeginStep", "Rewritten", "Verification", "VerificationStep", "verify"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,18 @@ class Verification:
         return self.has_same_columns and not any(self.counts.values())
 
 
+class VerificationStep(StrEnum):
+    """A step of a verification, in words for people. Before `COMMITTING`, nothing is changed."""
+
+    COMPARING = "comparing the rows of the mirror with the source"
+    FINDING = "reading the rows that differ"
+    REWRITING = "rewriting the rows that differ"
+    COMMITTING = "committing the repair"
+
+
+BeginStep = Callable[[VerificationStep], None]
+
+
 async def verify(
     mirror: MirrorRows,
     table: TableLog,
@@ -72,11 +86,12 @@ async def verify(
     *,
     repairs: bool = False,
     share: OpenSides | None = None,
+    begin: BeginStep = lambda _: None,
 ) -> Verification:
     """Compare `mirror` with `table`. `policy`: of the pipeline. At most `limit` differences are returned.
 
     `repairs`: rewrites the rows of all keys that differ, unless the pipeline has committed since the mirror was opened.
-    `share`: lets others read the rows, if they can; the result is the same.
+    `share`: lets others read the rows, if they can; the result is the same. `begin` is told each step.
 
     Of a log, which has no key, the columns of the source are compared: a column that was dropped is no difference.
 
@@ -94,6 +109,7 @@ async def verify(
     if sides is None:
         sides = LocalSides(source, mirror, engine, shared)
     with closing(KeyedDifference(shared, mirror.key or shared)) as difference:
+        begin(VerificationStep.COMPARING)
         source_rows, mirror_rows = await sides.add_to(difference)
         found = Verification(mirror.version, mirror.key, source_rows=source_rows, mirror_rows=mirror_rows)
         if not await to_thread.run_sync(difference.begin_second_pass):
@@ -105,9 +121,10 @@ async def verify(
             )
             remedy = "Deliver to a new table, whose log has one name for each column."
             raise SinkRejected(pipeline_of(mirror.app_id), reason, remedy)
+        begin(VerificationStep.FINDING)
         await sides.keep_in(difference)
         found = await to_thread.run_sync(_with_differences, found, difference, limit)
-        return replace(found, rewritten=await _rewrite(sides, mirror, difference)) if repairs else found
+        return replace(found, rewritten=await _rewrite(sides, mirror, difference, begin)) if repairs else found
 
 
 def _with_differences(found: Verification, difference: KeyedDifference, limit: int) -> Verification:
@@ -116,8 +133,9 @@ def _with_differences(found: Verification, difference: KeyedDifference, limit: i
     return replace(found, counts=counts, columns=columns, differences=first)
 
 
-async def _rewrite(sides: Sides, mirror: MirrorRows, difference: KeyedDifference) -> Rewritten | None:
+async def _rewrite(sides: Sides, mirror: MirrorRows, difference: KeyedDifference, begin: BeginStep) -> Rewritten | None:
     """Replace the rows of the keys that differ by those of the source. None: the pipeline has committed meanwhile."""
+    begin(VerificationStep.REWRITING)
     repair = await to_thread.run_sync(mirror.begin_repair)
     keys = rows = 0
 
@@ -136,4 +154,5 @@ async def _rewrite(sides: Sides, mirror: MirrorRows, difference: KeyedDifference
 
     await to_thread.run_sync(remove)
     await sides.give(difference, add)
+    begin(VerificationStep.COMMITTING)
     return Rewritten(keys, rows) if await to_thread.run_sync(repair.commit) else None
