@@ -22,6 +22,7 @@ __all__ = [
     "columns_beside_comparisons",
     "columns_of",
     "from_json",
+    "is_null",
     "to_json",
 ]
 
@@ -129,6 +130,11 @@ def _value_from_json(value: Any, kind: pa.DataType) -> Value:
         return Decimal(value)
     found: Value = value
     return found
+
+
+def is_null(expression: Expression) -> bool:
+    """Return whether an expression is a null, whatever the row is."""
+    return isinstance(expression, Literal) and expression.value is None
 
 
 def column_types(fields: pa.Schema) -> dict[tuple[str, ...], pa.DataType]:

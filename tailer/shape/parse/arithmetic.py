@@ -7,7 +7,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tailer.shape.parse.binding import Binding
-from tailer.shape.tree import Expression, Literal
+from tailer.shape.tree import Expression, Literal, is_null
 from tailer.shape.types import INTEGERS, MAX_DIGITS, as_decimal, common_type, is_number, kind_text
 
 __all__ = ["OPERATORS", "arithmetic", "minus"]
@@ -32,6 +32,8 @@ def arithmetic(binding: Binding, node: exp.Binary) -> Expression:
         reason = f"{operator} of {' and '.join(kind_text(value.kind) for value in values)} is not supported"
         raise binding.source.error(node, f"{reason}, as it is not exact", "Write CAST(... AS double) of an operand.")
     kinds, result = found
+    if is_null(values[0]):  # then the other one is not evaluated, as in Spark
+        return binding.null(result)
     arguments = [binding.converted(*each) for each in zip(nodes, values, kinds, strict=True)]
     return binding.call(operator, arguments, result)
 

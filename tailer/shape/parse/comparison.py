@@ -8,7 +8,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tailer.shape.parse.binding import Binding
-from tailer.shape.tree import Expression, Literal
+from tailer.shape.tree import Expression, Literal, is_null
 from tailer.shape.types import BOOLEAN, INTEGERS
 
 __all__ = ["compare"]
@@ -19,8 +19,11 @@ _WITH_FLOOR: Final = {"<": "<=", "<=": "<=", ">": ">", ">=": ">"}
 
 
 def compare(binding: Binding, operator: str, nodes: Sequence[exp.Expr], values: Sequence[Expression]) -> Expression:
-    """Return the comparison of two values."""
+    """Return the comparison of two values. Where the left one is null, the right one is not evaluated, as in Spark."""
     left, right = values
+    if is_null(left) and operator != "<=>":
+        binding.alike(nodes, [left, right])  # refuses types that cannot be compared
+        return binding.null(BOOLEAN)
     if isinstance(left, Literal) and not isinstance(right, Literal):
         operator, left, right, nodes = _MIRRORED[operator], right, left, nodes[::-1]
     if left.kind in INTEGERS and isinstance(right, Literal) and not isinstance(left, Literal):

@@ -11,7 +11,7 @@ from tailer.events import is_variant, type_text
 from tailer.shape.kernels.keyed_hash import read_secret
 from tailer.shape.kernels.variants import VARIANT_KINDS
 from tailer.shape.parse.binding import Binding
-from tailer.shape.tree import Call, Expression, Literal
+from tailer.shape.tree import Call, Expression, Literal, is_null
 from tailer.shape.types import BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, is_number, kind_from_text, kind_text
 from tailer.variant import parse_path
 
@@ -63,7 +63,10 @@ def _coalesce(binding: Binding, node: exp.Expr, nodes: Sequence[exp.Expr]) -> Ex
 def _nullif(binding: Binding, node: exp.Expr, nodes: Sequence[exp.Expr]) -> Expression:
     _count(binding, node, nodes, 2)
     value = binding.bind(nodes[0])
-    same = binding.call("=", binding.alike(nodes, [value, binding.bind(nodes[1])]), BOOLEAN)
+    both = binding.alike(nodes, [value, binding.bind(nodes[1])])
+    if is_null(value):  # then the other one is not evaluated, as in Spark
+        return value
+    same = binding.call("=", both, BOOLEAN)
     return binding.call("case", [same, Literal(None, value.kind), value], value.kind)
 
 
