@@ -92,11 +92,6 @@ class PipelineSettings:
             return False
         return not is_local(self.target) or spark.is_here
 
-    @property
-    def announces_gaps(self) -> bool:
-        """Return whether it can report a gap to its sink: executors cannot."""
-        return self.write is Writers.DRIVER
-
     def make_status(self) -> PipelineStatus:
         """The status, before the first run."""
         return PipelineStatus(self.name, table=self.table, sink_kind=self.sink_kind)

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from tailer.daemon.http_server import has_bearer
 from tailer.daemon.runs import Lifecycle, Runs
-from tailer.errors import TailerError
+from tailer.errors import TailerError, did_you_mean
 from tailer.pipeline.backfill.command import BackfillCommand, BackfillPhase
 from tailer.pipeline.data_loss import is_lost
 from tailer.pipeline.policy import OnDataLoss
@@ -64,7 +64,7 @@ class Control:
         if verb not in VERBS:
             return _said(404, f"there is no command {verb!r}; there are {', '.join(VERBS)}")
         if lifecycle is None:
-            return _said(404, f"there is no pipeline {name!r}, or it has not been started yet")
+            return _said(404, self._unknown(name))
         try:
             asked = msgspec.json.decode(body or b"{}", type=_Asked)
             with anyio.fail_after(ANSWER_S):
@@ -75,6 +75,13 @@ class Control:
             return _said(409, str(refused))
         except (TimeoutError, RuntimeError):
             return _said(503, "the event loop of the pipelines does not answer; see /livez")
+
+    def _unknown(self, name: str) -> str:
+        names = [] if self.runs is None else list(self.runs.lifecycles)
+        if found := [each for each in names if each.startswith(f"{name}/")]:
+            return f"{name!r} has a pipeline for each of its tables: name one, such as {found[0]!r}"
+        text = f"there is no pipeline {name!r}, or it has not been started yet"
+        return f"{text}. {near}" if (near := did_you_mean(name, names)) else text
 
     def _obey(self, lifecycle: Lifecycle, verb: str, asked: _Asked) -> str:
         """Run the command in the event loop of the pipelines, and return what to tell the operator."""
@@ -109,14 +116,14 @@ async def _resume(lifecycle: Lifecycle, _asked: _Asked) -> str:
 
 
 async def _resnapshot(lifecycle: Lifecycle, _asked: _Asked) -> str:
-    _check(lifecycle)
+    _check(lifecycle, "resnapshot")
     _check_table(lifecycle)
     lifecycle.obey(OnDataLoss.RESNAPSHOT)
     return f"{lifecycle.status.name} reports a gap and delivers all rows of the newest version"
 
 
 async def _backfill(lifecycle: Lifecycle, asked: _Asked) -> str:
-    _check(lifecycle)
+    _check(lifecycle, "backfill")
     _check_table(lifecycle)
     name = lifecycle.status.name
     if (had := lifecycle.status.backfills.command) is not None:
@@ -124,7 +131,7 @@ async def _backfill(lifecycle: Lifecycle, asked: _Asked) -> str:
     try:
         await lifecycle.backfill(BackfillCommand.make(asked.version, asked.where))
     except TailerError as error:
-        raise _RefusedError(f"{type(error).__name__}: {error}. {error.hint}".rstrip()) from error
+        raise _RefusedError(_told(error)) from error
     rows = "all rows" if asked.where is None else "the rows that fulfil the condition"
     version = "the version where it is" if asked.version is None else f"version {asked.version}"
     return f"{name} delivers {rows} of {version}, and then its changes"
@@ -142,7 +149,7 @@ async def _cancel_backfill(lifecycle: Lifecycle, _asked: _Asked) -> str:
 
 
 async def _skip(lifecycle: Lifecycle, _asked: _Asked) -> str:
-    _check(lifecycle)
+    _check(lifecycle, "skip")
     status = lifecycle.status
     if status.state is not PipelineState.STOPPED or not is_lost(lifecycle.error):
         reason = f"{status.name} is {status.state} and not stopped by lost changes: there is nothing to skip"
@@ -151,14 +158,19 @@ async def _skip(lifecycle: Lifecycle, _asked: _Asked) -> str:
     return f"{status.name} reports the gap and continues after it"
 
 
-def _check(lifecycle: Lifecycle) -> None:
-    """Raise if the pipeline cannot announce a gap, or another instance delivers it."""
+def _check(lifecycle: Lifecycle, verb: str) -> None:
+    """Raise if another instance delivers the pipeline, or if one of its kind never takes the command."""
     if lifecycle.status.state is PipelineState.STANDBY:
         reason = f"stands by, and {lifecycle.status.why}: give the command to that instance"
         raise _RefusedError(f"{lifecycle.status.name} {reason}")
-    if not lifecycle.announces_gaps:
-        reason = 'is written by executors, and only the driver can announce a gap: set write = "driver"'
-        raise _RefusedError(f"{lifecycle.status.name} {reason}")
+    try:
+        lifecycle.check_verb(verb)
+    except TailerError as error:
+        raise _RefusedError(_told(error)) from error
+
+
+def _told(error: TailerError) -> str:
+    return f"{type(error).__name__}: {error}. {error.hint}".rstrip()
 
 
 def _check_table(lifecycle: Lifecycle) -> None:

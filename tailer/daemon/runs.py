@@ -49,7 +49,8 @@ class Lifecycle:
     """A pipeline over all of its runs, which `make` makes. `status` is told what happens.
 
     `revives`: whether it begins again by itself after an error that may pass. `is_paused`: begin with a pause.
-    `announces_gaps`: whether it can report a gap to its sink. `check_backfill`: raises if a backfill cannot be done.
+    `check_verb`: raises a `TailerError` for a command that the pipeline never takes. `check_backfill`: raises if a
+    backfill cannot be done.
     """
 
     def __init__(
@@ -59,11 +60,11 @@ class Lifecycle:
         *,
         revives: bool,
         is_paused: bool = False,
-        announces_gaps: bool = True,
+        check_verb: Callable[[str], None] = lambda _verb: None,
         check_backfill: Callable[[BackfillCommand], Awaitable[None]] | None = None,
     ) -> None:
         self.status: Final = status
-        self.announces_gaps: Final = announces_gaps
+        self.check_verb: Final = check_verb
         self._check_backfill = check_backfill
         self.ended: Final = anyio.Event()
         self.error: Exception | None = None

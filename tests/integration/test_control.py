@@ -174,6 +174,8 @@ def test_skip(kept: Orders, config: Path, client: DaemonClient) -> None:
         until(lambda: state(client) == "streaming")
         with pytest.raises(ConfigError, match="there is nothing to skip"):
             client.send("copy", "skip")
+        with pytest.raises(ConfigError, match="Did you mean 'copy'"):
+            client.send("cpoy", "skip")
         lose(kept, client, vacuum)
         done = tailer("skip", "copy", "--config", config)
         assert (done.returncode, done.stdout) == (0, "copy reports the gap and continues after it\n")

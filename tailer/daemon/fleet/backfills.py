@@ -17,14 +17,18 @@ from typing import Final
 import msgspec
 
 from tailer.config.pipelines import PipelineSettings
+from tailer.config.placement import Writers
 from tailer.errors import ConfigError
+from tailer.pipeline.backfill.between import BY_DRIVER, COMPLETE, RESNAPSHOT
 from tailer.pipeline.backfill.command import BackfillCommand
 from tailer.pipeline.backfill.delivery import backfill_plan
 from tailer.pipeline.status import PipelineStatus
+from tailer.sink import Sink
 
-__all__ = ["BackfillFile", "check_backfill"]
+__all__ = ["BackfillFile", "check_backfill", "check_verb"]
 
 _FORMAT: Final = 1
+_LACKS: Final = "delivers to a mirror, which would lack the changes"
 
 
 class _Commands(msgspec.Struct, frozen=True):
@@ -86,6 +90,16 @@ def _replace(path: Path, data: bytes | None) -> None:
         file.flush()
         os.fsync(file.fileno())
     written.replace(path)
+
+
+def check_verb(pipeline: PipelineSettings, verb: str) -> None:
+    """Raise `ConfigError` for a command to deliver or leave out rows that a pipeline of this kind never takes."""
+    if pipeline.write is Writers.EXECUTORS:
+        raise ConfigError(pipeline.name, "is written by executors, and only the driver can announce a gap", BY_DRIVER)
+    if verb != "resnapshot":
+        sink = pipeline.make_sink()
+        if isinstance(sink, Sink) and sink.demands.whole:
+            raise ConfigError(pipeline.name, COMPLETE if verb == "backfill" else _LACKS, RESNAPSHOT)
 
 
 async def check_backfill(pipeline: PipelineSettings, status: PipelineStatus, command: BackfillCommand) -> None:

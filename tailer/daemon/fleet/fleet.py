@@ -19,7 +19,7 @@ from tailer.config.overlaps import conflict
 from tailer.config.pipelines import PipelineSettings, Settings, Template
 from tailer.config.placement import EngineKind, Writers
 from tailer.config.tables import CurrentStores
-from tailer.daemon.fleet.backfills import BackfillFile, check_backfill
+from tailer.daemon.fleet.backfills import BackfillFile, check_backfill, check_verb
 from tailer.daemon.fleet.discovery import Names, find_tables
 from tailer.daemon.fleet.named import NamedRun
 from tailer.daemon.fleet.reload import ReloadWatch
@@ -282,8 +282,8 @@ class Fleet:
 def _make_lifecycle(
     pipeline: PipelineSettings, state: PipelineStatus, make: Callable[[], Drainable], *, is_paused: bool = False
 ) -> Lifecycle:
-    check, gaps = partial(check_backfill, pipeline, state), pipeline.announces_gaps
-    return Lifecycle(state, make, revives=True, is_paused=is_paused, announces_gaps=gaps, check_backfill=check)
+    verb, backfill = partial(check_verb, pipeline), partial(check_backfill, pipeline, state)
+    return Lifecycle(state, make, revives=True, is_paused=is_paused, check_verb=verb, check_backfill=backfill)
 
 
 def _listed(names: tuple[str, ...]) -> str:

@@ -13,11 +13,13 @@ from tailer.pipeline.backfill.command import BackfillCommand, BackfillPhase
 from tailer.pipeline.delivery import ResumePoint, Session
 from tailer.pipeline.status import PipelineStatus
 
-__all__ = ["BetweenVersions"]
+__all__ = ["BY_DRIVER", "COMPLETE", "RESNAPSHOT", "BetweenVersions"]
 
 _log = logging.getLogger(__name__)
 
-_COMPLETE: Final = "delivers to a mirror, which has all rows"
+COMPLETE: Final = "delivers to a mirror, which has all rows"
+RESNAPSHOT: Final = "`tailer resnapshot` replaces them."
+BY_DRIVER: Final = 'Set write = "driver".'
 _BY_EXECUTORS: Final = "is written by executors, which deliver no backfill"
 
 
@@ -74,12 +76,12 @@ class BetweenVersions:
     def _check(self, session: Session, command: BackfillCommand, version: int) -> None:
         """Raise `ConfigError` if the command cannot be carried out."""
         if session.commands is None:
-            raise ConfigError(self._name, _BY_EXECUTORS, 'Set write = "driver".')
+            raise ConfigError(self._name, _BY_EXECUTORS, BY_DRIVER)
         if session.sink.demands.whole and not command.announces_gap:
-            raise ConfigError(self._name, _COMPLETE, "Command a snapshot, which replaces them: `tailer resnapshot`.")
+            raise ConfigError(self._name, COMPLETE, RESNAPSHOT)
         if command.announces_gap and command.version not in (None, version):
             reason = f"it is a snapshot of version {command.version}, and the pipeline is at version {version} by now"
-            raise ConfigError("version", reason, "Command a snapshot again: `tailer resnapshot`.")
+            raise ConfigError("version", reason, "Run `tailer resnapshot` again.")
         if command.version is not None and command.version > version:
             reason = f"version {command.version} comes after version {version}, up to which the pipeline has delivered"
             raise ConfigError("version", reason, "Give an earlier version, or none.")
