@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tailer.errors.general import TailerError
+from tailer.errors.general import AFTER_LOSS, TailerError
 
 __all__ = [
     "ChangeError",
@@ -30,10 +30,7 @@ class ChangesUnavailable(ChangeError):
 
     reason: str
     sentence: ClassVar[str] = "{table}: version {version}: {reason}"
-    next_step: ClassVar[str] = (
-        'Set on_data_loss of the pipeline to "resnapshot" or "skip-with-gap-event", or continue after it with '
-        "`tailer progress reset PIPELINE --to {version}` (`tail`: with a later --from)."
-    )
+    next_step: ClassVar[str] = f"{AFTER_LOSS} (`tail`: begin with a later --from)."
 
 
 @dataclass(eq=False)
@@ -44,10 +41,9 @@ class FileVacuumed(ChangeError):
     logged: str = ""
     sentence: ClassVar[str] = "{table}: version {version} needs {path}, which is missing (VACUUM deletes such files)"
     next_step: ClassVar[str] = (
-        "The rows of this version can no longer be read. Restore the file; or set on_data_loss of the pipeline to "
-        '"resnapshot" or "skip-with-gap-event"; or continue after it with `tailer progress reset PIPELINE --to '
-        "{version}` (`tail`: with a later --from). If on_data_loss is set already, a snapshot needs the file: restore "
-        "it, or drop it from the table. Increase delta.deletedFileRetentionDuration to prevent this in future."
+        "The rows of this version can no longer be read. Restore the file, and run `tailer resume PIPELINE`. If that "
+        f"is impossible, {AFTER_LOSS} (`tail`: begin with a later --from). If a snapshot needs the file, restore it, "
+        "or drop it from the table. Increase delta.deletedFileRetentionDuration to prevent this in future."
     )
 
     @property
@@ -77,7 +73,7 @@ class FileOutsideTable(ChangeError):
     sentence: ClassVar[str] = "{table}: version {version} refers to {path}, which is outside of the table"
     next_step: ClassVar[str] = (
         "If the table may use that location, as a shallow clone does, add its folder to allowed_roots of the pipeline "
-        "(`--allow-root` of `tailer tail` and `tailer plan`)."
+        "(`--allow-root` of `tailer tail` and `tailer plan`); the pipeline goes on by itself."
     )
 
     @property
@@ -115,8 +111,10 @@ class TableReplaced(ChangeError):
         "{expected_id})"
     )
     next_step: ClassVar[str] = (
-        "Choose where to start in the new table: `tailer progress reset PIPELINE --to -1` for all its versions, `--to "
-        'VERSION` for the versions after VERSION; or set on_data_loss of the pipeline to "resnapshot" for all its rows.'
+        "`tailer resnapshot PIPELINE` delivers all rows of the new table, as on_data_loss of the pipeline does by "
+        "itself. For a target that is no mirror, choose a start in the new table instead: `tailer progress reset "
+        "PIPELINE --to -1` for all its versions, `--to VERSION` for those after VERSION; then run `tailer resume "
+        "PIPELINE`."
     )
 
 
@@ -127,4 +125,6 @@ class DataCorrupt(ChangeError):
     path: str
     reason: str
     sentence: ClassVar[str] = "{table}: version {version}: {path}: {reason}"
-    next_step: ClassVar[str] = "Restore the file from a copy; lake-tailer does not guess its rows."
+    next_step: ClassVar[str] = (
+        "Restore the file from a copy, and run `tailer resume PIPELINE`; lake-tailer does not guess its rows."
+    )

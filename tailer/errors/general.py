@@ -6,6 +6,10 @@ from typing import Any, ClassVar, Final
 
 __all__ = ["ConfigError", "EngineUnavailable", "ExpressionFailed", "Retry", "TailerError", "duration", "one_line"]
 
+AFTER_LOSS: Final = (
+    "`tailer resnapshot PIPELINE` delivers all rows of the newest version in place of the lost changes, and `tailer "
+    "skip PIPELINE` leaves them out, but not in a mirror. on_data_loss of the pipeline does either by itself"
+)
 _UNITS: Final = (("d", 86_400), ("h", 3600), ("min", 60))
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tailer.errors.general import TailerError
+from tailer.errors.general import AFTER_LOSS, TailerError
 
 __all__ = [
     "LogCorrupt",
@@ -58,9 +58,8 @@ class VersionGone(LogError):
     starts: tuple[str, ...] | None = None
     sentence: ClassVar[str] = "{table}: version {version} is missing from the log ({held})"
     next_step: ClassVar[str] = (
-        "Restore the commit file of version {version}. If that is impossible, its changes are lost: set on_data_loss "
-        'of the pipeline to "resnapshot" or "skip-with-gap-event", or start after the loss, '
-        "with `tailer progress reset PIPELINE --to VERSION` (`tail`: with --from)."
+        "Restore the commit file of version {version}, and run `tailer resume PIPELINE`. If that is impossible, its "
+        f"changes are lost: {AFTER_LOSS} (`tail`: begin after the loss with --from)."
     )
 
     @property
@@ -80,15 +79,15 @@ class VersionGone(LogError):
             return super().hint
         if self.resume is None:
             return (
-                f"Restore the commit file of version {self.version}. Without it the state of the table is unknown from "
-                "there on, so no later version can be read, and neither `latest` nor `snapshot` is a way on. A writer "
-                f"that still has the state may write a checkpoint of version {self.version} or of a later one: then "
-                'start after it. A pipeline whose on_data_loss is "resnapshot" or "skip-with-gap-event" waits for that.'
+                f"Restore the commit file of version {self.version}, and run `tailer resume PIPELINE`. Without it the "
+                "state of the table is unknown from there on, so no later version can be read, and neither `latest` "
+                "nor `snapshot` is a way on. A writer that still has the state may write a checkpoint of version "
+                f"{self.version} or of a later one: then start after it. A pipeline whose on_data_loss is "
+                '"resnapshot" or "skip-with-gap-event" waits for that.'
             )
         names = [*([str(self.resume)] if self.resume <= (self.latest or 0) else []), *self.starts]
         listed = ", ".join(f"`--from {name}`" for name in names)
-        reset = f"`--to {self.resume - 1}` (`tail`: {listed})"
-        return f"{super().hint} Changes can be read from version {self.resume} on: {reset}."
+        return f"{super().hint} Changes can be read from version {self.resume} on (`tail`: {listed})."
 
 
 @dataclass(eq=False)
@@ -101,8 +100,9 @@ class VersionAhead(LogError):
     sentence: ClassVar[str] = "{table}: version {version} does not exist yet (latest is {latest})"
     next_step: ClassVar[str] = (
         "Request a version up to {latest}. If this is a pipeline's progress, the log went backwards: was it restored "
-        "from a copy? Remove the changes after version {latest} from the destination, then set the pipeline's progress "
-        "with `tailer progress reset PIPELINE --to {latest}`."
+        "from a copy? Remove the changes after version {latest} from the destination, set the pipeline's progress with "
+        "`tailer progress reset PIPELINE --to {latest}`, and run `tailer resume PIPELINE`. Of a mirror no rows can be "
+        "removed: once the table has version {version} again, `tailer resnapshot PIPELINE` fills it again."
     )
 
     @property
@@ -122,8 +122,8 @@ class LogCorrupt(LogError):
     version: int | None = None
     line: int | None = None
     next_step: ClassVar[str] = (
-        "Inspect the file with the writer's own tools, or restore it from a copy. To skip it, set on_data_loss of the "
-        'pipeline to "resnapshot" or "skip-with-gap-event": it continues at the next version whose state is known.'
+        "Inspect the file with the writer's own tools, or restore it from a copy, and run `tailer resume PIPELINE`. If "
+        f"that is impossible, {AFTER_LOSS}; it continues at the next version whose state is known."
     )
 
     @property
@@ -145,8 +145,9 @@ class LogRewritten(LogError):
         "commit not written atomically?"
     )
     next_step: ClassVar[str] = (
-        "Find the first version that differs. Remove the changes from that version on from the destination, then set "
-        "the pipeline's progress to the version before it with `tailer progress reset PIPELINE --to VERSION`."
+        "Find the first version that differs. Remove the changes from that version on from the destination, set the "
+        "pipeline's progress to the version before it with `tailer progress reset PIPELINE --to VERSION`, and run "
+        "`tailer resume PIPELINE`. Of a mirror no rows can be removed: `tailer resnapshot PIPELINE` fills it again."
     )
 
 

@@ -59,4 +59,7 @@ class SinkFenced(SinkError):
 
     retry: ClassVar[Retry] = Retry.ONCE
     sentence: ClassVar[str] = "sink {sink}: another instance took over: {reason}"
-    next_step: ClassVar[str] = "Run one instance per pipeline."
+    next_step: ClassVar[str] = (
+        "Run one instance per pipeline: if the other one is to go on, end this one; if not, end the other one, and run "
+        "`tailer resume PIPELINE` here."
+    )

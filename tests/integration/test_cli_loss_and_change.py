@@ -131,7 +131,7 @@ def test_skipping_what_was_vacuumed(table: HandwrittenTable, kind: str) -> None:
     assert stopped.returncode == 3
     assert "version 3 needs" in stopped.stderr
     assert "skip-with-gap-event" in stopped.stderr
-    assert "tailer progress reset PIPELINE --to 3" in stopped.stderr
+    assert "`tailer resnapshot PIPELINE`" in stopped.stderr
     config = configured(folder, kind, "skip-with-gap-event")
     with background("run", "--config", config) as daemon:
         until(lambda: "\t4\t4\t0" in tailer("progress", "show", "--config", config).stdout)

@@ -23,10 +23,14 @@ def test_a_text_is_one_line(reason: str, text: str) -> None:
         (VersionGone("t", 3, None, 9), ("it holds no commit up to 9",), ()),
         (
             VersionGone("t", 3, 0, 9, 5, ("latest",)),
-            ("read from version 5 on: `--to 4`", "`--from 5`, `--from latest`"),
+            ("read from version 5 on (`tail`: ", "`--from 5`, `--from latest`)"),
             ("snapshot`)",),
         ),
-        (VersionGone("t", 3, 0, 9, 10, ("latest", "snapshot")), ("`--to 9`", "`--from snapshot`"), ("--from 10",)),
+        (
+            VersionGone("t", 3, 0, 9, 10, ("latest", "snapshot")),
+            ("read from version 10 on", "`--from snapshot`"),
+            ("--from 10",),
+        ),
         (VersionGone("t", 3, 0, 9, None, ()), ("unknown", "a checkpoint of version 3 or of a later one"), ("--from",)),
     ],
 )
