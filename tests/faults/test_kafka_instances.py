@@ -109,7 +109,7 @@ def test_second_one_takes_over_from_one_that_is_working(lanes: Lanes) -> None:
         lanes.history.publish(4)
         lanes.await_more(first)
         with Daemon(lanes.config) as second:
-            lanes.publish_until(second, lambda: first.process.poll() is not None)
+            lanes.publish_until(second, lambda: first.has_stopped)
             assert first.await_stop() == FENCED, first.said
             assert "another instance" in first.said
             lanes.await_caught_up(second)
