@@ -1,7 +1,7 @@
 """Projection of a Parquet file's columns to the table's: found by field id or physical name, cast without loss.
 
 A file may be older than the table's schema: columns it lacks are null, and values of narrower types are cast up, on
-every level of nesting (PROTOCOL.md, "Type Widening"). `_reads_as` knows the types of a file that can be read as a type
+every level of nesting (PROTOCOL.md, "Type Widening"). `reads_as` knows the types of a file that can be read as a type
 of the table; any other type stops the task (invariant 5).
 
 Variants are shredded in each file as its writer liked, and put together again here. CHARs are padded.
@@ -21,15 +21,16 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.errors import DataCorrupt
+from tailer.errors import DataCorrupt, UnsupportedFeature
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ROW_ID, VARIANT, ChangeType, has_variant, is_variant
 from tailer.files.partition_values import partition_scalar
 from tailer.plan import ROW_TRACKING, ChangeTask, RowTracking, TaskKind, output_schema
 from tailer.read.parquet.batch_sizes import MAX_ROWS
 from tailer.read.parquet.int96 import decoder
 from tailer.read.parquet.legacy_datetimes import OldCalendar
+from tailer.read.parquet.types import are_raw, reads_as
 from tailer.schema.char_types import char_lengths, padding
-from tailer.schema.columns import FIELD_ID, physical_name, widens
+from tailer.schema.columns import FIELD_ID, physical_name
 from tailer.schema.variant_paths import path_of, source_of
 from tailer.variant import InvalidVariant, at_path, unshred
 from tailer.variant.nested import Change, Changes, changed
@@ -50,6 +51,7 @@ class _Rows:
 
 _Column = Callable[[_Rows], pa.Array]
 _Corrupt = Callable[[str], DataCorrupt]
+_REWRITE: Final = "It is not guessed. Write the rows again with their types, and start after that version."
 _CDC: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
 
 
@@ -60,7 +62,8 @@ class Projection:
     have CHARs, the greatest length of these. `decoders`: of those columns that have timestamps of 96 bits, what decodes
     them from binary; `int96` are the paths of the timestamps. `annotated`: the schema of the file with its UUIDs
     (`tailer.read.parquet.uuids`), which Variants may be shredded to.
-    Raises `DataCorrupt` where the file cannot hold the task's rows, when made.
+    When made, raises `DataCorrupt` where the file cannot hold the task's rows, and `UnsupportedFeature` where it does
+    not say what its numbers mean.
     """
 
     def __init__(
@@ -83,7 +86,7 @@ class Projection:
         self.padded: dict[str, int] = {}
         self.schema = output_schema(task.schema)
         if task.kind in _CDC:
-            if file.names.count(CHANGE_TYPE) != 1 or not _reads_as(file.field(CHANGE_TYPE).type, pa.string()):
+            if file.names.count(CHANGE_TYPE) != 1 or not reads_as(file.field(CHANGE_TYPE).type, pa.string()):
                 raise self._corrupt(f"a change file must have one {CHANGE_TYPE} column, of text")
             self.columns.append(CHANGE_TYPE)
         for index, (field, bare) in enumerate(zip(task.schema, self.schema, strict=False)):
@@ -151,7 +154,7 @@ class Projection:
         if has_variant(field.type):
             column = self._with_variants(field, found, bare)
         else:
-            column = _cast(found.name, _as_in_file(field.type, found.type, field.name, self._corrupt), bare)
+            column = _cast(found.name, self._in_file(field, found.type), bare)
         lengths = char_lengths(field)
         if not lengths:
             return column
@@ -166,7 +169,7 @@ class Projection:
         stored = self._annotated.field(found.name).type
         changes = _variants(field.type, found.type, stored, field.name, self._corrupt)
         none = changed(pa.nulls(0, found.type), changes)
-        cast = _cast(found.name, _as_in_file(field.type, none.type, field.name, self._corrupt), bare)
+        cast = _cast(found.name, self._in_file(field, none.type), bare)
         path = None if pa.types.is_null(none.type) else path_of(field)
 
         def column(rows: _Rows) -> pa.Array:
@@ -195,6 +198,13 @@ class Projection:
         stored = self._column(pa.field(name, pa.int64()), pa.int64(), there)
         return lambda rows: pc.coalesce(stored(rows), from_log(rows))
 
+    def _in_file(self, field: pa.Field, found: pa.DataType) -> pa.DataType:
+        try:
+            return _as_in_file(field.type, found, field.name, self._corrupt)
+        except _RawNumbersError as error:
+            feature, reason = "the meaning of plain numbers", f"{error} ({self._task.uri})"
+            raise UnsupportedFeature(self._task.table, feature, self._task.version, reason, _REWRITE) from None
+
     def _corrupt(self, reason: str) -> DataCorrupt:
         return DataCorrupt(self._task.table, self._task.version, self._task.uri, reason)
 
@@ -220,6 +230,10 @@ def _cast(name: str, in_file: pa.DataType, wanted: pa.DataType) -> _Column:
         return array if array.type.equals(wanted, check_metadata=True) else array.view(wanted)
 
     return column
+
+
+class _RawNumbersError(Exception):
+    """A column that is stored as plain numbers, and has another type in the table."""
 
 
 class FileFields:
@@ -287,8 +301,9 @@ def _as_in_file(wanted: pa.DataType, found: pa.DataType, path: str, corrupt: _Co
     if pa.types.is_map(wanted) and pa.types.is_map(found):
         key = _as_in_file(wanted.key_type, found.key_type, f"{path}.key", corrupt)
         return pa.map_(key, _as_in_file(wanted.item_type, found.item_type, f"{path}.value", corrupt))
-    if not _reads_as(found, wanted):
-        raise corrupt(f"column {path} is {found} in the file, {wanted} in the table")
+    if not reads_as(found, wanted):
+        reason = f"column {path} is {found} in the file, {wanted} in the table"
+        raise _RawNumbersError(reason) if are_raw(found, wanted) else corrupt(reason)
     return wanted
 
 
@@ -330,46 +345,6 @@ def _variants(
 
 def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def _reads_as(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether a checked cast from `found` to `wanted` preserves every value."""
-    if found.equals(wanted) or pa.types.is_null(found) or pa.types.is_null(wanted):
-        return True
-    if pa.types.is_dictionary(found):
-        return _reads_as(found.value_type, wanted)
-    if isinstance(found, pa.BaseExtensionType):  # of Arrow, such as JSON or UUID
-        return _reads_as(found.storage_type, wanted)
-    return widens(found, wanted) or any(of(found) and to(wanted) for of, to in _CASTS)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    fixed = pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind)
-    return bool(fixed or pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
-
-
-def _is_small_unsigned(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_unsigned_integer(kind) and kind.bit_width < 64)
-
-
-# Besides what widens. Delta has no unsigned types: a table converted from Parquet has the next wider one, and
-# decimal(20,0) for the widest. Integers and decimals are checked by the cast. Text without its annotation is bytes in
-# the file, and is checked to be UTF-8. Bytes that the file annotates as text are bytes.
-_CASTS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]], ...]] = (
-    (pa.types.is_integer, pa.types.is_integer),
-    (pa.types.is_unsigned_integer, pa.types.is_decimal),
-    (_is_small_unsigned, pa.types.is_float64),
-    (pa.types.is_decimal, pa.types.is_decimal),
-    (pa.types.is_timestamp, pa.types.is_timestamp),
-    (_is_text, _is_text),
-    (_is_bytes, _is_text),
-    (_is_text, _is_bytes),
-    (_is_bytes, _is_bytes),
-)
 
 
 @lru_cache(maxsize=16)
