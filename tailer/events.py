@@ -153,7 +153,8 @@ class SchemaChange:
 
     `version`, `timestamp_ms`: the commit that changed the schema. `changes`: one sentence per changed column, such as
     `column b was renamed to c`. `origins`: the former name of each column of `after` that was there before, by its
-    identity; None: columns are known by their names.
+    identity; None: columns are known by their names. `replaced`: the paths of names that belong to another column, or
+    field of a struct, than before.
     """
 
     kind: ClassVar[str] = "schema_change"
@@ -165,11 +166,7 @@ class SchemaChange:
     after: pa.Schema
     changes: tuple[str, ...]
     origins: Mapping[str, str] | None = field(default=None, hash=False)
-
-    def replaces(self, column: str) -> bool:
-        """Return whether the name `column`, which rows had before, belongs to another column now."""
-        is_known = all(schema.get_field_index(column) >= 0 for schema in (self.before, self.after))
-        return is_known and self.origins is not None and self.origins.get(column) != column
+    replaced: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def check_key(plan: ChangePlan, rules: PairingRules) -> None:
 def key_faults(plan: ChangePlan, rules: PairingRules) -> Iterator[ConfigError]:
     """Yield what `check_key` raises for each column of the key."""
     for column in rules.key if not plan.is_bare else ():
-        if (column,) in plan.replaced:
+        if any(path[0] == column for path in plan.replaced):
             reason = f"version {plan.version} of {plan.table} gives the name {column} to another column"
             yield ConfigError("key", reason, "Choose another key, or start after that version.")
         if plan.schema.get_field_index(column) < 0:

@@ -30,6 +30,7 @@ from tailer.pipeline.status import Committed
 from tailer.plan import ChangePlan, Position, output_schema
 from tailer.schema.changes import describe_changes, former_names
 from tailer.schema.columns import dropped_column
+from tailer.schema.identity import renewed
 from tailer.sink import Progress, Sink, SinkTransaction, app_id_of
 
 __all__ = ["SinkWriter", "TransactionSize"]
@@ -245,9 +246,16 @@ class SinkWriter:
         self.schema = schema
         if changes:
             _log.info("%s: version %d changes the schema: %s", self._name, plan.version, "; ".join(changes))
-            rows_before, rows = output_schema(before), output_schema(schema)
-            origins = former_names(before, schema)
-            event = SchemaChange(plan.table_id, plan.version, plan.timestamp_ms, rows_before, rows, changes, origins)
+            event = SchemaChange(
+                plan.table_id,
+                plan.version,
+                plan.timestamp_ms,
+                output_schema(before),
+                output_schema(schema),
+                changes,
+                former_names(before, schema),
+                renewed(before, schema)[0],
+            )
             await transaction.announce(event)
         return transaction
 

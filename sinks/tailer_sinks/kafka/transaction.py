@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import accumulate
+from operator import eq
 from typing import Final, TypeVarTuple
 
 import pyarrow as pa
@@ -322,12 +323,15 @@ def _now_ms() -> int:
 def _columns_after(event: SchemaChange, name: str, options: Options) -> pa.Schema:
     """Return the columns after a change.
 
-    Raises `SinkRejected` where that of a key or of a topic is another one under the same name now. Later changes of a
-    row that is there already would have another key, or go to another topic, than its message.
+    Raises `SinkRejected` where that of a key or of a topic, or a field in it, is another one under the same name now.
+    Later changes of a row that is there already would have another key, or go to another topic, than its message.
     """
-    routed = [] if options.route is None else [options.route.column.split(".")[0]]
-    for column in (*options.key, *routed):
-        if event.replaces(column):
+    paths: dict[str, set[tuple[str, ...]]] = {column: {(column,)} for column in options.key}
+    if options.route is not None:  # its name may be that of a column, or a path
+        column = options.route.column
+        paths.setdefault(column, set()).update([(column,), tuple(column.split("."))])
+    for column, own in paths.items():
+        if any(all(map(eq, path, other)) for path in own for other in event.replaced):  # as far as the shorter one goes
             reason = f"version {event.version} gives the name {column}, by which messages are keyed or routed, to"
             remedy = "Choose another key or topic, or send all rows again: `tailer resnapshot`."
             raise SinkRejected(name, f"{reason} another column", remedy)

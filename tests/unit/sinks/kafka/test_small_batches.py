@@ -167,16 +167,46 @@ def test_a_table_may_lose_all_columns_and_get_them_back() -> None:
     assert [json.loads(key or b"") for key, _ in kept.messages] == [{"id": 10}, {"id": 30}]
 
 
-@pytest.mark.parametrize("routed", [False, True])
-def test_a_name_that_keys_or_routes_messages_may_not_become_another_columns(routed: bool) -> None:
-    options = {"topic": "{id}", "topics": "[0-9]+"} if routed else {"topic": "orders", "key": ["id"]}
-    stream = Stream(Link("sink", read("sink", {"bootstrap_servers": "b:9092", **options})), "orders/5f0c")
-    stream._producer = KeptMessages()  # type: ignore[assignment]
-    schema = of_version(1, [INSERT]).rows.schema
-    origins = {name: name for name in schema.names if name != "id"}
-    with pytest.raises(SinkRejected, match="version 2 gives the name id, by which") as caught:
-        anyio.run(KafkaTransaction(stream, schema).announce, SchemaChange("table", 2, 0, schema, schema, (), origins))
-    assert "tailer resnapshot" in caught.value.hint
+@pytest.mark.parametrize(
+    ("options", "name", "refused", "accepted"),
+    [
+        ({"topic": "orders", "key": ["id"]}, "id", [("id",)], [("place",), ("place", "town")]),
+        ({"topic": "{id}", "topics": "[0-9]+"}, "id", [("id",)], [("place",)]),
+        ({"topic": "orders", "key": ["place"]}, "place", [("place",), ("place", "town")], [("id",)]),
+        (
+            {"topic": "{place.town}", "topics": "[a-z]+"},
+            "place.town",
+            [("place",), ("place", "town")],
+            [("place", "street"), ("town",)],
+        ),
+    ],
+)
+def test_a_name_that_keys_or_routes_messages_may_not_become_another_columns(
+    options: dict[str, Any],
+    name: str,
+    refused: list[tuple[str, ...]],
+    accepted: list[tuple[str, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor may that of a field in it."""
+    monkeypatch.setattr(Link, "progress_of", lambda *_: None)  # no broker is asked
+    monkeypatch.setattr(Link, "partitions", lambda *_: 0)
+    monkeypatch.setattr(KafkaTransaction, "_encoder_for", lambda *_: None)
+    place = pa.struct([("street", pa.string()), ("town", pa.string())])
+    schema = pa.schema([("id", pa.int64()), ("place", place), *METADATA_FIELDS])
+
+    def announce(path: tuple[str, ...]) -> None:
+        stream = Stream(Link("sink", read("sink", {"bootstrap_servers": "b:9092", **options})), "orders/5f0c")
+        stream._producer = KeptMessages()  # type: ignore[assignment]
+        change = SchemaChange("table", 2, 0, schema, schema, (), replaced=(path,))
+        anyio.run(KafkaTransaction(stream, schema).announce, change)
+
+    for path in refused:
+        with pytest.raises(SinkRejected, match=f"version 2 gives the name {name}, by which") as caught:
+            announce(path)
+        assert "tailer resnapshot" in caught.value.hint
+    for path in accepted:
+        announce(path)
 
 
 def test_inserts_are_joined_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:
