@@ -56,6 +56,9 @@ _REFUSALS: Final = re.compile(
     r"authentication failed|no password supplied|pg_hba\.conf|role .* does not exist|is not permitted to log in"
     r"|permission denied for database|no such user"
 )
+# What a server says itself, not libpq: its severity and its text, in its language.
+_SAID: Final = re.compile(r"failed: \S+: {2}(.*)")
+_ENGLISH: Final = re.compile(r"\b(the|is|are|does|to|many|failed|cannot|server|database|connections?)\b")
 # Errors of statements that change columns, with their next steps.
 _OF_DEPENDENTS: Final = ("2BP01", "0A000")
 _DROP_DEPENDENTS: Final = "Drop what depends on the column, run `tailer resume`, and make it again."
@@ -305,9 +308,16 @@ def _is_in_place(narrow: pa.DataType, wide: pa.DataType) -> bool:
 
 
 def _refusal(error: psycopg.OperationalError) -> str | None:
-    """Return the line that says that a login is refused, of whichever host; None: it is not."""
-    lines = (line.strip().removeprefix("connection failed: ") for line in str(error).splitlines())
-    return next(filter(_REFUSALS.search, lines), None)
+    """Return the line that says that a login is refused, of whichever host; None: it is not.
+
+    In another language than English, a server refuses the login with all that it says to a password.
+    """
+    lines = [line.strip().removeprefix("connection failed: ") for line in str(error).splitlines()]
+    if (refusal := next(filter(_REFUSALS.search, lines), None)) is not None:
+        return refusal
+    login = error.pgconn
+    said = _SAID.search(lines[0]) if lines and login is not None and login.used_password else None
+    return lines[0] if said is not None and not _ENGLISH.search(said[1]) else None
 
 
 def _first_line(error: Exception) -> str:

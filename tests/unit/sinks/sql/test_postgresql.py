@@ -2,6 +2,9 @@
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from socket import create_server
+from struct import pack, unpack
+from threading import Thread
 from typing import Any
 
 import psycopg
@@ -9,7 +12,7 @@ import pyarrow as pa
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from tailer.errors import SinkRejected
+from tailer.errors import SinkAccessRefused, SinkError, SinkRejected, SinkUnavailable
 from tailer_sinks.sql.databases.postgresql import PostgreSql, prepared
 from tailer_sinks.sql.databases.postgresql_copy import copied
 
@@ -74,3 +77,40 @@ def test_what_the_url_says_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found["connect_timeout"], found["client_encoding"], found["keepalives_count"]) == ("3", "utf8", "3")
     assert found["options"] == "-csearch_path=tail -c timezone=UTC -c datestyle=ISO -c extra_float_digits=1"
     assert (found["password"], found["application_name"]) == ("secret", "lake-tailer")
+
+
+@pytest.mark.parametrize(
+    ("severity", "text", "after_password", "error"),
+    [
+        ("FATAL", 'password authentication failed for user "u"', True, SinkAccessRefused),
+        ("FATAL", "Passwort-Authentifizierung für Benutzer »u« fehlgeschlagen", True, SinkAccessRefused),
+        ("FATAL", "autenticazione con password fallita per l'utente u", True, SinkAccessRefused),
+        ("ВАЖНО", 'пользователь "u" не прошёл проверку подлинности (по паролю)', True, SinkAccessRefused),
+        ("FATAL", "too many connections for role u", True, SinkUnavailable),
+        ("FATAL", "das Datenbanksystem startet", False, SinkUnavailable),
+    ],
+)
+def test_a_refused_password_is_known_in_any_language(
+    severity: str, text: str, after_password: bool, error: type[SinkError]
+) -> None:
+    def message(kind: bytes, body: bytes) -> bytes:
+        return kind + pack("!i", len(body) + 4) + body
+
+    def answer() -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(unpack("!i", connection.recv(4))[0] - 4)
+            if after_password:
+                connection.sendall(message(b"R", pack("!i", 3)))  # the password, please
+                assert b"open-sesame" in connection.recv(1000)
+            connection.sendall(message(b"E", f"S{severity}\0M{text}\0\0".encode()))
+
+    with create_server(("127.0.0.1", 0)) as server:
+        thread = Thread(target=answer)
+        thread.start()
+        url = f"postgresql://u@127.0.0.1:{server.getsockname()[1]}/shop?sslmode=disable&gssencmode=disable"
+        with pytest.raises(SinkError) as caught:
+            PostgreSql("orders", url, lambda: "open-sesame", None, "Correct password.").connect()
+        thread.join()
+    assert type(caught.value) is error
+    assert text in caught.value.reason
