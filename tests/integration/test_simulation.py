@@ -21,6 +21,7 @@ from tests.simulation.world import Outcome, run
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SEEDS: Final = 300
+MIRRORS: Final = 50
 AT_ONCE: Final = 25
 NIGHTLY: Final = 10_000
 # They found a fault of the code, a planted one, or one of the judge.
@@ -57,6 +58,16 @@ def test_seeds_that_found_a_fault() -> None:
         check(run(Scenario.of(seed)))
     for seed in FOUND_WITH_KAFKA:
         check(run(Scenario.of(seed, sink="kafka")))
+
+
+@pytest.mark.parametrize(
+    "first",
+    [*range(0, MIRRORS, AT_ONCE), *(pytest.param(each, marks=pytest.mark.nightly) for each in range(50, 1000, 50))],
+)
+def test_mirrors(first: int) -> None:
+    """Half of the tables get a key twice and lose one of its rows: the mirror stops, or never was at that version."""
+    for seed in range(first, first + AT_ONCE):
+        check(run(Scenario.of(seed, sink="mirror")))
 
 
 @pytest.mark.nightly
@@ -135,7 +146,7 @@ def test_an_order_ends_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "ORDER backfill" in "\n".join(outcome.trace)
 
 
-@pytest.mark.parametrize("sink", SINKS)
+@pytest.mark.parametrize("sink", [*SINKS, "mirror"])
 def test_a_run_is_the_same_every_time(sink: str) -> None:
     for seed in range(5):
         scenario = Scenario.of(seed, sink=sink)

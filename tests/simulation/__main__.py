@@ -21,7 +21,7 @@ def main() -> None:
     """Exit with 1 if an invariant does not hold."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("seeds", metavar="SEED", help="a seed, or the first and the last of many: 0-299")
-    parser.add_argument("--sink", choices=SINKS, help="the destination; by default the seed decides")
+    parser.add_argument("--sink", choices=(*SINKS, "mirror"), help="the destination; by default the seed decides")
     parser.add_argument("--without", default="", metavar="NAMES", help="commits, orders, faults to leave out")
     parser.add_argument("--brief", action="store_true", help="neither shrink nor repeat failing runs")
     parser.add_argument("--first", action="store_true", help="end with the first failing run")

@@ -161,6 +161,16 @@ class Judge:
         self.position = after
         self.history.append((now_s, after))
 
+    def move(self, app_id: str, position: Position, now_s: float) -> None:
+        """Note that a stream has moved, whose rows somebody else judges. Raises `Violation` if it went back."""
+        before = self._positions.get(app_id)
+        if before is not None and position < before:
+            raise Violation(3, f"progress went from {before} back to {position}")
+        self.versions += position.closes_version
+        self._positions[app_id] = self.position = position
+        self.app_id = app_id
+        self.history.append((now_s, position))
+
     @property
     def is_unnamed(self) -> bool:
         """Return whether the log no longer names the table that was delivered last."""
@@ -417,7 +427,7 @@ _EXCUSES: Final = {
     "VersionAhead": frozenset(["recreate", "stale"]),
     "LogRewritten": frozenset(["recreate"]),
     "StateUnknown": frozenset(["clean", "garbage"]),
-    "SinkRejected": frozenset(),
+    "SinkRejected": frozenset(["twice"]),  # a mirror of a table that has a key twice
     "StorageUnavailable": _REQUESTS,
     "SinkUnavailable": _REQUESTS,
     "CommitUnknown": _REQUESTS,

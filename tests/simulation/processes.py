@@ -25,7 +25,7 @@ from tailer.events import ChangeBatch, ControlEvent, Gap
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.status import PipelineState, PipelineStatus
 from tailer.plan import SNAPSHOT_TASKS, TASKS, Position
-from tailer.sink import AtLeastOnceSink, Sink, SinkTransaction, SinkWrapper, TransactionWrapper
+from tailer.sink import AtLeastOnceSink, Progress, Sink, SinkTransaction, SinkWrapper, TransactionWrapper
 from tests.simulation.network import Fault, Network, NoAnswer
 from tests.simulation.oracle import Announced, Change, Judge, Transaction, Violation, is_backfill
 from tests.simulation.physics import PROCESS, Process
@@ -61,6 +61,10 @@ class Surroundings(Protocol):
         """Return the settings of the pipeline."""
         ...
 
+    def look(self) -> None:
+        """Let the judge look at a destination that does not report its transactions."""
+        ...
+
 
 class Status(PipelineStatus):
     """A status that tells the judge where sessions go on."""
@@ -81,6 +85,7 @@ class Status(PipelineStatus):
 
     def note_resume(self, position: Position | None) -> None:
         self.world.network.trace.add(f"RESUME after {position}")
+        self.world.look()
         # With an old listing, the destination itself says what was true before.
         since_s = 0.0 if Fault.STALE in self.world.network.seen else self.session_s
         self.world.judged(lambda: self.world.judge.check_resume(position, since_s))
@@ -120,6 +125,12 @@ class _Transaction(TransactionWrapper):
     async def write_all(self, batches: Any) -> None:
         self._world.judged(lambda: self._check(batches))
         await self._transaction.write_all(batches)
+
+    async def commit(self, progress: Progress) -> None:
+        try:
+            await super().commit(progress)
+        finally:
+            self._world.look()
 
     def _check(self, batches: Any) -> None:
         may_end = self._splits or batches[0].version != self._last

@@ -14,7 +14,7 @@ from tests.simulation.table import COMMITS
 
 __all__ = ["SINKS", "Element", "Scenario"]
 
-SINKS: Final = ("files", "kafka", "lines")
+SINKS: Final = ("files", "kafka", "lines")  # a seed draws one; a mirror only comes where it is asked for
 _REQUEST_FAULTS: Final = (*(Fault.REFUSE, Fault.LOSE, Fault.SLOW, Fault.HOLD, Fault.TEAR, Fault.STALE, Fault.MISS),)
 _ORDERS: Final = ("pause", "reload", "stop", "resnapshot", "backfill", "skip")
 
@@ -97,6 +97,10 @@ class Scenario:
             if third.random() < 0.4:
                 elements.append(Element("w0", third.choice(commits).at_s + third.random(), "swap"))
                 settings["on_data_loss"] = "resnapshot"  # the next instance goes on with the other table by itself
+        if chosen == "mirror":
+            elements += _contradiction(random.Random(f"mirror {seed}"), commits)
+            if settings["on_data_loss"] == "skip-with-gap-event":  # a mirror leaves nothing out
+                settings["on_data_loss"] = "resnapshot"
         return cls(seed, chosen, start, settings, feed, page, tuple(elements), rates, calm, standby)
 
 
@@ -106,6 +110,14 @@ def _commits(chance: random.Random, calm: float) -> list[Element]:
         at_s += chance.choice((0.0, 0.5, calm / 10)) * chance.random()
         found.append(Element(f"c{number}", at_s, chance.choice(COMMITS)))
     return found
+
+
+def _contradiction(chance: random.Random, commits: list[Element]) -> list[Element]:
+    """Draw two commits, for half of the seeds: one adds a key that is there, and a later one takes it back."""
+    if chance.random() < 0.5:
+        return []
+    at_s = chance.choice(commits).at_s + chance.random()
+    return [Element("b0", at_s, "twice"), Element("b1", at_s + chance.choice((0.001, 0.01, 5.0)), "once")]
 
 
 def _silences(chance: random.Random, calm: float, commits: list[Element]) -> list[Element]:

@@ -229,6 +229,40 @@ class SimulatedTable:
         written = self._write(rows)
         self._commit("optimize", [*actions, self._add(written, data_change=False)], Counter(), set())
 
+    def _make_twice(self, chance: random.Random) -> None:
+        """Insert a row with the id of one that is there."""
+        name = self._some_file(chance)
+        if name is None:
+            self._make_append(chance)
+            return
+        row = {**chance.choice(self._files[name].live), "v": self._text(chance)}
+        written = self._write([row])
+        self._commit("twice", [self._add(written)], Counter([("insert", row_of(row))]), {written})
+
+    def _make_once(self, chance: random.Random) -> None:
+        """Delete the oldest row of an id that is there twice."""
+        places = [
+            (row["id"], name, number)
+            for name, file in self._files.items()
+            for number, row in enumerate(file.rows)
+            if number not in file.deleted
+        ]
+        ids = Counter(identity for identity, _, _ in places)
+        doubled = [(name, number) for identity, name, number in places if ids[identity] > 1]
+        if not doubled:
+            self._make_nothing(chance)
+            return
+        name, number = doubled[0]
+        file = self._files[name]
+        events: Events = Counter([("delete", row_of(file.rows[number]))])
+        removed = self._remove(name, file.vector)
+        if len(file.live) == 1:
+            del self._files[name]
+            self._commit("once", [removed], events, {name})
+            return
+        file.deleted.add(number)
+        self._commit("once", [removed, self._add(name)], events, {name})
+
     def _make_nothing(self, _: random.Random) -> None:
         self._commit("nothing", [{"txn": {"appId": "other", "version": len(self.facts)}}], Counter(), set())
 

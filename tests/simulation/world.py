@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from contextvars import copy_context
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
@@ -33,6 +35,7 @@ from tailer_sinks.kafka import link
 from tailer_sinks.kafka.clients.port import Connection, ProducerSettings
 from tests.simulation.broker import Broker, SimulatedCluster, SimulatedProducer, read_transaction
 from tests.simulation.bucket import Objects, SimulatedBucket
+from tests.simulation.mirror import Mirror
 from tests.simulation.network import Fault, Network, Trace
 from tests.simulation.oracle import Judge, Transaction, Violation, Witness, check_error, read_file, read_progress
 from tests.simulation.physics import PROCESS, Physics, Process, Stuck, settle
@@ -77,6 +80,7 @@ class Judged:
         self.judge = Judge(Witness([table], scenario.start), scenario.sink == "lines", apart=scenario.sink == "files")
         self.endpoint = Endpoint(self.network, self.judge)
         self.broker = Broker(self.network, self._committed)
+        self.mirror: Mirror | None = None
         self.kept_order: Any = None
         self.violation: Violation | None = None
         self.errors: list[str] = []
@@ -153,7 +157,18 @@ class Judged:
         if self.scenario.sink == "kafka":
             options = {"bootstrap_servers": "broker:9092", "topic": _TOPIC, "create_topics": True}
             return "kafka", {**options, "boundary": self.scenario.settings["boundary"]}
+        if self.mirror is not None:
+            return "sql", self.mirror.options
         return "files", {"path": f"{LAKE}/out"}
+
+    def look(self) -> None:
+        """Let the judge look at a mirror."""
+        if self.mirror is not None:
+            self.judged(partial(self._look_at, self.mirror))
+
+    def _look_at(self, mirror: Mirror) -> None:
+        if moved := mirror.look(self.physics.now_s):
+            self.trace.add(f"VISIBLE {moved}")
 
     def _put(self, key: str, data: bytes, attributes: Mapping[str, str]) -> None:
         """Judge what an object makes visible."""
@@ -269,6 +284,7 @@ class World(Judged):
 
     def _tend(self, *, calm: bool) -> None:
         """Do what an operator does: start processes that are gone, resume pipelines that have stopped."""
+        self.look()
         alive = [each for each in self.daemons if not each.process.dead and not each.ended]
         for number in range(len(alive), 2 if self.scenario.standby else 1):
             self._start(f"p{len(self.daemons) + number}")
@@ -429,6 +445,8 @@ def run(scenario: Scenario) -> Outcome:
     bucket = SimulatedBucket(world.objects)
     kind = kinds["s3"]._replace(open_bucket=lambda *_: bucket)
     with ExitStack() as stack:
+        if scenario.sink == "mirror":
+            world.mirror = Mirror(Path(stack.enter_context(TemporaryDirectory())) / "mirror.db", world.judge)
         stack.enter_context(patch.dict(kinds, {"s3": kind}))
         stack.enter_context(patch.object(link, "Cluster", lambda given: SimulatedCluster(world.broker, given.name)))
         stack.enter_context(patch.object(link, "producer_factory", lambda *_: world.make_producer))
