@@ -1,9 +1,10 @@
 """A sink with short transactions, or one that refuses a version: all earlier versions are delivered."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import pyarrow as pa
@@ -14,16 +15,20 @@ from tailer.engine.local import LocalEngine
 from tailer.engine.look_ahead import PrefetchedBatches
 from tailer.engine.port import Engine
 from tailer.errors import FileVacuumed, SinkFenced, SinkRejected, SinkUnavailable
-from tailer.events import ChangeBatch, Gap, joined_rows
+from tailer.events import ChangeBatch, Gap, SchemaChange, joined_rows
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import OnDataLoss, Policy
+from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import ChangePlan, Position
 from tailer.sink import Demands, Progress, Sink, SinkTransaction, TransactionWrapper
+from tailer.start import Start
 from tailer.stores.local import LocalStore
+from tailer.stores.wakeup import TimerWake
 from tailer_sinks.memory import MemorySink
 from tailer_sinks.testing import FaultySink
 from tests.support.streams import APP, Destination, Growing, become, pipeline
+from tests.support.tables.log_files import add, metadata, parquet, protocol, write_commit
 
 pytestmark = pytest.mark.anyio
 
@@ -75,6 +80,31 @@ async def test_available_rows_are_committed_meanwhile(tmp_path: Path, batches: i
         await pipeline(table, Impatient("memory", destination), until="latest", engine=engine).run()
     assert before in [position for position, _ in destination.transactions]
     assert destination.delivered() == table.rows()
+
+
+async def test_a_change_of_the_columns_names_those_that_are_others_now(tmp_path: Path) -> None:
+    """On every level: the field of a struct has another place in files."""
+
+    def mapped(*stored: str) -> dict[str, Any]:
+        def field(name: str, kind: Any, physical: str) -> dict[str, Any]:
+            known_as = {"delta.columnMapping.physicalName": physical}
+            return {"name": name, "type": kind, "nullable": True, "metadata": known_as}
+
+        inner = [field(name, "string", place) for name, place in zip(("street", "town"), stored, strict=True)]
+        columns = [field("id", "long", "id"), field("place", {"type": "struct", "fields": inner}, "place")]
+        return metadata(json.dumps({"type": "struct", "fields": columns}), **{"delta.columnMapping.mode": "name"})
+
+    write_commit(tmp_path, 0, protocol(2), mapped("s1", "t1"))
+    for version, stored in enumerate((("s1", "t1"), ("s1", "t2")), 1):
+        rows = [{"id": version, "place": dict.fromkeys(stored, "x")}]
+        file = parquet(tmp_path / f"{version}.parquet", pa.Table.from_pylist(rows))
+        write_commit(tmp_path, version, mapped(*stored), add(file.name, size=file.stat().st_size))
+    destination, log = Destination(), DeltaTableLog(LocalStore(tmp_path))
+    sink, start, end = MemorySink("memory", destination), Start.parse("earliest"), Start.parse("latest")
+    await row_pipeline("p", log, sink, LocalEngine(), TimerWake(), start, end).run()
+    events = [each for app_id in destination.log for each in destination.events(app_id)]
+    changes = [(each.version, each.replaced) for each in events if isinstance(each, SchemaChange)]
+    assert changes == [(2, (("place", "town"),))]
 
 
 async def test_an_error_comes_at_its_place(tmp_path: Path) -> None:
