@@ -25,7 +25,7 @@ DEAR: Final = frozenset(
         "broker killed",
         "broker shut down",
         "broker frozen",
-        "order: backfills and snapshots",
+        "command: backfills and snapshots",
     }
 )
 CHEAP: Final = 10

@@ -62,7 +62,7 @@ def test_seeds_that_found_a_fault() -> None:
 
 @pytest.mark.parametrize(
     "first",
-    [*range(0, MIRRORS, AT_ONCE), *(pytest.param(each, marks=pytest.mark.nightly) for each in range(50, 1000, 50))],
+    [*range(0, MIRRORS, AT_ONCE), *(pytest.param(each, marks=pytest.mark.nightly) for each in range(50, 100, AT_ONCE))],
 )
 def test_mirrors(first: int) -> None:
     """Half of the tables get a key twice and lose one of its rows: the mirror stops, or never was at that version."""
@@ -77,7 +77,7 @@ def test_many_seeds(first: int) -> None:
         check(run(Scenario.of(seed)))
 
 
-@pytest.mark.parametrize("seed", [16, 35, 61, 84])
+@pytest.mark.parametrize("seed", [1, 5, 7, 10])
 def test_stalls_of_the_network_are_no_refusal(seed: int) -> None:
     """The same version is in an open transaction twice when no request arrives for a minute."""
     commits = tuple(Element(f"c{number}", 5.0 * number, "append") for number in range(8))

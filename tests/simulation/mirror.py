@@ -18,7 +18,9 @@ __all__ = ["Mirror"]
 
 _TABLE: Final = "rows"
 _NAMES: Final = "SELECT name FROM sqlite_master WHERE type = 'table'"
-_PROGRESS: Final = "SELECT app_id, version, task, row FROM lake_tailer_progress WHERE app_id NOT LIKE '%#%'"
+_PROGRESS: Final = (
+    "SELECT app_id, version, task, row FROM lake_tailer_progress WHERE app_id NOT LIKE '%#%' AND app_id NOT LIKE '%~%'"
+)
 _VERSION: Final = f"SELECT app_id, version FROM lake_tailer_mirrors WHERE table_name = '{_TABLE}'"
 
 
