@@ -16,7 +16,6 @@ pytestmark = pytest.mark.golden
 
 FEWEST_BOUNDS: Final = 5000
 FALSE: Final = {
-    "delta-rs/issue_1374": "the lower bound of timestamp is the upper one; who wrote it is not known",
     "kernel-rs/parsed-stats": "the log has bounds and no nulls of a column that the files lack",
 }
 
