@@ -130,7 +130,7 @@ def test_skipping_what_was_vacuumed(table: HandwrittenTable, kind: str) -> None:
     stopped = tailer("run", "--config", configured(folder, kind))
     assert stopped.returncode == 3
     assert "version 3 needs" in stopped.stderr
-    assert "skip-with-gap-event" in stopped.stderr
+    assert "`tailer skip PIPELINE`" in stopped.stderr
     assert "`tailer resnapshot PIPELINE`" in stopped.stderr
     config = configured(folder, kind, "skip-with-gap-event")
     with background("run", "--config", config) as daemon:
