@@ -170,7 +170,7 @@ class Shop:
         """Write a configuration of some cases."""
         texts = {"topic": self.topic, "kafka": self.servers, "schema": self.database.schema, "folder": str(self.folder)}
         texts["postgres"] = self.database.options["url"].replace(f"{USER}@", "reader@")
-        lines = ['state_table = "state"']
+        lines = ['state_table = "state"', 'control = ""']
         for name in names:
             options = {"table": CASES[name].table, "sink": FILES, **CASES[name].options}
             table = [f"[pipelines.{name}]", *(f"{key} = {_toml(value)}" for key, value in options.items())]
