@@ -78,6 +78,8 @@ def test_errors_without_a_reader_keep_the_exit_code(folder: Path, arguments: str
 
 
 def test_nothing_counts_as_delivered_to_a_closed_output(folder: Path) -> None:
+    config = folder / "tailer.toml"
+    config.write_text(f'control = ""\n{config.read_text()}')  # or it stays, and waits for a command
     done = shell(folder, "tailer run >&-")
     assert done.returncode == 4
     assert "standard output: is closed" in done.stderr
