@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
-from tailer.errors import DataCorrupt, FileVacuumed, LogCorrupt, TailerError
+from tailer.errors import DataCorrupt, FileVacuumed, LogCorrupt, TailerError, UnsupportedFeature
 from tailer.plan import Regime
 from tests.support.follow import Followed, follow, follow_until_error
 from tests.support.tables.handwritten import HandwrittenTable
