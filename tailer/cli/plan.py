@@ -86,10 +86,13 @@ def _print(plan: ChangePlan, skipped: Sequence[ChangeTask]) -> None:
     console = Console(highlight=False)
     moment = datetime.fromtimestamp(plan.timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     title = f"{plan.table}: version {plan.version}, {plan.operation or 'unnamed operation'}, {moment}"
-    console.print(Text(title, "bold"), soft_wrap=True)
-    console.print(Text(_meaning(plan)), soft_wrap=not is_paper)
     columns = ", ".join(f"{field.name} {type_text(field.type)}" for field in plan.schema)
-    console.print(Text(f"columns: {columns}", "dim"), soft_wrap=not is_paper)
+    if is_paper:
+        console.print(Text(title, "bold"), soft_wrap=True)
+        console.print(Text(_meaning(plan)))
+        console.print(Text(f"columns: {columns}", "dim"))
+    else:  # a reader that is gone is a good end, which Rich takes for an error
+        click.echo(f"{title}\n{_meaning(plan)}\ncolumns: {columns}")
     if not plan.tasks and not skipped:
         return
     tasks = Table(box=box.SIMPLE)
