@@ -153,8 +153,8 @@ CASES = {
         "dataset",
     ),
 }
-# What `tailer run` tries again before it stops.
-RETRIED = {"registry", "endpoint"}
+# What `tailer run` tries again, or begins again by itself.
+RETRIED = {"denied", "registry", "endpoint"}
 
 
 @dataclass(frozen=True)

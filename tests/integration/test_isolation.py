@@ -111,8 +111,8 @@ FILE_SINK: Final = 'kind = "files", path = "out/{name}"'
 FAILURES: Final = {
     "missing": Failure(no_folder, "stopped", "NotATable", "Give the folder of a table"),
     "garbage": Failure(garbage, "stopped", "LogCorrupt", "Inspect the file", BEFORE),
-    "gap": Failure(gap, "stopped", "VersionGone", "Restore the commit file of version 1.", BEFORE),
-    "vacuumed": Failure(no_file, "stopped", "FileVacuumed", "Restore the file; or set on_data_loss"),
+    "gap": Failure(gap, "stopped", "VersionGone", "Restore the commit file of version 1, and", BEFORE),
+    "vacuumed": Failure(no_file, "stopped", "FileVacuumed", "Restore the file, and run"),
     "torn": Failure(torn_file, "stopped", "DataCorrupt", "Restore the file from a copy"),
     "feature": Failure(unknown_feature, "stopped", "UnsupportedFeature", "Upgrade lake-tailer", BEFORE),
     "columns": Failure(
