@@ -16,8 +16,6 @@ __all__ = ["ControlSettings", "MetricsSettings", "control_settings", "metrics_se
 
 Attempt = Callable[[tuple[str, ...], Callable[[], Any]], Any]
 
-_HALF: Final = "does not stand alone"
-_HALF_REMEDY: Final = "Give both metrics_certificate_file and metrics_key_file; they may be one file."
 _NEEDED: Final = ("prometheus_client", "starlette", "uvicorn")
 
 
@@ -25,14 +23,12 @@ _NEEDED: Final = ("prometheus_client", "starlette", "uvicorn")
 class MetricsSettings:
     """The address that metrics, health and status are served at.
 
-    `token`: what readers need; without one anybody may read. `tls`: the files of certificates and of their key, in PEM;
-    None: plain HTTP.
+    `token`: what readers need; without one anybody may read.
     """
 
     host: str
     port: int
     token: Secret = field(default_factory=Secret)
-    tls: tuple[Path, Path] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +46,14 @@ class ControlSettings:
 
 def metrics_settings(path: Path, file: FileShape, attempt: Attempt) -> MetricsSettings | None:
     """Return the settings of `metrics` in `file`, which is at `path`. `attempt` reports what is wrong with a key."""
-    keys = ("metrics_certificate_file", "metrics_key_file")
-    given = {key: text for key in keys if (text := getattr(file, key)) is not None}
-    files = {key: attempt((key,), partial(local_folder, text, path.parent, "")) for key, text in given.items()}
-    token, certificate, key = _token(path, file, "metrics_token", attempt), *(files.get(each) for each in keys)
-    if len(given) == 1:
-        attempt((next(iter(given)),), partial(_refuse, _HALF, _HALF_REMEDY))
+    token = _token(path, file, "metrics_token", attempt)
     if file.metrics is None:
         tokens = [f"metrics_token{suffix}" for suffix in ("", "_file", "_command")]
-        for each in (*(each for each in tokens if getattr(file, each)), *given):
-            attempt((each,), partial(_refuse, "has no effect without metrics", "Set metrics, or leave it out."))
+        for key in filter(partial(getattr, file), tokens):
+            attempt((key,), partial(_refuse, "has no effect without metrics", "Set metrics, or leave it out."))
         return None
     address: tuple[str, int] | None = attempt(("metrics",), partial(_address, file.metrics))
-    if address is None:
-        return None
-    tls = None if certificate is None or key is None else (certificate, key)
-    return MetricsSettings(address[0], address[1], token, tls)
+    return None if address is None else MetricsSettings(address[0], address[1], token)
 
 
 def control_settings(path: Path, file: FileShape, attempt: Attempt) -> ControlSettings:

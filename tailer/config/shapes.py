@@ -30,6 +30,7 @@ _SECRETS: Final = ("access_key_id", "secret_access_key", "session_token")
 _SECRETS_REMEDY: Final = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, or name a `profile`."
 _CLOUD_SECRETS: Final = ("account_key", "client_secret", "sas_key", "sas_token", "service_account_key")
 _CLOUD_SECRETS_REMEDY: Final = "Set it in the environment: docs/stores.md lists the variables of each cloud."
+_PROXY_REMEDY: Final = "Leave it out. Put a proxy that speaks HTTPS before the address of metrics."
 
 Wait = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max, description="a finite number of at least 0")]
 Interval = Annotated[float, msgspec.Meta(gt=0, le=sys.float_info.max, description="a finite number greater than 0")]
@@ -142,7 +143,9 @@ class StoreShape(_Shape, frozen=True, kw_only=True):
 class FileShape(_Shape, frozen=True, kw_only=True):
     """The whole file; its stores, its pipelines and its table [spark] are not checked yet."""
 
-    refused: ClassVar = {"orders_file": ("has another name", "Rename it to backfills_file.")}
+    refused: ClassVar = {"orders_file": ("has another name", "Rename it to backfills_file.")} | dict.fromkeys(
+        ("metrics_certificate_file", "metrics_key_file"), ("is no option any more", _PROXY_REMEDY)
+    )
 
     state_table: str | None = None  # the folder, or its URI, that keeps progress for sinks that cannot
     drain_s: Wait = 30.0  # seconds to finish after SIGTERM
@@ -150,8 +153,6 @@ class FileShape(_Shape, frozen=True, kw_only=True):
     metrics_token: str | None = None  # the token that readers of `metrics` need; keep it in the environment
     metrics_token_file: str | None = None  # a file with metrics_token
     metrics_token_command: list[str] = []  # a command that prints metrics_token: a program and its arguments
-    metrics_certificate_file: str | None = None  # PEM file of certificates for HTTPS at `metrics`; default: HTTP
-    metrics_key_file: str | None = None  # PEM file of the key of the first of these
     # seconds without progress, while work is due, after which /livez reports a pipeline as hung; 0: never
     hung_s: Wait = 1800.0
     # seconds without a heartbeat of the active instance, after which one of `tailer run --standby` takes over

@@ -1,20 +1,16 @@
 """Serve the daemon's HTTP in a thread with an event loop of its own, to answer also while the pipelines' loop is stuck.
 
-The server is uvicorn, the applications are Starlette's. Those that listen on TCP may speak HTTPS, and may ask their
-readers for a token.
+The server is uvicorn, the applications are Starlette's. Those that listen on TCP may ask their readers for a token.
 """
 
 import base64
 import binascii
 import errno
 import hmac
-import logging
 import os
 import socket
-import ssl
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,15 +23,12 @@ from uvicorn import Config, Server
 
 from tailer.engine.background import background
 
-__all__ = ["Certificate", "HttpServer", "Listener", "WithToken", "has_bearer", "has_token", "listen", "listen_unix"]
+__all__ = ["HttpServer", "Listener", "WithToken", "has_bearer", "has_token", "listen", "listen_unix"]
 
 _PROBE_S: Final = 5.0
 _GRACE_S: Final = 1  # for answers that are under way when the daemon ends
-_RENEWAL_S: Final = 60.0  # between two looks whether a certificate was replaced
 # What answers without a token: probes of orchestrators have none, and commands have one of their own.
 _OPEN: Final = ("/livez", "/readyz", "/pipelines/")
-
-_log = logging.getLogger(__name__)
 
 
 def has_bearer(headers: Headers, token: str) -> bool:
@@ -75,50 +68,12 @@ class WithToken:
         await app(scope, receive, send)
 
 
-class Certificate:
-    """Certificates for HTTPS and their key, in PEM, read from files again when these are replaced.
-
-    Raises `OSError` where they cannot be read, or do not belong together.
-    """
-
-    def __init__(self, certificate: Path, key: Path) -> None:
-        self._files = certificate, key
-        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self._seen = self._stamps()
-        self.context.load_cert_chain(*self._files)
-
-    def _stamps(self) -> list[tuple[int, int]]:
-        return [(found.st_mtime_ns, found.st_ino) for found in map(Path.stat, self._files)]
-
-    def renew(self) -> None:
-        """Read the files again if they were replaced: new connections get what they have."""
-        with suppress(OSError):  # one of them is replaced just now
-            if (seen := self._stamps()) != self._seen:
-                self._seen = seen
-                self._load()
-
-    def _load(self) -> None:
-        try:
-            self.context.load_cert_chain(*self._files)
-        except OSError as error:
-            _log.warning("the new certificate for metrics cannot be used, the old one is kept: %s", error)
-        else:
-            _log.info("the certificate for metrics was renewed")
-
-    async def watch(self) -> None:
-        """Look for new files now and then, until cancelled."""
-        while True:
-            await anyio.sleep(_RENEWAL_S)
-            self.renew()
-
-
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """An application on an open socket. `certificate`: for HTTPS; None: plain HTTP."""
+    """An application on an open socket."""
 
     app: ASGIApp
     socket: socket.socket
-    certificate: Certificate | None = None
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -175,7 +130,7 @@ class HttpServer:
         listeners: Sequence[Listener],
         tasks: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
     ) -> None:
-        self._tasks = [*tasks, *(each.certificate.watch for each in listeners if each.certificate is not None)]
+        self._tasks = tasks
         self._servers = [(_server(each), each.socket) for each in listeners]
         self._thread = threading.Thread(target=anyio.run, args=(self._serve,), name="http", daemon=True)
 
@@ -201,7 +156,6 @@ class HttpServer:
 
 
 def _server(listener: Listener) -> Server:
-    certificate = listener.certificate
     settings = Config(
         listener.app,
         http="h11",
@@ -212,6 +166,5 @@ def _server(listener: Listener) -> Server:
         proxy_headers=False,
         server_header=False,
         timeout_graceful_shutdown=_GRACE_S,
-        ssl_context_factory=None if certificate is None else lambda _config, _default: certificate.context,
     )
     return Server(settings)

@@ -229,16 +229,8 @@ async def _served(settings: Settings, statuses: Sequence[PipelineStatus]) -> Asy
 
 def _open_address(settings: Settings, asked: MetricsSettings, app: "ASGIApp") -> "Listener":
     """Open the address of the metrics for `app`. Raises `ConfigError`."""
-    from tailer.daemon.http_server import Certificate, Listener, listen  # noqa: PLC0415 - as above
+    from tailer.daemon.http_server import Listener, listen  # noqa: PLC0415 - as above
 
-    certificate = None
-    if asked.tls is not None:
-        try:
-            certificate = Certificate(*asked.tls)
-        except OSError as error:
-            reason = f"{asked.tls[0]} and its key cannot be used: {error.strerror or error}"
-            remedy = "Give PEM files that this user may read: certificates, and the key of the first of them."
-            raise ConfigError(f"{settings.path}: metrics_certificate_file", reason, remedy) from error
     host, port = asked.host, asked.port
     try:
         opened = listen(host, port)
@@ -247,9 +239,8 @@ def _open_address(settings: Settings, asked: MetricsSettings, app: "ASGIApp") ->
         remedy = "Give a host of this machine and a free port."
         raise ConfigError(f"{settings.path}: metrics", reason, remedy) from error
     port = opened.getsockname()[1]
-    scheme = "http" if certificate is None else "https"
-    _log.info("metrics on %s://%s:%d/metrics and a status page on its /, with /livez and /readyz", scheme, host, port)
-    return Listener(app, opened, certificate)
+    _log.info("metrics on http://%s:%d/metrics and a status page on its /, with /livez and /readyz", host, port)
+    return Listener(app, opened)
 
 
 def _open_control(settings: Settings) -> socket.socket | None:

@@ -222,8 +222,8 @@ FAULTS: list[tuple[str, str, str, str]] = [
     (
         "metrics = '127.0.0.1:0'\nmetrics_key_file = 'key.pem'" + PIPELINE,
         "metrics_key_file",
-        "does not stand alone",
-        "Give both metrics_certificate_file and metrics_key_file",
+        "is no option any more",
+        "Put a proxy that speaks HTTPS before the address of metrics",
     ),
     ("drain_s = -1" + PIPELINE, "drain_s", "of at least 0", ""),
     ("drain_s = inf" + PIPELINE, "drain_s", "finite", ""),

@@ -1,18 +1,15 @@
-"""The daemon's server over TCP: a token for readers, and certificates that are renewed."""
+"""The daemon's server over TCP: a token for readers."""
 
-import ssl
 from base64 import b64encode
 from collections.abc import Iterator
 from http import HTTPStatus
-from pathlib import Path
 from typing import Final
 
 import httpx2
 import pytest
 from starlette.responses import PlainTextResponse
 
-from tailer.daemon.http_server import Certificate, HttpServer, Listener, WithToken, listen
-from tests.support.certificate import make_certificate
+from tailer.daemon.http_server import HttpServer, Listener, WithToken, listen
 
 TOKEN: Final = "open: sesame"
 BASIC: Final = b64encode(f"me:{TOKEN}".encode()).decode()
@@ -55,39 +52,3 @@ class TestToken:
     @pytest.mark.parametrize("path", ["/livez", "/readyz", "/pipelines/orders/pause"])
     def test_probes_need_none_and_orders_have_their_own(self, client: httpx2.Client, path: str) -> None:
         assert client.get(path).text == path
-
-
-class TestCertificates:
-    def test_new_files_are_taken_and_broken_ones_are_not(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        files = make_certificate(tmp_path, "first")
-        certificate, opened = Certificate(*files), listen("127.0.0.1", 0)
-        server = HttpServer([Listener(PlainTextResponse("served"), opened, certificate)])
-        server.start()
-
-        def served(trusted: str) -> str:
-            tls = ssl.create_default_context(cadata=trusted)
-            return httpx2.get(f"https://127.0.0.1:{opened.getsockname()[1]}/", verify=tls).text
-
-        first = files[0].read_text()
-        assert served(first) == "served"
-        make_certificate(tmp_path, "second")
-        second = files[0].read_text()
-        certificate.renew()
-        assert served(second) == "served"
-        with pytest.raises(httpx2.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-            served(first)
-        files[1].write_text("no key")
-        certificate.renew()
-        assert "the old one is kept" in caplog.text
-        assert served(second) == "served"
-        files[1].unlink()
-        certificate.renew()
-        assert served(second) == "served"
-        server.stop()
-
-    def test_a_key_of_another_certificate_is_refused(self, tmp_path: Path) -> None:
-        (tmp_path / "other").mkdir()
-        with pytest.raises(OSError, match="KEY_VALUES_MISMATCH"):
-            Certificate(make_certificate(tmp_path)[0], make_certificate(tmp_path / "other")[1])
