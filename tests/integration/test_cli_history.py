@@ -1,7 +1,6 @@
 """`tailer history`: what each commit did, as far as its log knows."""
 
 import json
-import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -154,22 +153,11 @@ def test_lance_versions_have_the_rows_that_manifests_know(tmp_path: Path) -> Non
     assert (deleted, inserted) == (9, 25)
 
 
-def test_the_page_needs_nothing_else_and_escapes_names(tmp_path: Path) -> None:
-    write_commit(tmp_path / "t", 0, protocol(), metadata(), commit_info(operation="<img src=x>", userName="a&b"))
-    done = tailer("history", tmp_path / "t", "--html", tmp_path / "page.html")
-    assert done.returncode == 0
-    page = (tmp_path / "page.html").read_text()
-    assert "&lt;img src=x&gt;" in page
-    assert "a&amp;b" in page
-    assert not re.findall(r"<(?:script|link|img|iframe)|url\(|https?://", page)
-
-
 def test_wrong_input_is_named(table: Path) -> None:
     for arguments, code in (
         ((table.parent / "nothing",), 3),
         ((table, "--from", "snapshot"), 2),
         ((table, "--from", 99), 3),
-        ((table, "--html", table / "no" / "folder.html"), 2),
     ):
         done = tailer("history", *arguments)
         assert (done.returncode, done.stderr.startswith("error: ")) == (code, True), done.stderr

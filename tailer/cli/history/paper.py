@@ -12,14 +12,14 @@ from tailer.cli.display.amounts import duration, size
 from tailer.cli.history.periods import By, Period
 from tailer.errors import printable
 
-__all__ = ["NUMBERS", "Deliveries", "columns_of", "print_lines", "print_paper", "row_of"]
+__all__ = ["Deliveries", "print_lines", "print_paper"]
 
 # Seconds from the commit of a version until the sink had it; None: nobody asked.
 Deliveries = Mapping[int, float] | None
 
 _DELIVERY: Final = "delivery"
 _COLUMNS: Final = ("version", "time", "operation", "who", "inserted", "updated", "deleted", "bytes")
-NUMBERS: Final = frozenset((*_COLUMNS[4:], _DELIVERY))
+_NUMBERS: Final = frozenset((*_COLUMNS[4:], _DELIVERY))
 _TEXTS: Final = frozenset(_COLUMNS[2:4])
 _STYLES: Final = {"inserted": "green", "updated": "yellow", "deleted": "red", "time": "dim", "who": "dim"}
 _BAR: Final = 8
@@ -29,7 +29,7 @@ _DELIVERY_WIDTH: Final = len(_DELIVERY) + 1
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 
-def columns_of(deliveries: Deliveries) -> tuple[str, ...]:
+def _columns(deliveries: Deliveries) -> tuple[str, ...]:
     """Return the names of the columns."""
     return _COLUMNS if deliveries is None else (*_COLUMNS, _DELIVERY)
 
@@ -38,7 +38,7 @@ def print_paper(table: str, periods: Sequence[Period], deliveries: Deliveries) -
     """Print a table for people; the bars show the changed rows that are known, all in one scale."""
     console = Console(highlight=False)
     console.print(Text(_title(table, periods), "bold"))
-    columns = columns_of(deliveries)
+    columns = _columns(deliveries)
     wide = _WIDE if deliveries is None else _WIDE + _DELIVERY_WIDTH
     shown = [column for column in columns if column != "who" or console.width >= wide]
     has_bars = deliveries is None or console.width >= _WIDE
@@ -46,7 +46,7 @@ def print_paper(table: str, periods: Sequence[Period], deliveries: Deliveries) -
     for column in shown:
         paper.add_column(
             column,
-            justify="right" if column in NUMBERS else "left",
+            justify="right" if column in _NUMBERS else "left",
             style=_STYLES.get(column),
             overflow="fold",
             no_wrap=column not in _TEXTS,
@@ -55,7 +55,7 @@ def print_paper(table: str, periods: Sequence[Period], deliveries: Deliveries) -
         paper.add_column("changed", no_wrap=True)
     most = max((each.known_rows for each in periods), default=0)
     for each in periods:
-        texts = dict(zip(columns, row_of(each, deliveries), strict=True))
+        texts = dict(zip(columns, _row(each, deliveries), strict=True))
         bar = [_bar(each, most)] if has_bars else []
         paper.add_row(*(texts[column] for column in shown), *bar)
     console.print(paper)
@@ -66,11 +66,11 @@ def print_paper(table: str, periods: Sequence[Period], deliveries: Deliveries) -
 
 def print_lines(periods: Sequence[Period], deliveries: Deliveries) -> None:
     """Print a line for each period, after one with the names of the columns."""
-    for row in (columns_of(deliveries), *(row_of(each, deliveries) for each in periods)):
+    for row in (_columns(deliveries), *(_row(each, deliveries) for each in periods)):
         click.echo("\t".join(row))
 
 
-def row_of(period: Period, deliveries: Deliveries) -> tuple[str, ...]:
+def _row(period: Period, deliveries: Deliveries) -> tuple[str, ...]:
     """Return the texts of a line."""
     counts = map(str, (period.inserted, period.updated, period.deleted))
     texts = (

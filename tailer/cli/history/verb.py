@@ -15,7 +15,6 @@ import click
 from tailer.cli.configuration import ConfiguredCommand, is_given
 from tailer.cli.control import connection, daemon_options
 from tailer.cli.history.deliveries import delivery_seconds
-from tailer.cli.history.page import page_of
 from tailer.cli.history.paper import Deliveries, print_lines, print_paper
 from tailer.cli.history.periods import By, Period, periods_of
 from tailer.cli.table_options import allow_root, choose_branch, choose_format, folders, locations, places
@@ -50,6 +49,11 @@ class _Look:
     branch: str | None
 
 
+def _refuse_page(_context: click.Context, _parameter: click.Parameter, given: str | None) -> None:
+    if given is not None:
+        raise click.UsageError("--html is no option any more: use --json, and draw what it prints.")
+
+
 @click.command("history", cls=ConfiguredCommand)
 @click.argument("table", shell_complete=folders)
 @click.option(
@@ -81,7 +85,7 @@ class _Look:
     metavar="N",
     help=f"Look at the newest N commits. Default: {_NEWEST}, by hour or day {_NEWEST_ADDED_UP}; with --from all.",
 )
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write a page to this file, too.")
+@click.option("--html", callback=_refuse_page, expose_value=False, hidden=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document (history.md).")
 @choose_format
 @choose_branch
@@ -94,7 +98,6 @@ def command(
     start: str | None,
     end: str,
     limit: int | None,
-    html: Path | None,
     as_json: bool,
     table_format: str | None,
     branch: str | None,
@@ -131,8 +134,6 @@ def command(
     deliveries = None
     if pipeline is not None and daemon is not None:
         deliveries = delivery_seconds(commits, _journeys(daemon, pipeline, (named, location)))
-    if html is not None:
-        _write(html, page_of(location, periods, deliveries))
     if as_json:
         lines = [_values(each, deliveries) for each in periods]
         click.echo(json.dumps({"format": FORMAT, "table": location, "by": per.value, "lines": lines}))
@@ -200,11 +201,3 @@ def _say_missing(first: int, last: int, commits: Iterable[CommitSummary]) -> Non
     if missing:
         shown = ", ".join(missing[:_MOST_SHOWN]) + ", and more" * (len(missing) > _MOST_SHOWN)
         click.echo(f"versions left out, because the log does not have them: {shown}", err=True)
-
-
-def _write(path: Path, page: str) -> None:
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        reason = f"cannot write {path}: {error.strerror or error}"
-        raise ConfigError("--html", reason, "Name a file in a folder that this user may write.") from error

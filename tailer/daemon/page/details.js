@@ -73,23 +73,13 @@ function bar(journey) {
   return svg;
 }
 
-function plot(title, points, step, format) {
-  const known = points.filter((each) => each !== null);
-  const most = Math.max(...known, 0), last = known.length ? known[known.length - 1] : null;
-  const text = known.length ? `now ${format(last)}, at most ${format(most)}` : "nothing known yet";
-  const first = Date.now() - Math.max(points.length - 1, 0) * step * 1000;
-  return element("figure", {},
-    element("h3", { textContent: `${title}: ${text}` }), draw(points, 600, 110),
-    element("div", { className: "range" }, element("span", { textContent: clock(first) }), element("span", { textContent: "now" })));
-}
-
 async function showDetails(name) {
   const found = status.pipelines.find((each) => each.name === name), parts = rows.get(name);
   if (!found || !parts) return;
   if (!details.has(name)) {
     const id = `details-${details.size}-${Date.now()}`;
-    const made = { facts: element("div"), commands: element("div"), journeys: element("div"), plots: element("div", { className: "plots" }) };
-    made.row = element("tr", { className: "details", id, ariaLabel: `Details of ${name}` }, element("td", { colSpan: 7 }, made.facts, made.commands, made.journeys, made.plots));
+    const made = { facts: element("div"), commands: element("div"), journeys: element("div") };
+    made.row = element("tr", { className: "details", id, ariaLabel: `Details of ${name}` }, element("td", { colSpan: 5 }, made.facts, made.commands, made.journeys));
     parts.name.setAttribute("aria-controls", id);
     details.set(name, made);
   }
@@ -101,10 +91,5 @@ async function showDetails(name) {
   made.asked = Date.now();
   made.delivered = found.delivered;
   const past = await ask(`/history?pipeline=${encodeURIComponent(name)}`);
-  const known = past && past.pipelines[name], points = known && known.lag_s.length > 1 ? known : null;
   made.journeys.replaceChildren(...(past && past.journeys.length ? [journeys(past.journeys)] : []));
-  made.plots.replaceChildren(...(points ? [
-    plot("Lag", points.lag_s, past.step_s, span),
-    plot(`Rows per ${past.step_s} s`, points.rows, past.step_s, number),
-  ] : [element("p", { textContent: "Plots begin about half a minute after the start of the daemon." })]));
 }

@@ -93,36 +93,6 @@ function isFound(found) {
   return view.find.toLowerCase().split(/\s+/).every((word) => text.includes(word));
 }
 
-function draw(points, width, height) {
-  const found = points.filter((each) => each !== null);
-  const most = Math.max(...found, 0) || 1;
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  svg.setAttribute("preserveAspectRatio", "none");
-  svg.setAttribute("aria-hidden", "true");
-  const x = (index) => (index * width / Math.max(points.length - 1, 1)).toFixed(1);
-  const y = (value) => (height - 1 - value / most * (height - 3)).toFixed(1);
-  let line = "", area = "", start = null;
-  points.forEach((value, index) => {
-    if (value !== null) {
-      line += `${start === null ? "M" : "L"}${x(index)} ${y(value)}`;
-      start ??= index;
-    }
-    if (start !== null && (value === null || index === points.length - 1)) {
-      const end = value === null ? index - 1 : index;
-      area += line.slice(line.lastIndexOf("M")) + `L${x(end)} ${height}L${x(start)} ${height}Z`;
-      start = null;
-    }
-  });
-  for (const [kind, path] of [["area", area], ["stroke", line]]) {
-    const made = document.createElementNS(svg.namespaceURI, "path");
-    made.setAttribute("class", kind);
-    made.setAttribute("d", path);
-    svg.append(made);
-  }
-  return svg;
-}
-
 function makeRow(name) {
   const parts = {
     state: element("span"),
@@ -133,20 +103,15 @@ function makeRow(name) {
     versions: element("span", { className: "versions" }),
     rate: element("td", { className: "number", "data-label": "Rows/s" }),
     progress: element("td", { className: "number", "data-label": "Last progress" }),
-    lagPlot: element("td", { className: "plot" }),
-    rowsPlot: element("td", { className: "plot" }),
   };
   parts.name.addEventListener("click", () => toggle(name));
   parts.row = element("tr", {}, element("td", {}, parts.state), element("td", {}, parts.name, parts.where, parts.why),
-    element("td", { className: "number", "data-label": "Lag" }, parts.lag, parts.versions), parts.rate, parts.progress, parts.lagPlot, parts.rowsPlot);
+    element("td", { className: "number", "data-label": "Lag" }, parts.lag, parts.versions), parts.rate, parts.progress);
   return parts;
 }
 
 function showRow(found) {
-  if (!rows.has(found.name)) {
-    rows.set(found.name, makeRow(found.name));
-    showSparks(found.name);
-  }
+  if (!rows.has(found.name)) rows.set(found.name, makeRow(found.name));
   const parts = rows.get(found.name);
   put(parts.state, label(found.state) + (found.draining ? ", ending" : ""));
   parts.state.className = `state ${found.state}`;
@@ -165,18 +130,6 @@ function showRow(found) {
   const progress = found.seconds_since_progress;
   put(parts.progress, progress === null ? "none yet" : `${span(progress)}${progress >= 1 ? " ago" : ""}`);
   return parts;
-}
-
-function showSparks(name) {
-  const past = history_ && history_.pipelines[name], parts = rows.get(name);
-  if (!past || !parts) return;
-  for (const [cell, points, what] of [[parts.lagPlot, past.lag_s, "lag"], [parts.rowsPlot, past.rows, "rows"]]) {
-    const svg = draw(points, 128, 28);
-    const most = Math.max(...points.filter((each) => each !== null), 0);
-    svg.setAttribute("class", "spark");
-    cell.title = what === "lag" ? `at most ${span(most)}` : `at most ${plural(most, "row")} in ${span(history_.step_s)}`;
-    cell.replaceChildren(svg, element("span", { className: "hidden", textContent: cell.title }));
-  }
 }
 
 function toggle(name) {
@@ -290,9 +243,8 @@ async function poll() {
 async function pollHistory() {
   if (!document.hidden) {
     const found = await ask("/history");
-    if (found && found.format === 1) {
+    if (found && found.format === 2) {
       history_ = found;
-      for (const name of rows.keys()) showSparks(name);
       showEvents();
     }
   }

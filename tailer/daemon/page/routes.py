@@ -1,4 +1,4 @@
-"""Answer `/` with the status page, and `/history` with what its plots show and `tailer history` asks for.
+"""Answer `/` with the status page, and `/history` with what it shows of the past and `tailer history` asks for.
 
 The page is put together from its files once. Its policy allows nothing from elsewhere, and no script or style but
 those of the page, by their hashes: a table's name or an error's text can never run. Commands of the page are the
@@ -47,7 +47,7 @@ def page_routes(history: History, takes_commands: bool = False) -> list[Route]:
 def history_route(history: History) -> Route:
     """Return the route of `/history`."""
 
-    # In the event loop of the server, where the history is kept: its points do not change meanwhile.
+    # In the event loop of the server, where the history is kept: its events do not change meanwhile.
     async def answer(request: Request) -> Response:
         pipeline = request.query_params.get("pipeline")
         found = history.report(pipeline)

@@ -1,4 +1,4 @@
-"""`tailer history --pipeline`: the column `delivery`, in lines, on terminals and on the page."""
+"""`tailer history --pipeline`: the column `delivery`, in lines and on terminals."""
 
 import io
 from datetime import UTC, datetime
@@ -10,7 +10,6 @@ from rich.console import Console
 
 from tailer.cli.history import command, paper
 from tailer.cli.history.deliveries import delivery_seconds
-from tailer.cli.history.page import page_of
 from tailer.cli.history.paper import print_lines, print_paper
 from tailer.cli.history.periods import By, periods_of
 from tailer.daemon.page.history import JourneyReport
@@ -76,13 +75,6 @@ def test_commits_stay_on_one_line_of_a_terminal(monkeypatch: pytest.MonkeyPatch,
     assert "90 s" in lines[3]
 
 
-def test_the_page_has_the_column() -> None:
-    page = page_of("t", PERIODS, DELIVERIES)
-    assert '<td class="number" data-label="delivery">90 s</td>' in page
-    assert "until the sink had its version" in page
-    assert "delivery" not in page_of("t", PERIODS, None).lower()
-
-
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -90,6 +82,7 @@ def test_the_page_has_the_column() -> None:
         (("--url", "http://127.0.0.1:1"), "Name the pipeline of the daemon with --pipeline"),
         (("--pipeline", "copy", "-c", "t.toml", "--url", "http://127.0.0.1:1"), "Give either --config or --url"),
         (("--pipeline", "copy", "--by", "hour"), "leave out --by hour"),
+        (("--html", "page.html"), "use --json"),
     ],
 )
 def test_options_that_do_not_fit_are_named(tmp_path: Path, options: tuple[str, ...], reason: str) -> None:

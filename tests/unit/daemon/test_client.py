@@ -7,7 +7,7 @@ import pytest
 from tailer.daemon.client import DaemonClient
 from tailer.errors import ConfigError
 
-OLD = b'{"format": 1, "at": "2026-03-01T12:00:00Z", "step_s": 10, "pipelines": {}, "events": [], "journeys": []}'
+OLD = b'{"format": 1, "events": [], "journeys": []}'
 
 
 @pytest.mark.parametrize(("body", "reason"), [(OLD, "cannot be read: .*table"), (b"<html>", "cannot be read: ")])
