@@ -51,7 +51,7 @@ def _report(findings: Findings) -> list[int]:
     for problem in problems:
         if problem.pipeline not in findings.names:
             click.echo(f"{_mark(False)} {problem.error}")
-            _hint(problem.error.hint)
+            _hint(problem.error.hint_for(problem.pipeline or ""))
     sound = {each.name: each for each in findings.sound}
     for name in findings.names:
         _pipeline(name, sound.get(name), [problem.error for problem in problems if problem.pipeline == name])
@@ -80,7 +80,7 @@ def _connect(settings: Settings) -> list[int]:
         for error in found.errors:
             codes.append(error.exit_code)
             click.echo(f"       {error}")
-            _hint(error.hint)
+            _hint(error.hint_for(name))
         _contradictions(found)
     return codes
 
@@ -108,7 +108,7 @@ def _pipeline(name: str, settings: PipelineSettings | None, faults: Sequence[Con
     click.echo(f"{_mark(not faults)} pipeline {name}" + (f": {_summary(settings)}" if settings else ""))
     for error in faults:
         click.echo(f"       {error}")
-        _hint(error.hint)
+        _hint(error.hint_for(name))
 
 
 def _count(problems: int) -> str:

@@ -9,6 +9,7 @@ from typing import Final
 import click
 from click.core import ParameterSource
 
+from tailer.cli.outcome import CHOSEN
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.errors import ConfigError, did_you_mean
 
@@ -49,6 +50,7 @@ class ConfiguredCommand(click.Command):
             raise ConfigError(misplaced, f"a configuration is given by the option {_OPTION}", f"Write `{command}`.")
         if extra:
             ctx.fail(f"Got unexpected extra argument{'s' * (len(extra) > 1)} ({' '.join(extra)})")
+        ctx.meta[CHOSEN] = ctx.params.get("pipeline") or ""
         return extra
 
 

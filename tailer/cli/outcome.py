@@ -14,9 +14,10 @@ from tailer.cli import tailer
 from tailer.cli.streams import OutputRefused, abandon_output, flush_errors, guard_streams
 from tailer.errors import SinkError, TailerError, one_line
 
-__all__ = ["run_verb"]
+__all__ = ["CHOSEN", "run_verb"]
 
 GRAVITY: Final = (1, 3, 2, 4)
+CHOSEN: Final = "pipeline"  # in the context: the pipeline that the command line names; empty: none
 COMPLETE: Final = "_TAILER_COMPLETE"  # set by a shell that asks for completions
 
 
@@ -41,6 +42,7 @@ def run_verb() -> int:
 def _run() -> int:
     if instruction := os.environ.get(COMPLETE):
         return shell_complete(tailer, {}, "tailer", COMPLETE, instruction)
+    context: click.Context | None = None
     try:
         # `tailer.main` has its own exit code for a closed pipe.
         with tailer.make_context("tailer", sys.argv[1:]) as context:
@@ -61,7 +63,8 @@ def _run() -> int:
     except (BrokenPipeError, OutputRefused):
         raise
     except Exception as error:  # noqa: BLE001 - the outermost frame; unknown errors are printed with a traceback
-        codes = [_report(leaf) for leaf in _leaves(error)]
+        pipeline = "" if context is None else context.meta.get(CHOSEN, "")
+        codes = [_report(leaf, pipeline) for leaf in _leaves(error)]
         _forget(error)
         return min(codes, key=GRAVITY.index)
     return result if isinstance(result, int) else 0
@@ -75,13 +78,17 @@ def _leaves(error: Exception) -> Iterator[Exception]:
         yield error
 
 
-def _report(error: Exception) -> int:
-    """Print the error and its hint, and return its exit code. Notes on the exception name the pipeline."""
-    about = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
+def _report(error: Exception, pipeline: str) -> int:
+    """Print the error and its hint, and return its exit code.
+
+    `pipeline`: the one that the command line names. Notes on the exception name another one.
+    """
+    notes = getattr(error, "__notes__", ())
+    about = "".join(f"{note}: " for note in notes)
     if isinstance(error, TailerError):
         _say("error", f"{about}{error}", "red")
-        if error.hint:
-            _say("hint", error.hint, "yellow")
+        if hint := error.hint_for(next(iter(notes), pipeline)):
+            _say("hint", hint, "yellow")
         return error.exit_code
     with suppress(OSError):
         traceback.print_exception(error)

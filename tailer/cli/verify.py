@@ -1,6 +1,7 @@
 """`tailer verify`: prove that a mirror equals its source, or list the differences, and repair them."""
 
 import json
+import shlex
 import time
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
@@ -75,7 +76,8 @@ def command(
             _print(chosen, each, values)
         if repairs and found[-1].has_same_columns and not any(each.is_equal or each.rewritten for each in found):
             who = f"{chosen.name} or another writer, such as OPTIMIZE,"
-            click.echo(f"nothing was rewritten: {who} went on each time; pause them, {chosen.name} with `tailer pause`")
+            pause = shlex.join(["tailer", "pause", chosen.name])
+            click.echo(f"nothing was rewritten: {who} went on each time; pause them, {chosen.name} with `{pause}`")
     if metrics_file is not None:
         _write_metrics(metrics_file, chosen, found)
     return 0 if found[-1].is_equal else DIFFERS

@@ -131,7 +131,7 @@ async def _backfill(lifecycle: Lifecycle, asked: _Asked) -> str:
     try:
         await lifecycle.backfill(BackfillCommand.make(asked.version, asked.where))
     except TailerError as error:
-        raise _RefusedError(_told(error)) from error
+        raise _RefusedError(_told(lifecycle, error)) from error
     rows = "all rows" if asked.where is None else "the rows that fulfil the condition"
     version = "the version where it is" if asked.version is None else f"version {asked.version}"
     return f"{name} delivers {rows} of {version}, and then its changes"
@@ -144,7 +144,8 @@ async def _cancel_backfill(lifecycle: Lifecycle, _asked: _Asked) -> str:
     try:
         await backfills.end(BackfillPhase.CANCELLED)
     except TailerError as error:
-        raise _RefusedError(f"the backfill ends, and comes back at the next start: {error}. {error.hint}") from error
+        reason = f"{error}. {error.hint_for(lifecycle.status.name)}"
+        raise _RefusedError(f"the backfill ends, and comes back at the next start: {reason}") from error
     return f"{lifecycle.status.name} ends backfill {had.id}; rows that were delivered stay"
 
 
@@ -166,11 +167,11 @@ def _check(lifecycle: Lifecycle, verb: str) -> None:
     try:
         lifecycle.check_verb(verb)
     except TailerError as error:
-        raise _RefusedError(_told(error)) from error
+        raise _RefusedError(_told(lifecycle, error)) from error
 
 
-def _told(error: TailerError) -> str:
-    return f"{type(error).__name__}: {error}. {error.hint}".rstrip()
+def _told(lifecycle: Lifecycle, error: TailerError) -> str:
+    return f"{type(error).__name__}: {error}. {error.hint_for(lifecycle.status.name)}".rstrip()
 
 
 def _check_table(lifecycle: Lifecycle) -> None:

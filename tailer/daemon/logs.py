@@ -61,14 +61,15 @@ def about(status: PipelineStatus) -> Iterator[None]:
 
 def _fault(record: logging.LogRecord) -> Fault | None:
     """Return the error that the record is about: the first among its arguments, or else that of its traceback."""
+    name = "" if (status := _current.get()) is None else status.name
     arguments = record.args if isinstance(record.args, tuple) else ()
     for argument in arguments:
         if isinstance(argument, Fault):
             return argument
         if isinstance(argument, TailerError):
-            return Fault.of(argument, record.created)
+            return Fault.of(argument, record.created, name)
     error = record.exc_info[1] if record.exc_info else None
-    return None if error is None else Fault.of(error, record.created)
+    return None if error is None else Fault.of(error, record.created, name)
 
 
 class _Text(logging.Formatter):

@@ -159,7 +159,7 @@ def _pipeline(status: PipelineStatus) -> PipelineReport:
         transactions=status.transactions,
         seconds_since_progress=None if progress is None else round(progress, 3),
         last_error=None if status.fault is None else _error(status.fault),
-        backfill=_backfill(status.backfills),
+        backfill=_backfill(status.backfills, status.name),
         active=_active(status.active),
     )
 
@@ -170,11 +170,11 @@ def _active(found: Active | None) -> ActiveReport | None:
     return ActiveReport(found.instance, found.is_here, _time(found.since_s), _time(found.heartbeat_s))
 
 
-def _backfill(found: Backfills) -> BackfillReport | None:
+def _backfill(found: Backfills, pipeline: str) -> BackfillReport | None:
     command, error = found.shown, found.error
     if command is None:
         return None
-    fault = None if error is None else _error(Fault.of(error, found.ended_s))
+    fault = None if error is None else _error(Fault.of(error, found.ended_s, pipeline))
     files, rows = (found.files, found.files_done), found.rows
     return BackfillReport(command.id, found.phase, command.version, command.where, *files, rows, fault, command.kind)
 

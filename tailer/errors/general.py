@@ -1,5 +1,7 @@
 """The root of the error tree, and errors without a family of their own."""
 
+import re
+import shlex
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, ClassVar, Final
@@ -10,6 +12,7 @@ AFTER_LOSS: Final = (
     "`tailer resnapshot PIPELINE` delivers all rows of the newest version in place of the lost changes, and `tailer "
     "skip PIPELINE` leaves them out, but not in a mirror. on_data_loss of the pipeline does either by itself"
 )
+_COMMAND: Final = re.compile(r"`tailer [^`]*`")
 _UNITS: Final = (("d", 86_400), ("h", 3600), ("min", 60))
 
 
@@ -80,6 +83,13 @@ class TailerError(Exception):
     def hint(self) -> str:
         """The operator's next step; empty where there is none."""
         return self.next_step.format(**self.fields)
+
+    def hint_for(self, pipeline: str) -> str:
+        """Return the next step with the commands for `pipeline`, as a shell takes them; empty: it is not known."""
+        if not pipeline:
+            return self.hint
+        name = shlex.quote(pipeline)
+        return _COMMAND.sub(lambda command: command[0].replace(" PIPELINE", f" {name}"), self.hint)
 
 
 @dataclass(eq=False)

@@ -84,20 +84,20 @@ class Fault:
     is_over: bool = False
 
     @classmethod
-    def of(cls, error: BaseException, at_s: float) -> "Fault":
-        """Describe `error`. The text of a foreign one may hold anything, and is left to the log."""
+    def of(cls, error: BaseException, at_s: float, pipeline: str) -> "Fault":
+        """Describe an error of `pipeline`. The text of a foreign one may hold anything, and is left to the log."""
         text, hint = (
             "an unexpected error",
             "This is a bug in lake-tailer: please report it with the traceback in the log.",
         )
         if isinstance(error, TailerError):
-            text, hint = str(error), error.hint
+            text, hint = str(error), error.hint_for(pipeline)
         return cls(name=type(error).__name__, text=text, hint=hint, at_s=at_s, since_s=at_s)
 
     @classmethod
-    def after(cls, before: "Fault | None", error: BaseException, at_s: float) -> "Fault":
-        """Describe `error`, which comes after `before`."""
-        fault = cls.of(error, at_s)
+    def after(cls, before: "Fault | None", error: BaseException, at_s: float, pipeline: str) -> "Fault":
+        """Describe an error of `pipeline`, which comes after `before`."""
+        fault = cls.of(error, at_s, pipeline)
         return fault if before is None or before.is_over else replace(fault, since_s=before.since_s)
 
     def __str__(self) -> str:

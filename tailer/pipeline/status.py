@@ -6,6 +6,7 @@ loop and the daemon note what happens; time alone makes a `streaming` pipeline `
 """
 
 import logging
+import shlex
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Mapping
@@ -309,7 +310,7 @@ class PipelineStatus:
         """Note that a session ended with an error."""
         before = self.state
         _ERRORS.add(self.name, 1)
-        self.fault, self._failing, self._waits = Fault.after(self.fault, error, self._clock()), True, False
+        self.fault, self._failing, self._waits = Fault.after(self.fault, error, self._clock(), self.name), True, False
         self._note_change(before)
 
     def note_retry(self) -> None:
@@ -332,7 +333,7 @@ class PipelineStatus:
         before = self.state
         self._hold, self._failing, self.retry_at_s = _Hold.STOPPED, error is not None, retry_at_s
         if error is not None:
-            self.fault = Fault.after(self.fault, error, self._clock())
+            self.fault = Fault.after(self.fault, error, self._clock(), self.name)
         self._why = self._why or "its work is done"
         _UP.set(self.name, 0)
         self._note_change(before)
@@ -365,7 +366,7 @@ def _hint(name: str, state: PipelineState, fault: Fault | None, retry_at_s: floa
         case PipelineState.WAITING:
             return "It begins by itself when the table is there. If the table exists, correct `table` of the pipeline."
         case PipelineState.PAUSED:
-            return f"`tailer resume {name}` continues from the sink's progress."
+            return f"`tailer resume {shlex.quote(name)}` continues from the sink's progress."
         case PipelineState.STOPPED if fault is not None:
             return f"{fault.hint}{'' if retry_at_s is None else ' It begins again by itself.'}".strip()
     return ""

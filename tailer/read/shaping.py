@@ -165,8 +165,8 @@ def _check_renewed(plan: ChangePlan, option: str, expressions: Iterable[Expressi
                 name = ".".join(column.path)
                 done = f"gives the name {name} to another column" if paths is replaced else f"widens the column {name}"
                 reason = f"version {plan.version} of {plan.table} {done}, so this has another value for rows that stay"
-                remedy = "Write it without that column, or go on from the rows of a later version: `tailer resnapshot`."
-                raise ConfigError(option, reason, remedy)
+                later = "or go on from the rows of a later version: `tailer resnapshot PIPELINE`."
+                raise ConfigError(option, reason, f"Write it without that column, {later}")
 
 
 def _before(plan: ChangePlan, parse: Callable[[_Columns], T], latest: T, columns: pa.Schema) -> T:

@@ -130,8 +130,8 @@ def test_skipping_what_was_vacuumed(table: HandwrittenTable, kind: str) -> None:
     stopped = tailer("run", "--config", configured(folder, kind))
     assert stopped.returncode == 3
     assert "version 3 needs" in stopped.stderr
-    assert "`tailer skip PIPELINE`" in stopped.stderr
-    assert "`tailer resnapshot PIPELINE`" in stopped.stderr
+    assert "`tailer skip copy`" in stopped.stderr
+    assert "`tailer resnapshot copy`" in stopped.stderr
     config = configured(folder, kind, "skip-with-gap-event")
     with background("run", "--config", config) as daemon:
         until(lambda: "\t4\t4\t0" in tailer("progress", "show", "--config", config).stdout)

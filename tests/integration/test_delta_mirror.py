@@ -25,7 +25,7 @@ from tests.support.mirrors.delta import APP, batch, deliver, full, make_mirror, 
 pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
-NEXT_STEP = "Ask for a snapshot with `tailer resnapshot`."
+NEXT_STEP = "Ask for a snapshot with `tailer resnapshot PIPELINE`."
 
 
 @pytest.fixture(params=["merge", "rewrite"])
@@ -383,7 +383,7 @@ class TestColumns:
             SinkRejected, match=r"the key column id of .* is dropped or renamed in version 2"
         ) as refused:
             await self.change(sink, after, origins)
-        assert "run `tailer resnapshot`" in (refused.value.hint or "")
+        assert "run `tailer resnapshot PIPELINE`" in (refused.value.hint or "")
         sink = make_mirror(tmp_path, key=["number"])
         rows = batch(3, "insert", after, [{"number": 5}], SNAPSHOT_TASKS)
         await deliver(sink, gap(2, 3, snapshot=True), rows, schema=full(after))

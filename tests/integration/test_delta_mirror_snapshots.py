@@ -204,7 +204,7 @@ class TestOrders:
         write_deltalake(orders, rows, mode="overwrite", schema_mode="overwrite")
         with pytest.raises(SinkRejected, match=r"mail is string there, and binary in the rows") as refused:
             await pipeline(orders, sink, status).run()
-        assert refused.value.hint == "Ask for a snapshot with `tailer resnapshot`."
+        assert refused.value.hint == "Ask for a snapshot with `tailer resnapshot PIPELINE`."
         assert mirror_rows(copy).num_rows == 4
         status = PipelineStatus("orders")
         status.command = OnDataLoss.RESNAPSHOT

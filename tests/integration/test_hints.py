@@ -75,7 +75,7 @@ class Walk:
         found = self.report
         assert found is not None
         assert found.why.startswith(f"{error}: "), found.why
-        return [each.replace("PIPELINE", "copy") for each in COMMAND.findall(found.hint)]
+        return COMMAND.findall(found.hint)
 
     def run(self, command: str, code: int = 0) -> str:
         """Run a command of a hint; return what it said."""
@@ -132,7 +132,7 @@ def vacuumed(walk: Walk) -> None:
     walk.delivers()
     walk.stop("FileVacuumed", lambda: harm(drop=True))
     if walk.is_mirror:
-        assert "`tailer resnapshot`" in walk.run(commands[2], 2)
+        assert "`tailer resnapshot copy`" in walk.run(commands[2], 2)
     walk.run(commands[1 if walk.is_mirror else 2])
     walk.delivers()
 

@@ -44,7 +44,7 @@ _METADATA: Final = frozenset(each.name for each in METADATA_FIELDS)
 _INSERTS: Final = pa.array([ChangeType.INSERT, ChangeType.UPDATE_POSTIMAGE], pa.string())
 _DELETES: Final = pa.array([ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE], pa.string())
 _IS_INSERT: Final = CHANGE_TYPE  # of rows that wait: 1 or 0
-_RESNAPSHOT: Final = "Ask for a snapshot with `tailer resnapshot`."
+_RESNAPSHOT: Final = "Ask for a snapshot with `tailer resnapshot PIPELINE`."
 
 
 class Mirror:
@@ -80,7 +80,9 @@ class Mirror:
             if at < 0:
                 known = f"The columns are: {', '.join(columns.names)}."
                 near = did_you_mean(column, columns.names)
-                remedy = " ".join(filter(None, (known, near, "Set key to some of them, and run `tailer resnapshot`.")))
+                remedy = " ".join(
+                    filter(None, (known, near, "Set key to some of them, and run `tailer resnapshot PIPELINE`."))
+                )
                 yield SinkRejected(self._name, f"the key column {column} is not a column of {self.table}", remedy)
             elif _identifies_nothing(columns.field(at).type):
                 reason = f"the key column {column} has type {columns.field(at).type}, whose values identify no row"
@@ -102,7 +104,7 @@ class Mirror:
         kept = {new: old for new, old in origins.items() if shape.get_field_index(old) >= 0}
         dropped = [each.name for each in shape if each.name not in kept.values()]
         if lost := [column for column in self.key if column in dropped]:
-            remedy = "Set key to other columns, and run `tailer resnapshot`."
+            remedy = "Set key to other columns, and run `tailer resnapshot PIPELINE`."
             raise SinkRejected(self._name, f"the key column {lost[0]} of {self.table} was dropped", remedy)
         widened, added, emptied = [], [], []
         for each in wanted:
@@ -149,7 +151,7 @@ class Mirror:
         """See `Target.gap`. A mirror cannot leave changes out."""
         if not gap.snapshot:
             reason = f"versions {gap.first_version} to {gap.version} are lost, and {self.table} would not be a mirror"
-            remedy = 'Set on_data_loss = "resnapshot", or ask for it: `tailer resnapshot`.'
+            remedy = 'Set on_data_loss = "resnapshot", or ask for it: `tailer resnapshot PIPELINE`.'
             raise SinkRejected(self._name, reason, remedy)
 
     def constraint(self) -> str:
@@ -211,7 +213,7 @@ class Mirror:
 
     def _contradiction(self, reason: str) -> SinkRejected:
         next_step = (
-            "Set key to columns whose values are unique in the source, and run `tailer resnapshot`. "
+            "Set key to columns whose values are unique in the source, and run `tailer resnapshot PIPELINE`. "
             "If they are unique, somebody else has changed the table: run it, too."
         )
         return SinkRejected(self._name, f"{reason}; the key is {', '.join(self.key)}", next_step)

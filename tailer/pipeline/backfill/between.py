@@ -18,7 +18,7 @@ __all__ = ["BY_DRIVER", "COMPLETE", "RESNAPSHOT", "BetweenVersions"]
 _log = logging.getLogger(__name__)
 
 COMPLETE: Final = "delivers to a mirror, which has all rows"
-RESNAPSHOT: Final = "`tailer resnapshot` replaces them."
+RESNAPSHOT: Final = "`tailer resnapshot PIPELINE` replaces them."
 BY_DRIVER: Final = 'Set write = "driver".'
 _BY_EXECUTORS: Final = "is written by executors, which deliver no backfill"
 
@@ -81,7 +81,7 @@ class BetweenVersions:
             raise ConfigError(self._name, COMPLETE, RESNAPSHOT)
         if command.announces_gap and command.version not in (None, version):
             reason = f"it is a snapshot of version {command.version}, and the pipeline is at version {version} by now"
-            raise ConfigError("version", reason, "Run `tailer resnapshot` again.")
+            raise ConfigError("version", reason, "Run `tailer resnapshot PIPELINE` again.")
         if command.version is not None and command.version > version:
             reason = f"version {command.version} comes after version {version}, up to which the pipeline has delivered"
             raise ConfigError("version", reason, "Give an earlier version, or none.")

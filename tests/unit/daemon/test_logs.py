@@ -138,9 +138,9 @@ async def test_retries_stops_and_resumes_name_the_error_and_its_hint(
     assert [(text, *more) for text, more in zip(said, about, strict=True)] == [
         ("running orders", "info", None, None),
         ("orders: sink s: down", "warning", "SinkUnavailable", down.hint),
-        (f"orders stopped: {lost}", "error", "FileVacuumed", lost.hint),
+        (f"orders stopped: {lost}", "error", "FileVacuumed", lost.hint_for("orders")),
         ("orders: begins again from the sink's progress", "info", None, None),
-        ("orders: works again", "info", "FileVacuumed", lost.hint),
+        ("orders: works again", "info", "FileVacuumed", lost.hint_for("orders")),
         ("orders: has ended: its work is done", "info", None, None),
     ]
     del records[0]
@@ -157,7 +157,9 @@ async def test_the_text_of_a_stop_ends_with_the_error_and_its_hint(
     log_to_stderr()
     await run_twice(status, lost, None)
     stop = capsys.readouterr().err.splitlines()[1]
-    assert stop.endswith(f"orders stopped: {lost}; the others go on [FileVacuumed: {lost.hint}]")
+    hint = lost.hint_for("orders")
+    assert "`tailer skip orders`" in hint
+    assert stop.endswith(f"orders stopped: {lost}; the others go on [FileVacuumed: {hint}]")
 
 
 def test_a_pipeline_that_waits_for_its_table_is_named_after_minutes_and_each_hour(

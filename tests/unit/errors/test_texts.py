@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from tailer.errors import DataCorrupt, FileVacuumed, NotATable, TailerError, VersionGone
+from tailer.errors import DataCorrupt, FileVacuumed, NotATable, SinkRejected, TailerError, VersionAhead, VersionGone
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,15 @@ def test_a_missing_file_is_also_named_as_in_the_log() -> None:
     assert "t/a b, which is missing" in str(plain)
     assert "t/a b (a%20b in the log), which is missing" in str(escaped)
     assert ("percent-encoded" in plain.hint, "percent-encoded" in escaped.hint) == (False, True)
+
+
+def test_commands_of_a_hint_name_the_pipeline_as_a_shell_takes_it() -> None:
+    gone = VersionAhead("t/PIPELINE", 3, 2)
+    assert "`tailer progress reset PIPELINE --to 2`, and run `tailer resume PIPELINE`" in gone.hint_for("")
+    assert "`tailer progress reset a/b --to 2`, and run `tailer resume a/b`" in gone.hint_for("a/b")
+    assert "`tailer resume 'all/of us'`" in gone.hint_for("all/of us")
+    elsewhere = SinkRejected("s", "refused", "Let it read lake-tailer-PIPELINE, in /PIPELINE PIPELINE.")
+    assert elsewhere.hint_for("a") == elsewhere.hint
 
 
 @pytest.mark.parametrize("error", [FileVacuumed("t", 1, "a", "b"), VersionGone("t", 3, 0, 9, 5, ("latest",))])

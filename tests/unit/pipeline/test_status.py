@@ -86,7 +86,7 @@ def test_every_state(status: PipelineStatus, clock: Clock) -> None:
     error = FileVacuumed("t", 5, "f")
     status.note_error(error)
     status.note_stop(error)
-    assert (status.state, status.hint) == (S.STOPPED, error.hint)
+    assert (status.state, status.hint) == (S.STOPPED, error.hint_for("orders"))
     assert status.why.startswith("FileVacuumed: ")
 
 

@@ -78,7 +78,7 @@ class SqlRepair:
         except UniqueViolationError as error:
             reason = f"the source has a key twice; the key of {record.table} is {', '.join(record.key)}"
             remedy = "Set key to columns whose values are unique in the source, and run "
-            raise SinkRejected(self._stream.name, reason, f"{remedy}`tailer resnapshot`.") from error
+            raise SinkRejected(self._stream.name, reason, f"{remedy}`tailer resnapshot PIPELINE`.") from error
         return True
 
     def _has_moved(self) -> bool:

@@ -26,4 +26,4 @@ def test_a_mirror_takes_a_snapshot_only(tmp_path: Path, sink: str, verb: str) ->
         return
     with pytest.raises(ConfigError, match="delivers to a mirror") as refused:
         check_verb(pipeline, verb)
-    assert "`tailer resnapshot`" in refused.value.hint
+    assert "`tailer resnapshot PIPELINE`" in refused.value.hint
