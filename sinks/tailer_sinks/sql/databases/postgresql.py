@@ -29,6 +29,7 @@ from tailer_sinks.sql.databases.dialect import (
 )
 from tailer_sinks.sql.databases.postgresql_columns import make_again, prepare_wider, take_wider
 from tailer_sinks.sql.databases.postgresql_copy import copied
+from tailer_sinks.sql.databases.postgresql_dependents import DROP_DEPENDENTS, kept_dependents
 from tailer_sinks.sql.databases.texts import TEXT, NoText, holds_json, json_texts
 
 __all__ = ["PostgreSql", "prepared"]
@@ -61,7 +62,6 @@ _SAID: Final = re.compile(r"failed: \S+: {2}(.*)")
 _ENGLISH: Final = re.compile(r"\b(the|is|are|does|to|many|failed|cannot|server|database|connections?)\b")
 # Errors of statements that change columns, with their next steps.
 _OF_DEPENDENTS: Final = ("2BP01", "0A000")
-_DROP_DEPENDENTS: Final = "Drop what depends on the column, run `tailer resume`, and make it again."
 _REMEDIES: Final = {
     "54011": "Dropped columns count, too, until the table is made again: CREATE TABLE copy (LIKE it INCLUDING ALL), "
     "INSERT INTO copy SELECT * FROM it, DROP it, rename the copy, and run `tailer resume`.",
@@ -165,12 +165,14 @@ class PostgreSql:
 
     def widen(self, connection: Connection, table: str, widened: Widened) -> None:
         """See `Dialect.widen`."""
-        for column, narrow, wide in widened:
-            if _is_in_place(narrow, wide):
-                kind = self.type_of(wide)
-                connection.execute(f"ALTER TABLE {self.name_of(table)} ALTER COLUMN {quoted(column)} TYPE {kind}")
-        if replaced := self._replaced(widened):
-            take_wider(self.name, connection, self.name_of(table), replaced)
+        in_place = [(column, self.type_of(wide)) for column, narrow, wide in widened if _is_in_place(narrow, wide)]
+        replaced, name = self._replaced(widened), self.name_of(table)
+        columns = [column for column, *_ in in_place + replaced]
+        with kept_dependents(self.name, connection, name, columns):
+            for column, kind in in_place:
+                connection.execute(f"ALTER TABLE {name} ALTER COLUMN {quoted(column)} TYPE {kind}")
+            if replaced:
+                take_wider(self.name, connection, name, replaced)
 
     def alter(self, table: str, change: Columns) -> Iterator[str]:
         """See `Dialect.alter`. Columns are widened before, by `widen`."""
@@ -181,7 +183,7 @@ class PostgreSql:
     ) -> None:
         """See `Dialect.make_again`."""
         kinds = [{each.name: str(self.type_of(each.type)) for each in schema} for schema in (before, after.after)]
-        make_again(connection, self.name_of(table), kinds[0], kinds[1], after.key)
+        make_again(self.name, connection, self.name_of(table), kinds[0], kinds[1], after.key)
 
     def _replaced(self, widened: Widened) -> list[tuple[str, str, str]]:
         """Return the columns that another one replaces, with its type and values; all others are widened in place."""
@@ -298,7 +300,7 @@ class _PostgreSqlConnection:
             reason, remedy = f"PostgreSQL refuses: {error.diag.message_primary} ({what})", "See what the database says."
             detail = error.diag.message_detail
             if state in _OF_DEPENDENTS and detail:  # which has names alone
-                reason, remedy = f"{reason}: {', '.join(detail.splitlines())}", _DROP_DEPENDENTS
+                reason, remedy = f"{reason}: {', '.join(detail.splitlines())}", DROP_DEPENDENTS
             raise SinkRejected(self._name, reason, _REMEDIES.get(state, remedy)) from None
 
 

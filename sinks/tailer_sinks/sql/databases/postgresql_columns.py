@@ -9,8 +9,8 @@ and a reader finds the rows of its moment, with their values, whatever step it h
 3. In the transaction that shows the version, the column takes the place and the name of the narrow one.
 
 A process that ends in between leaves the column for the next one. What belongs to the narrow column is made again:
-grants, comment, default, NOT NULL, constraints, indexes, statistics. Views are not: their columns would have other
-types. Step 1 finds out whether anything like that is in the way, and nothing has changed then.
+grants, comment, default, NOT NULL, constraints, indexes, statistics; so is what depends on it, as views do
+(`postgresql_dependents`). Step 1 tries whether that can be done, and nothing has changed then.
 """
 
 import hashlib
@@ -20,6 +20,7 @@ from typing import Final
 
 from tailer.errors import SinkUnavailable
 from tailer_sinks.sql.databases.dialect import Connection, column_list, quoted
+from tailer_sinks.sql.databases.postgresql_dependents import COLUMNS, GRANTEE, kept_dependents
 
 __all__ = ["make_again", "prepare_wider", "take_wider"]
 
@@ -28,13 +29,9 @@ _COMMENT: Final = "The values of another column, whose place it takes with the n
 _WAIT_S: Final = 30.0
 _PAUSE_S: Final = 0.05
 
-_COLUMNS: Final = """
-SELECT a.attrelid, a.attnum, a.attname, a.attnotnull, a.attacl, a.attrelid::regclass AS tab FROM pg_attribute a
-WHERE a.attrelid = to_regclass(?) AND a.attname = ANY(?) AND NOT a.attisdropped
-"""
 # What belongs to columns, as statements that make it again for others of their names.
 _BELONGINGS: Final = f"""
-WITH cols AS ({_COLUMNS}),
+WITH cols AS ({COLUMNS}),
 of_cols AS (
     SELECT DISTINCT d.classid, d.objid FROM pg_depend d JOIN cols
     ON d.refclassid = 'pg_class'::regclass AND d.refobjid = cols.attrelid AND d.refobjsubid = cols.attnum
@@ -48,8 +45,7 @@ SELECT statement FROM (
     SELECT 1, format('COMMENT ON COLUMN %s.%I IS %L', tab, attname, col_description(attrelid, attnum)) FROM cols
     UNION ALL
     SELECT 1, format(
-        'GRANT %s (%I) ON %s TO %s%s', privilege_type, attname, tab,
-        CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(grantee)) END,
+        'GRANT %s (%I) ON %s TO %s%s', privilege_type, attname, tab, {GRANTEE},
         CASE WHEN is_grantable THEN ' WITH GRANT OPTION' ELSE '' END
     ) FROM cols, aclexplode(attacl)
     UNION ALL
@@ -64,6 +60,13 @@ SELECT statement FROM (
     UNION ALL
     SELECT 4, pg_get_statisticsobjdef(oid)
     FROM pg_statistic_ext JOIN of_cols ON classid = 'pg_statistic_ext'::regclass AND objid = oid
+    UNION ALL
+    SELECT 5, CASE classid
+        WHEN 'pg_constraint'::regclass THEN format('COMMENT ON CONSTRAINT %s', identity)
+        WHEN 'pg_class'::regclass THEN format('COMMENT ON INDEX %s', identity)
+        ELSE format('COMMENT ON STATISTICS %s', identity)
+    END || format(' IS %L', description)
+    FROM of_cols JOIN pg_description ON classoid = classid AND objoid = objid, pg_identify_object(classid, objid, 0)
 ) AS made (place, statement) ORDER BY place
 """
 _PRIMARY_KEY: Final = """
@@ -74,7 +77,7 @@ FROM pg_constraint WHERE conrelid = to_regclass(?) AND contype = 'p'
 _OLDER: Final = f"""
 SELECT pid FROM pg_stat_activity
 WHERE datname = current_database() AND usesysid IS NOT NULL AND pid <> pg_backend_pid() AND age(backend_xmin) >= (
-    SELECT min(age(description.xmin)) FROM pg_description description JOIN ({_COLUMNS}) AS cols
+    SELECT min(age(description.xmin)) FROM pg_description description JOIN ({COLUMNS}) AS cols
     ON classoid = 'pg_class'::regclass AND objoid = attrelid AND objsubid = attnum
 )
 ORDER BY pid
@@ -94,8 +97,10 @@ def prepare_wider(
     with connection.transaction():
         hold()
         connection.execute("SAVEPOINT lake_tailer")
-        for column, _, _ in wider:
-            connection.execute(f"ALTER TABLE {table} DROP COLUMN {quoted(column)}")
+        with kept_dependents(name, connection, table, [column for column, _, _ in wider]):
+            for column, kind, _ in wider:
+                connection.execute(f"ALTER TABLE {table} DROP COLUMN {quoted(column)}")
+                connection.execute(f"ALTER TABLE {table} ADD COLUMN {quoted(column)} {kind}")
         connection.execute("ROLLBACK TO SAVEPOINT lake_tailer")
         there = _wider_columns(connection, table)
         for left in there - set(names):
@@ -130,12 +135,17 @@ def take_wider(name: str, connection: Connection, table: str, wider: Sequence[tu
 
 
 def make_again(
-    connection: Connection, table: str, before: Mapping[str, str], after: Mapping[str, str], key: Sequence[str]
+    name: str,
+    connection: Connection,
+    table: str,
+    before: Mapping[str, str],
+    after: Mapping[str, str],
+    key: Sequence[str],
 ) -> None:
     """Remove all rows of a table and give it other columns and another primary key, in the open transaction.
 
-    `before`, `after`: the types of columns by name. A table that is dropped and made again would have no rows for
-    readers with an older snapshot, and neither views nor grants.
+    `name`: the sink's. `before`, `after`: the types of columns by name. A table that is dropped and made again would
+    have no rows for readers with an older snapshot, and neither views nor grants.
     """
     kept = {column for column, kind in before.items() if after.get(column) == kind}
     connection.execute(f"DELETE FROM {table}")
@@ -143,12 +153,16 @@ def make_again(
         connection.execute(f"ALTER TABLE {table} DROP CONSTRAINT {quoted(constraint)}")
         for column in set(columns) & kept:
             connection.execute(f"ALTER TABLE {table} ALTER COLUMN {quoted(column)} DROP NOT NULL")
-    for column in (before.keys() - kept) | _wider_columns(connection, table):
+    for column in (before.keys() - after.keys()) | _wider_columns(connection, table):
         connection.execute(f"ALTER TABLE {table} DROP COLUMN {quoted(column)}")
-    for column, kind in after.items():
-        if column not in kept:
-            connection.execute(f"ALTER TABLE {table} ADD COLUMN {quoted(column)} {kind}")
-    connection.execute(f"ALTER TABLE {table} ADD PRIMARY KEY ({column_list(key)})")
+    retyped = sorted(before.keys() & after.keys() - kept)
+    with kept_dependents(name, connection, table, retyped):
+        for column in retyped:
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN {quoted(column)}")
+        for column, kind in after.items():
+            if column not in kept:
+                connection.execute(f"ALTER TABLE {table} ADD COLUMN {quoted(column)} {kind}")
+        connection.execute(f"ALTER TABLE {table} ADD PRIMARY KEY ({column_list(key)})")
 
 
 def _wait_for_older(name: str, connection: Connection, table: str, names: Sequence[str]) -> None:
@@ -171,7 +185,7 @@ def _wider_columns(connection: Connection, table: str) -> set[str]:
 
 
 def _are_filled(connection: Connection, table: str, names: Sequence[str]) -> bool:
-    query = f"SELECT count(*) FROM ({_COLUMNS}) AS cols WHERE col_description(attrelid, attnum) IS NOT NULL"
+    query = f"SELECT count(*) FROM ({COLUMNS}) AS cols WHERE col_description(attrelid, attnum) IS NOT NULL"
     return connection.query(query, [table, list(names)]) == [(len(names),)]
 
 
