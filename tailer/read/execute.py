@@ -15,7 +15,6 @@ Columns are found by field id or physical name. A column that a file lacks was a
 Partition columns come from the log, never from the file.
 """
 
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -39,7 +38,6 @@ from tailer.read.parquet.row_group_ranges import FEW_BYTES, RowGroupRanges
 from tailer.read.parquet.statistics import group_ranges
 from tailer.read.projection import stamps
 from tailer.read.selection import CHANGE_FILES, Selection
-from tailer.shape.condition import Condition
 
 __all__ = [
     "execute",
@@ -53,8 +51,7 @@ __all__ = [
 ]
 
 _BUFFER_BYTES: Final = 2**20
-_LEFT_OUT: Final = 15  # looks after one that found a row
-_FIRST_BYTES: Final = 2**18  # of a row group, decoded: reading some columns of less first costs more than it saves
+_FIRST_BYTES: Final = 2**22  # of a row group, decoded: reading some columns of less first costs more than it saves
 
 
 def execute(
@@ -231,6 +228,8 @@ class _OpenFile:
         self._first = None if layout.condition is None else BatchSizes(*known, layout.condition.sizes, threads)
         self.stamps = stamps(task.version, task.timestamp_ms, min(file.metadata.num_rows, MAX_ROWS))
         self.others: list[_OpenFile] = []  # for the tasks that are executed with this one
+        # Where columns that were read first have a row, all were read in vain: it is likely so in the rest of the file.
+        self._looks_first = True
         self.row_filter = None  # of a change file, `_changes` finds out which rows fulfil the condition
         if (condition := layout.condition) is not None and task.kind not in CHANGE_FILES:
             self.row_filter = condition.row_filter
@@ -293,21 +292,15 @@ class _OpenFile:
 
     def _touches(self, group: int, rows: range, wanted: range) -> bool:
         """Return whether any row of a row group is chosen; True where finding out would cost more than it saves."""
-        if self.others:
+        condition = self.layout.condition
+        if condition is None or self.task.kind in CHANGE_FILES or not self._looks_first:
             return True
-        if self.task.kind in CHANGE_FILES:
-            known = self.layout.condition is not None  # by the positions of the rows
-        else:
-            known = self.layout.condition is None or not self._is_worth(group, self.layout.condition)
-        if known:
-            return True
-        found = self.selection.touches(self._first_columns(group, rows), self.row_filter, wanted)
-        return _looks.found(self.task.where, found)
-
-    def _is_worth(self, group: int, condition: ConditionLayout) -> bool:
         is_large = self._file.metadata.row_group(group).total_byte_size >= _FIRST_BYTES
-        has_others = len(condition.sizes.columns) < len(self.layout.sizes.columns)
-        return is_large and has_others and _looks.are_worth(self.task.where)
+        if not is_large or len(condition.sizes.columns) == len(self.layout.sizes.columns):
+            return True
+        is_touched = self.selection.touches(self._first_columns(group, rows), self.row_filter, wanted)
+        self._looks_first = not is_touched
+        return is_touched
 
     def _first_columns(self, group: int, rows: range) -> Batches:
         """Yield the columns of a row group that decide which rows are chosen."""
@@ -316,31 +309,6 @@ class _OpenFile:
         else:
             batches = self._first.decode(self._reader, group)
         return _with_positions(self.task, batches, group, rows)
-
-
-class _Looks(threading.local):
-    """Looks at the columns of a condition before the others are read.
-
-    Where a look finds a row, the others are read all the same, and it was for nothing. So the next ones are left out.
-    """
-
-    _where: Condition | None = None
-    _left_out = 0
-
-    def are_worth(self, where: Condition | None) -> bool:
-        """Return whether to look."""
-        if where is not self._where or self._left_out == 0:
-            return True
-        self._left_out -= 1
-        return False
-
-    def found(self, where: Condition | None, found: bool) -> bool:
-        """Note whether a look found a row, and return it."""
-        self._where, self._left_out = where, _LEFT_OUT if found else 0
-        return found
-
-
-_looks: Final = _Looks()
 
 
 def _choose(
