@@ -10,7 +10,7 @@ from tailer.shape.parse.binding import Binding
 from tailer.shape.tree import Expression, Literal, is_null
 from tailer.shape.types import INTEGERS, MAX_DIGITS, as_decimal, common_type, is_number, kind_text
 
-__all__ = ["OPERATORS", "arithmetic", "minus"]
+__all__ = ["OPERATORS", "arithmetic", "minus", "plus"]
 
 OPERATORS: Final = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%"}
 
@@ -40,9 +40,15 @@ def arithmetic(binding: Binding, node: exp.Binary) -> Expression:
 
 def minus(binding: Binding, node: exp.Neg) -> Expression:
     """Bind a minus before what is no number."""
+    value = plus(binding, node)
+    return binding.call("negative", [value], value.kind) if is_number(value.kind) else value
+
+
+def plus(binding: Binding, node: exp.Unary) -> Expression:
+    """Bind a plus, which says that a value is a number."""
     value = binding.bind(node.this)
     binding.must_be(node.this, value, is_number(value.kind), "a number")
-    return binding.call("negative", [value], value.kind) if is_number(value.kind) else binding.null(pa.null())
+    return value if is_number(value.kind) else binding.null(pa.null())
 
 
 def _types(operator: str, values: Sequence[Expression]) -> _Types | None:

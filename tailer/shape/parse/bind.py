@@ -20,12 +20,12 @@ from tailer.schema.collations import collations
 from tailer.schema.columns import METADATA_NAMES
 from tailer.shape.kernels.casts import castable
 from tailer.shape.kernels.patterns import parse_pattern
-from tailer.shape.parse.arithmetic import OPERATORS, arithmetic, minus
+from tailer.shape.parse.arithmetic import OPERATORS, arithmetic, minus, plus
 from tailer.shape.parse.binding import TIMES, Binding, Nodes
 from tailer.shape.parse.comparison import compare
-from tailer.shape.parse.literals import literal_of, number, text_of
+from tailer.shape.parse.literals import literal_of, number
 from tailer.shape.parse.signatures import bind_function, case, concat, value_at_path
-from tailer.shape.parse.source import Source
+from tailer.shape.parse.source import Plus, Source
 from tailer.shape.tree import Column, Expression, Literal
 from tailer.shape.types import BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, kind_text, value_type
 
@@ -44,21 +44,22 @@ _COMPARISONS: Final = {
 _NEGATED: Final = (exp.NEQ, exp.NullSafeNEQ)
 _PREDICATES: Final = (*_COMPARISONS, exp.Is, exp.In, exp.Between, exp.Like, exp.Escape, exp.Not, exp.And, exp.Or)
 _TYPES: Final = {
-    "TINYINT": pa.int8(),
-    "SMALLINT": pa.int16(),
-    "INT": pa.int32(),
-    "BIGINT": pa.int64(),
-    "FLOAT": pa.float32(),
-    "DOUBLE": pa.float64(),
-    "BOOLEAN": BOOLEAN,
-    "TEXT": STRING,
-    "BINARY": pa.binary(),
-    "DATE": DATE,
-    "TIMESTAMPTZ": TIMESTAMP,
-    "TIMESTAMPLTZ": TIMESTAMP,
-    "TIMESTAMPNTZ": TIMESTAMP_NTZ,
+    exp.DType.TINYINT: pa.int8(),
+    exp.DType.SMALLINT: pa.int16(),
+    exp.DType.INT: pa.int32(),
+    exp.DType.BIGINT: pa.int64(),
+    exp.DType.FLOAT: pa.float32(),
+    exp.DType.DOUBLE: pa.float64(),
+    exp.DType.BOOLEAN: BOOLEAN,
+    exp.DType.TEXT: STRING,
+    exp.DType.BINARY: pa.binary(),
+    exp.DType.DATE: DATE,
+    exp.DType.TIMESTAMPTZ: TIMESTAMP,
+    exp.DType.TIMESTAMPLTZ: TIMESTAMP,
+    exp.DType.TIMESTAMPNTZ: TIMESTAMP_NTZ,
 }
 _PARENTHESES: Final = "Put parentheses around it."
+_DIGITS: Final = re.compile("[0-9a-fA-F]*")
 _EXACT: Final = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?", re.ASCII)
 
 
@@ -100,9 +101,11 @@ def _negation(binding: Binding, node: exp.Not) -> Expression:
 
 
 def _is(binding: Binding, node: exp.Is) -> Expression:
-    """Bind IS NULL, IS TRUE and IS FALSE."""
+    """Bind IS NULL, IS UNKNOWN, IS TRUE and IS FALSE."""
     value = _operand(binding, node.this)
     if isinstance(node.expression, exp.Null):
+        if binding.source.of(node.expression).upper() == "UNKNOWN":
+            value = binding.boolean(node.this)
         return binding.call("is null", [value], BOOLEAN)
     if not isinstance(node.expression, exp.Boolean):
         raise binding.source.error(node, "IS takes NULL, TRUE or FALSE here")
@@ -210,44 +213,26 @@ def _unknown(binding: Binding, part: exp.Identifier) -> pa.Field:
 def _literal(binding: Binding, node: exp.Literal) -> Expression:
     """Bind a number or a text."""
     if node.is_string:
-        span = binding.source.span(node)
-        raw = binding.source.text[slice(*span)] if span else f"'{node.this}'"
-        return Literal(text_of(raw), STRING)
-    return _number(binding, node, node.this)
-
-
-def _number(binding: Binding, node: exp.Expr, text: str) -> Literal:
+        return Literal(str(node.this), STRING)
     try:
-        return number(text)
+        return number(node.this)
     except ValueError as error:
         raise binding.source.error(node, str(error)) from None
-
-
-def _negative(binding: Binding, node: exp.Neg) -> Expression:
-    """Bind a minus: one before a number belongs to the number, also to one with a suffix (`-1L`)."""
-    number_node = node.this.this if isinstance(node.this, exp.TryCast) else node.this
-    if not isinstance(number_node, exp.Literal) or number_node.is_string:
-        return minus(binding, node)
-    value = _number(binding, node, f"-{number_node.this}")
-    if number_node is node.this:
-        return value
-    span = binding.source.span(number_node)
-    if span is None or not binding.source.text[span[1] - 1].isalpha():
-        return minus(binding, node)
-    return binding.call("cast", [value], _target(binding, node.this))
 
 
 def _bytes(binding: Binding, node: exp.HexString) -> Expression:
     """Bind X'1F'."""
     text = binding.source.of(node)
     digits = str(node.this)
-    if text[:1] not in ("x", "X") or len(digits) % 2:
+    if text[:1] not in ("x", "X") or len(digits) % 2 or not _DIGITS.fullmatch(digits):
         raise binding.source.error(node, f"{text} is not supported", "Write bytes as X'00FF'.")
     return Literal(bytes.fromhex(digits), pa.binary())
 
 
 def _cast(binding: Binding, node: exp.Cast) -> Expression:
     """Bind CAST, `::`, DATE'2024-12-31', and numbers with a suffix."""
+    if node.args.get("safe"):
+        raise binding.source.error(node, "TRY_CAST is not supported", "Write CAST, which fails where this is null.")
     target = _target(binding, node)
     if isinstance(node.this, exp.JSONExtract):
         return value_at_path(binding, node, node.this.this, _path(binding, node.this), target)
@@ -308,15 +293,15 @@ def _case(binding: Binding, node: exp.Case) -> Expression:
 
 def _target(binding: Binding, node: exp.Cast) -> pa.DataType:
     kind = node.to
-    if kind.this == exp.DType.DECIMAL:
-        digits = [int(each.name) for each in kind.expressions] or [10]
-        precision, scale = [*digits, 0][:2]
+    digits = [each.name for each in kind.expressions]
+    if kind.this == exp.DType.DECIMAL and all(map(str.isdecimal, digits)):
+        precision, scale = [*map(int, digits or ["10"]), 0][:2]
         if not 0 < precision <= 38 or not 0 <= scale <= precision:
             raise binding.source.error(node, f"there is no decimal({precision},{scale})")
         return pa.decimal128(precision, scale)
-    found = None if kind.expressions else _TYPES.get(kind.this.value)
+    found = None if kind.expressions else _TYPES.get(kind.this)
     if found is None:
-        raise binding.source.error(node, f"CAST to {kind.sql('spark')} is not supported")
+        raise binding.source.error(node, f"CAST to {kind.sql()} is not supported")
     return found
 
 
@@ -334,11 +319,11 @@ _NODES: Final[Nodes] = {
     exp.Column: _column,
     exp.Dot: _column,
     exp.Literal: _literal,
-    exp.RawString: lambda _, node: Literal(str(node.this), STRING),
     exp.HexString: _bytes,
     exp.Boolean: lambda _, node: Literal(bool(node.this), BOOLEAN),
     exp.Null: lambda *_: Literal(None, pa.null()),
-    exp.Neg: _negative,
+    exp.Neg: minus,
+    Plus: plus,
     exp.Cast: _cast,
     exp.TryCast: _cast,
     exp.JSONExtract: _bare_path,

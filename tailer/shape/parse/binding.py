@@ -9,6 +9,7 @@ from sqlglot import exp
 from tailer.errors import ConfigError
 from tailer.events import is_variant, type_text
 from tailer.shape.parse.folding import folded, value_of
+from tailer.shape.parse.grammar import check_grammar
 from tailer.shape.parse.literals import moment
 from tailer.shape.parse.source import Source
 from tailer.shape.tree import Call, Column, Expression, Literal
@@ -51,7 +52,7 @@ class Binding:
         """Return the typed expression of a node."""
         bound = self._nodes.get(type(node))
         unknown = {name for name, value in node.args.items() if value} - _ARGUMENTS
-        if isinstance(node, exp.Div | exp.DPipe):
+        if isinstance(node, exp.Div | exp.DPipe | exp.TryCast):
             unknown -= _HARMLESS
         if bound is None or unknown:
             words = self.source.operator(node) or " ".join([type(node).__name__, *sorted(unknown)]).upper()
@@ -72,7 +73,9 @@ class Binding:
 
     def condition(self, node: exp.Expr) -> Expression:
         """Return the typed expression of all of a text, which must be boolean, with its constant parts folded."""
-        return self.whole(node, self.boolean(node))
+        found = self.whole(node, self.boolean(node))
+        check_grammar(self.source)
+        return found
 
     def is_unknown(self, value: Expression) -> bool:
         """Return whether the type of a value is that of a column, and no table is known."""

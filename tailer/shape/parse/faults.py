@@ -13,6 +13,7 @@ from sqlglot import exp
 from tailer.errors import ConfigError
 from tailer.shape.parse.bind import binding_over
 from tailer.shape.parse.binding import Binding
+from tailer.shape.parse.grammar import check_grammar
 from tailer.shape.parse.select_list import bind_output, parse_list
 from tailer.shape.parse.source import Source, parse
 
@@ -42,8 +43,13 @@ def output_faults(option: str, text: str, schema: pa.Schema | None) -> Iterator[
         yield error
         return
     binding = binding_over(source, schema)
-    for node in nodes:
-        yield from _faults(binding, node, bind_output)
+    faults = [fault for node in nodes for fault in _faults(binding, node, bind_output)]
+    yield from faults
+    if not faults:
+        try:
+            check_grammar(source)
+        except ConfigError as error:
+            yield error
 
 
 def _faults(binding: Binding, node: exp.Expr, bind: Callable[[Binding, exp.Expr], object]) -> Iterator[ConfigError]:

@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Final
@@ -13,11 +14,9 @@ from tailer.shape.types import DATE, MAX_DIGITS, TIMESTAMP, TIMESTAMP_NTZ
 
 __all__ = ["literal_of", "moment", "number", "text_of"]
 
+_NUMBER: Final = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2})|(.))|(''|\"\")", re.DOTALL)
-_QUOTED: Final = re.compile(
-    r"""/\*.*?\*/|--[^\n]*|[rR](?:'[^']*'|"[^"]*")|(?P<quoted>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")""",
-    re.DOTALL,
-)
+_QUOTED: Final = re.compile(r"""[rR](?:'[^']*'|"[^"]*")|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*\"""", re.DOTALL)
 _CHARACTERS: Final = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": r"\%", "_": r"\_"}
 _DATE: Final = r"(\d{4})-(\d{2})-(\d{2})"
 _TIME: Final = r"(\d{2}):(\d{2}):(\d{2})(?:\.(\d{1,6}))?"
@@ -28,6 +27,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 def number(text: str) -> Literal:
     """Return a number without a suffix. Raises `ValueError` for one that no type has."""
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"{text} is not a number")
     if "e" in text.lower():
         found = float(text)
         if math.isinf(found):
@@ -48,19 +49,22 @@ def number(text: str) -> Literal:
 
 
 def text_of(raw: str) -> str:
-    """Return the text that literals in quotes, one or several in a row, mean.
+    """Return the text that literals in quotes, one or several in a row, mean. Raises `ValueError` if there is none.
 
     A quote that is written twice is one, but not in a raw literal, which ends there.
     """
-    return "".join(map(_text, _QUOTED.finditer(raw)))
+    text = "".join(map(_text, _QUOTED.finditer(raw)))
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise ValueError("this has one half of a character that takes two") from None
 
 
 def _text(found: re.Match[str]) -> str:
-    raw, quoted = found[0], found["quoted"]
-    if quoted is None:
-        return raw[2:-1] if raw[0] in "rR" else ""
-    quote = quoted[0]
-    return _ESCAPE.sub(lambda escape: _unescaped(escape, quote), quoted[1:-1])
+    quoted = found[0]
+    if quoted[0] in "rR":
+        return quoted[2:-1]
+    return _ESCAPE.sub(lambda escape: _unescaped(escape, quoted[0]), quoted[1:-1])
 
 
 def _unescaped(found: re.Match[str], quote: str) -> str:
@@ -69,7 +73,10 @@ def _unescaped(found: re.Match[str], quote: str) -> str:
         return quote if twice[0] == quote else twice
     if plain is not None:
         return _CHARACTERS.get(plain, plain)
-    return chr(int(octal, 8)) if octal else chr(int(short or long, 16))
+    code = int(octal, 8) if octal else int(short or long, 16)
+    if code > sys.maxunicode:
+        raise ValueError(f"there is no character {found[0]}")
+    return chr(code)
 
 
 def moment(text: str, kind: pa.DataType) -> Literal:

@@ -11,6 +11,7 @@ from sqlglot import exp
 
 from tailer.shape.parse.bind import binding_over, whole_column
 from tailer.shape.parse.binding import Binding
+from tailer.shape.parse.grammar import check_grammar
 from tailer.shape.parse.source import Source, parse
 from tailer.shape.tree import Column, Expression, Literal
 from tailer.shape.types import is_scalar, value_type
@@ -30,6 +31,7 @@ def bind_outputs(option: str, text: str, schema: pa.Schema | None) -> Iterator[t
     binding = binding_over(source, schema)
     for node in nodes:
         yield from bind_output(binding, node)
+    check_grammar(source)
 
 
 def bind_output(binding: Binding, node: exp.Expr) -> list[tuple[str, Expression]]:
@@ -49,7 +51,7 @@ def parse_list(option: str, text: str) -> tuple[Source, list[exp.Expr]]:
     source = Source(option, text, _SELECT)
     found = parse(source)
     others = [name for name, value in found.args.items() if value and name not in ("expressions", "kind")]
-    if not isinstance(found, exp.Select) or others or not found.expressions or text.rstrip().endswith(","):
+    if not isinstance(found, exp.Select) or others or not found.expressions:
         raise source.error(found, "this is no list of columns and expressions", _EXAMPLE)
     return source, found.expressions
 

@@ -4,6 +4,8 @@ sqlglot takes 0.3 s to import, so this module and those that use it are imported
 """
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Any, ClassVar, Final
 
 from sqlglot import Token, TokenType, exp
@@ -12,14 +14,31 @@ from sqlglot.errors import SqlglotError
 from sqlglot.parsers.spark import SparkParser
 
 from tailer.errors import ConfigError
+from tailer.shape.parse.literals import text_of
 
-__all__ = ["Source", "parse"]
+__all__ = ["SEE", "Plus", "Source", "parse"]
 
 _EXCERPT: Final = 60
-_SEE: Final = "docs/shape.md lists what expressions may be made of."
+SEE: Final = "docs/shape.md lists what expressions may be made of."
 _SIDES: Final = ("this", "expression")
 _OPERATOR: Final = re.compile(r"[A-Za-z_ ]+|[^\w\s()'\"`.,]+")
+# A comment that goes on in the next line for Spark, and a hint.
+_COMMENT: Final = re.compile(r"--[^\n]*\\\r?\n|/\*\+")
+# sqlglot trips over some texts, such as `{: 1}`.
+_UNREADABLE: Final = (SqlglotError, AttributeError, ValueError, ArithmeticError)
+_BEFORE_OPERANDS: Final = frozenset(
+    [
+        *(TokenType.L_PAREN, TokenType.COMMA, TokenType.EQ, TokenType.NEQ, TokenType.LT, TokenType.LTE, TokenType.GT),
+        *(TokenType.GTE, TokenType.NULLSAFE_EQ, TokenType.PLUS, TokenType.DASH, TokenType.STAR, TokenType.SLASH),
+        *(TokenType.MOD, TokenType.DPIPE, TokenType.AND, TokenType.OR, TokenType.NOT, TokenType.WHEN, TokenType.THEN),
+        *(TokenType.ELSE, TokenType.CASE, TokenType.BETWEEN, TokenType.LIKE, TokenType.SELECT, TokenType.FROM),
+    ]
+)
 _TEXTS: Final = (TokenType.STRING, TokenType.RAW_STRING)
+
+
+class Plus(exp.Unary):
+    """A plus before an operand, which sqlglot would leave out."""
 
 
 class _Parser(SparkParser):
@@ -34,6 +53,16 @@ class _Parser(SparkParser):
     FUNCTION_PARSERS: ClassVar = {
         name: parser for name, parser in SparkParser.FUNCTION_PARSERS.items() if name in ("CAST", "TRY_CAST")
     }
+    PRIMARY_PARSERS: ClassVar = {
+        **SparkParser.PRIMARY_PARSERS,
+        TokenType.NULL: lambda parser, token: parser.expression(exp.Null(), token),
+        TokenType.TRUE: lambda parser, token: parser.expression(exp.Boolean(this=True), token),
+        TokenType.FALSE: lambda parser, token: parser.expression(exp.Boolean(this=False), token),
+    }
+    UNARY_PARSERS: ClassVar = {
+        **SparkParser.UNARY_PARSERS,
+        TokenType.PLUS: lambda parser: parser.expression(Plus(this=parser._parse_unary())),  # noqa: SLF001 - as theirs do
+    }
     NO_PAREN_FUNCTION_PARSERS: ClassVar = {
         name: parser for name, parser in SparkParser.NO_PAREN_FUNCTION_PARSERS.items() if name == "CASE"
     }
@@ -46,12 +75,14 @@ class _Dialect(Spark):
 class Source:
     """The text of an expression, for errors that point into it.
 
-    `option`: the option that has it. `prefix`: what is put before the text so that it can be parsed.
+    `option`: the option that has it. `prefix`: what is put before the text so that it can be parsed. `tokens`: those of
+    the text that `parse` has read.
     """
 
     def __init__(self, option: str, text: str, prefix: str = "") -> None:
         self.option = option
         self.text = prefix + text
+        self.tokens: list[Token] = []
         self._prefix = len(prefix)
 
     def span(self, node: exp.Expr) -> tuple[int, int] | None:
@@ -67,9 +98,8 @@ class Source:
         return begin, end
 
     def of(self, node: exp.Expr) -> str:
-        """Return a node as it is written, or nearly so."""
-        span = self.span(node)
-        return self.text[slice(*span)] if span else node.sql("spark")
+        """Return a node as it is written; where that is not known, all of the text."""
+        return self.text[slice(*(self.span(node) or (self._prefix, None)))]
 
     def operator(self, node: exp.Expr) -> str:
         """Return the operator of a node as it is written, such as `RLIKE`; empty where it has none."""
@@ -77,11 +107,11 @@ class Source:
         written = self.text[left[1] : right[0]].strip() if left and right else ""
         return " ".join(written.split()) if _OPERATOR.fullmatch(written) else ""
 
-    def error(self, node: exp.Expr, reason: str, remedy: str = _SEE) -> ConfigError:
+    def error(self, node: exp.Expr, reason: str, remedy: str = SEE) -> ConfigError:
         """Return an error that points at a node."""
         return self.error_at(self.span(node), reason, remedy)
 
-    def error_at(self, span: tuple[int, int] | None, reason: str, remedy: str = _SEE) -> ConfigError:
+    def error_at(self, span: tuple[int, int] | None, reason: str, remedy: str = SEE) -> ConfigError:
         """Return an error that points at the characters of a span."""
         if span is None:
             return ConfigError(self.option, f"{reason}: {self._excerpt(0)}", remedy)
@@ -98,8 +128,11 @@ def parse(source: Source) -> exp.Expr:
     """Return the tree of an expression. Raises `ConfigError`."""
     dialect = _Dialect()
     try:
-        found = dialect.parser().parse(_joined(dialect.tokenize(source.text)), source.text)
-    except SqlglotError as error:
+        tokens = dialect.tokenize(source.text)
+        _check_comments(source, tokens)
+        source.tokens = _with_signs(_with_texts(source, tokens))
+        found = dialect.parser().parse(source.tokens, source.text)
+    except _UNREADABLE as error:
         reason, remedy = "this is no SQL expression", "Write a condition of SQL, such as country = 'DE'."
         places = getattr(error, "errors", [])
         span = None
@@ -114,14 +147,57 @@ def parse(source: Source) -> exp.Expr:
     return found[0]
 
 
-def _joined(tokens: list[Token]) -> list[Token]:
-    """Return the tokens with literals of text that follow each other as one, as Spark reads them."""
-    joined: list[Token] = []
-    for token in tokens:
-        last = joined[-1] if joined else None
-        if last is not None and last.token_type in _TEXTS and token.token_type in _TEXTS:
-            text = last.text + token.text
-            joined[-1] = Token(TokenType.STRING, text, token.line, token.col, last.start, token.end)
+def _check_comments(source: Source, tokens: Sequence[Token]) -> None:
+    ends = [0, *(token.end + 1 for token in tokens)]
+    starts = [*(token.start for token in tokens), len(source.text)]
+    for end, start in zip(ends, starts, strict=True):
+        if start > end and _COMMENT.search(source.text, end, start):
+            raise source.error_at((end, start), "Spark reads this comment otherwise", "Leave it out.")
+
+
+def _with_texts(source: Source, tokens: Iterable[Token]) -> Iterator[Token]:
+    """Yield the tokens with literals of text as Spark reads them, those that follow each other as one.
+
+    That of a date or a timestamp (`DATE'2024-12-31'`) stays alone.
+    """
+    last = None
+    for are_texts, group in groupby(tokens, lambda token: token.token_type in _TEXTS):
+        if are_texts:
+            texts = list(group)
+            typed = last is not None and last.token_type in SparkParser.TYPE_TOKENS
+            yield from (_text(source, each) for each in ([[token] for token in texts] if typed else [texts]))
         else:
-            joined.append(token)
-    return joined
+            for last in group:
+                yield last
+
+
+def _text(source: Source, literals: Sequence[Token]) -> Token:
+    first, last = literals[0], literals[-1]
+    ends = [first.start, *(token.end + 1 for token in literals)]
+    # What touches stays together: `'a''b'` is one literal for Spark, and two tokens of sqlglot.
+    written = (
+        " " * (token.start > end) + source.text[token.start : token.end + 1]
+        for end, token in zip(ends, literals, strict=False)
+    )
+    try:
+        text = text_of("".join(written))
+    except ValueError as error:
+        raise source.error_at((first.start, last.end + 1), str(error)) from None
+    return Token(TokenType.STRING, text, first.line, first.col, first.start, last.end)
+
+
+def _with_signs(tokens: Iterable[Token]) -> list[Token]:
+    """Return the tokens with a minus as a part of the number behind it, where no operand is before it.
+
+    So `-1::STRING` is the text of -1, and -128Y is a number although there is no 128Y.
+    """
+    signed: list[Token] = []
+    for token in tokens:
+        before = [each.token_type for each in signed[-2:]]
+        is_signed = before[-1:] == [TokenType.DASH] and (len(before) == 1 or before[0] in _BEFORE_OPERANDS)
+        if is_signed and token.token_type is TokenType.NUMBER:
+            sign = signed.pop()
+            signed.append(Token(token.token_type, f"-{token.text}", sign.line, sign.col, sign.start, token.end))
+        else:
+            signed.append(token)
+    return signed

@@ -90,7 +90,7 @@ def test_an_expression_has_a_type_of_its_own() -> None:
     ("text", "reason"),
     [
         ("", "leaves no column|this is no"),
-        ("id,", "no list of columns"),
+        ("id,", "Spark cannot read this"),
         ("id, id", "two columns id"),
         ("id, email AS ID", "two columns ID"),
         ("id, _commit_version AS v", "_commit_version is a metadata column, which expressions cannot read"),
