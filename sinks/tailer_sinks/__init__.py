@@ -70,7 +70,8 @@ commit that closes the version, or a `reset` replaces it.
 `demands` lists your demands on the pipeline: `Demands()` is none. A copy of the table needs the `whole` table, and may
 take its `primary_key`. For a destination that identifies rows by a `key`, both images of an update come together, and a
 single image belongs to a row whose key was added or removed. If your transactions must be small, or must not stay
-open, `demands` gives the limits, and how long to wait (`max_quiet_s`).
+open, `demands` gives the limits, and how long to wait (`max_quiet_s`). Where your options leave no place for a `Gap`,
+`gap_remedy` says what to configure: commands that would need one are refused with it.
 
 `distributes` is True if several processes may write at once, each with a sink of the same options and with app_ids that
 no other process has: no operation of one may fence, hide or wait for another's app_id. Spark's executors then write a

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from tailer.daemon.http_server import has_bearer
 from tailer.daemon.runs import Lifecycle, Runs
-from tailer.errors import TailerError, did_you_mean
+from tailer.errors import TableReplaced, TailerError, did_you_mean
 from tailer.pipeline.backfill.command import BackfillCommand, BackfillPhase
 from tailer.pipeline.data_loss import is_lost
 from tailer.pipeline.policy import OnDataLoss
@@ -155,6 +155,11 @@ async def _skip(lifecycle: Lifecycle, _asked: _Asked) -> str:
     if status.state is not PipelineState.STOPPED or not is_lost(lifecycle.error):
         reason = f"{status.name} is {status.state} and not stopped by lost changes: there is nothing to skip"
         raise _RefusedError(reason)
+    if isinstance(lifecycle.error, TableReplaced):
+        reason = f"{status.name} follows another table now, whose rows cannot be left out. {status.hint}"
+        raise _RefusedError(reason)
+    if status.is_in_snapshot:
+        raise _RefusedError(f"{status.name} is in a snapshot, of which no rows can be left out. {status.hint}")
     lifecycle.obey(OnDataLoss.SKIP)
     return f"{status.name} reports the gap and continues after it"
 

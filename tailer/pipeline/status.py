@@ -107,13 +107,7 @@ class PipelineStatus:
     `table`, `sink_kind`: to be shown. `clock`: seconds since 1970.
     """
 
-    def __init__(
-        self,
-        name: str,
-        table: str = "",
-        sink_kind: str = "",
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, name: str, table: str = "", sink_kind: str = "", clock: Callable[[], float] = time.time) -> None:
         self.name: Final = name
         self.table: Final = table
         self.sink_kind: Final = sink_kind
@@ -194,6 +188,12 @@ class PipelineStatus:
     def has_seen_table(self) -> bool:
         """Return whether the current run, or the last one, has read the table."""
         return self._work not in (_Work.NOTHING, _Work.TABLE)
+
+    @property
+    def is_in_snapshot(self) -> bool:
+        """Return whether the sink has a part of a snapshot, or nothing before the first one."""
+        at = self.backlog.position
+        return self._work is _Work.SNAPSHOT and (at is None or at.in_snapshot)
 
     @property
     def seconds_since_step(self) -> float:

@@ -67,6 +67,7 @@ class Demands:
     memory): the limits of a transaction; None: no limit. `max_quiet_s`: how long an open transaction may wait for rows;
     None: no limit. `whole`: whether the destination needs all rows of the table: a first start that would leave out
     versions begins with a snapshot instead. `primary_key`: whether it takes that of the table (`Sink.use_key`).
+    `gap_remedy`: how to configure a place where readers learn of a gap; empty: there is one.
     """
 
     key: tuple[str, ...] = ()
@@ -75,6 +76,7 @@ class Demands:
     max_quiet_s: float | None = None
     whole: bool = False
     primary_key: bool = False
+    gap_remedy: str = ""
 
 
 OTHER_CLASS: Final = "\0"

@@ -11,9 +11,19 @@ from tailer.events import CHANGE_TYPE, ChangeBatch, ControlEvent
 from tailer.sink import shard_of
 from tailer_sinks.encoding.events import event_values
 from tailer_sinks.encoding.messages import BYTES, Messages
+from tailer_sinks.kafka.options import Options
 from tailer_sinks.kafka.progress import Count
 
-__all__ = ["dead_letters", "end_records", "event_record", "heartbeat", "oversized", "single", "without_large"]
+__all__ = [
+    "dead_letters",
+    "end_records",
+    "event_record",
+    "gap_remedy",
+    "heartbeat",
+    "oversized",
+    "single",
+    "without_large",
+]
 
 _NO_BYTES: Final = pa.scalar(0, pa.int64())
 
@@ -22,6 +32,12 @@ def single(value: bytes, key: bytes | None = None) -> Messages:
     """Make one message that is about no row."""
     keys = None if key is None else pa.array([key], BYTES)
     return Messages(keys, pa.array([value], BYTES), pa.array([0], pa.int64()))
+
+
+def gap_remedy(options: Options) -> str:
+    """Return the option that would give readers a place to learn of gaps; empty: there is one."""
+    knows_events = (options.envelope, options.encoding) == ("flat", "json")
+    return "" if knows_events or options.schema_topic is not None else "Give the sink a schema_topic."
 
 
 def event_record(event: ControlEvent, app_id: str, keyed: bool) -> Messages:

@@ -23,7 +23,7 @@ from tailer_sinks.kafka.encoders import checked_key_form, topic_encoder_for
 from tailer_sinks.kafka.first_start import check_first_start
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.options import Options, read
-from tailer_sinks.kafka.records import heartbeat
+from tailer_sinks.kafka.records import gap_remedy, heartbeat
 from tailer_sinks.kafka.routing.route import column_in
 from tailer_sinks.kafka.stream import Stream, check_place
 from tailer_sinks.kafka.topics import recreated
@@ -63,7 +63,13 @@ class KafkaSink(Sink):
         options = self._options
         # Leaves enough time to send the messages in flight, and to commit.
         quiet_s = options.transaction_timeout_s / 6
-        return Demands(tuple(options.key), options.transaction_rows, options.transaction_bytes, quiet_s)
+        return Demands(
+            key=tuple(options.key),
+            max_rows=options.transaction_rows,
+            max_bytes=options.transaction_bytes,
+            max_quiet_s=quiet_s,
+            gap_remedy=gap_remedy(options),
+        )
 
     async def progress(self, app_id: str) -> Progress | None:
         """Read the progress topic, without taking the stream over.

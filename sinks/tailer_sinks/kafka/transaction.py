@@ -29,7 +29,7 @@ from tailer_sinks.kafka.clients.port import Producer
 from tailer_sinks.kafka.encoders import checked_key_form, topic_encoder_for
 from tailer_sinks.kafka.options import Options
 from tailer_sinks.kafka.progress import Count, Counts
-from tailer_sinks.kafka.records import end_records, event_record, oversized, without_large
+from tailer_sinks.kafka.records import end_records, event_record, gap_remedy, oversized, without_large
 from tailer_sinks.kafka.small_batches import WaitingBatches, joined
 from tailer_sinks.kafka.stream import Stream
 
@@ -168,13 +168,13 @@ class KafkaTransaction(SinkTransaction):
         options, keyed, app_id = self._options, bool(self._options.key), self._stream.app_id
         if options.schema_topic is not None:
             self._send(options.schema_topic, event_record(event, app_id, keyed=False), partition=0)
-        elif (options.envelope, options.encoding) == ("flat", "json"):
+        elif not (remedy := gap_remedy(options)):
             for topic in [options.topic] if self._stream.routed is None else self._stream.routed.read:
                 for partition in range(self._stream.link.partitions(topic)):
                     self._send_to(topic, event_record(event, app_id, keyed), partition)
         elif isinstance(event, Gap):
             reason = f"changes up to version {event.version} are lost, and there is no topic to report that to readers"
-            raise SinkRejected(self._name, reason, "Give the sink a schema_topic.")
+            raise SinkRejected(self._name, reason, remedy)
 
     def _commit(self, progress: Progress) -> None:
         position = progress.position

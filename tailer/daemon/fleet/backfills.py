@@ -23,12 +23,13 @@ from tailer.pipeline.backfill.between import BY_DRIVER, COMPLETE, RESNAPSHOT
 from tailer.pipeline.backfill.command import BackfillCommand
 from tailer.pipeline.backfill.delivery import backfill_plan
 from tailer.pipeline.status import PipelineStatus
-from tailer.sink import Sink
+from tailer.sink import Demands, Sink
 
 __all__ = ["BackfillFile", "check_backfill", "check_verb"]
 
 _FORMAT: Final = 1
 _LACKS: Final = "delivers to a mirror, which would lack the changes"
+_NO_GAPS: Final = "has no topic that would tell readers of a gap"
 
 
 class _Commands(msgspec.Struct, frozen=True):
@@ -96,16 +97,20 @@ def check_verb(pipeline: PipelineSettings, verb: str) -> None:
     """Raise `ConfigError` for a command to deliver or leave out rows that a pipeline of this kind never takes."""
     if pipeline.write is Writers.EXECUTORS:
         raise ConfigError(pipeline.name, "is written by executors, and only the driver can announce a gap", BY_DRIVER)
-    if verb != "resnapshot":
-        sink = pipeline.make_sink()
-        if isinstance(sink, Sink) and sink.demands.whole:
-            raise ConfigError(pipeline.name, COMPLETE if verb == "backfill" else _LACKS, RESNAPSHOT)
+    sink = pipeline.make_sink()
+    demands = sink.demands if isinstance(sink, Sink) else Demands()
+    if demands.whole and verb != "resnapshot":
+        raise ConfigError(pipeline.name, COMPLETE if verb == "backfill" else _LACKS, RESNAPSHOT)
+    if demands.gap_remedy and verb != "backfill":
+        raise ConfigError(pipeline.name, _NO_GAPS, demands.gap_remedy)
 
 
 async def check_backfill(pipeline: PipelineSettings, status: PipelineStatus, command: BackfillCommand) -> None:
     """Raise the `TailerError` for which the log of the table says that the backfill cannot be done."""
     table, position = (await pipeline.located()).open_table(), status.backlog.position
-    delivered = None if position is None else position.version - (not position.closes_version)
+    delivered = None
+    if position is not None:  # after the snapshot that it may be in
+        delivered = position.version - (not (position.closes_version or position.in_snapshot))
     if command.version is not None and delivered is not None and command.version > delivered:
         reason = f"version {command.version} comes after version {delivered}, up to which the pipeline has delivered"
         raise ConfigError("version", reason, "Give an earlier version, or none.")

@@ -30,7 +30,7 @@ from tailer.pipeline import status
 from tailer.pipeline.status import PipelineStatus
 from tailer.stores.glue import is_named
 
-__all__ = ["Difference", "Fleet", "difference", "fixed_changes"]
+__all__ = ["Difference", "Fleet", "difference", "fixed_changes", "make_lifecycle"]
 
 _log = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class Fleet:
         self._faults: dict[str, set[str]] = {}
         self._reloads = ReloadWatch(settings)
         lifecycles = [
-            _make_lifecycle(pipeline, each, partial(self._make_run, pipeline, each, False))
+            make_lifecycle(pipeline, each, partial(self._make_run, pipeline, each, False))
             for pipeline, each in zip(settings.pipelines, statuses, strict=True)
         ]
         for each in statuses:
@@ -256,7 +256,7 @@ class Fleet:
         def make() -> Drainable:
             return _LaterRun(partial(self._claim, pipeline), partial(self._make_run, pipeline, state, is_new))
 
-        return _make_lifecycle(pipeline, state, make, is_paused=before is not None and before.is_paused)
+        return make_lifecycle(pipeline, state, make, is_paused=before is not None and before.is_paused)
 
     def _make_run(self, pipeline: PipelineSettings, state: PipelineStatus, is_new: bool) -> Drainable:
         if not is_named(pipeline.table):
@@ -279,7 +279,7 @@ class Fleet:
         self._claims[pipeline.name] = pipeline
 
 
-def _make_lifecycle(
+def make_lifecycle(
     pipeline: PipelineSettings, state: PipelineStatus, make: Callable[[], Drainable], *, is_paused: bool = False
 ) -> Lifecycle:
     verb, backfill = partial(check_verb, pipeline), partial(check_backfill, pipeline, state)
