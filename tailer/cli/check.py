@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import click
@@ -12,12 +12,13 @@ from tailer.cli.configuration import ConfiguredCommand, choose_config
 from tailer.config.file import Problem
 from tailer.config.pipelines import PipelineSettings, Settings, TablePattern
 from tailer.config.settings import Findings, examine
-from tailer.daemon.checks import Connection, connect
-from tailer.daemon.fleet import with_found_tables
 from tailer.daemon.standing import Standing
 from tailer.errors import ConfigError
 from tailer.formats.locations import misplaced
 from tailer.start import Start, StartKind
+
+if TYPE_CHECKING:
+    from tailer.daemon.checks import Connection
 
 __all__ = ["command"]
 
@@ -68,6 +69,9 @@ def _misplaced_tables(findings: Findings) -> Iterator[Problem]:
 
 def _connect(settings: Settings) -> list[int]:
     """Print every pipeline and what could be reached; return an exit code for each error."""
+    from tailer.daemon.checks import connect  # noqa: PLC0415 - only with --connect
+    from tailer.daemon.fleet import with_found_tables  # noqa: PLC0415
+
     settings = anyio.run(with_found_tables, settings)
     summaries = {each.name: _summary(each) for each in settings.pipelines}
     codes = []
@@ -93,7 +97,7 @@ def _reached(standing: Standing | None, opened: str | None) -> str:
     return f"reached version {standing.latest} of {standing.table}, {file}; the sink has {delivered}"
 
 
-def _contradictions(found: Connection) -> None:
+def _contradictions(found: "Connection") -> None:
     """Print the newest versions whose changes do not add up to the table."""
     for each in found.contradictions[-_MOST_VERSIONS:]:
         click.echo(f"       note: version {each.version}: {each.reason}: {each.path}")

@@ -3,22 +3,23 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import quote
 
 import httpx2
 import msgspec
 
-from tailer.daemon.page.history import FORMAT as HISTORY_FORMAT
-from tailer.daemon.page.history import HistoryReport
 from tailer.daemon.status_report import FORMAT as STATUS_FORMAT
 from tailer.daemon.status_report import StatusReport
 from tailer.errors import ConfigError
 
+if TYPE_CHECKING:
+    from tailer.daemon.page.history import HistoryReport
+
 __all__ = ["DaemonClient"]
 
 TIMEOUT_S: Final = 30.0
-_Report = TypeVar("_Report", StatusReport, HistoryReport)
+_Report = TypeVar("_Report", StatusReport, "HistoryReport")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,14 @@ class DaemonClient:
         """Return the status of all pipelines. Raises `ConfigError`."""
         return self._report(self._ask("GET", "/status"), "status", StatusReport, STATUS_FORMAT)
 
-    def history(self, pipeline: str) -> HistoryReport:
+    def history(self, pipeline: str) -> "HistoryReport":
         """Return the recent past of a pipeline. Raises `ConfigError`."""
+        from tailer.daemon.page.history import FORMAT, HistoryReport  # noqa: PLC0415 - not for `tailer status`
+
         answer = self._ask("GET", f"/history?pipeline={quote(pipeline, safe='')}")
         if answer.status_code == httpx2.codes.NOT_FOUND:
             raise ConfigError(self._where, _said(answer), "`tailer status` shows the pipelines of the daemon.")
-        return self._report(answer, "history", HistoryReport, HISTORY_FORMAT)
+        return self._report(answer, "history", HistoryReport, FORMAT)
 
     def _report(self, answer: httpx2.Response, what: str, kind: type[_Report], known: int) -> _Report:
         """Return the report in an answer. `known`: the format that this command knows."""

@@ -21,12 +21,12 @@ from tailer.engine.local import AHEAD_BYTES, LocalEngine
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError, how_to_install
 from tailer.events import ChangeBatch
-from tailer.pipeline.verification.sides import OpenSides
 from tailer.plan import ChangePlan, Position
 from tailer.read.data_files import DataFiles
 from tailer.table_log import TableLog
 
 if TYPE_CHECKING:
+    from tailer.pipeline.verification.sides import OpenSides
     from tailer.spark.shared_session import SharedSpark
 
 __all__ = ["SPARK_BYTES", "Engines", "SizedEngine", "open_engines"]
@@ -95,7 +95,7 @@ class Engines:
         remote = ChangelogEngine(spark, rules, report, self._files, shared)
         return remote if self._kind is EngineKind.SPARK else SizedEngine(local, remote)
 
-    def sides(self, open_log: Callable[[str], TableLog]) -> OpenSides | None:
+    def sides(self, open_log: Callable[[str], TableLog]) -> "OpenSides | None":
         """Return what lets executors read a mirror and its source. None: this process does. `open_log`: a mirror's."""
         if self.spark is None:
             return None

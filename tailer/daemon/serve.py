@@ -23,7 +23,6 @@ from tailer.daemon.fleet import AwaitedTable, Fleet, Make, Statuses
 from tailer.daemon.logs import Summaries
 from tailer.daemon.observe.otel import exported
 from tailer.daemon.runs import Drainable
-from tailer.daemon.standby import instance_name, standing_by
 from tailer.engine.background import background
 from tailer.errors import ConfigError, NotATable, TailerError, how_to_install
 from tailer.pipeline.retention import VacuumWatch
@@ -31,8 +30,6 @@ from tailer.pipeline.row_delivery import row_pipeline
 from tailer.pipeline.status import PipelineStatus
 from tailer.progress.recorded import Recorded
 from tailer.progress.state_table import StateTable
-from tailer.shards.resharding import Layout, UndividedSink
-from tailer.shards.worker import make_sink
 from tailer.sink import Sink
 from tailer.stores.secrets import NoSecret, Secret
 
@@ -41,6 +38,7 @@ if TYPE_CHECKING:
 
     from tailer.daemon.control import Control
     from tailer.daemon.http_server import Listener
+    from tailer.shards.resharding import Layout
 
 __all__ = ["close_sinks", "open_layout", "open_sink", "serve"]
 
@@ -71,6 +69,8 @@ async def serve(settings: Settings, show: Show | None = None, *, standby: bool =
             async with chosen as engines:
                 make: Make = partial(_Run, settings, engines, opened)
                 if standby:
+                    from tailer.daemon.standby import instance_name, standing_by  # noqa: PLC0415
+
                     make = standing_by(make, instance_name(), settings.standby_after_s)
                 fleet = Fleet(settings, statuses, stores, make)
                 summaries = Summaries(statuses)
@@ -168,8 +168,11 @@ def open_sink(settings: Settings, pipeline: PipelineSettings) -> Sink:
     return Recorded(sink, StateTable(settings.stores.open(settings.state_table)))
 
 
-def open_layout(settings: PipelineSettings, sink: Sink) -> Layout:
+def open_layout(settings: PipelineSettings, sink: Sink) -> "Layout":
     """Make the layout that keeps the number of shards in `sink`, which `distributes`; no I/O. Raises `ConfigError`."""
+    from tailer.shards.resharding import Layout  # noqa: PLC0415 - only for sinks that distribute
+    from tailer.shards.worker import make_sink  # noqa: PLC0415
+
     return Layout(settings.name, settings.open_table(), sink, lambda: make_sink(settings))
 
 
@@ -289,6 +292,8 @@ def _pipeline(settings: PipelineSettings, sink: Sink, engines: Engines, status: 
         exchange = ShardExchange(engines.spark.session)
         return sharded_pipeline(settings, table, sink, exchange, wake, status=status)
     if sink.distributes:
+        from tailer.shards.resharding import UndividedSink  # noqa: PLC0415 - only for sinks that distribute
+
         sink = UndividedSink(sink, settings.name, open_layout(settings, sink), settings.start)
     engine = engines.for_pipeline(settings.pairing, ChangelogReport(settings.name).note)
     limits = settings.limits

@@ -8,14 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from tailer.errors import ConfigError, missing_client
 from tailer.stores import cloud, s3
-from tailer.stores.bucket.port import Bucket
-from tailer.stores.bucket.ranges import BucketRanges
-from tailer.stores.bucket.store import BucketStore
 from tailer.stores.cloud import AzureOptions, GcsOptions
 from tailer.stores.glue import GlueOptions, is_named
 from tailer.stores.local import LocalStore
@@ -24,6 +21,9 @@ from tailer.stores.port import ObjectStore
 from tailer.stores.ranges import ObjectRanges
 from tailer.stores.s3 import S3Options
 from tailer.stores.uploads import UploadStore
+
+if TYPE_CHECKING:
+    from tailer.stores.bucket.port import Bucket
 
 __all__ = ["KINDS", "StoreOptions", "Stores", "check_client"]
 
@@ -39,7 +39,7 @@ class Kind(NamedTuple):
     options: type[StoreOptions]
     library: str
     extra: str
-    open_bucket: Callable[[str, Any], Bucket]
+    open_bucket: Callable[[str, Any], "Bucket"]
     delta_rs_settings: Callable[[str, Any], Mapping[str, str]]
 
 
@@ -79,6 +79,8 @@ class Stores:
 
     def open_uploads(self, location: str) -> UploadStore:
         """Open the store whose root is `location`, which is not local, to write to; no I/O. Raises as `open` does."""
+        from tailer.stores.bucket.store import BucketStore  # noqa: PLC0415 - only where a location is not local
+
         return BucketStore(self._open_bucket(location), _split(location).key)
 
     def open_parents(self, location: str) -> list[UploadStore]:
@@ -109,10 +111,12 @@ class Stores:
 
     def ranges(self, uri: str) -> ObjectRanges:
         """Return the bytes of the object at `uri`, which is not local; no I/O. Raises as `open` does."""
+        from tailer.stores.bucket.ranges import BucketRanges  # noqa: PLC0415 - as above
+
         found = _split(uri)
         return BucketRanges(self._open_bucket(f"{found.root}/{found.key}"), found.key)
 
-    def _open_bucket(self, location: str) -> Bucket:
+    def _open_bucket(self, location: str) -> "Bucket":
         found = _split(location)
         return KINDS[found.scheme].open_bucket(found.root, self.options(location))
 
