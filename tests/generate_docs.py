@@ -1,5 +1,6 @@
 """Write the generated pages of `docs/`: `python -m tests.generate_docs`.
 
+`architecture.md` begins with the parts of `tests/house.py`; the rest of it is written by hand.
 `configuration.md` has every setting of the classes that read them. A setting's description is the comment in its line,
 or the one above it. `errors.md` has every error of `tailer.errors`, with the text and the hint that users see.
 """
@@ -10,7 +11,6 @@ import re
 import textwrap
 from collections.abc import Iterator
 from enum import EnumType
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -26,9 +26,22 @@ from tailer_sinks.http import options as http
 from tailer_sinks.kafka import options as kafka
 from tailer_sinks.kafka.clients.settings import ClientSettings
 from tailer_sinks.sql import options as sql
+from tests.house import (
+    MODULES,
+    PRODUCT_LINES,
+    READING_ORDER,
+    ROOMS,
+    ROOT,
+    SPINE,
+    SPINE_LINES,
+    Part,
+    lines,
+    part_of,
+    sizes,
+)
 
 NAMES: Final = re.compile(r"\{(\w+)\}")
-DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
+DOCS: Final = ROOT / "docs"
 
 SECTIONS: Final[tuple[tuple[str, str, type[msgspec.Struct]], ...]] = (
     ("The file", "Keys at the top of the file.", FileShape),
@@ -95,10 +108,10 @@ NOTE: Final = "<!-- Written by `python -m tests.generate_docs`. -->"
 
 
 def descriptions(kind: type) -> dict[str, str]:
-    """Return the comment of each field of a class, in the order of the fields: those that it inherits come first."""
-    found = {} if (base := kind.__bases__[0]) is msgspec.Struct or base is object else descriptions(base)
+    """Return the comment of each field of a class, in the order of the fields."""
     source = textwrap.dedent(inspect.getsource(kind))
     lines = source.splitlines()
+    found: dict[str, str] = {}
     (body,) = ast.parse(source).body
     assert isinstance(body, ast.ClassDef)
     for node in body.body:
@@ -159,7 +172,7 @@ def configuration() -> str:
     for title, intro, kind in SECTIONS:
         texts = descriptions(kind)
         rows = ["| key | values | default | what it is |", "|---|---|---|---|"]
-        for name, spelled, annotation, default, required in sorted(settings(kind), key=lambda row: not row[-1]):
+        for name, spelled, annotation, default, required in settings(kind):
             shown = "required" if required else default_text(default)
             rows.append(f"| `{spelled}` | {type_text(annotation)} | {shown} | {texts[name]} |")
         parts += [f"## {title}", intro, "\n".join(rows)]
@@ -196,7 +209,64 @@ def errors_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-PAGES: Final = {"configuration.md": configuration, "errors.md": errors_page}
+HOUSE: Final = """\
+These modules are the program, in the order to read them:
+
+{order}
+
+The *spine* is what every row of every pipeline passes:
+
+{spine}
+
+A *room* is what somebody who does not use it never opens. It may import the spine. The spine imports it inside the
+function that needs it, or is named in `tests/house.py` with the reason.
+
+{rooms}
+
+The spine may have {most} lines, and all of the product {product}; `tests/unit/test_house.py` counts them. Who raises
+one of these numbers adds here what was refused in its place."""
+HOUSE_END: Final = "<!-- End of what is written by `python -m tests.generate_docs`. -->"
+SIZE: Final = re.compile(r"^\| (.+?) \| ([\d,]+) \|", re.MULTILINE)
+
+
+def architecture() -> str:
+    """Build the page `architecture.md`: its first part from the house, the rest as it is."""
+    page = (DOCS / "architecture.md").read_text()
+    before = {name: int(size.replace(",", "")) for name, size in SIZE.findall(page)}
+
+    def row(name: str, size: int, text: str) -> str:
+        """A size is about right, so that it seldom changes: it stays until it is wrong by more than a tenth."""
+        if not 0.9 * size <= (shown := before.get(name, 0)) <= 1.1 * size:
+            shown = round(size, min(0, 2 - len(str(size))))
+        return f"| {name} | {shown:,} | {text} |"
+
+    order = [row(f"`{_path(module)}`", sizes()[module], text) for module, text in READING_ORDER.items()]
+    spine = [row(_folders(part), lines(part), part.text) for part in SPINE]
+    rooms = [row(f"{_folders(part)}: [{part.page}]({part.page}.md)", lines(part), part.text) for part in ROOMS]
+    texts = HOUSE.format(
+        order=_table("module", "content", order),
+        spine=_table("folder", "content", spine),
+        rooms=_table("room", "read when", rooms),
+        most=f"{SPINE_LINES:,}",
+        product=f"{PRODUCT_LINES:,}",
+    )
+    return f"{NOTE}\n\n# Architecture\n\n{texts}\n\n{HOUSE_END}\n{page.partition(HOUSE_END)[2].removeprefix(chr(10))}"
+
+
+def _table(first: str, last: str, rows: list[str]) -> str:
+    return "\n".join([f"| {first} | lines, about | {last} |", "|---|---|---|", *rows])
+
+
+def _folders(part: Part) -> str:
+    return " ".join(f"`{_path(each)}`" for each in part.prefixes.split() if part_of(each) is part)
+
+
+def _path(module: str) -> str:
+    path = MODULES[module].relative_to(ROOT)
+    return f"{path.parent}/" if path.name == "__init__.py" else str(path)
+
+
+PAGES: Final = {"architecture.md": architecture, "configuration.md": configuration, "errors.md": errors_page}
 
 if __name__ == "__main__":
     for name, make in PAGES.items():

@@ -1,106 +1,264 @@
-"""Figures of the size of the product: how much a newcomer has to read.
+"""The house as data: the spine, the rooms, and the modules to read first.
 
-    python -m tests.house [FOLDER]      of the tree in FOLDER, by default this one
-
-The modules and functions on the way of one file into Kafka are counted by `tests/unit/pipeline/test_delivery_path.py`.
+The spine is what every row of every pipeline passes. A room is a folder, or a few modules, that someone who does not
+use it never opens. `tests/unit/test_house.py` holds both, and `docs/architecture.md` shows them
+(`python -m tests.generate_docs`).
 """
 
 import ast
-import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
+__all__ = [
+    "MODULES",
+    "PRODUCT_LINES",
+    "READING_ORDER",
+    "ROOMS",
+    "ROOT",
+    "SPINE",
+    "SPINE_LINES",
+    "Part",
+    "imported",
+    "lines",
+    "part_of",
+    "sizes",
+]
+
 ROOT: Final = Path(__file__).resolve().parents[1]
-PACKAGES: Final = ("tailer", "sinks")
+
+# Most lines. Who raises one says in docs/architecture.md what was refused in its place; who deletes lowers them.
+SPINE_LINES: Final = 29_400
+PRODUCT_LINES: Final = 76_200
 
 
-class House:
-    """The source files of the product below `root`."""
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part of the house. `prefixes`: its modules and folders, without what is in a part with a longer prefix.
 
-    def __init__(self, root: Path) -> None:
-        paths = sorted(path for package in PACKAGES for path in (root / package).rglob("*.py"))
-        self._root = root
-        self._texts = {path: path.read_text() for path in paths}
-        self._trees = {path: ast.parse(text) for path, text in self._texts.items()}
+    `text`: its content, and of a room when to read it. `page`: the page of docs about a room.
+    `known_by`: modules of the spine that import the room at import time, for the reason `because`.
+    """
 
-    def figures(self) -> Iterator[tuple[str, str]]:
-        """Yield the name and the value of each figure."""
-        top = [path for path in (self._root / "tailer").iterdir() if path.name not in ("__pycache__", "py.typed")]
-        yield "lines of the product", str(sum(len(text.splitlines()) for text in self._texts.values()))
-        yield "modules", str(len(self._texts))
-        yield "names at the top of tailer/", str(len(top) - 1)
-        yield "modules that name Lance, besides its own and the registry", str(len(list(self._with_lance())))
-        yield (
-            "places that ask whether a task has a fragment",
-            str(
-                sum(
-                    text.count("fragment is not None") + text.count("fragment is None") for text in self._texts.values()
-                )
-            ),
-        )
-        private = list(self._callers())
-        once = sum(callers == 1 for callers in private)
-        yield "private functions with one caller", f"{once} of {len(private)}, {100 * once / len(private):.0f} %"
-        kinds = list(self._implementations())
-        yield "protocols with at most one implementation", f"{sum(each <= 1 for each in kinds)} of {len(kinds)}"
-
-    def _with_lance(self) -> Iterator[Path]:
-        for path, text in self._texts.items():
-            if "lance" in text.lower() and "lance" not in path.parts and path.name != "registry.py":
-                yield path
-
-    def _callers(self) -> Iterator[int]:
-        """Yield, for each private function and method, how often its module uses its name."""
-        for tree in self._trees.values():
-            nodes = list(ast.walk(tree))
-            used = Counter(node.id for node in nodes if isinstance(node, ast.Name))
-            used += Counter(node.attr for node in nodes if isinstance(node, ast.Attribute))
-            functions = (node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-            yield from (used[each.name] for each in functions if each.name[0] == "_" and each.name[:2] != "__")
-
-    def _implementations(self) -> Iterator[int]:
-        """Yield, for each protocol with methods, how many classes and modules implement it.
-
-        A class has all of its names, by itself or from its bases, or names it as a base. A method may be an attribute.
-        """
-        classes = [node for tree in self._trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-        protocols = [each for each in classes if "Protocol" in _bases(each)]
-        families = [_family(each, classes) for each in classes if each not in protocols]
-        made = [set().union(*map(_names, family)) for family in families] + list(map(_names, self._trees.values()))
-        named = [set().union(*map(_bases, family)) for family in families]
-        for protocol in protocols:
-            if wanted := _functions(protocol):
-                yield sum(wanted <= each for each in made) or sum(protocol.name in each for each in named)
+    prefixes: str
+    text: str
+    page: str = ""
+    known_by: str = ""
+    because: str = ""
 
 
-def _bases(node: ast.ClassDef) -> set[str]:
-    found = (base.value if isinstance(base, ast.Subscript) else base for base in node.bases)
-    return {base.id if isinstance(base, ast.Name) else getattr(base, "attr", "") for base in found}
+# The program, in the order to read it.
+READING_ORDER: Final = {
+    "tailer.events": "the change row, and the batches and control events of a stream",
+    "tailer.plan.task": "a task: some rows of one file, and their kind of change",
+    "tailer.table_log": "the port of a format: versions in order, a plan for each",
+    "tailer.sink.ports": "the port of a destination: transactions of rows and their progress",
+    "tailer.formats.delta.changes": "the rules of Delta: from a commit to a plan",
+    "tailer.formats.delta.table": "the log of a Delta table behind the port",
+    "tailer.read.execute": "a task becomes rows: one function for threads and executors",
+    "tailer.engine.local": "the tasks of a plan on worker threads, in order and in bounded memory",
+    "tailer.changelog.carryovers": "the rules of rewritten files: which of their rows changed",
+    "tailer.pipeline.loop": "one loop of wait, plan, deliver and commit; invariants 1 to 3",
+    "tailer.pipeline.row_delivery": "a session: rows of versions to the writer, in order",
+    "tailer.pipeline.sink_writer": "one open transaction, its size and its schema",
+    "tailer.daemon.serve": "pipelines put together from the settings, and run",
+}
+
+SPINE: Final = (
+    Part(
+        prefixes="tailer.errors tailer.events tailer.plan tailer.start tailer.metrics",
+        text="values: errors, the change row, the plan and the position, a start, counters",
+    ),
+    Part(prefixes="tailer.table_log tailer.sink", text="the ports of a table format and of a destination"),
+    Part(
+        prefixes="tailer.stores",
+        text="locations and secrets; the ports `ObjectStore` (logs), `ObjectRanges` (parts of data files) and "
+        "`UploadStore` (what sinks write); local folders; wake-ups",
+    ),
+    Part(
+        prefixes="tailer.formats",
+        text="the port of formats, the registry that finds them, the rows of any task",
+    ),
+    Part(
+        prefixes="tailer.formats.delta tailer.formats.delta.catalog.port",
+        text="from the files of a log to plans; the port of catalogs that ratify commits",
+    ),
+    Part(prefixes="tailer.schema", text="the identity of columns over time, in any format"),
+    Part(prefixes="tailer.files", text="deletion vectors, bitmaps of rows, partition values"),
+    Part(prefixes="tailer.read", text="a task becomes change rows: the port of readers, and the reader of Parquet"),
+    Part(prefixes="tailer.engine", text="the tasks of a plan on worker threads; look-ahead over a backlog"),
+    Part(prefixes="tailer.changelog", text="rewritten files become changed rows: carry-overs, updates, net changes"),
+    Part(
+        prefixes="tailer.progress",
+        text="progress under any id that a table has had; sinks without transactions, and their state table",
+    ),
+    Part(
+        prefixes="tailer.pipeline",
+        text="the loop of one table and one sink, the port of its deliveries, retries and policies",
+    ),
+    Part(
+        prefixes="tailer.config",
+        text="settings, read and checked; `options` reads all options, also those of sinks and of Spark's source; "
+        "`tables` opens tables",
+    ),
+    Part(
+        prefixes="tailer tailer.__main__ tailer.api tailer.daemon tailer.cli",
+        text="pipelines put together and run; the Python API; one file per verb",
+    ),
+)
+
+ROOMS: Final = (
+    Part(
+        prefixes="tailer.shape",
+        text="`where` or `select` is wrong or slow: SQL with Spark's meaning, on Arrow",
+        page="shape",
+        known_by="tailer.cli.plan tailer.pipeline.policy tailer.plan.task "
+        "tailer.read.log_statistics tailer.read.matching tailer.read.parquet.layout "
+        "tailer.read.parquet.statistics tailer.read.pruning "
+        "tailer.read.shaped_rows tailer.read.shaping",
+        because="a task carries its condition, and each reader applies it",
+    ),
+    Part(
+        prefixes="tailer.variant",
+        text="values of Parquet's Variant, or numbers and dates in JSON, are wrong",
+        page="delta",
+        known_by="tailer.changelog.equal_rows.addressed_rows tailer.changelog.equal_rows.comparable_values "
+        "tailer.read.parquet.int96 tailer.read.projection tailer.schema.char_types tailer.schema.variant_paths",
+        because="a library without any import of ours; rows are compared by the values of Variants",
+    ),
+    Part(
+        prefixes="tailer.stores.bucket tailer.stores.cloud tailer.stores.s3",
+        text="a bucket in S3, Google or Azure does not answer, or is slow; notifications by SQS",
+        page="stores",
+        known_by="tailer.config.stores tailer.stores.stores",
+        because="their options, which are values; clients are imported when a store is opened",
+    ),
+    Part(
+        prefixes="tailer.stores.glue tailer.formats.delta.catalog",
+        text="a table is named or committed by a catalog: Glue, Unity",
+        page="stores",
+        known_by="tailer.api tailer.cli.plan tailer.cli.tail.verb tailer.config.pipelines tailer.config.settings "
+        "tailer.config.stores tailer.config.tables tailer.stores.stores",
+        because="names in a catalog are locations; clients are imported when one is asked",
+    ),
+    Part(
+        prefixes="tailer.daemon.fleet",
+        text="tables come and go while the daemon runs: templates, reload, awaited tables",
+        page="many_tables",
+        known_by="tailer.cli.progress tailer.daemon.serve tailer.daemon.standing",
+        because="the daemon runs a fleet, also of one pipeline",
+    ),
+    Part(prefixes="tailer.daemon.standby", text="several processes run one configuration", page="standby"),
+    Part(
+        prefixes="tailer.daemon.checks", text="`tailer check --connect` says too much or too little", page="operations"
+    ),
+    Part(
+        prefixes="tailer.daemon.observe",
+        text="the daemon reports to OpenTelemetry, or `tailer verify` to Prometheus",
+        page="monitoring",
+        known_by="tailer.daemon.logs tailer.daemon.serve",
+        because="the daemon reports from its start",
+    ),
+    Part(prefixes="tailer.daemon.page", text="the status page shows something wrong", page="monitoring"),
+    Part(prefixes="tailer.cli.doctor", text="`tailer doctor` says too much or too little of a table", page="doctor"),
+    Part(prefixes="tailer.cli.history", text="`tailer history` shows commits wrong", page="history"),
+    Part(
+        prefixes="tailer.pipeline.verification tailer.cli.verify",
+        text="`tailer verify` compares a mirror with its source, or repairs it",
+        page="verify",
+    ),
+    Part(
+        prefixes="tailer.pipeline.backfill tailer.cli.backfill",
+        text="rows of a version come again between two versions",
+        page="backfill",
+        known_by="tailer.daemon.control tailer.daemon.runs tailer.daemon.status_report tailer.pipeline.delivery "
+        "tailer.pipeline.loop tailer.pipeline.row_delivery tailer.pipeline.status",
+        because="the loop delivers a backfill between two versions, and its state is reported",
+    ),
+    Part(
+        prefixes="tailer.formats.lance",
+        text="the table is a Lance dataset: from its manifests to plans, with a reader of rows",
+        page="lance",
+    ),
+    Part(
+        prefixes="tailer.spark tailer.shards",
+        text="executors compare or write, Spark queries a table, or a pipeline has several writers",
+        page="spark",
+        known_by="tailer.daemon.standing",
+        because="progress of a pipeline with shards is that of the slowest shard",
+    ),
+    Part(
+        prefixes="tailer_sinks tailer_sinks.encoding",
+        text="rows become other bytes than they should, in any sink",
+        page="sinks",
+    ),
+    Part(
+        prefixes="tailer_sinks.kafka", text="the target is Kafka: messages, topics, clients, transactions", page="kafka"
+    ),
+    Part(
+        prefixes="tailer_sinks.delta", text="the target is a Delta table: a log of changes, or a mirror", page="delta"
+    ),
+    Part(prefixes="tailer_sinks.sql", text="the target is SQLite, DuckDB or PostgreSQL", page="sql"),
+    Part(prefixes="tailer_sinks.files", text="the target is a folder of JSON Lines or Parquet", page="files"),
+    Part(prefixes="tailer_sinks.http", text="the target takes POST requests", page="http"),
+    Part(
+        prefixes="tailer_sinks.stdout tailer_sinks.memory",
+        text="the target is standard output, or the memory of a test",
+        page="tail",
+    ),
+    Part(prefixes="tailer_sinks.testing", text="a sink of your own must keep the contract of sinks", page="sinks"),
+)
 
 
-def _family(node: ast.ClassDef, classes: Sequence[ast.ClassDef]) -> list[ast.ClassDef]:
-    """Return a class and its bases."""
-    above = [each for each in classes if each.name in _bases(node) - {node.name}]
-    return [node, *(each for base in above for each in _family(base, classes))]
+def _name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts[1:] if parts[0] == "sinks" else parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _functions(node: ast.ClassDef | ast.Module) -> set[str]:
-    return {each.name for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+MODULES: Final = {_name(path): path for folder in ("tailer", "sinks") for path in sorted((ROOT / folder).rglob("*.py"))}
+_PARTS: Final = {prefix: part for part in (*SPINE, *ROOMS) for prefix in part.prefixes.split()}
 
 
-def _names(node: ast.ClassDef | ast.Module) -> set[str]:
-    """Return the names of functions, and those assigned in the class or module, or to `self`."""
-    annotated = {each.target for each in node.body if isinstance(each, ast.AnnAssign)}
-    plain = {target for each in node.body if isinstance(each, ast.Assign) for target in each.targets}
-    found = {each.id for each in annotated | plain if isinstance(each, ast.Name)} | _functions(node)
-    if isinstance(node, ast.Module):
-        return found
-    stored = (each for each in ast.walk(node) if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store))
-    return found | {each.attr for each in stored if isinstance(each.value, ast.Name) and each.value.id == "self"}
+def part_of(module: str) -> Part | None:
+    """Return the part that a module of `tailer` or of the sinks belongs to: the one with the longest prefix."""
+    names = module.split(".")
+    prefixes = (".".join(names[:length]) for length in range(len(names), 0, -1))
+    # `tailer` is no prefix: a new room at the top is placed before it is written.
+    return next((_PARTS[each] for each in prefixes if each in _PARTS and (each != "tailer" or module == each)), None)
 
 
-if __name__ == "__main__":
-    for name, value in House(Path(sys.argv[1]) if sys.argv[1:] else ROOT).figures():
-        print(f"{name:55} {value}")
+@cache
+def sizes() -> dict[str, int]:
+    """Return the number of lines of each module."""
+    return {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
+
+
+def lines(*parts: Part) -> int:
+    """Return the number of lines of some parts."""
+    return sum(size for module, size in sizes().items() if part_of(module) in parts)
+
+
+@cache
+def imported(module: str) -> frozenset[str]:
+    """Return the modules of the house that a module imports when it is imported."""
+    names: set[str] = set()
+    for node in _at_import(ast.parse(MODULES[module].read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            attributes = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= attributes | {str(node.module)}
+    return frozenset(names & MODULES.keys())
+
+
+def _at_import(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes below one that run when a module is imported: without functions, and types alone."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            for other in child.orelse:
+                yield from (other, *_at_import(other))
+        elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from (child, *_at_import(child))

@@ -22,14 +22,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import CodeType, FrameType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 from unittest.mock import patch
 
 import anyio
 
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
-from tailer.config.tables import TableRef, open_files
+from tailer.config.tables import open_files, open_table
 from tailer.engine.local import AHEAD_BYTES, LocalEngine
 from tailer.events import ChangeBatch
 from tailer.pipeline.limits import Limits
@@ -48,7 +48,7 @@ from tailer_sinks.kafka.sink import KafkaSink
 from tailer_sinks.kafka.topics import TopicState
 from tests.support.tables.handwritten import HandwrittenTable
 
-__all__ = ["Executed", "Kind", "execute"]
+__all__ = ["KINDS", "Executed", "Kind", "execute"]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _COUNTED: Final = tuple(f"{ROOT / folder}/" for folder in ("tailer", "sinks"))
@@ -57,6 +57,7 @@ _TOPICS: Final = ("rows", "progress", "ends")
 _WRITER: Final = (0, 0)
 
 Kind = Literal["append", "update"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 
 @dataclass
@@ -226,7 +227,7 @@ def _pipeline(table: HandwrittenTable, wake: Wake, status: PipelineStatus) -> Pi
     rules = PairingRules(compute_updates=True, key=("id",), null_keys=True)
     files = open_files()
     engine = ChangelogEngine(LocalEngine(files=files, ahead_bytes=AHEAD_BYTES), rules, lambda *_: None, files)
-    log = TableRef(str(table.path)).open()
+    log = open_table(str(table.path))
     limits = Limits(poll_interval_s=0.01)
     sink = KafkaSink.configure("kafka", {**options, **topics})
     start = Start.parse("earliest")
