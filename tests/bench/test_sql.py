@@ -11,6 +11,7 @@ import json
 import statistics
 import subprocess
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tailer.events import ChangeBatch
+from tailer.events import ChangeBatch, SchemaChange
 from tailer.formats.delta.log.listing import commit_name
 from tailer.plan import Position
 from tailer.sink import Progress
@@ -28,7 +29,7 @@ from tailer_sinks.sql.databases.postgresql_copy import copied
 from tailer_sinks.sql.sink import SqlSink
 from tests.bench.conftest import PutLine
 from tests.support.daemon.process import Daemon
-from tests.support.mirrors.databases import APP, PostgresDatabase, SqliteDatabase, full, mirrored
+from tests.support.mirrors.databases import APP, PostgresDatabase, SqliteDatabase, full, mirrored, opened
 from tests.support.servers.postgres import Postgres
 from tests.support.tables.log_files import add, metadata, parquet, protocol, schema_string
 from tests.support.waiting import until
@@ -38,6 +39,7 @@ VERSIONS: Final = 3
 COMMITS: Final = 50
 SLICE: Final = 20_000
 BEHIND: Final = 10_000_000
+WIDENED: Final = 5_000_000
 BEHIND_VERSIONS: Final = 20
 SCHEMA: Final = pa.schema(
     [
@@ -196,3 +198,49 @@ def test_rows_into_postgresql(database: PostgresDatabase, put_line: PutLine) -> 
     work = "upserts into PostgreSQL, 1000 rows/s"
     put_line(work, f"{rate / upserted:.0f}", f"{peer}, ratio {plain / upserted:.2f}", "ratio 0.3")
     put_line("a commit of one row into PostgreSQL, p50", f"{p50:.1f} ms", "-", "50 ms")
+
+
+def narrow_and_wide() -> Iterator[pa.Schema]:
+    return (full(pa.schema([("id", pa.int64()), ("n", kind)])) for kind in (pa.int32(), pa.int64()))
+
+
+async def widen(database: PostgresDatabase) -> None:
+    """Widen a column of the mirror."""
+    narrow, wide = narrow_and_wide()
+    async with opened(database) as sink, sink.begin(APP, narrow) as transaction:
+        await transaction.announce(SchemaChange("t", 2, 0, narrow, wide, ("n is wider",), {"id": "id", "n": "n"}))
+        await transaction.commit(Progress(APP, Position.end(2)))
+
+
+async def make_mirror(database: PostgresDatabase) -> None:
+    """Make an empty mirror, at version 1."""
+    async with opened(database) as sink, sink.begin(APP, next(narrow_and_wide())) as transaction:
+        await transaction.commit(Progress(APP, Position.end(1)))
+
+
+def cost(database: PostgresDatabase, table: str, work: Callable[[], object]) -> str:
+    """Return the time of `work` on a table, the log that it writes, and the room of the table before and after."""
+    query = f"SELECT pg_current_wal_lsn() - '0/0', pg_total_relation_size('{table}')"
+    database.query("CHECKPOINT")
+    [(log, size)] = database.query(query)
+    begun_s = time.perf_counter()
+    work()
+    seconds = time.perf_counter() - begun_s
+    [(log_after, size_after)] = database.query(query)
+    written, before, after = (f"{float(each) / 1e6:.0f} MB" for each in (log_after - log, size, size_after))
+    return f"{seconds:.0f} s, log {written}, room {before} -> {after}"
+
+
+def test_a_column_widened_in_postgresql(database: PostgresDatabase, put_line: PutLine) -> None:
+    """The peer is `ALTER TYPE`, which leaves readers with an older snapshot no rows."""
+    anyio.run(make_mirror, database)
+    rows = f"SELECT i, i % 1000 FROM generate_series(1, {WIDENED}) AS i"
+    database.query("CREATE TABLE plain (id bigint PRIMARY KEY, n int)")
+    for table in ("orders", "plain"):
+        database.query(f"INSERT INTO {table} {rows}")
+    ours = cost(database, "orders", lambda: anyio.run(widen, database))
+    peer = cost(database, "plain", lambda: database.query("ALTER TABLE plain ALTER n TYPE bigint"))
+    assert database.query("SELECT count(*), sum(n), pg_typeof(max(n))::text FROM orders") == database.query(
+        "SELECT count(*), sum(n), pg_typeof(max(n))::text FROM plain"
+    )
+    put_line(f"{WIDENED // 10**6} million values widened in PostgreSQL", ours, f"ALTER TYPE: {peer}", "-")
