@@ -16,7 +16,7 @@ from tailer.read.shaping import selected_schema, text_faults, with_condition, wi
 from tailer.schema.columns import refuse_names
 from tailer.schema.variant_paths import check_paths, with_paths
 from tailer.shape.condition import condition_faults
-from tailer.shape.select import select_faults
+from tailer.shape.select import guessed_outputs, select_faults
 
 __all__ = ["OnDataLoss", "OnSchemaChange", "PlanReport", "Policy"]
 
@@ -78,21 +78,38 @@ class Policy:
         plan.check_reserved()
         return plan.with_row_ids() if self.row_ids else plan
 
-    def examine(self, plan: ChangePlan) -> tuple[ChangePlan | None, list[TailerError]]:
-        """Return all errors with which `shape` could stop, and the plan as it makes it; None if that is not known.
+    def examine(self, plan: ChangePlan) -> tuple[list[ChangePlan], list[TailerError]]:
+        """Return all errors with which `shape` could stop, and the plan as it makes it; none if nothing is known of it.
 
-        A fault of the condition leaves the columns known.
+        A fault of the condition leaves the columns known. With one of `select` or `columns` there are two plans without
+        tasks: what is wrong with both is wrong whatever the parts with faults are to be.
         """
         errors: list[TailerError] = [*text_faults(plan, self.where, None)]
         sound = self if not errors else replace(self, where=None)
         other: list[TailerError] = [*text_faults(plan, None, self.select), *plan.column_faults(self.columns)]
         errors += other
         if other:
-            return None, errors
+            return [replace(plan, schema=each, tasks=()) for each in self._guesses(plan.schema)], errors
         try:
-            return sound.shape(plan), errors
+            return [sound.shape(plan)], errors
         except TailerError as error:
-            return None, [*errors, error]
+            return [], [*errors, error]
+
+    def _guesses(self, schema: pa.Schema) -> Iterator[pa.Schema]:
+        """Yield the columns of rows with stand-ins where they are not known: of one type, and of another.
+
+        A name that is a fault itself may be meant for any column of `schema`: the second ones have them all.
+        """
+        if self.select is not None:
+            outputs = guessed_outputs(self.select, schema)
+        else:
+            own = {each.name: each.type for each in schema}
+            outputs = [(name, own.get(name), name in own) for name in self.columns]
+        is_sure = all(sure for _, _, sure in outputs)
+        others = {} if is_sure else {each.name: each.type for each in schema}
+        for unknown, more in ((pa.string(), {}), (pa.int64(), others)) if outputs else ():
+            columns = pa.schema({**more, **{name: kind or unknown for name, kind, _ in outputs}}.items())
+            yield add_row_ids(columns) if self.row_ids else columns
 
     def shape_schema(self, schema: pa.Schema | None, table: str, version: int) -> pa.Schema | None:
         """Return the schema that `shape` gives to a plan of `table` with `schema`. Raises `UnsupportedFeature`."""

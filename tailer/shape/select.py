@@ -168,6 +168,16 @@ def select_faults(text: str, schema: pa.Schema | None = None, *, option: str = "
             yield error
 
 
+def guessed_outputs(text: str, schema: pa.Schema) -> list[tuple[str, pa.DataType | None, bool]]:
+    """Return what is known of the columns that a `select` with faults makes, as `output_names`; empty: nothing is."""
+    from tailer.shape.parse.faults import output_names  # noqa: PLC0415 - as above
+
+    try:
+        return list(output_names("select", text, schema))
+    except ConfigError:
+        return []
+
+
 def _check_names(option: str, names: list[str]) -> None:
     for index, name in enumerate(names):
         if name.lower() in METADATA_NAMES:

@@ -67,6 +67,24 @@ CASES = {
         {"select": "id, contry, upper(nam) AS name"},
         {"no column contry": "'country'", "no column nam": "It has id"},
     ),
+    "select_and_keys": Case(
+        {
+            "select": "id, upper(contry) AS name, country",
+            "compute_updates": True,
+            "key": ["idd", "name"],
+            "sink": MIRROR | {"key": ["id", "nam"]},
+        },
+        {"no column contry": "'country'", "no column 'idd'": "'id'", "the key column nam is not": "'name'"},
+    ),
+    # Whoever corrects the name may be right about the key.
+    "select_and_its_key": Case(
+        {"select": "id, contry", "sink": MIRROR | {"key": ["country", "idd"]}},
+        {"no column contry": "'country'", "the key column idd is not": "'id'"},
+    ),
+    "columns_and_key": Case(
+        {"columns": ["id", "amout"], "sink": MIRROR | {"key": ["idd", "country"]}},
+        {"no column 'amout'": "'amount'", "the key column idd is not": "'id'"},
+    ),
     "excluded": Case({"select": "* EXCLUDE (contry)"}, {"no column contry": "'country'"}),
     "both": Case(
         {"where": "idd = 1", "select": "id, upper(id) AS x"},

@@ -58,7 +58,7 @@ class ChangeLog:
     def change(self, shape: pa.Schema, after: pa.Schema, origins: Mapping[str, str] | None) -> Columns:
         """See `Target.change`."""
         fields = {each.name: each for each in shape}
-        added, widened = [], []
+        added, widened, others = [], [], []
         for each in self.start(after):
             known = fields.get(each.name)
             if known is None:
@@ -72,8 +72,9 @@ class ChangeLog:
                 widened.append((each.name, known.type, each.type))
                 fields[each.name] = each
             else:
-                reason = f"column {each.name} of {self.table} is {known.type}, and rows now have {each.type}"
-                raise SinkRejected(self._name, reason, _REMEDY)
+                others.append(f"column {each.name} of {self.table} is {known.type}, and rows now have {each.type}")
+        if others:
+            raise SinkRejected(self._name, "; ".join(others), _REMEDY)
         return Columns(pa.schema(list(fields.values())), added=added, widened=widened)
 
     def staging(self, shape: pa.Schema, schema: pa.Schema) -> pa.Schema:

@@ -105,7 +105,8 @@ class Mirror:
         dropped = [each.name for each in shape if each.name not in kept.values()]
         if lost := [column for column in self.key if column in dropped]:
             remedy = "Set key to other columns, and run `tailer resnapshot PIPELINE`."
-            raise SinkRejected(self._name, f"the key column {lost[0]} of {self.table} was dropped", remedy)
+            reason = "; ".join(f"the key column {column} of {self.table} was dropped" for column in lost)
+            raise SinkRejected(self._name, reason, remedy)
         widened, added, emptied = [], [], []
         for each in wanted:
             if each.name not in kept:
@@ -123,7 +124,7 @@ class Mirror:
         names = {old: new for new, old in kept.items()}
         self.key = tuple(names[column] for column in self.key)
         if lost := [column for column in self.key if column in emptied]:
-            reason = f"the key column {lost[0]} of {self.table} has another type now"
+            reason = "; ".join(f"the key column {column} of {self.table} has another type now" for column in lost)
             raise SinkRejected(self._name, reason, _RESNAPSHOT)
         dropped += [kept[name] for name in emptied]
         added += [wanted.field(name) for name in emptied]

@@ -4,8 +4,10 @@ What the loop does one step after the other, up to its first error, is done here
 functions: so the words are those with which `tailer run` stops. Nothing is delivered, and nothing is changed.
 """
 
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import chain
 
 import pyarrow as pa
 
@@ -67,12 +69,12 @@ class FirstRows:
         await tell_key(self.sink, self.table, point.version - (not point.snapshot))
         if plan.is_bare:
             return None
-        shaped, policy = self._examine_plan(plan, errors), self.pipeline.policy
-        if shaped is not None:
-            known = policy.shape_schema(before, self.table.uri, point.version) if point.knows_columns else None
-            app_id = None if self.standing is None or self.standing.position is None else self.standing.app_id
-            schema = output_schema(known or shaped.schema)
-            errors.add(*await self.sink.refusals(app_id or app_id_of(self.pipeline.name, plan.table_id), schema))
+        plans, policy = self._examine_plan(plan, errors), self.pipeline.policy
+        known = policy.shape_schema(before, self.table.uri, point.version) if plans and point.knows_columns else None
+        app_id = None if self.standing is None or self.standing.position is None else self.standing.app_id
+        app_id = app_id or app_id_of(self.pipeline.name, plan.table_id)
+        refusals = [await self.sink.refusals(app_id, output_schema(known or each.schema)) for each in plans]
+        errors.add(*_shared(refusals))
         return plan
 
     async def _examine_newest(self, point: ResumePoint, schema: pa.Schema, errors: Errors) -> None:
@@ -85,13 +87,13 @@ class FirstRows:
         if plan is not None and not plan.schema.equals(schema, check_metadata=True):
             self._examine_plan(plan, errors)
 
-    def _examine_plan(self, plan: ChangePlan, errors: Errors) -> ChangePlan | None:
-        """Add the errors of what is configured over the columns of a version; return its plan with the chosen ones."""
-        shaped, faults = self.pipeline.policy.examine(plan)
+    def _examine_plan(self, plan: ChangePlan, errors: Errors) -> list[ChangePlan]:
+        """Add the errors of what is configured over the columns of a version; return its plans as `Policy.examine`."""
+        plans, faults = self.pipeline.policy.examine(plan)
         errors.add(*faults)
-        if shaped is not None and self.pipeline.pairing.compute_updates:
-            errors.add(*key_faults(shaped, self.pipeline.pairing))
-        return shaped
+        if self.pipeline.pairing.compute_updates:
+            errors.add(*_shared([list(key_faults(each, self.pipeline.pairing)) for each in plans]))
+        return plans
 
     async def _snapshot(self, version: int) -> ChangePlan:
         async with aclosing(self.table.snapshot_plans(version)) as pages:
@@ -104,3 +106,9 @@ class FirstRows:
 
     def _goes_on_after(self, error: TailerError) -> bool:
         return is_lost(error) and self.pipeline.policy.on_data_loss is not OnDataLoss.FAIL
+
+
+def _shared(faults: Sequence[Sequence[TailerError]]) -> Iterator[TailerError]:
+    """Yield the errors that are in all sequences, each as the first one has it."""
+    texts = [set(map(str, each)) for each in faults]
+    yield from (error for error in chain(*faults[:1]) if all(str(error) in each for each in texts))

@@ -17,7 +17,7 @@ from tailer.shape.parse.grammar import check_grammar
 from tailer.shape.parse.select_list import bind_output, parse_list
 from tailer.shape.parse.source import Source, parse
 
-__all__ = ["condition_faults", "output_faults"]
+__all__ = ["condition_faults", "output_faults", "output_names"]
 
 _CONDITIONS: Final = (exp.And, exp.Or, exp.Not, exp.Paren)
 # What is right or wrong by itself, wherever it is written.
@@ -50,6 +50,22 @@ def output_faults(option: str, text: str, schema: pa.Schema | None) -> Iterator[
             check_grammar(source)
         except ConfigError as error:
             yield error
+
+
+def output_names(option: str, text: str, schema: pa.Schema) -> Iterator[tuple[str, pa.DataType | None, bool]]:
+    """Yield the name and the type of each column of a `select` with faults, and whether its name is sure.
+
+    The type is None where the column has a fault. Raises `ConfigError` as `parse_list`.
+    """
+    source, nodes = parse_list(option, text)
+    binding = binding_over(source, schema)
+    for node in nodes:
+        if _fault(binding, node, bind_output) is None:
+            yield from ((name, expression.kind, True) for name, expression in bind_output(binding, node))
+        elif isinstance(node, exp.Star):
+            yield from ((each.name, each.type, True) for each in schema)
+        else:
+            yield node.alias_or_name, None, isinstance(node, exp.Alias)
 
 
 def _faults(binding: Binding, node: exp.Expr, bind: Callable[[Binding, exp.Expr], object]) -> Iterator[ConfigError]:
