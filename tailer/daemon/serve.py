@@ -30,7 +30,7 @@ from tailer.pipeline.row_delivery import row_pipeline
 from tailer.pipeline.status import PipelineStatus
 from tailer.progress.recorded import Recorded
 from tailer.progress.state_table import StateTable
-from tailer.sink import Sink
+from tailer.sink import Sink, instance_name
 from tailer.stores.secrets import NoSecret, Secret
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ async def serve(settings: Settings, show: Show | None = None, *, standby: bool =
             async with chosen as engines:
                 make: Make = partial(_Run, settings, engines, opened)
                 if standby:
-                    from tailer.daemon.standby import instance_name, standing_by  # noqa: PLC0415
+                    from tailer.daemon.standby import standing_by  # noqa: PLC0415
 
                     make = standing_by(make, instance_name(), settings.standby_after_s)
                 fleet = Fleet(settings, statuses, stores, make)

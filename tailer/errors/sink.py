@@ -51,15 +51,23 @@ class SinkAccessRefused(SinkRejected):
 
 @dataclass(eq=False)
 class SinkFenced(SinkError):
-    """Another instance writes for the same app_id.
+    """Another instance writes for the same app_id. `other`: its process and host, where the destination tells them.
 
     A run that has just begun tries once more: the last request of a killed instance may arrive after the next one has
     read the progress.
     """
 
+    other: str = ""
     retry: ClassVar[Retry] = Retry.ONCE
     sentence: ClassVar[str] = "sink {sink}: another instance took over: {reason}"
     next_step: ClassVar[str] = (
-        "Run one instance per pipeline: if the other one is to go on, end this one; if not, end the other one, and run "
-        "`tailer resume PIPELINE` here."
+        "Run one instance per pipeline. If the error does not name the process and host of the other one, look for a "
+        "daemon that has a pipeline of this name with this target. If it is to go on, end this one; if not, end it, "
+        "and run `tailer resume PIPELINE` here."
     )
+
+    @property
+    def message(self) -> str:
+        """See `TailerError.message`."""
+        told = f"another instance, {self.other}, took over" if self.other else "another instance took over"
+        return f"sink {self.sink}: {told}: {self.reason}"

@@ -33,6 +33,7 @@ from tailer.sink.app_id import (
     table_of,
 )
 from tailer.sink.heartbeats import Heartbeat, Heartbeats
+from tailer.sink.instances import instance_name, process_of
 from tailer.sink.ports import (
     OTHER_CLASS,
     AtLeastOnceSink,
@@ -70,9 +71,11 @@ __all__ = [
     "app_id_of",
     "backfill_name",
     "backfilled_app_id",
+    "instance_name",
     "is_layout",
     "main_app_id",
     "pipeline_of",
+    "process_of",
     "refused",
     "shard_name",
     "shard_of",

@@ -3,7 +3,7 @@
     00000000000000000000-00000000000000000006.jsonl    all rows of versions 0 to 6
     00000000000000000007-00000000000000000007.jsonl    version 7; the file exists even if it has no rows
     00000000000000000042.reset                         set by an operator: continue with version 42
-    .lock                                              held by the only writer
+    .lock                                              held by the only writer, whose name is in it
     .1f0c….tmp                                         uncommitted rows
 
 A snapshot may be too large for one transaction. Then a file ends, and the next one begins, inside a version: after a
@@ -35,12 +35,14 @@ from typing import Final
 from tailer.errors import CommitUnknown, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.formats.delta.folders import table_around
 from tailer.plan import Position
+from tailer.sink import instance_name, process_of
 from tailer.stores.folders import CHOOSE_ANOTHER, creation_obstacle, is_lasting
 from tailer_sinks.files.names import PLACE, after_place, beginning, place, position_of
 
 __all__ = ["StreamDirectory", "check_free", "has_streams", "translated"]
 
 LOCK: Final = ".lock"
+_LONGEST_NAME: Final = 500  # of an instance, in bytes
 DATA_FILE: Final = re.compile(rf"{PLACE}-{PLACE}\.(?:jsonl|parquet)")
 RESET: Final = re.compile(r"(\d{20})\.reset")
 
@@ -163,12 +165,14 @@ class StreamDirectory:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                other = process_of(os.pread(handle, _LONGEST_NAME, 0).decode(errors="replace"))
                 os.close(handle)
-                raise SinkFenced(self._sink, f"it holds {self.path / '.lock'}") from None
+                raise SinkFenced(self._sink, f"it holds {self.path / '.lock'}", other) from None
             except OSError:
                 os.close(handle)
                 raise
             self._lock = handle
+            _sign(handle)
             self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             for stale in self.path.glob(".*.tmp"):  # left by a killed writer, since the lock is ours
                 stale.unlink()
@@ -299,6 +303,13 @@ def _between(end: Position, after: Position) -> str:
     if end.closes_version and after.closes_version:
         return f"versions {end.version + 1} to {after.version}"
     return f"the rows between {place(end)} and {place(after)}"
+
+
+def _sign(lock: int) -> None:
+    """Write who holds the lock, for people: a full disk, for one, stops nobody here."""
+    with suppress(OSError):
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, instance_name().encode(), 0)
 
 
 def _make_directory(path: Path) -> None:

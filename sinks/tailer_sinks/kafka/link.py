@@ -9,13 +9,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Final
-from uuid import uuid4
 
 import pyarrow as pa
 
 from tailer.errors import ConfigError, SinkAccessRefused, SinkFenced, SinkUnavailable, how_to_install
 from tailer.plan import Position
-from tailer.sink import pipeline_of, table_of
+from tailer.sink import instance_name, pipeline_of, table_of
 from tailer_sinks.encoding.messages import BYTES, Messages
 from tailer_sinks.kafka.clients.port import Connection, Producer, ProducerFactory
 from tailer_sinks.kafka.clients.python_cluster import Cluster, Owner
@@ -46,7 +45,7 @@ class Link:
     def __init__(self, name: str, options: Options) -> None:
         self.name: Final = name
         self.options: Final = options
-        self.instance: Final = uuid4().hex
+        self.instance: Final = instance_name()
         self.only_looks = False
         self.registry: SchemaRegistry | None = None
         self.seen: Final = dict[str, Position | None]()

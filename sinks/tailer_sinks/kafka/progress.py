@@ -4,7 +4,7 @@ A record's key is the app_id, its value JSON::
 
     {"format": 2,                                   of this record; none: 1, which has no topic_id
      "version": 7, "task": 0, "row": 99,            only the version where it is closed; none of them before any
-     "instance": "5c1e...",                         the process that wrote it; the next one claims the stream with it
+     "instance": "host-7-5c1e...",                  the process that wrote it; the next one claims the stream with it
      "topic": "orders", "partitions": 6,            where the rows are
      "topic_id": "226281ba-0a32-...",               another one once the topic was deleted and created again
      "key": "json: id integer",                     what keys are made of; none without a key, or before the first row

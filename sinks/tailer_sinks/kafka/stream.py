@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tailer.errors import SinkError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.plan import Position
-from tailer.sink import LAYOUT, is_layout, shard_of, shards_in
+from tailer.sink import LAYOUT, is_layout, process_of, shard_of, shards_in
 from tailer_sinks.encoding.messages import TopicEncoder
 from tailer_sinks.kafka.clients.port import Producer
 from tailer_sinks.kafka.first_start import lost
@@ -342,7 +342,8 @@ def _further(link: Link, app_id: str) -> SinkUnavailable:
 
 
 def _taken(link: Link, app_id: str, found: Entry) -> SinkFenced:
-    return SinkFenced(link.name, f"the progress of {app_id} names instance {found.instance}")
+    reason = f"the progress of {app_id} names instance {found.instance}"
+    return SinkFenced(link.name, reason, process_of(found.instance))
 
 
 def _gave_up(link: Link, error: SinkError) -> SinkUnavailable:

@@ -1,9 +1,6 @@
 """A run of a pipeline by one of several instances: it watches until nobody is active, then delivers with heartbeats."""
 
 import logging
-import os
-import secrets
-import socket
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -23,7 +20,7 @@ from tailer.pipeline.states import Active
 from tailer.pipeline.status import PipelineStatus
 from tailer.sink import Heartbeat, Heartbeats, Sink
 
-__all__ = ["StandbyRun", "instance_name", "standing_by"]
+__all__ = ["StandbyRun", "standing_by"]
 
 T = TypeVar("T")
 
@@ -32,11 +29,6 @@ _LOOKS: Final = 8
 _CLOSE_S: Final = 2.0
 
 _log = logging.getLogger(__name__)
-
-
-def instance_name() -> str:
-    """Return a name for this process that tells people where it runs, and that no other process has."""
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def standing_by(make: Make, instance: str, silence_s: float) -> Make:

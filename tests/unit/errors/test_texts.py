@@ -1,10 +1,22 @@
 """Texts and hints that depend on what is known: in one line, and with a next step that works."""
 
+import os
 import pickle
+from socket import gethostname
 
 import pytest
 
-from tailer.errors import DataCorrupt, FileVacuumed, NotATable, SinkRejected, TailerError, VersionAhead, VersionGone
+from tailer.errors import (
+    DataCorrupt,
+    FileVacuumed,
+    NotATable,
+    SinkFenced,
+    SinkRejected,
+    TailerError,
+    VersionAhead,
+    VersionGone,
+)
+from tailer.sink import instance_name, process_of
 
 
 @pytest.mark.parametrize(
@@ -62,3 +74,11 @@ def test_commands_of_a_hint_name_the_pipeline_as_a_shell_takes_it() -> None:
 def test_it_survives_pickle(error: TailerError) -> None:
     same = pickle.loads(pickle.dumps(error))
     assert (str(same), same.hint) == (str(error), error.hint)
+
+
+def test_an_instance_that_took_over_is_named_as_a_process() -> None:
+    named = SinkFenced("s", "it is ahead", process_of(instance_name()))
+    assert str(named) == f"sink s: another instance, process {os.getpid()} on {gethostname()}, took over: it is ahead"
+    assert process_of("db-1.eu-4711-0a1b") == "process 4711 on db-1.eu"
+    assert process_of(former := "5c1e0a3b" * 4) == former  # as releases before named them
+    assert str(SinkFenced("s", "it is ahead", process_of(""))) == "sink s: another instance took over: it is ahead"
