@@ -4,9 +4,6 @@ Commits are read backwards from the requested version, only as far as needed: to
 the checkpoint before them. Each commit is parsed completely, because a damaged one must not pass for one without
 protocol and metadata. The last result is cached with the first version it holds for: a session asks for the latest
 version first, and then for a slightly earlier one.
-
-Where a commit before the version is lost and no checkpoint follows it, the commits after the gap may still define the
-state: those that set protocol and metadata, and those with a version checksum.
 """
 
 from collections.abc import Sequence
@@ -17,12 +14,11 @@ from functools import partial
 from tailer.errors import LogCorrupt, StorageUnavailable, TailerError, VersionAhead, VersionGone
 from tailer.formats.delta.checkpoints.checkpoint import from_sound_checkpoint, read_state
 from tailer.formats.delta.checkpoints.files_before import find_files
-from tailer.formats.delta.log.actions import NOTHING_SET, Commit, Metadata, Protocol, RemoveFile, StateActions
+from tailer.formats.delta.log.actions import NOTHING_SET, Commit, Metadata, Protocol, RemoveFile
 from tailer.formats.delta.log.clock import CommitClock, has_in_commit_timestamps
 from tailer.formats.delta.log.commit_reader import CommitReader, settled_before_ms
 from tailer.formats.delta.log.listing import CommitLog, LogListing, LogPath, LogSegment, commit_exists, commit_name
 from tailer.formats.delta.log.removes import FilesBefore
-from tailer.formats.delta.log.version_checksum import read_checksum
 from tailer.formats.delta.snapshot import CLOCK_WINDOW, Snapshot
 from tailer.stores.port import ObjectStore, in_thread
 
@@ -58,13 +54,11 @@ class TableHistory:
         self._log = log
         self._managed = managed
         self._cached: Found | None = None
-        self._after_gap: dict[tuple[str, int], StateActions] = {}  # commits after a gap
         self._commits = CommitReader(store)
 
     def forget(self) -> None:
         """Discard everything read so far: the log may have been replaced."""
         self._cached = None
-        self._after_gap.clear()
         self._commits.forget()
 
     async def state(self, listing: LogListing, version: int) -> Snapshot:
@@ -93,9 +87,8 @@ class TableHistory:
     async def state_before(self, listing: LogListing, version: int) -> tuple[Snapshot | None, bool]:
         """Return the state to which the commit of `version` applies (None for the table's first commit).
 
-        Where the log was cleaned up to a checkpoint at `version` itself, that checkpoint's state is used. The same
-        holds for the state that the commit defines after a gap. The commit's timestamp is not in either. Its metadata
-        is: then the second value is True.
+        Where the log was cleaned up to a checkpoint at `version` itself, that checkpoint's state is used. The commit's
+        timestamp is not in it. Its metadata is: then the second value is True.
         """
         if version == 0:
             return None, False
@@ -165,35 +158,9 @@ class TableHistory:
                 return cached
             if times and cached.since <= version < cached.version:
                 return Found(version, cached.since, cached.protocol, cached.metadata, times, None)
-        read = partial(self._read, times)
-        try:
-            found = await from_sound_checkpoint(self._log.listing, listing, version, read)
-        except (VersionGone, LogCorrupt):
-            if (after_gap := await self._read_after_gap(listing, version, times)) is None:
-                raise
-            found = after_gap
+        found = await from_sound_checkpoint(self._log.listing, listing, version, partial(self._read, times))
         self._cached = found if found.is_settled else None
         return found
-
-    async def known_after(self, listing: LogListing, version: int) -> int | None:
-        """Return the first version after `version` whose state the commits after the gap define; None for none.
-
-        Raises `StorageUnavailable`.
-        """
-        protocol: Protocol | None = None
-        metadata: Metadata | None = None
-        expected = version + 1
-        for path in listing.commits:
-            if path.version > version:
-                actions = await self._state_actions(listing, path)
-                if actions is None or path.version != expected:
-                    protocol = metadata = None
-                expected = path.version + 1
-                if actions is not None:
-                    protocol, metadata = actions[0] or protocol, actions[1] or metadata
-                if protocol is not None and metadata is not None:
-                    return path.version
-        return None
 
     async def first_after_loss(self, listing: LogListing, version: int) -> int | None:
         """Return the first version after the lost `version` that can be read from a known state; None: not yet."""
@@ -201,8 +168,6 @@ class TableHistory:
         with suppress(VersionGone, LogCorrupt, VersionAhead):
             await self.find(listing, version)
             known.add(version + 1)
-        after_gap = await self.known_after(listing, version)
-        known |= set() if after_gap is None else {after_gap}
         return _first_of(listing, version, known)
 
     async def clock(self, listing: LogListing) -> CommitClock:
@@ -265,39 +230,6 @@ class TableHistory:
             protocol, metadata = protocol or older_protocol, metadata or older_metadata
         dated_ms = None if times else segment.checkpoint[0].modified_ms
         return Found(segment.version, since, protocol, metadata, times, dated_ms)
-
-    async def _read_after_gap(self, listing: LogListing, version: int, times: tuple[int, ...]) -> Found | None:
-        """Find protocol and metadata in the consecutive commits up to `version` alone; None where they lack one."""
-        protocol: Protocol | None = None
-        metadata: Metadata | None = None
-        since = 0
-        commits = reversed([path for path in listing.commits if path.version <= version])
-        for expected, path in zip(range(version, -1, -1), commits, strict=False):
-            actions = await self._state_actions(listing, path)
-            if actions is None or path.version != expected:
-                break
-            if actions != (None, None):
-                since = max(since, path.version)
-            protocol, metadata = protocol or actions[0], metadata or actions[1]
-            if protocol is not None and metadata is not None:
-                return Found(version, since, protocol, metadata, times, None)
-        return None
-
-    async def _state_actions(self, listing: LogListing, path: LogPath) -> StateActions | None:
-        """Return protocol and metadata set by a commit or held by its checksum; None for a damaged commit."""
-        key = (path.name, path.modified_ms)
-        if key not in self._after_gap:
-            try:
-                commit = await self._commits.commit(path)
-            except LogCorrupt:
-                return None
-            actions = (commit.protocol, commit.metadata)
-            if None in actions and (checksum := await read_checksum(self._store, commit)) is not None:
-                actions = (checksum.protocol, checksum.metadata)
-            if None in actions and path.version == listing.latest:
-                return actions  # the checksum may be written later
-            self._after_gap[key] = actions
-        return self._after_gap[key]
 
 
 def _id_of(table: str, found: Found) -> str:

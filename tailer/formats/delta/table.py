@@ -240,7 +240,7 @@ class DeltaTableLog(TableLog):
         return await newest_contradictions(self._store, self._log, most_files)
 
     async def after_loss(self, error: TailerError, version: int) -> int:
-        """See `TableLog.after_loss`. After a lost commit, a checkpoint or later commits define the state again."""
+        """See `TableLog.after_loss`. After a lost commit, a checkpoint defines the state again."""
         if isinstance(error, FileVacuumed | ChangesUnavailable):
             return version + 1
         if isinstance(error, VersionGone | LogCorrupt):

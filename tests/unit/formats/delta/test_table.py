@@ -442,57 +442,21 @@ async def test_a_log_that_is_only_a_checkpoint_names_snapshot(tmp_path: Path) ->
         assert (found.earliest, found.latest, found.resume, found.starts) == (None, 5, 6, ("latest", "snapshot"))
 
 
-async def test_after_a_loss_later_commits_may_define_the_next_version(tmp_path: Path) -> None:
-    """Later commits that set protocol and metadata, together or one after the other, define the state again."""
-    log, lost = a_log(tmp_path, 10), VersionGone("t", 2)
+async def test_after_a_loss_only_a_checkpoint_defines_the_next_version(tmp_path: Path) -> None:
+    """Neither later commits that set protocol and metadata do, nor a version checksum, which Spark writes."""
+    log, lost = a_log(tmp_path, 8), VersionGone("t", 2)
     at(tmp_path, 2).unlink()
-    write_commit(tmp_path, 4, protocol(1), add("f4"))
-    write_commit(tmp_path, 8, metadata(), add("f8"))
-    assert await log.after_loss(lost, 2) == 8
-    assert [plan.version for plan in await following(log, 8)] == [8, 9]
-    at(tmp_path, 6).unlink()
-    for version in (8, 9):
-        with pytest.raises(VersionGone) as caught:
-            await DeltaTableLog(LocalStore(tmp_path)).seek(version)
-        assert caught.value.version == 2
+    write_commit(tmp_path, 5, {"commitInfo": {"txnId": "t5"}}, metadata(), protocol(1), add("f5"))
+    checksum = {"txnId": "t5", "numFiles": 7, **protocol(1), "metadata": metadata()["metaData"]}
+    at(tmp_path, 5).with_suffix(".crc").write_text(json.dumps(checksum))
     with pytest.raises(VersionGone):
         await log.after_loss(lost, 2)
-    write_commit(tmp_path, 8, metadata(), protocol(1), add("f8"))
-    assert await log.after_loss(lost, 2) == 8
-    assert [plan.version for plan in await following(DeltaTableLog(LocalStore(tmp_path)), 8)] == [8, 9]
-    write_commit(tmp_path, 5, metadata(), protocol(1), add("f5"))
-    assert await log.after_loss(lost, 2) == 5
-
-
-@pytest.mark.parametrize(
-    ("checksum", "found"),
-    [
-        ({}, 5),
-        ({"txnId": "another"}, None),
-        ({"txnId": None}, None),
-        ({"protocol": None}, None),
-        ({"metadata": {"id": 7}}, None),
-        ("{", None),
-    ],
-)
-async def test_after_a_loss_a_version_checksum_defines_the_next_version(
-    tmp_path: Path, checksum: Any, found: int | None
-) -> None:
-    """A checksum file counts if it names the transaction of its commit."""
-    log, lost = a_log(tmp_path, 8), LogCorrupt("t", commit_name(2), "garbage", 2)
-    at(tmp_path, 2).write_text("garbage")
-    write_commit(tmp_path, 5, {"commitInfo": {"txnId": "t5"}}, add("f5"))
-    sound = {"txnId": "t5", "numFiles": 7, **protocol(1), "metadata": metadata()["metaData"]}
-    text = checksum if isinstance(checksum, str) else json.dumps(sound | checksum)
-    at(tmp_path, 5).with_suffix(".crc").write_text(text)
-    if found is None:
-        with pytest.raises(LogCorrupt):
-            await log.after_loss(lost, 2)
-    else:
-        assert await log.after_loss(lost, 2) == found
-        assert [plan.version for plan in await following(log, found)] == [5, 6, 7]
-        with pytest.raises(LogCorrupt):
-            await log.seek(4)
+    with pytest.raises(VersionGone) as caught:
+        await DeltaTableLog(LocalStore(tmp_path)).seek(6)
+    assert "may write a checkpoint of version 2 or of a later one" in caught.value.hint
+    classic(tmp_path, 6, *HEAD)
+    assert await log.after_loss(lost, 2) == 6
+    assert [plan.version for plan in await following(DeltaTableLog(LocalStore(tmp_path)), 6)] == [6, 7]
 
 
 async def test_after_a_loss_a_commit_that_defines_the_state_is_skipped(tmp_path: Path) -> None:
