@@ -7,7 +7,7 @@ The pipeline stops when the reader stops iterating. Nothing is remembered: each 
 
 import atexit
 import os
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import groupby
@@ -25,19 +25,19 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from tailer.changelog.carryovers import ChangelogCounts
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.net_changes import net_changes
-from tailer.changelog.rules import Carryovers, PairingRules
+from tailer.changelog.rules import PairingRules
 from tailer.config.options import faults_of
-from tailer.config.tables import format_in, locate, open_files, open_table
+from tailer.config.shapes import RangeOptions
+from tailer.config.tables import TableRef, open_files
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError, SchemaChanged, brief_errors, how_to_install
 from tailer.events import ChangeBatch, ControlEvent, joined_rows
-from tailer.formats.registry import check_choices
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import ChangePlan, Position, output_schema
 from tailer.sink import Progress, Sink, SinkTransaction
-from tailer.start import Place, Start, StartKind, check_order
+from tailer.start import Place, Start, StartKind
 from tailer.stores.glue import parse_table
 from tailer.stores.location import parse_location, path_text
 from tailer.stores.wakeup import TimerWake
@@ -89,38 +89,32 @@ def changes(
     """
     with brief_errors():
         location = parse_table(path_text(table, "table"), Path.cwd(), "table")
-        names, keys = _names("columns", columns), _names("key", key)
-        flags = {"row_ids": row_ids, "compute_updates": compute_updates, "skip_unchanged": skip_unchanged, "net": net}
-        texts = {"carryovers": carryovers, "where": where, "select": select}
-        texts |= {"table_format": table_format, "branch": branch}
-        for fault in faults_of({"columns": names, "key": keys, **flags, **texts}, _Types):
+        given = {
+            "columns": _names("columns", columns),
+            "where": where,
+            "select": select,
+            "row_ids": row_ids,
+            "carryovers": carryovers,
+            "compute_updates": compute_updates,
+            "key": _names("key", key),
+            "skip_unchanged": skip_unchanged,
+            "net": net,
+            "table_format": table_format,
+            "branch": branch,
+        }
+        for fault in faults_of(given, RangeOptions):
             raise fault
-        policy = Policy(names, row_ids, where=where, select=select)
-        for fault in policy.faults():
+        read = msgspec.convert(given, RangeOptions)
+        begin, until = Start.at(start), None if end is None else Start.at(end, "end")
+        for fault in read.faults(_spell):
             raise fault
-        rules = PairingRules(Carryovers(carryovers), compute_updates, keys, skip_unchanged)
-        until = None if end is None else Start.at(end, "end")
+        read.check_range(begin, until)
         roots = tuple(_location("allowed_roots", root) for root in _names("allowed_roots", allowed_roots))
-        chosen = check_choices(format_in(location, table_format), branch)
-        wanted = Changes(location, Start.at(start), until, policy, rules, net, roots, chosen, branch)
-        _check(wanted)
-        return wanted
+        return Changes(TableRef(location, table_format, branch, roots).checked(), begin, until, read)
 
 
-class _Types(msgspec.Struct):
-    """The types of options of `changes`, which a caller may have wrong."""
-
-    columns: list[str]
-    key: list[str]
-    row_ids: bool
-    compute_updates: bool
-    skip_unchanged: bool
-    net: bool
-    carryovers: Carryovers
-    where: str | None
-    select: str | None
-    table_format: str | None
-    branch: str | None
+def _spell(option: str) -> str:
+    return option.replace(" = true", "=True")
 
 
 def _names(option: str, names: Iterable[T]) -> tuple[T, ...]:
@@ -135,30 +129,6 @@ def _location(option: str, path: str | os.PathLike[str]) -> str:
     return parse_location(path_text(path, option), Path.cwd(), option)
 
 
-def _check(wanted: "Changes") -> None:
-    """Raise `ConfigError` for options that do not go together."""
-    policy, rules, end = wanted.policy, wanted.rules, wanted.end
-    if end is not None and end.kind in (StartKind.EARLIEST, StartKind.SNAPSHOT):
-        remedy = "Give 'latest', a version or a moment; None follows."
-        raise ConfigError("end", f"{end.kind.value!r} is not an end point", remedy)
-    check_order(wanted.start, wanted.end)
-    for column in rules.key:
-        if policy.columns and column not in policy.columns:
-            raise ConfigError("key", f"{column!r} is not one of the columns to read", "Add it to `columns`.")
-    if rules.key and not rules.compute_updates:
-        raise ConfigError("key", "has no effect without compute_updates", "Set compute_updates=True.")
-    if not wanted.net:
-        return
-    if wanted.end is None or wanted.start.kind in (StartKind.SNAPSHOT, StartKind.LATEST):
-        remedy = "Start at 'earliest', a version or a moment, and end at 'latest', a version or a moment."
-        raise ConfigError("net", "needs a range of versions", remedy)
-    if rules.carryovers is Carryovers.KEEP or rules.skip_unchanged:
-        option = "skip_unchanged" if rules.skip_unchanged else "carryovers"
-        raise ConfigError(
-            option, "has no effect on net changes", "Leave it out: net changes never yield rows that cancel out."
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Changes:
     """The changes of one table between two places. Made by `changes`.
@@ -169,15 +139,10 @@ class Changes:
     Iterating raises `TailerError`: its text names what is wrong, its `hint` the next step.
     """
 
-    location: str
+    table: TableRef
     start: Start
     end: Start | None
-    policy: Policy
-    rules: PairingRules
-    net: bool = False
-    allowed_roots: tuple[str, ...] = ()
-    table_format: str | None = None
-    branch: str | None = None
+    read: RangeOptions
 
     def __iter__(self) -> Generator[pa.RecordBatch, None, None]:
         """Yield the batches in commit order."""
@@ -207,7 +172,9 @@ class Changes:
                 return _join(schemas, batches)
             except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
                 last = int(batches[-1]["_commit_version"][-1].as_py()) if batches else 0
-                raise SchemaChanged(self.location, last, f"its rows do not fit into one table: {error}") from error
+                raise SchemaChanged(
+                    self.table.location, last, f"its rows do not fit into one table: {error}"
+                ) from error
 
     def to_pandas(self) -> "pd.DataFrame":
         """Read everything into a pandas DataFrame with Arrow types. Needs pandas; raises as `to_arrow` does."""
@@ -246,36 +213,37 @@ class Changes:
 
     async def _deliver(self, send: _Send, schemas: list[pa.Schema]) -> None:
         async with send:
-            roots = self.allowed_roots
-            choices = roots, self.table_format, self.branch
-            location, reads_statistics = await locate(self.location), self.policy.where is not None
-            table = open_table(location, None, None, *choices, statistics=reads_statistics)
+            policy, rules = self.read.policy(), self.read.rules()
+            table = (await self.table.located()).open(statistics=self.read.needs_statistics)
             files, sink = open_files(), _BatchSink(send, schemas)
             start, end = self.start, self.end
             engine: AbstractAsyncContextManager[Engine] = nullcontext(
-                ChangelogEngine(LocalEngine(files=files), self.rules, _unreported, files)
+                ChangelogEngine(LocalEngine(files=files), rules, _unreported, files)
             )
-            if self.net:
+            if self.read.net:
                 assert end is not None, "checked by changes"
                 versions = range((await table.resolve(start)).version, await table.resolve_end(end) + 1)
                 if not versions and end.kind is StartKind.LATEST:
                     known = await table.seek(versions.start)
-                    columns = self.policy.shape_schema(known, table.uri, versions.start)
+                    columns = policy.shape_schema(known, table.uri, versions.start)
                     schemas.extend([] if columns is None else [output_schema(columns)])
                     return
                 start, end = (Start(StartKind.VERSION, at) for at in (versions.start, versions.stop - 1))
-                engine = await self._net_engine(table, versions)
+                engine = await _net_engine(table, versions, policy, rules)
             wake = table.make_wake() if end is None else TimerWake()
             async with engine as running:
-                await row_pipeline(_NAME, table, sink, running, wake, start, end, self.policy).run()
+                await row_pipeline(_NAME, table, sink, running, wake, start, end, policy).run()
 
-    async def _net_engine(self, table: TableLog, versions: range) -> AbstractAsyncContextManager[Engine]:
-        latest = await table.latest()
-        if versions.stop - 1 > latest:
-            raise ConfigError("end", f"version {versions.stop - 1} does not exist", f"The latest is {latest}.")
-        wanted: Callable[[ChangePlan], ChangePlan] = self.policy.shape
-        files = open_files()
-        return net_changes(table, versions, LocalEngine(files=files), self.rules, wanted, _unreported, files)
+
+async def _net_engine(
+    table: TableLog, versions: range, policy: Policy, rules: PairingRules
+) -> AbstractAsyncContextManager[Engine]:
+    """Return the engine that gives the net changes of `versions`. Raises `ConfigError` if the last does not exist."""
+    latest = await table.latest()
+    if versions.stop - 1 > latest:
+        raise ConfigError("end", f"version {versions.stop - 1} does not exist", f"The latest is {latest}.")
+    files = open_files()
+    return net_changes(table, versions, LocalEngine(files=files), rules, policy.shape, _unreported, files)
 
 
 # Iterators that somebody holds. The interpreter frees them at its end, when their threads have stopped for good.

@@ -108,10 +108,10 @@ NOTE: Final = "<!-- Written by `python -m tests.generate_docs`. -->"
 
 
 def descriptions(kind: type) -> dict[str, str]:
-    """Return the comment of each field of a class, in the order of the fields."""
+    """Return the comment of each field of a class, in the order of the fields: those that it inherits come first."""
+    found = {} if (base := kind.__bases__[0]) is msgspec.Struct or base is object else descriptions(base)
     source = textwrap.dedent(inspect.getsource(kind))
     lines = source.splitlines()
-    found: dict[str, str] = {}
     (body,) = ast.parse(source).body
     assert isinstance(body, ast.ClassDef)
     for node in body.body:
@@ -172,7 +172,7 @@ def configuration() -> str:
     for title, intro, kind in SECTIONS:
         texts = descriptions(kind)
         rows = ["| key | values | default | what it is |", "|---|---|---|---|"]
-        for name, spelled, annotation, default, required in settings(kind):
+        for name, spelled, annotation, default, required in sorted(settings(kind), key=lambda row: not row[-1]):
             shown = "required" if required else default_text(default)
             rows.append(f"| `{spelled}` | {type_text(annotation)} | {shown} | {texts[name]} |")
         parts += [f"## {title}", intro, "\n".join(rows)]

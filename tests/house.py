@@ -139,7 +139,7 @@ ROOMS: Final = (
         prefixes="tailer.stores.glue tailer.formats.delta.catalog",
         text="a table is named or committed by a catalog: Glue, Unity",
         page="stores",
-        known_by="tailer.api tailer.cli.plan tailer.cli.tail.verb tailer.config.pipelines tailer.config.settings "
+        known_by="tailer.api tailer.cli.table_options tailer.config.pipelines tailer.config.settings "
         "tailer.config.stores tailer.config.tables tailer.stores.stores",
         because="names in a catalog are locations; clients are imported when one is asked",
     ),

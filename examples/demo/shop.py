@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from examples.demo.proof import judge
 from examples.demo.writer import Commit, Verdict
-from tailer.config.tables import open_table
+from tailer.config.tables import TableRef
 
 __all__ = ["Shop"]
 
@@ -91,5 +91,5 @@ class Shop:
         found = self._spark.sql(statement).collect()
         rows = found[0].asDict().get("num_affected_rows") if found else None
         self.operations[operation] += 1
-        version = anyio.run(open_table(str(self._path)).latest)
+        version = anyio.run(TableRef(str(self._path)).open().latest)
         return Commit(version, operation, rows)

@@ -16,15 +16,14 @@ from rich.text import Text
 
 from tailer.changelog.rules import PairingRules, concerns
 from tailer.cli.display.amounts import count, size
-from tailer.cli.table_options import allow_root, choose_branch, choose_format, folders, locations
-from tailer.config.tables import format_in, locate, open_table
+from tailer.cli.table_options import allow_root, choose_branch, choose_format, folders, table_ref
+from tailer.config.tables import TableRef
 from tailer.errors import VersionAhead, VersionGone
 from tailer.events import type_text
 from tailer.plan import TASKS, ChangePlan, ChangeTask, Regime, TaskKind
 from tailer.read.shaping import with_condition
 from tailer.schema.columns import physical_name
 from tailer.shape.condition import check_condition
-from tailer.stores.glue import parse_table
 
 __all__ = ["command"]
 
@@ -56,9 +55,8 @@ def command(
     serialized form.
     """
     check_condition(where, "--where")
-    named, roots = parse_table(table, Path.cwd(), "TABLE"), locations(allowed_roots)
-    choices = roots, format_in(named, table_format), branch
-    whole = anyio.run(_plan, named, choices, where is not None, version)
+    ref = table_ref(table, table_format, branch, allowed_roots)
+    whole = anyio.run(_plan, ref, where is not None, version)
     plan = whole if where is None else with_condition(whole, where)
     if as_json:
         click.echo(json.dumps(json.loads(plan.to_json()), indent=2 if sys.stdout.isatty() else None))
@@ -67,10 +65,8 @@ def command(
     _print(plan, [task for task in whole.tasks if task.index not in read])
 
 
-async def _plan(
-    table: str, choices: tuple[tuple[str, ...], str | None, str | None], statistics: bool, version: int
-) -> ChangePlan:
-    log = open_table(await locate(table), None, None, *choices, statistics=statistics)
+async def _plan(table: TableRef, statistics: bool, version: int) -> ChangePlan:
+    log = (await table.located()).open(statistics=statistics)
     latest = await log.latest()
     if version > latest:
         raise VersionAhead(log.uri, version, latest)

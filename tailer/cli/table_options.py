@@ -7,10 +7,12 @@ from typing import Final
 import click
 from click.shell_completion import CompletionItem
 
+from tailer.config.tables import TableRef
 from tailer.start import StartKind
+from tailer.stores.glue import parse_table
 from tailer.stores.location import parse_location
 
-__all__ = ["allow_root", "choose_branch", "choose_format", "folders", "locations", "places"]
+__all__ = ["allow_root", "choose_branch", "choose_format", "folders", "places", "table_ref"]
 
 _OPTION: Final = "--allow-root"
 
@@ -31,9 +33,11 @@ choose_format: Final = click.option(
 choose_branch: Final = click.option("--branch", metavar="NAME", help="A branch of the table. Default: the main one.")
 
 
-def locations(roots: Iterable[str]) -> tuple[str, ...]:
-    """Return the locations that the option names. Raises `ConfigError`."""
-    return tuple(parse_location(root, Path.cwd(), _OPTION) for root in roots)
+def table_ref(table: str, table_format: str | None, branch: str | None, allowed_roots: Iterable[str]) -> TableRef:
+    """Return the table that the argument TABLE and these options name. Raises `ConfigError`."""
+    location = parse_table(table, Path.cwd(), "TABLE")
+    roots = tuple(parse_location(root, Path.cwd(), _OPTION) for root in allowed_roots)
+    return TableRef(location, table_format, branch, roots).checked()
 
 
 Completion = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]

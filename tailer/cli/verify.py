@@ -19,7 +19,7 @@ from tailer.cli.display.steps import Steps
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.placement import EngineKind
 from tailer.config.settings import load
-from tailer.config.tables import open_files, open_table
+from tailer.config.tables import TableRef, open_files
 from tailer.daemon.engines import open_engines
 from tailer.daemon.fleet import with_found_tables
 from tailer.daemon.serve import close_sinks, open_sink
@@ -101,7 +101,7 @@ async def _verify(settings: Settings, pipeline: PipelineSettings, limit: int, re
             def begin(step: VerificationStep) -> None:
                 steps.begin(f"{pipeline.name}: {step}")
 
-            share = engines.sides(partial(open_table, stores=pipeline.stores))
+            share = engines.sides(lambda location: TableRef(location).open(pipeline.stores))
             if not repairs:
                 async with open_mirror() as mirror:
                     return [await verify(mirror, table, engine, pipeline.policy, limit, share=share, begin=begin)]

@@ -17,7 +17,7 @@ from tailer.config.control import ControlSettings, MetricsSettings
 from tailer.config.options import as_one, faults_by, read_options
 from tailer.config.placement import DEFAULT_SHARDS, EngineKind, SparkSettings, Writers
 from tailer.config.sink_kinds import configure_sink
-from tailer.config.tables import locate, open_table
+from tailer.config.tables import TableRef
 from tailer.engine.local import AHEAD_BYTES
 from tailer.errors import ConfigError, how_to_install
 from tailer.formats.delta.catalog.options import UnityOptions, unity_faults
@@ -57,13 +57,12 @@ _NOTIFIED: Final = (30, 30.0)
 class PipelineSettings:
     """One table followed into one sink. The options of sink and catalog may hold secrets and are never shown.
 
-    `table`: its location, or its name in a catalog, as `parse_table` returns it. `shards`: into how many streams the
-    rows are divided where executors write them to a sink that `distributes`. `idle_poll_interval_s`: None: as it
-    follows from `poll_interval_s`.
+    `shards`: into how many streams the rows are divided where executors write them to a sink that `distributes`.
+    `idle_poll_interval_s`: None: as it follows from `poll_interval_s`.
     """
 
     name: str
-    table: str
+    source: TableRef
     start: Start
     policy: Policy
     pairing: PairingRules
@@ -74,11 +73,17 @@ class PipelineSettings:
     write: Writers = Writers.DRIVER
     shards: int = DEFAULT_SHARDS
     stores: Stores = field(default_factory=Stores)
-    allowed_roots: tuple[str, ...] = ()
     idle_poll_interval_s: float | None = None
     max_polls_per_hour: int | None = None
-    table_format: str | None = None
-    branch: str | None = None
+
+    @property
+    def table(self) -> str:
+        """The location of the table, or its name in a catalog."""
+        return self.source.location
+
+    def at(self, location: str) -> "PipelineSettings":
+        """Return the settings for the table at `location`."""
+        return replace(self, source=replace(self.source, location=location))
 
     @property
     def target(self) -> str | None:
@@ -123,12 +128,12 @@ class PipelineSettings:
         """
         if is_named(self.table):
             return [options for _, options in self.stores.by_prefix]
-        locations = filter(None, (self.table, self.target, *self.allowed_roots))
+        locations = filter(None, (self.table, self.target, *self.source.allowed_roots))
         return [self.stores.options(each) for each in locations if not is_local(each)]
 
     async def located(self) -> "PipelineSettings":
-        """The settings with the location of a table that is named. Raises as `tailer.config.tables.locate`."""
-        return replace(self, table=await locate(self.table, self.stores))
+        """The settings with the location of a table that is named. Raises as `TableRef.located`."""
+        return replace(self, source=await self.source.located(self.stores))
 
     def make_sink(self) -> Sink | AtLeastOnceSink:
         """The sink; no I/O. Raises `ConfigError`."""
@@ -137,8 +142,7 @@ class PipelineSettings:
     def open_table(self) -> TableLog:
         """The log of the table, which is `located`, with its catalog if it has one; no I/O. Raises `ConfigError`."""
         catalog = None if self.catalog_options is None else configure_catalog(self.catalog_options)
-        choices = self.allowed_roots, self.table_format, self.branch
-        return open_table(self.table, self.stores, catalog, *choices, statistics=self.policy.where is not None)
+        return self.source.open(self.stores, catalog, statistics=self.policy.where is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +215,7 @@ class Template:
         name = "/".join((self.pipeline.name, *map(_escape, names[:-1]), shown))
         location = "/".join((self.pattern.folder, *names))
         options = fill(self.pipeline.sink_options, names)
-        return replace(self.pipeline, name=name, table=location, sink_options=options)
+        return replace(self.pipeline.at(location), name=name, sink_options=options)
 
 
 def fill(options: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -91,14 +91,12 @@ from tailer.config.pipelines import (
     target_faults,
 )
 from tailer.config.placement import EngineKind, SparkSettings, Writers
-from tailer.config.shapes import MISSING, FileShape, KindTable, PipelineShape, SparkShape
+from tailer.config.shapes import MISSING, FileShape, KindTable, SparkShape
 from tailer.config.sink_kinds import configure_sink
 from tailer.config.spark import check_writers, spark_settings, writers_of
 from tailer.config.stores import configured_stores
-from tailer.config.tables import check_reader, format_in
+from tailer.config.tables import TableRef, check_reader
 from tailer.errors import ConfigError
-from tailer.formats.registry import check_choices
-from tailer.pipeline.policy import Policy
 from tailer.sink import AtLeastOnceSink, Sink
 from tailer.start import Start
 from tailer.stores.folders import local_folder
@@ -206,10 +204,7 @@ class _Checks:
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
             remedy = "Use letters, digits, '_', '.' and '-': the name is part of the sink's progress."
             self._problem(key, "is not a valid name of a pipeline", remedy)
-        reactions = shape.on_schema_change, shape.on_data_loss
-        policy = Policy(tuple(shape.columns), shape.row_ids, *reactions, shape.where, shape.select)
-        for fault in policy.faults():
-            self._problem((*key, fault.where), fault.reason, fault.remedy)
+        self._check_reading(key, read)
         if "columns" in read.given and not shape.columns:
             self._problem((*key, "columns"), "is empty", "Leave it out to deliver all columns.")
         table = None if "table" in unsound else self._attempt((*key, "table"), self._location(shape.table, parse_table))
@@ -230,14 +225,16 @@ class _Checks:
         if engine is not None and not {"write", "shards", "on_data_loss", "sink"} & set(unsound):
             writers = writers_of(engine, read, made)
             check_writers(engine, writers, key, read, made, self._problem)
-        table_format = self._format(key, shape, table, engine is not EngineKind.SPARK, catalog is not None)
+        inside = tuple(root for root in roots if root is not None)
+        source = TableRef(table or "", shape.table_format, shape.branch, inside)
+        source = self._checked(key, source, engine is not EngineKind.SPARK, catalog is not None)
         if table is None or options is None:
             return None
         settings = PipelineSettings(
             name,
-            table,
+            source,
             start,
-            policy,
+            shape.policy(shape.on_schema_change, shape.on_data_loss),
             pairing,
             shape.poll_interval_s,
             shape.sink.kind,
@@ -246,11 +243,8 @@ class _Checks:
             writers,
             shape.shards,
             stores,
-            tuple(root for root in roots if root is not None),
             shape.idle_poll_interval_s,
             shape.max_polls_per_hour,
-            table_format,
-            shape.branch,
         )
         if pattern is None:
             return settings
@@ -258,21 +252,28 @@ class _Checks:
             self._check_targets((*key, "sink"), options)
         return Template(pattern, settings, shape.discover_interval_s)
 
+    def _check_reading(self, key: Key, read: PipelineTable) -> None:
+        """Report the faults of the options of reading that do not come from options which count as missing."""
+        is_known = not {"key", "columns", "compute_updates"} & set(read.unsound)
+        for fault in read.shape.faults():
+            if is_known or fault.where != "key":
+                self._problem((*key, fault.where), fault.reason, fault.remedy)
+
     def _check_targets(self, key: Key, options: Mapping[str, Any]) -> None:
         """Refuse a template whose tables would share a target."""
         for option, reason, remedy in target_faults(options):
             self._problem((*key, *option), reason, remedy)
 
-    def _format(self, key: Key, shape: PipelineShape, table: str | None, is_read: bool, is_managed: bool) -> str | None:
+    def _checked(self, key: Key, source: TableRef, is_read: bool, is_managed: bool) -> TableRef:
+        """Return the table with the name of its format. `is_read`: whether this process reads its rows."""
         try:
-            wanted = shape.table_format if table is None else format_in(table, shape.table_format)
-            found = check_choices(wanted, shape.branch, is_managed=is_managed)
-            if table is not None and is_read:
-                check_reader(table, found, is_managed=is_managed)
+            checked = source.checked(is_managed=is_managed)
+            if source.location and is_read:
+                check_reader(checked.location, checked.table_format, is_managed=is_managed)
         except ConfigError as error:
             self._problem((*key, error.where), error.reason, error.remedy)
-            return None
-        return found
+            return source
+        return checked
 
     def _pattern(self, key: Key, table: str, read: PipelineTable) -> TablePattern | None:
         """Return the pattern of a template; None for the location of one table."""
@@ -290,23 +291,17 @@ class _Checks:
     def _pairing(self, key: Key, read: PipelineTable, demanded: tuple[str, ...]) -> PairingRules:
         """Return the rules. A sink that identifies rows by `demanded` sets the key of the pipeline."""
         shape = read.shape
-        if len(set(shape.key)) < len(shape.key):
-            self._problem((*key, "key"), "names a column twice", "Name each column once.")
-        for where, column in [(("key",), each) for each in shape.key] + [(("sink", "key"), each) for each in demanded]:
-            if shape.columns and column not in shape.columns:
-                remedy = "Add it there: a key column must be delivered, too."
-                self._problem((*key, *where), f"{column!r} is not one of columns", remedy)
-        if shape.key and not (shape.compute_updates or demanded):
-            self._problem((*key, "key"), "has no effect without compute_updates", "Add compute_updates = true.")
+        for fault in shape.key_faults("key", demanded):
+            self._problem((*key, "sink", "key"), fault.reason, fault.remedy)
+        for fault in shape.idle_key() if not demanded else ():
+            self._problem((*key, fault.where), fault.reason, fault.remedy)
         if demanded and shape.key and tuple(shape.key) != demanded:
             reason = f"differs from the key of the sink: {', '.join(demanded)}"
             self._problem((*key, "key"), reason, "Leave it out here: the key of the sink applies to both.")
         if demanded and "compute_updates" in read.given and not shape.compute_updates:
             reason = "is false, but the sink has a key: its readers need the two images of an update"
             self._problem((*key, "compute_updates"), reason, "Leave it out, or remove the key of the sink.")
-        updates = shape.compute_updates or bool(demanded)
-        key = demanded or tuple(shape.key)
-        return PairingRules(shape.carryovers, updates, key, shape.skip_unchanged, null_keys=bool(demanded))
+        return shape.rules(demanded)
 
     def _sink(
         self, name: str, shape: KindTable, stateless: bool, stores: Stores, names: tuple[str, ...] = ()

@@ -1,21 +1,33 @@
-"""The tables of the configuration file and their keys: one class for each kind of table.
+"""The options of reading, and the tables of the configuration file with their keys: one class for each kind of table.
 
 The comment at a key is its description in `docs/configuration.md`.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 
-from tailer.changelog.rules import Carryovers
+from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.config.placement import DEFAULT_SHARDS, MOST_SHARDS, EngineKind, Writers
 from tailer.engine.local import AHEAD_BYTES
-from tailer.pipeline.policy import OnDataLoss, OnSchemaChange
+from tailer.errors import ConfigError
+from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy
+from tailer.start import Start, StartKind, check_order
 
-__all__ = ["MISSING", "FileShape", "KindTable", "PipelineShape", "SparkShape", "StoreShape"]
+__all__ = [
+    "MISSING",
+    "FileShape",
+    "KindTable",
+    "PipelineShape",
+    "RangeOptions",
+    "ReadOptions",
+    "SparkShape",
+    "Spelling",
+    "StoreShape",
+]
 
 MISSING: Final = {
     "table": 'Add the folder that contains _delta_log (or another log), for example table = "/data/orders".',
@@ -57,19 +69,20 @@ class _Shape(msgspec.Struct, frozen=True, kw_only=True):
         return f"{type(self).__name__}(...)"
 
 
-class PipelineShape(_Shape, frozen=True, kw_only=True, rename={"sink_table": "sink", "catalog_table": "catalog"}):
-    """A pipeline's table."""
+# Spells an option, or a switch that is turned on: `key`, or `compute_updates = true`.
+Spelling = Callable[[str], str]
 
-    missing: ClassVar = MISSING
 
-    # the folder, its URI (s3://lake/orders) or its name in Glue (glue://db/orders); with *: many (many_tables.md)
-    table: str
+class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options that say which changes of a table to read. Each way to read spells them in its own way.
+
+    A pipeline writes `compute_updates = true`, the Python API `compute_updates=True`, `tail` `--compute-updates`, and
+    the data source for Spark `computeUpdates`. Faults are found here, in one text for all of them.
+    """
+
     # the name of the table's format, such as delta; default: a folder is looked at; in a store, its name
     table_format: str | None = None
     branch: str | None = None  # a branch of a table whose format has branches; default: the main one
-    # where to begin without progress: earliest, latest, snapshot, a version, a timestamp, or after tag:NAME
-    start: str = "earliest"
-    allowed_roots: list[str] = []  # folders outside of the table that it may refer to, such as the origin of a clone
     columns: list[str] = []  # the columns to deliver, in this order; empty: all
     where: str | None = None  # the rows to deliver: a condition in SQL (shape.md); default: all
     select: str | None = None  # the columns to deliver, as SQL expressions (shape.md), in place of columns
@@ -78,6 +91,89 @@ class PipelineShape(_Shape, frozen=True, kw_only=True, rename={"sink_table": "si
     compute_updates: bool = False  # turn a delete and an insert of one row into the two images of an update
     key: list[str] = []  # the columns that identify a row; empty: row ids, where there are any
     skip_unchanged: bool = False  # leave out updates that change nothing
+
+    def faults(self, spell: Spelling = str) -> Iterator[ConfigError]:
+        """Yield what is wrong with these options, whatever the columns of the table are; `where` is the field."""
+        yield from self.policy().faults()
+        if len(set(self.key)) < len(self.key):
+            yield ConfigError("key", "names a column twice", "Name each column once.")
+        yield from self.key_faults("key", self.key, spell)
+
+    def idle_key(self, spell: Spelling = str) -> Iterator[ConfigError]:
+        """Yield an error where there is a key, and nothing that compares rows by it."""
+        if self.key and not self.compute_updates:
+            reason = f"has no effect without {spell('compute_updates')}"
+            yield ConfigError("key", reason, f"Add {spell('compute_updates = true')}.")
+
+    def key_faults(self, where: str, key: Sequence[str], spell: Spelling = str) -> Iterator[ConfigError]:
+        """Yield an error for each column of the `key`, given by the option `where`, that is not delivered."""
+        for column in key if self.columns else ():
+            if column not in self.columns:
+                remedy = "Add it there: a key column must be delivered, too."
+                yield ConfigError(where, f"{column!r} is not one of {spell('columns')}", remedy)
+
+    def policy(
+        self,
+        on_schema_change: OnSchemaChange = OnSchemaChange.EVOLVE,
+        on_data_loss: OnDataLoss = OnDataLoss.FAIL,
+    ) -> Policy:
+        """Return what chooses rows and columns of a plan."""
+        reactions = on_schema_change, on_data_loss
+        return Policy(tuple(self.columns), self.row_ids, *reactions, self.where, self.select)
+
+    def rules(self, demanded: tuple[str, ...] = ()) -> PairingRules:
+        """Return the rules by which the rows of a rewritten file are compared.
+
+        `demanded`: the key by which a sink identifies rows, whose nulls are equal; none: that of these options.
+        """
+        updates, key = self.compute_updates or bool(demanded), demanded or tuple(self.key)
+        return PairingRules(self.carryovers, updates, key, self.skip_unchanged, null_keys=bool(demanded))
+
+    @property
+    def needs_statistics(self) -> bool:
+        """Return whether the statistics of files can save reading some."""
+        return self.where is not None
+
+
+class RangeOptions(ReadOptions, frozen=True, kw_only=True):
+    """The same for a range of versions."""
+
+    net: bool = False  # only the net change of each row over all versions
+
+    def faults(self, spell: Spelling = str) -> Iterator[ConfigError]:
+        """See `ReadOptions.faults`; nothing but these options compares rows."""
+        yield from super().faults(spell)
+        yield from self.idle_key(spell) if not self.net else ()
+        ineffective = {"carryovers": self.carryovers is Carryovers.KEEP, "skip_unchanged": self.skip_unchanged}
+        for option in (name for name, given in ineffective.items() if self.net and given):
+            reason = f"does not go with {spell('net')}: what cancels out is never shown"
+            yield ConfigError(option, reason, "Leave it out.")
+
+    def check_range(self, start: Start, end: Start | None, spell: Spelling = str) -> None:
+        """Raise `ConfigError` where the versions from `start` to `end` (None: no end) are no range for these."""
+        if end is not None and end.kind in (StartKind.EARLIEST, StartKind.SNAPSHOT):
+            raise ConfigError(
+                spell("end"), f"{end.kind.value!r} is not an end point", "Give latest, a version or a time."
+            )
+        check_order(start, end, spell("start"))
+        if self.net and (end is None or start.kind in (StartKind.SNAPSHOT, StartKind.LATEST)):
+            remedy = "Start at earliest, a version or a time, and end at latest, a version or a time."
+            raise ConfigError(spell("net"), "needs a range of versions", remedy)
+
+
+class PipelineShape(ReadOptions, frozen=True, kw_only=True, rename={"sink_table": "sink", "catalog_table": "catalog"}):
+    """A pipeline's table: where its changes come from and go to, besides the options of reading."""
+
+    __repr__ = _Shape.__repr__
+
+    missing: ClassVar = MISSING
+
+    # the folder, its URI (s3://lake/orders) or its name in Glue (glue://db/orders); with *: many (many_tables.md)
+    table: str
+    # where to begin without progress: earliest, latest, snapshot, a version, a timestamp, or after tag:NAME
+    start: str = "earliest"
+    # folders outside of the table that it may refer to, such as the origin of a clone
+    allowed_roots: list[str] = msgspec.field(default_factory=list)
     on_schema_change: OnSchemaChange = OnSchemaChange.EVOLVE  # fail: stop before a version that changes the columns
     on_data_loss: OnDataLoss = OnDataLoss.FAIL  # what to do when changes can no longer be read (operations.md)
     # seconds between two looks for a new version at an active table whose versions are not announced

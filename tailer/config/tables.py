@@ -1,6 +1,7 @@
 """The composition root of tables: a table and its files are opened from their location here, and nowhere else."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tailer.errors import ConfigError, NotATable
@@ -16,16 +17,7 @@ from tailer.stores.ranges import ObjectRanges
 from tailer.stores.stores import Stores
 from tailer.table_log import TableLog
 
-__all__ = [
-    "CurrentStores",
-    "check_reader",
-    "find_location",
-    "format_in",
-    "locate",
-    "open_files",
-    "open_inspector",
-    "open_table",
-]
+__all__ = ["CurrentStores", "TableRef", "check_reader", "find_location", "open_files"]
 
 
 class CurrentStores:
@@ -53,72 +45,66 @@ async def find_location(table: str, stores: Stores | None = None) -> str | None:
     return await glue.find_location(table, (stores or Stores()).glue_options(table))
 
 
-async def locate(table: str, stores: Stores | None = None) -> str:
-    """Return the location of a table as `find_location` does. Raises `NotATable` where the catalog has none."""
-    found = await find_location(table, stores)
-    if found is None:
-        remedy = "Check the names of the database and the table, the region, and which account the keys are of."
-        raise NotATable(table, "Glue has no such table", remedy=remedy)
-    return found
+@dataclass(frozen=True, slots=True)
+class TableRef:
+    """A table: where it is, and what it takes to open it.
 
-
-def format_in(table: str, table_format: str | None) -> str | None:
-    """Return the name of the format of a table as it is configured: tables of the catalog are Delta tables.
-
-    `table`: as `parse_table` returns it. Raises `ConfigError` naming `table_format`.
+    `location`: of its root, or its name in a catalog (`parse_table`). `table_format`: the name of a format; None: the
+    location decides (`tailer.formats.registry.format_of`). `branch`: None is the main one. `allowed_roots`: where its
+    files may be, besides `location`.
     """
-    if not glue.is_named(table):
-        return table_format
-    wanted = default_format()
-    if table_format not in (None, wanted.name):
-        reason = f"is {table_format!r}, but of the tables in Glue only {wanted.title} can be followed"
-        raise ConfigError("table_format", reason, "Leave it out, or give the table's location in place of its name.")
-    return wanted.name
 
+    location: str
+    table_format: str | None = None
+    branch: str | None = None
+    allowed_roots: tuple[str, ...] = ()
 
-def open_table(
-    location: str,
-    stores: Stores | None = None,
-    catalog: CommitCatalog | None = None,
-    allowed_roots: tuple[str, ...] = (),
-    table_format: str | None = None,
-    branch: str | None = None,
-    statistics: bool = False,
-) -> TableLog:
-    """Open the log of the table at `location`, as `parse_location` returns it.
+    def checked(self, *, is_managed: bool = False) -> "TableRef":
+        """Return it with the name of its format, where that is known: tables of AWS Glue are Delta tables.
 
-    Without a `table_format`, the location decides (`tailer.formats.registry.format_of`). `catalog`: the one that
-    manages the table, if any. `allowed_roots`: where its files may be, besides `location`. `branch`: None is the main
-    one. `statistics`: as in `TableFormat.open`.
+        `is_managed`: whether a catalog manages the commits. Raises `ConfigError` as `check_choices`, naming a field.
+        """
+        wanted = self.table_format
+        if glue.is_named(self.location):
+            known = default_format()
+            if wanted not in (None, known.name):
+                reason = f"is {wanted!r}, but of the tables in Glue only {known.title} can be followed"
+                raise ConfigError("table_format", reason, "Leave it out, or give the table's location, not its name.")
+            wanted = known.name
+        return replace(self, table_format=check_choices(wanted, self.branch, is_managed=is_managed))
 
-    Raises `ConfigError` where the store's client is not installed, and as `check_choices`.
-    """
-    known = stores or Stores()
-    found, store = _open_root(location, known, table_format, branch, is_managed=catalog is not None)
-    return found.open(store, known.open, allowed_roots, branch, catalog, statistics)
+    async def located(self, stores: Stores | None = None) -> "TableRef":
+        """Return it with its location, as `find_location`. Raises `NotATable` where the catalog has no such table."""
+        found = await find_location(self.location, stores)
+        if found is None:
+            remedy = "Check the names of the database and the table, the region, and which account the keys are of."
+            raise NotATable(self.location, "Glue has no such table", remedy=remedy)
+        return replace(self, location=found)
 
+    def open(
+        self, stores: Stores | None = None, catalog: CommitCatalog | None = None, *, statistics: bool = False
+    ) -> TableLog:
+        """Open the log of the table, which is `located`; no I/O.
 
-def open_inspector(
-    location: str,
-    stores: Stores | None = None,
-    allowed_roots: tuple[str, ...] = (),
-    table_format: str | None = None,
-    branch: str | None = None,
-) -> TableInspector:
-    """Open what looks at the log of a table for people; no I/O. Arguments and errors are those of `open_table`."""
-    known = stores or Stores()
-    found, store = _open_root(location, known, table_format, branch, is_managed=False)
-    return found.inspect(store, known.open, allowed_roots, branch)
+        `catalog`: the one that manages the table, if any. `statistics`: as in `TableFormat.open`. Raises `ConfigError`
+        where the store's client is not installed, and as `check_choices`.
+        """
+        known = stores or Stores()
+        found, store = self._open_root(known, is_managed=catalog is not None)
+        return found.open(store, known.open, self.allowed_roots, self.branch, catalog, statistics)
 
+    def inspect(self, stores: Stores | None = None) -> TableInspector:
+        """Open what looks at the log of the table for people, as `open` does."""
+        known = stores or Stores()
+        found, store = self._open_root(known, is_managed=False)
+        return found.inspect(store, known.open, self.allowed_roots, self.branch)
 
-def _open_root(
-    location: str, stores: Stores, table_format: str | None, branch: str | None, *, is_managed: bool
-) -> tuple[TableFormat, ObjectStore]:
-    """Return the format of a table, and the store that has its root."""
-    chosen = check_choices(table_format, branch, is_managed=is_managed)
-    by_location = default_format if is_managed else partial(format_of, location)
-    found = by_location() if chosen is None else named_format(chosen)
-    return found, stores.open(found.root(location, branch))
+    def _open_root(self, stores: Stores, *, is_managed: bool) -> tuple[TableFormat, ObjectStore]:
+        """Return the format of the table, and the store that has its root."""
+        chosen = check_choices(self.table_format, self.branch, is_managed=is_managed)
+        by_location = default_format if is_managed else partial(format_of, self.location)
+        found = by_location() if chosen is None else named_format(chosen)
+        return found, stores.open(found.root(self.location, self.branch))
 
 
 def check_reader(location: str, wanted: str | None, *, is_managed: bool) -> None:

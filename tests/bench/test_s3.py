@@ -22,7 +22,7 @@ import pytest
 from anyio import to_thread
 from deltalake import DeltaTable
 
-from tailer.config.tables import open_files, open_table
+from tailer.config.tables import TableRef, open_files
 from tailer.engine.local import LocalEngine
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.row_delivery import row_pipeline
@@ -69,7 +69,7 @@ class Reader:
 
     def opened(self) -> tuple[TableLog, LocalEngine]:
         """Open the table."""
-        return open_table(self.location, self.stores), LocalEngine(files=open_files(self.stores))
+        return TableRef(self.location).open(self.stores), LocalEngine(files=open_files(self.stores))
 
     def rows(self) -> Timed:
         """Deliver every change to a destination in memory, as a pipeline does."""

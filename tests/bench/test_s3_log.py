@@ -13,7 +13,7 @@ from typing import Final
 import anyio
 import pytest
 
-from tailer.config.tables import open_table
+from tailer.config.tables import TableRef
 from tailer.stores.s3 import S3Options
 from tailer.stores.stores import Stores
 from tests.support.histories.s3_history import upload
@@ -39,7 +39,7 @@ def test_a_long_log(
 
 
 async def _follow(link: S3Link, bucket: str, show: Callable[[str], None]) -> None:
-    log = open_table(f"s3://{bucket}/t", Stores(((f"s3://{bucket}", S3Options(endpoint=link.endpoint)),)))
+    log = TableRef(f"s3://{bucket}/t").open(Stores(((f"s3://{bucket}", S3Options(endpoint=link.endpoint)),)))
     begun = time.perf_counter()
     await log.table_id()
     await log.ids(-1)

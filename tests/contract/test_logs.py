@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tailer.config.tables import open_table
+from tailer.config.tables import TableRef
 from tailer.errors import ConfigError, NotATable, VersionAhead
 from tailer.formats.registry import format_of
 from tailer.formats.rows import execute
@@ -38,7 +38,7 @@ class Written:
 
     def open(self) -> TableLog:
         """Open its log."""
-        return open_table(str(self.path))
+        return TableRef(str(self.path)).open()
 
     def at(self, version: int) -> Rows:
         """Return the rows at a version."""
@@ -192,9 +192,9 @@ async def test_the_place_in_a_log(written: Written) -> None:
 @pytest.mark.parametrize("name", WRITERS)
 async def test_there_is_no_table(tmp_path: Path, name: str) -> None:
     with pytest.raises(NotATable, match="there is no such folder"):
-        await open_table(str(tmp_path / "none"), table_format=name).latest()
+        await TableRef(str(tmp_path / "none"), table_format=name).open().latest()
 
 
 async def test_a_format_that_is_not_installed_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="table_format: 'tyo' is no format of a table"):
-        open_table(str(tmp_path), table_format="tyo")
+        TableRef(str(tmp_path), table_format="tyo").open()

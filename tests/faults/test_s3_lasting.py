@@ -14,7 +14,7 @@ from tenacity import wait_none
 import tailer.formats.delta.table
 import tailer.pipeline.retry
 import tailer.stores.s3.sessions
-from tailer.config.tables import open_files, open_table
+from tailer.config.tables import TableRef, open_files
 from tailer.engine.local import LocalEngine
 from tailer.errors import FileVacuumed, StorageAccessRefused, StorageUnavailable, TailerError, VersionGone
 from tailer.formats.delta.log.commit_reader import settled_before_ms
@@ -63,7 +63,7 @@ def table(tmp_path: Path) -> Growing:
 def following(link: S3Link, bucket: str, there: Destination, until: str | None = None) -> Pipeline:
     """Make a pipeline that follows the table at the root of the bucket's folder `t`."""
     stores = Stores(((f"s3://{bucket}", S3Options(endpoint=link.endpoint)),))
-    log = open_table(f"s3://{bucket}/t", stores)
+    log = TableRef(f"s3://{bucket}/t").open(stores)
     end = None if until is None else Start.parse(until)
     engine, limits = LocalEngine(2, open_files(stores)), Limits(poll_interval_s=0.02, retry_for_s=1)
     return row_pipeline(

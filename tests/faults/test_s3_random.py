@@ -14,7 +14,7 @@ import tailer.pipeline.retry
 import tailer.stores.bucket.requests
 import tailer.stores.s3.sessions
 import tests.support.histories.long_history
-from tailer.config.tables import open_files, open_table
+from tailer.config.tables import TableRef, open_files
 from tailer.engine.local import LocalEngine
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.row_delivery import row_pipeline
@@ -89,10 +89,10 @@ async def test_a_growing_table_with_random_faults(
         stores = Stores(((f"s3://{source.bucket}", S3Options(endpoint=link.endpoint, name=store)),))
         pipeline = row_pipeline(
             "orders",
-            open_table(source.location, stores),
+            TableRef(source.location).open(stores),
             sink,
             LocalEngine(2, open_files(stores)),
-            open_table(source.location, stores).make_wake(),
+            TableRef(source.location).open(stores).make_wake(),
             Start.parse("earliest"),
             limits=LIMITS,
             status=PipelineStatus("orders"),

@@ -6,7 +6,7 @@ from typing import Final
 import anyio
 import pytest
 
-from tailer.config.tables import open_table
+from tailer.config.tables import TableRef
 from tailer.errors import TailerError
 from tailer.start import Start, StartKind
 from tests.support.oracle.public import unpack_public
@@ -22,7 +22,7 @@ FALSE: Final = {
 
 async def known_bounds(path: Path) -> int:
     """Check the rows of all versions of a table, up to the first that is refused; return how many bounds are known."""
-    log, known = open_table(str(path), table_format="delta", statistics=True), 0
+    log, known = TableRef(str(path), table_format="delta").open(statistics=True), 0
     try:
         await log.seek((await log.resolve(Start(StartKind.EARLIEST))).version)
         while (plan := await log.next_plan()) is not None:

@@ -85,7 +85,7 @@ def test_net_changes(orders: Path) -> None:
         (
             ("--net-changes", "--from", "1", "--to", "5", "--carryovers", "keep"),
             2,
-            "cannot be combined with --net-changes",
+            "does not go with --net-changes",
         ),
         (("--from", "0", "--to", "5", "--key", "id"), 2, "without --compute-updates"),
         (("--from", "0", "--to", "5", "--compute-updates", "--key", "id,,x"), 2, "empty or a repeated name"),

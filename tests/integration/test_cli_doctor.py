@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from tailer.cli.doctor import sample
 from tailer.cli.doctor.examination import MOST_COMMITS, Examination, examine
 from tailer.cli.doctor.sample import MOST_ROWS, take_sample
-from tailer.config.tables import open_files, open_inspector, open_table
+from tailer.config.tables import TableRef, open_files
 from tailer.plan import ChangeTask, TaskKind
 from tests.support.daemon.commands import background, in_terminal, tailer
 from tests.support.tables.log_files import add, commit_info, metadata, parquet, protocol, schema_string, write_commit
@@ -156,7 +156,7 @@ def test_where_there_is_no_table_the_error_is_named(tmp_path: Path, name: str, c
 
 async def examination(path: Path) -> Examination:
     """Examine a table in this process."""
-    return await examine(open_inspector(str(path)), open_table(str(path)), open_files())
+    return await examine(TableRef(str(path)).inspect(), TableRef(str(path)).open(), open_files())
 
 
 @pytest.mark.anyio

@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
-from tailer.config.tables import open_files, open_table
+from tailer.config.tables import TableRef, open_files
 from tailer.engine.local import LocalEngine
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
@@ -97,7 +97,7 @@ async def follow(lake: Lake, source: str, target: str, last: int = 4) -> None:
     sink.use_stores(lake.stores)
     start, end = Start(StartKind.EARLIEST), Start(StartKind.VERSION, last)
     async with aclosing(sink):
-        await row_pipeline("orders", open_table(source, lake.stores), sink, engine, TimerWake(), start, end).run()
+        await row_pipeline("orders", TableRef(source).open(lake.stores), sink, engine, TimerWake(), start, end).run()
 
 
 async def check_repair(lake: Lake, source: str, target: str) -> None:
@@ -106,7 +106,7 @@ async def check_repair(lake: Lake, source: str, target: str) -> None:
     await anyio.to_thread.run_sync(partial(lake.at(target).update, updates={"note": "'y'"}, predicate="id = 14"))
     sink = make_mirror(target)
     sink.use_stores(lake.stores)
-    engine, table = LocalEngine(files=open_files(lake.stores)), open_table(source, lake.stores)
+    engine, table = LocalEngine(files=open_files(lake.stores)), TableRef(source).open(lake.stores)
     open_mirror = partial(sink.open_mirror, "orders")
     differs, equal = [each async for each in repair(open_mirror, table, engine, Policy(), 9)]
     assert (list(differs.counts.values()), differs.columns, differs.version) == ([1, 0, 1], {"note": 1}, 4)

@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
-from tailer.config.tables import open_table
+from tailer.config.tables import TableRef
 from tailer.engine.local import LocalEngine
 from tailer.errors import SinkRejected
 from tailer.events import CHANGE_TYPE, ChangeBatch, Gap, SchemaChange
@@ -244,7 +244,7 @@ def test_each_topic_has_its_subjects_with_the_columns_that_leave(
     policy = Policy(where="country <> 'it'", select="* EXCLUDE (mail), sha2(mail, 256) AS mail")
 
     async def run(sink: KafkaSink) -> None:
-        table, start, end = open_table(str(tmp_path)), Start.parse("earliest"), Start.parse("latest")
+        table, start, end = TableRef(str(tmp_path)).open(), Start.parse("earliest"), Start.parse("latest")
         engine = ChangelogEngine(LocalEngine(), PairingRules(compute_updates=True, key=("id",), null_keys=True))
         await row_pipeline("shop", table, sink, engine, TimerWake(), start, end, policy).run()
 

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 import tailer
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
-from tailer.config.tables import open_table
+from tailer.config.tables import TableRef
 from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError, LogCorrupt, LogRewritten, TableReplaced
 from tailer.pipeline.limits import Limits
@@ -68,7 +68,7 @@ def read(path: Path, **options: object) -> list[tuple[int, str, int]]:
 
 async def deliver(path: Path, there: Destination, branch: str | None = None, start: str = "earliest") -> None:
     begin, end = Start.parse(start), Start.parse("latest")
-    log = open_table(str(path), branch=branch)
+    log = TableRef(str(path), branch=branch).open()
     await row_pipeline("p", log, there.sink(), LocalEngine(), TimerWake(), begin, end).run()
 
 
@@ -215,7 +215,7 @@ async def test_a_branch_made_again_while_it_is_followed(path: Path, parent: int,
     """It has the awaited version: as a later one than its first, or as its first."""
     for number in (10, 11):
         await anyio.to_thread.run_sync(append, path, number)
-    log = open_table(str(path), branch="dev")
+    log = TableRef(str(path), branch="dev").open()
     await log.seek(6)
     await anyio.to_thread.run_sync(again, path, parent)
     for number in range(6 - parent):
@@ -249,7 +249,7 @@ async def test_it_goes_on_after_any_transaction_on_a_branch(tmp_path: Path, seed
     await anyio.to_thread.run_sync(main.grow, 6)
     while not there.progress or there.position(*there.progress).version < 14:  # type: ignore[union-attr]
         engine = ChangelogEngine(LocalEngine(), PairingRules())
-        log, limits = open_table(str(main.path), branch="dev"), Limits(max_rows=chance.randint(1, 20))
+        log, limits = TableRef(str(main.path), branch="dev").open(), Limits(max_rows=chance.randint(1, 20))
         begin, end = Start.parse("earliest"), Start.parse("latest")
         pipeline = row_pipeline("p", log, there.sink(), engine, TimerWake(), begin, end, limits=limits)
         there.then = pipeline.stop

@@ -23,7 +23,7 @@ from pyarrow import parquet
 import tailer
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
-from tailer.config.tables import open_table
+from tailer.config.tables import TableRef
 from tailer.engine.local import LocalEngine
 from tailer.events import METADATA_FIELDS, ChangeBatch
 from tailer.pipeline.row_delivery import row_pipeline
@@ -170,7 +170,7 @@ def deliver(dataset: Path, sink: Sink) -> None:
 
     async def run() -> None:
         engine = ChangelogEngine(LocalEngine(), rules)
-        await row_pipeline("p", open_table(str(dataset)), sink, engine, TimerWake(), begin, end).run()
+        await row_pipeline("p", TableRef(str(dataset)).open(), sink, engine, TimerWake(), begin, end).run()
 
     anyio.run(run)
 

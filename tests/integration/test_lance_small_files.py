@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import tailer
-from tailer.config.tables import open_table
+from tailer.config.tables import TableRef
 from tailer.formats.lance.rows import fragments
 from tailer.plan import ChangePlan
 
@@ -36,7 +36,7 @@ NOT_PLAIN = {
 
 
 async def plans_of(path: Path) -> list[ChangePlan]:
-    log = open_table(str(path))
+    log = TableRef(str(path)).open()
     await log.seek(1)
     found = []
     while (plan := await log.next_plan()) is not None:

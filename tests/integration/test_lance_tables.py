@@ -17,7 +17,7 @@ import tailer
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import TablePattern
-from tailer.config.tables import open_table
+from tailer.config.tables import TableRef
 from tailer.daemon.fleet.discovery import find_tables
 from tailer.engine.local import LocalEngine
 from tailer.errors import (
@@ -135,7 +135,7 @@ async def test_it_goes_on_after_any_transaction(tmp_path: Path, seed: int) -> No
     app_id = f"p/{dataset_id(str(history.path))}"
     while (position := there.position(app_id)) is None or position.version < max(history.rows):
         engine = ChangelogEngine(LocalEngine(), PairingRules())
-        log, limits = open_table(str(history.path)), Limits(max_rows=chance.randint(1, 20))
+        log, limits = TableRef(str(history.path)).open(), Limits(max_rows=chance.randint(1, 20))
         begin, end = Start.parse("earliest"), Start.parse("latest")
         pipeline = row_pipeline("p", log, there.sink(), engine, TimerWake(), begin, end, limits=limits)
         there.then = pipeline.stop
@@ -231,7 +231,7 @@ def test_a_clone_needs_its_origin_allowed(path: Path, tmp_path: Path) -> None:
 async def test_every_version_of_a_busy_writer_comes_once(path: Path) -> None:
     """A writer commits while the dataset is followed, and renames no version; another has the old names."""
     there, app_id, wanted = Destination(), f"p/{dataset_id(str(path))}", list(range(4, 24))
-    log, limits = open_table(str(path)), Limits(poll_interval_s=0.005)
+    log, limits = TableRef(str(path)).open(), Limits(poll_interval_s=0.005)
     pipeline = row_pipeline("p", log, there.sink(), LocalEngine(), log.make_wake(), Start.parse("4"), limits=limits)
     async with anyio.create_task_group() as group:
         group.start_soon(pipeline.run)
@@ -245,7 +245,7 @@ async def test_every_version_of_a_busy_writer_comes_once(path: Path) -> None:
 @pytest.mark.anyio
 async def test_manifests_may_be_renamed_meanwhile(tmp_path: Path) -> None:
     lance.write_dataset(numbers(1), path := tmp_path / "t", enable_v2_manifest_paths=False)
-    log = open_table(str(path))
+    log = TableRef(str(path)).open()
     await log.seek(1)
     assert (await log.next_plan()) is not None
     lance.dataset(path).migrate_manifest_paths_v2()  # type: ignore[no-untyped-call]
@@ -256,7 +256,7 @@ async def test_manifests_may_be_renamed_meanwhile(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_another_dataset_in_its_place_is_noticed(path: Path) -> None:
-    log = open_table(str(path))
+    log = TableRef(str(path)).open()
     await log.seek(4)
     text = manifest(path, 2).read_bytes()
     lance.write_dataset(numbers(5), path, mode="append")
@@ -272,7 +272,7 @@ async def test_an_external_store_commits_versions(path: Path) -> None:
     lance.write_dataset(numbers(6), path, mode="append")
     last = manifest(path, 5)
     staged = last.rename(last.with_name(f"{last.name}-6a1bf201-1361-46d6-87be-529e3e0704ff"))
-    log = open_table(str(path))
+    log = TableRef(str(path)).open()
     await log.seek(4)
     assert [plan and plan.version for plan in (await log.next_plan(), await log.next_plan())] == [4, None]
     for version, copy in ((4, manifest(path, 4).read_bytes()), (5, staged.read_bytes())):
@@ -337,7 +337,7 @@ def test_names_of_both_schemes_are_refused_if_they_stay(path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_a_plan_is_the_same_after_json(path: Path) -> None:
-    log = open_table(str(path))
+    log = TableRef(str(path)).open()
     await log.seek(2)
     plan = await log.next_plan()
     assert plan is not None
@@ -360,7 +360,7 @@ async def test_a_pipeline_gets_past_a_cleanup(path: Path, reaction: OnDataLoss) 
     there, app_id, end = Destination(), f"p/{dataset_id(str(path))}", Start.parse("latest")
 
     async def run() -> None:
-        log, policy = open_table(str(path)), Policy(on_data_loss=reaction)
+        log, policy = TableRef(str(path)).open(), Policy(on_data_loss=reaction)
         start = Start.parse("earliest")
         await row_pipeline("p", log, there.sink(), LocalEngine(), TimerWake(), start, end, policy).run()
 
@@ -435,7 +435,7 @@ async def test_delta_has_the_values_of_types_that_it_lacks(tmp_path: Path) -> No
         }
     )
     await anyio.to_thread.run_sync(lance.write_dataset, table, tmp_path / "t")
-    log, sink = open_table(str(tmp_path / "t")), DeltaSink("delta", str(tmp_path / "copy"))
+    log, sink = TableRef(str(tmp_path / "t")).open(), DeltaSink("delta", str(tmp_path / "copy"))
     begin, end = Start.parse("earliest"), Start.parse("latest")
     await row_pipeline("p", log, sink, LocalEngine(), TimerWake(), begin, end).run()
     found = DeltaTable(tmp_path / "copy").to_pyarrow_table().select(table.schema.names)

@@ -20,7 +20,7 @@ from tailer.changelog.equal_rows import row_index
 from tailer.changelog.equal_rows.row_index import RowIndex
 from tailer.changelog.rules import PairingRules
 from tailer.changelog.spill.preimages import SpilledPreimages
-from tailer.config.tables import open_table
+from tailer.config.tables import TableRef
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.pipeline.policy import Policy
@@ -144,7 +144,9 @@ def deliver(
 
     async def run() -> None:
         try:
-            await row_pipeline("masked", open_table(str(table)), sink, changes, TimerWake(), start, end, policy).run()
+            await row_pipeline(
+                "masked", TableRef(str(table)).open(), sink, changes, TimerWake(), start, end, policy
+            ).run()
         finally:
             await sink.aclose()
 

@@ -13,7 +13,7 @@ import pytest
 from anyio import to_thread
 
 import tailer.stores.s3.notifications
-from tailer.config.tables import open_files, open_table
+from tailer.config.tables import TableRef, open_files
 from tailer.engine.local import LocalEngine
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
@@ -213,7 +213,7 @@ def senders(bucket: str) -> list[Callable[[str], str]]:
 def following(bucket: str, folder: str, options: S3Options, there: Destination) -> Pipeline:
     """Make a pipeline whose timer takes a minute."""
     stores = Stores(((f"s3://{bucket}", options),))
-    log = open_table(f"s3://{bucket}/{folder}", stores)
+    log = TableRef(f"s3://{bucket}/{folder}").open(stores)
     limits = Limits(poll_interval_s=LONG_S)
     engine = LocalEngine(2, open_files(stores))
     return row_pipeline("p", log, there.sink(), engine, log.make_wake(), Start.parse("earliest"), limits=limits)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from tailer.config.tables import open_table
+from tailer.config.tables import TableRef
 from tailer.engine.local import LocalEngine
 from tailer.errors import LogCorrupt, SinkRejected
 from tailer.pipeline.policy import Policy
@@ -43,7 +43,7 @@ def write(path: Path, key: Sequence[str]) -> None:
 
 
 async def mirror(path: Path, sink: Sink, policy: Policy | None = None) -> None:
-    table, begin, end = open_table(str(path)), Start.parse("earliest"), Start.parse("latest")
+    table, begin, end = TableRef(str(path)).open(), Start.parse("earliest"), Start.parse("latest")
     async with aclosing(sink):
         await row_pipeline("orders", table, sink, LocalEngine(), TimerWake(), begin, end, policy).run()
 
@@ -51,7 +51,7 @@ async def mirror(path: Path, sink: Sink, policy: Policy | None = None) -> None:
 @pytest.mark.anyio
 async def test_the_key_of_a_lance_dataset(tmp_path: Path) -> None:
     write(tmp_path / "t", ["number", "country"])
-    assert await open_table(str(tmp_path / "t")).key(1) == ("number", "country")
+    assert await TableRef(str(tmp_path / "t")).open().key(1) == ("number", "country")
     database = SqliteDatabase(tmp_path / "mirror.db")
     await mirror(tmp_path / "t", SqlSink.configure("orders", database.options))
     assert sorted(tuple(row.values()) for row in rows_in(database, "orders")) == WANTED
@@ -145,4 +145,4 @@ def test_the_command_verifies_and_repairs_a_mirror_with_the_key_of_its_source(tm
 
 @pytest.mark.anyio
 async def test_a_delta_table_names_no_key(tmp_path: Path) -> None:
-    assert await open_table(str(Growing(tmp_path / "t").path)).key(0) == ()
+    assert await TableRef(str(Growing(tmp_path / "t").path)).open().key(0) == ()

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +19,7 @@ from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import Settings
 from tailer.config.settings import load
-from tailer.config.tables import open_files, open_table
+from tailer.config.tables import TableRef, open_files
 from tailer.daemon.serve import serve
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
@@ -165,7 +164,7 @@ async def test_executors_verify_a_mirror_in_the_store(server: S3Server, executor
     await mirror_follow(sink, orders.path, 0, Policy())
     login = dict(await to_thread.run_sync(stores.delta_rs_settings, location))
     await to_thread.run_sync(lambda: DeltaTable(location, storage_options=login).delete("id IN (3, 40)"))
-    sides = SparkVerification(lambda: executors, partial(open_table, stores=stores), open_files(stores)).sides
+    sides = SparkVerification(lambda: executors, lambda there: TableRef(there).open(stores), open_files(stores)).sides
     async with sink.open_mirror("orders") as mirror:
         found = await verify(mirror, log_of(orders.path), LocalEngine(), Policy(), 9, share=sides)
     assert (found.source_rows, found.mirror_rows) == (50, 48)

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tailer.changelog.equal_rows.keyed_difference import KeyedDifference
-from tailer.config.tables import open_table
+from tailer.config.tables import TableRef
 from tailer.engine.local import LocalEngine
 from tailer.errors import FileVacuumed, SinkRejected
 from tailer.pipeline.policy import Policy
@@ -22,6 +22,7 @@ from tailer.pipeline.verification.comparison import Verification, verify
 from tailer.pipeline.verification.repair import repair
 from tailer.spark.engine.executors import Executors
 from tailer.spark.verification import SparkVerification
+from tailer.table_log import TableLog
 from tailer_sinks.delta.mirror.sink import DeltaMirror
 from tailer_sinks.delta.mirror.verified_rows import DeltaMirrorRows
 from tests.support.daemon.commands import tailer
@@ -32,6 +33,11 @@ from tests.support.mirrors.planted import configured, follow, key_of, log_of, wr
 pytestmark = [pytest.mark.anyio, pytest.mark.spark]
 
 ROWS: Final = 20_000
+
+
+def log_at(location: str) -> TableLog:
+    """Open the log of a mirror."""
+    return TableRef(location).open()
 
 
 class NoEngine(LocalEngine):
@@ -79,7 +85,7 @@ async def by_both(
         here = await verify(mirror, log, LocalEngine(), policy, 100)
         with monkeypatch.context() as patched:
             patched.setattr(DeltaMirrorRows, "rows", lambda _: pytest.fail("the mirror was read by this process"))
-            sides = SparkVerification(lambda: executors, open_table).sides
+            sides = SparkVerification(lambda: executors, log_at).sides
             there = await verify(mirror, log, NoEngine(), policy, 100, share=sides)
     assert there == here
     return there
@@ -147,7 +153,7 @@ async def test_only_rows_of_buckets_that_differ_come_back(
 ) -> None:
     sink = await mirrored(tmp_path, count=ROWS)
     await to_thread.run_sync(partial(DeltaTable(tmp_path / "copy").update, {"n": "-1"}, predicate="id = 77"))
-    sides = SparkVerification(lambda: executors, open_table).sides
+    sides = SparkVerification(lambda: executors, log_at).sides
     async with sink.open_mirror("orders") as mirror:
         result = await verify(mirror, log_of(tmp_path / "orders"), NoEngine(), Policy(), 9, share=sides)
     assert (result.source_rows, result.mirror_rows, list(result.counts.values())) == (ROWS, ROWS, [0, 0, 1])
@@ -161,7 +167,7 @@ async def test_what_executors_find_is_repaired(
     sink, copy = await mirrored(tmp_path), tmp_path / "copy"
     before = sorted(map(repr, mirror_rows(copy).to_pylist()))
     await to_thread.run_sync(partial(plant, copy, changes, SUPERFLUOUS))
-    sides = SparkVerification(lambda: executors, open_table).sides
+    sides = SparkVerification(lambda: executors, log_at).sides
     opened = partial(sink.open_mirror, "orders")
     both = repair(opened, log_of(tmp_path / "orders"), NoEngine(), Policy(), 100, sides)
     differs, equal = [each async for each in both]
@@ -173,7 +179,7 @@ async def test_what_executors_find_is_repaired(
 
 async def test_files_that_were_removed_are_named(tmp_path: Path, executors: Executors) -> None:
     sink, source, copy = await mirrored(tmp_path), tmp_path / "orders", tmp_path / "copy"
-    sides = SparkVerification(lambda: executors, open_table).sides
+    sides = SparkVerification(lambda: executors, log_at).sides
 
     def remove(path: Path) -> None:
         for each in path.glob("*.parquet"):
@@ -196,7 +202,7 @@ async def test_a_source_that_is_small_is_read_here(tmp_path: Path) -> None:
         pytest.fail("Spark was started")
 
     size = sum(each.stat().st_size for each in (tmp_path / "orders").glob("*.parquet"))
-    sides = SparkVerification(none, open_table, from_bytes=10 * size).sides
+    sides = SparkVerification(none, log_at, from_bytes=10 * size).sides
     async with sink.open_mirror("orders") as mirror:
         result = await verify(mirror, log_of(tmp_path / "orders"), LocalEngine(), Policy(), 100, share=sides)
     assert result.is_equal

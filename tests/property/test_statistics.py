@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailer.config.tables import open_table
+from tailer.config.tables import TableRef
 from tailer.errors import TailerError
 from tailer.events import METADATA_FIELDS
 from tailer.read.execute import execute
@@ -137,7 +137,7 @@ def test_each_value_is_in_the_range_of_its_file_in_the_log(tmp_path: Path, seed:
     """The log is written by delta-rs, which truncates and rounds as it likes."""
     chance = random.Random(seed)
     kinds = [kind for kind in dict.fromkeys(kind for _, kind in TYPES) if chance.random() < 0.6] or [pa.int64()]
-    log = open_table(str(tmp_path / "t"), statistics=True)
+    log = TableRef(str(tmp_path / "t")).open(statistics=True)
     for _ in range(3):
         rows = chance.randint(1, 20)
         columns = {f"c{number}": column(chance, kind, rows) for number, kind in enumerate(kinds)}
@@ -203,7 +203,7 @@ def test_each_value_is_in_its_ranges_by_spark(table: Table, mode: str) -> None:
     known: list[int] = []
 
     async def check() -> None:
-        log = open_table(str(table.path), statistics=True)
+        log = TableRef(str(table.path)).open(statistics=True)
         await log.seek(0)
         while (plan := await log.next_plan()) is not None:
             known.extend(map(check_task, plan.tasks))

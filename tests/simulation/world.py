@@ -23,6 +23,7 @@ import anyio
 import tailer.stores.stores
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
+from tailer.config.tables import TableRef
 from tailer.daemon import control
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import OnDataLoss, Policy
@@ -151,7 +152,7 @@ class Judged:
         kind, options = self._sink_options()
         start = Start.parse(self.scenario.start)
         poll_s = given["poll_interval_s"]
-        return Shaped(PIPELINE, f"{LAKE}/t", start, policy, PairingRules(), poll_s, kind, options)
+        return Shaped(PIPELINE, TableRef(f"{LAKE}/t"), start, policy, PairingRules(), poll_s, kind, options)
 
     def _sink_options(self) -> tuple[str, dict[str, Any]]:
         if self.scenario.sink == "kafka":

@@ -29,7 +29,7 @@ import anyio
 
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
-from tailer.config.tables import open_files, open_table
+from tailer.config.tables import TableRef, open_files
 from tailer.engine.local import AHEAD_BYTES, LocalEngine
 from tailer.events import ChangeBatch
 from tailer.pipeline.limits import Limits
@@ -227,7 +227,7 @@ def _pipeline(table: HandwrittenTable, wake: Wake, status: PipelineStatus) -> Pi
     rules = PairingRules(compute_updates=True, key=("id",), null_keys=True)
     files = open_files()
     engine = ChangelogEngine(LocalEngine(files=files, ahead_bytes=AHEAD_BYTES), rules, lambda *_: None, files)
-    log = open_table(str(table.path))
+    log = TableRef(str(table.path)).open()
     limits = Limits(poll_interval_s=0.01)
     sink = KafkaSink.configure("kafka", {**options, **topics})
     start = Start.parse("earliest")

@@ -269,8 +269,8 @@ def test_an_option_of_another_type_is_named() -> None:
 
 def test_words_may_be_those_of_an_enumeration() -> None:
     found = tailer.changes("orders", carryovers=Carryovers.KEEP, table_format="lance", columns=iter("ab"))
-    assert (found.rules.carryovers, found.table_format) == (Carryovers.KEEP, "lance")
-    assert found.policy.columns == ("a", "b")
+    assert (found.read.carryovers, found.table.table_format) == (Carryovers.KEEP, "lance")
+    assert found.read.columns == ["a", "b"]
 
 
 @pytest.mark.parametrize("path", ["nowhere", "hdfs://bucket/orders"])

@@ -20,6 +20,7 @@ import pytest
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.changelog.task_ids import check_reading, has_maps_in_order, renumbered
 from tailer.config.pipelines import PipelineSettings, TablePattern, Template
+from tailer.config.tables import TableRef
 from tailer.daemon.fleet.backfills import BackfillFile
 from tailer.errors import ConfigError, SinkRejected
 from tailer.formats.lance.format import LANCE
@@ -134,8 +135,16 @@ def test_app_ids() -> None:
 )
 def test_names_of_pipelines_of_a_template(names: tuple[str, ...], name: str) -> None:
     """The name of the template, and the names of the table below the folder of the pattern: a part of app ids."""
+    tables, start = TableRef("/lake/*"), Start.parse("earliest")
     settings = PipelineSettings(
-        "sales", "/lake/*", Start.parse("earliest"), Policy(), PairingRules(), 1.0, "delta", {"path": "/out/{table}"}
+        "sales",
+        tables,
+        start,
+        Policy(),
+        PairingRules(),
+        1.0,
+        "delta",
+        {"path": "/out/{table}"},
     )
     found = Template(TablePattern("/lake", ("*",)), settings, 60.0).expand(names)
     assert (found.name, found.table) == (name, "/".join(("/lake", *names)))
@@ -273,7 +282,7 @@ def divided(
     rules = rules or PairingRules()
     sink: Any = SimpleNamespace(demands=Demands(key=key))
     start, policy = Start(StartKind.EARLIEST), Policy(columns=columns, row_ids=row_ids)
-    settings = PipelineSettings("p", "t", start, policy, rules, 1.0, "kafka", {}, shards=shards)
+    settings = PipelineSettings("p", TableRef("t"), start, policy, rules, 1.0, "kafka", {}, shards=shards)
     return Division.of(settings, sink)
 
 

@@ -7,6 +7,7 @@ import msgspec
 
 from tailer.cli.doctor.examination import Examination
 from tailer.cli.doctor.findings import best_key
+from tailer.config.tables import TableRef
 
 __all__ = ["suggest", "suggest_template"]
 
@@ -16,43 +17,30 @@ _HEAD = """\
 _TARGET = "the target; others: kafka, delta, files, http (docs/configuration.md)"
 
 
-def suggest(
-    table: str, found: Examination, table_format: str | None, branch: str | None, allowed_roots: Sequence[str]
-) -> str:
-    """Return the configuration of a pipeline for a table. `table`: its location, or its name in a catalog."""
-    name = _name(table.rstrip("/").rpartition("/")[2])
+def suggest(table: TableRef, found: Examination) -> str:
+    """Return the configuration of a pipeline for a table."""
+    name = _name(table.location.rstrip("/").rpartition("/")[2])
     profile = found.profile
     has_ids = profile is not None and profile.row_ids and not profile.feed
-    return _configuration(name, name, table, best_key(found), table_format, branch, allowed_roots, has_ids)
+    return _configuration(name, name, table, best_key(found), has_ids)
 
 
-def suggest_template(
-    pattern: str, found: Sequence[Examination], table_format: str | None, allowed_roots: Sequence[str]
-) -> str:
+def suggest_template(tables: TableRef, found: Sequence[Examination]) -> str:
     """Return the configuration of a template for tables, of which at least one was found."""
-    name = _name(next(part for part in pattern.split("/") if "*" in part))
+    name = _name(next(part for part in tables.location.split("/") if "*" in part))
     keys = {best_key(each) for each in found if each.stop is None}
     key = keys.pop() if len(keys) == 1 else ()
-    return _configuration(name, "{table}", pattern, key, table_format, None, allowed_roots, has_ids=False)
+    return _configuration(name, "{table}", tables, key, has_ids=False)
 
 
-def _configuration(
-    name: str,
-    target: str,
-    table: str,
-    key: tuple[str, ...],
-    table_format: str | None,
-    branch: str | None,
-    allowed_roots: Sequence[str],
-    has_ids: bool,
-) -> str:
-    lines = [_HEAD, f"[pipelines.{name}]", f"table = {_text(table)}"]
-    if table_format is not None:
-        lines.append(f"table_format = {_text(table_format)}")
-    if branch is not None:
-        lines.append(f"branch = {_text(branch)}")
-    if allowed_roots:
-        lines.append(f"allowed_roots = {_text(list(allowed_roots))}")
+def _configuration(name: str, target: str, table: TableRef, key: tuple[str, ...], has_ids: bool) -> str:
+    lines = [_HEAD, f"[pipelines.{name}]", f"table = {_text(table.location)}"]
+    if table.table_format is not None:
+        lines.append(f"table_format = {_text(table.table_format)}")
+    if table.branch is not None:
+        lines.append(f"branch = {_text(table.branch)}")
+    if table.allowed_roots:
+        lines.append(f"allowed_roots = {_text(list(table.allowed_roots))}")
     lines.append('start = "snapshot"  # all rows first, then every change; "latest": only what is new')
     if not key and has_ids:
         lines.append("row_ids = true  # they identify the rows of the mirror")

@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 from typing import Final
 
 import anyio
@@ -13,13 +12,12 @@ from tailer.cli.display.steps import Steps
 from tailer.cli.doctor.examination import Examination, examine
 from tailer.cli.doctor.report import document, print_findings, print_tables
 from tailer.cli.doctor.suggestion import suggest, suggest_template
-from tailer.cli.table_options import allow_root, choose_branch, choose_format, folders, locations
+from tailer.cli.table_options import allow_root, choose_branch, choose_format, folders, table_ref
 from tailer.config.pipelines import TablePattern
-from tailer.config.tables import format_in, locate, open_files, open_inspector, open_table
+from tailer.config.tables import TableRef, open_files
 from tailer.daemon.fleet import find_tables
 from tailer.errors import ConfigError, NotATable, TailerError
 from tailer.formats.registry import format_of, named_format
-from tailer.stores.glue import parse_table
 from tailer.stores.stores import Stores
 
 __all__ = ["command"]
@@ -27,26 +25,6 @@ __all__ = ["command"]
 FORMAT: Final = 1  # of the JSON; it grows when a field gets another meaning or goes away
 _AT_ONCE: Final = 4
 _GRAVITY: Final = (1, 3, 2, 4)  # of exit codes, the most severe first
-
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """The arguments of `doctor`, checked."""
-
-    table: str
-    allowed_roots: tuple[str, ...]
-    table_format: str | None
-    branch: str | None
-
-    async def examine(self, table: str, steps: Steps) -> Examination:
-        """Examine one table. `table`: its location, or its name in a catalog."""
-        try:
-            location = await locate(table)
-            inspector = open_inspector(location, None, self.allowed_roots, self.table_format, self.branch)
-            log = open_table(location, None, None, self.allowed_roots, self.table_format, self.branch)
-        except NotATable as error:
-            return Examination(table, stop=error)
-        return await examine(inspector, log, open_files(), lambda step: steps.begin(f"{log.uri}: {step}"))
 
 
 @click.command("doctor")
@@ -65,14 +43,10 @@ def command(
     table is, and writes nothing. Each finding is ok, a note, a warn(ing), or a stop: an error with which a pipeline
     would stop. The last lines are a configuration. The exit code is 0 if nothing stops, otherwise that of the error.
     """
-    named, roots = parse_table(table, Path.cwd(), "TABLE"), locations(allowed_roots)
-    look = _Look(named, roots, format_in(named, table_format), branch)
-    pattern = TablePattern.parse(named)
-    found = anyio.run(_examine_all, look, pattern)
-    if pattern is None:
-        configuration = suggest(named, found[0], table_format, branch, roots)
-    else:
-        configuration = suggest_template(named, found, table_format, roots)
+    ref = table_ref(table, table_format, branch, allowed_roots)
+    pattern, given = TablePattern.parse(ref.location), replace(ref, table_format=table_format)
+    found = anyio.run(_examine_all, ref, pattern)
+    configuration = suggest(given, found[0]) if pattern is None else suggest_template(given, found)
     codes = [each.stop.exit_code for each in found if each.stop is not None]
     all_stop = len(codes) == len(found)
     if as_json:
@@ -90,17 +64,26 @@ def command(
     return min(codes, key=_GRAVITY.index, default=0)
 
 
-async def _examine_all(look: _Look, pattern: TablePattern | None) -> Sequence[Examination]:
+async def _examine(table: TableRef, steps: Steps) -> Examination:
+    try:
+        located = await table.located()
+        inspector, log = located.inspect(), located.open()
+    except NotATable as error:
+        return Examination(table.location, stop=error)
+    return await examine(inspector, log, open_files(), lambda step: steps.begin(f"{log.uri}: {step}"))
+
+
+async def _examine_all(ref: TableRef, pattern: TablePattern | None) -> Sequence[Examination]:
     """Examine the table, or those that fit the pattern. Raises `ConfigError` where none does."""
     steps = Steps()
     async with steps.shown():
-        tables = [look.table] if pattern is None else await _find(look, pattern)
+        tables = [ref.location] if pattern is None else await _find(ref, pattern)
         found: dict[str, Examination] = {}
         turns = anyio.CapacityLimiter(_AT_ONCE)
 
         async def one(table: str) -> None:
             async with turns:
-                found[table] = await look.examine(table, steps)
+                found[table] = await _examine(replace(ref, location=table), steps)
 
         async with anyio.create_task_group() as group:
             for table in tables:
@@ -108,11 +91,11 @@ async def _examine_all(look: _Look, pattern: TablePattern | None) -> Sequence[Ex
         return [found[table] for table in tables]
 
 
-async def _find(look: _Look, pattern: TablePattern) -> list[str]:
-    found = await find_tables(pattern, Stores(), table_format=look.table_format)
+async def _find(ref: TableRef, pattern: TablePattern) -> list[str]:
+    found = await find_tables(pattern, Stores(), table_format=ref.table_format)
     faults: list[TailerError] = found.faults
     if faults:
         raise faults[0]
     if not found.tables:
-        raise ConfigError("TABLE", f"no table fits {look.table}", "Check the pattern: * stands for part of one name.")
+        raise ConfigError("TABLE", f"no table fits {ref.location}", "Check the pattern: * stands for part of one name.")
     return ["/".join((pattern.folder, *names)) for names in sorted(found.tables)]

@@ -17,12 +17,11 @@ from tailer.cli.control import connection, daemon_options
 from tailer.cli.history.deliveries import delivery_seconds
 from tailer.cli.history.paper import Deliveries, print_lines, print_paper
 from tailer.cli.history.periods import By, Period, periods_of
-from tailer.cli.table_options import allow_root, choose_branch, choose_format, folders, locations, places
-from tailer.config.tables import format_in, locate, open_inspector, open_table
+from tailer.cli.table_options import allow_root, choose_branch, choose_format, folders, places, table_ref
+from tailer.config.tables import TableRef
 from tailer.errors import ConfigError
 from tailer.formats.inspection import CommitSummary
 from tailer.start import Start, StartKind, check_order
-from tailer.stores.glue import parse_table
 
 if TYPE_CHECKING:
     from tailer.daemon.client import DaemonClient
@@ -40,13 +39,10 @@ _MOST_SHOWN: Final = 5
 class _Look:
     """The arguments of `history`, checked. `begin`: None for the newest `limit` commits."""
 
-    table: str
+    table: TableRef
     begin: Start | None
     until: Start
     limit: int
-    allowed_roots: tuple[str, ...]
-    table_format: str | None
-    branch: str | None
 
 
 def _refuse_page(_context: click.Context, _parameter: click.Parameter, given: str | None) -> None:
@@ -117,7 +113,7 @@ def command(
     The running daemon remembers its last 100 deliveries. Its configuration leads to its Unix socket;
     --url is the address of its `metrics`.
     """
-    named, until = parse_table(table, Path.cwd(), "TABLE"), Start.parse(end, "--to")
+    ref, until = table_ref(table, table_format, branch, allowed_roots), Start.parse(end, "--to")
     begin = None if start is None else Start.parse(start, "--from")
     for place, option in ((begin, "--from"), (until, "--to")):
         if place is not None and place.kind is StartKind.SNAPSHOT:
@@ -128,12 +124,11 @@ def command(
     default = _NEWEST if per is By.COMMIT else _NEWEST_ADDED_UP
     most = limit if limit is not None else sys.maxsize if begin is not None else default
     daemon = _daemon_of(pipeline, per, config, url, token_file)
-    look = _Look(named, begin, until, most, locations(allowed_roots), format_in(named, table_format), branch)
-    location, commits = anyio.run(_read, look)
+    location, commits = anyio.run(_read, _Look(ref, begin, until, most))
     periods = periods_of(commits, per)
     deliveries = None
     if pipeline is not None and daemon is not None:
-        deliveries = delivery_seconds(commits, _journeys(daemon, pipeline, (named, location)))
+        deliveries = delivery_seconds(commits, _journeys(daemon, pipeline, (ref.location, location)))
     if as_json:
         lines = [_values(each, deliveries) for each in periods]
         click.echo(json.dumps({"format": FORMAT, "table": location, "by": per.value, "lines": lines}))
@@ -172,9 +167,8 @@ def _values(period: Period, deliveries: Deliveries) -> dict[str, Any]:
 
 
 async def _read(look: _Look) -> tuple[str, Sequence[CommitSummary]]:
-    location = await locate(look.table)
-    log = open_table(location, None, None, look.allowed_roots, look.table_format, look.branch)
-    inspector = open_inspector(location, None, look.allowed_roots, look.table_format, look.branch)
+    table = await look.table.located()
+    log, inspector = table.open(), table.inspect()
     last = await log.resolve_end(look.until)
     last = min(last, await log.latest())
     first = 0 if look.begin is None else (await log.resolve(look.begin)).version
@@ -188,7 +182,7 @@ async def _read(look: _Look) -> tuple[str, Sequence[CommitSummary]]:
     if look.begin is None and found:
         first = found[0].version  # the newest that there are
     _say_missing(first, last, found)
-    return location, list(found)
+    return table.location, list(found)
 
 
 def _say_missing(first: int, last: int, commits: Iterable[CommitSummary]) -> None:

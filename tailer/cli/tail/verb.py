@@ -4,7 +4,6 @@ import logging
 import time
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import anyio
@@ -13,13 +12,14 @@ import click
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.net_changes import net_changes
 from tailer.changelog.report import ChangelogReport
-from tailer.changelog.rules import Carryovers, PairingRules, concerns
+from tailer.changelog.rules import Carryovers, concerns
 from tailer.cli.display.changes import Display, FollowedLog, ShownEngine, announcement, early_end
-from tailer.cli.table_options import allow_root, choose_branch, choose_format, folders, locations, places
+from tailer.cli.table_options import allow_root, choose_branch, choose_format, folders, places, table_ref
 from tailer.cli.tail.chosen_rows import ChosenRows, EnoughShownError, HiddenUpdates, parse_types
 from tailer.cli.tail.explanation import Explainer
+from tailer.config.shapes import RangeOptions
 from tailer.config.sink_kinds import configure_sink
-from tailer.config.tables import format_in, locate, open_files, open_table
+from tailer.config.tables import TableRef, open_files
 from tailer.daemon.logs import log_to_stderr
 from tailer.daemon.runs import Drainable, run_all
 from tailer.engine.background import background
@@ -28,12 +28,10 @@ from tailer.engine.port import Engine
 from tailer.errors import ConfigError
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
-from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.progress.recorded import Recorded
 from tailer.sink import AtLeastOnceSink, Progress
-from tailer.start import EARLIER, Start, StartKind, StartPoint, check_order
-from tailer.stores.glue import parse_table
+from tailer.start import EARLIER, Start, StartKind, StartPoint
 from tailer.table_log import TableLog
 
 __all__ = ["command"]
@@ -45,15 +43,7 @@ _LOOK_S: Final = 0.05
 _LIMITS: Final = Limits(first_answer_s=10.0)
 _SILENT_S: Final = 4.0
 # How users of `tail` write what a pipeline calls by another name.
-_OPTIONS: Final = {
-    "start": "--from",
-    "end": "--to",
-    "branch": "--branch",
-    "columns": "--columns",
-    "key": "--key",
-    "where": "--where",
-    "select": "--select",
-}
+_OTHER_NAMES: Final = {"start": "--from", "end": "--to", "net": "--net-changes"}
 
 
 class Unrecorded:
@@ -164,19 +154,25 @@ def command(
     like `tail -f`, until Ctrl-C. A timestamp such as 2026-03-01T12:00:00Z is UTC if it has no zone. Standard
     error names the first version and, on a terminal, the current step.
     """
-    policy = Policy(_names("--columns", columns), row_ids, where=where, select=select)
-    for fault in policy.faults():
-        raise ConfigError(_OPTIONS[fault.where], fault.reason, fault.remedy)
-    rules = PairingRules(Carryovers(carryovers), compute_updates, _names("--key", key), skip_unchanged)
-    _check_key(rules, policy)
-    location, roots = parse_table(table, Path.cwd(), "TABLE"), locations(allowed_roots)
-    begin, until = Start.parse(start, "--from"), _until(end)
-    check_order(begin, until, "--from")
-    found = format_in(location, table_format)
-    shown = _Shown(form, limit, parse_types(types), idle_s, explain, stats)
-    look = _Look(location, begin, until, shown, policy, rules, roots, found, branch)
-    if net:
-        _check_range(look)
+    read = RangeOptions(
+        table_format=table_format,
+        branch=branch,
+        columns=_names("--columns", columns),
+        where=where,
+        select=select,
+        row_ids=row_ids,
+        carryovers=Carryovers(carryovers),
+        compute_updates=compute_updates,
+        key=_names("--key", key),
+        skip_unchanged=skip_unchanged,
+        net=net,
+    )
+    for fault in read.faults(_spell):
+        raise ConfigError(_spell(fault.where), fault.reason, fault.remedy)
+    begin, until = Start.parse(start, "--from"), None if end is None else Start.parse(end, "--to")
+    read.check_range(begin, until, _spell)
+    ref = table_ref(table, table_format, branch, allowed_roots)
+    look = _Look(ref, begin, until, _Shown(form, limit, parse_types(types), idle_s, explain, stats), read)
     log_to_stderr(logging.WARNING)
     # Here a warning that new commits are found by polling alone is of no use.
     logging.getLogger("tailer.stores.wakeup").setLevel(logging.ERROR)
@@ -205,45 +201,35 @@ class _Shown:
 class _Look:
     """The arguments of `tail`, checked."""
 
-    location: str
+    table: TableRef
     begin: Start
     until: Start | None
     shown: _Shown
-    policy: Policy
-    rules: PairingRules
-    allowed_roots: tuple[str, ...]
-    table_format: str | None
-    branch: str | None
+    read: RangeOptions
 
     async def located(self) -> "_Look":
-        """Return the arguments with the location of a table that is named. Raises as `locate`."""
-        return replace(self, location=await locate(self.location))
+        """Return the arguments with the location of a table that is named. Raises as `TableRef.located`."""
+        return replace(self, table=await self.table.located())
 
     def open_table(self) -> TableLog:
         """Open the log of the table, which is `located`; no I/O."""
-        roots = self.allowed_roots
-        return open_table(
-            self.location,
-            allowed_roots=roots,
-            table_format=self.table_format,
-            branch=self.branch,
-            statistics=self.policy.where is not None,
-        )
+        return self.table.open(statistics=self.read.needs_statistics)
 
 
-def _until(text: str | None) -> Start | None:
+def _spell(option: str) -> str:
+    """Return an option of a pipeline as users of `tail` write it: `compute_updates = true` is `--compute-updates`."""
+    name = option.removesuffix(" = true")
+    return _OTHER_NAMES.get(name, f"--{name.replace('_', '-')}")
+
+
+# The options that errors of a run name.
+_SPELLED: Final = {name: _spell(name) for name in (*RangeOptions.__struct_fields__, *_OTHER_NAMES)}
+
+
+def _names(option: str, text: str | None) -> list[str]:
     if text is None:
-        return None
-    end = Start.parse(text, "--to")
-    if end.kind in (StartKind.EARLIEST, StartKind.SNAPSHOT):
-        raise ConfigError("--to", f"{text!r} is not an end point", "Give latest, a version or a timestamp.")
-    return end
-
-
-def _names(option: str, text: str | None) -> tuple[str, ...]:
-    if text is None:
-        return ()
-    names = tuple(name.strip() for name in text.split(","))
+        return []
+    names = [name.strip() for name in text.split(",")]
     if "" in names or len(set(names)) < len(names):
         raise ConfigError(
             option, f"{text!r} contains an empty or a repeated name", "Separate different names by commas."
@@ -251,36 +237,14 @@ def _names(option: str, text: str | None) -> tuple[str, ...]:
     return names
 
 
-def _check_key(rules: PairingRules, policy: Policy) -> None:
-    for column in rules.key:
-        if policy.columns and column not in policy.columns:
-            raise ConfigError(
-                "--key", f"{column!r} is not one of --columns", "Add it there: a key column must be delivered, too."
-            )
-    if rules.key and not rules.compute_updates:
-        raise ConfigError("--key", "has no effect without --compute-updates", "Add --compute-updates.")
-
-
-def _check_range(look: _Look) -> None:
-    if look.until is None or look.begin.kind in (StartKind.SNAPSHOT, StartKind.LATEST):
-        remedy = "Give --from earliest, a version or a timestamp, and --to latest, a version or a timestamp."
-        raise ConfigError("--net-changes", "needs a range of versions", remedy)
-    if look.rules.carryovers is Carryovers.KEEP or look.rules.skip_unchanged:
-        option = "--skip-unchanged" if look.rules.skip_unchanged else "--carryovers keep"
-        raise ConfigError(
-            option,
-            "cannot be combined with --net-changes",
-            "Leave it out: net changes never show rows that cancel out.",
-        )
-
-
 async def _follow(look: _Look) -> None:
     look = await look.located()
     display, files = Display(), open_files()
-    engine = ChangelogEngine(LocalEngine(files=files), look.rules, ChangelogReport("tail").note, files)
-    compares = partial(concerns, rules=look.rules)
+    rules = look.read.rules()
+    engine = ChangelogEngine(LocalEngine(files=files), rules, ChangelogReport("tail").note, files)
+    compares = partial(concerns, rules=rules)
     explainer = Explainer(compares)
-    hidden = HiddenUpdates(look.shown.types, look.rules.compute_updates, display.say)
+    hidden = HiddenUpdates(look.shown.types, look.read.compute_updates, display.say)
     shown = ShownEngine(engine, display, compares, (explainer.note, hidden.note))
     log, rows = FollowedLog(look.open_table(), display), look.shown.open(explainer)
     await _run(_pipeline(look, log, look.begin, look.until, shown, rows), display, look.shown, rows)
@@ -319,12 +283,12 @@ class _NetChanges:
             if nothing:
                 return
             display.busy(f"comparing versions {first} to {last}")
-            wanted, report = look.policy.shape, ChangelogReport("tail").note
+            wanted, report = look.read.policy().shape, ChangelogReport("tail").note
             versions, files = range(first, last + 1), open_files()
             local = LocalEngine(files=files)
-            async with net_changes(log, versions, local, look.rules, wanted, report, files) as engine:
+            async with net_changes(log, versions, local, look.read.rules(), wanted, report, files) as engine:
                 begin, until = (Start(StartKind.VERSION, version) for version in (first, last))
-                hidden = HiddenUpdates(look.shown.types, look.rules.compute_updates, display.say)
+                hidden = HiddenUpdates(look.shown.types, look.read.compute_updates, display.say)
                 notes = self._explainer.note, hidden.note
                 shown = ShownEngine(engine, display, lambda _plan: False, notes)
                 await _pipeline(look, look.open_table(), begin, until, shown, self._rows).run()
@@ -337,7 +301,7 @@ def _pipeline(
     look: _Look, log: TableLog, begin: Start, until: Start | None, engine: Engine, rows: ChosenRows
 ) -> Pipeline:
     sink = Recorded(rows, Unrecorded())
-    return row_pipeline("tail", log, sink, engine, log.make_wake(), begin, until, look.policy, _LIMITS)
+    return row_pipeline("tail", log, sink, engine, log.make_wake(), begin, until, look.read.policy(), _LIMITS)
 
 
 async def _run(work: Drainable, display: Display, shown: _Shown, rows: ChosenRows) -> None:
@@ -355,7 +319,7 @@ async def _run(work: Drainable, display: Display, shown: _Shown, rows: ChosenRow
         if isinstance(error.__cause__, EnoughShownError):
             continue
         if isinstance(error, ConfigError):
-            error.where = _OPTIONS.get(error.where, error.where)
+            error.where = _SPELLED.get(error.where, error.where)
         # The reader of the pipe has gone, which is a normal end for `tail | head`.
         raise error.__cause__ if isinstance(error.__cause__, BrokenPipeError) else error
 

@@ -12,7 +12,7 @@ same log. Data files may come even later: while nothing was delivered, a table t
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from tailer.config.pipelines import PipelineSettings
@@ -50,7 +50,7 @@ async def is_missing(pipeline: PipelineSettings, *, is_first: bool = True) -> bo
     """
     if pipeline.catalog_options is not None or await _format_there(pipeline) is not None:
         return False
-    wanted = check_choices(pipeline.table_format, pipeline.branch)
+    wanted = check_choices(pipeline.source.table_format, pipeline.source.branch)
     expected = default_format() if wanted is None else named_format(wanted)
     if (found := await in_thread(misplaced, pipeline.table)) is not None:
         raise NotATable(pipeline.table, found.reason, expected.title, found.remedy)
@@ -69,7 +69,7 @@ async def find_existing(pipeline: PipelineSettings) -> PipelineSettings | None:
     Raises as `is_missing` and `tailer.config.tables.find_location`.
     """
     location = await find_location(pipeline.table, pipeline.stores)
-    located = None if location is None else replace(pipeline, table=location)
+    located = None if location is None else pipeline.at(location)
     return None if located is None or await is_missing(located) else located
 
 
@@ -83,7 +83,7 @@ def drop_command(status: PipelineStatus) -> None:
 
 async def _format_there(pipeline: PipelineSettings) -> TableFormat | None:
     """Return the format of the table at the location of a pipeline; None: there is no table that it would follow."""
-    wanted = check_choices(pipeline.table_format, pipeline.branch)
+    wanted = check_choices(pipeline.source.table_format, pipeline.source.branch)
     return await find_format(pipeline.stores.open(pipeline.table), wanted=wanted)
 
 

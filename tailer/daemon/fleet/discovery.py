@@ -78,7 +78,7 @@ async def with_found_tables(settings: Settings) -> Settings:
     """Return the settings with a pipeline for each table of each template. Raises the first fault of a listing."""
     pipelines = list(settings.pipelines)
     for template in settings.templates:
-        found = await find_tables(template.pattern, settings.stores, table_format=template.pipeline.table_format)
+        found = await find_tables(template.pattern, settings.stores, table_format=template.pipeline.source.table_format)
         if found.faults:
             raise found.faults[0]
         pipelines += [template.expand(names) for names in sorted(found.tables)]

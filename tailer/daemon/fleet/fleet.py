@@ -156,7 +156,7 @@ class Fleet:
             if self._due_s.get(name, 0.0) > time.monotonic():
                 continue
             known = self._found.get(name, set())
-            wanted, healthy = template.pipeline.table_format, self._healthy(template, known)
+            wanted, healthy = template.pipeline.source.table_format, self._healthy(template, known)
             found = await find_tables(template.pattern, self._settings.stores, healthy, wanted)
             if name in self._found:
                 self._came |= {template.expand(each).name for each in found.tables - known}

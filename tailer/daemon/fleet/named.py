@@ -7,7 +7,6 @@ there: its own log says whether it is the same table, because progress belongs t
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 import anyio
@@ -59,7 +58,7 @@ class NamedRun:
             if location is None or self._stops:  # it may be stopped while the catalog is asked
                 return
             self._has_moved = False
-            self._made = self._make(replace(self._pipeline, table=location), is_new or has_come)
+            self._made = self._make(self._pipeline.at(location), is_new or has_come)
             async with background() as group:
                 group.start_soon(self._watch, location)
                 await self._made.run()

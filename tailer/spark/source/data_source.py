@@ -112,21 +112,21 @@ class TailerSource(DataSource):
 
     def _view(self, *, follows: bool) -> SparkView:
         with with_next_step():
-            found, chosen = self._found(), self._chosen
+            found, chosen, read = self._found(), self._chosen, self._chosen.read
             if chosen.envelope:
                 return EnvelopeView(
-                    found.columns, chosen.columns, row_ids=chosen.row_ids, since=found.end, where=chosen.where
+                    found.columns, tuple(read.columns), row_ids=read.row_ids, since=found.end, where=read.where
                 )
             view = TypedView(
                 found.columns,
-                chosen.columns,
-                row_ids=chosen.row_ids,
+                tuple(read.columns),
+                row_ids=read.row_ids,
                 since=found.end,
                 follows=follows,
                 positions=chosen.positions,
-                where=chosen.where,
+                where=read.where,
             )
-            refuse_names(view.columns, chosen.path, found.end)
+            refuse_names(view.columns, chosen.table.location, found.end)
             return view
 
     def _found(self) -> Loaded:
@@ -166,7 +166,7 @@ class BatchReader(DataSourceReader):
         if first.version > last + 1:
             reason = f"version {first.version} comes after the end, version {last}"
             raise ConfigError("startingVersion", reason, "Give an earlier start, or a later end.")
-        admission = Admission(table, self.view, chosen.rules, net=chosen.net_changes, files=chosen.open_files())
+        admission = Admission(table, self.view, chosen.rules, net=chosen.read.net, files=chosen.open_files())
         begin = await admission.start(first)
         return await admission.work(begin, Position.end(last))
 
@@ -259,7 +259,7 @@ class _Planning:
         self._table = chosen.open_table()
         files = chosen.open_files()
         self._admission = Admission(
-            self._table, view, chosen.rules, net=chosen.net_changes, whole_images=chosen.positions, files=files
+            self._table, view, chosen.rules, net=chosen.read.net, whole_images=chosen.positions, files=files
         )
         self._stack = ExitStack()
         self._portal: BlockingPortal = self._stack.enter_context(start_blocking_portal())

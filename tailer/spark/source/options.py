@@ -40,6 +40,7 @@ What the rows are:
 | `computeUpdates` | `true`: make a delete and an insert of one row the two images of an update |
 | `netChanges` | `true`: only the net change of each row, over a batch or a micro-batch |
 | `key` | columns that identify rows for these two; default: row tracking, if the table has it |
+| `skipUnchanged` | `true`: leave out updates that change nothing |
 | `rowIds` | `true`: add `_row_id` and `_row_commit_version`, for tables that track rows |
 | `schema` | `typed` (default): the table's columns; `envelope`: JSON that survives changes of the schema |
 | `appId` | a name for the query: offsets of another are refused |
@@ -50,19 +51,18 @@ Names of options and columns are found without regard to case, as everywhere in 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 
-from tailer.changelog.rules import Carryovers, PairingRules
+from tailer.changelog.rules import PairingRules
 from tailer.config.options import faults_of, from_texts, option_names
-from tailer.config.tables import open_files, open_table
+from tailer.config.shapes import RangeOptions
+from tailer.config.tables import TableRef, open_files
 from tailer.errors import ConfigError, did_you_mean
 from tailer.events import METADATA_FIELDS
-from tailer.formats.registry import check_choices
 from tailer.read.data_files import DataFiles
-from tailer.schema.variant_paths import check_paths, split_path
-from tailer.shape.condition import check_condition
+from tailer.schema.variant_paths import split_path
 from tailer.spark.source.admission import Budget
 from tailer.spark.source.locations import Locations, location_of, roots_of, stores_of
 from tailer.start import Start, StartKind
@@ -70,6 +70,8 @@ from tailer.stores.stores import Stores
 from tailer.table_log import TableLog
 
 __all__ = ["DEFAULT_MAX_FILES", "SourceOptions", "read_options"]
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 DEFAULT_MAX_FILES: Final = 1000
 
@@ -90,7 +92,7 @@ AppId = Annotated[
 
 
 class _Given(Locations, frozen=True, kw_only=True, rename="camel"):
-    """The options as they are written."""
+    """The options that are not those of reading, as they are written."""
 
     starting_version: str | None = None
     starting_timestamp: str | None = None
@@ -100,54 +102,63 @@ class _Given(Locations, frozen=True, kw_only=True, rename="camel"):
     max_files_per_trigger: Count | None = None
     max_bytes_per_trigger: str | None = None
     max_rows_per_trigger: Count | None = None
-    columns: str | None = None
-    where: str | None = None
-    carryovers: Carryovers = Carryovers.DROP
-    compute_updates: bool = False
-    net_changes: bool = False
-    key: str | None = None
-    row_ids: bool = False
     schema: Literal["typed", "envelope"] = "typed"
     app_id: AppId | None = None
-    table_format: str | None = None
-    branch: str | None = None
 
 
-_NAMES: Final = {name.lower(): name for name in option_names(_Given)}
-_REFUSED: Final = {name.lower(): name for name in _Given.refused}
+# Options of `RangeOptions` that Spark's own words replace.
+_REFUSED: Final = {"select": ("is Spark's own work", 'Leave it out, and use rows.selectExpr("upper(country)").')}
+
+
+def _spell(option: str) -> str:
+    """Return an option of `RangeOptions` in Spark's spelling: `compute_updates = true` is `computeUpdates = true`."""
+    return "netChanges" if option == "net" else re.sub(r"_([a-z])", lambda match: match[1].upper(), option)
+
+
+def _joined(*shapes: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """Return a struct of all options of `shapes` that can be given to Spark, in its spelling."""
+    options = {field.name: field for shape in shapes for field in msgspec.structs.fields(shape)}
+    made = [
+        (name, field.type, [] if field.default is msgspec.NODEFAULT else field.default)
+        for name, field in options.items()
+        if name not in _REFUSED
+    ]
+    return msgspec.defstruct("_Options", made, namespace={"refused": {**_Given.refused, **_REFUSED}}, rename=_spell)
+
+
+_OPTIONS: Final = _joined(_Given, RangeOptions)
+_NAMES: Final = {name.lower(): name for name in (*option_names(_OPTIONS), *_Given.refused)}
 _WORDS: Final = frozenset({"carryovers", "schema", "tableFormat"})  # in any case
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Validated options. `path` is the table's location; `end` is inclusive, None: the newest version.
+    """Validated options. `end` is inclusive, None: the newest version.
 
-    `start`: None if none was given (see `check_batch`, `check_stream`). `columns`: empty for all. `positions`: as in
-    `tailer.spark.source.views.TypedView`; not an option that can be given.
+    `start`: None if none was given (see `check_batch`, `check_stream`). `demanded`: the key of a sink (`ReadOptions`),
+    and `positions`, as in `tailer.spark.source.views.TypedView`: no options that can be given.
     """
 
-    path: str
-    allowed_roots: tuple[str, ...] = ()
+    table: TableRef
+    read: RangeOptions = field(default_factory=RangeOptions)
     start: Start | None = None
     end: Start | None = None
     budget: Budget = field(default_factory=lambda: Budget(max_files=DEFAULT_MAX_FILES))
-    columns: tuple[str, ...] = ()
-    rules: PairingRules = field(default_factory=PairingRules)
-    net_changes: bool = False
-    row_ids: bool = False
     envelope: bool = False
     app_id: str | None = None
     snapshot: bool | None = None
     stores: Stores = field(default_factory=Stores)
-    table_format: str | None = None
-    branch: str | None = None
     positions: bool = False
-    where: str | None = None
+    demanded: tuple[str, ...] = ()
+
+    @property
+    def rules(self) -> PairingRules:
+        """The rules by which rows are compared."""
+        return self.read.rules(self.demanded)
 
     def open_table(self) -> TableLog:
-        """Open the log of the table. Raises as `tailer.config.tables.open_table`."""
-        choices = self.allowed_roots, self.table_format, self.branch
-        return open_table(self.path, self.stores, None, *choices, statistics=self.where is not None)
+        """Open the log of the table. Raises as `TableRef.open`."""
+        return self.table.open(self.stores, statistics=self.read.needs_statistics)
 
     def open_files(self) -> DataFiles:
         """Make what opens the table's files, on any machine; no I/O."""
@@ -158,8 +169,12 @@ class SourceOptions:
 
         Raises `ConfigError` for a column that is not one of `names`.
         """
-        columns, key = _spelled("columns", self.columns, names), _spelled("key", self.rules.key, names)
-        return replace(self, columns=columns, rules=replace(self.rules, key=key))
+        read = msgspec.structs.replace(
+            self.read,
+            columns=_spelled("columns", self.read.columns, names),
+            key=_spelled("key", self.read.key, names),
+        )
+        return replace(self, read=read, demanded=tuple(_spelled("key", self.demanded, names)))
 
     def check_batch(self) -> None:
         """Raise `ConfigError` if these are not options of a batch."""
@@ -181,48 +196,43 @@ class SourceOptions:
 
 def read_options(options: Mapping[str, str]) -> SourceOptions:
     """Check the options from Spark, in any case. Raises `ConfigError` for the first problem, naming the option."""
-    given = _given(options)
+    given, read = _given(options)
     start = _start(given)
     end = _place("ending", given.ending_version, given.ending_timestamp, (StartKind.LATEST,))
     if start is not None and end is not None and start.comes_after(end):
         kind = "Version" if end.kind is StartKind.VERSION else "Timestamp"
         raise ConfigError(f"ending{kind}", f"comes before starting{kind}", "Give a later end, or an earlier start.")
-    columns = () if given.columns is None else _columns("columns", given.columns)
-    check_paths("columns", columns)
-    check_condition(given.where)
-    path, roots = location_of(given.path, "path"), roots_of(given.allowed_roots)
+    for fault in read.faults(_spell):
+        raise ConfigError(_spell(fault.where), fault.reason, fault.remedy)
+    table = TableRef(location_of(given.path, "path"), read.table_format, read.branch, roots_of(given.allowed_roots))
+    try:
+        table = table.checked()
+    except ConfigError as error:
+        raise ConfigError(_spell(error.where), error.reason, error.remedy) from None
     files, rows = given.max_files_per_trigger, given.max_rows_per_trigger
     size = None if given.max_bytes_per_trigger is None else _size("maxBytesPerTrigger", given.max_bytes_per_trigger)
     limited = (files, size, rows) != (None, None, None)
     return SourceOptions(
-        path=path,
-        allowed_roots=roots,
+        table=table,
+        read=read,
         start=start,
         end=end,
         budget=Budget(files if limited else DEFAULT_MAX_FILES, size, rows),
-        columns=columns,
-        rules=_rules(given, columns),
-        net_changes=given.net_changes,
-        row_ids=given.row_ids,
         envelope=given.schema == "envelope",
         app_id=given.app_id,
         snapshot=given.snapshot,
-        stores=stores_of(given, (path, *roots)),
-        table_format=_format(given),
-        branch=given.branch,
-        where=given.where,
+        stores=stores_of(given, (table.location, *table.allowed_roots)),
     )
 
 
-def _given(options: Mapping[str, str]) -> _Given:
-    """Return the options by their names here, with numbers and booleans read. Raises `ConfigError`."""
+def _given(options: Mapping[str, str]) -> tuple[_Given, RangeOptions]:
+    """Return the options with numbers, booleans and lists read. Raises `ConfigError`."""
     folded = {name.lower(): text for name, text in options.items()}
     if "provider" in folded and "location" in folded:
         reason = "Spark does not hand the options of a table on to a data source in Python"
         remedy = "Use CREATE TEMPORARY VIEW v USING tailer OPTIONS (...), or spark.read.format('tailer')."
         raise ConfigError("CREATE TABLE", reason, remedy)
-    spelled = _REFUSED | _NAMES
-    named = {spelled.get(name.lower(), name): text.strip() for name, text in options.items()}
+    named = {_NAMES.get(name.lower(), name): text.strip() for name, text in options.items()}
     if "paths" in folded:  # the form in which Spark passes a list given to `load`
         try:
             paths = msgspec.json.decode(folded["paths"], type=list[str])
@@ -232,19 +242,22 @@ def _given(options: Mapping[str, str]) -> _Given:
             raise ConfigError("path", "must be one table", "Read several tables one by one, and union them.")
         named = {name: text for name, text in named.items() if name.lower() != "paths"} | {"path": paths[0].strip()}
     texts = {name: text.lower() if name in _WORDS else text for name, text in named.items()}
-    values = from_texts(texts, _Given)
-    for fault in faults_of(values, _Given, texts=True):
-        reason = f"is {texts[fault.where]!r}, but {fault.reason}" if fault.where in _NAMES.values() else fault.reason
+    values: dict[str, object] = {**from_texts(texts, _OPTIONS)}
+    values |= {name: _columns(name, texts[name]) for name in ("columns", "key") if name in texts}
+    for fault in faults_of(values, _OPTIONS, texts=True):
+        known = fault.where in option_names(_OPTIONS)
+        reason = f"is {texts[fault.where]!r}, but {fault.reason}" if known else fault.reason
         raise ConfigError(fault.where, reason, fault.remedy)
-    return msgspec.convert(values, _Given)
+    if "columns" in values and "key" in values:  # without regard to case, as everywhere in Spark
+        there = {column.lower(): column for column in _columns("columns", texts["columns"])}
+        values["key"] = [there.get(column.lower(), column) for column in _columns("key", texts["key"])]
+    return _part(values, _Given), _part(values, RangeOptions)
 
 
-def _format(given: _Given) -> str | None:
-    try:
-        return check_choices(given.table_format, given.branch)
-    except ConfigError as error:
-        where = "tableFormat" if error.where == "table_format" else error.where
-        raise ConfigError(where, error.reason, error.remedy) from None
+def _part(values: Mapping[str, object], shape: type[S]) -> S:
+    """Return those of the options that `shape` has."""
+    names = {_spell(field.name): field.encode_name for field in msgspec.structs.fields(shape)}
+    return msgspec.convert({names[name]: value for name, value in values.items() if name in names}, shape)
 
 
 def _start(given: _Given) -> Start | None:
@@ -303,38 +316,22 @@ def _size(name: str, text: str) -> int:
     return size
 
 
-def _rules(given: _Given, columns: Sequence[str]) -> PairingRules:
-    key = () if given.key is None else _columns("key", given.key)
-    if given.net_changes and given.carryovers is Carryovers.KEEP:
-        raise ConfigError("carryovers", "does not go with netChanges: what cancels out is never shown", "Leave it out.")
-    if key and not (given.compute_updates or given.net_changes):
-        raise ConfigError("key", "is of no use without computeUpdates or netChanges", "Add computeUpdates = true.")
-    there = {column.lower() for column in columns}
-    for column in key:
-        if columns and column.lower() not in there:
-            remedy = "The key column must also be listed in `columns`."
-            raise ConfigError("key", f"{column!r} is not one of columns", remedy)
-    return PairingRules(given.carryovers, given.compute_updates, key)
-
-
-def _spelled(option: str, wanted: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+def _spelled(option: str, wanted: Sequence[str], names: Sequence[str]) -> list[str]:
     folded = {name.lower(): name for name in names}
     paths = {column: parts for column in wanted if column.lower() not in folded and (parts := split_path(column))}
     if paths:
         sources = [paths[column][0] if column in paths else column for column in wanted]
         spelled = _spelled(option, sources, names)
-        return tuple(
-            f"{name}:{paths[column][1]}" if column in paths else name
-            for name, column in zip(spelled, wanted, strict=True)
-        )
+        pairs = zip(spelled, wanted, strict=True)
+        return [f"{name}:{paths[column][1]}" if column in paths else name for name, column in pairs]
     for column in wanted:
         if column.lower() not in folded:
             remedy = f"The columns are: {', '.join(names)}. {did_you_mean(column, names)}".rstrip()
             raise ConfigError(option, f"no column {column!r}", remedy)
-    return tuple(column if column in names else folded[column.lower()] for column in wanted)
+    return [column if column in names else folded[column.lower()] for column in wanted]
 
 
-def _columns(name: str, text: str) -> tuple[str, ...]:
+def _columns(name: str, text: str) -> list[str]:
     """Parse names separated by commas. A name in backticks may contain commas, and doubled backticks."""
     found: list[str] = []
     place = 0
@@ -352,7 +349,7 @@ def _columns(name: str, text: str) -> tuple[str, ...]:
         if column.lower() in _ALWAYS_THERE:
             remedy = f"Leave it out of {name}: every change row has it."
             raise ConfigError(name, f"{column!r} is not a column of the table", remedy)
-    return tuple(found)
+    return found
 
 
 _ALWAYS_THERE: Final = frozenset(column.name for column in METADATA_FIELDS)

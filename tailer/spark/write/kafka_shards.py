@@ -23,11 +23,10 @@ import anyio
 from pyspark.sql import DataFrame
 from tenacity import Retrying, retry_if_exception, wait_random_exponential
 
-from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.placement import DEFAULT_SHARDS, MOST_SHARDS, Writers
+from tailer.config.tables import TableRef
 from tailer.errors import ConfigError, Retry, SinkRejected, TailerError
-from tailer.pipeline.policy import Policy
 from tailer.plan import Position
 from tailer.shards.assignment import check_shard_key
 from tailer.shards.division import Division
@@ -61,7 +60,7 @@ class KafkaShards:
         if not 1 <= self.shards <= MOST_SHARDS:
             reason = f"is {self.shards}, but must be from 1 to {MOST_SHARDS}"
             raise ConfigError("shards", reason, f"Leave it out for {DEFAULT_SHARDS}.")
-        sink = make_sink(self._settings(SourceOptions("")))
+        sink = make_sink(self._settings(SourceOptions(TableRef(""))))
         if not sink.splits_versions:
             reason = "asks for whole versions, but a micro-batch may end inside a large one"
             raise ConfigError(f"{self.name}.boundary", reason, 'Leave it out, or run the daemon: write = "executors".')
@@ -75,17 +74,14 @@ class KafkaShards:
 
         These are rows with their positions; if messages have a key, updates are paired by it.
         """
-        if chosen.net_changes:
+        if chosen.read.net:
             remedy = "Leave it out, or write to a table: see tailer.spark.recipes."
             raise ConfigError("netChanges", "has no place in a stream of all changes", remedy)
         key = make_sink(self._settings(chosen)).demands.key
-        rules = chosen.rules
-        if key:
-            if rules.key not in ((), key):
-                reason = f"differs from the key of the sink: {', '.join(key)}"
-                raise ConfigError("key", reason, "Leave it out here: the key of the sink applies to both.")
-            rules = PairingRules(rules.carryovers, compute_updates=True, key=key, null_keys=True)
-        return replace(chosen, rules=rules, positions=True)
+        if key and tuple(chosen.read.key) not in ((), key):
+            reason = f"differs from the key of the sink: {', '.join(key)}"
+            raise ConfigError("key", reason, "Leave it out here: the key of the sink applies to both.")
+        return replace(chosen, demanded=key, positions=True)
 
     def deliver(
         self, rows: DataFrame, chosen: SourceOptions, view: TypedView, batch: Work, is_stopped: Callable[[], bool]
@@ -105,9 +101,9 @@ class KafkaShards:
                 "Deliver what comes before with end = the version before that. Then give the new table another name in "
                 "into_kafka, and its query a checkpoint folder of its own."
             )
-            raise ConfigError(chosen.path, reason, remedy)
+            raise ConfigError(chosen.table.location, reason, remedy)
         check_columns(view.columns)
-        check_shard_key(key, view.columns, chosen.path, span.through.version)
+        check_shard_key(key, view.columns, chosen.table.location, span.through.version)
         (table_id,) = span.table_ids
         work = ShardWork(settings, table_id, view.columns, span.after, span.through, before=view.columns)
         patience = Patience(self.name, settings.limits.retry_for_s, is_stopped, partial(_places, work))
@@ -135,9 +131,9 @@ class KafkaShards:
     def _settings(self, chosen: SourceOptions) -> PipelineSettings:
         return PipelineSettings(
             self.name,
-            chosen.path,
+            chosen.table,
             Start(StartKind.EARLIEST),
-            Policy(columns=chosen.columns, row_ids=chosen.row_ids, where=chosen.where),
+            chosen.read.policy(),
             chosen.rules,
             _POLL_S,
             "kafka",
@@ -145,9 +141,6 @@ class KafkaShards:
             write=Writers.EXECUTORS,
             shards=self.shards,
             stores=chosen.stores,
-            allowed_roots=chosen.allowed_roots,
-            table_format=chosen.table_format,
-            branch=chosen.branch,
         )
 
 

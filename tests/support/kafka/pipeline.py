@@ -13,6 +13,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.placement import Writers
+from tailer.config.tables import TableRef
 from tailer.engine.local import LocalEngine
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.limits import Limits
@@ -179,7 +180,7 @@ class Pipe:
     def _settings(self, shards: int, start: str, options: dict[str, Any]) -> PipelineSettings:
         return PipelineSettings(
             name=self.name,
-            table=str(self.table_path),
+            source=TableRef(str(self.table_path)),
             start=Start.parse(start),
             policy=Policy(),
             pairing=PairingRules(),

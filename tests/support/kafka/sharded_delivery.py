@@ -12,7 +12,7 @@ from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.placement import Writers
-from tailer.config.tables import open_table
+from tailer.config.tables import TableRef
 from tailer.engine.local import LocalEngine
 from tailer.errors import TailerError
 from tailer.pipeline.loop import Pipeline
@@ -76,7 +76,7 @@ class ShardedDelivery:
         key = tuple(self.options.get("key", ()))
         return PipelineSettings(
             name=self.lane.name,
-            table=self.location,
+            source=TableRef(self.location),
             start=Start.parse(start),
             policy=self.policy,
             pairing=self.rules or PairingRules(compute_updates=bool(key), key=key, null_keys=bool(key)),
@@ -89,7 +89,7 @@ class ShardedDelivery:
         )
 
     def table(self) -> TableLog:
-        return open_table(self.location, self.stores)
+        return TableRef(self.location).open(self.stores)
 
     @property
     def last(self) -> int:

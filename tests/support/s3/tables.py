@@ -5,7 +5,7 @@ from pathlib import Path
 
 import anyio
 
-from tailer.config.tables import open_files, open_table
+from tailer.config.tables import TableRef, open_files
 from tailer.engine.local import LocalEngine
 from tailer.plan import ChangePlan
 from tailer.stores.s3 import S3Options
@@ -76,7 +76,7 @@ class RemoteTable:
         return [await _run(plan, engine) async for plan in table.snapshot_plans(newest)]
 
     def _opened(self) -> tuple[TableLog, LocalEngine]:
-        return open_table(self.location, self.stores), LocalEngine(files=open_files(self.stores))
+        return TableRef(self.location).open(self.stores), LocalEngine(files=open_files(self.stores))
 
 
 async def _run(plan: ChangePlan, engine: LocalEngine) -> Followed:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from tailer.cli.display import changes
 from tailer.cli.display.changes import Display, FollowedLog, ShownEngine
-from tailer.config.tables import open_table
+from tailer.config.tables import TableRef
 from tailer.engine.local import LocalEngine
 from tailer.events import ChangeBatch
 from tailer.formats.delta.table import DeltaTableLog
@@ -144,4 +144,4 @@ async def test_what_is_shown_is_announced_once(
 async def test_the_primary_key_is_that_of_the_table(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), False, {"lance-schema:unenforced-primary-key": "true"})])
     lance.write_dataset(pa.table([[1]], schema=schema), tmp_path / "t")
-    assert await FollowedLog(open_table(str(tmp_path / "t")), Display()).key(1) == ("id",)
+    assert await FollowedLog(TableRef(str(tmp_path / "t")).open(), Display()).key(1) == ("id",)

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from tailer.config.settings import examine, load
-from tailer.config.tables import format_in, locate
+from tailer.config.tables import TableRef
 from tailer.daemon.fleet import discovery, find_tables
 from tailer.errors import ConfigError, NotATable, ObjectNotFound
 from tailer.stores import glue
@@ -39,7 +39,7 @@ def test_a_name_and_its_store(tmp_path: Path) -> None:
     {SINK}
     """
     (orders,) = load(written(tmp_path, text)).pipelines
-    assert (orders.table, orders.table_format) == ("glue://sales/orders", "delta")
+    assert (orders.table, orders.source.table_format) == ("glue://sales/orders", "delta")
     login = ("http://127.0.0.1:5000", "eu-central-1", "sales", "arn:aws:iam::123456789012:role/reader", "4711")
     assert orders.stores.glue_options(orders.table) == GlueOptions(*login, "glue")
     assert orders.stores.glue_options("glue://sales") == GlueOptions(*login, "glue")
@@ -82,11 +82,11 @@ def test_wrong_stores(tmp_path: Path, text: str, key: str) -> None:
 
 
 def test_formats() -> None:
-    assert format_in("glue://sales/orders", None) == "delta"
-    assert format_in("s3://lake/orders", None) is None
-    assert format_in("s3://lake/orders", "lance") == "lance"
+    assert TableRef("glue://sales/orders").checked().table_format == "delta"
+    assert TableRef("s3://lake/orders").checked().table_format is None
+    assert TableRef("s3://lake/orders", "lance").checked().table_format == "lance"
     with pytest.raises(ConfigError, match="'lance', but of the tables in Glue only a Delta table"):
-        format_in("glue://sales/orders", "lance")
+        TableRef("glue://sales/orders", "lance").checked()
 
 
 def test_a_name_without_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,10 +95,10 @@ def test_a_name_without_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
         return None if name == "glue://sales/orders" else "s3://lake/items"
 
     monkeypatch.setattr(glue, "find_location", find)
-    assert anyio.run(locate, "glue://sales/items") == "s3://lake/items"
-    assert anyio.run(locate, "/data/items") == "/data/items"
+    assert anyio.run(TableRef("glue://sales/items").located).location == "s3://lake/items"
+    assert anyio.run(TableRef("/data/items").located).location == "/data/items"
     with pytest.raises(NotATable, match="Glue has no such table") as caught:
-        anyio.run(locate, "glue://sales/orders")
+        anyio.run(TableRef("glue://sales/orders").located)
     assert "region" in caught.value.hint
 
 

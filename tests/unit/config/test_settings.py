@@ -771,8 +771,8 @@ def test_an_address_is_no_folder(text: str) -> None:
 
 def test_the_format_of_a_table(tmp_path: Path) -> None:
     (made,) = settings(tmp_path, f'{PIPELINE}table_format = "lance"\n').pipelines
-    assert made.table_format == "lance"
-    assert settings(tmp_path, PIPELINE).pipelines[0].table_format is None
+    assert made.source.table_format == "lance"
+    assert settings(tmp_path, PIPELINE).pipelines[0].source.table_format is None
     key, reason, remedy = one_problem(tmp_path, f'{PIPELINE}table_format = "iceberg"\n')
     assert (key, reason) == ("pipelines.orders.table_format", "'iceberg' is no format of a table")
     assert remedy == "Give delta or lance."
@@ -785,7 +785,7 @@ def test_the_format_of_a_table(tmp_path: Path) -> None:
 
 def test_the_branch_of_a_table(tmp_path: Path) -> None:
     (made,) = settings(tmp_path, f'{PIPELINE}branch = "a/b"\nstart = "tag:t"\n').pipelines
-    assert (made.branch, made.table_format) == ("a/b", "lance")
+    assert (made.source.branch, made.source.table_format) == ("a/b", "lance")
     assert made.start == Start(StartKind.TAG, tag="t")
     key, reason, remedy = one_problem(tmp_path, f'{PIPELINE}branch = "a/../b"\n')
     assert (key, reason) == ("pipelines.orders.branch", "'a/../b' is not the name of a branch")

@@ -89,9 +89,9 @@ def test_a_delta_table_is_opened_without_the_other_formats(tmp_path: Path) -> No
     (tmp_path / "_delta_log").mkdir()
     script = f"""
 import sys
-from tailer.config.tables import open_table
+from tailer.config.tables import TableRef
 import tailer.cli.tail, tailer.read.execute
-open_table({str(tmp_path)!r})
+TableRef({str(tmp_path)!r}).open()
 print(*sys.modules)
 """
     found = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True).stdout

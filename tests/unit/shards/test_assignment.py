@@ -17,6 +17,7 @@ from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.placement import Writers
+from tailer.config.tables import TableRef
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError
@@ -179,7 +180,8 @@ def test_keys_that_rows_cannot_be_divided_by() -> None:
 def settings(tmp_path: Path, kind: str, options: dict[str, Any], policy: Policy) -> PipelineSettings:
     start = Start.parse("earliest")
     rules = PairingRules()
-    return PipelineSettings("p", str(tmp_path), start, policy, rules, 1.0, kind, options, write=Writers.EXECUTORS)
+    table = TableRef(str(tmp_path))
+    return PipelineSettings("p", table, start, policy, rules, 1.0, kind, options, write=Writers.EXECUTORS)
 
 
 LOGIN = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "me", "sasl.password": "hush"}

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from tailer.config.control import MetricsSettings
 from tailer.config.overlaps import conflict
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.placement import EngineKind
+from tailer.config.tables import TableRef
 from tailer.daemon.fleet.fleet import Difference, difference, fixed_changes
 from tailer.daemon.fleet.statuses import Statuses
 from tailer.pipeline.policy import Policy
@@ -17,13 +19,12 @@ from tailer.pipeline.status import PipelineStatus
 from tailer.start import Start
 
 
-def pipeline(name: str, **more: object) -> PipelineSettings:
+def pipeline(name: str, **more: Any) -> PipelineSettings:
     """Return a pipeline with some settings of its own."""
+    source, options = TableRef(more.pop("table", f"/lake/{name}")), {"path": f"/out/{name}"}
     start = Start.parse("earliest")
-    made = PipelineSettings(
-        name, f"/lake/{name}", start, Policy(), PairingRules(), 1.0, "delta", {"path": f"/out/{name}"}
-    )
-    return replace(made, **more)  # type: ignore[arg-type]
+    made = PipelineSettings(name, source, start, Policy(), PairingRules(), 1.0, "delta", options)
+    return replace(made, **more)
 
 
 def named(*pipelines: PipelineSettings) -> dict[str, PipelineSettings]:
@@ -49,7 +50,7 @@ def test_what_comes_changes_and_goes() -> None:
         {"sink_options": {"path": "/out/a", "adopt": True}},
         {"catalog_options": {"uri": "http://h"}},
         {"shards": 5},
-        {"allowed_roots": ("/x",)},
+        {"source": TableRef("/lake/a", allowed_roots=("/x",))},
         {"max_polls_per_hour": 9},
     ],
     ids=lambda more: next(iter(more)),

@@ -197,6 +197,6 @@ async def test_errors_of_the_run_are_raised_as_they_are(pipeline: PipelineSettin
 
 
 def test_a_target_in_the_own_table_is_refused(pipeline: PipelineSettings) -> None:
-    located = replace(pipeline, table="s3://lake/orders", sink_options={"path": "s3://lake/orders/out"})
+    located = replace(pipeline.at("s3://lake/orders"), sink_options={"path": "s3://lake/orders/out"})
     assert "nested" in str(conflict(located, ()))
     assert conflict(replace(located, sink_options={"path": "s3://lake/out"}), ()) is None

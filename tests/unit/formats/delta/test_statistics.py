@@ -7,7 +7,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 
-from tailer.config.tables import open_table
+from tailer.config.tables import TableRef
 from tailer.formats.delta.checkpoints.add_columns import ADD_COLUMNS_WITH_STATISTICS, read_columns, read_files
 from tailer.formats.delta.log.actions import AddFile, AddWithStatistics, parse_commit
 from tailer.formats.delta.log.listing import LOG
@@ -78,7 +78,7 @@ def test_checkpoints_of_other_types(stats: pa.Array) -> None:
 async def test_opening_a_table(tmp_path: Path) -> None:
     write_commit(tmp_path, 0, *HEAD, add("f0", stats=STATS))
     for wanted, expected in ((True, STATS), (False, None)):
-        log = open_table(str(tmp_path), statistics=wanted)
+        log = TableRef(str(tmp_path)).open(statistics=wanted)
         await log.seek((await log.resolve(Start(StartKind.EARLIEST))).version)
         plan = await log.next_plan()
         assert plan is not None

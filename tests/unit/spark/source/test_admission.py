@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.changelog.rules import PairingRules
-from tailer.config.tables import open_table
+from tailer.config.tables import TableRef
 from tailer.errors import ConfigError, FileVacuumed, SchemaChanged, TableReplaced, TailerError, VersionAhead
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.plan import ChangePlan, ChangeTask, Position
@@ -78,7 +78,7 @@ def test_fragments_of_a_lance_dataset_are_its_files(tmp_path: Path) -> None:
     lance.write_dataset(pa.table([list(range(10))], SCHEMA), tmp_path / "t", max_rows_per_file=1)
 
     async def found(budget: Budget, rules: PairingRules) -> list[Position]:
-        admission = Admission(open_table(str(tmp_path / "t")), PlainView(), rules)
+        admission = Admission(TableRef(str(tmp_path / "t")).open(), PlainView(), rules)
         places = [await admission.start(StartPoint(1))]
         while len(places) == 1 or places[-1] != places[-2]:
             places.append(await admission.advance(places[-1], budget))

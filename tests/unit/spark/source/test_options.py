@@ -9,9 +9,11 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.config.options import faults_by, option_names
+from tailer.config.shapes import RangeOptions
+from tailer.config.tables import TableRef
 from tailer.errors import ConfigError
 from tailer.spark.source.admission import Budget
-from tailer.spark.source.options import SourceOptions, _Given, read_options
+from tailer.spark.source.options import _OPTIONS, SourceOptions, read_options
 from tailer.start import Start, StartKind
 from tailer.stores.cloud import GcsOptions
 from tailer.stores.s3 import S3Options
@@ -43,11 +45,11 @@ def at(kind: StartKind, value: int = 0) -> Start:
 
 def test_everything_has_its_documented_default() -> None:
     found = options()
-    assert found == SourceOptions("/data/orders")
-    assert (found.start, found.end, found.columns, found.app_id) == (None, None, (), None)
+    assert found == SourceOptions(TableRef("/data/orders"))
+    assert (found.start, found.end, found.read, found.app_id) == (None, None, RangeOptions(), None)
     assert found.budget == Budget(max_files=1000)
     assert found.rules == PairingRules(Carryovers.DROP, compute_updates=False, key=())
-    assert (found.envelope, found.row_ids, found.net_changes) == (False, False, False)
+    assert not found.envelope
 
 
 def test_everything_can_be_set() -> None:
@@ -60,22 +62,23 @@ def test_everything_can_be_set() -> None:
         columns="id, `a,b`,`c``d` , total amount",
         carryovers="KEEP",
         computeUpdates=True,
-        key="ID",
+        key="iD",
+        skipUnchanged="true",
         schema="Envelope",
         appId="orders.eu-1",
         rowIds="true",
     )
     assert (found.start, found.end) == (at(StartKind.VERSION, 3), at(StartKind.TIMESTAMP, 1_772_323_200_000))
     assert found.budget == Budget(7, 64 * 2**20, 9)
-    assert found.columns == ("id", "a,b", "c`d", "total amount")
-    assert found.rules == PairingRules(Carryovers.KEEP, compute_updates=True, key=("ID",))
-    assert (found.envelope, found.app_id, found.row_ids) == (True, "orders.eu-1", True)
+    assert found.read.columns == ["id", "a,b", "c`d", "total amount"]
+    assert found.rules == PairingRules(Carryovers.KEEP, compute_updates=True, key=("id",), skip_unchanged=True)
+    assert (found.envelope, found.app_id, found.read.row_ids) == (True, "orders.eu-1", True)
     assert pickle.loads(pickle.dumps(found)) == found
 
 
 def test_net_changes_may_have_a_key() -> None:
     found = options(netChanges="true", key="id")
-    assert (found.net_changes, found.rules.key, found.rules.compute_updates) == (True, ("id",), False)
+    assert (found.read.net, found.rules.key, found.rules.compute_updates) == (True, ("id",), False)
 
 
 @pytest.mark.parametrize(
@@ -124,17 +127,17 @@ def test_one_limit_replaces_the_default() -> None:
     ],
 )
 def test_paths_are_read_as_hadoop_reads_them(text: str, folder: str) -> None:
-    assert read_options({"path": text}).path == folder
+    assert read_options({"path": text}).table.location == folder
 
 
 def test_relative_paths_are_relative_to_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert read_options({"path": "orders"}).path == str(tmp_path / "orders")
-    assert read_options({"path": "./a:b"}).path == str(tmp_path / "a:b")
+    assert read_options({"path": "orders"}).table.location == str(tmp_path / "orders")
+    assert read_options({"path": "./a:b"}).table.location == str(tmp_path / "a:b")
 
 
 def test_a_list_of_one_path_is_that_path() -> None:
-    assert read_options({"paths": '["/data/orders"]'}).path == "/data/orders"
+    assert read_options({"paths": '["/data/orders"]'}).table.location == "/data/orders"
     with pytest.raises(ConfigError, match="path: must be one table"):
         read_options({"paths": '["/a","/b"]'})
 
@@ -206,8 +209,9 @@ def test_a_missing_path_is_refused() -> None:
         ({"carryovers": "maybe"}, "carryovers", "is 'maybe', but must be 'drop' or 'keep'"),
         ({"schema": "json"}, "schema", "must be 'typed' or 'envelope'"),
         ({"netChanges": "true", "carryovers": "keep"}, "carryovers", "does not go with netChanges"),
-        ({"key": "id"}, "key", "is of no use without computeUpdates or netChanges"),
+        ({"key": "id"}, "key", "has no effect without computeUpdates"),
         ({"key": "id", "computeUpdates": "true", "columns": "a"}, "key", "is not one of columns"),
+        ({"select": "id"}, "select", "is Spark's own work"),
         ({"appId": ""}, "appId", "must be a name"),
         ({"appId": "a/b"}, "appId", "must be a name"),
         ({"startingversoin": "1"}, "startingversoin", "no such option"),
@@ -223,7 +227,7 @@ def test_refusals_name_the_option_and_a_remedy(given: dict[str, str], where: str
 
 @pytest.mark.parametrize("text", ["null", "None", "", "1", "0", "yes", "t", "1.0"])
 def test_only_true_and_false_are_booleans(text: str) -> None:
-    for option in ("snapshot", "netChanges", "computeUpdates", "rowIds"):
+    for option in ("snapshot", "netChanges", "computeUpdates", "rowIds", "skipUnchanged"):
         assert refused(**{option: text}) == (option, f"is {text!r}, but must be true or false", "Give one of these.")
 
 
@@ -241,10 +245,10 @@ def test_counts_and_booleans_in_any_case() -> None:
     assert options(maxFilesPerTrigger=" 007 ").budget == Budget(max_files=7)
     assert options(maxRowsPerTrigger=2**63 - 1).budget == Budget(max_rows=2**63 - 1)
     assert options(netChanges="False", snapshot="fALSE").snapshot is False
-    assert options(key="null", columns="null", netChanges="TRUE").columns == ("null",)
+    assert options(key="null", columns="null", netChanges="TRUE").read.columns == ["null"]
 
 
-@pytest.mark.parametrize("name", option_names(_Given))
+@pytest.mark.parametrize("name", option_names(_OPTIONS))
 def test_every_option_misspelled_or_with_a_strange_value_is_named(name: str) -> None:
     middle = next(at for at in range(len(name) // 2, -1, -1) if name[at].lower() != name[at + 1].lower())
     swapped = name[:middle] + name[middle + 1] + name[middle] + name[middle + 2 :]
@@ -263,7 +267,7 @@ def test_a_near_miss_gets_a_suggestion_and_others_the_list() -> None:
 
 def test_folders_outside_of_the_table() -> None:
     found = read_options({"path": "/t", "allowedRoots": "/origin, file:///other/raw", "startingVersion": "0"})
-    assert found.allowed_roots == ("/origin", "/other/raw")
+    assert found.table.allowed_roots == ("/origin", "/other/raw")
     with pytest.raises(ConfigError, match="allowedRoots: is missing or empty"):
         read_options({"path": "/t", "allowedRoots": "/origin,", "startingVersion": "0"})
     with pytest.raises(ConfigError, match="allowedRoots: hdfs: is neither"):
@@ -273,10 +277,10 @@ def test_folders_outside_of_the_table() -> None:
 @pytest.mark.parametrize("text", ["s3://lake/sales/orders", "S3A://lake/sales/orders/", " s3n://lake/sales/orders"])
 def test_tables_in_a_store(text: str) -> None:
     found = options(path=text)
-    assert found.path == "s3://lake/sales/orders"
-    assert found.stores.options(found.path) == S3Options()
-    assert options(path="s3://lake").path == "s3://lake"
-    assert options(path="s3://lake/a%20b c#d?e").path == "s3://lake/a%20b c#d?e"
+    assert found.table.location == "s3://lake/sales/orders"
+    assert found.stores.options(found.table.location) == S3Options()
+    assert options(path="s3://lake").table.location == "s3://lake"
+    assert options(path="s3://lake/a%20b c#d?e").table.location == "s3://lake/a%20b c#d?e"
 
 
 def test_the_options_of_a_store_are_those_of_the_table_and_its_roots() -> None:
@@ -291,7 +295,7 @@ def test_the_options_of_a_store_are_those_of_the_table_and_its_roots() -> None:
         externalId="4711",
         requesterPays="true",
     )
-    assert found.allowed_roots == ("s3://raw/orders", "/data/other")
+    assert found.table.allowed_roots == ("s3://raw/orders", "/data/other")
     given = S3Options(
         "https://s3.example.com",
         "eu-central-1",
@@ -309,7 +313,7 @@ def test_the_options_of_a_store_are_those_of_the_table_and_its_roots() -> None:
     assert google.stores.options("gs://lake/t/file") == GcsOptions(service_account="/key.json")
     assert google.stores.options("s3://raw/t/file") == S3Options(region="r")
     anonymous = options(path="s3://open/t", anonymous="true")
-    assert anonymous.stores.options(anonymous.path) == S3Options(anonymous=True)
+    assert anonymous.stores.options(anonymous.table.location) == S3Options(anonymous=True)
 
 
 @pytest.mark.parametrize("name", ["accessKeyId", "secretAccessKey", "SESSIONTOKEN", "fs.s3a.secret.key"])
@@ -373,7 +377,7 @@ def test_a_stream_without_a_start_begins_with_a_snapshot_by_default() -> None:
 
 def test_columns_are_spelled_as_the_table_spells_them() -> None:
     found = options(columns="ID, Amount", key="iD", computeUpdates=True).spelled_as(["id", "other", "AMOUNT"])
-    assert (found.columns, found.rules.key) == (("id", "AMOUNT"), ("id",))
+    assert (found.read.columns, found.rules.key) == (["id", "AMOUNT"], ("id",))
     with pytest.raises(ConfigError, match="columns: no column 'amout'") as caught:
         options(columns="amout").spelled_as(["id", "Amount"])
     assert caught.value.remedy == "The columns are: id, Amount. Did you mean 'Amount'?"
@@ -381,8 +385,8 @@ def test_columns_are_spelled_as_the_table_spells_them() -> None:
 
 def test_the_format_and_the_branch() -> None:
     found = options(tableFormat="Lance", branch="dev")
-    assert (found.table_format, found.branch) == ("lance", "dev")
-    assert options(branch="dev").table_format == "lance"
+    assert (found.table.table_format, found.table.branch) == ("lance", "dev")
+    assert options(branch="dev").table.table_format == "lance"
     with pytest.raises(ConfigError, match="branch: is given, but a Delta table has no branches"):
         options(tableFormat="delta", branch="dev")
     with pytest.raises(ConfigError, match="tableFormat: 'iceberg' is no format of a table"):

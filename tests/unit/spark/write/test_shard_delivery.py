@@ -13,6 +13,7 @@ from tailer.changelog.report import ChangelogReport
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.placement import Writers
+from tailer.config.tables import TableRef
 from tailer.engine.local import LocalEngine
 from tailer.errors import SinkRejected
 from tailer.events import ChangeBatch, SchemaChange
@@ -87,8 +88,18 @@ class Place:
 
     def pipeline(self, last: int) -> Pipeline:
         start, policy, until = Start.parse(self.start), Policy(), Start(StartKind.VERSION, last)
+        table = TableRef(str(self.path))
         settings = PipelineSettings(
-            "p", str(self.path), start, policy, self.rules, 0.01, "memory", {}, write=Writers.EXECUTORS, shards=SHARDS
+            "p",
+            table,
+            start,
+            policy,
+            self.rules,
+            0.01,
+            "memory",
+            {},
+            write=Writers.EXECUTORS,
+            shards=SHARDS,
         )
         exchange, wake = LocalExchange(), TimerWake()
         return shard_delivery.sharded_pipeline(
