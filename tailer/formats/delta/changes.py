@@ -58,6 +58,8 @@ from tailer.stores.location import is_readable
 __all__ = ["plan_changes", "plan_snapshot", "reads_data_files"]
 
 _MERGE_METRICS: Final = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
+# Of Spark, Databricks and delta-rs.
+_OF_WHOLE_WRITES: Final = frozenset(["mode", "partitionBy", "canMergeSchema", "canOverwriteSchema", "statsOnLoad"])
 File = TypeVar("File", AddFile, RemoveFile, CdcFile)
 Key = TypeVar("Key", bound=Hashable)
 _Paths: TypeAlias = tuple[tuple[str, ...], ...]
@@ -163,14 +165,25 @@ def _plan(
 def _renewed(commit: Commit | None, before: Snapshot, state: Snapshot) -> tuple[_Paths, _Paths]:
     """Return `ChangePlan.replaced` and `widened`: none where the commit removes all rows with the columns from before.
 
-    REPLACE TABLE does, and a write that overwrites columns: Delta refuses to do that for a part of the rows.
+    REPLACE TABLE does, and a write that overwrites all of the table.
     """
-    if before.metadata.id != state.metadata.id or commit is None:
-        return (), ()
-    overwrites = commit.info is not None and commit.info.operation_name == "WRITE"
-    if overwrites and any(remove.data_change for remove in commit.removes):
+    if before.metadata.id != state.metadata.id or commit is None or _overwrites_all(commit):
         return (), ()
     return renewed(before.schema, state.schema)
+
+
+def _overwrites_all(commit: Commit) -> bool:
+    """Return whether a commit is a write that says that it overwrites all rows.
+
+    Writes of a part, of some partitions or rows that fulfil a predicate, have parameters that say which. They can widen
+    columns, too, and those of delta-rs replace the whole schema.
+    """
+    info = commit.info
+    if info is None or info.operation_name != "WRITE" or not isinstance(info.operation_parameters, dict):
+        return False
+    parameters = {name: value for name, value in info.operation_parameters.items() if value is not None}
+    overwrites = parameters.get("mode") == "Overwrite" and parameters.keys() <= _OF_WHOLE_WRITES
+    return overwrites and any(remove.data_change for remove in commit.removes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """Actions of the Delta transaction log (PROTOCOL.md, "Actions"), parsed once into typed values.
 
-A commit file has one JSON object per line, each with one action. It may be long, so it is decoded in chunks of lines.
-Unknown actions are ignored, as the protocol requires. A known action that violates the protocol raises `LogCorrupt`
-with file and line. Only the fields needed for reading changes are decoded: no tags, and statistics where wanted.
+A commit file has one action of JSON per line, decoded in chunks of lines. Unknown actions are ignored, and a known one
+that violates the protocol raises `LogCorrupt` with file and line. Only what reading changes needs is decoded: no tags.
 """
 
 import json
@@ -177,6 +176,7 @@ class CommitInfo(_Action, frozen=True):
     in_commit_timestamp: _Milliseconds | None = None
     operation: Any = None
     operation_metrics: Any = None
+    operation_parameters: Any = None
     txn_id: Any = None
     user_name: Any = None
     engine_info: Any = None

@@ -166,7 +166,7 @@ def test_a_vector_of_a_newer_form_asks_for_an_upgrade() -> None:
 
 
 def test_names_of_other_columns_unless_all_rows_go() -> None:
-    """REPLACE TABLE removes all rows, and so does a write that overwrites columns; an ALTER TABLE does not."""
+    """REPLACE TABLE removes all rows, and so does a write that overwrites all of them; an ALTER TABLE does not."""
 
     def mapped(stored: str, table_id: str = "id") -> dict[str, Any]:
         metadata_of = {"delta.columnMapping.physicalName": stored}
@@ -174,10 +174,11 @@ def test_names_of_other_columns_unless_all_rows_go() -> None:
         text = json.dumps({"type": "struct", "fields": fields})
         return metadata(text, table_id=table_id, **{"delta.columnMapping.mode": "name"})
 
-    def names(*actions: dict[str, Any], operation: str = "ALTER") -> tuple[tuple[str, ...], ...]:
+    def names(*actions: dict[str, Any], operation: str = "ALTER", **written: Any) -> tuple[tuple[str, ...], ...]:
         head = parse_commit("\n".join(map(json.dumps, (protocol(2), mapped("a1")))).encode(), "t", "0.json", 0, 1)
         before = Snapshot.begin("t", 0, head.protocol, head.metadata, [1])
-        lines = map(json.dumps, (*actions, commit_info(operation=operation)))
+        parameters = {"mode": "Overwrite", "partitionBy": "[]", **written}
+        lines = map(json.dumps, (*actions, commit_info(operation=operation, operationParameters=parameters)))
         commit = parse_commit("\n".join(lines).encode(), "t", "1.json", 1, 2)
         return plan_changes(commit, before, before.advance(commit), "/lake").replaced
 
@@ -186,6 +187,9 @@ def test_names_of_other_columns_unless_all_rows_go() -> None:
     assert names(mapped("a2"), operation="WRITE") == (("a",),)
     assert names(mapped("a2"), remove("f"), add("g")) == (("a",),)
     assert names(mapped("a2"), remove("f"), add("g"), operation="WRITE") == ()
+    assert names(mapped("a2"), remove("f"), add("g"), operation="WRITE", canOverwriteSchema=True, predicate=None) == ()
+    for part in ({"predicate": "p = 2"}, {"isDynamicPartitionOverwrite": True}, {"replaceUsingCols": "(id)"}):
+        assert names(mapped("a2"), remove("f"), add("g"), operation="WRITE", **part) == (("a",),)
     assert names(mapped("a2", table_id="another"), remove("f")) == ()
 
 
