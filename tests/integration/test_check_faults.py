@@ -118,6 +118,8 @@ CASES = {
         },
     ),
     "sql_without_key": Case({"sink": MIRROR}, {"has no key": "Add key to the sink"}),
+    "sql_row_ids": Case({"row_ids": True, "sink": MIRROR}, {"has no key": "if the table tracks rows"}),
+    "delta_row_ids": Case({"row_ids": True, "sink": COPY}, {"has no key": "if the table tracks rows"}),
     "sql_taken": Case({"sink": MIRROR | {"table": "theirs", "key": ["id"]}}, {"a table theirs": "another name"}),
     "sql_name": Case(
         {"select": "id, country AS lake_tailer_x, country AS lake_tailer_y", "sink": MIRROR | {"key": ["id"]}},

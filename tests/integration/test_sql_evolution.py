@@ -243,6 +243,17 @@ async def test_names_that_differ_only_in_case(database: Database) -> None:
             assert rows_in(database, "orders") == [row]
 
 
+async def test_all_columns_of_a_log_that_get_another_type_are_named(database: Database) -> None:
+    schema = pa.schema([("id", pa.int64()), ("a", pa.string()), ("b", pa.int64())])
+    other = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("b", pa.string())])
+    async with opened(database, mode="append", key=[]) as sink:
+        await deliver(sink, batch(1, "insert", schema, [{"id": 1, "a": "x", "b": 2}]))
+        with pytest.raises(
+            SinkRejected, match=r"column a of orders is string, .* int64; column b of orders is int64, "
+        ):
+            await deliver(sink, batch(2, "insert", other, [{"id": 2, "a": 1, "b": "x"}]))
+
+
 async def test_indexes_and_views_of_others_on_a_dropped_column(database: Database) -> None:
     schema = pa.schema([("id", pa.int64()), ("a", pa.string())])
     ids = pa.schema([("id", pa.int64())])

@@ -71,10 +71,7 @@ class Mirror:
         yield from column_faults(self._name, self._dialect, columns)
         key = self._key_in(columns)
         if not key:
-            remedy = (
-                "Add key to the sink: the columns that identify a row. Or add row_ids = true to the pipeline, if the "
-            )
-            yield SinkRejected(self._name, f"{self.table} has no key", f"{remedy}table tracks rows.")
+            yield self._no_key()
         for column in key:
             at = columns.get_field_index(column)
             if at < 0:
@@ -139,6 +136,8 @@ class Mirror:
         joined = joined_rows(batches)
         for column in self.key:
             if (values := joined.column(column)).null_count:
+                if column == ROW_ID:
+                    raise self._no_key()
                 version = joined.column(COMMIT_VERSION).filter(values.is_null())[0]
                 reason = f"the key column {column} of {self.table} is null in version {version}"
                 raise SinkRejected(self._name, reason, "Set key to columns that are never null.")
@@ -221,6 +220,11 @@ class Mirror:
 
     def _plain(self, schema: pa.Schema) -> pa.Schema:
         return plain_schema(self._name, self._dialect, _without_metadata(schema))
+
+    def _no_key(self) -> SinkRejected:
+        """Return the error for rows that nothing identifies, also where the table does not track them."""
+        remedy = "Add key to the sink: the columns that identify a row. Or add row_ids = true to the pipeline, if the "
+        return SinkRejected(self._name, f"{self.table} has no key", f"{remedy}table tracks rows.")
 
     def _key_in(self, columns: pa.Schema) -> tuple[str, ...]:
         """Return the columns that identify rows of a new table; none: nothing does."""

@@ -11,11 +11,12 @@ from itertools import chain
 
 import pyarrow as pa
 
-from tailer.changelog.rules import key_faults
+from tailer.changelog.rules import is_tracked, key_faults
 from tailer.config.pipelines import PipelineSettings
 from tailer.daemon.checks.errors import Errors
 from tailer.daemon.standing import Standing
 from tailer.errors import TailerError
+from tailer.events import ROW_COMMIT_VERSION, ROW_ID
 from tailer.pipeline.data_loss import is_lost
 from tailer.pipeline.delivery import ResumePoint, check_known_columns, first_point, tell_key
 from tailer.pipeline.policy import OnDataLoss, OnSchemaChange
@@ -71,10 +72,17 @@ class FirstRows:
             return None
         plans, policy = self._examine_plan(plan, errors), self.pipeline.policy
         known = policy.shape_schema(before, self.table.uri, point.version) if plans and point.knows_columns else None
-        app_id = None if self.standing is None or self.standing.position is None else self.standing.app_id
+        is_new = self.standing is None or self.standing.position is None
+        app_id = None if self.standing is None or is_new else self.standing.app_id
         app_id = app_id or app_id_of(self.pipeline.name, plan.table_id)
-        refusals = [await self.sink.refusals(app_id, output_schema(known or each.schema)) for each in plans]
-        errors.add(*_shared(refusals))
+        schemas = [output_schema(known or each.schema) for each in plans]
+        if is_new and plan.tasks and not is_tracked(plan) and self.sink.open_mirror(self.pipeline.name) is not None:
+            # Row ids that are all null identify no row of a mirror.
+            schemas = [
+                pa.schema([each for each in schema if each.name not in (ROW_ID, ROW_COMMIT_VERSION)])
+                for schema in schemas
+            ]
+        errors.add(*_shared([await self.sink.refusals(app_id, schema) for schema in schemas]))
         return plan
 
     async def _examine_newest(self, point: ResumePoint, schema: pa.Schema, errors: Errors) -> None:

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.errors import SinkRejected
-from tailer.events import CHANGE_TYPE, COMMIT_VERSION, ChangeType
+from tailer.events import CHANGE_TYPE, COMMIT_VERSION, ROW_ID, ChangeType
+from tailer_sinks.delta.mirror.keys import no_key
 from tailer_sinks.delta.schema import partition_refusal
 from tailer_sinks.encoding.typed import Misfit, conform
 
@@ -41,6 +42,8 @@ class KeyedRows:
         for column in self.key:
             values = rows.column(column)
             if values.null_count:
+                if column == ROW_ID:
+                    raise no_key(self.name, self.path)
                 version = versions.filter(values.is_null())[0]
                 reason = f"the key column {column} of {self.path} is null in version {version}"
                 raise SinkRejected(self.name, reason, "Set key to columns that are never null.")

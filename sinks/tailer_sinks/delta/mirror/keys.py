@@ -25,6 +25,7 @@ __all__ = [
     "key_in",
     "key_name",
     "key_number",
+    "no_key",
 ]
 
 
@@ -47,9 +48,14 @@ def key_faults(
     """Yield what `key_in` raises for each column of the key."""
     key = _chosen(schema, configured, source_key)
     if not key:
-        remedy = "Add key to the sink: the columns that identify a row. Or add row_ids = true to the pipeline, if the "
-        yield SinkRejected(name, f"{path} has no key", f"{remedy}table tracks rows.")
+        yield no_key(name, path)
     yield from _faults(name, path, schema, key)
+
+
+def no_key(name: str, path: str) -> SinkRejected:
+    """Return the error for rows that nothing identifies, also where the table does not track them."""
+    remedy = "Add key to the sink: the columns that identify a row. Or add row_ids = true to the pipeline, if the "
+    return SinkRejected(name, f"{path} has no key", f"{remedy}table tracks rows.")
 
 
 def check_key(name: str, path: str, schema: pa.Schema, key: Sequence[str]) -> None:
