@@ -1,7 +1,7 @@
 """Figures of how much there is to read and to run: `python -m tests.support.measures` prints a table.
 
-`--items` also counts the tests of a landing, which takes a minute. `python -m tests.support.delivery_path KIND` prints
-the functions of a path.
+`--items` also counts the tests of a landing, which takes a minute. `python -m tests.support.paths KIND` prints the
+functions of a path.
 """
 
 import ast
@@ -17,7 +17,7 @@ import msgspec
 
 from tests.generate_docs import SECTIONS
 from tests.house import MODULES, ROOT, SPINE, lines, sizes
-from tests.support.delivery_path import KINDS, execute
+from tests.support.paths import delivery, reading
 from tests.tiers import TIERS
 
 __all__ = ["figures"]
@@ -38,9 +38,9 @@ def figures() -> Iterator[tuple[str, str]]:
     tests = sum(len(path.read_text().splitlines()) for path in (ROOT / "tests").rglob("*.py"))
     yield "lines of the product; of the spine", f"{sum(sizes().values()):,}; {lines(*SPINE):,}"
     yield "lines of the tests", f"{tests:,}"
-    for kind in KINDS:
+    for kind in (*delivery.KINDS, *reading.READERS):
         with TemporaryDirectory() as folder:
-            executed = execute(kind, Path(folder))
+            executed = (delivery if kind in delivery.KINDS else reading).execute(kind, Path(folder))
         yield f"{kind}: modules / functions", f"{len(executed.modules)} / {len(executed.functions)}"
     for name, modules in STARTS.items():
         yield f"our modules that {name} imports", str(_imported(modules))

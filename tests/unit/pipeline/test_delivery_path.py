@@ -1,13 +1,16 @@
-"""Limits on the code that one more version runs through on its way to Kafka, to be lowered with each cut.
+"""Limits on the code that rows run through on their way to Kafka and to readers, to be lowered with each cut.
 
-`tests/support/delivery_path.py` says what is counted, and prints it.
+`tests/support/paths/executed.py` says what is counted, and `python -m tests.support.paths KIND` prints it.
 """
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.delivery_path import Kind, execute
+from tests.house import ROOT
+from tests.support.paths.delivery import execute
 
 INSERTED = [(each, "insert") for each in (1, 2, 3)]
 
@@ -17,12 +20,31 @@ INSERTED = [(each, "insert") for each in (1, 2, 3)]
     [("append", 50, 249, INSERTED), ("update", 69, 384, [(0, "delete"), (3, "insert")])],
 )
 def test_one_more_version_runs_few_modules_and_functions(
-    tmp_path: Path, kind: Kind, modules: int, functions: int, changes: list[tuple[int, str]]
+    tmp_path: Path, kind: str, modules: int, functions: int, changes: list[tuple[int, str]]
 ) -> None:
     found = execute(kind, tmp_path)
     assert [(row["id"], row["_change_type"]) for row in found.messages] == changes
     assert len(found.modules) <= modules, found.modules
     assert len(found.functions) <= functions, found.functions
+
+
+# In a process of their own, because a verb decides where the log goes.
+@pytest.mark.parametrize(
+    ("kind", "modules", "functions", "output"),
+    [
+        ("tail", 104, 663, "'id': 3, '_change_type': 'insert', '_commit_version': 2"),
+        ("verify", 89, 426, "'equal': True, 'source_rows': 3"),
+        ("spark", 58, 324, "{'splits': 2}"),
+    ],
+)
+def test_a_reader_runs_few_modules_and_functions(kind: str, modules: int, functions: int, output: str) -> None:
+    command = [sys.executable, "-m", "tests.support.paths", kind]
+    report = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    *_, message, _, numbers = report.splitlines()
+    assert output in message
+    counted = [int(word) for word in numbers.split() if word.isdigit()]
+    assert counted[0] <= modules, command
+    assert counted[1] <= functions, command
 
 
 def test_five_objects_hand_the_rows_of_an_appended_file_on(tmp_path: Path) -> None:
