@@ -4,8 +4,8 @@ A session that reads such a version ends, and `DataLoss` remembers it as an `Und
 delivers everything before it and then calls `DataLoss.get_past`. As `OnDataLoss` says, that stops with the error,
 announces a gap and continues after it, or delivers a snapshot. An operator may ask for either of the last two once, in
 place of what the policy says; a snapshot can also be asked for where nothing is lost, and then takes the place of the
-next version that is due. If the log no longer holds the state to continue from, a pipeline without an end waits until
-the log changes.
+next version that is due, or of an open snapshot of an earlier version. If the log no longer holds the state to continue
+from, a pipeline without an end waits until the log changes.
 """
 
 import logging
@@ -69,6 +69,7 @@ class DataLoss:
         self._status = status
         self._undeliverable: UndeliverableVersion | None = None
         self._begins = 0  # the first version of the session
+        self._table_id = ""  # when the session began
         self._awaited = _Awaited(name)
 
     @property
@@ -80,15 +81,25 @@ class DataLoss:
     def _reaction(self) -> OnDataLoss:
         return self._status.command or self._policy.on_data_loss
 
-    def obey(self, version: int) -> bool:
-        """If an operator asked for a snapshot, put it in place of `version`, which is due, and return True."""
+    def obey(self, point: ResumePoint) -> bool:
+        """If an operator asked for a snapshot, put it in place of what is due at `point`, and return True."""
         if self._status.command is not OnDataLoss.RESNAPSHOT or self._undeliverable is not None:
             return False
-        error = ChangesUnavailable(self._table.uri, version, "an operator asked for a snapshot in place of its changes")
-        table_id = self._table.state_id or ""
-        begins = self._begins
+        due = "the rest of another one" if point.snapshot else "its changes"
+        reason, version = f"an operator asked for a snapshot in place of {due}", point.version
+        error = ChangesUnavailable(self._table.uri, version, reason)
+        table_id, begins = self._table_id, self._begins
         self._undeliverable = UndeliverableVersion(error, version, table_id, skippable=True, begins=begins, fresh=False)
         return True
+
+    async def obey_in_snapshot(self, point: ResumePoint) -> None:
+        """If an operator asked for a snapshot, put it in place of the one that is due at `point`, if it is newer.
+
+        A snapshot of the same version cannot begin again: its rows would have the positions of those that the sink has.
+        So the rest of that one is delivered first.
+        """
+        if self._status.command is OnDataLoss.RESNAPSHOT and await self._table.latest() > point.version:
+            self.obey(point)
 
     def note_resume(self, point: ResumePoint) -> None:
         """Note where a session begins. Forget the undeliverable version if the sink has got past it.
@@ -115,7 +126,8 @@ class DataLoss:
         self._undeliverable = self._status.command = None
 
     def forget_other(self, table_id: str) -> None:
-        """Forget an undeliverable version of another table than `table_id`."""
+        """Forget an undeliverable version of another table than `table_id`, with which a session begins."""
+        self._table_id = table_id
         if self._undeliverable is not None and not self._undeliverable.applies_to(table_id):
             self._undeliverable = None
 

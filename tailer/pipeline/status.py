@@ -193,7 +193,7 @@ class PipelineStatus:
     def is_in_snapshot(self) -> bool:
         """Return whether the sink has a part of a snapshot, or nothing before the first one."""
         at = self.backlog.position
-        return self._work is _Work.SNAPSHOT and (at is None or at.in_snapshot)
+        return self._work is _Work.SNAPSHOT if at is None else at.in_snapshot
 
     @property
     def seconds_since_step(self) -> float:

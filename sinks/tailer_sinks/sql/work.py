@@ -222,9 +222,9 @@ class Work:
                 change = self._change(before, schema, origins, replace=replace)
                 shape = change.after
             except SinkRejected as error:
-                if self._segments:
+                if origins is not None:
                     raise
-                # The table as it is has no room for these rows. A snapshot makes it again.
+                # The table as it is, or with what is stored, has no room for these rows. A snapshot makes it again.
                 target.key, is_new, refusal = self._own_key, True, None if replace else error
                 shape = target.start(schema)
         segment = Segment(schema, shape, target.staging(shape, schema), target.key, origins, change, is_new, refusal)

@@ -62,6 +62,7 @@ _STANDBY: Final = "stands by, and a is active: give the command to that instance
 _WAITING: Final = "waits for its table, and begins with its start once it is there"
 _NOTHING: Final = "and not stopped by lost changes: there is nothing to skip"
 _SNAPSHOT: Final = "is in a snapshot, of which no rows can be left out"
+_REST: Final = "has stopped in a snapshot, whose rest comes before any backfill"
 _PARENT: Final = "'p' has a pipeline for each of its tables: name one, such as 'p/a'"
 
 
@@ -104,7 +105,7 @@ STATES: Final[Mapping[str, tuple[Callable[[Lifecycle], object], Mapping[str, str
         {"skip": _STANDBY, "resnapshot": _STANDBY, "backfill": _STANDBY},
     ),
     "stopped by lost changes": (stopped(_LOST, caught_up), {}),
-    "stopped in a snapshot": (stopped(_LOST, in_snapshot), {"skip": _SNAPSHOT}),
+    "stopped in a snapshot": (stopped(_LOST, in_snapshot), {"skip": _SNAPSHOT, "backfill": _REST}),
     "stopped by another table": (stopped(TableReplaced("t", 1, "a", "b"), caught_up), {"skip": "another table now"}),
     "stopped by the sink": (stopped(SinkFenced("s", "another"), caught_up), {"skip": _NOTHING}),
     "parent": (lambda each: caught_up(each.status), dict.fromkeys(VERBS, _PARENT)),
