@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote
 
-from tailer.errors import Retry, TailerError
+from tailer.errors import Retry, SinkRejected, TailerError
 from tailer.plan import END, Position
 from tailer.sink import is_layout
 from tailer_sinks.files.names import PLACE, after_place
@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 _DATA: Final = re.compile(r"(?P<app_id>.+)/[^/]+\.(?P<kind>jsonl|parquet)")
+_REFUSED: Final = re.compile(r"the changes of versions? (\d+)(?: to (\d+))? insert (?:or delete )?a key")
 _SIGNS: Final = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
 
 
@@ -93,6 +94,17 @@ class Witness:
     def table(self) -> SimulatedTable:
         """The current table."""
         return self.tables[-1]
+
+    def contradicts(self, error: Exception) -> bool:
+        """Return whether a mirror has refused versions of which one has a key twice."""
+        named = _REFUSED.search(str(error))
+        if named is None or not isinstance(error, SinkRejected):
+            return False
+        first, last = int(named[1]), int(named[2] or named[1])
+        versions = range(first, last + 1)
+        return any(
+            each.has_key_twice(version) for each in self.tables for version in versions if version <= each.latest
+        )
 
     def table_of(self, app_id: str) -> SimulatedTable:
         """Return the table that an app_id is about."""
@@ -427,7 +439,7 @@ _EXCUSES: Final = {
     "VersionAhead": frozenset(["recreate", "stale"]),
     "LogRewritten": frozenset(["recreate"]),
     "StateUnknown": frozenset(["clean", "garbage"]),
-    "SinkRejected": frozenset(["twice"]),  # a mirror of a table that has a key twice
+    "SinkRejected": frozenset(["key twice"]),  # a mirror of a version that has a key twice
     "StorageUnavailable": _REQUESTS,
     "SinkUnavailable": _REQUESTS,
     "CommitUnknown": _REQUESTS,

@@ -16,7 +16,7 @@ from tailer.config.placement import EngineKind
 from tailer.config.tables import open_files
 from tailer.daemon import serve
 from tailer.daemon.engines import Engines
-from tailer.daemon.fleet.backfills import check_backfill
+from tailer.daemon.fleet.fleet import make_lifecycle
 from tailer.daemon.runs import Lifecycle
 from tailer.daemon.standby import standing_by
 from tailer.engine.local import LocalEngine
@@ -175,9 +175,7 @@ class Daemon:
             run: Any = partial(serve._Run, settings, engines, opened)
             if world.scenario.standby:
                 run = standing_by(run, self.process.name, settings.standby_after_s)
-            make = partial(run, pipeline, status, False)
-            check = partial(check_backfill, pipeline, status)
-            self.lifecycle = Lifecycle(status, make, revives=True, check_backfill=check)
+            self.lifecycle = make_lifecycle(pipeline, status, partial(run, pipeline, status, False))
             await self.lifecycle.run(lambda _: None)
             self.ended = not self.again
         self.world.network.trace.add("ended")

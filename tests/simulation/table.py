@@ -144,6 +144,13 @@ class SimulatedTable:
         """Delete everything."""
         self._objects.delete(*(key for key in self._objects.there if key.startswith(f"{self._folder}/")))
 
+    def has_key_twice(self, version: int) -> bool:
+        """Return whether two rows of a version have one id: no mirror gets there."""
+        ids = Counter[int]()
+        for row, number in self.facts[version].rows.items():
+            ids[dict(row)["id"]] += number
+        return any(number > 1 for number in ids.values())
+
     def lost(self, version: int) -> bool:
         """Return whether a reader may have had a reason to call the changes of a version lost."""
         facts = self.facts[version] if version <= self.latest else None

@@ -277,6 +277,12 @@ class World(Judged):
         table, at = self.table, self.judge.position
         if table.broken and any("UnsupportedFeature" in each for each in self.errors):
             return True
+        if (
+            self.mirror is not None
+            and table.has_key_twice(table.latest)
+            and any("SinkRejected" in each for each in self.errors)
+        ):
+            return True
         if self.kept_order is not None and not table.broken:
             return False
         if at is None and table.cleaned and self.scenario.start == "earliest":  # there may be no version to begin with
@@ -306,6 +312,7 @@ class World(Judged):
         assert isinstance(status, Status)
         tried_s = math.inf if status.is_draining else self.physics.now_s - status.run_s
         happened = {*map(str, self.network.seen), *self._kinds, *(["unnamed"] if self.judge.is_unnamed else [])}
+        happened |= {"key twice"} if self.judge.witness.contradicts(error) else set()
         self.judged(lambda: check_error(error, happened, tried_s))
 
     def _happen(self, element: Element) -> None:
