@@ -68,6 +68,7 @@ def changes(
     compute_updates: bool = False,
     key: Iterable[str] = (),
     skip_unchanged: bool = False,
+    types: Iterable[str] = (),
     net: bool = False,
     allowed_roots: Iterable[str | os.PathLike[str]] = (),
     table_format: str | None = None,
@@ -81,7 +82,8 @@ def changes(
     all by default. `where`: a condition in SQL that rows must fulfil; an update that enters or leaves these rows is an
     insert or a delete. `select`: in place of `columns`, a list of SQL expressions. `row_ids`: add `_row_id` and
     `_row_commit_version`. `carryovers`, `compute_updates`, `key`, `skip_unchanged`: as in a pipeline's configuration.
-    `net`: only the net change of each row in that range.
+    `types`: those of the changes to read, such as `insert` and `update`. `net`: only the net change of each row in that
+    range.
     `allowed_roots`: folders outside of the table that its files may be in. `table_format`: the name of a format, such
     as `delta`; None: a folder is looked at, and in a store its name. `branch`: of a table whose format has branches.
 
@@ -98,6 +100,7 @@ def changes(
             "compute_updates": compute_updates,
             "key": _names("key", key),
             "skip_unchanged": skip_unchanged,
+            "types": _names("types", types),
             "net": net,
             "table_format": table_format,
             "branch": branch,

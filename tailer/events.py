@@ -14,7 +14,7 @@ it is nested: no table format gives a column of `large_binary`, so a struct that
 `metadata` and `value` has another type.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -34,9 +34,11 @@ __all__ = [
     "VARIANT",
     "ChangeBatch",
     "ChangeType",
+    "ChangeWord",
     "ControlEvent",
     "Gap",
     "SchemaChange",
+    "change_types",
     "has_variant",
     "is_struct",
     "is_variant",
@@ -94,6 +96,22 @@ class ChangeType(StrEnum):
     UPDATE_POSTIMAGE = "update_postimage"
 
 
+class ChangeWord(StrEnum):
+    """The words by which users choose types of changes."""
+
+    INSERT = "insert"
+    UPDATE = "update"  # both images
+    DELETE = "delete"
+    UPDATE_PREIMAGE = "update_preimage"
+    UPDATE_POSTIMAGE = "update_postimage"
+
+
+def change_types(words: Iterable[ChangeWord]) -> frozenset[str]:
+    """Return the values of `_change_type` that the words mean."""
+    images = {ChangeType.UPDATE_PREIMAGE.value, ChangeType.UPDATE_POSTIMAGE.value}
+    return frozenset().union(*(images if word is ChangeWord.UPDATE else {word.value} for word in words))
+
+
 @dataclass(frozen=True)
 class ChangeBatch:
     """Change rows of one task, in ascending physical row order.
@@ -129,6 +147,14 @@ class ChangeBatch:
         """Return the rows whose physical position is greater than `row`."""
         skip = int(pc.sum(pc.less_equal(self.row_index, row)).as_py() or 0)
         return self.slice(skip, len(self) - skip)
+
+    def of_types(self, types: frozenset[str]) -> "ChangeBatch":
+        """Return the rows that have one of these change types."""
+        if self.kind is not None:
+            return self if self.kind in types else self.slice(0, 0)
+        chosen = pc.is_in(self.rows.column(CHANGE_TYPE), pa.array(sorted(types)))
+        rows, row_index = self.rows.filter(chosen), self.row_index.filter(chosen)
+        return ChangeBatch(self.table_id, self.version, self.task, rows, row_index)
 
     def slice(self, offset: int, length: int) -> "ChangeBatch":
         """Return `length` rows from `offset` on, sharing memory with this batch."""

@@ -134,7 +134,8 @@ def type_text(kind: Any) -> str:
     if get_origin(kind) is Annotated:
         return type_text(get_args(kind)[0])
     if get_origin(kind) is list:
-        return f"list of {type_text(get_args(kind)[0])}s"
+        (item,) = get_args(kind)
+        return f"list of {type_text(item)}" + "s" * (item is str)
     parts = [
         each
         for each in get_args(kind)

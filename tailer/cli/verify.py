@@ -34,6 +34,7 @@ __all__ = ["command"]
 
 DIFFERS: Final = 5  # the exit code
 FORMAT: Final = 1  # of the JSON; it grows when a field gets another meaning or goes away
+_FOLD: Final = "Verify a pipeline without types."
 _REMEDY: Final = 'A sink of kind "sql" can be verified, and one of kind "delta" with mode = "mirror".'
 
 
@@ -66,6 +67,8 @@ def command(
     """
     settings = anyio.run(with_found_tables, load(config))
     chosen = choose_pipeline(settings, pipeline)
+    if chosen.policy.types:
+        raise ConfigError(chosen.name, "leaves out some types of changes: no table can be folded from them", _FOLD)
     if metrics_file is not None and find_spec("prometheus_client") is None:
         raise ConfigError("--metrics-file", "needs prometheus-client", how_to_install("daemon"))
     found = anyio.run(_verify, settings, chosen, limit, repairs)

@@ -97,7 +97,7 @@ from tailer.config.spark import check_writers, spark_settings, writers_of
 from tailer.config.stores import configured_stores
 from tailer.config.tables import TableRef, check_reader
 from tailer.errors import ConfigError
-from tailer.sink import AtLeastOnceSink, Sink
+from tailer.sink import AtLeastOnceSink, Demands, Sink
 from tailer.start import Start
 from tailer.stores.folders import local_folder
 from tailer.stores.glue import parse_table
@@ -205,8 +205,6 @@ class _Checks:
             remedy = "Use letters, digits, '_', '.' and '-': the name is part of the sink's progress."
             self._problem(key, "is not a valid name of a pipeline", remedy)
         self._check_reading(key, read)
-        if "columns" in read.given and not shape.columns:
-            self._problem((*key, "columns"), "is empty", "Leave it out to deliver all columns.")
         table = None if "table" in unsound else self._attempt((*key, "table"), self._location(shape.table, parse_table))
         roots = [self._attempt((*key, "allowed_roots"), self._location(root)) for root in shape.allowed_roots]
         idle_s = shape.idle_poll_interval_s
@@ -217,9 +215,12 @@ class _Checks:
         pattern = None if table is None else self._pattern(key, table, read)
         names = () if pattern is None else pattern.sample
         made, options = (None, None) if "sink" in unsound else self._sink(name, shape.sink, stateless, stores, names)
+        demands = made.demands if isinstance(made, Sink) else Demands()
         pairing = PairingRules()
         if not {"key", "columns", "compute_updates"} & set(unsound):
-            pairing = self._pairing(key, read, made.demands.key if isinstance(made, Sink) else ())
+            pairing = self._pairing(key, read, demands.key)
+        for fault in shape.type_faults(demands, start.kind, shape.on_data_loss):
+            self._problem((*key, fault.where), fault.reason, fault.remedy)
         catalog = self._catalog(name, shape.catalog) if shape.catalog is not None else None
         writers = Writers.DRIVER
         if engine is not None and not {"write", "shards", "on_data_loss", "sink"} & set(unsound):
@@ -254,6 +255,9 @@ class _Checks:
 
     def _check_reading(self, key: Key, read: PipelineTable) -> None:
         """Report the faults of the options of reading that do not come from options which count as missing."""
+        for option in ("columns", "types"):
+            if option in read.given and not getattr(read.shape, option):
+                self._problem((*key, option), "is empty", f"Leave it out to deliver all {option}.")
         is_known = not {"key", "columns", "compute_updates"} & set(read.unsound)
         for fault in read.shape.faults():
             if is_known or fault.where != "key":

@@ -14,7 +14,9 @@ from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.config.placement import DEFAULT_SHARDS, MOST_SHARDS, EngineKind, Writers
 from tailer.engine.local import AHEAD_BYTES
 from tailer.errors import ConfigError
+from tailer.events import ChangeType, ChangeWord, change_types
 from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy
+from tailer.sink import Demands
 from tailer.start import Start, StartKind, check_order
 
 __all__ = [
@@ -91,6 +93,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     compute_updates: bool = False  # turn a delete and an insert of one row into the two images of an update
     key: list[str] = []  # the columns that identify a row; empty: row ids, where there are any
     skip_unchanged: bool = False  # leave out updates that change nothing
+    types: list[ChangeWord] = []  # the types of changes to deliver, such as delete; not to a mirror; default: all
 
     def faults(self, spell: Spelling = str) -> Iterator[ConfigError]:
         """Yield what is wrong with these options, whatever the columns of the table are; `where` is the field."""
@@ -98,6 +101,25 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
         if len(set(self.key)) < len(self.key):
             yield ConfigError("key", "names a column twice", "Name each column once.")
         yield from self.key_faults("key", self.key, spell)
+
+    def type_faults(self, demands: Demands, start: StartKind, on_data_loss: OnDataLoss) -> Iterator[ConfigError]:
+        """Yield an error for each thing that needs types of changes that `types` leaves out.
+
+        `demands`: of the sink. `start`, `on_data_loss`: a snapshot delivers the rows of the table as inserts.
+        """
+        types = change_types(self.types)
+        images = types & {ChangeType.UPDATE_PREIMAGE, ChangeType.UPDATE_POSTIMAGE}
+        if types and demands.whole:
+            yield ConfigError("types", "leaves out changes that a mirror needs", "Leave it out, or append to a log.")
+        elif demands.key and len(images) == 1:
+            reason = "has one image of an update, but the sink has a key: its readers need both"
+            yield ConfigError("types", reason, 'Write "update" for both, or remove the key of the sink.')
+        if types and ChangeType.INSERT not in types:
+            reason = 'needs "insert" among types: the rows of a snapshot are inserts'
+            if start is StartKind.SNAPSHOT:
+                yield ConfigError("start", reason, 'Add it, or start at "earliest" or "latest".')
+            if on_data_loss is OnDataLoss.RESNAPSHOT:
+                yield ConfigError("on_data_loss", reason, 'Add it, or choose "fail" or "skip-with-gap-event".')
 
     def idle_key(self, spell: Spelling = str) -> Iterator[ConfigError]:
         """Yield an error where there is a key, and nothing that compares rows by it."""
@@ -119,7 +141,8 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     ) -> Policy:
         """Return what chooses rows and columns of a plan."""
         reactions = on_schema_change, on_data_loss
-        return Policy(tuple(self.columns), self.row_ids, *reactions, self.where, self.select)
+        types = change_types(self.types)
+        return Policy(tuple(self.columns), self.row_ids, *reactions, self.where, self.select, types)
 
     def rules(self, demanded: tuple[str, ...] = ()) -> PairingRules:
         """Return the rules by which the rows of a rewritten file are compared.

@@ -46,7 +46,8 @@ class Policy:
 
     `columns`: the columns to deliver, and paths into them (`tailer.schema.variant_paths`); empty: all. `row_ids`:
     whether to add the columns of row tracking. `where`: the condition that rows must fulfil, in SQL; None: all rows.
-    `select`: the columns to deliver, as a list of SQL expressions, in place of `columns`.
+    `select`: the columns to deliver, as a list of SQL expressions, in place of `columns`. `types`: the change types of
+    the rows to deliver; empty: all.
     """
 
     columns: tuple[str, ...] = ()
@@ -55,6 +56,7 @@ class Policy:
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
     where: str | None = None
     select: str | None = None
+    types: frozenset[str] = frozenset()
 
     def faults(self) -> Iterator[ConfigError]:
         """Yield what is wrong with these options, whatever the columns of the table are."""

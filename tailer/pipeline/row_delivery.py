@@ -103,7 +103,7 @@ class RowDelivery:
         progress = await find_progress(self.name, self.table, table_id, self.sink)
         resume = None if progress is None else ResumePoint.following(progress.position)
         self.retries.status.note_resume(None if progress is None else progress.position)
-        made = self.table.confirm, self.retries.note_commit
+        made = self.table.confirm, self.retries.note_commit, self.policy.types
         async with background() as group, SinkWriter(self.name, self.sink, progress, self.limits, *made) as writer:
             try:
                 yield RowSession(self, writer, resume, group)

@@ -49,7 +49,7 @@ class SinkWriter:
 
     `confirm`: called before a commit; may raise to prevent it. `committed`: called after each commit. `table_id`: the
     id under which progress was committed last; None: no progress yet. `schema`: the schema of rows that the sink knows
-    of at this point (as in `ChangeTask.schema`); None: none yet.
+    of at this point (as in `ChangeTask.schema`); None: none yet. `types`: as in `Policy`.
     """
 
     def __init__(
@@ -60,12 +60,14 @@ class SinkWriter:
         limits: Limits,
         confirm: Callable[[Position | None], Awaitable[None]],
         committed: Callable[[Committed], None],
+        types: frozenset[str] = frozenset(),
     ) -> None:
         self._name = name
         self._sink = sink
         self._limits = limits
         self._confirm = confirm
         self._committed = committed
+        self._types = types
         self._delivered = None if progress is None else progress.position
         self.table_id = None if progress is None else progress.app_id.removeprefix(f"{name}/")
         self._stack = AsyncExitStack()
@@ -103,6 +105,7 @@ class SinkWriter:
 
         Commit after each one at which the transaction is due, if the sink can store the position.
         """
+        batches = _chosen(batches, self._types) if self._types else batches
         while batches:
             schema = plan.schema_of(batches[0].task)
             transaction = await self._turn_to(schema, plan)
@@ -120,6 +123,8 @@ class SinkWriter:
         There is at least one, and all have one table id and one schema. Several are written in one step if the sink can
         take them, and no transaction ends at another place than if they came one by one.
         """
+        if self._types:
+            versions = [(plan, _chosen(batches, self._types)) for plan, batches in versions]
         plan = versions[0][0]
         transaction = await self._turn_to(plan.schema, plan)
         one_by_one = plan.version <= self._refused_up_to or not transaction.writes_together
@@ -246,17 +251,7 @@ class SinkWriter:
         self.schema = schema
         if changes:
             _log.info("%s: version %d changes the schema: %s", self._name, plan.version, "; ".join(changes))
-            event = SchemaChange(
-                plan.table_id,
-                plan.version,
-                plan.timestamp_ms,
-                output_schema(before),
-                output_schema(schema),
-                changes,
-                former_names(before, schema),
-                renewed(before, schema)[0],
-            )
-            await transaction.announce(event)
+            await transaction.announce(_schema_change(plan, before, schema, changes))
         return transaction
 
     async def _open(self, table_id: str, version: int, schema: pa.Schema) -> SinkTransaction:
@@ -296,11 +291,29 @@ class SinkWriter:
             raise SinkUnavailable(self._sink.name, reason)
 
 
+def _schema_change(plan: ChangePlan, before: pa.Schema, after: pa.Schema, changes: tuple[str, ...]) -> SchemaChange:
+    return SchemaChange(
+        plan.table_id,
+        plan.version,
+        plan.timestamp_ms,
+        output_schema(before),
+        output_schema(after),
+        changes,
+        former_names(before, after),
+        renewed(before, after)[0],
+    )
+
+
 def _check_restored(plan: ChangePlan, before: pa.Schema, after: pa.Schema) -> None:
     """Raise `ChangesUnavailable` where RESTORE brings a column back: no change reports its values in unchanged rows."""
     if plan.operation == "RESTORE" and (column := dropped_column(after, before)) is not None:
         reason = f"RESTORE brought column {column} back, with values that no change reports"
         raise ChangesUnavailable(plan.table, plan.version, reason)
+
+
+def _chosen(batches: Sequence[ChangeBatch], types: frozenset[str]) -> Sequence[ChangeBatch]:
+    """Return the rows of these types. What a position leaves open behind them is left out again later."""
+    return [chosen for batch in batches if len(chosen := batch.of_types(types))]
 
 
 def _end_of(batch: ChangeBatch) -> Position:

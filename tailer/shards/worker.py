@@ -192,7 +192,8 @@ async def _write(
 
     place, limits = found.position, work.settings.limits.within(sink.demands)
     left = deque(plan for plan in work.plans if Position.end(plan.version) > place)
-    async with _ShardWriter(name, sink, found, limits, confirm, committed) as writer:
+    types = work.settings.policy.types
+    async with _ShardWriter(name, sink, found, limits, confirm, committed, types) as writer:
         writer.schema = work.schema_at(place)
         rows = _after(place, changes)
         while some := await to_thread.run_sync(_some, rows):

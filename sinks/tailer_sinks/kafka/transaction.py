@@ -333,6 +333,6 @@ def _columns_after(event: SchemaChange, name: str, options: Options) -> pa.Schem
     for column, own in paths.items():
         if any(all(map(eq, path, other)) for path in own for other in event.replaced):  # as far as the shorter one goes
             reason = f"version {event.version} gives the name {column}, by which messages are keyed or routed, to"
-            remedy = "Choose another key or topic, or send all rows again: `tailer resnapshot`."
+            remedy = "Choose another key or topic, or send all rows again: `tailer resnapshot PIPELINE`."
             raise SinkRejected(name, f"{reason} another column", remedy)
     return event.after

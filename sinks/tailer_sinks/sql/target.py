@@ -177,7 +177,7 @@ def alter(name: str, connection: Connection, dialect: Dialect, target: Target, c
     """Change the columns of the table, in the open transaction. Raises `SinkRejected`."""
     if change.emptied and connection.query(f"SELECT 1 FROM {dialect.name_of(target.table)} LIMIT 1"):
         reason = f"columns {', '.join(change.emptied)} of {target.table} have another type, and there are rows"
-        raise SinkRejected(name, reason, "Ask for a snapshot with `tailer resnapshot`, or name another table.")
+        raise SinkRejected(name, reason, "Ask for a snapshot with `tailer resnapshot PIPELINE`, or name another table.")
     for statement in dialect.alter(target.table, change):
         connection.execute(statement)
 

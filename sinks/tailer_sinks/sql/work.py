@@ -237,7 +237,7 @@ class Work:
     ) -> Columns:
         """Return how the table gets room for rows of `schema`. Raises `SinkRejected`."""
         name, table, record = self._stream.name, self._target.table, self._record
-        remedy = "If you chose other columns or another key, run `tailer resnapshot`."
+        remedy = "If you chose other columns or another key, run `tailer resnapshot PIPELINE`."
         if record is not None and not self._key_stays(record):
             reason = f"the key of {table} is {', '.join(record.key)}, and another one is configured"
             raise SinkRejected(name, reason, remedy)

@@ -15,7 +15,7 @@ from tailer.changelog.report import ChangelogReport
 from tailer.changelog.rules import Carryovers, concerns
 from tailer.cli.display.changes import Display, FollowedLog, ShownEngine, announcement, early_end
 from tailer.cli.table_options import allow_root, choose_branch, choose_format, folders, places, table_ref
-from tailer.cli.tail.chosen_rows import ChosenRows, EnoughShownError, HiddenUpdates, parse_types
+from tailer.cli.tail.chosen_rows import ChosenRows, EnoughShownError, HiddenUpdates
 from tailer.cli.tail.explanation import Explainer
 from tailer.config.shapes import RangeOptions
 from tailer.config.sink_kinds import configure_sink
@@ -25,7 +25,8 @@ from tailer.daemon.runs import Drainable, run_all
 from tailer.engine.background import background
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, did_you_mean
+from tailer.events import ChangeWord
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.row_delivery import row_pipeline
@@ -43,7 +44,7 @@ _LOOK_S: Final = 0.05
 _LIMITS: Final = Limits(first_answer_s=10.0)
 _SILENT_S: Final = 4.0
 # How users of `tail` write what a pipeline calls by another name.
-_OTHER_NAMES: Final = {"start": "--from", "end": "--to", "net": "--net-changes"}
+_OTHER_NAMES: Final = {"start": "--from", "end": "--to", "types": "--type", "net": "--net-changes"}
 
 
 class Unrecorded:
@@ -165,6 +166,7 @@ def command(
         compute_updates=compute_updates,
         key=_names("--key", key),
         skip_unchanged=skip_unchanged,
+        types=_types(types),
         net=net,
     )
     for fault in read.faults(_spell):
@@ -172,7 +174,7 @@ def command(
     begin, until = Start.parse(start, "--from"), None if end is None else Start.parse(end, "--to")
     read.check_range(begin, until, _spell)
     ref = table_ref(table, table_format, branch, allowed_roots)
-    look = _Look(ref, begin, until, _Shown(form, limit, parse_types(types), idle_s, explain, stats), read)
+    look = _Look(ref, begin, until, _Shown(form, limit, idle_s, explain, stats), read)
     log_to_stderr(logging.WARNING)
     # Here a warning that new commits are found by polling alone is of no use.
     logging.getLogger("tailer.stores.wakeup").setLevel(logging.ERROR)
@@ -185,7 +187,6 @@ class _Shown:
 
     form: str | None
     limit: int | None
-    types: frozenset[str] | None
     idle_s: float | None
     explain: bool
     stats: bool
@@ -194,7 +195,7 @@ class _Shown:
         """Open standard output."""
         stdout = configure_sink("stdout", "stdout", {"format": self.form or "auto"})
         assert isinstance(stdout, AtLeastOnceSink)
-        return ChosenRows(stdout, self.types, self.limit, explainer if self.explain else None)
+        return ChosenRows(stdout, self.limit, explainer if self.explain else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +227,15 @@ def _spell(option: str) -> str:
 _SPELLED: Final = {name: _spell(name) for name in (*RangeOptions.__struct_fields__, *_OTHER_NAMES)}
 
 
+def _types(text: str | None) -> list[ChangeWord]:
+    known, names = [word.value for word in ChangeWord], _names("--type", text)
+    for name in names:
+        if name not in known:
+            remedy = did_you_mean(name, known) or "Give some of insert, update and delete, with commas between them."
+            raise ConfigError("--type", f"{name!r} is no type of change", remedy)
+    return [ChangeWord(name) for name in names]
+
+
 def _names(option: str, text: str | None) -> list[str]:
     if text is None:
         return []
@@ -244,7 +254,7 @@ async def _follow(look: _Look) -> None:
     engine = ChangelogEngine(LocalEngine(files=files), rules, ChangelogReport("tail").note, files)
     compares = partial(concerns, rules=rules)
     explainer = Explainer(compares)
-    hidden = HiddenUpdates(look.shown.types, look.read.compute_updates, display.say)
+    hidden = HiddenUpdates(look.read.policy().types, look.read.compute_updates, display.say)
     shown = ShownEngine(engine, display, compares, (explainer.note, hidden.note))
     log, rows = FollowedLog(look.open_table(), display), look.shown.open(explainer)
     await _run(_pipeline(look, log, look.begin, look.until, shown, rows), display, look.shown, rows)
@@ -288,7 +298,7 @@ class _NetChanges:
             local = LocalEngine(files=files)
             async with net_changes(log, versions, local, look.read.rules(), wanted, report, files) as engine:
                 begin, until = (Start(StartKind.VERSION, version) for version in (first, last))
-                hidden = HiddenUpdates(look.shown.types, look.read.compute_updates, display.say)
+                hidden = HiddenUpdates(look.read.policy().types, look.read.compute_updates, display.say)
                 notes = self._explainer.note, hidden.note
                 shown = ShownEngine(engine, display, lambda _plan: False, notes)
                 await _pipeline(look, look.open_table(), begin, until, shown, self._rows).run()

@@ -19,6 +19,7 @@ import msgspec
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.placement import Writers
 from tailer.errors import ConfigError
+from tailer.events import ChangeType
 from tailer.pipeline.backfill.between import BY_DRIVER, COMPLETE, RESNAPSHOT
 from tailer.pipeline.backfill.command import BackfillCommand
 from tailer.pipeline.backfill.delivery import backfill_plan
@@ -29,6 +30,7 @@ __all__ = ["BackfillFile", "check_backfill", "check_verb"]
 
 _FORMAT: Final = 1
 _LACKS: Final = "delivers to a mirror, which would lack the changes"
+_ADD_INSERT: Final = 'Add "insert" to its types, and let the daemon reload that.'
 _NO_GAPS: Final = "has no topic that would tell readers of a gap"
 
 
@@ -101,6 +103,8 @@ def check_verb(pipeline: PipelineSettings, verb: str) -> None:
     demands = sink.demands if isinstance(sink, Sink) else Demands()
     if demands.whole and verb != "resnapshot":
         raise ConfigError(pipeline.name, COMPLETE if verb == "backfill" else _LACKS, RESNAPSHOT)
+    if pipeline.policy.types and ChangeType.INSERT not in pipeline.policy.types and verb != "skip":
+        raise ConfigError(pipeline.name, "delivers no inserts, and the rows of a snapshot are inserts", _ADD_INSERT)
     if demands.gap_remedy and verb != "backfill":
         raise ConfigError(pipeline.name, _NO_GAPS, demands.gap_remedy)
 

@@ -121,7 +121,8 @@ class BackfillDelivery:
             self.retries.status.note_commit(done, moves=False)
 
         stream, after = backfill_name(self.name, command.id), None if progress is None else progress.position
-        async with SinkWriter(stream, self.sink, progress, self.limits, self._confirm, committed) as writer:
+        outcome = self._confirm, committed, self.policy.types
+        async with SinkWriter(stream, self.sink, progress, self.limits, *outcome) as writer:
             if progress is None and command.announces_gap:
                 reason = "an operator asked for a snapshot; no changes are lost"
                 version, now_ms = plan.version, int(time.time() * 1000)

@@ -107,7 +107,10 @@ class _Given(Locations, frozen=True, kw_only=True, rename="camel"):
 
 
 # Options of `RangeOptions` that Spark's own words replace.
-_REFUSED: Final = {"select": ("is Spark's own work", 'Leave it out, and use rows.selectExpr("upper(country)").')}
+_REFUSED: Final = {
+    "select": ("is Spark's own work", 'Leave it out, and use rows.selectExpr("upper(country)").'),
+    "types": ("is Spark's own work", "Leave it out, and use rows.where(\"_change_type = 'delete'\")."),
+}
 
 
 def _spell(option: str) -> str:

@@ -18,7 +18,7 @@ from tailer_sinks.encoding.typed import Misfit, conform, fits
 
 __all__ = ["RESNAPSHOT", "difference", "only_adds", "origins_of", "reshaped", "table_schema"]
 
-RESNAPSHOT: Final = "Ask for a snapshot with `tailer resnapshot`."
+RESNAPSHOT: Final = "Ask for a snapshot with `tailer resnapshot PIPELINE`."
 
 _METADATA: Final = frozenset(each.name for each in METADATA_FIELDS)
 

@@ -74,7 +74,7 @@ def check_same_key(name: str, path: str, key: Sequence[str], number: int | None)
 def contradiction(name: str, reason: str) -> SinkRejected:
     """Return the error of the sink called `name` for changes that contradict the key, or the table."""
     remedy = (
-        "Set key to columns whose values are unique in the source, and run `tailer resnapshot`. "
+        "Set key to columns whose values are unique in the source, and run `tailer resnapshot PIPELINE`. "
         "If they are unique, somebody else has changed the table: run it, too."
     )
     return SinkRejected(name, reason, remedy)
@@ -107,7 +107,9 @@ def _faults(name: str, path: str, schema: pa.Schema, key: Sequence[str]) -> Iter
         at = schema.get_field_index(column)
         if at < 0:
             known, near = f"The columns are: {', '.join(schema.names)}.", did_you_mean(column, schema.names)
-            remedy = " ".join(filter(None, (known, near, "Set key to some of them, and run `tailer resnapshot`.")))
+            remedy = " ".join(
+                filter(None, (known, near, "Set key to some of them, and run `tailer resnapshot PIPELINE`."))
+            )
             yield SinkRejected(name, f"the key column {column} is not a column of {path}", remedy)
             continue
         kind = schema.field(at).type

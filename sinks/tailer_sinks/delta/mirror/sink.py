@@ -204,7 +204,7 @@ class _MirrorTransaction(SinkTransaction):
             return
         text = f"the changes of {event.versions} are lost"
         if not event.snapshot:
-            remedy = 'Set on_data_loss = "resnapshot", or ask for it: `tailer resnapshot`.'
+            remedy = 'Set on_data_loss = "resnapshot", or ask for it: `tailer resnapshot PIPELINE`.'
             raise SinkRejected(table.name, f"{text}, and {table.path} would not be a mirror", remedy)
         self._notes.append(event.reason if event.command is not None else f"{text}: {event.reason}")
         self._replace()
@@ -220,7 +220,7 @@ class _MirrorTransaction(SinkTransaction):
             raise SinkRejected(self._table.name, f"{position} is in the middle of a version", remedy)
         if progress.app_id != anchor.app_id or (anchor.expected is not None and position <= anchor.expected):
             reason = f"progress of {anchor.app_id} must continue after {anchor.expected}, not at {progress}"
-            raise SinkRejected(self._table.name, reason, "Use `tailer resnapshot` to make the table again.")
+            raise SinkRejected(self._table.name, reason, "Use `tailer resnapshot PIPELINE` to make the table again.")
         self._check_room()
         await to_thread.run_sync(self._commit, position)
         self._expected[anchor.app_id] = position
@@ -318,5 +318,5 @@ def _key_change(table: MirrorTable, column: str, event: SchemaChange) -> SinkRej
         reason = f"the key column {column} of {table.path} is another column from version {event.version} on"
         return SinkRejected(table.name, reason, RESNAPSHOT)
     reason = f"the key column {column} of {table.path} is dropped or renamed in version {event.version}"
-    remedy = "If the sink has the option key, set it to other columns. Then run `tailer resnapshot`."
+    remedy = "If the sink has the option key, set it to other columns. Then run `tailer resnapshot PIPELINE`."
     return SinkRejected(table.name, reason, remedy)

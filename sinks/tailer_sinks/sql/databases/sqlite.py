@@ -115,7 +115,7 @@ class Sqlite(InFile):
         for column, narrow, wide in change.widened:
             if column in change.key and self._is_replaced(column, narrow, wide):
                 reason = f"column {column} of the key of {table} was widened to {wide}"
-                raise SinkRejected(self.name, reason, "Ask for a snapshot with `tailer resnapshot`.")
+                raise SinkRejected(self.name, reason, "Ask for a snapshot with `tailer resnapshot PIPELINE`.")
         return altered_in_place(self, table, change, partial(self._widen, self.name_of(table)))
 
     def _is_replaced(self, column: str, narrow: pa.DataType, wide: pa.DataType) -> bool:
