@@ -1,8 +1,9 @@
-"""Write the generated pages of `docs/`: `python -m tests.generate_docs`.
+"""Write the generated pages: `python -m tests.generate_docs`.
 
 `architecture.md` begins with the parts of `tests/house.py`; the rest of it is written by hand.
 `configuration.md` has every setting of the classes that read them. A setting's description is the comment in its line,
-or the one above it. `errors.md` has every error of `tailer.errors`, with the text and the hint that users see.
+or the one above it. `tests/NIGHTLY.md` has what the markers of tests say.
+`errors.md` has every error of `tailer.errors`, with the text and the hint that users see.
 """
 
 import ast
@@ -39,6 +40,7 @@ from tests.house import (
     part_of,
     sizes,
 )
+from tests.nightly import repetitions
 
 NAMES: Final = re.compile(r"\{(\w+)\}")
 DOCS: Final = ROOT / "docs"
@@ -210,6 +212,14 @@ def errors_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+NIGHTLY: Final = """\
+Repetition, read from the markers `nightly` and `sampled(n)`. The last column is from the docstring of the module.
+Beside these:
+
+- all tests with Google's store (`fake_gcs`): the same tests run in Azure, with the same client;
+- five times as many random cases, ten times where hypothesis draws many, with a seed that is printed and that
+  `LAKE_TAILER_SEED` repeats (`support/seeds.py`);
+- Spark Connect (`make test-connect`), `make check-deploy` and `make fuzz`."""
 HOUSE: Final = """\
 These modules are the program, in the order to read them:
 
@@ -267,8 +277,24 @@ def _path(module: str) -> str:
     return f"{path.parent}/" if path.name == "__init__.py" else str(path)
 
 
-PAGES: Final = {"architecture.md": architecture, "configuration.md": configuration, "errors.md": errors_page}
+def nightly() -> str:
+    """Build the page `tests/NIGHTLY.md`."""
+    rows = ["| module | only in `make nightly` | what shows the same on every landing |", "|---|---|---|"]
+    for module in repetitions():
+        parts = [*module.whole, *([f"cases of {', '.join(module.cases)}"] if module.cases else [])]
+        for every, names in module.sampled.items():
+            parts.append(f"{every - 1} of {every} cases of {', '.join(names)}")
+        rows.append(f"| `{module.module}` | {'; '.join(parts)} | {module.shown or 'the other cases'} |")
+    return "\n\n".join([NOTE, "# What only `make nightly` runs", NIGHTLY, "\n".join(rows)]) + "\n"
+
+
+PAGES: Final = {
+    "docs/architecture.md": architecture,
+    "docs/configuration.md": configuration,
+    "docs/errors.md": errors_page,
+    "tests/NIGHTLY.md": nightly,
+}
 
 if __name__ == "__main__":
     for name, make in PAGES.items():
-        (DOCS / name).write_text(make())
+        (ROOT / name).write_text(make())

@@ -2,6 +2,8 @@
 
 The source is the table `orders` of `tests.test_readme`, versions 0 to 3; `EVENTS` are its changes.
 The demonstration, `demo`, has its tests in `integration/test_demo.py`.
+
+On every landing: its rows arrive, and it goes on after a restart, in this module; the first run of `spark_stream.py`.
 """
 
 import json

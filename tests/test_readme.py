@@ -299,6 +299,7 @@ PAGES: Final = (
     *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")),
 )
 WITH_SPARK: Final = ("docs/spark.md",)
+PAGES_OF_TESTS: Final = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "tests").glob("**/README.md"))
 
 
 @pytest.mark.parametrize(
@@ -316,7 +317,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", re.sub(r"\]\([^)]*\)", "", each)).lower().replace(" ", "-") for each in headings}
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, *PAGES_OF_TESTS])
 def test_every_link_leads_somewhere(page: str) -> None:
     for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", (ROOT / page).read_text()):
         file = (ROOT / page).parent / target if target else ROOT / page

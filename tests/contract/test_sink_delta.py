@@ -1,4 +1,8 @@
-"""The contract of a sink, kept by `delta`, and by a state table for a sink without progress."""
+"""The contract of a sink, kept by `delta`, and by a state table for a sink without progress.
+
+On every landing: S3 and Azure take the place of Google, whose server takes longer to build than its tests to run; a
+mirror by MERGE that of one that is always written again (both ways: `integration/test_delta_mirror.py`).
+"""
 
 import json
 import uuid

@@ -1,4 +1,8 @@
-"""The contract of a sink, kept by `files` in both formats, on this machine and in stores."""
+"""The contract of a sink, kept by `files` in both formats, on this machine and in stores.
+
+On every landing: Azure, and the Delta sink in S3, take the place of S3; Parquet on disk, and JSON Lines in stores, that
+of Parquet in a store. Files in S3 are under faults in `faults/test_s3_sinks.py`.
+"""
 
 import io
 import json

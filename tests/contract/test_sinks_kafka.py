@@ -1,4 +1,7 @@
-"""The contract of a sink, kept by `kafka` over a real broker, with each of the two clients."""
+"""The contract of a sink, kept by `kafka` over a real broker, with each of the two clients.
+
+On every landing: routed topics on a broker, and with kills, in `integration/test_kafka_routes.py`.
+"""
 
 import json
 from typing import Any

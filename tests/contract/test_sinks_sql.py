@@ -1,4 +1,7 @@
-"""The contract of a sink, kept by `sql` in SQLite, DuckDB and PostgreSQL, as a log of changes and as a mirror."""
+"""The contract of a sink, kept by `sql` in SQLite, DuckDB and PostgreSQL, as a log of changes and as a mirror.
+
+On every landing: a log in SQLite and a mirror in DuckDB; logs in DuckDB in `integration/test_sql_sink.py`.
+"""
 
 from contextlib import aclosing
 from pathlib import Path

@@ -3,6 +3,8 @@
 After each kill the destinations are read without the sinks: a log has every change up to its version once, and a mirror
 has the rows of its version. `tailer verify` agrees. What is in Kafka is judged at the end of a part. Parts are
 independent, with seeds of their own, so that one can be repeated.
+
+On every landing: kills of each sink and mode by itself, in the other modules here.
 """
 
 import random

@@ -1,6 +1,8 @@
 """Brokers that are killed, shut down or unreachable while the daemon delivers: the five figures are 0.
 
 Each fault comes while both clients deliver, and ends before the next one. Concurrent readers check the result.
+
+On every landing: one broker that is killed, in this module.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,9 @@
 """Both drivers of the `kafka` sink under faults: neither may report a commit that did not take place.
 
 Faults of the link, the broker, other producers and the clock, and refusals by the broker.
+
+On every landing: two of three ways to send, in this module; all of them without faults
+(`integration/test_kafka_drivers.py`).
 """
 
 import os

@@ -2,6 +2,9 @@
 
 To brokers a daemon that was frozen for longer than its transaction timeout looks like one that was fenced. It may end
 only if it really was.
+
+On every landing: a frozen daemon that another one has taken over from, in this module; zombies of each client in
+`faults/test_kafka_drivers.py`.
 """
 
 import time

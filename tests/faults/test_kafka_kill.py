@@ -2,6 +2,8 @@
 
 Kills come right after a commit becomes visible, so at any point of the next transactions, and while the daemon starts.
 The test also asserts that some kills interrupted transactions.
+
+On every landing: four kills, in this module.
 """
 
 import random

@@ -4,6 +4,8 @@ Brokers give these transactions up after 15 minutes, the most they allow. Nobody
 not the first start of another pipeline, not a look at the progress. Each of them must come in a quarter of that time,
 on however busy a machine. The figures are printed. How few seconds they are is asserted by `make nightly`, which has
 the machine for itself.
+
+On every landing: three kills, in this module.
 """
 
 import random

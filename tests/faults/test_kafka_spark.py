@@ -2,6 +2,9 @@
 
 Spark replaces killed executors and runs their tasks again. A killed daemon leaves executors that continue for a while,
 beside those of the next one.
+
+On every landing: executors of queries are killed in `faults/test_spark_kafka_kill.py`, and drivers in
+`faults/test_spark_follow_kill.py`.
 """
 
 import json

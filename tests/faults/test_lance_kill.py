@@ -1,4 +1,8 @@
-"""SIGKILL of the daemon while it follows a Lance dataset: every change once, in order, in Delta, files and Kafka."""
+"""SIGKILL of the daemon while it follows a Lance dataset: every change once, in order, in Delta, files and Kafka.
+
+On every landing: kills with plain rows (`faults/test_kill.py`); Lance without kills
+(`integration/test_lance_tables.py`).
+"""
 
 import json
 import random

@@ -2,6 +2,9 @@
 
 Each moment is another stage: while executors compute fingerprints, while Spark exchanges them, and while the rows that
 are left are read. Slow tasks run a second time beside the first (speculation).
+
+On every landing: comparisons without kills (`integration/test_spark_comparing.py`), and executors that are killed while
+they write to Kafka and Delta.
 """
 
 import random

@@ -1,4 +1,7 @@
-"""SIGKILL of the driver and of executors of `tailer.spark.follow`: the table that it appends to is exact afterwards."""
+"""SIGKILL of the driver and of executors of `tailer.spark.follow`: the table that it appends to is exact afterwards.
+
+On every landing: the driver is killed in this module, and executors that write in `faults/test_spark_kafka_kill.py`.
+"""
 
 import random
 import subprocess

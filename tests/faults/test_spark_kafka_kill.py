@@ -2,6 +2,8 @@
 
 Executors of a killed driver may go on for a while beside those of the next one, and a slow task runs a second time
 beside the first (speculation): of two writers of a shard, the later one fences the earlier one.
+
+On every landing: executors that write are killed in this module, and drivers in `faults/test_spark_follow_kill.py`.
 """
 
 import json

@@ -1,4 +1,8 @@
-"""SIGKILL of all executors in the middle of a version of a Lance dataset: Spark's stream has each change once."""
+"""SIGKILL of all executors in the middle of a version of a Lance dataset: Spark's stream has each change once.
+
+On every landing: executors of a local Spark that read plain rows (`integration/test_spark_executors.py`), and Lance
+without kills (`integration/test_spark_lance.py`).
+"""
 
 import sys
 import time

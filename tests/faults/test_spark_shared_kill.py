@@ -3,6 +3,9 @@
 Each driver loses an executor in the middle of the exchange, and the first driver is killed in the middle of a batch. A
 Delta table has every change once. Spark's Kafka sink is at least once: nothing is lost, and what came twice has the
 same key, made of the version, the change type and the row's key.
+
+On every landing: comparisons without kills (`integration/test_spark_comparing.py`), and executors and drivers of
+queries that are killed while they write.
 """
 
 import os

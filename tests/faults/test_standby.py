@@ -3,6 +3,9 @@
 Destinations in Kafka, PostgreSQL, SQLite and Delta are read without the sinks. A frozen instance comes back while its
 successor works. One that was cut off gets its link back, also with what was under way on it. Both stand by, and nothing
 is missing, doubled, out of order, changed or lost. `standby_after_s` is the default, so times are those that users see.
+
+On every landing: three takeovers, one by each fault, in this module; all decisions in virtual time
+(`unit/daemon/test_standby.py`).
 """
 
 import random

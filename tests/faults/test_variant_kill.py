@@ -1,6 +1,9 @@
 """SIGKILL of the real daemon that delivers a table with a VARIANT column: every row once, with its value.
 
 Each file of the table is shredded in another way, so that rewritten files compare values of different encodings.
+
+On every landing: kills with plain rows (`faults/test_kill.py`, `test_kafka_kill.py`); Variants without kills
+(`integration/test_variant_streams.py`).
 """
 
 import random

@@ -2,7 +2,7 @@
 
 The search runs in a process of its own, in the environment `.venv/fuzz` (`make fuzz`), with limits of memory and time.
 An input that fails is kept in `found/TARGET`; `--replay FILE` runs it without atheris. What reached new lines goes into
-`corpus/TARGET`, without what adds nothing. `--measure` prints a line of the table in tests/README.md.
+`corpus/TARGET`, without what adds nothing. `--measure` prints a line of the table in tests/fuzz/README.md.
 """
 
 import re

@@ -21,8 +21,8 @@ from tests.support.s3.tables import RemoteTable
 from tests.support.tables.golden import expected_feed, golden_delta
 from tests.support.tables.golden_feeds import TABLES, expected_table, rows
 
-# The list of tests/README.md, which `test_catalogue.py` compares with the folder.
-README: Final = (Path(__file__).resolve().parents[1] / "README.md").read_text()
+# The list of tests/golden/README.md, which `test_catalogue.py` compares with the folder.
+README: Final = (Path(__file__).parent / "README.md").read_text()
 EVERY: Final = re.findall(r"^\| `([^`]+)` \|", README.partition("## Golden Delta tables\n")[2], re.MULTILINE)
 # Their commits have times of their own, which do not come from the objects.
 IN_COMMIT: Final = "cdc_ict_table"

@@ -1,4 +1,7 @@
-"""Ten changed rows in two rewritten files of a million rows are twenty events, in bounded memory (invariant 7)."""
+"""Ten changed rows in two rewritten files of a million rows are twenty events, in bounded memory (invariant 7).
+
+On every landing: a table with row ids, in this module.
+"""
 
 import json
 import os

@@ -1,4 +1,8 @@
-"""Memory of a mirror of the `delta` sink is bounded, however large the table and a version are (invariant 7)."""
+"""Memory of a mirror of the `delta` sink is bounded, however large the table and a version are (invariant 7).
+
+On every landing: the memory of repairing a mirror all of whose rows differ (`integration/test_verification.py`), by the
+same code.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,7 @@
-"""The delta sink against real Delta tables: the result is read back by delta-rs and by Spark."""
+"""The delta sink against real Delta tables: the result is read back by delta-rs and by Spark.
+
+On every landing: the daemon that writes to Delta is killed (`faults/test_kill.py`).
+"""
 
 import random
 import signal

@@ -1,4 +1,7 @@
-"""The demonstration of `make demo`: the proof succeeds, can fail, and leaves no files or processes."""
+"""The demonstration of `make demo`: the proof succeeds, can fail, and leaves no files or processes.
+
+On every landing: the demonstration itself, in this module.
+"""
 
 import os
 import signal

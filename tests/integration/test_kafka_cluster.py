@@ -1,4 +1,7 @@
-"""The test cluster does what tests of the sink rely on: it runs, dies, freezes and loses answers."""
+"""The test cluster does what tests of the sink rely on: it runs, dies, freezes and loses answers.
+
+On every landing: one node that dies, freezes and loses answers, in this module.
+"""
 
 import os
 import select

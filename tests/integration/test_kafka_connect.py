@@ -2,6 +2,8 @@
 
 The table in the database must equal the Delta table, after any change of the latter. Debezium's library must find in
 our messages the values that it would have written.
+
+On every landing: the same programs without a snapshot at the start, in this module.
 """
 
 import json

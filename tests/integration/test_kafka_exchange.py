@@ -1,6 +1,8 @@
 """Ranges of versions of the daemon into Kafka, read once and brought to their shards by Spark's exchange.
 
 Messages are those of one process. Wherever a range ended early, the next one goes on.
+
+On every landing: every change once, a version in part, different places, cancellation and damage, in this module.
 """
 
 import json

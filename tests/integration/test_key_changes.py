@@ -5,6 +5,8 @@ The oracle is a dictionary into which one version after the other is folded. Wha
 nothing but its changes and on whether the table has it, so transactions of all histories of one key show what any
 grouping of versions does. Where a change contradicts the ones before it, the transaction must be refused; then the
 pipeline delivers one version at a time, which the second half shows with tables that have such histories.
+
+On every landing: all sequences without null keys in SQLite, and some in each other database, in this module.
 """
 
 import random

@@ -1,4 +1,7 @@
-"""A string stored once for thousands of rows: through `tail` and `run` in bounded memory (invariant 7)."""
+"""A string stored once for thousands of rows: through `tail` and `run` in bounded memory (invariant 7).
+
+On every landing: the same with texts, in this module; their rows in `property/test_large_values.py`.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,7 @@
-"""Tables in S3 at unusual places, among other objects, and changed while they are read: the same rows, or an error."""
+"""Tables in S3 at unusual places, among other objects, and changed while they are read: the same rows, or an error.
+
+On every landing: listings in pages (`integration/test_s3_store.py`).
+"""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,7 @@
-"""Seeds of the simulation on every landing, and what makes them worth anything: a run is the same every time."""
+"""Seeds of the simulation on every landing, and what makes them worth anything: a run is the same every time.
+
+On every landing: 300 seeds, and 50 with a mirror: more than the first ones that find the planted faults.
+"""
 
 import gc
 import os

@@ -3,6 +3,8 @@
 `LAKE_TAILER_SOAK_S` is the duration in seconds, `LAKE_TAILER_SOAK_TABLES` the number of tables. Faults: commits in
 bursts, pauses, commit files that are garbage for a moment, and tables that are away for a while. At the end each target
 has each row once.
+
+On every landing: nothing takes an hour; memory is bounded by each of the tests with `memory` in their names.
 """
 
 import json

@@ -1,4 +1,8 @@
-"""A table in Azure read by Spark's executors, from a real server: batches and streams, and the daemon's engine."""
+"""A table in Azure read by Spark's executors, from a real server: batches and streams, and the daemon's engine.
+
+On every landing: Spark's source in S3 (`integration/test_spark_s3.py`), and Azure without Spark
+(`contract/test_stores.py`, `integration/test_cloud_tables.py`).
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

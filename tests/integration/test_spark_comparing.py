@@ -1,4 +1,7 @@
-"""Comparisons that all executors share leave the rows, and the positions, that one process leaves."""
+"""Comparisons that all executors share leave the rows, and the positions, that one process leaves.
+
+On every landing: the same with keys and both images, and net changes by values, in this module.
+"""
 
 import logging
 import random

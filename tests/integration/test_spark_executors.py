@@ -1,6 +1,9 @@
 """Executors: results in order, errors unchanged, jobs that end on request.
 
 With Spark in this process, and with a standalone cluster of two workers.
+
+On every landing: the same on a local Spark, in this module; a cluster whose executors read
+(`integration/test_spark_packaging.py`), and one whose executors are killed while they write (`faults/`).
 """
 
 import gc

@@ -2,6 +2,9 @@
 
 The five figures of `tests.support.kafka.figures` are 0, with the END records of all shards. Progress is in Kafka alone:
 a query may lose its checkpoint, and the daemon's pipeline with the same shards may continue, or go before.
+
+On every landing: one way to move rows to other shards, a snapshot that the query goes on with after a failure, and a
+version in part that the daemon goes on with, in this module.
 """
 
 import json

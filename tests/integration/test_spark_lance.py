@@ -1,4 +1,8 @@
-"""Lance datasets on Spark: the data source and the engine on executors give the rows that threads of one process do."""
+"""Lance datasets on Spark: the data source and the engine on executors give the rows that threads of one process do.
+
+On every landing: the data source, in this module; executors that read plain rows
+(`integration/test_spark_executors.py`).
+"""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -2,6 +2,8 @@
 
 Spark's Python has everything but lake-tailer. An image, or a path on every machine, is what all other tests of clusters
 have; another release there is refused (`test_spark_release.py`).
+
+On every landing: executors that get the wheel, in this module.
 """
 
 import shutil

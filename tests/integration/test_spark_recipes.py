@@ -1,4 +1,7 @@
-"""The recipes for `foreachBatch`: exact even if a batch is processed twice."""
+"""The recipes for `foreachBatch`: exact even if a batch is processed twice.
+
+On every landing: the same with `follow`, and a failure behind each append (`integration/test_spark_follow.py`).
+"""
 
 from collections import Counter
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""Executors with another release of lake-tailer than the driver: refused by name, before they read anything."""
+"""Executors with another release of lake-tailer than the driver: refused by name, before they read anything.
+
+On every landing: what executors unpack first, which refuses, in this module.
+"""
 
 import pickle
 import sys

@@ -1,4 +1,7 @@
-"""`tailer verify`: a mirror equals its source at its version, and each planted difference is found and named."""
+"""`tailer verify`: a mirror equals its source at its version, and each planted difference is found and named.
+
+On every landing: the memory of a mirror in Delta; what compares both is the same code.
+"""
 
 import json
 import os

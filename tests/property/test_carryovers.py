@@ -7,6 +7,9 @@ identified by key. Histories whose columns change are those of `tests.support.or
 
 `make nightly` continues with new seeds until `LAKE_TAILER_SOAK_VERSIONS` versions (default 5000) were checked,
 beginning at a random seed, or at `LAKE_TAILER_SEED`.
+
+On every landing: one of four shapes of histories by both tests, in this module; the rules without Spark in
+`unit/changelog/test_carryovers.py`.
 """
 
 import json

@@ -2,6 +2,8 @@
 
 Each is checked like a random history: by Spark's change feed if there is one, and by the fold over Spark's snapshots.
 Each also asserts that its log has the special property.
+
+On every landing: what Spark wrote, recorded (`property/test_written_cases.py`).
 """
 
 import os

@@ -7,6 +7,9 @@ the version and the difference. `tests.support.oracle.recorded` judges histories
 
 `make nightly` continues with new seeds until `LAKE_TAILER_SOAK_VERSIONS` versions (default 5000) were checked,
 beginning at a random seed, or at `LAKE_TAILER_SEED`.
+
+On every landing: live histories with a feed, in this module; recorded ones of every shape
+(`property/test_written_histories.py`).
 """
 
 import os

@@ -3,6 +3,8 @@
 The mirrors are in each database and in a Delta table. Each goes on after some of the operations, with transactions of
 other sizes. A mirror that cannot follow an operation stops with one of the reasons that `docs/sql.md` and
 `docs/delta.md` name, and another one begins with a snapshot.
+
+On every landing: recorded histories (`integration/test_sql_histories.py`, `test_delta_mirror_histories.py`).
 """
 
 import json

@@ -2,6 +2,8 @@
 
 Spark writes the tables. Where no writer makes such a commit, Spark's log or files are altered by hand, and Spark is
 still the oracle wherever it can read the result.
+
+On every landing: what Spark wrote, recorded (`property/test_written_cases.py`).
 """
 
 from pathlib import Path

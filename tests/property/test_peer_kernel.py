@@ -1,4 +1,7 @@
-"""The change reader of delta-kernel-rs: its wrong rows and failures, and our correct answers."""
+"""The change reader of delta-kernel-rs: its wrong rows and failures, and our correct answers.
+
+On every landing: nothing: it tests another reader, and says why we do not do the same.
+"""
 
 from pathlib import Path
 

@@ -2,6 +2,8 @@
 
 Each test makes a table with Spark, shows the other reader's answer or failure, and judges ours by Spark's snapshots. If
 the other reader is fixed, its half of the test fails; the test then becomes a plain comparison.
+
+On every landing: nothing: it tests other readers, and says why we do not do the same.
 """
 
 import subprocess

@@ -3,6 +3,8 @@
 The paths: the engine of the daemon on executors; `tailer.spark.changes` and the data source as a batch; streams of
 `tailer.spark.follow` and of the data source. On the last four, Spark makes the projection. All are judged by the fold,
 as without Spark in `test_where`.
+
+On every landing: one history of each test; all of them without Spark in `property/test_where.py`.
 """
 
 import random

@@ -3,6 +3,9 @@
 Each table is judged version by version (`tests.support.spark.table`): by the fold over Spark's snapshots, by Spark's
 feed, by the names and types of the columns, by the snapshot of every version. Least and greatest values of types are
 judged by Spark alone: delta-rs overflows on some.
+
+On every landing: the same values as fields and three levels deep, in this module, and as columns
+(`integration/test_spark_native.py`); mapped columns in `property/test_written_histories.py`.
 """
 
 import json

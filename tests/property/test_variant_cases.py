@@ -1,6 +1,8 @@
 """Tables with VARIANT columns, written by Spark: change feed, vectors, MERGE, OPTIMIZE, shredded files and others.
 
 Each is judged by the fold over Spark's snapshots and by its feed, like the other cases; decoded Variants are compared.
+
+On every landing: what Spark wrote, recorded (`property/test_written_cases.py`).
 """
 
 import json

@@ -4,7 +4,7 @@
 
 `planted.toml` lists the faults, each with the invariant that it breaks. Like those of `tests.mutants`, one is planted
 in a copy of the tree, in which the seeds run that would run without it. A run finds a fault if any invariant does not
-hold there. Prints the table of `tests/README.md`.
+hold there. Prints the table of `tests/simulation/README.md`.
 """
 
 import argparse
