@@ -16,7 +16,7 @@ from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.placement import Writers
 from tailer.config.settings import load
 from tailer.daemon.fleet import with_found_tables
-from tailer.daemon.serve import close_sinks, open_layout, open_sink
+from tailer.daemon.sinks import close_sinks, open_layout
 from tailer.daemon.standing import Standing, standing_of, survey
 from tailer.plan import Position
 from tailer.progress.lookup import set_progress
@@ -90,7 +90,7 @@ async def _reset(settings: Settings, pipeline: PipelineSettings, version: int, d
     await log.seek(version + 1)
     click.echo(f"{pipeline.name}: delivered until now: {_delivered(before.position)}")
     if not dry_run:
-        sink = open_sink(settings, pipeline)
+        sink = settings.open_sink(pipeline)
         try:
             if sink.distributes:
                 shards = pipeline.shards if pipeline.write is Writers.EXECUTORS else 0

@@ -22,7 +22,7 @@ from tailer.config.settings import load
 from tailer.config.tables import TableRef, open_files
 from tailer.daemon.engines import open_engines
 from tailer.daemon.fleet import with_found_tables
-from tailer.daemon.serve import close_sinks, open_sink
+from tailer.daemon.sinks import close_sinks
 from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError, how_to_install
 from tailer.pipeline.delivery import tell_key
@@ -89,7 +89,7 @@ def command(
 async def _verify(settings: Settings, pipeline: PipelineSettings, limit: int, repairs: bool) -> Sequence[Verification]:
     """Return the result, and those before it where repairs were tried."""
     pipeline = await pipeline.located()
-    sink = open_sink(settings, pipeline)
+    sink = settings.open_sink(pipeline)
     files = open_files(pipeline.stores)
     steps, verifications = Steps(), list[Verification]()
     try:

@@ -278,6 +278,17 @@ class Settings:
     standby_after_s: float = 5.0
     digest: bytes = field(default=b"", repr=False, compare=False)
 
+    def open_sink(self, pipeline: PipelineSettings) -> Sink:
+        """Make the sink of a pipeline, with progress in the state table if it cannot keep its own; no I/O."""
+        sink = pipeline.make_sink()
+        if isinstance(sink, Sink):
+            return sink
+        from tailer.progress.recorded import Recorded  # noqa: PLC0415 - most sinks keep their progress
+        from tailer.progress.state_table import StateTable  # noqa: PLC0415
+
+        assert self.state_table is not None, "checked by tailer.config.settings"
+        return Recorded(sink, StateTable(self.stores.open(self.state_table)))
+
 
 def configure_catalog(options: Mapping[str, Any]) -> CommitCatalog:
     """The catalog with these options, of which there is one kind; no I/O.

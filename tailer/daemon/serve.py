@@ -8,7 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio import to_thread
@@ -23,13 +23,12 @@ from tailer.daemon.fleet import AwaitedTable, Fleet, Make, Statuses
 from tailer.daemon.logs import Summaries
 from tailer.daemon.observe.otel import exported
 from tailer.daemon.runs import Drainable
+from tailer.daemon.sinks import close_sinks, open_layout
 from tailer.engine.background import background
 from tailer.errors import ConfigError, NotATable, TailerError, how_to_install
 from tailer.pipeline.retention import VacuumWatch
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.pipeline.status import PipelineStatus
-from tailer.progress.recorded import Recorded
-from tailer.progress.state_table import StateTable
 from tailer.sink import Sink, instance_name
 from tailer.stores.secrets import NoSecret, Secret
 
@@ -38,11 +37,9 @@ if TYPE_CHECKING:
 
     from tailer.daemon.control import Control
     from tailer.daemon.http_server import Listener
-    from tailer.shards.resharding import Layout
 
-__all__ = ["close_sinks", "open_layout", "open_sink", "serve"]
+__all__ = ["serve"]
 
-CLOSE_S: Final = 5.0
 Show = Callable[[Sequence[PipelineStatus]], Coroutine[Any, Any, None]]
 
 _log = logging.getLogger(__name__)
@@ -117,7 +114,7 @@ class _Run:
         status: PipelineStatus,
         is_new: bool,
     ) -> None:
-        self._sink = open_sink(settings, pipeline)
+        self._sink = settings.open_sink(pipeline)
         self._opened = opened
         opened.append(self._sink)
         self._status = status
@@ -157,33 +154,6 @@ class _Run:
         self._stops = True
         self._table.stop()
         self._pipeline.stop()
-
-
-def open_sink(settings: Settings, pipeline: PipelineSettings) -> Sink:
-    """Make the pipeline's sink, with progress in the state table if the sink cannot keep it; no I/O."""
-    sink = pipeline.make_sink()
-    if isinstance(sink, Sink):
-        return sink
-    assert settings.state_table is not None, "checked by tailer.config.settings"
-    return Recorded(sink, StateTable(settings.stores.open(settings.state_table)))
-
-
-def open_layout(settings: PipelineSettings, sink: Sink) -> "Layout":
-    """Make the layout that keeps the number of shards in `sink`, which `distributes`; no I/O. Raises `ConfigError`."""
-    from tailer.shards.resharding import Layout  # noqa: PLC0415 - only for sinks that distribute
-    from tailer.shards.worker import make_sink  # noqa: PLC0415
-
-    return Layout(settings.name, settings.open_table(), sink, lambda: make_sink(settings))
-
-
-async def close_sinks(sinks: Sequence[Sink]) -> None:
-    """Close every sink, also during a cancellation; give up on sinks that do not answer within `CLOSE_S`."""
-    with anyio.move_on_after(CLOSE_S, shield=True):
-        for sink in sinks:
-            try:
-                await sink.aclose()
-            except TailerError as error:
-                _log.warning("%s", error)
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.daemon.fleet import find_existing, with_found_tables
-from tailer.daemon.serve import close_sinks, open_layout, open_sink
+from tailer.daemon.sinks import close_sinks, open_layout
 from tailer.errors import TailerError
 from tailer.plan import Position
 from tailer.progress.lookup import find_progress
@@ -66,7 +66,7 @@ async def survey(settings: Settings) -> tuple[list[Standing], list[Exception]]:
 
 async def standing_of(settings: Settings, pipeline: PipelineSettings) -> Standing:
     """Query the table and the sink of one pipeline, which is `located`. Raises their errors."""
-    sink = open_sink(settings, pipeline)
+    sink = settings.open_sink(pipeline)
     try:
         return await standing_in(pipeline, pipeline.open_table(), sink)
     finally:

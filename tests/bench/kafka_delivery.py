@@ -14,7 +14,7 @@ import anyio
 
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
-from tailer.daemon.serve import close_sinks
+from tailer.daemon.sinks import close_sinks
 from tailer.engine.local import LocalEngine
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.row_delivery import row_pipeline

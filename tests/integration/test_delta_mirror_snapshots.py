@@ -12,7 +12,6 @@ from deltalake import DeltaTable, write_deltalake
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.settings import load
-from tailer.daemon.serve import open_sink
 from tailer.engine.local import LocalEngine
 from tailer.errors import ChangesUnavailable, ConfigError, SinkRejected, SinkUnavailable
 from tailer.events import Gap
@@ -92,7 +91,7 @@ class TestPipelines:
         )
         settings = load(config)
         (pipeline,) = settings.pipelines
-        end, to = Start(StartKind.VERSION, last), open_sink(settings, pipeline)
+        end, to = Start(StartKind.VERSION, last), settings.open_sink(pipeline)
         assert isinstance(to, Sink)
         made = pipeline.open_table(), to, LocalEngine(), TimerWake(), pipeline.start, end, pipeline.policy
         anyio.run(row_pipeline("orders", *made).run)

@@ -9,7 +9,6 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tailer.config.settings import load
-from tailer.daemon.serve import open_sink
 from tailer.engine.local import LocalEngine
 from tailer.errors import ChangesUnavailable
 from tailer.pipeline.row_delivery import row_pipeline
@@ -46,7 +45,7 @@ def run(folder: Path, options: str = "", last: int = 3, sink: str = 'key = ["id"
         finally:
             await to.aclose()
 
-    found = open_sink(settings, pipeline)
+    found = settings.open_sink(pipeline)
     assert isinstance(found, Sink)
     anyio.run(deliver, found)
     return SqliteDatabase(folder / "shop.db")

@@ -18,7 +18,6 @@ from anyio import to_thread
 from deltalake import DeltaTable, Schema, write_deltalake
 
 from tailer.config.settings import load
-from tailer.daemon.serve import open_sink
 from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError, SinkRejected
 from tailer.events import METADATA_FIELDS
@@ -52,7 +51,7 @@ def run_pipeline(source: Path, target: Path, kind: str, options: str = "", last:
     )
     settings = load(config)
     (pipeline,) = settings.pipelines
-    sink = open_sink(settings, pipeline)
+    sink = settings.open_sink(pipeline)
 
     async def deliver(sink: Sink) -> None:
         end = Start(StartKind.VERSION, last)

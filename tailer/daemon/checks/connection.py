@@ -16,7 +16,7 @@ from tailer.config.tables import open_files
 from tailer.daemon.checks.errors import Errors
 from tailer.daemon.checks.first_rows import FirstRows
 from tailer.daemon.fleet import find_existing
-from tailer.daemon.serve import close_sinks, open_sink
+from tailer.daemon.sinks import close_sinks
 from tailer.daemon.standing import Standing, standing_in
 from tailer.errors import FileVacuumed, TailerError
 from tailer.formats.rows import row_groups
@@ -60,7 +60,7 @@ async def _connect(settings: Settings, pipeline: PipelineSettings) -> Connection
             file = await _open_newest_file(table, open_files(pipeline.stores))
             contradictions = await table.contradictions()
     with errors.gathered():
-        sink = open_sink(settings, pipeline)
+        sink = settings.open_sink(pipeline)
         try:
             sink.only_look()
             if located is None or table is None:
