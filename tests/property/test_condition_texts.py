@@ -148,6 +148,8 @@ flag;
 - /*+ c */ 1 = i
 s = 'a' /*+ c */ 'b'
 i = 1 :
+i : NOT BETWEEN -1 AND 2
+f : IN (1)
 year(at) = . 1883
 INTERVAL DAY'1' = i
 'a'{: 1} = s

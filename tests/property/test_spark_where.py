@@ -7,6 +7,7 @@ as without Spark in `test_where`.
 On every landing: one history of each test; all of them without Spark in `property/test_where.py`.
 """
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,10 +17,12 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from deltalake import write_deltalake
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+import tailer
 import tailer.spark
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
@@ -180,3 +183,29 @@ def test_versions_as_frames_of_spark(spark: SparkSession, archive: Path, tmp_pat
             reading.judge_batches()
             if span == longest:
                 reading.judge_streams(chance.randint(2, 9), tmp_path)
+
+
+@pytest.mark.parametrize(("where", "wanted"), [("1 = 1", True), ("NULL", False), ("1 = 2", False)])
+def test_constants_by_executors(engine: Engine, where: str, wanted: bool, tmp_path: Path) -> None:
+    recorded = read(CASES_DATA / "replace_where_writes_change_files.1.tar.xz", tmp_path)
+    for plan in plans(recorded.path, 1):
+        whole, found = (
+            sum(map(len, run_plan(each, engine).tables)) for each in (plan, Policy(where=where).shape(plan))
+        )
+        assert found == (whole if wanted else 0)
+
+
+def test_rows_with_nan_that_statistics_leave_out(spark: SparkSession, tmp_path: Path) -> None:
+    """Deliver a row that Spark's SQL wants, and that Spark finds only if it skips nothing by statistics."""
+    path, where = tmp_path / "table", "ratio > 12.43"
+    write_deltalake(path, pa.table({"ratio": [1.5, float("nan")]}))
+    (row,) = (row for batch in tailer.changes(path, start=0, where=where) for row in batch.to_pylist())
+    assert math.isnan(row["ratio"])
+    found = {}
+    for skips_files in ("true", "false"):
+        for skips_groups in ("true", "false"):
+            session = spark.newSession()
+            session.conf.set("spark.databricks.delta.stats.skipping", skips_files)
+            session.conf.set("spark.sql.parquet.filterPushdown", skips_groups)
+            found[skips_files, skips_groups] = session.read.format("delta").load(str(path)).where(where).count()
+    assert found == {("true", "true"): 0, ("true", "false"): 0, ("false", "true"): 0, ("false", "false"): 1}

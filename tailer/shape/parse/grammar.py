@@ -202,6 +202,8 @@ class _Reader:
             elif in_variant and self._takes("["):
                 self._at += 1
                 self._must("]")
+            elif in_variant and self._next() != "::":
+                self._refuse()
             else:
                 return
 
