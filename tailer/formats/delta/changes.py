@@ -51,7 +51,7 @@ from tailer.plan import (
     RowTracking,
     TaskKind,
 )
-from tailer.schema.columns import dropped_column
+from tailer.schema.columns import dropped_column, physical_name
 from tailer.schema.identity import identified, renewed
 from tailer.stores.location import is_readable
 
@@ -214,7 +214,8 @@ class _TaskMaker:
         values = remove.partition_values or {}
         missing = next((name for name in self.partitions if name not in values), None)
         if missing is not None:
-            reason = f"the remove of {remove.path} has no value of {missing}, and no add of it is in the log"
+            column = self._column(missing)
+            reason = f"the remove of {remove.path} has no value of {column}, and no add of it is in the log"
             raise ChangesUnavailable(self.state.table, self.state.version, reason)
         before = self._vector(remove.deletion_vector)
         after = self._vector(add.deletion_vector) if add is not None else None
@@ -229,6 +230,10 @@ class _TaskMaker:
         if remove is not None and (before is None or after == before):
             return []
         return [self._task(TaskKind.INSERT, add, add.partition_values, include=before, exclude=after)]
+
+    def _column(self, stored: str) -> str:
+        """Return the name of the column that the log knows by a name, or that name."""
+        return next((column.name for column in self.at.schema if physical_name(column) == stored), stored)
 
     def _task(
         self,
@@ -245,7 +250,7 @@ class _TaskMaker:
             raise LogCorrupt(state.table, f"_delta_log/{state.version:020d}.json", reason, state.version)
         for name in partition_values:
             if name not in self.partitions:
-                reason = f"{file.path} has a value for {name}, which is not a partition column"
+                reason = f"{file.path} has a value for {self._column(name)}, which is not a partition column"
                 raise LogCorrupt(state.table, f"_delta_log/{state.version:020d}.json", reason, state.version)
         tracking = None
         if self.tracked is not None and not isinstance(file, CdcFile):

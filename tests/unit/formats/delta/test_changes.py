@@ -193,6 +193,25 @@ def test_names_of_other_columns_unless_all_rows_go() -> None:
     assert names(mapped("a2", table_id="another"), remove("f")) == ()
 
 
+def test_errors_about_partition_values_name_columns_as_users_do() -> None:
+    def begun(*partitions: str) -> Snapshot:
+        stored = {name: {"delta.columnMapping.physicalName": f"col-{name}"} for name in ("a", "p")}
+        fields = [{"name": name, "type": "long", "nullable": True, "metadata": each} for name, each in stored.items()]
+        text = json.dumps({"type": "struct", "fields": fields})
+        described = metadata(text, partitions, **{"delta.columnMapping.mode": "name"})
+        head = parse_commit("\n".join(map(json.dumps, (protocol(2), described))).encode(), "t", "0.json", 0, 1)
+        return Snapshot.begin("t", 0, head.protocol, head.metadata, [1])
+
+    def planned(before: Snapshot, *actions: dict[str, Any]) -> None:
+        commit = parse_commit("\n".join(map(json.dumps, actions)).encode(), "t", "1.json", 1, 2)
+        plan_changes(commit, before, before.advance(commit), "/lake")
+
+    with pytest.raises(ChangesUnavailable, match="remove of f has no value of p, and"):
+        planned(begun("p"), remove("f"))
+    with pytest.raises(LogCorrupt, match="f has a value for a, which is not a partition column"):
+        planned(begun("p"), add("f", partitionValues={"col-p": "1", "col-a": "1"}))
+
+
 def test_one_path_twice_but_once_with_a_change() -> None:
     assert summary(plan(add("f", vector(A)), add("f", data_change=False))) == [("insert", "/lake/f", None, A)]
     # Actions are paired by the path as written: another spelling is another file, deleted and inserted in full.
