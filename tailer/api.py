@@ -217,7 +217,7 @@ class Changes:
     async def _deliver(self, send: _Send, schemas: list[pa.Schema]) -> None:
         async with send:
             policy, rules = self.read.policy(), self.read.rules()
-            table = (await self.table.located()).open(statistics=self.read.needs_statistics)
+            table = (await self.table.located()).open(statistics=self.read.where is not None)
             files, sink = open_files(), _BatchSink(send, schemas)
             start, end = self.start, self.end
             engine: AbstractAsyncContextManager[Engine] = nullcontext(

@@ -30,7 +30,7 @@ __all__ = [
 ROOT: Final = Path(__file__).resolve().parents[1]
 
 # Most lines. Who raises one says in docs/architecture.md what was refused in its place; who deletes lowers them.
-SPINE_LINES: Final = 29_500
+SPINE_LINES: Final = 29_400
 PRODUCT_LINES: Final = 76_200
 
 

@@ -1,71 +1,11 @@
 """The configuration: TOML and the environment become checked settings, without I/O on tables.
 
-::
-
-    state_table = "state"         # progress of at-least-once sinks (stdout); other sinks keep their own
-    drain_s = 30                  # seconds for open transactions to finish after SIGTERM or Ctrl-C
-    metrics = "127.0.0.1:9464"    # address of metrics, health checks and status; default: none
-    control = "/run/tailer.sock"  # Unix socket for `tailer status`, `pause`, ...; default: this file's name with .sock
-    engine = "local"              # this process reads the rows; "spark": executors; "auto": executors for large
-                                  # versions
-
-    [spark]                       # for the other engines
-    master = "local[*]"           # the cluster to start a driver for
-
-    [spark.conf]                  # any of Spark's settings
-    "spark.executor.memory" = "4g"
-
-    [stores.lake]                 # only for stores with options of their own; all are in configuration.md
-    prefix = "s3://lake"          # the tables it applies to
-    endpoint = "http://127.0.0.1:9000"
-
-    [defaults]                    # keys of pipelines that all of them inherit; their own win
-    poll_interval_s = 2.0
-
-    [pipelines.orders]            # the name is part of the sink's progress: a renamed pipeline starts over
-    table = "/data/orders"        # the folder of the table, its URI, or its name in AWS Glue: glue://sales/orders
-    table_format = "delta"        # or another format; default: the folder is looked at; in a store, its name
-    branch = "main"               # of a table whose format has branches
-    start = "earliest"            # if the sink has no progress: earliest (default; all the log holds),
-                                  # latest, snapshot, a version (12), a time (2026-03-01T12:00:00Z), a tag (tag:NAME)
-    columns = ["id", "amount"]    # default: all
-    carryovers = "drop"           # rows that a rewritten file holds unchanged; or "keep": as delete and insert
-    compute_updates = false       # turn a delete and an insert of one row into the two images of an update
-    key = ["id"]                  # the columns that identify a row for that; default: row ids, if rows are tracked
-    skip_unchanged = false        # leave out updates that change nothing
-    row_ids = false               # add _row_id and _row_commit_version, for tables that track rows
-    on_schema_change = "evolve"   # report it to the sink and go on; or "fail": stop before the version
-    on_data_loss = "fail"         # stop; or go on after the loss, with the gap reported to the sink:
-                                  # "resnapshot" (with all rows of the table), or "skip-with-gap-event"
-    poll_interval_s = 1.0         # between two looks for a new version, at an active table
-    idle_poll_interval_s = 10.0   # the same at a quiet table
-    max_polls_per_hour = 7200     # in S3: the most looks for a new version in an hour
-    write = "driver"              # this process writes to the sink; or "executors", the default with engine = "spark"
-                                  # and a kafka sink, or a delta sink in a folder of this machine
-    shards = 4                    # number of streams that executors write to kafka, at most 1024
-
-    [pipelines.orders.catalog]    # only if a catalog manages the table's commits (catalogManaged)
-    kind = "unity"                # Unity Catalog; its options:
-    uri = "http://127.0.0.1:8080" # the server
-    table = "main.sales.orders"   # the name of the table in the catalog
-    token_file = "token"          # or `token`, in the environment; default: no token
-
-    [pipelines.sales]             # a template: a pipeline for each table that fits, named sales/TABLE
-    table = "s3://lake/sales/*"   # a * stands for one name
-    discover_interval_s = 60      # seconds between two looks for tables
-    sink = {kind = "files", path = "/data/changes/{table}"}
-
-    [pipelines.orders.sink]
-    kind = "delta"                # an installed kind; the other keys are that sink's options
-    path = "/data/orders_changes"
-    adopt = false                 # true: accept a table or folder that is not ours; delta and files
-
-Paths are relative to the file's folder; `~` is the home folder, and `$HOME` is refused. `TAILER_DRAIN_S=5` or
-`TAILER_PIPELINES__ORDERS__SINK__PATH=/tmp/x` in the environment overrides the file: names without regard to
-case, `-` and `.` in a pipeline's name as `_`. That is the place for secrets. A value that reads as JSON is
-taken as JSON, so a sink option that is text but looks like a number needs quotes (`'"12345"'`). Spark's settings
-have dots and capitals and come as one object: `TAILER_SPARK__CONF='{"spark.hadoop.fs.s3a.secret.key": "..."}'`, each of
-them over the file's.
+`docs/configuration.md` has all keys, from the comments in `tailer.config.shapes`. Paths are relative to the file's
+folder; `~` is the home folder, and `$HOME` is refused. `TAILER_DRAIN_S=5` or
+`TAILER_PIPELINES__ORDERS__SINK__PATH=/tmp/x` in the environment overrides the file: names without regard to case, `-`
+and `.` in a pipeline's name as `_`. That is the place for secrets. A value that reads as JSON is taken as JSON, so a
+sink option that is text but looks like a number needs quotes (`'"12345"'`). Spark's settings have dots and capitals and
+come as one object: `TAILER_SPARK__CONF='{"spark.hadoop.fs.s3a.secret.key": "..."}'`, each of them over the file's.
 
 `examine` reports all faults at once, as `tailer check` prints them; `load` returns settings or raises.
 """

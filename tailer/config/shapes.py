@@ -152,11 +152,6 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
         updates, key = self.compute_updates or bool(demanded), demanded or tuple(self.key)
         return PairingRules(self.carryovers, updates, key, self.skip_unchanged, null_keys=bool(demanded))
 
-    @property
-    def needs_statistics(self) -> bool:
-        """Return whether the statistics of files can save reading some."""
-        return self.where is not None
-
 
 class RangeOptions(ReadOptions, frozen=True, kw_only=True):
     """The same for a range of versions."""

@@ -214,7 +214,7 @@ class _Look:
 
     def open_table(self) -> TableLog:
         """Open the log of the table, which is `located`; no I/O."""
-        return self.table.open(statistics=self.read.needs_statistics)
+        return self.table.open(statistics=self.read.where is not None)
 
 
 def _spell(option: str) -> str:

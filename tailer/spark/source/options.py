@@ -161,7 +161,7 @@ class SourceOptions:
 
     def open_table(self) -> TableLog:
         """Open the log of the table. Raises as `TableRef.open`."""
-        return self.table.open(self.stores, statistics=self.read.needs_statistics)
+        return self.table.open(self.stores, statistics=self.read.where is not None)
 
     def open_files(self) -> DataFiles:
         """Make what opens the table's files, on any machine; no I/O."""
