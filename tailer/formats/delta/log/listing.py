@@ -245,12 +245,15 @@ class LastListing:
         try:
             return await self._list(store, since)
         except NotATable:
-            if since != 0 or not await commit_exists(store, 0):
+            # Where the log was cleaned up, the first commit is gone.
+            versions = {0, await read_last_checkpoint(store) or 0} if since == 0 else set()
+            there = [version for version in sorted(versions) if await commit_exists(store, version)]
+            if not there:
                 raise
         try:
             return await self._list(store, since)  # it was created just now, unless this listing is an old one, too
         except NotATable:
-            reason = f"the listing is empty, and {commit_name(0)} is there"
+            reason = f"the listing is empty, and {commit_name(there[0])} is there"
             raise StorageUnavailable(f"{store.uri}/{LOG}", reason) from None
 
     async def _list(self, store: ObjectStore, since: int) -> LogListing:
