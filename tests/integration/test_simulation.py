@@ -25,6 +25,7 @@ from tests.simulation.world import Outcome, run
 ROOT: Final = Path(__file__).resolve().parents[2]
 SEEDS: Final = 300
 MIRRORS: Final = 50
+NIGHTLY_MIRRORS: Final = 1000
 AT_ONCE: Final = 25
 NIGHTLY: Final = 10_000
 # They found a fault of the code, a planted one, or one of the judge.
@@ -65,7 +66,10 @@ def test_seeds_that_found_a_fault() -> None:
 
 @pytest.mark.parametrize(
     "first",
-    [*range(0, MIRRORS, AT_ONCE), *(pytest.param(each, marks=pytest.mark.nightly) for each in range(50, 100, AT_ONCE))],
+    [
+        *range(0, MIRRORS, AT_ONCE),
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in range(MIRRORS, NIGHTLY_MIRRORS, AT_ONCE)),
+    ],
 )
 def test_mirrors(first: int) -> None:
     """Half of the tables get a key twice and lose one of its rows: the mirror stops, or never was at that version."""
