@@ -214,11 +214,5 @@ class Gap:
     snapshot: bool
     command: str | None = None
 
-    @property
-    def versions(self) -> str:
-        """The lost versions in texts for people."""
-        first, last = self.first_version, self.version
-        return f"version {first}" if first == last else f"versions {first} to {last}"
-
 
 ControlEvent = SchemaChange | Gap

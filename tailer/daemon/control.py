@@ -125,10 +125,9 @@ async def _resnapshot(lifecycle: Lifecycle, _asked: _Asked) -> str:
 async def _backfill(lifecycle: Lifecycle, asked: _Asked) -> str:
     _check(lifecycle, "backfill")
     _check_table(lifecycle)
-    name = lifecycle.status.name
+    status, name = lifecycle.status, lifecycle.status.name
     if (had := lifecycle.status.backfills.command) is not None:
         raise _RefusedError(f"{name} has not ended backfill {had.id}: wait for its end, or cancel it with --cancel")
-    status = lifecycle.status
     if status.state is PipelineState.STOPPED and status.is_in_snapshot:
         raise _RefusedError(f"{name} has stopped in a snapshot, whose rest comes before any backfill. {status.hint}")
     try:

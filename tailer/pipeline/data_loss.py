@@ -33,7 +33,6 @@ from tailer.events import Gap
 from tailer.pipeline.delivery import ResumePoint, Session, TakesCommands, tell_key
 from tailer.pipeline.policy import OnDataLoss, Policy
 from tailer.pipeline.status import PipelineStatus
-from tailer.sink import Sink
 from tailer.stores.wakeup import Wake
 from tailer.table_log import TableLog
 
@@ -68,8 +67,7 @@ class DataLoss:
         self._poll_interval_s = poll_interval_s
         self._status = status
         self._undeliverable: UndeliverableVersion | None = None
-        self._begins = 0  # the first version of the session
-        self._table_id = ""  # when the session began
+        self._begins, self._table_id = 0, ""  # the first version of the session, and the table's id when it began
         self._awaited = _Awaited(name)
 
     @property
@@ -81,25 +79,19 @@ class DataLoss:
     def _reaction(self) -> OnDataLoss:
         return self._status.command or self._policy.on_data_loss
 
-    def obey(self, point: ResumePoint) -> bool:
-        """If an operator asked for a snapshot, put it in place of what is due at `point`, and return True."""
+    async def obey(self, point: ResumePoint) -> bool:
+        """If an operator asked for a snapshot, put it in place of what is due at `point`, and return True.
+
+        The rest of a snapshot of the newest version comes first: it cannot begin again at positions that the sink has.
+        """
         if self._status.command is not OnDataLoss.RESNAPSHOT or self._undeliverable is not None:
             return False
-        due = "the rest of another one" if point.snapshot else "its changes"
-        reason, version = f"an operator asked for a snapshot in place of {due}", point.version
-        error = ChangesUnavailable(self._table.uri, version, reason)
-        table_id, begins = self._table_id, self._begins
+        if point.snapshot and await self._table.latest() <= point.version:
+            return False
+        error = ChangesUnavailable(self._table.uri, point.version, "an operator asked for a snapshot in its place")
+        version, table_id, begins = point.version, self._table_id, self._begins
         self._undeliverable = UndeliverableVersion(error, version, table_id, skippable=True, begins=begins, fresh=False)
         return True
-
-    async def obey_in_snapshot(self, point: ResumePoint) -> None:
-        """If an operator asked for a snapshot, put it in place of the one that is due at `point`, if it is newer.
-
-        A snapshot of the same version cannot begin again: its rows would have the positions of those that the sink has.
-        So the rest of that one is delivered first.
-        """
-        if self._status.command is OnDataLoss.RESNAPSHOT and await self._table.latest() > point.version:
-            self.obey(point)
 
     def note_resume(self, point: ResumePoint) -> None:
         """Note where a session begins. Forget the undeliverable version if the sink has got past it.
@@ -203,17 +195,15 @@ class DataLoss:
                 raise SinkFenced(session.sink.name, reason)
             first = 0 if replaced and point.fresh else version
             least = version + 1 if point.snapshot and point.after is not None else first  # never the same files again
-            may_return = not replaced and not point.snapshot
-            found = await self._resnapshot(session.sink, commands, first, least, undeliverable, may_return)
+            final = replaced or point.snapshot
+            found = await self._resnapshot(session, first, least, undeliverable, is_final=final)
         elif point.snapshot:
             raise undeliverable.error  # the policy does not cover leaving out the rest of a table
         else:
             found = await self._skip(commands, version, undeliverable)
         if found is None:
             return None
-        _log.warning(
-            "%s: the changes of versions %d to %d are lost; continuing after them", self._name, version, found - 1
-        )
+        _log.warning("%s: leaving out the changes of versions %d to %d", self._name, version, found - 1)
         self._forget()
         return ResumePoint(found)
 
@@ -227,20 +217,14 @@ class DataLoss:
         return True
 
     async def _resnapshot(
-        self,
-        sink: Sink,
-        commands: TakesCommands,
-        first: int,
-        least: int,
-        undeliverable: "UndeliverableVersion",
-        may_return: bool,
+        self, session: Session, first: int, least: int, lost: "UndeliverableVersion", *, is_final: bool
     ) -> int | None:
         """Deliver all rows of the newest readable version, `least` or later. Return the version after it.
 
-        `may_return`: check once more that `first` is not back, now that the snapshot is planned; None if it is.
+        Unless `is_final`, check once more that `first` is not back, now that the snapshot is planned; None if it is.
         """
         version = await self._table.latest()
-        while version >= least:
+        while version >= least and session.commands is not None:
             async with aclosing(self._table.snapshot_plans(version)) as pages:
                 try:
                     page = await anext(pages)
@@ -249,15 +233,15 @@ class DataLoss:
                         raise
                     version = error.version - 1
                     continue
-                if may_return and await self._is_restored(first):
+                if not is_final and await self._is_restored(first):
                     return None
-                gap = undeliverable.gap(page.table_id, first, version, snapshot=True)
-                undeliverable.snapshot = version
+                gap = lost.gap(page.table_id, first, version, snapshot=True)
+                lost.snapshot = version
                 self._status.note_snapshot(version)
-                await tell_key(sink, self._table, version)
-                await commands.resnapshot(gap, page, pages)
+                await tell_key(session.sink, self._table, version)
+                await session.commands.resnapshot(gap, page, pages)
                 return version + 1
-        raise undeliverable.error
+        raise lost.error
 
     async def _skip(self, commands: TakesCommands, version: int, undeliverable: "UndeliverableVersion") -> int | None:
         """Announce the gap that begins at `version` and return the first version that can be delivered after it."""

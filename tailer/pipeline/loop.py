@@ -147,7 +147,7 @@ class Pipeline:
         point = session.resume or await self._first_start(session, last)
         self._loss.note_resume(point)
         if point.snapshot:
-            await self._loss.obey_in_snapshot(point)
+            await self._loss.obey(point)
         if self._loss.blocks(point.version, last):
             after_loss = await self._loss.get_past(session, point)
             if after_loss is None:
@@ -188,7 +188,7 @@ class Pipeline:
                 else:
                     await self._wait(session, point.version - 1, has_progress)
                 continue
-            if self._loss.obey(point):
+            if await self._loss.obey(point):
                 continue
             status.note_work(versions.last, versions.oldest_ms, versions.size_bytes, versions.first)
             self._polling.found()

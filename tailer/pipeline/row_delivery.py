@@ -203,9 +203,8 @@ class RowSession:
     async def skip(self, gap: Gap, schema: pa.Schema) -> None:
         """See `TakesCommands.skip`. Raises `SinkRejected` before a mirror is asked whether it has the columns."""
         if self.sink.demands.whole:
-            reason = f"the changes of {gap.versions} are lost, and without them the target would not be a mirror"
-            remedy = 'Set on_data_loss = "resnapshot", or ask for it: `tailer resnapshot PIPELINE`.'
-            raise SinkRejected(self.sink.name, reason, remedy)
+            reason = f"the changes of version {gap.version} are lost, and without them it would not be a mirror"
+            raise SinkRejected(self.sink.name, reason, "`tailer resnapshot PIPELINE` makes it one again.")
         await self._writer.skip(gap, schema, at_once=True)
 
     async def resnapshot(self, gap: Gap, page: ChangePlan, rest: AsyncIterator[ChangePlan]) -> None:

@@ -150,7 +150,7 @@ class Mirror:
     def gap(self, gap: Gap, staging: pa.Schema) -> None:
         """See `Target.gap`. A mirror cannot leave changes out."""
         if not gap.snapshot:
-            reason = f"the changes of {gap.versions} are lost, and {self.table} would not be a mirror"
+            reason = f"versions {gap.first_version} to {gap.version} are lost, and {self.table} would not be a mirror"
             remedy = 'Set on_data_loss = "resnapshot", or ask for it: `tailer resnapshot PIPELINE`.'
             raise SinkRejected(self._name, reason, remedy)
 

@@ -202,7 +202,7 @@ class _MirrorTransaction(SinkTransaction):
         if not isinstance(event, Gap):
             await to_thread.run_sync(self._turn_to, event)
             return
-        text = f"the changes of {event.versions} are lost"
+        text = f"versions {event.first_version} to {event.version} are lost"
         if not event.snapshot:
             remedy = 'Set on_data_loss = "resnapshot", or ask for it: `tailer resnapshot PIPELINE`.'
             raise SinkRejected(table.name, f"{text}, and {table.path} would not be a mirror", remedy)

@@ -245,7 +245,6 @@ class LastListing:
         try:
             return await self._list(store, since)
         except NotATable:
-            # Where the log was cleaned up, the first commit is gone.
             versions = {0, await read_last_checkpoint(store) or 0} if since == 0 else set()
             there = [version for version in sorted(versions) if await commit_exists(store, version)]
             if not there:
