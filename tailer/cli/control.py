@@ -49,8 +49,8 @@ WHERE: Final = """
 The configuration leads to the daemon's Unix socket. With --url the command goes over TCP, and needs
 the token of `control_token_file`."""
 _HELP: Final = {
-    "pause": "PIPELINE ends after the transaction it is at. It stays paused until `tailer resume`, or until the daemon "
-    "is started again.",
+    "pause": "PIPELINE ends after the transaction it is at. It stays paused until `tailer resume PIPELINE`, or until "
+    "the daemon is started again.",
     "resume": "PIPELINE goes on after the progress of its sink.",
     "resnapshot": "PIPELINE reports a gap and delivers all rows of the newest version, at once. Where versions are "
     "due, the snapshot takes their place. A stopped or paused pipeline begins again. One that waits for its table "

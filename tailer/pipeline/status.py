@@ -368,5 +368,9 @@ def _hint(name: str, state: PipelineState, fault: Fault | None, retry_at_s: floa
         case PipelineState.PAUSED:
             return f"`tailer resume {shlex.quote(name)}` continues from the sink's progress."
         case PipelineState.STOPPED if fault is not None:
-            return f"{fault.hint}{'' if retry_at_s is None else ' It begins again by itself.'}".strip()
+            if retry_at_s is not None:
+                return f"{fault.hint} It begins again by itself.".strip()
+            # Hints of sinks and of settings say what to mend, and leave the rest to the one who mended it.
+            again = f"`tailer resume {shlex.quote(name)}` begins it again."
+            return fault.hint if "`tailer re" in fault.hint else f"{fault.hint} {again}".strip()
     return ""

@@ -3,112 +3,38 @@
 import json
 import re
 import shutil
-import sqlite3
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 import pytest
-from deltalake import DeltaTable
 
 from tailer import errors
 from tailer.daemon.client import DaemonClient
-from tailer.daemon.status_report import PipelineReport
-from tailer.errors import ConfigError, Retry, TailerError
-from tests.support.daemon.commands import background, tailer
+from tailer.errors import Retry, TailerError
+from tests.conftest import POSTGRESQL
+from tests.support.daemon.commands import background
+from tests.support.daemon.walks import (
+    DatabaseTarget,
+    DeltaTarget,
+    FilesTarget,
+    HttpTarget,
+    KafkaTarget,
+    StreamTarget,
+    Target,
+    Walk,
+)
+from tests.support.kafka.topics import unique_name
+from tests.support.mirrors.databases import PostgresDatabase, SqliteDatabase
+from tests.support.servers.endpoint import serving
 from tests.support.tables.handwritten import HandwrittenTable
+from tests.support.tables.log_files import cdc
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.filterwarnings(r"ignore:unclosed <socket.socket fd=\d+, family=1:ResourceWarning")
 
-SINKS: Final = {
-    "files": 'kind = "files"\npath = "copy"',
-    "sqlite": 'kind = "sql"\nurl = "sqlite:///copy.db"\ntable = "copy"\nkey = ["id"]',
-    "delta": 'kind = "delta"\npath = "copy"\nmode = "mirror"\nkey = ["id"]',
-}
-COMMAND: Final = re.compile(r"`tailer ([^`]+)`")
-
-
-class Walk:
-    """A table, its pipeline `copy`, and the rows that the table has. `alone`: whether it is the only pipeline."""
-
-    def __init__(self, folder: Path, sink: str, alone: bool) -> None:
-        self.table, self.sink, self.ids, self.last = HandwrittenTable(folder / "t"), sink, set[int](), 0
-        self.config = folder / "tailer.toml"
-        self.client = DaemonClient(socket=folder / "tailer.sock")
-        self.is_mirror = sink != "files"
-        text = f'[pipelines.copy]\ntable = "t"\npoll_interval_s = 0.05\n[pipelines.copy.sink]\n{SINKS[sink]}\n'
-        if not alone:
-            text += '[pipelines.other]\ntable = "later"\nsink = {kind = "files", path = "other"}\n'
-        self.config.write_text(text)
-
-    def insert(self) -> int:
-        """Commit rows in a file of their own; return the version."""
-        self.last += 2
-        ids = (self.last - 1, self.last)
-        self.ids |= set(ids)
-        return self.table.commit(self.table.add(self.table.data(self.file(self.table.version + 1), ids)))
-
-    def file(self, version: int) -> str:
-        """Return the name of the data file of a version."""
-        return f"{version}.parquet"
-
-    @property
-    def report(self) -> PipelineReport | None:
-        """The report of the daemon about the pipeline; None while it does not answer."""
-        try:
-            return self.client.status().pipelines[0]
-        except ConfigError:
-            return None
-
-    def state(self) -> str:
-        """Return the state of the pipeline."""
-        return "" if (found := self.report) is None else found.state.value
-
-    def stop(self, error: str, harm: Callable[[], object]) -> list[str]:
-        """Do harm while the pipeline is paused, let it stop with `error`; return the commands of its hint."""
-        self.client.send("copy", "pause")
-        until(lambda: self.state() == "paused")
-        harm()
-        self.client.send("copy", "resume")
-        until(lambda: self.state() == "stopped")
-        found = self.report
-        assert found is not None
-        assert found.why.startswith(f"{error}: "), found.why
-        return COMMAND.findall(found.hint)
-
-    def run(self, command: str, code: int = 0) -> str:
-        """Run a command of a hint; return what it said."""
-        done = tailer(*command.split(), "--config", self.config)
-        assert done.returncode == code, done.stderr
-        return done.stdout + done.stderr
-
-    def delivers(self) -> None:
-        """Commit a row; return when the target has exactly the rows of the table, and the pipeline goes on."""
-        self.insert()
-        until(lambda: sorted(self.copied()) == sorted(self.ids))
-        until(lambda: self.state() in ("streaming", "catching_up", "idle"))
-
-    def copied(self) -> list[int]:
-        """Return the ids in the target: of a log, those after the last gap with a snapshot."""
-        folder = self.config.parent
-        try:
-            if self.sink == "sqlite":
-                with sqlite3.connect(folder / "copy.db") as connection:
-                    return [each for (each,) in connection.execute("SELECT id FROM copy")]
-            if self.sink == "delta":
-                found: list[int] = DeltaTable(folder / "copy").to_pyarrow_table()["id"].to_pylist()
-                return found
-        except Exception:  # noqa: BLE001 - there is none yet
-            return []
-        ids: list[int] = []
-        for path in sorted((folder / "copy").rglob("*.jsonl")):
-            for line in map(json.loads, path.read_text().splitlines()):
-                if line["_change_type"] == "gap":
-                    ids = [] if line.get("snapshot") else ids
-                else:
-                    ids += [line["id"]]
-        return ids
+NOTE: Final = {"name": "note", "type": "string", "nullable": True, "metadata": {}}
 
 
 def vacuumed(walk: Walk) -> None:
@@ -119,7 +45,7 @@ def vacuumed(walk: Walk) -> None:
         version = walk.insert()
         file = table.path / walk.file(version)
         if drop:
-            walk.ids -= {walk.last - 1, walk.last}
+            walk.forget_last()
         if drop and walk.is_mirror:
             table.commit(table.remove(file.name))
         file.rename(file.with_suffix(".kept"))
@@ -135,6 +61,35 @@ def vacuumed(walk: Walk) -> None:
         assert "`tailer resnapshot copy`" in walk.run(commands[2], 2)
     walk.run(commands[1 if walk.is_mirror else 2])
     walk.delivers()
+
+
+def undefined(walk: Walk) -> None:
+    """A version that drops a column which its change files may have: a snapshot in its place, or a gap."""
+    table = walk.table
+    reshape(walk, NOTE)
+
+    def harm() -> None:
+        reshape(walk, commits=False)
+        added = walk.added(note=[None, None])
+        change = table.data("change.parquet", walk.last_ids, _change_type=["insert", "insert"])
+        table.commit({"metaData": table.metadata}, added, cdc(change, size=(table.path / change).stat().st_size))
+
+    commands = walk.stop("ChangesUnavailable", harm)
+    assert commands[:2] == ["resnapshot copy", "skip copy"]
+    if walk.is_mirror:
+        walk.run(commands[0])
+    else:
+        walk.forget_last()
+        walk.run(commands[1])
+    walk.delivers()
+
+
+def reshape(walk: Walk, *more: dict[str, object], commits: bool = True) -> None:
+    """Give the table the column `id` and `more`."""
+    columns = [{"name": "id", "type": "long", "nullable": True, "metadata": {}}, *more]
+    walk.table.metadata["schemaString"] = json.dumps({"type": "struct", "fields": columns})
+    if commits:
+        walk.table.commit({"metaData": walk.table.metadata})
 
 
 def garbage(walk: Walk) -> None:
@@ -185,20 +140,42 @@ def corrupt(walk: Walk) -> None:
 
 
 def replaced(walk: Walk) -> None:
-    """Another table at the location."""
+    """Another table at the location: all its rows, or all its versions after those of the former one."""
 
-    def harm() -> None:
+    def harm(number: int) -> None:
         shutil.rmtree(walk.table.path)
         walk.table = HandwrittenTable(walk.table.path)
-        walk.table.metadata["id"] = "99999999-2222-3333-4444-555555555555"
+        walk.table.metadata["id"] = f"{number}9999999-2222-3333-4444-555555555555"
         walk.table.version, walk.ids = -1, set()
         protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
         walk.table.commit({"protocol": protocol}, {"metaData": walk.table.metadata})
         walk.insert()
 
-    commands = walk.stop("TableReplaced", harm)
+    commands = walk.stop("TableReplaced", lambda: harm(1))
+    assert commands == ["resnapshot copy", "progress reset copy --to -1", "resume copy"]
     walk.run(commands[0])
     walk.delivers()
+    if not walk.is_mirror:
+        before = set(walk.ids)
+        walk.stop("TableReplaced", lambda: harm(2))
+        walk.run(commands[1])
+        walk.run(commands[2])
+        walk.ids |= before  # rows stay
+        walk.delivers()
+
+
+def set_back(walk: Walk, version: int, commands: list[str]) -> None:
+    """Remove the changes after a version from a log, set its progress to it, and go on."""
+    if isinstance(walk.target, FilesTarget):
+        found = re.search(r"Move (\S+) and the files after it out of (\S+),", walk.run(commands[0], 4))
+        assert found is not None
+        for file in Path(found[2]).iterdir():
+            if file.suffix == ".jsonl" and file.name >= found[1]:
+                file.unlink()
+    if isinstance(walk.target, StreamTarget):
+        walk.target.remove_after(version)
+    assert f"next version to be delivered: {version + 1}" in walk.run(commands[0])
+    walk.run(commands[1])
 
 
 def ahead(walk: Walk) -> None:
@@ -207,7 +184,7 @@ def ahead(walk: Walk) -> None:
     def harm() -> None:
         walk.table.commit_file().unlink()
         walk.table.version -= 1
-        walk.ids -= {walk.last - 1, walk.last}
+        walk.forget_last()
 
     walk.insert()
     until(lambda: sorted(walk.copied()) == sorted(walk.ids))
@@ -217,36 +194,148 @@ def ahead(walk: Walk) -> None:
         walk.insert()
         walk.run(commands[2])
     else:
-        found = re.search(r"Move (\S+) and the files after it out of (\S+),", walk.run(commands[0], 4))
-        assert found is not None
-        (Path(found[2]) / found[1]).unlink()
-        walk.run(commands[0])
-        walk.run(commands[1])
+        set_back(walk, walk.table.version, commands)
     walk.delivers()
+
+
+def rewritten(walk: Walk) -> None:
+    """A commit that was delivered, and is another one now."""
+    walk.insert()
+    until(lambda: sorted(walk.copied()) == sorted(walk.ids) and walk.state() == "streaming")
+    version = walk.table.version
+
+    def harm() -> None:
+        walk.forget_last()
+        walk.table.version -= 1
+        added = walk.added()
+        commit = walk.table.commit_file(version)
+        commit.write_text(json.dumps(added) + "\n" + json.dumps({"commitInfo": {"operation": "RESTORED"}}) + "\n")
+        walk.table.version = version
+        walk.insert()
+
+    commands = walk.stop("LogRewritten", harm, paused=False)
+    assert commands == ["progress reset copy --to VERSION", "resume copy", "resnapshot copy"]
+    if walk.is_mirror:
+        walk.run(commands[2])
+    else:
+        set_back(walk, version - 1, [each.replace("VERSION", str(version - 1)) for each in commands])
+    walk.delivers()
+
+
+def outside(walk: Walk) -> None:
+    """A file in a folder that is not allowed: allowed by the configuration, and the pipeline goes on by itself."""
+    elsewhere = walk.folder / "elsewhere"
+
+    def harm() -> None:
+        added = walk.added()
+        elsewhere.mkdir()
+        file = (walk.table.path / added["add"]["path"]).rename(elsewhere / "a.parquet")
+        added["add"]["path"] = file.as_uri()
+        walk.table.commit(added)
+
+    walk.stop("FileOutsideTable", harm)
+    walk.edit('table = "t"\n', f'table = "t"\nallowed_roots = ["{elsewhere}"]\n')
+    walk.delivers()
+
+
+def reshaped(walk: Walk) -> None:
+    """A column that comes where that is forbidden: allowed by the configuration, and forbidden again."""
+    walk.edit('table = "t"\n', 'table = "t"\non_schema_change = "fail"\n')
+    walk.delivers()
+
+    def harm() -> None:
+        reshape(walk, NOTE)
+        walk.table.commit(walk.added(note=["a", "b"]))
+
+    walk.stop("SchemaChanged", harm)
+    walk.edit('on_schema_change = "fail"', 'on_schema_change = "evolve"')
+    walk.delivers()
+    walk.edit('on_schema_change = "evolve"', 'on_schema_change = "fail"')
+    walk.delivers()
+    walk.edit('on_schema_change = "fail"\n', "")
+
+
+def rejected(walk: Walk) -> None:
+    """A refusal by the target: mended there, or in the configuration."""
+    match walk.target:
+        case FilesTarget() as files:
+            kept = files.folder.with_name("kept")
+            commands = walk.stop("SinkRejected", lambda: (files.folder.rename(kept), walk.insert()), paused=False)
+            kept.rename(files.folder)
+            walk.run(commands[-1])
+        case HttpTarget() as endpoint:
+            endpoint.refuse(True)
+            commands = walk.stop("SinkRejected", walk.insert)
+            endpoint.refuse(False)
+            walk.run(commands[-1])
+        case KafkaTarget() as kafka:
+            other, version = f"{kafka.topic}-other", walk.table.version
+            walk.edit(f'topic = "{kafka.topic}"', f'topic = "{other}"')
+            commands = walk.stopped("SinkRejected")
+            walk.run(commands[0].replace("VERSION", str(version)))
+            walk.run(commands[-1])
+            walk.target, walk.ids = KafkaTarget(kafka.servers, other), set()
+        case DatabaseTarget() | DeltaTarget() as mirror:
+            row = walk.last
+
+            def harm() -> None:
+                mirror.erase(row)
+                walk.forget_last()
+                walk.table.commit(walk.table.remove(walk.file(walk.table.version)))
+
+            commands = walk.stop("SinkRejected", harm)
+            walk.run(commands[0])
+    walk.delivers()
+
+
+def fenced(walk: Walk) -> None:
+    """Another daemon with the same pipeline: the other one is ended, and this one goes on."""
+    config, client = walk.rival()
+    assert walk.process is not None
+    with background("run", "--config", config, "--log-format", "text") as rival:
+        clients = {walk.client: walk.process, client: rival}
+
+        def stopped() -> list[DaemonClient]:
+            walk.insert()
+            reports = {each: walk.report_of(each) for each in clients}
+            return [each for each, report in reports.items() if report is not None and report.state == "stopped"]
+
+        until(lambda: len(stopped()) > 0)
+        (loser,) = stopped()
+        (process,) = (found for each, found in clients.items() if each is not loser)
+        if loser is client:
+            walk.client, walk.config, walk.others = client, config, None
+        (command,) = walk.stopped("SinkFenced")
+        if walk.target.names_rival:
+            assert f"another instance, process {process.pid} on " in walk.why
+        process.terminate()
+        process.communicate(timeout=60)
+        walk.run(command)
+        walk.delivers()
 
 
 WALKS: Final[dict[type[TailerError], Callable[[Walk], None]]] = {
     errors.FileVacuumed: vacuumed,
+    errors.ChangesUnavailable: undefined,
     errors.LogCorrupt: garbage,
     errors.VersionGone: gone,
     errors.DataCorrupt: corrupt,
+    errors.SinkRejected: rejected,
+    errors.SchemaChanged: reshaped,
+    errors.FileOutsideTable: outside,
     errors.TableReplaced: replaced,
     errors.VersionAhead: ahead,
+    errors.LogRewritten: rewritten,
+    errors.SinkFenced: fenced,
 }
 NOT_WALKED: Final = {
-    errors.ConfigError: "the hint is a change of the configuration",
-    errors.ExpressionFailed: "the hint is a change of the configuration",
-    errors.FileOutsideTable: "the hint is a change of the configuration",
-    errors.SchemaChanged: "the hint is a change of the configuration",
-    errors.NotATable: "the hint is a change of the configuration",
+    errors.ConfigError: "the hint is a change of the configuration, as that of SchemaChanged",
+    errors.ExpressionFailed: "the hint is a change of the configuration, as that of SchemaChanged",
+    errors.NotATable: "the hint is a change of the configuration, as that of SchemaChanged",
     errors.UnsupportedFeature: "the hint is another release",
-    errors.ChangesUnavailable: "the hint has the commands of FileVacuumed, and the same error class decides on them",
-    errors.LogRewritten: "the hint has the commands of VersionAhead",
     errors.StateUnknown: "the pipeline waits, and goes on by itself",
-    errors.StorageRefused: "the hint names what a store refuses",
+    errors.StorageRefused: "the hint names what a store refuses, and no store of this machine refuses anything",
     errors.ObjectNotFound: "no pipeline stops with it",
-    errors.SinkRejected: "the hint is the sink's own, and tested with the sink",
-    errors.SinkFenced: "it takes a second daemon, as in test_kafka_instances",
 }
 
 
@@ -262,12 +351,35 @@ def test_every_error_that_waits_for_a_person_is_walked_or_says_why_not() -> None
     assert waiting == WALKS.keys() | NOT_WALKED.keys()
 
 
+def target(kind: str, folder: Path, request: pytest.FixtureRequest, until_the_end: ExitStack) -> Target:
+    """Make a target of a kind."""
+    match kind:
+        case "files":
+            return FilesTarget(folder / "copy")
+        case "http":
+            return HttpTarget(until_the_end.enter_context(serving()))
+        case "kafka":
+            return KafkaTarget(request.getfixturevalue("kafka").bootstrap_servers, unique_name())
+        case "delta":
+            return DeltaTarget(folder / "copy")
+        case "sqlite":
+            return DatabaseTarget(SqliteDatabase(folder / "copy.db"))
+    return DatabaseTarget(PostgresDatabase(request.getfixturevalue("postgres")))
+
+
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("alone", [True, False])
-@pytest.mark.parametrize("sink", SINKS)
-def test_the_commands_of_hints_are_obeyed(tmp_path: Path, sink: str, alone: bool) -> None:
-    walk = Walk(tmp_path, sink, alone)
-    walk.insert()
-    with background("run", "--config", walk.config, "--log-format", "text"):
+@pytest.mark.parametrize(
+    "kind", ["files", "http", "sqlite", "delta", POSTGRESQL, pytest.param("kafka", marks=pytest.mark.kafka)]
+)
+def test_the_commands_of_hints_are_obeyed(
+    tmp_path: Path, request: pytest.FixtureRequest, kind: str, alone: bool
+) -> None:
+    with ExitStack() as until_the_end:
+        walk = Walk(tmp_path, target(kind, tmp_path, request, until_the_end), alone)
+        walk.insert()
+        command = ("run", "--config", walk.config, "--log-format", "text")
+        walk.process = until_the_end.enter_context(background(*command))
         until(lambda: walk.state() == "streaming")
         for walked in WALKS.values():
             walked(walk)

@@ -384,7 +384,7 @@ async def test_what_cannot_be_made_again_stops_the_pipeline(
         before = database.query(f"SELECT attname::text, attnum, atttypid FROM pg_attribute {REAL}")
         with pytest.raises(SinkRejected, match=reason) as refused:
             await send(database, items, url=urls["sink"])
-        assert refused.value.hint == "Drop what depends on the column, run `tailer resume`, and make it again."
+        assert refused.value.hint == "Drop what depends on the column, run `tailer resume PIPELINE`, and make it again."
         assert database.query(f"SELECT attname::text, attnum, atttypid FROM pg_attribute {REAL}") == before
         assert (mirrored(database, "orders"), len(database.query("SELECT * FROM orders"))) == (1, 3)
         kind = statement.rsplit("; ", 1)[-1].removeprefix("CREATE ").split(" mine")[0]

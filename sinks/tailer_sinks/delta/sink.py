@@ -192,7 +192,9 @@ class _DeltaTransaction(SinkTransaction):
             raise SinkRejected(self._table.name, f"{position} is in the middle of a version", remedy)
         if progress.app_id != anchor.app_id or (anchor.expected is not None and position <= anchor.expected):
             reason = f"progress of {anchor.app_id} must continue after {anchor.expected}, not at {progress}"
-            raise SinkRejected(self._table.name, reason, "Use `tailer progress reset` to go back.")
+            raise SinkRejected(
+                self._table.name, reason, "Use `tailer progress reset PIPELINE --to VERSION` to go back."
+            )
         await to_thread.run_sync(self._append, position)
         self._expected[anchor.app_id] = position
 

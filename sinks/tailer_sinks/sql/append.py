@@ -111,7 +111,7 @@ class ChangeLog:
             insert(connection, self._dialect, self.table, staging.names, _KEY, waiting)
         except UniqueViolationError as error:
             reason = f"{self.table} has rows of versions {_span(rows)} already"
-            remedy = "Delete them, or set the progress after them with `tailer progress reset`."
+            remedy = "Delete them, or set the progress after them with `tailer progress reset PIPELINE --to VERSION`."
             raise SinkRejected(self._name, reason, remedy) from error
 
     def reset_refusal(self, connection: Connection, is_known: bool, position: Position) -> tuple[str, str] | None:

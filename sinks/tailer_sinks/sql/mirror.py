@@ -77,9 +77,8 @@ class Mirror:
             if at < 0:
                 known = f"The columns are: {', '.join(columns.names)}."
                 near = did_you_mean(column, columns.names)
-                remedy = " ".join(
-                    filter(None, (known, near, "Set key to some of them, and run `tailer resnapshot PIPELINE`."))
-                )
+                step = "Set key to some of them, and run `tailer resnapshot PIPELINE`."
+                remedy = " ".join(filter(None, (known, near, step)))
                 yield SinkRejected(self._name, f"the key column {column} is not a column of {self.table}", remedy)
             elif _identifies_nothing(columns.field(at).type):
                 reason = f"the key column {column} has type {columns.field(at).type}, whose values identify no row"

@@ -120,7 +120,7 @@ class Work:
         stream, before = self._stream, None if self._expected is None else self._expected.position
         if before is not None and position <= before:
             reason = f"progress of {stream.app_id} must continue after {before}, not at {position}"
-            raise SinkRejected(stream.name, reason, "Use `tailer progress reset` to go back.")
+            raise SinkRejected(stream.name, reason, "Use `tailer progress reset PIPELINE --to VERSION` to go back.")
         try:
             with stream.connected() as connection:
                 for each in self._segments:

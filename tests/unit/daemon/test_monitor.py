@@ -137,7 +137,10 @@ def test_status_as_json(statuses: list[PipelineStatus]) -> None:
     one, other = report.pipelines
     assert (one.name, one.delivered, one.position) == ("monitored-a", 4, "the end of version 4")
     assert one.rows == {"insert": 2, "update_preimage": 0, "update_postimage": 0, "delete": 0, "other": 1}
-    assert (other.state, other.hint) == (PipelineState.STOPPED, NotATable("x").hint)
+    assert (other.state, other.hint) == (
+        PipelineState.STOPPED,
+        f"{NotATable('x').hint} `tailer resume monitored-b` begins it again.",
+    )
     assert other.last_error is not None
     assert other.last_error.name == "NotATable"
 

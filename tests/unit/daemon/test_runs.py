@@ -77,7 +77,11 @@ async def test_a_stopped_pipeline_begins_again_by_itself(monkeypatch: pytest.Mon
 async def test_nothing_is_left_when_all_have_stopped_for_good(caplog: pytest.LogCaptureFixture) -> None:
     lost = Scripted(error := NotATable("t"))
     assert await Runs([lost.lifecycle], 10).run() == {"scripted": error}
-    assert (lost.made, lost.status.state, lost.status.hint) == (1, S.STOPPED, error.hint)
+    assert (lost.made, lost.status.state, lost.status.hint) == (
+        1,
+        S.STOPPED,
+        f"{error.hint} `tailer resume scripted` begins it again.",
+    )
     assert caplog.messages[-1] == f"scripted stopped: {error}; no pipeline is left"
     caplog.clear()
     assert await run_all({"tail": Scripted.Run(iter([error]))}, 10) == {"tail": error}

@@ -1,8 +1,12 @@
 """Texts and hints that depend on what is known: in one line, and with a next step that works."""
 
+import ast
 import os
 import pickle
+import re
+from pathlib import Path
 from socket import gethostname
+from typing import Final
 
 import pytest
 
@@ -17,6 +21,9 @@ from tailer.errors import (
     VersionGone,
 )
 from tailer.sink import instance_name, process_of
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+LACKING: Final = re.compile(r"`tailer (pause|resume|resnapshot|skip|progress reset)`")
 
 
 @pytest.mark.parametrize(
@@ -68,6 +75,17 @@ def test_commands_of_a_hint_name_the_pipeline_as_a_shell_takes_it() -> None:
     assert "`tailer resume 'all/of us'`" in gone.hint_for("all/of us")
     elsewhere = SinkRejected("s", "refused", "Let it read lake-tailer-PIPELINE, in /PIPELINE PIPELINE.")
     assert elsewhere.hint_for("a") == elsewhere.hint
+
+
+@pytest.mark.parametrize("folder", ["tailer", "sinks"])
+def test_no_text_leaves_the_pipeline_out_of_a_command(folder: str) -> None:
+    lacking = []
+    for path in (ROOT / folder).rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        texts = [node for node in nodes if isinstance(node, ast.Constant) and id(node) not in docstrings]
+        lacking += [f"{path}:{each.lineno}" for each in texts if LACKING.search(str(each.value))]
+    assert not lacking, "\n".join(lacking)
 
 
 @pytest.mark.parametrize("error", [FileVacuumed("t", 1, "a", "b"), VersionGone("t", 3, 0, 9, 5, ("latest",))])

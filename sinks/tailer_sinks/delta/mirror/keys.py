@@ -107,9 +107,8 @@ def _faults(name: str, path: str, schema: pa.Schema, key: Sequence[str]) -> Iter
         at = schema.get_field_index(column)
         if at < 0:
             known, near = f"The columns are: {', '.join(schema.names)}.", did_you_mean(column, schema.names)
-            remedy = " ".join(
-                filter(None, (known, near, "Set key to some of them, and run `tailer resnapshot PIPELINE`."))
-            )
+            step = "Set key to some of them, and run `tailer resnapshot PIPELINE`."
+            remedy = " ".join(filter(None, (known, near, step)))
             yield SinkRejected(name, f"the key column {column} is not a column of {path}", remedy)
             continue
         kind = schema.field(at).type

@@ -64,7 +64,7 @@ _ENGLISH: Final = re.compile(r"\b(the|is|are|does|to|many|failed|cannot|server|d
 _OF_DEPENDENTS: Final = ("2BP01", "0A000")
 _REMEDIES: Final = {
     "54011": "Dropped columns count, too, until the table is made again: CREATE TABLE copy (LIKE it INCLUDING ALL), "
-    "INSERT INTO copy SELECT * FROM it, DROP it, rename the copy, and run `tailer resume`.",
+    "INSERT INTO copy SELECT * FROM it, DROP it, rename the copy, and run `tailer resume PIPELINE`.",
 }
 _TYPES: Final = {
     pa.bool_(): "boolean",

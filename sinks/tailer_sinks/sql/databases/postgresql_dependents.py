@@ -20,7 +20,7 @@ from tailer_sinks.sql.databases.dialect import Connection
 
 __all__ = ["COLUMNS", "DROP_DEPENDENTS", "GRANTEE", "kept_dependents"]
 
-DROP_DEPENDENTS: Final = "Drop what depends on the column, run `tailer resume`, and make it again."
+DROP_DEPENDENTS: Final = "Drop what depends on the column, run `tailer resume PIPELINE`, and make it again."
 COLUMNS: Final = """
 SELECT a.attrelid, a.attnum, a.attname, a.attnotnull, a.attacl, a.attrelid::regclass AS tab FROM pg_attribute a
 WHERE a.attrelid = to_regclass(?) AND a.attname = ANY(?) AND NOT a.attisdropped
