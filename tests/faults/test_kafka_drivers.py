@@ -20,7 +20,7 @@ from tailer_sinks.kafka.clients import confluent_producer, python_producer
 from tailer_sinks.kafka.clients.port import Producer, ProducerFactory, ProducerSettings
 from tailer_sinks.kafka.clients.python_cluster import Cluster
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.drivers import DRIVERS, SINK, connection_to, messages_of, producing
+from tests.support.kafka.drivers import SINK, connection_to, every_driver, messages_of, producing
 from tests.support.kafka.proxy import END_TXN, Proxy
 from tests.support.kafka.topics import admin, create_topic, end_offsets, read_topic, unique_name
 from tests.support.servers.ports import free_ports
@@ -28,15 +28,6 @@ from tests.support.waiting import until
 
 SHORT: Final = ProducerSettings(transaction_timeout_ms=60_000, delivery_timeout_ms=2000)
 IMPATIENT: Final = ProducerSettings(transaction_timeout_ms=3000, delivery_timeout_ms=2000)
-REPEATED: Final = "confluent-kafka-one-by-one"  # the same client; how it sends differs, which other tests show
-
-every_driver = pytest.mark.parametrize(
-    "driver",
-    [
-        pytest.param(driver, id=name, marks=[pytest.mark.nightly] if name == REPEATED else [])
-        for name, driver in DRIVERS.items()
-    ],
-)
 
 
 def await_stored(kafka: KafkaCluster, topic: str, count: int) -> None:

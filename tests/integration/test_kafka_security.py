@@ -13,6 +13,7 @@ from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, R
 
 from tailer.errors import SinkAccessRefused, SinkError, SinkRejected, SinkUnavailable
 from tailer_sinks.kafka.clients import confluent_producer, python_connection
+from tailer_sinks.kafka.clients.confluent_producer import ConfluentProducer
 from tailer_sinks.kafka.clients.port import Connection, OAuth, ProducerFactory, ProducerSettings, Sasl, Tls
 from tailer_sinks.kafka.clients.python_cluster import Cluster
 from tailer_sinks.kafka.clients.python_producer import PythonProducer
@@ -24,6 +25,7 @@ from tests.support.kafka.drivers import SINK, every_driver, messages_of
 from tests.support.kafka.secure import PASSWORD, USER, SecureKafka
 from tests.support.kafka.topics import admin, create_topic, read_topic, unique_name
 from tests.support.servers.oauth_tokens import CLIENT_ID, CLIENT_SECRET
+from tests.support.waiting import until
 
 SECRETS: Final = (PASSWORD, CLIENT_SECRET, "wrong-password", "wrong-secret")
 
@@ -183,6 +185,21 @@ def test_tokens_are_kept_while_they_are_good(secure_kafka: SecureKafka) -> None:
     finally:
         secure_kafka.tokens.lifetime_s = lifetime
     assert len(secure_kafka.tokens.granted) == granted + 3
+
+
+def test_a_new_token_is_asked_for_between_transactions(secure_kafka: SecureKafka) -> None:
+    """By a thread of librdkafka: nobody calls the producer meanwhile."""
+    granted, lifetime = secure_kafka.tokens.granted, secure_kafka.tokens.lifetime_s
+    topic, secure_kafka.tokens.lifetime_s = create_topic(secure_kafka.cluster.bootstrap_servers), 2
+    try:
+        producer = ConfluentProducer(at(secure_kafka, "SASL", None, oauth(secure_kafka)), ProducerSettings(), topic)
+        known = len(granted)
+        until(lambda: len(granted) > known + 1)
+        producer.begin()
+        send_and_commit(producer.send, producer.commit, topic)
+        producer.close()
+    finally:
+        secure_kafka.tokens.lifetime_s = lifetime
 
 
 @every_driver

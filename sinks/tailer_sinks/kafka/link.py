@@ -285,7 +285,11 @@ def producer_factory(name: str, options: Options) -> ProducerFactory:
     if options.library == "kafka-python":
         return PythonProducer
     try:
-        from tailer_sinks.kafka.clients.confluent_producer import ConfluentProducer  # noqa: PLC0415 - its client is an extra
+        # Its client is an extra.
+        from tailer_sinks.kafka.clients.confluent_producer import ConfluentProducer  # noqa: PLC0415
+        from tailer_sinks.kafka.clients.librdkafka.library import library  # noqa: PLC0415
+
+        library()
     except ImportError as error:
         if options.library == "auto":
             _check_without_confluent(name, options, error)

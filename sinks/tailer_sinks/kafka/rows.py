@@ -1,4 +1,4 @@
-"""Messages one by one for both clients: Python bytes from columns of bytes."""
+"""Messages one by one for kafka-python: Python bytes from columns of bytes."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,11 +1,7 @@
-"""The drivers of the `kafka` sink, for suites that each must pass, and messages for them.
-
-confluent-kafka is there twice: with whole batches, and with one message at a time, as where batches are not possible.
-"""
+"""The drivers of the `kafka` sink, for suites that each must pass, and messages for them."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -23,7 +19,6 @@ SINK: Final = "orders-out"
 DRIVERS: Final[dict[str, ProducerFactory]] = {
     "kafka-python": PythonProducer,
     "confluent-kafka": ConfluentProducer,
-    "confluent-kafka-one-by-one": partial(ConfluentProducer, batched=False),
 }
 
 every_driver = pytest.mark.parametrize("driver", [pytest.param(driver, id=name) for name, driver in DRIVERS.items()])

@@ -6,7 +6,7 @@ lost messages silently in the past.
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -15,9 +15,8 @@ from confluent_kafka import KafkaError, KafkaException
 from tailer.errors import CommitUnknown, SinkError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer_sinks.encoding.messages import Messages
 from tailer_sinks.kafka.clients.answers import UNAUTHENTICATED, UNKNOWN_TOPIC, error_of
-from tailer_sinks.kafka.clients.librdkafka.batches import BatchClient
+from tailer_sinks.kafka.clients.librdkafka.batches import BatchClient, Deliveries, TokenSource
 from tailer_sinks.kafka.clients.librdkafka.library import library
-from tailer_sinks.kafka.clients.librdkafka.one_by_one import Client, Deliveries, OneByOneClient
 from tailer_sinks.kafka.clients.port import Connection, ProducerSettings
 from tailer_sinks.kafka.clients.security import Tokens, protocol_of, tls_context
 from tailer_sinks.kafka.clients.settings import reconnect_waits
@@ -74,22 +73,17 @@ class _Trouble:
 
 
 class ConfluentProducer:
-    """A `tailer_sinks.kafka.clients.port.Producer`, made as `ProducerFactory` says.
+    """A `tailer_sinks.kafka.clients.port.Producer`, made as `ProducerFactory` says."""
 
-    `batched`: whether librdkafka is called with whole batches wherever that is possible.
-    """
-
-    def __init__(
-        self, connection: Connection, settings: ProducerSettings, transactional_id: str, batched: bool = True
-    ) -> None:
+    def __init__(self, connection: Connection, settings: ProducerSettings, transactional_id: str) -> None:
         self._name: Final = connection.name
         self._patience_s: Final = settings.delivery_timeout_ms / 1000 + _MARGIN_S
         self._trouble: Final = _Trouble()
         self._deliveries = Deliveries()
         self._failed = False
-        self._client: Client | None = None
+        self._client: BatchClient | None = None
         with self._refusing_after_failure():
-            client = _client(connection, settings, transactional_id, self._trouble, batched)
+            client = _client(connection, settings, transactional_id, self._trouble)
             try:
                 self._init(client)
             except BaseException:
@@ -131,8 +125,8 @@ class ConfluentProducer:
             # From here on an error leaves the outcome unknown, unless a broker refused.
             try:
                 client.commit_transaction(_END_S)
-            except (KafkaException, SystemError) as error:
-                translated = self._error_for(_reason(error))
+            except KafkaException as error:
+                translated = self._error_for(error.args[0])
                 if isinstance(translated, SinkFenced | SinkRejected):
                     raise translated from error
                 raise CommitUnknown(self._name, translated.reason) from error
@@ -151,17 +145,17 @@ class ConfluentProducer:
                 client.drop()
 
     @contextmanager
-    def _refusing_after_failure(self, topic: str | None = None) -> Iterator[Client]:
+    def _refusing_after_failure(self, topic: str | None = None) -> Iterator[BatchClient]:
         if self._failed:
             raise SinkUnavailable(self._name, "this producer has failed, or was closed")
         self._failed = True
         try:
             yield self._client  # type: ignore[misc]  # None only while it is made
-        except (KafkaException, SystemError) as error:
-            raise self._error_for(_cause(self._client, _reason(error)), topic) from error
+        except KafkaException as error:
+            raise self._error_for(_cause(self._client, error.args[0]), topic) from error
         self._failed = False
 
-    def _init(self, client: Client) -> None:
+    def _init(self, client: BatchClient) -> None:
         """Take the transactional id over. A call that waits for a connection gives no reason for its failure."""
         began_s = time.monotonic()
         while True:
@@ -177,7 +171,7 @@ class ConfluentProducer:
             else:
                 return
 
-    def _flush(self, client: Client) -> None:
+    def _flush(self, client: BatchClient) -> None:
         deadline = time.monotonic() + self._patience_s
         while client.flush(_SLICE_S) and self._deliveries.failure is None and time.monotonic() < deadline:
             pass
@@ -206,8 +200,8 @@ class ConfluentProducer:
 
 
 def _client(
-    connection: Connection, settings: ProducerSettings, transactional_id: str, trouble: _Trouble, batched: bool
-) -> Client:
+    connection: Connection, settings: ProducerSettings, transactional_id: str, trouble: _Trouble
+) -> BatchClient:
     timeout_ms = settings.transaction_timeout_ms
     config: dict[str, Any] = {
         "transactional.id": transactional_id,
@@ -231,12 +225,8 @@ def _client(
     }
     config |= _connection_config(connection) | dict(connection.settings) | dict(settings.settings)
     config |= reconnect_waits(connection.settings)
-    functions = library() if batched else None
     try:
-        # Tokens are asked for by a callback, also between transactions.
-        if functions is None or "oauth_cb" in config:
-            return OneByOneClient(config | {"error_cb": trouble.report}, _client_log)
-        return BatchClient(functions, config, _client_log, trouble.report)
+        return BatchClient(library(), config, _client_log, trouble.report, _tokens(connection))
     except KafkaException as error:
         reason = error.args[0].str()
         raise SinkRejected(connection.name, reason, "Check the sink's table client.") from error
@@ -265,36 +255,22 @@ def _connection_config(connection: Connection) -> dict[str, Any]:
         }
     if sasl is not None:
         config["sasl.mechanism"] = sasl.mechanism
-    if sasl is not None and sasl.oauth is not None:
-        config["oauth_cb"] = _token_source(Tokens(connection.name, sasl.oauth, tls))
-    elif sasl is not None:
+    if sasl is not None and sasl.oauth is None:
         config |= {"sasl.username": sasl.username, "sasl.password": sasl.password}
     return config
 
 
-def _token_source(tokens: Tokens) -> Callable[[str], tuple[str, float]]:
-    def token(_: str) -> tuple[str, float]:
-        return tokens.token()
-
+def _tokens(connection: Connection) -> TokenSource | None:
+    """Return the source of tokens for OAUTHBEARER. Raises `SinkError` if it gives none."""
+    if connection.sasl is None or connection.sasl.oauth is None:
+        return None
+    tokens = Tokens(connection.name, connection.sasl.oauth, connection.tls)
     # Without a token the client would only report that it cannot connect.
     tokens.token()
-    return token
+    return tokens.token
 
 
-def _reason(error: KafkaException | SystemError) -> KafkaError:
-    """Return the cause of an exception.
-
-    The client raises a fatal error between two callbacks, and continues with the next one, whose calls end with an
-    error of the interpreter. That error may or may not have kept the exception.
-    """
-    cause = error if isinstance(error, KafkaException) else error.__cause__
-    if isinstance(cause, KafkaException):
-        own: KafkaError = cause.args[0]
-        return own
-    return KafkaError(KafkaError._FATAL, "the client met a fatal error")  # noqa: SLF001
-
-
-def _cause(client: Client | None, error: KafkaError) -> KafkaError:
+def _cause(client: BatchClient | None, error: KafkaError) -> KafkaError:
     """Return the cause of a failed transaction if `error` is only a consequence: purged messages, refused calls.
 
     The client reveals the cause when a transaction is begun.

@@ -91,7 +91,6 @@ def test_the_queue_is_never_full(sizes: list[int], chance: random.Random) -> Non
 def test_a_setting_that_does_not_exist() -> None:
     """Reported as by confluent-kafka."""
     functions = library()
-    assert functions is not None
     config = {"queue.buffering.max.messages": 10, "queue.buffering.max.kbytes": 10, "batch.size": 10, "no.such": "x"}
     with pytest.raises(KafkaException, match=r"No such configuration property: .*no\.such"):
         BatchClient(functions, config, logging.getLogger("none"), print)
@@ -100,7 +99,6 @@ def test_a_setting_that_does_not_exist() -> None:
 def test_messages_that_are_refused() -> None:
     """Raised as an error, after which the transaction can only be aborted; here there is none."""
     functions = library()
-    assert functions is not None
     config = {
         "queue.buffering.max.messages": 10,
         "queue.buffering.max.kbytes": 10,

@@ -12,6 +12,7 @@ from confluent_kafka import KafkaException, Producer
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from tailer.errors import ConfigError, SinkRejected
+from tailer_sinks.kafka.clients.librdkafka import library as librdkafka
 from tailer_sinks.kafka.clients.port import OAuth, Sasl, Tls
 from tailer_sinks.kafka.clients.python_connection import arguments_of
 from tailer_sinks.kafka.clients.python_producer import PythonProducer
@@ -332,9 +333,19 @@ def test_the_waits_before_connecting_again_fit_together(given: dict[str, int], w
     assert (fault.where, fault.hint) == ("orders.client.reconnect.backoff.max.ms", "Give at least 9, or leave it out.")
 
 
-def test_a_setting_that_only_an_unusable_library_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tailer_sinks.kafka.clients.confluent_producer", None)
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_setting_that_only_an_unusable_library_has_is_refused(
+    monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    """confluent-kafka is not there, or its library has not the functions that are called."""
+    if is_there:
+        monkeypatch.setattr(librdkafka, "cimpl", math)
+        librdkafka.library.cache_clear()
+    else:
+        monkeypatch.setitem(sys.modules, "tailer_sinks.kafka.clients.confluent_producer", None)
     assert producer_factory("orders", of()) is PythonProducer
+    with pytest.raises(ConfigError, match=r"orders\.library: confluent-kafka cannot be loaded"):
+        producer_factory("orders", of(library="confluent-kafka"))
     with pytest.raises(ConfigError, match=r"orders\.client\.batch\.num\.messages: .* cannot be loaded"):
         producer_factory("orders", of(client={"batch.num.messages": 9}))
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException
 
+from tailer.errors import SinkError
 from tailer_sinks.encoding.messages import Messages
 from tailer_sinks.kafka.clients.librdkafka.library import (
     ANY_PARTITION,
@@ -30,14 +31,14 @@ from tailer_sinks.kafka.clients.librdkafka.library import (
     LOGS,
     PRODUCER,
     PURGE_NOW,
+    REFRESH,
     Argument,
     Library,
     Message,
 )
 from tailer_sinks.kafka.clients.librdkafka.memory import argument_lists, message_array, sizes_of
-from tailer_sinks.kafka.clients.librdkafka.one_by_one import Deliveries
 
-__all__ = ["BatchClient"]
+__all__ = ["BatchClient", "Deliveries", "TokenSource"]
 
 _ROOM_S: Final = 0.05
 _SERVED_S: Final = 1.0
@@ -47,15 +48,45 @@ _ERROR_BYTES: Final = 512
 _LEVELS: Final = (*[logging.CRITICAL] * 3, logging.ERROR, logging.WARNING, logging.INFO, logging.INFO, logging.DEBUG)
 
 
-class BatchClient:
-    """A `tailer_sinks.kafka.clients.librdkafka.one_by_one.Client`. `report`: called with errors that belong to no
-    message.
+TokenSource = Callable[[], tuple[str, float]]  # returns a token for OAUTHBEARER, and its expiry in seconds since 1970
 
-    `config`: librdkafka's settings, with the limits of its queue and without callbacks.
+
+class Deliveries:
+    """The delivery reports of the messages of one transaction. `first_offset`: of the first one; None: unknown."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.stored = 0
+        self.failed = 0
+        self.failure: tuple[KafkaError, str | None] | None = None
+        self.first_offset: int | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """The number of messages without a report."""
+        return self.sent - self.stored - self.failed
+
+    def fail(self, count: int, error: KafkaError, topic: str | None) -> None:
+        """Count messages that are not stored; the first error is kept."""
+        self.failed += count
+        if self.failure is None:
+            self.failure = (error, topic)
+
+
+class BatchClient:
+    """A transactional producer of librdkafka. Methods raise `KafkaException`.
+
+    `config`: librdkafka's settings, with the limits of its queue and without callbacks. `report`: called with errors
+    that belong to no message. `tokens`: called by a thread of librdkafka; None: no tokens are used.
     """
 
     def __init__(
-        self, functions: Library, config: Mapping[str, Any], log: logging.Logger, report: Callable[[KafkaError], None]
+        self,
+        functions: Library,
+        config: Mapping[str, Any],
+        log: logging.Logger,
+        report: Callable[[KafkaError], None],
+        tokens: TokenSource | None = None,
     ) -> None:
         self._functions: Final = functions
         self._log: Final = log
@@ -67,32 +98,34 @@ class BatchClient:
         self._flush: _Call | None = None
         self._fatal: KafkaError | None = None
         self._topics: dict[str, int] = {}
-        self._client: Final = _client(functions, config, log)
+        refresh = None if tokens is None else _refresh(functions, tokens)
+        self._client: Final = _client(functions, config, log, refresh)
         self._queue: Final = functions.queue_get_main(self._client)
-        end = weakref.finalize(self, _end, functions, self._client, self._queue, self._topics)
+        # The callback must live for as long as the client.
+        end = weakref.finalize(self, _end, functions, self._client, self._queue, self._topics, refresh)
         end.atexit = False  # the process ends anyway, and a forked one has none of the threads
 
     def init_transactions(self, timeout_s: float) -> None:
-        """See `Client`."""
+        """Take the transactional id over."""
         self._check(self._functions.init_transactions(self._client, _ms(timeout_s)))
 
     def begin_transaction(self) -> Deliveries:
-        """See `Client`."""
+        """Begin a transaction; return what will count its delivery reports."""
         self._check(self._functions.begin_transaction(self._client))
         self._deliveries, self._flush = Deliveries(), None
         self._room.empty()
         return self._deliveries
 
     def commit_transaction(self, timeout_s: float) -> None:
-        """See `Client`."""
+        """Commit. All deliveries must have been reported."""
         self._check(self._functions.commit_transaction(self._client, _ms(timeout_s)))
 
     def abort_transaction(self, timeout_s: float) -> None:
-        """See `Client`."""
+        """Abort, and drop what is not sent yet."""
         self._check(self._served(self._started(self._functions.abort_transaction, timeout_s)))
 
     def produce(self, topic: str, messages: Messages, partition: int | None) -> None:
-        """See `Client`."""
+        """Queue messages in order; blocks while the queue is full. Returns early if a delivery fails."""
         handle = self._topic(topic)
         sizes = sizes_of(messages)
         for start, count in self._room.calls(sizes):
@@ -116,24 +149,24 @@ class BatchClient:
                     raise self._refused(next(message.err for message in memory if message.err))
 
     def poll(self, timeout_s: float) -> None:
-        """See `Client`."""
+        """Serve reports and errors: all that are there, or wait for one."""
         self._serve(timeout_s)
         if self._fatal is not None:
             raise KafkaException(self._fatal)
 
     def start_flush(self, timeout_s: float) -> None:
-        """See `Client`."""
+        """Send what is queued at once, without waiting for the reports. `timeout_s`: until `flush`."""
         self._flush = self._started(self._functions.flush, timeout_s)
 
     def flush(self, timeout_s: float) -> int:
-        """See `Client`."""
+        """Send what is queued at once and wait for the reports. Return the number of messages without one."""
         begun, self._flush = self._flush, None
         self._served(begun or self._started(self._functions.flush, timeout_s))
         self.poll(0)
         return self._deliveries.in_flight
 
     def drop(self) -> None:
-        """See `Client`; librdkafka's handle ends with the last reference, which a call in another thread may hold."""
+        """End without waiting for messages in flight. A call in another thread may hold the last reference."""
         self._functions.purge(self._client, PURGE_NOW)
 
     def _produce_with_headers(self, topic: int, messages: Messages, partition: int | None) -> None:
@@ -294,7 +327,24 @@ class _Room:
         self._largest_bytes = max(self._largest_bytes, largest_bytes)
 
 
-def _client(functions: Library, config: Mapping[str, Any], log: logging.Logger) -> int:
+def _refresh(functions: Library, tokens: TokenSource) -> Any:
+    """Return the callback that gives a client the next token. Connections fail as long as there is none."""
+
+    def refresh(client: int, _config: bytes | None, _opaque: int | None) -> None:
+        try:
+            token, expiry_s = tokens()
+        except Exception as error:  # noqa: BLE001 - the client waits until it is told
+            known = str(error) if isinstance(error, SinkError) else type(error).__name__
+            functions.set_token_failure(client, known.encode())
+            return
+        reason = ctypes.create_string_buffer(_ERROR_BYTES)
+        if functions.set_token(client, token.encode(), int(expiry_s * 1000), b"", None, 0, reason, len(reason)):
+            functions.set_token_failure(client, reason.value)
+
+    return REFRESH(refresh)
+
+
+def _client(functions: Library, config: Mapping[str, Any], log: logging.Logger, refresh: Any) -> int:
     """Make librdkafka's handle of a producer. Raises `KafkaException`."""
     reason = ctypes.create_string_buffer(_ERROR_BYTES)
     logs = log.isEnabledFor(logging.CRITICAL)
@@ -307,16 +357,21 @@ def _client(functions: Library, config: Mapping[str, Any], log: logging.Logger) 
     functions.conf_set_events(made, DELIVERIES | ERRORS | (LOGS if logs else 0))
     if not logs:
         functions.conf_set_log_cb(made, None)
+    if refresh is not None:
+        functions.conf_set_refresh(made, refresh)
+        functions.conf_enable_sasl_queue(made, 1)
     client = functions.new(PRODUCER, made, reason, len(reason))
     if client is None:
         functions.conf_destroy(made)
         raise KafkaException(KafkaError(functions.last_error(), _text(reason.value)))
     if logs:
         functions.set_log_queue(client, None)
+    if refresh is not None:  # tokens are also asked for between transactions, when nothing polls
+        functions.enable_callbacks(client)
     return int(client)
 
 
-def _end(functions: Library, client: int, queue: int, topics: Mapping[str, int]) -> None:
+def _end(functions: Library, client: int, queue: int, topics: Mapping[str, int], _refresh: Any) -> None:
     functions.purge(client, PURGE_NOW)
     for topic in topics.values():
         functions.topic_destroy(topic)

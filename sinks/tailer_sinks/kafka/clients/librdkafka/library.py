@@ -8,7 +8,7 @@ structures and constants are part of its stable interface.
 import ctypes
 import sys
 from collections.abc import Callable
-from ctypes import POINTER, c_char, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
+from ctypes import CFUNCTYPE, POINTER, c_char, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
 from functools import cache
 from typing import Any, Final, cast
 
@@ -22,6 +22,7 @@ __all__ = [
     "LOGS",
     "PRODUCER",
     "PURGE_NOW",
+    "REFRESH",
     "Argument",
     "Kind",
     "Library",
@@ -34,6 +35,7 @@ ANY_PARTITION: Final = -1
 COPIED: Final = 0x2  # a message's key and value are copied
 PURGE_NOW: Final = 0x1 | 0x2 | 0x4  # queued and in flight, without waiting
 DELIVERIES, LOGS, ERRORS = 0x1, 0x4, 0x8  # types of events
+REFRESH: Final = CFUNCTYPE(None, c_void_p, c_char_p, c_void_p)  # asks for a new token, of the client with this handle
 
 
 class Message(ctypes.Structure):
@@ -79,9 +81,16 @@ class Library:
         self.conf_set = self._function("conf_set", c_int, c_void_p, text, text, buffer, c_size_t)
         self.conf_set_events = self._function("conf_set_events", None, c_void_p, c_int)
         self.conf_set_log_cb = self._function("conf_set_log_cb", None, c_void_p, c_void_p)
+        self.conf_enable_sasl_queue = self._function("conf_enable_sasl_queue", None, c_void_p, c_int)
+        self.conf_set_refresh = self._function("conf_set_oauthbearer_token_refresh_cb", None, c_void_p, REFRESH)
         self.conf_destroy = self._function("conf_destroy", None, c_void_p)
         self.new = self._function("new", c_void_p, c_int, c_void_p, buffer, c_size_t)
         self.destroy = self._function("destroy", None, c_void_p)
+        self.enable_callbacks = self._function("sasl_background_callbacks_enable", c_void_p, c_void_p)
+        self.set_token = self._function(
+            "oauthbearer_set_token", c_int, c_void_p, text, c_int64, text, c_void_p, c_size_t, buffer, c_size_t
+        )
+        self.set_token_failure = self._function("oauthbearer_set_token_failure", c_int, c_void_p, text)
         self.set_log_queue = self._function("set_log_queue", c_int, c_void_p, c_void_p)
         self.queue_get_main = self._function("queue_get_main", c_void_p, c_void_p)
         self.queue_poll = self._function("queue_poll", c_void_p, c_void_p, c_int)
@@ -124,13 +133,13 @@ class Library:
 
 
 @cache
-def library() -> Library | None:
-    """Return the library that confluent-kafka uses; None if it cannot be used, as where words are not of 64 bits."""
+def library() -> Library:
+    """Return the library that confluent-kafka uses. Raises `ImportError` where it cannot be called."""
     words = ctypes.sizeof(c_void_p) == 8 and sys.byteorder == "little"
     if not words or ctypes.sizeof(Message) != 72 or ctypes.sizeof(Argument) != 72:
-        return None
+        raise ImportError("its librdkafka can only be called on little-endian machines of 64 bits")
     try:
         # The functions of a library that this module is linked to are found through it, wherever that lies.
         return Library(cimpl.__file__)
-    except (AttributeError, OSError):
-        return None
+    except (AttributeError, OSError) as error:
+        raise ImportError(f"its librdkafka cannot be called: {error}") from error
