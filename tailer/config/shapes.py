@@ -28,6 +28,7 @@ __all__ = [
     "ReadOptions",
     "SparkShape",
     "Spelling",
+    "StoreAccess",
     "StoreShape",
 ]
 
@@ -228,16 +229,9 @@ class SparkShape(_Shape, frozen=True, kw_only=True):
     conf: dict[str, Any] = {}  # any of Spark's settings
 
 
-class StoreShape(_Shape, frozen=True, kw_only=True):
-    """The table of a store."""
+class StoreAccess(_Shape, frozen=True, kw_only=True):
+    """The place of a store and the login, as the file and Spark's data source spell them."""
 
-    missing: ClassVar = MISSING
-    refused: ClassVar = dict.fromkeys(_SECRETS, ("would be a secret in a file", _SECRETS_REMEDY)) | dict.fromkeys(
-        _CLOUD_SECRETS, ("would be a secret in a file", _CLOUD_SECRETS_REMEDY)
-    )
-
-    # the tables it applies to: all below a folder (s3://lake/sales; the longest wins), or a Glue database (glue://db)
-    prefix: str
     # URL of the server; default: the one in the environment (AWS_ENDPOINT_URL for S3), or the cloud's
     endpoint: str | None = None
     anonymous: bool = False  # send requests without a login, to public buckets
@@ -247,11 +241,23 @@ class StoreShape(_Shape, frozen=True, kw_only=True):
     role_arn: str | None = None  # S3, Glue: a role to assume with the credentials found
     external_id: str | None = None  # S3, Glue: what the role's policy asks for
     requester_pays: bool = False  # S3: agree to pay for requests to buckets that ask for it
-    # S3: URL of an SQS queue with the buckets' notifications: commits are found sooner
-    notifications: str | None = None
     service_account: str | None = None  # Google: path of a key file; default: GOOGLE_APPLICATION_CREDENTIALS
     # Azure: how to log in, such as azure_cli (stores.md); default: by the first key in the environment
     credential_type: str | None = None
+
+
+class StoreShape(StoreAccess, frozen=True, kw_only=True):
+    """The table of a store."""
+
+    missing: ClassVar = MISSING
+    refused: ClassVar = dict.fromkeys(_SECRETS, ("would be a secret in a file", _SECRETS_REMEDY)) | dict.fromkeys(
+        _CLOUD_SECRETS, ("would be a secret in a file", _CLOUD_SECRETS_REMEDY)
+    )
+
+    # the tables it applies to: all below a folder (s3://lake/sales; the longest wins), or a Glue database (glue://db)
+    prefix: str
+    # S3: URL of an SQS queue with the buckets' notifications: commits are found sooner
+    notifications: str | None = None
 
 
 class FileShape(_Shape, frozen=True, kw_only=True):

@@ -12,12 +12,13 @@ from typing import ClassVar, Final
 
 import msgspec
 
+from tailer.config.shapes import StoreAccess
 from tailer.config.stores import make_options, store_faults
 from tailer.errors import ConfigError
 from tailer.stores.location import is_local, parse_location, split_location
 from tailer.stores.stores import Stores
 
-__all__ = ["Locations", "location_of", "roots_of", "stores_of"]
+__all__ = ["Locations", "location_of", "roots_of", "spell", "stores_of"]
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _SECRETS: Final = (
@@ -42,8 +43,8 @@ _CLOUD_SECRETS: Final = ("accountKey", "clientSecret", "sasKey", "sasToken", "se
 _CLOUD_SECRETS_REMEDY: Final = "Set it in the environment of the driver and of all executors (docs/stores.md)."
 
 
-class Locations(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The options for locations as they are written. Those of the store are named as in [stores.NAME]."""
+class Locations(StoreAccess, frozen=True, kw_only=True):
+    """The options for locations as they are written."""
 
     refused: ClassVar[Mapping[str, tuple[str, str]]] = dict.fromkeys(
         _SECRETS, ("would be a secret in Spark's plans", _SECRETS_REMEDY)
@@ -51,23 +52,14 @@ class Locations(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     path: str = ""
     allowed_roots: str = ""
-    endpoint: str | None = None
-    region: str | None = None
-    path_style: bool | None = None
-    profile: str | None = None
-    role_arn: str | None = None
-    external_id: str | None = None
-    anonymous: bool = False
-    requester_pays: bool = False
-    service_account: str | None = None
-    credential_type: str | None = None
 
 
-_SPELLED: Final = {
-    field.name: field.encode_name
-    for field in msgspec.structs.fields(Locations)
-    if field.name not in ("path", "allowed_roots")
-}
+def spell(option: str) -> str:
+    """Return an option in Spark's spelling: `compute_updates = true` is `computeUpdates = true`."""
+    return "netChanges" if option == "net" else re.sub(r"_([a-z])", lambda match: match[1].upper(), option)
+
+
+_SPELLED: Final = {field.name: spell(field.name) for field in msgspec.structs.fields(StoreAccess)}
 
 
 def location_of(text: str, where: str) -> str:

@@ -64,7 +64,7 @@ from tailer.events import METADATA_FIELDS
 from tailer.read.data_files import DataFiles
 from tailer.schema.variant_paths import split_path
 from tailer.spark.source.admission import Budget
-from tailer.spark.source.locations import Locations, location_of, roots_of, stores_of
+from tailer.spark.source.locations import Locations, location_of, roots_of, spell, stores_of
 from tailer.start import Start, StartKind
 from tailer.stores.stores import Stores
 from tailer.table_log import TableLog
@@ -91,7 +91,7 @@ AppId = Annotated[
 ]
 
 
-class _Given(Locations, frozen=True, kw_only=True, rename="camel"):
+class _Given(Locations, frozen=True, kw_only=True):
     """The options that are not those of reading, as they are written."""
 
     starting_version: str | None = None
@@ -113,11 +113,6 @@ _REFUSED: Final = {
 }
 
 
-def _spell(option: str) -> str:
-    """Return an option of `RangeOptions` in Spark's spelling: `compute_updates = true` is `computeUpdates = true`."""
-    return "netChanges" if option == "net" else re.sub(r"_([a-z])", lambda match: match[1].upper(), option)
-
-
 def _joined(*shapes: type[msgspec.Struct]) -> type[msgspec.Struct]:
     """Return a struct of all options of `shapes` that can be given to Spark, in its spelling."""
     options = {field.name: field for shape in shapes for field in msgspec.structs.fields(shape)}
@@ -126,7 +121,7 @@ def _joined(*shapes: type[msgspec.Struct]) -> type[msgspec.Struct]:
         for name, field in options.items()
         if name not in _REFUSED
     ]
-    return msgspec.defstruct("_Options", made, namespace={"refused": {**_Given.refused, **_REFUSED}}, rename=_spell)
+    return msgspec.defstruct("_Options", made, namespace={"refused": {**_Given.refused, **_REFUSED}}, rename=spell)
 
 
 _OPTIONS: Final = _joined(_Given, RangeOptions)
@@ -205,13 +200,13 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
     if start is not None and end is not None and start.comes_after(end):
         kind = "Version" if end.kind is StartKind.VERSION else "Timestamp"
         raise ConfigError(f"ending{kind}", f"comes before starting{kind}", "Give a later end, or an earlier start.")
-    for fault in read.faults(_spell):
-        raise ConfigError(_spell(fault.where), fault.reason, fault.remedy)
+    for fault in read.faults(spell):
+        raise ConfigError(spell(fault.where), fault.reason, fault.remedy)
     table = TableRef(location_of(given.path, "path"), read.table_format, read.branch, roots_of(given.allowed_roots))
     try:
         table = table.checked()
     except ConfigError as error:
-        raise ConfigError(_spell(error.where), error.reason, error.remedy) from None
+        raise ConfigError(spell(error.where), error.reason, error.remedy) from None
     files, rows = given.max_files_per_trigger, given.max_rows_per_trigger
     size = None if given.max_bytes_per_trigger is None else _size("maxBytesPerTrigger", given.max_bytes_per_trigger)
     limited = (files, size, rows) != (None, None, None)
@@ -259,7 +254,7 @@ def _given(options: Mapping[str, str]) -> tuple[_Given, RangeOptions]:
 
 def _part(values: Mapping[str, object], shape: type[S]) -> S:
     """Return those of the options that `shape` has."""
-    names = {_spell(field.name): field.encode_name for field in msgspec.structs.fields(shape)}
+    names = {spell(field.name): field.encode_name for field in msgspec.structs.fields(shape)}
     return msgspec.convert({names[name]: value for name, value in values.items() if name in names}, shape)
 
 

@@ -262,7 +262,7 @@ def test_every_option_misspelled_or_with_a_strange_value_is_named(name: str) -> 
 
 def test_a_near_miss_gets_a_suggestion_and_others_the_list() -> None:
     assert refused(paths="orders")[:2] == ("paths", "is not a list of paths in JSON")
-    assert refused(password="x")[2].startswith("The options are: path, allowedRoots, endpoint, region, ")
+    assert refused(password="x")[2].startswith("The options are: endpoint, anonymous, region, ")
 
 
 def test_folders_outside_of_the_table() -> None:
