@@ -69,5 +69,5 @@ class SinkFenced(SinkError):
     @property
     def message(self) -> str:
         """See `TailerError.message`."""
-        told = f"another instance, {self.other}, took over" if self.other else "another instance took over"
-        return f"sink {self.sink}: {told}: {self.reason}"
+        by = f" ({self.other})" if self.other else ""
+        return f"sink {self.sink}: another instance took over{by}: {self.reason}"

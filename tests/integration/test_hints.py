@@ -307,7 +307,7 @@ def fenced(walk: Walk) -> None:
             walk.client, walk.config, walk.others = client, config, None
         (command,) = walk.stopped("SinkFenced")
         if walk.target.names_rival:
-            assert f"another instance, process {process.pid} on " in walk.why
+            assert f"another instance took over (process {process.pid} on " in walk.why
         process.terminate()
         process.communicate(timeout=60)
         walk.run(command)

@@ -96,7 +96,7 @@ def test_it_survives_pickle(error: TailerError) -> None:
 
 def test_an_instance_that_took_over_is_named_as_a_process() -> None:
     named = SinkFenced("s", "it is ahead", process_of(instance_name()))
-    assert str(named) == f"sink s: another instance, process {os.getpid()} on {gethostname()}, took over: it is ahead"
+    assert str(named) == f"sink s: another instance took over (process {os.getpid()} on {gethostname()}): it is ahead"
     assert process_of("db-1.eu-4711-0a1b") == "process 4711 on db-1.eu"
     assert process_of(former := "5c1e0a3b" * 4) == former  # as releases before named them
     assert str(SinkFenced("s", "it is ahead", process_of(""))) == "sink s: another instance took over: it is ahead"

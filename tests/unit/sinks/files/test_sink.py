@@ -237,7 +237,7 @@ async def test_a_second_instance_waits_outside(tmp_path: Path) -> None:
     first, second = FilesSink("files", tmp_path), FilesSink("files", tmp_path)
     await deliver(first, numbered(1), app_id=APP)
     assert await second.progress(APP) == up_to(APP, 1)
-    with pytest.raises(SinkFenced, match=rf"another instance, process {os.getpid()} on .+, took over: .*\.lock"):
+    with pytest.raises(SinkFenced, match=rf"another instance took over \(process {os.getpid()} on .+\): .*\.lock"):
         await deliver(second, numbered(2), app_id=APP)
     with pytest.raises(SinkFenced, match=r"\.lock"):
         await second.reset(up_to(APP, 5))
