@@ -31,7 +31,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 
 # Most lines. Who raises one says in docs/architecture.md what was refused in its place; who deletes lowers them.
 SPINE_LINES: Final = 29_400
-PRODUCT_LINES: Final = 76_200
+PRODUCT_LINES: Final = 76_100
 
 
 @dataclass(frozen=True, kw_only=True)

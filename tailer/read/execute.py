@@ -292,20 +292,21 @@ class _OpenFile:
 
     def _touches(self, group: int, rows: range, wanted: range) -> bool:
         """Return whether any row of a row group is chosen; True where finding out would cost more than it saves."""
-        if self.others or not self._is_worth_a_look(group):
+        condition = self.layout.condition
+        if self.others:
+            return True
+        if condition is None or self.task.kind in CHANGE_FILES:
+            # The rows of a change file that fulfil a condition are known by their positions.
+            is_worth_a_look = condition is None and self.task.kind in CHANGE_FILES
+        else:
+            is_large = self._file.metadata.row_group(group).total_byte_size >= _FIRST_BYTES
+            has_others = len(condition.sizes.columns) < len(self.layout.sizes.columns)
+            is_worth_a_look = self._looks_first and is_large and has_others
+        if not is_worth_a_look:
             return True
         is_touched = self.selection.touches(self._first_columns(group, rows), self.row_filter, wanted)
         self._looks_first = not is_touched
         return is_touched
-
-    def _is_worth_a_look(self, group: int) -> bool:
-        """Return whether to read the columns of a row group that choose its rows before the others."""
-        condition = self.layout.condition
-        if condition is None or self.task.kind in CHANGE_FILES:
-            # The rows of a change file that fulfil a condition are known by their positions.
-            return condition is None and self.task.kind in CHANGE_FILES
-        is_large = self._file.metadata.row_group(group).total_byte_size >= _FIRST_BYTES
-        return self._looks_first and is_large and len(condition.sizes.columns) < len(self.layout.sizes.columns)
 
     def _first_columns(self, group: int, rows: range) -> Batches:
         """Yield the columns of a row group that decide which rows are chosen."""

@@ -32,9 +32,9 @@ def test_one_more_version_runs_few_modules_and_functions(
 @pytest.mark.parametrize(
     ("kind", "modules", "functions", "output"),
     [
-        ("tail", 104, 663, "'id': 3, '_change_type': 'insert', '_commit_version': 2"),
+        ("tail", 104, 662, "'id': 3, '_change_type': 'insert', '_commit_version': 2"),
         ("verify", 89, 428, "'equal': True, 'source_rows': 3"),
-        ("spark", 58, 325, "{'splits': 2}"),
+        ("spark", 58, 324, "{'splits': 2}"),
     ],
 )
 def test_a_reader_runs_few_modules_and_functions(kind: str, modules: int, functions: int, output: str) -> None:
