@@ -203,7 +203,7 @@ class RowSession:
     async def skip(self, gap: Gap, schema: pa.Schema) -> None:
         """See `TakesCommands.skip`. Raises `SinkRejected` before a mirror is asked whether it has the columns."""
         if self.sink.demands.whole:
-            reason = f"the changes of version {gap.version} are lost, and without them it would not be a mirror"
+            reason = f"changes up to version {gap.version} are lost, and without them it would not be a mirror"
             raise SinkRejected(self.sink.name, reason, "`tailer resnapshot PIPELINE` makes it one again.")
         await self._writer.skip(gap, schema, at_once=True)
 
