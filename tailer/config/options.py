@@ -189,7 +189,9 @@ def _example(name: str, value: Any, kind: Any, *, texts: bool) -> str:
     wanted = {kind, *get_args(kind)}
     examples = [meta.examples[0] for each in wanted for meta in _metas(each) if meta.examples]
     if get_origin(kind) is list:
-        return f'Give a list, such as {name} = ["a"].'
+        (item,) = get_args(kind)
+        example = next(iter(item)).value if isinstance(item, EnumType) else "a"
+        return f'Give a list, such as {name} = ["{example}"].'
     if _table(kind) is not None:
         return f"Add a table that ends with .{name}]."
     if any(get_origin(each) is dict for each in wanted):
