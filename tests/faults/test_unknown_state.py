@@ -233,12 +233,14 @@ class TestWaiting:
 
 
 class TestWhatIsThere:
-    async def test_a_commit_that_sets_protocol_and_metadata(self, table: Growing, whole: bool) -> None:
+    async def test_a_commit_that_sets_protocol_and_metadata_is_no_checkpoint(self, table: Growing, whole: bool) -> None:
         version = table.commit(*head(table))
         table.insert([8])
         lose(table, 4)
         there = Destination()
         async with following(table, there, SKIP, whole=whole):
+            await settled(there, Position.end(3))
+            checkpoint(table, version)
             await become(lambda: there.position() == Position.end(8))
         assert story(there) == [*BEFORE, ("gap", 4, version - 1, False), (8, 8)]
 
