@@ -17,8 +17,9 @@ from tailer.changelog.rules import PairingRules
 from tailer.config.settings import load
 from tailer.config.shapes import ReadOptions
 from tailer.config.tables import TableRef
+from tailer.daemon.fleet.backfills import check_verb
 from tailer.engine.local import LocalEngine
-from tailer.errors import CommitUnknown, SinkUnavailable, TailerError
+from tailer.errors import CommitUnknown, ConfigError, SinkUnavailable, TailerError
 from tailer.events import ChangeWord
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.row_delivery import row_pipeline
@@ -144,3 +145,16 @@ def test_the_daemon_delivers_deletes_alone(tmp_path: Path) -> None:
     assert [json.loads(line)["id"] for line in shown.stdout.splitlines()] == [2]
     refused = tailer("verify", "p", "--config", tmp_path / "tailer.toml")
     assert "leaves out some types of changes" in refused.stderr
+
+
+@pytest.mark.parametrize("verb", ["resnapshot", "backfill", "skip"])
+def test_commands_that_need_inserts_are_refused_without_them(tmp_path: Path, verb: str) -> None:
+    text = '[pipelines.p]\ntable = "t"\ntypes = ["delete"]\nsink = {kind = "files", path = "out"}\n'
+    (tmp_path / "tailer.toml").write_text(text)
+    (pipeline,) = load(tmp_path / "tailer.toml").pipelines
+    if verb == "skip":
+        check_verb(pipeline, verb)
+        return
+    with pytest.raises(ConfigError, match="delivers no inserts") as caught:
+        check_verb(pipeline, verb)
+    assert "`tailer skip p`" in caught.value.hint_for("p")

@@ -30,7 +30,7 @@ __all__ = ["BackfillFile", "check_backfill", "check_verb"]
 
 _FORMAT: Final = 1
 _LACKS: Final = "delivers to a mirror, which would lack the changes"
-_ADD_INSERT: Final = 'Add "insert" to its types, and let the daemon reload that.'
+_ADD_INSERT: Final = 'Add "insert" to its types. After a loss, `tailer skip PIPELINE` goes on without the lost changes.'
 _NO_GAPS: Final = "has no topic that would tell readers of a gap"
 
 
