@@ -108,7 +108,7 @@ class Pipeline:
         try:
             return await self._session()
         except TailerError as error:
-            if isinstance(error, SinkError | EngineUnavailable):
+            if isinstance(error, SinkError | EngineUnavailable | LogError | ChangeError):
                 await self._look_in_vain()
             if self._loss.is_news(error):
                 self._retries.status.note_error(error)
@@ -265,7 +265,7 @@ class Pipeline:
         self._retries.status.note_step()
 
     async def _look_in_vain(self) -> None:
-        """Report the newest version after an attempt that the sink has ended: the backlog grows."""
+        """Report the newest version after an attempt that has failed: the backlog grows."""
         with anyio.move_on_after(_LOOK_BACK_S), suppress(TailerError):
             self._retries.status.note_table(await self._table.latest(), self._table.retention_ms)
 

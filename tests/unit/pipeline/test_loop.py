@@ -615,3 +615,12 @@ async def test_the_newest_version_is_known_while_the_sink_does_not_answer(table:
         table.insert([900])
         await become(lambda: status.backlog.latest == table.version)
         following.stop()
+
+
+async def test_the_newest_version_is_known_where_lost_changes_stop_the_pipeline(table: Growing) -> None:
+    table.commit_file(3).unlink()
+    log, status = DeltaTableLog(LocalStore(table.path)), PipelineStatus("p")
+    engine, start = LocalEngine(2), Start.parse("earliest")
+    with pytest.raises(VersionGone):
+        await row_pipeline("p", log, Destination().sink(), engine, TimerWake(), start, status=status).run()
+    assert (status.backlog.latest, status.backlog.versions) == (table.version, table.version - 2)
