@@ -50,7 +50,7 @@ def killed(lanes: Lanes, kills: int, commits: int) -> None:
 
 @pytest.mark.smoke
 def test_killed_once(tmp_path: Path, kafka: KafkaCluster) -> None:
-    history = History(tmp_path / "table", seed=3, length=40, large=600, large_every=5)
+    history = History(tmp_path / "table", seed=3, length=80, large=600, large_every=5)
     with Lanes(tmp_path, history, kafka.bootstrap_servers, [Lane(client) for client in CLIENTS]) as lanes:
         killed(lanes, 1, 5)
 
