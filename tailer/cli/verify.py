@@ -113,7 +113,7 @@ async def _verify(settings: Settings, pipeline: PipelineSettings, limit: int, re
                 async for each in results:
                     verifications.append(each)
             return verifications
-    except anyio.get_cancelled_exc_class():
+    except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):  # the latter where interrupts are ignored
         if repairs:
             steps.say(f"{pipeline.name}: ended: {_repaired(verifications, steps.current)}")
         raise

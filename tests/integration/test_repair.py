@@ -330,6 +330,7 @@ def test_the_command_repairs_and_ends_with_0(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, f"orders: equals {orders.path} at version 0: 3 rows\n")
 
 
+@pytest.mark.parametrize("ignores_interrupts", [False, True])
 @pytest.mark.parametrize(
     ("words", "number", "said", "rows"),
     [
@@ -345,8 +346,9 @@ def test_the_command_repairs_and_ends_with_0(tmp_path: Path) -> None:
     ],
 )
 def test_a_repair_that_is_ended_says_what_it_has_repaired(
-    tmp_path: Path, words: str, number: int, said: str, rows: list[tuple[int, float]] | None
+    tmp_path: Path, words: str, number: int, said: str, rows: list[tuple[int, float]] | None, ignores_interrupts: bool
 ) -> None:
+    """By SIGTERM, also in the background of a script, where a shell has Ctrl-C ignored."""
     orders = Orders(tmp_path / "orders")
     orders.insert(1, 2)
     database = SqliteDatabase(tmp_path / "shop.db")
@@ -359,6 +361,8 @@ def test_a_repair_that_is_ended_says_what_it_has_repaired(
     config = configured(tmp_path, 'kind = "sql"\nurl = "sqlite:///shop.db"\nkey = ["id"]')
     database.query("UPDATE orders SET amount = 9.5 WHERE id = 1")
     command = [sys.executable, "-c", ENDED, words, str(number), "verify", "orders", "--config", str(config), "--repair"]
+    if ignores_interrupts:
+        command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", f"orders: ended: {said}\n")
     if rows is not None:
