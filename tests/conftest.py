@@ -1,6 +1,7 @@
 """Fixtures of every suite: Spark, Kafka, S3 servers, the asyncio backend, tiers, a guard over every event loop."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -47,6 +48,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Begin to watch the resources that tests use."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script: tests send interrupts
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[_WATCH] = Watch()
     watching(config.stash[_WATCH])
     if "bench" not in (config.getoption("tier") or ()):

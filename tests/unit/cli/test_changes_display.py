@@ -3,12 +3,14 @@
 import io
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
 import lance
 import pyarrow as pa
 import pytest
+from anyio import to_thread
 from deltalake import write_deltalake
 from rich.console import Console
 
@@ -131,7 +133,7 @@ async def test_what_is_shown_is_announced_once(
 ) -> None:
     """A start after the end is an error, which follows: nothing is said about it."""
     for _ in range(2):
-        write_deltalake(tmp_path, pa.table({"id": [1]}), mode="append")
+        await to_thread.run_sync(partial(write_deltalake, tmp_path, pa.table({"id": [1]}), mode="append"))
     log = FollowedLog(DeltaTableLog(LocalStore(tmp_path)), Display())
     if end is not None:
         await log.resolve_end(Start.parse(end))
