@@ -80,6 +80,7 @@ class Place:
         self.refused: object = object()
         self.start = "earliest"
         self.rules = BY_ID
+        self.types: frozenset[str] = frozenset()
         self.status = PipelineStatus("p")
         monkeypatch.setattr(PipelineSettings, "make_sink", lambda _: self.sink())
 
@@ -87,7 +88,8 @@ class Place:
         return Shared(self.there, self.demands, self.splits, self.refused)
 
     def pipeline(self, last: int) -> Pipeline:
-        start, policy, until = Start.parse(self.start), Policy(), Start(StartKind.VERSION, last)
+        start, until = Start.parse(self.start), Start(StartKind.VERSION, last)
+        policy = Policy(types=self.types)
         table = TableRef(str(self.path))
         settings = PipelineSettings(
             "p",
@@ -190,6 +192,18 @@ async def test_small_transactions(place: Place, history: History) -> None:
     await place.deliver(history.last)
     assert place.rows() == await to_thread.run_sync(expected, place.path)
     assert any(end.is_inside for app_id in place.app_ids() for end in place.there.ends[app_id])
+
+
+async def test_changes_of_some_types(place: Place, history: History) -> None:
+    """Also where transactions end inside versions."""
+    place.types, place.demands = frozenset({"update_preimage", "update_postimage"}), Demands(("id",), max_rows=1)
+    await place.deliver(11)
+    await place.deliver(history.last)
+    everything = await to_thread.run_sync(expected, place.path)
+    wanted = Counter({row: count for row, count in everything.items() if "'update_" in row})
+    assert place.rows() == wanted
+    assert 0 < wanted.total() < everything.total()
+    assert place.places() == [Position.end(history.last)] * SHARDS
 
 
 async def test_a_row_that_is_refused(place: Place, history: History) -> None:
