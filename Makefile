@@ -1,13 +1,18 @@
 # Sets itself up: `make demo` and `make test` need Python 3.11+, Java 17+, Maven and nothing else.
 .DELETE_ON_ERROR:
 .PHONY: demo quick test test-long test-golden test-stores test-spark test-connect test-kafka test-faults test-page \
-	test-all test-nightly nightly check check-deploy check-chart check-alerts check-unit audit release bench fuzz soak setup java
+	test-all test-nightly nightly check check-deploy check-chart check-alerts check-unit audit release site bench fuzz soak setup java
 
 UV_VERSION := 0.13.9
 PYTHON ?= python3
 BIN := .venv/bin
+# mkdocs and its theme, which no test needs.
+SITE := .venv/site
 # What Spark Connect's client needs costs every process that starts a second: pyarrow takes pandas in wherever it is.
 CONNECT := .venv/connect
+# The Spark that Iceberg has a release for, which is another one than ours: it writes histories.
+ICEBERG := .venv/iceberg
+ICEBERG_SPARK := 4.1.4
 # atheris instruments what it imports, and is no dependency of the tests.
 FUZZ := .venv/fuzz
 # Where the tables of other projects lie, with known answers.
@@ -19,10 +24,12 @@ export UV_SYSTEM_CERTS := 1
 export UV_COMPILE_BYTECODE := 1
 unexport PYTHONDONTWRITEBYTECODE
 export LAKE_TAILER_JARS := $(or $(shell $(PYTHON) tests/jars/where.py delta 2>/dev/null),no-jars)
+export LAKE_TAILER_ICEBERG_SPARK_JARS := $(or $(shell $(PYTHON) tests/jars/where.py iceberg-spark 2>/dev/null),no-iceberg-spark-jars)
 export LAKE_TAILER_KAFKA_JARS := $(or $(shell $(PYTHON) tests/jars/where.py kafka 2>/dev/null),no-kafka-jars)
 export LAKE_TAILER_CONNECT_JARS := $(or $(shell $(PYTHON) tests/jars/where.py connect 2>/dev/null),no-connect-jars)
 export LAKE_TAILER_REGISTRY_JARS := $(or $(shell $(PYTHON) tests/jars/where.py registry 2>/dev/null),no-registry-jars)
 export LAKE_TAILER_SPARK_KAFKA_JARS := $(or $(shell $(PYTHON) tests/jars/where.py spark-kafka 2>/dev/null),no-spark-kafka-jars)
+export LAKE_TAILER_ICEBERG_JARS := $(or $(shell $(PYTHON) tests/jars/where.py iceberg-rest 2>/dev/null),no-iceberg-jars)
 export LAKE_TAILER_S3_JARS := $(or $(shell $(PYTHON) tests/jars/where.py s3 2>/dev/null),no-s3-jars)
 export LAKE_TAILER_VERSITYGW := $(or $(shell $(PYTHON) tests/jars/where.py versitygw 2>/dev/null),no-versitygw)
 HELM := $(shell $(PYTHON) tests/jars/where.py helm 2>/dev/null)
@@ -67,10 +74,10 @@ test-golden: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_VERSITYGW) $(SPARK_
 	@[ -d "$(GOLDEN)/delta" ] || { echo "no golden tables in $(GOLDEN): put them there, or run make with GOLDEN=DIR." >&2; exit 1; }
 	LAKE_TAILER_GOLDEN="$(abspath $(GOLDEN))" $(PYTEST) --tier golden $(SIDE_BY_SIDE)
 
-test-stores: .venv/.synced $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_CONNECT_JARS) $(LAKE_TAILER_VERSITYGW) $(LAKE_TAILER_AZURITE) $(SPARK_CLASSES)
+test-stores: .venv/.synced $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_ICEBERG_JARS) $(LAKE_TAILER_CONNECT_JARS) $(LAKE_TAILER_VERSITYGW) $(LAKE_TAILER_AZURITE) $(SPARK_CLASSES)
 	$(PYTEST) --tier stores $(SIDE_BY_SIDE)
 
-test-spark: .venv/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_VERSITYGW) $(LAKE_TAILER_AZURITE) $(SPARK_CLASSES) \
+test-spark: .venv/.synced $(ICEBERG)/.synced $(LAKE_TAILER_JARS) $(LAKE_TAILER_KAFKA_JARS) $(LAKE_TAILER_VERSITYGW) $(LAKE_TAILER_AZURITE) $(SPARK_CLASSES) \
 		$(KAFKA_CLASSES)
 	$(PYTEST) --tier spark $(SIDE_BY_SIDE)
 
@@ -104,7 +111,7 @@ test-nightly: setup $(LAKE_TAILER_SPARK_KAFKA_JARS) $(LAKE_TAILER_FAKE_GCS) $(SP
 	@echo "LAKE_TAILER_SEED=$$LAKE_TAILER_SEED"
 	$(PYTEST) --tier nightly --timeout=0 -s
 
-check: .venv/.synced
+check: .venv/.synced site
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -147,6 +154,7 @@ check-chart: .venv/.synced $(HELM)
 	@set -e; for version in 1.27.0 1.31.0 1.34.0; do \
 		for values in deploy/chart/values.yaml tests/deploy/everything.yaml; do \
 			$(HELM) template lake-tailer deploy/chart --kube-version $$version --values $$values >.venv/chart.yaml; \
+			echo --- | cat - deploy/verify/cronjob.yaml >>.venv/chart.yaml; \
 			$(BIN)/python tests/deploy/validate_chart.py $$version \
 				"$$(go env GOMODCACHE)/$(OPERATOR)/example/prometheus-operator-crd" <.venv/chart.yaml; \
 		done; done
@@ -164,14 +172,24 @@ check-unit:
 	@command -v systemd-analyze >/dev/null || $(call lacks,systemd-analyze (Debian and Ubuntu: the package systemd))
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && unit="$$folder/lake-tailer.service" && \
 	sed 's|^ExecStart=[^ ]*|ExecStart=/bin/true|' deploy/lake-tailer.service >"$$unit" && \
-	systemd-analyze verify "$$unit" && \
+	for part in service timer; do \
+		sed 's|^ExecStart=[^ ]*|ExecStart=/bin/true|' "deploy/verify/lake-tailer-verify@.$$part" \
+			>"$$folder/lake-tailer-verify@.$$part" || exit 1; done && \
+	systemd-analyze verify "$$unit" "$$folder/lake-tailer-verify@.timer" && \
 	systemd-analyze security --offline=true --threshold=20 "$$unit" >/dev/null
+
+# The pages as a site, in .venv/site/site: `python3 -m http.server -d .venv/site/site`. A link that leads nowhere fails it.
+site: $(SITE)/.synced
+	@rm -rf $(SITE)/pages && mkdir $(SITE)/pages && \
+	git ls-files -z '*.md' docs deploy examples LICENSE | xargs -0 cp --parents -t $(SITE)/pages && \
+	mv $(SITE)/pages/docs/mkdocs.yml $(SITE)/mkdocs.yml && \
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict --config-file $(SITE)/mkdocs.yml
 
 bench: setup $(LAKE_TAILER_SPARK_KAFKA_JARS)
 	$(BIN)/pytest tests/bench --tier bench --timeout=0
 
 # Without the archives of classes: targets that do not need them are made while they are.
-setup: .venv/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_VERSITYGW) $(LAKE_TAILER_AZURITE)
+setup: .venv/.synced $(ICEBERG)/.synced $(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_ICEBERG_JARS) $(LAKE_TAILER_VERSITYGW) $(LAKE_TAILER_AZURITE)
 
 java:
 	@command -v java >/dev/null || $(call lacks,Java 17 or newer)
@@ -197,22 +215,33 @@ $(CONNECT)/.synced: .venv/.synced
 	UV_PROJECT_ENVIRONMENT=$(CONNECT) $(BIN)/uv sync --quiet --frozen --python $(BIN)/python --all-extras
 	@touch $@
 
+$(ICEBERG)/.synced: .venv/.synced $(LAKE_TAILER_ICEBERG_SPARK_JARS) Makefile
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(ICEBERG)
+	$(BIN)/uv pip install --quiet --python $(ICEBERG)/bin/python pyspark==$(ICEBERG_SPARK)
+	@touch $@
+
 $(FUZZ)/.synced: .venv/.synced
 	UV_PROJECT_ENVIRONMENT=$(FUZZ) $(BIN)/uv sync --quiet --frozen --python $(BIN)/python --all-extras --no-extra all \
 		--no-extra spark-connect --group fuzz
 	@touch $@
 
+$(SITE)/.synced: .venv/.uv-$(UV_VERSION) pyproject.toml uv.lock
+	UV_PROJECT_ENVIRONMENT=$(SITE) $(BIN)/uv sync --quiet --frozen --python $(BIN)/python --only-group site
+	@touch $@
+
 $(LAKE_TAILER_JARS): POM := tests/jars/pom.xml
+$(LAKE_TAILER_ICEBERG_SPARK_JARS): POM := tests/jars/iceberg-spark-pom.xml
 $(LAKE_TAILER_KAFKA_JARS): POM := tests/kafka/pom.xml
 $(LAKE_TAILER_CONNECT_JARS): POM := tests/kafka/connect-pom.xml
 $(LAKE_TAILER_REGISTRY_JARS): POM := tests/kafka/registry-pom.xml
 $(LAKE_TAILER_SPARK_KAFKA_JARS): POM := tests/kafka/spark-pom.xml
 $(LAKE_TAILER_S3_JARS): POM := tests/jars/s3-pom.xml
+$(LAKE_TAILER_ICEBERG_JARS): POM := tests/jars/iceberg-rest-pom.xml
 $(LAKE_TAILER_REGISTRY_JARS) $(LAKE_TAILER_S3_JARS): GOAL := copy
 GOAL := copy-dependencies
 
 # Named after the pom's content and moved into place when complete: if the directory exists, it is the right one.
-$(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_SPARK_KAFKA_JARS): | .venv/.synced
+$(LAKE_TAILER_JARS) $(SERVER_JARS) $(LAKE_TAILER_S3_JARS) $(LAKE_TAILER_ICEBERG_JARS) $(LAKE_TAILER_ICEBERG_SPARK_JARS) $(LAKE_TAILER_SPARK_KAFKA_JARS): | .venv/.synced
 	@[ "0$$($(JAVA_MAJOR))" -ge 17 ] || $(call lacks,Java 17 or newer)
 	@command -v mvn >/dev/null || $(call lacks,Maven)
 	@mkdir -p $(@D)

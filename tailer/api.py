@@ -21,6 +21,7 @@ import pyarrow as pa
 from anyio import EndOfStream, create_memory_object_stream, to_thread
 from anyio.from_thread import start_blocking_portal
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from typing_extensions import override
 
 from tailer.changelog.carryovers import ChangelogCounts
 from tailer.changelog.engine import ChangelogEngine
@@ -33,12 +34,12 @@ from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError, SchemaChanged, brief_errors, how_to_install
 from tailer.events import ChangeBatch, ControlEvent, joined_rows
+from tailer.formats.registry import parse_table
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import ChangePlan, Position, output_schema
 from tailer.sink import Progress, Sink, SinkTransaction
 from tailer.start import Place, Start, StartKind
-from tailer.stores.glue import parse_table
 from tailer.stores.location import parse_location, path_text
 from tailer.stores.wakeup import TimerWake
 from tailer.table_log import TableLog
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-__all__ = ["Changes", "Place", "changes"]
+__all__ = ["Changes", "changes"]
 
 T = TypeVar("T")
 
@@ -64,6 +65,7 @@ def changes(
     where: str | None = None,
     select: str | None = None,
     row_ids: bool = False,
+    changes: str = "feed",
     carryovers: str = "drop",
     compute_updates: bool = False,
     key: Iterable[str] = (),
@@ -81,9 +83,9 @@ def changes(
     inserts and then the changes after them. `end`: None follows the table without an end. `columns`: the ones to read;
     all by default. `where`: a condition in SQL that rows must fulfil; an update that enters or leaves these rows is an
     insert or a delete. `select`: in place of `columns`, a list of SQL expressions. `row_ids`: add `_row_id` and
-    `_row_commit_version`. `carryovers`, `compute_updates`, `key`, `skip_unchanged`: as in a pipeline's configuration.
-    `types`: those of the changes to read, such as `insert` and `update`. `net`: only the net change of each row in that
-    range.
+    `_row_commit_version`. `changes`, `carryovers`, `compute_updates`, `key`, `skip_unchanged`: as in a pipeline's
+    configuration. `types`: those of the changes to read, such as `insert` and `update`. `net`: only the net change of
+    each row in that range.
     `allowed_roots`: folders outside of the table that its files may be in. `table_format`: the name of a format, such
     as `delta`; None: a folder is looked at, and in a store its name. `branch`: of a table whose format has branches.
 
@@ -96,6 +98,7 @@ def changes(
             "where": where,
             "select": select,
             "row_ids": row_ids,
+            "changes": changes,
             "carryovers": carryovers,
             "compute_updates": compute_updates,
             "key": _names("key", key),
@@ -217,7 +220,7 @@ class Changes:
     async def _deliver(self, send: _Send, schemas: list[pa.Schema]) -> None:
         async with send:
             policy, rules = self.read.policy(), self.read.rules()
-            table = (await self.table.located()).open(statistics=self.read.where is not None)
+            table = (await self.table.located()).open(policy=policy)
             files, sink = open_files(), _BatchSink(send, schemas)
             start, end = self.start, self.end
             engine: AbstractAsyncContextManager[Engine] = nullcontext(
@@ -227,11 +230,11 @@ class Changes:
                 assert end is not None, "checked by changes"
                 versions = range((await table.resolve(start)).version, await table.resolve_end(end) + 1)
                 if not versions and end.kind is StartKind.LATEST:
-                    known = await table.seek(versions.start)
-                    columns = policy.shape_schema(known, table.uri, versions.start)
+                    columns_before = await table.seek(versions.start)
+                    columns = policy.shape_schema(columns_before, table.uri, versions.start)
                     schemas.extend([] if columns is None else [output_schema(columns)])
                     return
-                start, end = (Start(StartKind.VERSION, at) for at in (versions.start, versions.stop - 1))
+                start, end = (Start(StartKind.VERSION, version) for version in (versions.start, versions.stop - 1))
                 engine = await _net_engine(table, versions, policy, rules)
             wake = table.make_wake() if end is None else TimerWake()
             async with engine as running:
@@ -278,8 +281,8 @@ def _unreported(plan: ChangePlan, counts: ChangelogCounts) -> None:
 def _join(schemas: Sequence[pa.Schema], batches: Sequence[pa.RecordBatch]) -> pa.Table:
     # The columns of all batches, or of the table, in one order with the metadata columns last.
     metadata = output_schema(pa.schema([]))
-    found = [batch.schema for batch in reversed(batches)] or list(schemas)
-    own = [[column for column in schema if column.name not in metadata.names] for schema in found]
+    shapes = [batch.schema for batch in reversed(batches)] or list(schemas)
+    own = [[column for column in schema if column.name not in metadata.names] for schema in shapes]
     schema = pa.unify_schemas([*map(pa.schema, own), metadata], promote_options="permissive")
     tables = [pa.Table.from_batches([batch]) for batch in batches]
     return pa.concat_tables([schema.empty_table(), *tables], promote_options="permissive").select(schema.names)
@@ -297,21 +300,21 @@ class _BatchSink(Sink):
         self._schemas = schemas
         self._progress: dict[str, Progress] = {}
 
+    @override
     async def progress(self, app_id: str) -> Progress | None:
-        """See `Sink.progress`."""
         return self._progress.get(app_id)
 
+    @override
     async def has_delivered(self, pipeline: str) -> bool:
-        """See `Sink.has_delivered`."""
         return bool(self._progress)
 
+    @override
     async def reset(self, progress: Progress) -> None:
-        """See `Sink.reset`."""
         self._progress[progress.app_id] = progress
 
     @asynccontextmanager
+    @override
     async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:
-        """See `Sink.begin`."""
         self._schemas.append(schema)
         yield _BatchTransaction(self._send, app_id, self._progress)
 

@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Final
 
-__all__ = ["Counter", "Gauge", "Labels", "Metric", "Sample"]
+__all__ = [
+    "BAD_VALUES",
+    "Counter",
+    "Gauge",
+    "Metric",
+]
 
 # The value of the only label, or those of several, in the order of `Metric.labels`.
 Labels = str | tuple[str, ...]
@@ -40,9 +45,10 @@ class Metric:
             return dict(self._samples)
 
     def remove(self, labels: Labels) -> None:
-        """Show nothing until there is another value."""
+        """Show nothing for these labels, or for all that begin with this one, until there is another value."""
         with _lock:
-            self._samples.pop(labels, None)
+            for other in [other for other in self._samples if other == labels or other[:1] == (labels,)]:
+                del self._samples[other]
 
 
 class Counter(Metric):
@@ -62,3 +68,10 @@ class Gauge(Metric):
         """Replace the value."""
         with _lock:
             self._samples[labels] = Sample(value, time.time())
+
+
+BAD_VALUES: Final = Counter(
+    "lake_tailer_bad_values",
+    "Values that a database cannot hold, and that on_bad_value has dealt with.",
+    ("pipeline", "column", "reason"),
+)

@@ -82,7 +82,7 @@ def check_order(start: Start, end: Start | None, where: str = "start") -> None:
     """Raise `ConfigError` naming `where` if `start` comes after `end`."""
     if end is not None and start.comes_after(end):
         is_time = start.kind is StartKind.TIMESTAMP
-        first, last = (each.moment.isoformat() if is_time else f"version {each.value}" for each in (start, end))
+        first, last = (place.moment.isoformat() if is_time else f"version {place.value}" for place in (start, end))
         raise ConfigError(where, f"{first} comes after the end, {last}", EARLIER)
 
 

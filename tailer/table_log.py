@@ -61,12 +61,23 @@ class TableLog(Protocol):
         ...
 
     async def resolve(self, start: Start) -> StartPoint:
-        """Resolve `start`. A timestamp means the first version at or after it."""
+        """Resolve `start`. A timestamp means the first version at or after it.
+
+        Where numbers have gaps, the version before the result must be part of the history, because it counts as
+        delivered from then on: a start is the version after the last one before it.
+        """
         ...
 
     async def resolve_end(self, end: Start) -> int:
         """Resolve the last version to deliver. A timestamp means the last version at or before it."""
         ...
+
+    async def check_delivered(self, version: int) -> None:
+        """Raise `ChangesUnavailable` where `version`, which was delivered, is not part of the history any more.
+
+        Where numbers of versions have gaps, `seek` alone does not show that.
+        """
+        return
 
     async def seek(self, version: int) -> pa.Schema | None:
         """Prepare to read changes from `version` on, which may be the version after the latest.

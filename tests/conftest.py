@@ -18,7 +18,8 @@ from tests.support.kafka.cluster import KafkaCluster, Listener
 from tests.support.kafka.proxy import Proxy
 from tests.support.kafka.secure import SecureKafka, serving_secure
 from tests.support.mirrors.databases import Database, DuckDbDatabase, PostgresDatabase, SqliteDatabase
-from tests.support.s3.server import S3Server, serving_s3proxy, serving_versitygw
+from tests.support.s3.link import S3Link
+from tests.support.s3.server import S3Server, close_thread_clients, serving_s3proxy, serving_versitygw
 from tests.support.seeds import examples
 from tests.support.servers.postgres import Postgres
 from tests.support.spark.java import small_work
@@ -173,6 +174,16 @@ def versitygw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """One versitygw for the whole run, started by the first test that uses it. Every test has its own bucket."""
     with serving_versitygw(tmp_path_factory.mktemp("versitygw")) as server:
         yield server
+
+
+@pytest.fixture
+def link(versitygw: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Link]:
+    """A link to versitygw that can fail, with the server's login in the environment."""
+    for name, value in versitygw.environment.items():
+        monkeypatch.setenv(name, value)
+    with S3Link(versitygw) as link:
+        yield link
+    close_thread_clients()
 
 
 @pytest.fixture(scope="session")

@@ -30,8 +30,8 @@ __all__ = [
 ROOT: Final = Path(__file__).resolve().parents[1]
 
 # Most lines. Who raises one says in docs/architecture.md what was refused in its place; who deletes lowers them.
-SPINE_LINES: Final = 29_400
-PRODUCT_LINES: Final = 76_100
+SPINE_LINES: Final = 29_150
+PRODUCT_LINES: Final = 82_200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,86 +51,86 @@ class Part:
 
 # The program, in the order to read it.
 READING_ORDER: Final = {
-    "tailer.events": "the change row, and the batches and control events of a stream",
-    "tailer.plan.task": "a task: some rows of one file, and their kind of change",
+    "tailer.events": "the change row; batches and control events of a stream",
+    "tailer.plan.task": "a task: rows of one file, and their kind of change",
     "tailer.table_log": "the port of a format: versions in order, a plan for each",
     "tailer.sink.ports": "the port of a destination: transactions of rows and their progress",
     "tailer.formats.delta.changes": "the rules of Delta: from a commit to a plan",
     "tailer.formats.delta.table": "the log of a Delta table behind the port",
     "tailer.read.execute": "a task becomes rows: one function for threads and executors",
-    "tailer.engine.local": "the tasks of a plan on worker threads, in order and in bounded memory",
+    "tailer.engine.local": "tasks on worker threads, in order and in bounded memory",
     "tailer.changelog.carryovers": "the rules of rewritten files: which of their rows changed",
-    "tailer.pipeline.loop": "one loop of wait, plan, deliver and commit; invariants 1 to 3",
-    "tailer.pipeline.row_delivery": "a session: rows of versions to the writer, in order",
+    "tailer.pipeline.loop": "the loop: wait, plan, deliver, commit",
+    "tailer.pipeline.row_delivery": "rows of versions to the writer, in order",
     "tailer.pipeline.sink_writer": "one open transaction, its size and its schema",
-    "tailer.daemon.serve": "pipelines put together from the settings, and run",
+    "tailer.daemon.serve": "pipelines put together and run",
 }
 
 SPINE: Final = (
     Part(
         prefixes="tailer.errors tailer.events tailer.plan tailer.start tailer.metrics",
-        text="values: errors, the change row, the plan and the position, a start, counters",
+        text="values: errors, the change row, plan and position, counters",
     ),
     Part(prefixes="tailer.table_log tailer.sink", text="the ports of a table format and of a destination"),
     Part(
         prefixes="tailer.stores",
-        text="locations and secrets; the ports `ObjectStore` (logs), `ObjectRanges` (parts of data files) and "
-        "`UploadStore` (what sinks write); local folders; wake-ups",
+        text="the ports `ObjectStore` (logs), `ObjectRanges` (data files) and `UploadStore` (what sinks write); local "
+        "folders; wake-ups",
     ),
     Part(
         prefixes="tailer.formats",
-        text="the port of formats, the registry that finds them, the rows of any task",
+        text="the port of formats, and their registry",
     ),
     Part(
         prefixes="tailer.formats.delta tailer.formats.delta.catalog.port",
-        text="from the files of a log to plans; the port of catalogs that ratify commits",
+        text="from the files of a log to plans",
     ),
     Part(prefixes="tailer.schema", text="the identity of columns over time, in any format"),
     Part(prefixes="tailer.files", text="deletion vectors, bitmaps of rows, partition values"),
-    Part(prefixes="tailer.read", text="a task becomes change rows: the port of readers, and the reader of Parquet"),
+    Part(prefixes="tailer.read", text="a task becomes change rows; the reader of Parquet"),
     Part(prefixes="tailer.engine", text="the tasks of a plan on worker threads; look-ahead over a backlog"),
     Part(prefixes="tailer.changelog", text="rewritten files become changed rows: carry-overs, updates, net changes"),
     Part(
         prefixes="tailer.progress",
-        text="progress under any id that a table has had; sinks without transactions, and their state table",
+        text="progress under any id that a table has had; the state table",
     ),
     Part(
         prefixes="tailer.pipeline",
-        text="the loop of one table and one sink, the port of its deliveries, retries and policies",
+        text="the loop of one table and one sink, retries and policies",
     ),
     Part(
         prefixes="tailer.config",
-        text="settings, read and checked; `options` reads all options, also those of sinks and of Spark's source; "
-        "`tables` opens tables",
+        text="settings, read and checked; `tables` opens tables",
     ),
     Part(
         prefixes="tailer tailer.__main__ tailer.api tailer.daemon tailer.cli",
-        text="pipelines put together and run; the Python API; one file per verb",
+        text="the daemon, the Python API, a file for each verb",
     ),
 )
 
 ROOMS: Final = (
     Part(
         prefixes="tailer.shape",
-        text="`where` or `select` is wrong or slow: SQL with Spark's meaning, on Arrow",
+        text="`where` or `select` is wrong or slow",
         page="shape",
         known_by="tailer.cli.plan tailer.pipeline.policy tailer.plan.task "
         "tailer.read.log_statistics tailer.read.matching tailer.read.parquet.layout "
         "tailer.read.parquet.statistics tailer.read.pruning "
-        "tailer.read.shaped_rows tailer.read.shaping",
+        "tailer.read.shaping tailer.read.shaping",
         because="a task carries its condition, and each reader applies it",
     ),
     Part(
         prefixes="tailer.variant",
-        text="values of Parquet's Variant, or numbers and dates in JSON, are wrong",
+        text="Variants, or numbers and dates in JSON, are wrong",
         page="delta",
         known_by="tailer.changelog.equal_rows.addressed_rows tailer.changelog.equal_rows.comparable_values "
-        "tailer.read.parquet.int96 tailer.read.projection tailer.schema.char_types tailer.schema.variant_paths",
+        "tailer.read.parquet.legacy_datetimes tailer.read.projection tailer.schema.char_types "
+        "tailer.schema.variant_paths",
         because="a library without any import of ours; rows are compared by the values of Variants",
     ),
     Part(
         prefixes="tailer.stores.bucket tailer.stores.cloud tailer.stores.s3",
-        text="a bucket in S3, Google or Azure does not answer, or is slow; notifications by SQS",
+        text="a bucket does not answer, is slow, or announces nothing",
         page="stores",
         known_by="tailer.config.stores tailer.stores.stores",
         because="their options, which are values; clients are imported when a store is opened",
@@ -139,13 +139,12 @@ ROOMS: Final = (
         prefixes="tailer.stores.glue tailer.formats.delta.catalog",
         text="a table is named or committed by a catalog: Glue, Unity",
         page="stores",
-        known_by="tailer.api tailer.cli.table_options tailer.config.pipelines tailer.config.settings "
-        "tailer.config.stores tailer.config.tables tailer.stores.stores",
+        known_by="tailer.config.pipelines tailer.config.stores tailer.formats.delta.format tailer.stores.stores",
         because="names in a catalog are locations; clients are imported when one is asked",
     ),
     Part(
         prefixes="tailer.daemon.fleet",
-        text="tables come and go while the daemon runs: templates, reload, awaited tables",
+        text="tables come and go: templates, reload, awaited tables",
         page="many_tables",
         known_by="tailer.cli.progress tailer.daemon.serve tailer.daemon.standing",
         because="the daemon runs a fleet, also of one pipeline",
@@ -156,13 +155,20 @@ ROOMS: Final = (
     ),
     Part(
         prefixes="tailer.daemon.observe",
-        text="the daemon reports to OpenTelemetry, or `tailer verify` to Prometheus",
+        text="OpenTelemetry, or a metric of `tailer verify`, is wrong",
         page="monitoring",
         known_by="tailer.daemon.logs tailer.daemon.serve",
         because="the daemon reports from its start",
     ),
     Part(prefixes="tailer.daemon.page", text="the status page shows something wrong", page="monitoring"),
-    Part(prefixes="tailer.cli.doctor", text="`tailer doctor` says too much or too little of a table", page="doctor"),
+    Part(
+        prefixes="tailer.cli.display",
+        text="a terminal shows lines, tables or bars wrong",
+        page="tail",
+        known_by="tailer.cli.plan tailer.cli.progress tailer.cli.run tailer.cli.status tailer.cli.tail.output",
+        because="verbs print by it",
+    ),
+    Part(prefixes="tailer.cli.doctor", text="`tailer doctor` says too much or too little", page="doctor"),
     Part(prefixes="tailer.cli.history", text="`tailer history` shows commits wrong", page="history"),
     Part(
         prefixes="tailer.pipeline.verification tailer.cli.verify",
@@ -178,37 +184,38 @@ ROOMS: Final = (
         because="the loop delivers a backfill between two versions, and its state is reported",
     ),
     Part(
+        prefixes="tailer.formats.iceberg",
+        text="the table is an Iceberg table",
+        page="iceberg",
+    ),
+    Part(
         prefixes="tailer.formats.lance",
-        text="the table is a Lance dataset: from its manifests to plans, with a reader of rows",
+        text="the table is a Lance dataset",
         page="lance",
     ),
     Part(
         prefixes="tailer.spark tailer.shards",
-        text="executors compare or write, Spark queries a table, or a pipeline has several writers",
+        text="executors compare or write, or Spark queries a table",
         page="spark",
         known_by="tailer.daemon.standing",
         because="progress of a pipeline with shards is that of the slowest shard",
     ),
     Part(
         prefixes="tailer_sinks tailer_sinks.encoding",
-        text="rows become other bytes than they should, in any sink",
+        text="rows become wrong bytes in any sink",
         page="sinks",
     ),
-    Part(
-        prefixes="tailer_sinks.kafka", text="the target is Kafka: messages, topics, clients, transactions", page="kafka"
-    ),
-    Part(
-        prefixes="tailer_sinks.delta", text="the target is a Delta table: a log of changes, or a mirror", page="delta"
-    ),
+    Part(prefixes="tailer_sinks.kafka", text="the target is Kafka", page="kafka"),
+    Part(prefixes="tailer_sinks.delta", text="the target is a Delta table", page="delta"),
     Part(prefixes="tailer_sinks.sql", text="the target is SQLite, DuckDB or PostgreSQL", page="sql"),
-    Part(prefixes="tailer_sinks.files", text="the target is a folder of JSON Lines or Parquet", page="files"),
+    Part(prefixes="tailer_sinks.files", text="the target is a folder of files", page="files"),
     Part(prefixes="tailer_sinks.http", text="the target takes POST requests", page="http"),
     Part(
         prefixes="tailer_sinks.stdout tailer_sinks.memory",
-        text="the target is standard output, or the memory of a test",
+        text="the target is standard output, or a test's memory",
         page="tail",
     ),
-    Part(prefixes="tailer_sinks.testing", text="a sink of your own must keep the contract of sinks", page="sinks"),
+    Part(prefixes="tailer_sinks.testing", text="a sink of your own must keep the contract", page="sinks"),
 )
 
 
@@ -219,6 +226,7 @@ def _name(path: Path) -> str:
 
 
 MODULES: Final = {_name(path): path for folder in ("tailer", "sinks") for path in sorted((ROOT / folder).rglob("*.py"))}
+_OF_ROOMS: Final = ("tailer", "tailer.formats", "tailer_sinks")
 _PARTS: Final = {prefix: part for part in (*SPINE, *ROOMS) for prefix in part.prefixes.split()}
 
 
@@ -226,8 +234,15 @@ def part_of(module: str) -> Part | None:
     """Return the part that a module of `tailer` or of the sinks belongs to: the one with the longest prefix."""
     names = module.split(".")
     prefixes = (".".join(names[:length]) for length in range(len(names), 0, -1))
-    # `tailer` is no prefix: a new room at the top is placed before it is written.
-    return next((_PARTS[each] for each in prefixes if each in _PARTS and (each != "tailer" or module == each)), None)
+    return next((_PARTS[prefix] for prefix in prefixes if prefix in _PARTS and _has(prefix, module)), None)
+
+
+def _has(prefix: str, module: str) -> bool:
+    """Return whether a prefix is about a module in it. New folders of `_OF_ROOMS` are placed first."""
+    if prefix not in _OF_ROOMS or module == prefix:
+        return True
+    is_folder = MODULES[module].stem == "__init__" or module.count(".") > prefix.count(".") + 1
+    return prefix != "tailer" and not is_folder
 
 
 @cache

@@ -250,6 +250,58 @@ def test_delta_to_kafka(folder: Path, kafka: KafkaCluster) -> None:
     assert len({record.partition for record in records}) > 1
 
 
+@pytest.mark.kafka
+def test_a_consumer_of_flat_messages_follows_deletes_columns_and_snapshots(folder: Path, kafka: KafkaCluster) -> None:
+    topic, log, config = unique_name("flat"), folder / "daemon.log", "flat.toml"
+    (folder / config).write_text(
+        f"""
+        control = "tailer.sock"
+        [pipelines.orders]
+        table = "orders"
+        start = "earliest"
+        [pipelines.orders.sink]
+        kind = "kafka"
+        bootstrap_servers = "{kafka.bootstrap_servers}"
+        topic = "{topic}"
+        key = ["id"]
+        partitions = 3
+        create_topics = true
+        progress_topic = "{unique_name("progress")}"
+        tombstones = true
+        """
+    )
+
+    consumer = [sys.executable, "flat_consumer.py", kafka.bootstrap_servers, topic, "copy.db"]
+
+    def stops(error: str) -> None:
+        done = subprocess.run(
+            consumer, cwd=folder, env=environment(), capture_output=True, text=True, timeout=END_S, check=False
+        )
+        assert (done.returncode, error in done.stderr) == (1, True), done.stderr
+
+    def consumed() -> list[tuple[int, float]]:
+        run(folder, *consumer)
+        with closing(sqlite3.connect(folder / "copy.db")) as copy:
+            rows = [json.loads(value) for (value,) in copy.execute("SELECT value FROM rows")]
+        return sorted((row["id"], row["amount"]) for row in rows)
+
+    stops(f"has no topic {topic}")
+    assert not (folder / "copy.db").exists()
+    with daemon(folder, config):
+        until(lambda: "delivered up to version 3" in log.read_text())
+        assert consumed() == [(each, amount) for each, _, amount in ROWS]
+        DeltaTable(folder / "orders").delete("id = 5")
+        note = pa.table({"id": [6], "customer": ["customer-6"], "amount": [60.0], "note": ["new"]})
+        write_deltalake(folder / "orders", note, mode="append", schema_mode="merge")
+        until(lambda: "delivered up to version 5" in log.read_text())
+        run(folder, str(TOOLS / "tailer"), "resnapshot", "orders", "--config", config)
+        until(lambda: any(b'"gap"' in (record.value or b"") for record in read_topic(kafka.bootstrap_servers, topic)))
+    assert consumed() == [(1, 10.0), (2, 21.0), (3, 30.0), (6, 60.0)]
+    with closing(sqlite3.connect(folder / "copy.db")) as copy, copy:
+        copy.execute("UPDATE offsets SET next = 1000000")  # as if the topic had been made again
+    stops("OffsetOutOfRangeError")
+
+
 def _operation(record: Record) -> tuple[int, str, float | None, float | None]:
     """The id, the operation, and the amount before and after it."""
     assert record.key is not None
@@ -306,5 +358,5 @@ def test_every_example_is_listed_and_tested() -> None:
     page, tests = (EXAMPLES / "README.md").read_text(), Path(__file__).read_text()
     for each in EXAMPLES.iterdir():
         if each.name not in ("README.md", "__pycache__"):
-            assert f"]({each.name})" in page or f"]({each.name}/)" in page
+            assert f"]({each.name})" in page or f"]({each.name}/" in page
             assert each.stem in tests

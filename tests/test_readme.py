@@ -15,7 +15,8 @@ updated, deleted from). What the README may contain:
 - ```json: one document, or one per line.
 - ```bash: parses; not run. ```text elsewhere, ```sql and ```mermaid: for the eye. No other language.
 - 127.0.0.1:9464, the port of metrics, stands for a free port.
-- `tests/<file>.py::<test or class of tests>` anywhere, as in the table of guarantees: that test exists.
+- `<file>.py::<test or class of tests>` anywhere, as in the page of guarantees: that test exists. The file may be named
+  as it is below `tests/`; `::<test>` alone is in the file that was named before it.
 """
 
 import ast
@@ -41,6 +42,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from tests.support.cases import cases
 from tests.support.servers.ports import free_ports
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -54,7 +56,7 @@ METRICS: Final = "127.0.0.1:9464"
 FENCE: Final = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 OUTPUT: Final = re.compile(r"\s*```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RUNS_TAILER: Final = re.compile(r"(?:\w+=\S+ )*tailer\b")
-NAMED_TEST: Final = re.compile(r"(tests/[\w/]+\.py)::(?:\w+::)?(\w+)")
+NAMED_TEST: Final = re.compile(r"`([\w/]+\.py)?((?:::\w+)*)`")
 
 
 class BrokenPromiseError(AssertionError):
@@ -266,11 +268,14 @@ def run_block(block: Block, folder: Path, page: ExitStack) -> None:
 
 def missing_tests(readme: str) -> Iterator[str]:
     """Return every test that the README names and that does not exist."""
-    for path, name in NAMED_TEST.findall(readme):
-        source = (ROOT / path).read_text() if (ROOT / path).is_file() else ""
+    file = ""
+    for path, names in NAMED_TEST.findall(readme):
+        file = path or file
+        source = next((each.read_text() for each in (ROOT / file, ROOT / "tests" / file) if each.is_file()), "")
         tests = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-        if not any(isinstance(node, tests) and node.name == name for node in ast.walk(ast.parse(source))):
-            yield f"there is no test {path}::{name}"
+        known = {node.name for node in ast.walk(ast.parse(source)) if isinstance(node, tests)}
+        if not known.issuperset(names.split("::")[1:]):
+            yield f"there is no test {file}{names}"
 
 
 def broken_promises(readme: str, folder: Path) -> list[str]:
@@ -317,12 +322,25 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", re.sub(r"\]\([^)]*\)", "", each)).lower().replace(" ", "-") for each in headings}
 
 
-@pytest.mark.parametrize("page", [*PAGES, *PAGES_OF_TESTS])
+@cases("page", [*PAGES, *PAGES_OF_TESTS])
 def test_every_link_leads_somewhere(page: str) -> None:
     for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", (ROOT / page).read_text()):
         file = (ROOT / page).parent / target if target else ROOT / page
         assert file.exists(), target
         assert not anchor or anchor in anchors(file), f"{target}#{anchor}"
+
+
+@cases("page", PAGES_OF_TESTS)
+def test_a_page_of_tests_names_tests_that_exist(page: str) -> None:
+    assert not list(missing_tests((ROOT / page).read_text()))
+
+
+def test_each_guarantee_ends_with_a_test() -> None:
+    lines = re.findall(r"^(?:- |\| `).+", (ROOT / "docs/guarantees.md").read_text(), re.MULTILINE)
+    assert lines
+    for line in lines:
+        *_, (file, names) = NAMED_TEST.findall(line) or [("", "")]
+        assert names or (ROOT / "tests" / file).is_file(), line
 
 
 def test_the_addresses_of_alerts_lead_into_the_runbook() -> None:
@@ -332,7 +350,7 @@ def test_the_addresses_of_alerts_lead_into_the_runbook() -> None:
 
 
 def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
 def test_the_readme_names_every_extra() -> None:
@@ -349,7 +367,7 @@ name = "not a configuration"
 
 | guarantee | test |
 |---|---|
-| blocks run | `tests/test_readme.py::test_every_block_of_the_readme_runs` |
+| blocks run | `tests/test_readme.py::test_every_block_of_the_readme_runs`, `::blocks` |
 
 1. As part of a list:
    ```console
@@ -416,6 +434,7 @@ while not any(each.status() == psutil.STATUS_ZOMBIE for each in page.children())
         ("```bash\nfor x in\n```", "line 1 (bash)"),
         ("see `tests/test_readme.py::test_nothing`", "no test tests/test_readme.py::test_nothing"),
         ("see `tests/nowhere.py::test_nothing`", "no test tests/nowhere.py::test_nothing"),
+        ("see `test_readme.py`, `::test_nothing`", "no test test_readme.py::test_nothing"),
     ],
 )
 def test_a_readme_that_does_not(readme: str, complaint: str, tmp_path: Path) -> None:

@@ -84,14 +84,14 @@ class LanceShop:
         missing = unexpected = 0
         for version in range(1, self._dataset().version + 1):
             before, rows = rows, _rows(lance.dataset(self._path, version=version).to_table())
-            found = changes.pop(version, Counter())
+            counted = changes.pop(version, Counter())
             wanted = Counter(rows)
             wanted.subtract(before)
-            wanted.subtract(found)
+            wanted.subtract(counted)
             missing += sum(abs(count) for count in wanted.values() if count > 0)
             unexpected += sum(abs(count) for count in wanted.values() if count < 0)
-            folded.update(found)
-        unexpected += sum(sum(map(abs, found.values())) for found in changes.values())
+            folded.update(counted)
+        unexpected += sum(sum(map(abs, counted.values())) for counted in changes.values())
         left = Counter(rows)
         left.subtract(folded)
         lacking, left_over = (sum(max(sign * count, 0) for count in left.values()) for sign in (1, -1))
@@ -125,13 +125,13 @@ class LanceShop:
 def _orders(ids: range, status: str = "new") -> pa.Table:
     rows = [
         {
-            "id": each,
-            "customer": _CUSTOMERS[each % len(_CUSTOMERS)],
-            "country": _COUNTRIES[each % len(_COUNTRIES)],
+            "id": row_id,
+            "customer": _CUSTOMERS[row_id % len(_CUSTOMERS)],
+            "country": _COUNTRIES[row_id % len(_COUNTRIES)],
             "status": status,
-            "amount": Decimal(each % 400) + Decimal("0.99"),
+            "amount": Decimal(row_id % 400) + Decimal("0.99"),
         }
-        for each in ids
+        for row_id in ids
     ]
     return pa.Table.from_pylist(rows, _SCHEMA)
 

@@ -31,10 +31,10 @@ def _counted(rows: DataFrame, n: int) -> DataFrame:
     return rows.withColumn("n", f.lit(n))
 
 
-def _difference(wanted: DataFrame, found: DataFrame) -> tuple[int, int]:
-    """Return the number of missing and of unexpected rows; rows in `found` are counted negatively."""
+def _difference(wanted: DataFrame, actual: DataFrame) -> tuple[int, int]:
+    """Return the number of missing and of unexpected rows; rows in `actual` are counted negatively."""
     columns = [column for column in wanted.columns if column != "n"]
-    sums = wanted.unionByName(found).groupBy(*columns).agg(f.sum("n").alias("n"))
+    sums = wanted.unionByName(actual).groupBy(*columns).agg(f.sum("n").alias("n"))
     more = f.coalesce(f.sum(f.greatest(f.col("n"), f.lit(0))), f.lit(0))
     less = f.coalesce(f.sum(f.greatest(-f.col("n"), f.lit(0))), f.lit(0))
     result = sums.agg(more.alias("more"), less.alias("less")).collect()[0]

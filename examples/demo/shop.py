@@ -88,8 +88,8 @@ class Shop:
         )
 
     def _commit(self, operation: str, statement: str) -> Commit:
-        found = self._spark.sql(statement).collect()
-        rows = found[0].asDict().get("num_affected_rows") if found else None
+        records = self._spark.sql(statement).collect()
+        rows = records[0].asDict().get("num_affected_rows") if records else None
         self.operations[operation] += 1
         version = anyio.run(TableRef(str(self._path)).open().latest)
         return Commit(version, operation, rows)

@@ -48,25 +48,25 @@ def _comparable(kind: pa.DataType, value: Any) -> Any:
         by_value = is_variant(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
         return msgspec.Raw((_by_value(value) if by_value else value).encode())
     if is_variant(kind):
-        return _nested(value, lambda each: _comparable(kind, each))
+        return _nested(value, lambda child: _comparable(kind, child))
     if is_struct(kind) and isinstance(value, dict):
-        kinds = {each.name: each.type for each in kind}
-        present = {name: each for name, each in value.items() if each is not None or name not in kinds}
-        return {name: _comparable(kinds.get(name, pa.null()), each) for name, each in present.items()}
+        kinds = {field.name: field.type for field in kind}
+        present = {name: child for name, child in value.items() if child is not None or name not in kinds}
+        return {name: _comparable(kinds.get(name, pa.null()), child) for name, child in present.items()}
     if pa.types.is_map(kind) and isinstance(value, dict):
-        return {name: _comparable(kind.item_type, each) for name, each in value.items()}
+        return {name: _comparable(kind.item_type, child) for name, child in value.items()}
     if pa.types.is_map(kind) and isinstance(value, list):
         entry = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
-        return sorted((msgspec.Raw(_encode(_comparable(entry, each))) for each in value), key=bytes)
+        return sorted((msgspec.Raw(_encode(_comparable(entry, child))) for child in value), key=bytes)
     if isinstance(value, list) and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        return [_comparable(kind.value_type, each) for each in value]
-    return _nested(value, lambda each: _comparable(pa.null(), each))
+        return [_comparable(kind.value_type, child) for child in value]
+    return _nested(value, lambda child: _comparable(pa.null(), child))
 
 
 def _nested(value: Any, convert: Callable[[Any], Any]) -> Any:
     if isinstance(value, dict):
-        return {name: convert(each) for name, each in value.items()}
-    return [convert(each) for each in value] if isinstance(value, list) else value
+        return {name: convert(child) for name, child in value.items()}
+    return [convert(child) for child in value] if isinstance(value, list) else value
 
 
 def _by_value(number: str) -> str:

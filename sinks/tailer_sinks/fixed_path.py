@@ -18,7 +18,7 @@ _COLUMN: Final = re.compile(r"\{[^{}/]+\}")
 
 def path_faults(name: str, path: str, remedy: str) -> Iterator[ConfigError]:
     """Yield the error about a column in the path of the sink called `name`, if there is one."""
-    found = next((each for each in _COLUMN.findall(path) if each != _TABLE), None)
-    if found is not None:
-        reason = f"has {found}, and rows with their progress can appear at once in one folder only"
+    placeholder = next((column for column in _COLUMN.findall(path) if column != _TABLE), None)
+    if placeholder is not None:
+        reason = f"has {placeholder}, and rows with their progress can appear at once in one folder only"
         yield ConfigError(f"{name}.path", reason, f"{remedy} Or make a pipeline for each value, with where.")

@@ -19,9 +19,10 @@ from urllib.parse import quote
 
 import msgspec
 from anyio import CapacityLimiter, to_thread
+from typing_extensions import override
 
 from tailer.errors import ObjectNotFound, SinkRejected, SinkUnavailable
-from tailer.sink import Heartbeat
+from tailer.sink import Heartbeat, Heartbeats
 from tailer.stores.port import ObjectStore
 from tailer_sinks.stores import store_errors
 
@@ -52,8 +53,8 @@ class _Record(msgspec.Struct, frozen=True):
 
 def encode_heartbeat(heartbeat: Heartbeat) -> str:
     """Return a heartbeat as JSON."""
-    given = heartbeat.instance, heartbeat.term, heartbeat.count, heartbeat.released
-    return msgspec.json.encode(_Record(_FORMAT, *given)).decode()
+    record = _Record(_FORMAT, heartbeat.instance, heartbeat.term, heartbeat.count, heartbeat.released)
+    return msgspec.json.encode(record).decode()
 
 
 def decode_heartbeat(sink: str, place: str, text: str | bytes) -> Heartbeat:
@@ -88,23 +89,23 @@ def is_heartbeat(name: str) -> bool:
     return name.startswith(f"{_FOLDER}/")
 
 
-class BlockingHeartbeats(ABC):
+class BlockingHeartbeats(Heartbeats, ABC):
     """`Heartbeats` whose work blocks."""
 
     def __init__(self) -> None:
         self._limiter = CapacityLimiter(1)
         self._lock = threading.Lock()
 
+    @override
     async def read(self) -> Heartbeat | None:
-        """See `Heartbeats.read`."""
         return await self._run(self.read_now)
 
+    @override
     async def write(self, heartbeat: Heartbeat) -> None:
-        """See `Heartbeats.write`."""
         await self._run(lambda: self.write_now(heartbeat))
 
+    @override
     async def aclose(self) -> None:
-        """See `Heartbeats.aclose`."""
         await self._run(self.close_now)
 
     async def _run(self, work: Callable[[], T]) -> T:
@@ -116,14 +117,14 @@ class BlockingHeartbeats(ABC):
 
     @abstractmethod
     def read_now(self) -> Heartbeat | None:
-        """See `Heartbeats.read`."""
+        """Read as `Heartbeats.read` says; blocks."""
 
     @abstractmethod
     def write_now(self, heartbeat: Heartbeat) -> None:
-        """See `Heartbeats.write`."""
+        """Write as `Heartbeats.write` says; blocks."""
 
-    def close_now(self) -> None:  # noqa: B027 - a default
-        """See `Heartbeats.aclose`."""
+    def close_now(self) -> None:
+        """Close; blocks."""
 
 
 class FileHeartbeats(BlockingHeartbeats):
@@ -135,8 +136,8 @@ class FileHeartbeats(BlockingHeartbeats):
         self._path = path
         self._token: Final = secrets.token_hex(4)  # containers that share the folder have the same process id
 
+    @override
     def read_now(self) -> Heartbeat | None:
-        """See `Heartbeats.read`."""
         try:
             data = self._path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
@@ -146,8 +147,8 @@ class FileHeartbeats(BlockingHeartbeats):
         # A crash of the machine may leave an empty file: it is not synced to the disk, for nobody is active after that.
         return decode_heartbeat(self._sink, str(self._path), data) if data.strip(b"\0") else None
 
+    @override
     def write_now(self, heartbeat: Heartbeat) -> None:
-        """See `Heartbeats.write`."""
         written = self._path.with_name(f".{self._path.name}.{self._token}.tmp")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -160,7 +161,7 @@ class FileHeartbeats(BlockingHeartbeats):
         return SinkUnavailable(self._sink, f"{self._path}: {error.strerror or error}")
 
 
-class StoreHeartbeats:
+class StoreHeartbeats(Heartbeats):
     """Heartbeats in an object of a store; `sink`: the sink's name in errors."""
 
     def __init__(self, sink: str, store: ObjectStore, name: str) -> None:
@@ -168,17 +169,17 @@ class StoreHeartbeats:
         self._store = store
         self._name = name
 
+    @override
     async def read(self) -> Heartbeat | None:
-        """See `Heartbeats.read`."""
         place = f"{self._store.uri}/{self._name}"
         with store_errors(self._sink):
             try:
-                return await self._store.read(self._name, lambda found: decode_heartbeat(self._sink, place, found.data))
+                return await self._store.read(self._name, lambda item: decode_heartbeat(self._sink, place, item.data))
             except ObjectNotFound:
                 return None
 
+    @override
     async def write(self, heartbeat: Heartbeat) -> None:
-        """See `Heartbeats.write`."""
         with store_errors(self._sink):
             await self._store.put(self._name, encode_heartbeat(heartbeat).encode())
 

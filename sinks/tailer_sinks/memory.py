@@ -61,10 +61,10 @@ class MemoryDestination:
         So it is if the pipeline has gone on with another source table since the caller entered, or in the former one.
         """
         main = main_app_id(progress.app_id)
-        writer, latest, at = self._writers.get(progress.app_id, (None, "", None))
+        writer, latest, position = self._writers.get(progress.app_id, (None, "", None))
         if writer is not token or self.latest(main) not in (latest, main):
             return False
-        if self.latest(main) != main and self.progress.get(latest) != at:
+        if self.latest(main) != main and self.progress.get(latest) != position:
             return False
         self._latest[pipeline_of(main)] = main
         self.log.setdefault(progress.app_id, []).extend(items)
@@ -103,10 +103,10 @@ class MemorySink(Sink):
     @asynccontextmanager
     async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator["_MemoryTransaction"]:
         """Fence every other writer of `app_id`. Raises `SinkFenced` if one has committed since progress was read."""
-        found, latest = self._state(app_id)
-        seen, before = self._seen.setdefault(app_id, (found, latest))
-        if seen != found or latest not in (before, main_app_id(app_id)):
-            raise SinkFenced(self.name, f"{app_id} is at {found} now, and the pipeline in {latest}")
+        position, latest = self._state(app_id)
+        seen, before = self._seen.setdefault(app_id, (position, latest))
+        if seen != position or latest not in (before, main_app_id(app_id)):
+            raise SinkFenced(self.name, f"{app_id} is at {position} now, and the pipeline in {latest}")
         yield _MemoryTransaction(self, self.destination.enter(app_id), schema)
 
     def commit(self, token: object, items: list[ChangeBatch | ControlEvent], progress: Progress) -> None:
@@ -170,9 +170,9 @@ class MemoryProgressStore:
     async def record(self, progress: Progress) -> None:
         """Replace the recorded progress. Raises `SinkFenced` if that is not what this instance saw last."""
         await checkpoint()
-        found = self._records.get(progress.app_id)
-        if found != self._seen.get(progress.app_id):
-            raise SinkFenced(self._name, f"{progress.app_id} is at {found} now")
+        current = self._records.get(progress.app_id)
+        if current != self._seen.get(progress.app_id):
+            raise SinkFenced(self._name, f"{progress.app_id} is at {current} now")
         self._records[progress.app_id] = self._seen[progress.app_id] = progress
 
     async def aclose(self) -> None:

@@ -1,9 +1,9 @@
 """Secrets of sinks (`tailer.stores.secrets`). They are read when a login needs them, so they may be renewed."""
 
 from tailer.errors import SinkRejected, SinkUnavailable
-from tailer.stores.secrets import KeptSecret, NoSecret, Secret, secret_faults
+from tailer.stores.secrets import WAYS, KeptSecret, NoSecret, Secret
 
-__all__ = ["KeptSecret", "Secret", "read_secret", "secret_faults"]
+__all__ = ["WAYS", "KeptSecret", "Secret", "read_secret"]
 
 
 def read_secret(name: str, secret: Secret | KeptSecret) -> str | None:

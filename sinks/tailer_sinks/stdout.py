@@ -27,6 +27,7 @@ import msgspec
 import pyarrow as pa
 from anyio import from_thread, lowlevel, to_thread
 from rich.console import Console
+from typing_extensions import override
 
 from tailer.errors import SinkError, SinkRejected
 from tailer.events import ChangeBatch, ControlEvent, Gap, joined_rows
@@ -78,8 +79,9 @@ class StdoutSink(AtLeastOnceSink):
         """Read the option `format`: "auto" (default), "jsonl", "csv" or "table". Raises `ConfigError`."""
         return cls(name, read_options(name, options, _Options).format)
 
+    @override
     async def refusals(self, schema: pa.Schema) -> Sequence[SinkError]:
-        """See `AtLeastOnceSink.refusals`: a column has no form in lines."""
+        """Return refusals: a column has no form in lines."""
         return [] if self._table() is not None else refused(self._new_encoder, schema)
 
     async def write(self, batch: ChangeBatch) -> None:

@@ -41,7 +41,7 @@ from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.changelog.task_ids import has_maps_in_order
 from tailer.files.row_bitmaps import Bitmaps
 from tailer.plan import ChangePlan, ChangeTask, Regime, select_columns
-from tailer.read.kept_rows import KeptRows
+from tailer.read.decoded_files import DecodedFiles
 
 __all__ = ["ChangelogCounts", "independent_parts", "refine", "refine_range"]
 
@@ -85,7 +85,7 @@ def refine(
     row_index: TaskIndex,
     bitmaps: Selections,
     preimages: SpilledPreimages | None,
-    rows: KeptRows,
+    rows: DecodedFiles,
     in_place: bool = False,
 ) -> tuple[ChangePlan, ChangelogCounts]:
     """Refine the plan to the rows that are changes by `rules`, without paired preimages, which go to `preimages`.
@@ -124,7 +124,7 @@ def refine(
 
 
 def refine_range(
-    plans: Sequence[ChangePlan], rules: PairingRules, row_index: TaskIndex, bitmaps: Selections, rows: KeptRows
+    plans: Sequence[ChangePlan], rules: PairingRules, row_index: TaskIndex, bitmaps: Selections, rows: DecodedFiles
 ) -> tuple[tuple[ChangePlan, ...], ChangelogCounts]:
     """Refine the plans of consecutive versions to their net changes, from before the first to after the last version.
 
@@ -140,7 +140,7 @@ def refine_range(
     tasks: list[ChangeTask] = []
     carryovers = updates = ambiguous = 0
     for plan in plans:
-        if plan.regime is Regime.FILES and not plan.feed:
+        if has_carryovers(plan, PairingRules()):
             carried = ComparedTasks(plan.tasks, ComparedColumns.of([plan]), row_index, bitmaps, rows)
             row_index.begin()
             carryovers += carried.cancel()
@@ -153,6 +153,6 @@ def refine_range(
     if rules.compute_updates:
         check_key(plans[-1], rules)
         updates, ambiguous = comparison.pair(select_columns(columns.latest, rules.key))
-    found = iter(comparison.tasks())
-    net = tuple(replace(plan, tasks=tuple(islice(found, len(plan.tasks)))) for plan in plans)
+    refined = iter(comparison.tasks())
+    net = tuple(replace(plan, tasks=tuple(islice(refined, len(plan.tasks)))) for plan in plans)
     return net, ChangelogCounts(carryovers, updates, ambiguous)

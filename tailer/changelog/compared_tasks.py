@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 from pyroaring import BitMap64
+from typing_extensions import override
 
 from tailer.changelog.equal_rows.compared_columns import ComparedColumns, by_partition
 from tailer.changelog.equal_rows.port import TaskIndex
@@ -21,7 +22,7 @@ from tailer.events import ROW_ID, ChangeType
 from tailer.files.deletion_vector import inline
 from tailer.files.row_bitmaps import Bitmaps
 from tailer.plan import ChangeTask, DeletionVectorRef, Refinement, TaskKind, add_row_ids, select_columns
-from tailer.read.kept_rows import KeptRows
+from tailer.read.decoded_files import DecodedFiles
 from tailer.schema.columns import dropped_column
 
 __all__ = ["ComparedTasks", "InlineSelections", "Selections"]
@@ -40,12 +41,12 @@ class Selections(Protocol):
         ...
 
 
-class InlineSelections:
+class InlineSelections(Selections):
     """Selections that travel with tasks, for comparisons whose results other machines read."""
 
     @staticmethod
+    @override
     def store(rows: BitMap64 | None) -> DeletionVectorRef | None:
-        """See `Selections.store`."""
         return inline(rows) if rows else None
 
 
@@ -62,7 +63,7 @@ class ComparedTasks:
         columns: ComparedColumns,
         row_index: TaskIndex,
         bitmaps: Selections,
-        rows: KeptRows,
+        rows: DecodedFiles,
         dropped: Bitmaps | None = None,
         exactly: bool = False,
     ) -> None:
@@ -89,8 +90,8 @@ class ComparedTasks:
     def pair_by_id(self) -> tuple[int, int]:
         """Pair updates by row id alone; return counts of updates and ambiguous rows."""
         comparable = set(self._columns.comparable())
-        found = self._pair([index for index in self._tracked() if index in comparable], _ROW_ID, _PLAIN)
-        return found.updates, found.ambiguous
+        paired = self._pair([index for index in self._tracked() if index in comparable], _ROW_ID, _PLAIN)
+        return paired.updates, paired.ambiguous
 
     def cancel(self, by_id: bool = True) -> int:
         """Drop carry-overs and return how many rows were dropped. `by_id`: whether equal row ids may prove them."""
@@ -152,10 +153,10 @@ class ComparedTasks:
         pairs = 0
         for index in written:
             task = replace(self._tasks[index], schema=self._columns.as_of_task(index, key), refinement=None)
-            found = count_side_by_side(self._rows.read(task), null_keys)
-            if found is None:
+            count = count_side_by_side(self._rows.read(task), null_keys)
+            if count is None:
                 return False
-            pairs += found
+            pairs += count
         self.has_pairs_in_place = pairs > 0
         return self.has_pairs_in_place
 
@@ -184,8 +185,8 @@ class ComparedTasks:
             equal = self._row_index.unpair_equal()
             dropped = sum(map(len, equal.values()))
             _merge(self.dropped, equal)
-            for found in (self._preimages, self._postimages):
-                found |= {index: rows - equal.get(index, BitMap64()) for index, rows in found.items()}
+            for images in (self._preimages, self._postimages):
+                images |= {index: rows - equal.get(index, BitMap64()) for index, rows in images.items()}
         if written := [index for index in indices if self._tasks[index].kind is TaskKind.CDC_OTHERS]:
             positions = self._index_rows(written, self._columns.every, _IMAGES, unpaired=True)
             dropped += self._drop(positions, self._row_index.unmatched())
@@ -193,10 +194,10 @@ class ComparedTasks:
 
     def split_off(self) -> tuple[ChangeTask, ...]:
         """Move the paired preimages from their tasks to tasks of their own, and return these."""
-        found = tuple(self._preimage_tasks())
+        split = tuple(self._preimage_tasks())
         _merge(self.dropped, self._preimages)
         self._preimages = {}
-        return found
+        return split
 
     def join(self, preimages: SpilledPreimages) -> None:
         """Move the paired preimages from their tasks to `preimages`."""
@@ -231,7 +232,7 @@ class ComparedTasks:
         self._row_index.clear()
         is_ids = schema in (_IDS, _ROW_ID)  # which are the same in all tasks
         own = {index: schema if is_ids else self._columns.as_of_task(index, schema) for index in indices}
-        tasks = [(index, self._refine(index, each, unpaired)) for index, each in own.items()]
+        tasks = [(index, self._refine(index, task, unpaired)) for index, task in own.items()]
         return self._row_index.add_tasks(tasks, self._rows.read, types, nulls_differ)
 
     def _tracked(self) -> list[int]:
@@ -271,7 +272,7 @@ class _Paired:
     left: int = 0
 
 
-def _merge(found: Bitmaps, more: Bitmaps) -> None:
+def _merge(merged: Bitmaps, more: Bitmaps) -> None:
     for index, rows in more.items():
         if rows:
-            found[index] = found[index] | rows if index in found else rows
+            merged[index] = merged[index] | rows if index in merged else rows

@@ -12,8 +12,8 @@ import anyio
 from anyio import CapacityLimiter, lowlevel, to_thread
 from anyio.lowlevel import RunVar
 
+from tailer.changelog.equal_rows.port import Stopped
 from tailer.changelog.equal_rows.row_index import RowIndex, borrowed_index
-from tailer.changelog.equal_rows.stopped import Stopped
 from tailer.engine.background import background
 
 __all__ = ["AT_ONCE", "compare"]

@@ -6,34 +6,38 @@ persisted: resuming in the middle of a version compares it again, by the same ru
 """
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence, Set
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
 from typing import Final
 
 from anyio import CancelScope, to_thread
+from typing_extensions import override
 
 from tailer.changelog.carryovers import ChangelogCounts, refine
 from tailer.changelog.comparison import compare
 from tailer.changelog.equal_rows.port import SharedIndexes
 from tailer.changelog.equal_rows.row_index import RowIndex
 from tailer.changelog.images import JoinedImages, before_preimage
-from tailer.changelog.rows_ahead import MOST_TASKS, RowsAhead
 from tailer.changelog.rules import PairingRules, check_key, concerns, lacks_identity
 from tailer.changelog.spill.bitmaps import SpilledBitmaps
 from tailer.changelog.spill.preimages import SpilledPreimages
 from tailer.changelog.task_ids import check_reading, renumbered
-from tailer.engine.local import remaining
 from tailer.engine.port import Engine
-from tailer.errors import ConfigError, DataCorrupt, EngineUnavailable
+from tailer.errors import DataCorrupt, EngineUnavailable
 from tailer.events import ChangeBatch
-from tailer.plan import ChangePlan, Position
+from tailer.formats.rows import execute
+from tailer.plan import ChangePlan, Position, remaining
 from tailer.read.data_files import LOCAL, DataFiles
-from tailer.read.kept_rows import KeptRows
+from tailer.read.decoded_files import MOST_TASKS, DecodedFiles, compared_tasks
 
 __all__ = ["ChangelogEngine"]
 
 _log = logging.getLogger(__name__)
 
+_MOST_PARTS: Final = 100  # of a version: all are open until it ends, and inside of hundreds nothing can be cancelled
 _REMEDY: Final = "set key to the columns that identify a row, or remove compute_updates"
 
 
@@ -56,52 +60,91 @@ class ChangelogEngine(Engine):
         self._engine = engine
         self._rules = rules
         self._report = report
-        self._files = files
         self._warned = False
-        self._rows_ahead = RowsAhead(files, engine.has_room)
+        self._rows = DecodedFiles(execute, engine.budget, files, use_threads=True)
 
     @property
+    @override
     def key(self) -> tuple[str, ...]:
-        """See `Engine.key`."""
         return self._rules.key if self._rules.compute_updates and self._rules.null_keys else ()
 
+    @override
     def run(
-        self, plan: ChangePlan, after: Position | None = None
+        self, plans: Sequence[ChangePlan], after: Position | None = None
     ) -> AbstractAsyncContextManager[AsyncIterator[ChangeBatch]]:
-        """See `Engine.run`. Also raises what `tailer.changelog.carryovers.refine` raises.
+        """Iterating also raises what `tailer.changelog.carryovers.refine` raises.
 
         Raises `ConfigError` where a version with rows lacks a key column, whether or not it must be compared. Raises
-        `ConfigError` also where `after` is inside the version and was reached by other rules.
+        `ConfigError` also where `after` is inside a version and was reached by other rules.
         """
-        if plan.tasks and self._rules.compute_updates:
-            check_key(plan, self._rules)
-        self._warn(plan)
-        if must_compare := concerns(plan, self._rules):
-            plan = renumbered(plan, self._rules, after)
+        for plan in plans:
+            if plan.tasks and self._rules.compute_updates:
+                check_key(plan, self._rules)
+            if not self._warned and lacks_identity(plan, self._rules):
+                self._warned = True
+                _log.warning("%s: updates cannot be computed without a key or row tracking: %s", plan.table, _REMEDY)
+        compared = {plan.version for plan in plans if concerns(plan, self._rules)}
+        plans = [renumbered(plan, self._rules, after) if plan.version in compared else plan for plan in plans]
         if after is not None:
-            check_reading(plan, after)
-        return self._run_comparing(plan, after) if must_compare else self._engine.run(plan, after)
+            for plan in plans:
+                check_reading(plan, after)
+        return aclosing(self._in_turn(plans, compared, after)) if compared else self._engine.run(plans, after)
+
+    async def _in_turn(
+        self, plans: Sequence[ChangePlan], compared: Set[int], after: Position | None
+    ) -> AsyncGenerator[ChangeBatch, None]:
+        """Yield the rows of plans. Each plan that is compared is run by itself, and those between them together."""
+        for is_compared, group in groupby(plans, lambda plan: plan.version in compared):
+            together = [] if is_compared else [self._engine.run(list(group), after)]
+            for run in together or [self._run_comparing(plan, after) for plan in group]:
+                async with run as batches:
+                    async for batch in batches:
+                        yield batch
 
     @asynccontextmanager
     async def _run_comparing(
         self, plan: ChangePlan, after: Position | None
     ) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
-        """Compare the version, then give its rows after `after`."""
-        async with _spill_files() as (bitmaps, preimages):
-            rows_ahead = self._rows_ahead
-            kept = KeptRows([plan], rows_ahead.read, self._engine.has_room)
-            try:
-                plan, counts = await self._compare(plan, bitmaps, preimages, kept)
-            finally:
-                rows_ahead.release(plan.version)
+        """Compare the version, then give its rows after `after`.
+
+        Rows of tasks that are in memory come from there, and the engine runs for those between them. It runs for all
+        tasks if they change places too often, or if it does not read here: it may give the rows of some tasks only.
+        """
+        async with _spill_files() as (bitmaps, preimages), AsyncExitStack() as stack:
+            stack.callback(self._rows.release, plan.version)
+            self._rows.expect(compared_tasks(plan))
+            refined, counts = await compare(partial(self._refine, plan, bitmaps, preimages))
+            if self._report is not None:
+                self._report(plan, counts)
             first = before_preimage(after) if counts.in_place else after
-            async with AsyncExitStack() as stack:
-                batches = await stack.enter_async_context(self._deliver_compared(plan, first, kept))
-                if counts.in_place:
-                    batches = await stack.enter_async_context(aclosing(_join_images(plan, batches, after)))
-                if preimages:
-                    batches = await stack.enter_async_context(aclosing(_join_preimages(batches, preimages)))
-                yield batches
+            kept = [(are_kept, tuple(tasks)) for are_kept, tasks in groupby(refined.tasks, self._rows.has)]
+            if not self._engine.reads_here or len(kept) > _MOST_PARTS:
+                self._rows.release(plan.version)
+                kept = [(False, refined.tasks)]
+            parts: list[AsyncIterator[ChangeBatch]] = []
+            for are_kept, tasks in kept:
+                part = replace(refined, tasks=tasks)
+                run = aclosing(_from_memory(self._rows, part, first)) if are_kept else self._engine.run([part], first)
+                parts.append(await stack.enter_async_context(run))
+            batches = await stack.enter_async_context(aclosing(batch for part in parts async for batch in part))
+            if counts.in_place:
+                batches = await stack.enter_async_context(aclosing(_join_images(refined, batches, after)))
+            if preimages:
+                batches = await stack.enter_async_context(aclosing(_join_preimages(batches, preimages)))
+            yield batches
+
+    def _refine(
+        self, plan: ChangePlan, bitmaps: SpilledBitmaps, preimages: SpilledPreimages, row_index: RowIndex
+    ) -> tuple[ChangePlan, ChangelogCounts]:
+        """Compare a version, on other machines where they are worth it and answer. For a worker thread."""
+        try:
+            if self._shared is not None and self._shared.is_worth(plan):
+                with self._shared.index(row_index) as index:
+                    return refine(plan, self._rules, index, bitmaps, preimages, self._rows)
+        except EngineUnavailable as error:
+            _log.warning("%s: %s; this process compares version %d", plan.table, error, plan.version)
+        in_place = self._engine.reads_here
+        return refine(plan, self._rules, row_index, bitmaps, preimages, self._rows, in_place)
 
     def expect(self, plan: ChangePlan) -> bool:
         """See `Engine.expect`. Only of plans that `run` compares in this process."""
@@ -109,69 +152,12 @@ class ChangelogEngine(Engine):
         return (
             is_compared
             and len(plan.tasks) <= MOST_TASKS
-            and self._rows_ahead.expect(renumbered(plan, self._rules, None))
+            and self._rows.expect(compared_tasks(renumbered(plan, self._rules, None)))
         )
 
+    @override
     def forget(self) -> None:
-        """See `Engine.forget`."""
-        self._rows_ahead = RowsAhead(self._files, self._engine.has_room)
-
-    def takes(self, plan: ChangePlan) -> bool:
-        """See `Engine.takes`. Not if `run` compares the plan, or refuses it."""
-        if concerns(plan, self._rules) or not self._engine.takes(plan):
-            return False
-        try:
-            if plan.tasks and self._rules.compute_updates:
-                check_key(plan, self._rules)
-        except ConfigError:
-            return False
-        return True
-
-    async def read_together(self, plans: Sequence[ChangePlan]) -> Sequence[Sequence[ChangeBatch]]:
-        """See `Engine.read_together`."""
-        for plan in plans:
-            self._warn(plan)
-        return await self._engine.read_together(plans)
-
-    def _warn(self, plan: ChangePlan) -> None:
-        """Warn once where updates are requested and nothing identifies rows."""
-        if not self._warned and lacks_identity(plan, self._rules):
-            self._warned = True
-            _log.warning("%s: updates cannot be computed without a key or row tracking: %s", plan.table, _REMEDY)
-
-    @asynccontextmanager
-    async def _deliver_compared(
-        self, plan: ChangePlan, after: Position | None, kept: KeptRows
-    ) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
-        """Give the rows from memory if they are all there, else run the engine.
-
-        An engine that does not read here may give the rows of some tasks only, so it is always run.
-        """
-        if not (self._engine.reads_here and kept.has_all(plan)):
-            kept.forget()
-            async with self._engine.run(plan, after) as batches:
-                yield batches
-            return
-        async with aclosing(_each(await to_thread.run_sync(_rows_after, kept, plan, after))) as batches:
-            yield batches
-
-    async def _compare(
-        self, plan: ChangePlan, bitmaps: SpilledBitmaps, preimages: SpilledPreimages, kept: KeptRows
-    ) -> tuple[ChangePlan, ChangelogCounts]:
-        def work(row_index: RowIndex) -> tuple[ChangePlan, ChangelogCounts]:
-            try:
-                if self._shared is not None and self._shared.is_worth(plan):
-                    with self._shared.index(row_index) as index:
-                        return refine(plan, self._rules, index, bitmaps, preimages, kept)
-            except EngineUnavailable as error:
-                _log.warning("%s: %s; this process compares version %d", plan.table, error, plan.version)
-            in_place = self._engine.reads_here
-            return refine(plan, self._rules, row_index, bitmaps, preimages, kept, in_place)
-
-        refined, counts = await compare(work)
-        if self._report is not None:
-            self._report(plan, counts)
-        return refined, counts
+        self._rows.release()
 
 
 @asynccontextmanager
@@ -186,15 +172,14 @@ async def _spill_files() -> AsyncIterator[tuple[SpilledBitmaps, SpilledPreimages
                 await to_thread.run_sync(stack.close)
 
 
-def _rows_after(kept: KeptRows, plan: ChangePlan, after: Position | None) -> list[ChangeBatch]:
-    batches = ((batch, row) for task, row in remaining(plan, after) for batch in kept.read(task))
+async def _from_memory(
+    rows: DecodedFiles, plan: ChangePlan, after: Position | None
+) -> AsyncGenerator[ChangeBatch, None]:
+    batches = ((batch, row) for task, row in remaining(plan, after) for batch in rows.read(task))
     later = (batch if row < 0 else batch.after(row) for batch, row in batches)
-    return [batch for batch in later if len(batch) > 0]
-
-
-async def _each(batches: Iterable[ChangeBatch]) -> AsyncGenerator[ChangeBatch, None]:
-    for batch in batches:
-        yield batch
+    for batch in await to_thread.run_sync(list, later):
+        if len(batch) > 0:
+            yield batch
 
 
 async def _join_images(
@@ -208,14 +193,14 @@ async def _join_images(
 
     def check(following: ChangeBatch | None) -> None:
         if (task := joined.lacks_postimage(following)) is not None:
-            path = next(each.uri for each in plan.tasks if each.index == task)
+            path = next(own.uri for own in plan.tasks if own.index == task)
             raise DataCorrupt(plan.table, plan.version, path, "it lost a postimage after its rows were compared")
 
     async for batch in batches:
         check(batch)
         begun = after is not None and (batch.version, batch.task) == (after.version, after.task)
-        for each in joined.add(batch):
-            rows = each.after(after.row) if after is not None and begun else each
+        for image_batch in joined.add(batch):
+            rows = image_batch.after(after.row) if after is not None and begun else image_batch
             if len(rows):
                 yield rows
     check(None)

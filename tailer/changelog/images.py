@@ -33,7 +33,7 @@ _PLAIN_TYPES: Final[Sequence[Callable[[pa.DataType], bool]]] = (
 
 def can_lie_side_by_side(key: pa.Schema) -> bool:
     """Return whether keys of these columns can be compared in Arrow."""
-    return len(key) > 0 and all(any(of(field.type) for of in _PLAIN_TYPES) for field in key)
+    return len(key) > 0 and all(any(is_type(field.type) for is_type in _PLAIN_TYPES) for field in key)
 
 
 def count_side_by_side(batches: Iterable[ChangeBatch], null_keys: bool) -> int | None:
@@ -50,7 +50,7 @@ def count_side_by_side(batches: Iterable[ChangeBatch], null_keys: bool) -> int |
         is_before, is_after = (pc.equal(rows[CHANGE_TYPE], kind) for kind in (_PREIMAGE, _POSTIMAGE))
         if is_after[0].as_py() or not is_before.slice(0, others).equals(is_after.slice(1)):
             return None
-        before, after = (rows.slice(at, others).filter(is_before.slice(0, others)) for at in (0, 1))
+        before, after = (rows.slice(offset, others).filter(is_before.slice(0, others)) for offset in (0, 1))
         keys = range(rows.num_columns - len(METADATA_FIELDS))
         if not all(_are_equal(before[key], after[key], null_keys) for key in keys):
             return None

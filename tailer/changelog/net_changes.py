@@ -14,7 +14,9 @@ the plans.
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
+from itertools import chain
+
+from typing_extensions import override
 
 from tailer.changelog.carryovers import ChangelogCounts, refine_range
 from tailer.changelog.comparison import compare
@@ -25,10 +27,10 @@ from tailer.events import ChangeBatch
 from tailer.formats.rows import execute
 from tailer.plan import ChangePlan, Position
 from tailer.read.data_files import LOCAL, DataFiles
-from tailer.read.kept_rows import KeptRows
+from tailer.read.decoded_files import DecodedFiles, compared_tasks
 from tailer.table_log import TableLog
 
-__all__ = ["NetChanges", "net_changes"]
+__all__ = ["net_changes"]
 
 
 class NetChanges(Engine):
@@ -39,14 +41,16 @@ class NetChanges(Engine):
         self._plans = {plan.version: plan for plan in plans}
 
     @property
+    @override
     def key(self) -> tuple[str, ...]:
-        """See `Engine.key`."""
         return self._engine.key
 
     @asynccontextmanager
-    async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
-        """See `Engine.run`."""
-        async with self._engine.run(self._plans[plan.version], after) as batches:
+    @override
+    async def run(
+        self, plans: Sequence[ChangePlan], after: Position | None = None
+    ) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
+        async with self._engine.run([self._plans[plan.version] for plan in plans], after) as batches:
             yield batches
 
 
@@ -69,14 +73,20 @@ async def net_changes(
     """
     plans: list[ChangePlan] = []
     await table.seek(versions.start)
-    while len(plans) < len(versions) and (plan := await table.next_plan()) is not None:
+    due = versions.start
+    while due < versions.stop and (plan := await table.next_plan()) is not None and plan.version < versions.stop:
         plans.append(shape(plan))
+        due = plan.version + 1
     with SpilledBitmaps() as bitmaps:
         net: tuple[ChangePlan, ...] = ()
         if plans:
             if rules.compute_updates:
                 check_key(plans[-1], rules)
-            kept = KeptRows(plans, partial(execute, files=files, use_threads=True))
-            net, counts = await compare(lambda row_index: refine_range(plans, rules, row_index, bitmaps, kept))
+            rows = DecodedFiles(execute, engine.budget, files, use_threads=True)
+            try:
+                rows.expect(chain.from_iterable(map(compared_tasks, plans)))
+                net, counts = await compare(lambda row_index: refine_range(plans, rules, row_index, bitmaps, rows))
+            finally:
+                rows.release()
             report(plans[-1], counts)
         yield NetChanges(engine, net)

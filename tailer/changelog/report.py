@@ -7,7 +7,7 @@ from tailer.changelog.carryovers import ChangelogCounts
 from tailer.metrics import Counter
 from tailer.plan import ChangePlan
 
-__all__ = ["METRICS", "ChangelogReport"]
+__all__ = ["ChangelogReport"]
 
 _log = logging.getLogger(__name__)
 
@@ -29,8 +29,8 @@ class ChangelogReport:
 
     def note(self, plan: ChangePlan, counts: ChangelogCounts) -> None:
         """Count the results for the version of `plan`, and warn about ambiguous rows."""
-        found = (counts.carryovers, counts.updates, counts.ambiguous, counts.unchanged)
-        for counter, count in zip(METRICS, found, strict=True):
+        numbers = (counts.carryovers, counts.updates, counts.ambiguous, counts.unchanged)
+        for counter, count in zip(METRICS, numbers, strict=True):
             counter.add(self._name, count)
         if counts.ambiguous:
             _log.warning(

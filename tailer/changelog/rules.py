@@ -62,18 +62,18 @@ def key_faults(plan: ChangePlan, rules: PairingRules) -> Iterator[ConfigError]:
             reason = f"version {plan.version} of {plan.table} gives the name {column} to another column"
             yield ConfigError("key", reason, "Choose another key, or start after that version.")
         if plan.schema.get_field_index(column) < 0:
-            known = f"The columns of {plan.table} are: {', '.join(plan.schema.names)}."
+            columns_text = f"The columns of {plan.table} are: {', '.join(plan.schema.names)}."
             change = (
                 "If a version renames it, deliver the versions before, then change the key: progress is kept. If a "
                 "later version adds it, start there."
             )
-            remedy = " ".join(filter(None, (known, did_you_mean(column, plan.schema.names), change)))
+            remedy = " ".join(filter(None, (columns_text, did_you_mean(column, plan.schema.names), change)))
             yield ConfigError("key", f"no column {column!r} at version {plan.version}", remedy)
 
 
 def has_carryovers(plan: ChangePlan, rules: PairingRules) -> bool:
     """Return whether rows of `plan` that are deleted and inserted unchanged are to be dropped."""
-    return rules.carryovers is Carryovers.DROP and plan.regime is Regime.FILES and not plan.feed
+    return rules.carryovers is Carryovers.DROP and plan.regime is Regime.FILES and (plan.compared or not plan.feed)
 
 
 def concerns(plan: ChangePlan, rules: PairingRules) -> bool:
@@ -82,9 +82,9 @@ def concerns(plan: ChangePlan, rules: PairingRules) -> bool:
         return rules.skip_unchanged or (rules.compute_updates and bool(rules.key))
     kinds = {task.kind for task in plan.tasks}
     if plan.regime is not Regime.FILES or len(kinds) < 2:
-        return False
+        return plan.compared and bool(kinds)
     pairs = rules.compute_updates and (bool(rules.key) or is_tracked(plan))
-    return plan.paired or pairs or has_carryovers(plan, rules)
+    return plan.compared or plan.paired or pairs or has_carryovers(plan, rules)
 
 
 def lacks_identity(plan: ChangePlan, rules: PairingRules) -> bool:

@@ -15,10 +15,11 @@ In formats 2 and 3, the text has `where` and `select`, too, if they are given. I
 entries counts: maps with the same entries in another order differ. A version with maps that was begun in one of
 these formats is finished by the same rule (`has_maps_in_order`).
 
-`paired` is among the rules where row ids alone pair rows (`ChangePlan.paired`). A new rule must get an entry in
-`_USUAL`: the value with which versions were read before there was such a rule. Numbers of pipelines without it then
-stay what they are. All must end before 2**30, where snapshots begin (`tailer.plan.SNAPSHOT_TASKS`). Snapshots have
-readings of format 4 alone, so backfills take 1 to 2**28 of them (`tailer.pipeline.backfill.delivery`).
+`paired` is among the rules where row ids alone pair rows (`ChangePlan.paired`), and `compared` where data files are
+read in place of a feed (`ChangePlan.compared`). A new rule must get an entry in `_USUAL`: the value with which versions
+were read before there was such a rule. Numbers of pipelines without it then stay what they are. All must end before
+2**30, where snapshots begin (`tailer.plan.SNAPSHOT_TASKS`). Snapshots have readings of format 4 alone, so backfills
+take 1 to 2**28 of them (`tailer.pipeline.backfill.delivery`).
 """
 
 import json
@@ -59,7 +60,7 @@ def renumbered(plan: ChangePlan, rules: PairingRules, after: Position | None = N
     reading = _reading(plan, rules, in_order=not has_maps)
     if after is not None and _is_inside(plan, after):
         former = {_reading(plan, rules, in_order=True)}
-        former |= set() if _changes_columns(plan) else {_old_reading(plan, rules)}
+        former |= set() if _changes_columns(plan) or plan.compared else {_old_reading(plan, rules)}
         reading = after.task // TASKS if after.task // TASKS in former else reading
     tasks = tuple(replace(task, index=task.index % TASKS + reading * TASKS) for task in plan.tasks)
     return replace(plan, tasks=tasks)
@@ -74,14 +75,14 @@ def check_reading(plan: ChangePlan, after: Position | None) -> None:
         return
     # A condition may have left no file, but then nothing before the position fulfilled it either. A snapshot has
     # several plans, and the position may be in another one.
-    if not plan.tasks and (plan.skipped is None or plan.regime is Regime.SNAPSHOT):
+    if not plan.tasks and plan.regime is Regime.SNAPSHOT:
         return
     if plan.tasks and after.task // TASKS == plan.tasks[0].index // TASKS:
         return
     reason = f"version {plan.version} was delivered in part, with other choices of what to deliver or how"
     remedy = (
-        "Set where, select, columns, row_ids, carryovers, compute_updates, key and skip_unchanged as they were, let "
-        "the pipeline get past that version, stop it with SIGTERM, then change them."
+        "Set where, select, columns, row_ids, changes, carryovers, compute_updates, key and skip_unchanged as they "
+        "were, let the pipeline get past that version, stop it with SIGTERM, then change them."
     )
     raise ConfigError("pipeline", reason, remedy)
 
@@ -101,12 +102,12 @@ def _changes_columns(plan: ChangePlan) -> bool:
 
 
 def _has_map(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_map(kind)) or any(_has_map(kind.field(at).type) for at in range(kind.num_fields))
+    return bool(pa.types.is_map(kind)) or any(_has_map(kind.field(index).type) for index in range(kind.num_fields))
 
 
 def _schemas(plan: ChangePlan) -> Collection[pa.Schema]:
-    found = {id(each): each for task in plan.tasks for each in (task.schema, task.compared) if each is not None}
-    return found.values()
+    by_id = {id(schema): schema for task in plan.tasks for schema in (task.schema, task.compared) if schema is not None}
+    return by_id.values()
 
 
 def unusual(rules: PairingRules) -> dict[str, Any]:
@@ -123,7 +124,7 @@ def unusual(rules: PairingRules) -> dict[str, Any]:
 
 def _reading(plan: ChangePlan, rules: PairingRules, in_order: bool) -> int:
     """Return the reading of format 2 or, for maps that are not compared `in_order`, of format 3."""
-    chosen = unusual(rules) | ({"paired": True} if plan.paired else {})
+    chosen = unusual(rules) | {name: True for name in ("compared", "paired") if getattr(plan, name)}
     text: dict[str, Any] = {"columns": plan.schema.names, "rules": chosen}
     for name, shape in (("where", plan.tasks[0].where), ("select", plan.tasks[0].select)) if plan.tasks else ():
         if shape is not None:

@@ -8,24 +8,30 @@ from click.shell_completion import CompletionItem
 
 from tailer.errors import did_you_mean
 
-__all__ = ["VERBS", "tailer"]
+__all__ = ["FIRST_STEPS", "GUIDE", "VERBS", "tailer"]
 
-VERBS: Final = {
-    "doctor": "Say what following a table will mean.",
-    "history": "Show what each commit of a table did.",
-    "tail": "Show a table's changes as they are committed.",
-    "run": "Run the pipelines of a configuration.",
-    "status": "Show what the running daemon is doing.",
-    "pause": "Pause a pipeline of the running daemon.",
-    "resume": "Let a paused or stopped pipeline run again.",
-    "resnapshot": "Let a pipeline deliver all rows once, in place of changes.",
-    "backfill": "Let a pipeline deliver rows of a version again.",
-    "skip": "Let a pipeline go on after lost changes.",
-    "check": "Check a configuration without touching any table.",
-    "verify": "Prove that a mirror equals its source.",
-    "plan": "Print what one version changed, file by file.",
-    "progress": "Show or set the progress of pipelines.",
+GUIDE: Final = {  # of each verb: what it does, an example, and the page of docs/ that has more
+    "doctor": ("Say what following a table will mean.", "s3://lake/shop/orders", "doctor.md"),
+    "history": ("Show what each commit of a table did.", "orders --from 2026-03-01", "history.md"),
+    "tail": ("Show a table's changes as they are committed.", 'orders --from 0 --where "amount > 100"', "tail.md"),
+    "run": ("Run the pipelines of a configuration.", "--config /etc/lake-tailer/tailer.toml", "operations.md"),
+    "status": ("Show what the running daemon is doing.", "--json", "operations.md"),
+    "pause": ("Pause a pipeline of the running daemon.", "orders", "operations.md"),
+    "resume": ("Let a paused or stopped pipeline run again.", "orders", "operations.md"),
+    "resnapshot": ("Let a pipeline deliver all rows once, in place of changes.", "orders", "after_a_loss.md"),
+    "backfill": ("Let a pipeline deliver rows of a version again.", "orders --where \"country = 'DE'\"", "backfill.md"),
+    "skip": ("Let a pipeline go on after lost changes.", "orders", "after_a_loss.md"),
+    "check": ("Check a configuration without touching any table.", "--connect", "operations.md"),
+    "verify": ("Prove that a mirror equals its source.", "orders --limit 5", "verify.md"),
+    "plan": ("Print what one version changed, file by file.", "orders 12", "operations.md"),
+    "progress": ("Show or set the progress of pipelines.", "show", "operations.md"),
 }
+VERBS: Final = {verb: purpose for verb, (purpose, _, _) in GUIDE.items()}
+FIRST_STEPS: Final = (
+    ("tailer doctor TABLE", "what following your table will mean, and a configuration for it"),
+    ("tailer tail TABLE --from earliest", "its changes, here on the terminal"),
+    ("tailer run", "deliver them, as ./tailer.toml says"),
+)
 CONTROL: Final = ("pause", "resume", "resnapshot", "skip")  # in one module, because they differ in a word
 
 
@@ -37,11 +43,11 @@ class _Verbs(click.Group):
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return the command `cmd_name`."""
         if cmd_name not in VERBS:
             return None
         module = import_module(f"{__name__}.{'control' if cmd_name in CONTROL else cmd_name}")
         command: click.Command = module.commands[cmd_name] if cmd_name in CONTROL else module.command
+        command.epilog = "\b\nExample: tailer {} {}\nMore: docs/{}".format(cmd_name, *GUIDE[cmd_name][1:])
         return command
 
     def resolve_command(
@@ -58,7 +64,9 @@ class _Verbs(click.Group):
         return verbs + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the overview of verbs without importing one."""
+        """Write the first steps, and the overview of verbs without importing one."""
+        with formatter.section("Begin with"):
+            formatter.write_dl(FIRST_STEPS, col_max=36)
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
 

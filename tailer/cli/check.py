@@ -1,28 +1,29 @@
 """`tailer check`: report every fault of a configuration, and try its tables and sinks if asked to."""
 
-from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import anyio
 import click
 
 from tailer.cli.configuration import ConfiguredCommand, choose_config
+from tailer.cli.streams import sentence
 from tailer.config.file import Problem
 from tailer.config.pipelines import PipelineSettings, Settings, TablePattern
 from tailer.config.settings import Findings, examine
 from tailer.daemon.standing import Standing
-from tailer.errors import ConfigError
 from tailer.formats.locations import misplaced
 from tailer.start import Start, StartKind
 
-if TYPE_CHECKING:
-    from tailer.daemon.checks import Connection
-
 __all__ = ["command"]
 
-_MOST_VERSIONS: Final = 10  # shown of each table
+_MOST_VERSIONS: Final = 10  # shown of each table, of those whose changes do not add up to it
+_UNMARKED: Final = " " * len("failed")
+_CONTRADICTED: Final = (
+    "The changes of such a version are delivered as the log says, but do not turn the table before it into the one "
+    'after it. After it, start = "snapshot" in a new pipeline delivers the table as it is.'
+)
 
 
 @click.command("check", cls=ConfiguredCommand)
@@ -42,50 +43,55 @@ def command(reach: bool, config: Path) -> int:
     """
     findings = examine(config)
     codes = _connect(findings.settings) if reach and findings.settings is not None else _report(findings)
-    click.echo(f"{_mark(not codes)} {config}{_count(len(codes))}")
+    faults = f": {len(codes)} {'fault' if len(codes) == 1 else 'faults'}" if codes else ""
+    click.echo(f"{_mark(not codes)} {config}{faults}")
     return max(codes, default=0)
 
 
 def _report(findings: Findings) -> list[int]:
     """Print every pipeline and every fault of the configuration; return an exit code for each fault."""
-    problems = [*findings.problems, *_misplaced_tables(findings)]
+    problems = list(findings.problems)
+    for pipeline in findings.sound:
+        # Where no table can come to be, the pipeline would stop, alone.
+        fault = misplaced(pipeline.table) if TablePattern.parse(pipeline.table) is None else None
+        if fault is not None:
+            key = ("pipelines", pipeline.name, "table")
+            problems.append(Problem.at(findings.path, key, fault.reason, fault.remedy))
     for problem in problems:
         if problem.pipeline not in findings.names:
-            click.echo(f"{_mark(False)} {problem.error}")
+            _line(_mark(False), str(problem.error))
             _hint(problem.error.hint_for(problem.pipeline or ""))
-    sound = {each.name: each for each in findings.sound}
+    sound = {pipeline.name: pipeline for pipeline in findings.sound}
     for name in findings.names:
-        _pipeline(name, sound.get(name), [problem.error for problem in problems if problem.pipeline == name])
+        faults = [problem.error for problem in problems if problem.pipeline == name]
+        _line(_mark(not faults), f"pipeline {name}" + (f": {_summary(sound[name])}" if name in sound else ""))
+        for error in faults:
+            _line(_UNMARKED, str(error))
+            _hint(error.hint_for(name))
     return [problem.error.exit_code for problem in problems]
-
-
-def _misplaced_tables(findings: Findings) -> Iterator[Problem]:
-    """Yield a fault for each pipeline that would stop, alone, because no table can come to be at its location."""
-    for pipeline in findings.sound:
-        found = misplaced(pipeline.table) if TablePattern.parse(pipeline.table) is None else None
-        if found is not None:
-            yield Problem.at(findings.path, ("pipelines", pipeline.name, "table"), found.reason, found.remedy)
 
 
 def _connect(settings: Settings) -> list[int]:
     """Print every pipeline and what could be reached; return an exit code for each error."""
     from tailer.daemon.checks import connect  # noqa: PLC0415 - only with --connect
-    from tailer.daemon.fleet import with_found_tables  # noqa: PLC0415
+    from tailer.daemon.fleet.discovery import with_found_tables  # noqa: PLC0415
 
     settings = anyio.run(with_found_tables, settings)
-    summaries = {each.name: _summary(each) for each in settings.pipelines}
+    summaries = {pipeline.name: _summary(pipeline) for pipeline in settings.pipelines}
     codes = []
-    for name, found in anyio.run(connect, settings).items():
-        is_awaited = found.standing is None and not found.errors
-        mark = click.style("wait  ", fg="yellow") if is_awaited else _mark(not found.errors)
-        click.echo(f"{mark} pipeline {name}: {summaries[name]}")
-        if not found.errors:
-            click.echo(f"       {_reached(found.standing, found.file)}")
-        for error in found.errors:
+    for name, connection in anyio.run(connect, settings).items():
+        is_awaited = connection.standing is None and not connection.errors
+        mark = click.style("wait  ", fg="yellow") if is_awaited else _mark(not connection.errors)
+        _line(mark, f"pipeline {name}: {summaries[name]}")
+        if not connection.errors:
+            _line(_UNMARKED, _reached(connection.standing, connection.file))
+        for error in connection.errors:
             codes.append(error.exit_code)
-            click.echo(f"       {error}")
+            _line(_UNMARKED, str(error))
             _hint(error.hint_for(name))
-        _contradictions(found)
+        for contradiction in connection.contradictions[-_MOST_VERSIONS:]:
+            _line(_UNMARKED, f"note: version {contradiction.version}: {contradiction.reason}: {contradiction.path}")
+        _hint(_CONTRADICTED if connection.contradictions else "")
     return codes
 
 
@@ -95,28 +101,6 @@ def _reached(standing: Standing | None, opened: str | None) -> str:
     file = "and one of its files" if opened else "whose newest version names no file that can be tried"
     delivered = "no progress" if standing.position is None else f"everything to {standing.position}"
     return f"reached version {standing.latest} of {standing.table}, {file}; the sink has {delivered}"
-
-
-def _contradictions(found: "Connection") -> None:
-    """Print the newest versions whose changes do not add up to the table."""
-    for each in found.contradictions[-_MOST_VERSIONS:]:
-        click.echo(f"       note: version {each.version}: {each.reason}: {each.path}")
-    if found.contradictions:
-        _hint(
-            "The changes of such a version are delivered as the log says, but do not turn the table before it into the "
-            'one after it. After it, start = "snapshot" in a new pipeline delivers the table as it is.'
-        )
-
-
-def _pipeline(name: str, settings: PipelineSettings | None, faults: Sequence[ConfigError]) -> None:
-    click.echo(f"{_mark(not faults)} pipeline {name}" + (f": {_summary(settings)}" if settings else ""))
-    for error in faults:
-        click.echo(f"       {error}")
-        _hint(error.hint_for(name))
-
-
-def _count(problems: int) -> str:
-    return f": {problems} {'fault' if problems == 1 else 'faults'}" if problems else ""
 
 
 def _summary(settings: PipelineSettings) -> str:
@@ -132,11 +116,8 @@ def _target(settings: PipelineSettings) -> str | None:
     brokers = settings.sink_options.get("bootstrap_servers")
     if settings.target is not None or brokers is None:
         return settings.target
-    topic, servers = (
-        settings.sink_options.get("topic") or settings.name,
-        [brokers] if isinstance(brokers, str) else brokers,
-    )
-    return f"topic {topic} at {','.join(servers)}"
+    topic = settings.sink_options.get("topic") or settings.name
+    return f"topic {topic} at {brokers if isinstance(brokers, str) else ','.join(brokers)}"
 
 
 def _place(start: Start) -> str:
@@ -153,4 +134,9 @@ def _mark(sound: bool) -> str:
 
 def _hint(hint: str) -> None:
     if hint:
-        click.echo(f"       hint: {hint}")
+        _line(_UNMARKED, f"hint: {hint}")
+
+
+def _line(mark: str, text: str) -> None:
+    indent = len(_UNMARKED) + 1
+    click.echo(f"{mark} {sentence(text, indent, indent)}")

@@ -61,7 +61,7 @@ def is_given(ctx: click.Context) -> bool:
 
 def choose_pipeline(settings: Settings, name: str) -> PipelineSettings:
     """Return the pipeline `name`. Raises `ConfigError`."""
-    pipelines = {each.name: each for each in settings.pipelines}
+    pipelines = {pipeline.name: pipeline for pipeline in settings.pipelines}
     if name not in pipelines:
         remedy = f"{did_you_mean(name, pipelines)} There are: {', '.join(pipelines)}.".lstrip()
         raise ConfigError("PIPELINE", f"no pipeline {name!r} in {settings.path}", remedy)

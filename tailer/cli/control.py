@@ -47,7 +47,7 @@ def connection(config: Path, url: str | None, token_file: Path | None) -> "Daemo
 
 WHERE: Final = """
 The configuration leads to the daemon's Unix socket. With --url the command goes over TCP, and needs
-the token of `control_token_file`."""
+the token of `control_token`."""
 _HELP: Final = {
     "pause": "PIPELINE ends after the transaction it is at. It stays paused until `tailer resume PIPELINE`, or until "
     "the daemon is started again.",

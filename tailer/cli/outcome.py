@@ -11,7 +11,7 @@ import click
 from click.shell_completion import shell_complete
 
 from tailer.cli import tailer
-from tailer.cli.streams import OutputRefused, abandon_output, flush_errors, guard_streams
+from tailer.cli.streams import OutputRefused, abandon_output, flush_errors, guard_streams, sentence
 from tailer.errors import SinkError, TailerError, one_line
 
 __all__ = ["CHOSEN", "run_verb"]
@@ -102,10 +102,12 @@ def _forget(error: BaseException) -> None:
     while_handling = [error.__cause__, error.__context__, *getattr(error, "exceptions", ())]
     traceback.clear_frames(error.__traceback__)
     error.__traceback__ = error.__cause__ = error.__context__ = None
-    for each in filter(None, while_handling):
-        _forget(each)
+    for other in filter(None, while_handling):
+        _forget(other)
 
 
 def _say(label: str, text: str, color: str) -> None:
     with suppress(OSError):  # standard error is closed: the exit code remains
-        click.echo(f"{click.style(f'{label}:', fg=color, bold=True)} {text}", err=True)
+        indent = len(f"{label}: ")
+        said = sentence(text, indent, indent, sys.stderr)
+        click.echo(f"{click.style(f'{label}:', fg=color, bold=True)} {said}", err=True)

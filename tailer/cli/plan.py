@@ -9,17 +9,17 @@ from typing import Final
 
 import anyio
 import click
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from tailer.changelog.rules import PairingRules, concerns
-from tailer.cli.display.amounts import count, size
+from tailer.cli.display.display import count, size
+from tailer.cli.display.tables import fitted
 from tailer.cli.table_options import allow_root, choose_branch, choose_format, folders, table_ref
 from tailer.config.tables import TableRef
 from tailer.errors import VersionAhead, VersionGone
 from tailer.events import type_text
+from tailer.pipeline.policy import Policy
 from tailer.plan import TASKS, ChangePlan, ChangeTask, Regime, TaskKind
 from tailer.read.shaping import with_condition
 from tailer.schema.columns import physical_name
@@ -49,14 +49,14 @@ def command(
 ) -> None:
     """Print what one version changed, file by file.
 
-    TABLE is the folder of a table, its URI, or its name in AWS Glue. No row is read: the plan says which rows of which
+    TABLE is the folder of a table, its URI, or its name in a catalog. No row is read: the plan says which rows of which
     files are deleted and inserted, and which files a condition skips. The output is a table on a terminal, otherwise
     lines with tabs between the columns. With --json it is what `ChangePlan.from_json` reads, with schemas in Arrow's
     serialized form.
     """
     check_condition(where, "--where")
     ref = table_ref(table, table_format, branch, allowed_roots)
-    whole = anyio.run(_plan, ref, where is not None, version)
+    whole = anyio.run(_plan, ref, Policy(where=where), version)
     plan = whole if where is None else with_condition(whole, where)
     if as_json:
         click.echo(json.dumps(json.loads(plan.to_json()), indent=2 if sys.stdout.isatty() else None))
@@ -65,14 +65,14 @@ def command(
     _print(plan, [task for task in whole.tasks if task.index not in read])
 
 
-async def _plan(table: TableRef, statistics: bool, version: int) -> ChangePlan:
-    log = (await table.located()).open(statistics=statistics)
+async def _plan(table: TableRef, policy: Policy, version: int) -> ChangePlan:
+    log = (await table.located()).open(policy=policy)
     latest = await log.latest()
     if version > latest:
         raise VersionAhead(log.uri, version, latest)
     await log.seek(version)
     plan = await log.next_plan()
-    if plan is None:
+    if plan is None or plan.version != version:
         raise VersionGone(log.uri, version, None, latest)
     return plan
 
@@ -91,22 +91,21 @@ def _print(plan: ChangePlan, skipped: Sequence[ChangeTask]) -> None:
         click.echo(f"{title}\n{_meaning(plan)}\ncolumns: {columns}")
     if not plan.tasks and not skipped:
         return
-    tasks = Table(box=box.SIMPLE)
+    paper = []
     if not is_paper:
         click.echo("\t".join(_COLUMNS))
-    for column in _COLUMNS:
-        tasks.add_column(column, overflow="fold", justify="right" if column in ("task", "size") else "left")
     for task in sorted([*plan.tasks, *skipped], key=lambda task: task.index % TASKS):
         rows = Text("skipped: none can fulfil the condition", "dim") if task in skipped else _rows(task)
         names = {physical_name(field): field.name for field in task.schema}
         partition = ", ".join(f"{names.get(name, name)}={value}" for name, value in task.partition_values)
         row = (str(task.index % TASKS), rows, _file(task), size(task.size_bytes), partition)
         if is_paper:
-            tasks.add_row(*row)
+            paper.append(row)
         else:
             click.echo("\t".join(map(str, row)))
     if is_paper:
-        console.print(tasks)
+        flexible = ("rows", "of the file", "partition")
+        console.print(fitted(_COLUMNS, paper, console.width, flexible=flexible, right=("task", "size")))
 
 
 def _meaning(plan: ChangePlan) -> str:

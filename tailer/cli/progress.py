@@ -7,15 +7,14 @@ from typing import Any, Final
 
 import anyio
 import click
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from tailer.cli.configuration import ConfiguredCommand, choose_config, choose_pipeline
+from tailer.cli.display.tables import fitted
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.placement import Writers
 from tailer.config.settings import load
-from tailer.daemon.fleet import with_found_tables
+from tailer.daemon.fleet.discovery import with_found_tables
 from tailer.daemon.sinks import close_sinks, open_layout
 from tailer.daemon.standing import Standing, standing_of, survey
 from tailer.plan import Position
@@ -43,16 +42,18 @@ def show(as_json: bool, config: Path) -> None:
     between the columns.
     """
     standings, errors = anyio.run(survey, load(config))
-    rows = [_row(standing) for standing in standings]
+    rows = []
+    for standing in standings:
+        values = ("-", "waits for its table", "-", "-")
+        if standing.latest is not None:
+            lag = "-" if standing.lag is None else str(standing.lag)
+            values = (str(standing.app_id), _delivered(standing.position), str(standing.latest), lag)
+        rows.append((standing.pipeline, standing.table, *values))
     if as_json:
         click.echo(json.dumps({"format": FORMAT, "pipelines": [_values(standing) for standing in standings]}))
     elif sys.stdout.isatty():
-        table = Table(box=box.SIMPLE)
-        for column in COLUMNS:
-            table.add_column(column, overflow="fold")
-        for row in rows:
-            table.add_row(*row)
-        Console().print(table)
+        console = Console(highlight=False)
+        console.print(fitted(COLUMNS, rows, console.width, flexible=("pipeline", "table", "app_id")))
     else:
         for row in (COLUMNS, *rows):
             click.echo("\t".join(row))
@@ -88,6 +89,7 @@ async def _reset(settings: Settings, pipeline: PipelineSettings, version: int, d
     # What cannot be followed from there is refused here, not by the daemon at its next start.
     log = pipeline.open_table()
     await log.seek(version + 1)
+    await log.check_delivered(version)
     click.echo(f"{pipeline.name}: delivered until now: {_delivered(before.position)}")
     if not dry_run:
         sink = settings.open_sink(pipeline)
@@ -128,14 +130,6 @@ def _delivered(position: Position | None) -> str:
     if position.in_snapshot:
         return f"part of the snapshot of {position.version}"
     return f"part of {position.version}"
-
-
-def _row(standing: Standing) -> tuple[str, ...]:
-    if standing.latest is None:
-        return standing.pipeline, standing.table, "-", "waits for its table", "-", "-"
-    lag = "-" if standing.lag is None else str(standing.lag)
-    delivered = _delivered(standing.position)
-    return standing.pipeline, standing.table, str(standing.app_id), delivered, str(standing.latest), lag
 
 
 def _values(standing: Standing) -> dict[str, Any]:

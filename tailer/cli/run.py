@@ -31,9 +31,9 @@ __all__ = ["command"]
 def command(form: str | None, standby: bool, verbose: bool, quiet: bool, config: Path) -> None:
     """Run the pipelines of a configuration.
 
-    Each pipeline goes on after the progress that its sink reports, until SIGTERM or Ctrl-C. Then the
-    open transactions have `drain_s` seconds to finish; a second signal aborts them at once. The configuration is
-    loaded again when it changes, and at SIGHUP.
+    Each pipeline goes on after the progress that its sink reports, until SIGTERM or Ctrl-C. Then the open transactions
+    have `drain_s` seconds to finish; a second signal aborts them at once. The configuration is loaded again when it
+    changes, and at SIGHUP.
 
     A pipeline that cannot go on stops; the others go on. If the error may pass, it begins again by itself, otherwise
     after a command such as `tailer resume`. When none is left that could run, or at the end by a signal, the exit code

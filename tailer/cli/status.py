@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from tailer.cli.configuration import ConfiguredCommand
 from tailer.cli.control import connection, daemon_options
+from tailer.cli.display.tables import fitted
+from tailer.cli.streams import sentence
 from tailer.errors import one_line
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ _COLORS: Final = {"retrying": "yellow", "paused": "yellow", "stopped": "red"}
 def command(as_json: bool, config: Path, url: str | None, token_file: Path | None) -> None:
     """Show what the running daemon is doing.
 
-    The configuration leads to the daemon's Unix socket; --url is the address of its `metrics`. On a
-    terminal, the output is a table with reasons and next steps below it, otherwise lines with tabs between the columns.
+    The configuration leads to the daemon's Unix socket; --url is the address of its `metrics`. On a terminal, the
+    output is a table with reasons and next steps below it, otherwise lines with tabs between the columns.
     """
     report = connection(config, url, token_file).status()
     if as_json:
@@ -40,28 +40,32 @@ def command(as_json: bool, config: Path, url: str | None, token_file: Path | Non
     elif sys.stdout.isatty():
         _print_paper(report)
     else:
-        for row in (COLUMNS, *(_row(each, report.at) for each in report.pipelines)):
+        for row in (COLUMNS, *(_row(pipeline, report.at) for pipeline in report.pipelines)):
             click.echo("\t".join(row))
 
 
 def _print_paper(report: "StatusReport") -> None:
     """Print a table for people, then the reasons: as a column they would be a word wide."""
     console = Console(highlight=False)
-    table = Table(box=box.SIMPLE)
-    for column in COLUMNS[:-1]:
-        table.add_column(column, overflow="fold")
-    reasons = []
-    for each in report.pipelines:
-        *columns, why = _row(each, report.at)
-        color = _COLORS.get(each.state.value, "")
-        table.add_row(*columns, style=color)
+    rows: list[list[Text]] = []
+    reasons: list[tuple[str, str, str]] = []
+    for pipeline in report.pipelines:
+        *columns, why = _row(pipeline, report.at)
+        color = _COLORS.get(pipeline.state.value, "")
+        if pipeline.backfill is not None and pipeline.backfill.error is not None:
+            reasons.append((f"{pipeline.name}:", "yellow", columns[-1]))
+            columns[-1] = pipeline.backfill.phase.value
         if why:
-            reasons.append(Text.assemble((f"{each.name}:", f"bold {color}"), f" {why}"))
-        if each.hint:
-            reasons.append(Text.assemble(("hint:", "bold yellow"), f" {each.hint}"))
-    console.print(table)
-    for reason in reasons:
-        console.print(reason, soft_wrap=True)
+            reasons.append((f"{pipeline.name}:", color, why))
+        if pipeline.bad_values:
+            values = ", ".join(f"{column} ({count})" for column, count in pipeline.bad_values.items())
+            reasons.append((f"{pipeline.name}:", "yellow", f"values that the database cannot hold: {values}"))
+        if pipeline.hint:
+            reasons.append(("hint:", "yellow", pipeline.hint))
+        rows.append([Text(text, color) for text in columns])
+    console.print(fitted(COLUMNS[:-1], rows, console.width, flexible=("pipeline", "behind", "backfill")))
+    for label, color, text in reasons:
+        click.echo(f"{click.style(label, fg=color or None, bold=True)} {sentence(text, len(label) + 1, 2)}")
 
 
 def _row(pipeline: "PipelineReport", now: datetime) -> tuple[str, ...]:
@@ -82,15 +86,15 @@ def _row(pipeline: "PipelineReport", now: datetime) -> tuple[str, ...]:
     )
 
 
-def _backfill(found: "BackfillReport | None") -> str:
-    if found is None:
+def _backfill(backfill: "BackfillReport | None") -> str:
+    if backfill is None:
         return "-"
-    kind = "snapshot: " if found.kind == "snapshot" else ""
-    if found.error is not None:
-        return one_line(f"{kind}{found.phase.value}: {found.error.text}").replace("\t", " ")
-    if found.phase.value != "running" or found.files is None:
-        return f"{kind}{found.phase.value}"
-    return f"{kind}{found.files_done} of {found.files} files"
+    kind = "snapshot: " if backfill.kind == "snapshot" else ""
+    if backfill.error is not None:
+        return one_line(f"{kind}{backfill.phase.value}: {backfill.error.text}").replace("\t", " ")
+    if backfill.phase.value != "running" or backfill.files is None:
+        return f"{kind}{backfill.phase.value}"
+    return f"{kind}{backfill.files_done} of {backfill.files} files"
 
 
 def _text(version: int | None) -> str:

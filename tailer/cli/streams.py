@@ -1,4 +1,4 @@
-"""Standard output and standard error that may be closed or full.
+"""Standard output and standard error that may be closed or full, and sentences on them.
 
 A verb writes to standard output through click, rich or `print`. In each case a failed write must end the command with a
 named error, so it is recognised where bytes are written (`OutputRefused`). A pipe whose reader has gone stays a
@@ -8,13 +8,18 @@ named error, so it is recognised where bytes are written (`OutputRefused`). A pi
 import errno
 import io
 import os
+import re
+import shutil
 import sys
-from typing import Any, Final
+import textwrap
+from typing import Any, Final, TextIO
 
-__all__ = ["OutputRefused", "abandon_output", "flush_errors", "guard_streams"]
+__all__ = ["OutputRefused", "abandon_output", "flush_errors", "guard_streams", "sentence"]
 
 _STDOUT: Final = 1
 _STDERR: Final = 2
+_COMMAND: Final = re.compile("`[^`]{1,99}`")
+_GLUE: Final = "\0"
 
 
 class OutputRefused(OSError):
@@ -78,3 +83,22 @@ def _occupy(number: int, mode: int) -> None:
 def _replace_output(encoding: str, errors: str, line_buffering: bool) -> None:
     raw = io.BufferedWriter(_Output(_STDOUT, "w", closefd=False))
     sys.stdout = io.TextIOWrapper(raw, encoding, errors, line_buffering=line_buffering)
+
+
+def sentence(text: str, before: int, indent: int, stream: TextIO | None = None) -> str:
+    """Return a text that follows `before` characters of a line. In a terminal, its lines end at blanks.
+
+    Paths, and commands in backticks, stay whole, to be copied. `indent`: of the later lines. `stream`: which one it
+    goes to; None: standard output.
+    """
+    if not (sys.stdout if stream is None else stream).isatty():
+        return text
+    filled = textwrap.fill(
+        _COMMAND.sub(lambda command: command[0].replace(" ", _GLUE), text),
+        shutil.get_terminal_size().columns,
+        initial_indent=" " * before,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return filled[before:].replace(_GLUE, " ")

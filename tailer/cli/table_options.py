@@ -8,8 +8,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from tailer.config.tables import TableRef
+from tailer.formats.registry import parse_table
 from tailer.start import StartKind
-from tailer.stores.glue import parse_table
 from tailer.stores.location import parse_location
 
 __all__ = ["allow_root", "choose_branch", "choose_format", "folders", "places", "table_ref"]

@@ -21,9 +21,10 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from tailer.config.options import faults_of, option_names
+from tailer.config.options import converted, faults_of, former_secret, option_names
 from tailer.config.shapes import MISSING, FileShape, PipelineShape, SparkShape, StoreShape
 from tailer.errors import ConfigError, did_you_mean
+from tailer.stores.secrets import WAYS
 
 __all__ = ["Key", "PipelineTable", "Problem", "Reading", "digest_of", "place", "read_file"]
 
@@ -33,7 +34,7 @@ _PATH: Final = "Check the path of the configuration (--config)."
 _JSON_AT_THE_TOP: Final = frozenset(
     {
         *("drain_s", "hung_s", "standby_after_s", "read_ahead_bytes", "reload_on_change"),
-        *("spark", "stores", "defaults", "pipelines"),
+        *("spark", "stores", "catalogs", "defaults", "pipelines"),
     }
 )
 # Of tomllib, which names no key; the beginning of a statement of TOML; and the line in the parser's text.
@@ -81,7 +82,7 @@ class PipelineTable:
     unsound: frozenset[str]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Reading:
     """The result of reading: the names of the file's pipelines, the shapes, and their faults.
 
@@ -110,13 +111,9 @@ def read_file(path: Path) -> Reading:
     reading = Reading()
     try:
         document = _document(path)
-    except ConfigError as error:
-        reading.problems.append(Problem((), error))
-        return reading
-    pipelines = document.get("pipelines")
-    reading.names = tuple(pipelines) if isinstance(pipelines, dict) else ()
-    reading.problems += _misspelled_variables()
-    try:
+        pipelines = document.get("pipelines")
+        reading.names = tuple(pipelines) if isinstance(pipelines, dict) else ()
+        reading.problems += _misspelled_variables()
         document = _merge(document, _overrides(reading.names, reading.problems))
     except ConfigError as error:
         reading.problems.append(Problem((), error))
@@ -169,7 +166,7 @@ def _inherit(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any
         old, new = under[name], over[name]
         if isinstance(old, dict) and isinstance(new, dict):
             is_other = "kind" in new and new["kind"] != old.get("kind", new["kind"])
-            merged[name] = new if is_other else _inherit(old, new)
+            merged[name] = new if is_other or _is_place(old, new) else _inherit(old, new)
     return merged
 
 
@@ -210,13 +207,13 @@ def _document(path: Path) -> dict[str, Any]:
 
 def _given_twice(text: str, error: str) -> tuple[int, str] | None:
     """Return the line, from 1, and the key or table of the statement that `error` is about; None: it is not clear."""
-    lines, at = text.splitlines(), _AT_LINE.search(error)
+    lines, place = text.splitlines(), _AT_LINE.search(error)
     # A value may have several lines: everything before its first one is TOML.
-    for number in range(len(lines) if at is None else int(at[1]), 0, -1):
+    for number in range(len(lines) if place is None else int(place[1]), 0, -1):
         with suppress(tomllib.TOMLDecodeError):
             tomllib.loads("\n".join(lines[: number - 1]))
-            found = _STATEMENT.match(lines[number - 1])
-            return None if found is None else (number, found["key"] or found["table"])
+            statement = _STATEMENT.match(lines[number - 1])
+            return None if statement is None else (number, statement["key"] or statement["table"])
     return None
 
 
@@ -251,29 +248,27 @@ def _variables() -> dict[str, Any]:
     """
     values: dict[str, Any] = {}
     before = ""
-    known = option_names(FileShape)
+    keys = option_names(FileShape)
     # A table comes before its keys, which are longer names.
     for variable in sorted((name for name in os.environ if name.upper().startswith(ENV_PREFIX)), key=str.upper):
         *tables, last = variable[len(ENV_PREFIX) :].lower().split(ENV_DELIMITER)
-        if (tables or [last])[0] not in known:
+        if (tables or [last])[0] not in keys:
             continue
         table = values
-        for name in tables:
-            if not isinstance(table.get(name), dict):
-                table[name] = {}
-            table = table[name]
+        for depth, name in enumerate(tables, 1):
+            inner = table.setdefault(name, {})
+            if not isinstance(inner, dict):
+                whole = _variable(tuple(tables[:depth]))
+                raise ConfigError(f"environment {variable}", f"is a part of {whole}, also set", "Keep one of the two.")
+            table = inner
         if variable.upper() == before.upper():
             raise ConfigError(f"environment {variable}", f"is there twice, also as {before}", "Keep one of the two.")
         before, text = variable, os.environ[variable]
-        if not _is_utf8(text):
+        # A lone surrogate stands for a byte that could not be decoded.
+        if any("\ud800" <= char <= "\udfff" for char in text):
             raise ConfigError(f"environment {variable}", "is not UTF-8 text", "Set it again, in UTF-8.")
         table[last] = _as_json(text) if tables or last in _JSON_AT_THE_TOP else text
     return values
-
-
-def _is_utf8(text: str) -> bool:
-    # In texts of the environment, a lone surrogate stands for a byte that could not be decoded.
-    return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _as_json(text: str) -> object:
@@ -290,8 +285,15 @@ def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         # The environment has no dots and hyphens in names.
         key = name if name in under else spelled.get(name, name)
         old = merged.get(key)
-        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        merged[key] = value
+        if isinstance(old, dict) and isinstance(value, dict) and not _is_place(old, value):
+            merged[key] = _merge(old, value)
     return merged
+
+
+def _is_place(*tables: Mapping[str, Any]) -> bool:
+    """Return whether all tables give a secret, which has one place: one of them replaces another."""
+    return all(table and table.keys() <= WAYS.keys() for table in tables)
 
 
 def _validate(
@@ -304,11 +306,11 @@ def _validate(
     faults: dict[Key, ConfigError] = {(fault.where,): fault for fault in faults_of(table, shape)}
     faults |= {(name, fault.where): fault for name, fault in _faults_of_kinds(table, shape)}
     problems += [Problem.at(path, (*key, *where), fault.reason, fault.remedy) for where, fault in faults.items()]
-    missing = {each.encode_name for each in msgspec.structs.fields(shape) if each.required} - table.keys()
+    missing = {field.encode_name for field in msgspec.structs.fields(shape) if field.required} - table.keys()
     unsound = (missing | {where[0] for where in faults}) & set(option_names(shape))
     sound = {name: value for name, value in table.items() if name in option_names(shape) and name not in unsound}
     stand_ins = {name: STAND_INS[name] for name in unsound & STAND_INS.keys()}
-    return msgspec.convert(sound | stand_ins, shape), frozenset(unsound)
+    return converted(sound | stand_ins, shape), frozenset(unsound)
 
 
 def _faults_of_kinds(table: Mapping[str, Any], shape: type[msgspec.Struct]) -> Iterator[tuple[str, ConfigError]]:
@@ -316,7 +318,7 @@ def _faults_of_kinds(table: Mapping[str, Any], shape: type[msgspec.Struct]) -> I
     for name in ("sink", "catalog") if shape is PipelineShape else ():
         inner = table.get(name)
         if isinstance(inner, dict) and "kind" not in inner:
-            near = next(filter(partial(did_you_mean, known=("kind",)), inner), None)
+            near = next(filter(partial(did_you_mean, names=("kind",)), inner), None)
             if near is None:
                 yield name, ConfigError("kind", "is missing", MISSING[f"{name}.kind"])
             else:
@@ -332,6 +334,9 @@ def _misspelled_variables() -> Iterator[Problem]:
         if not name.upper().startswith(ENV_PREFIX):
             continue
         word = name.lower().removeprefix(ENV_PREFIX.lower()).partition(ENV_DELIMITER)[0]
+        if (former := former_secret(word, FileShape)) is not None:
+            yield Problem((), ConfigError(f"environment {name}", former.reason, former.remedy))
+            continue
         near = get_close_matches(word, option_names(FileShape), n=1)
         if near and word != near[0]:
             remedy = f"Did you mean {_variable((near[0],))}?"

@@ -29,20 +29,15 @@ _OWN_FOLDER: Final = "Give it a folder of its own."
 
 def folder_faults(settings: Settings) -> Iterator[Fault]:
     """Yield the faults of all folders that are read or written; of a template, those of a table that stands for all."""
-    whole = replace(settings, pipelines=(*settings.pipelines, *(each.sample for each in settings.templates)))
-    yield from _log_folders(settings)
-    yield from _overlaps(whole)
-    yield from _overlaps_in_stores(whole)
-    yield from _state_folder_faults(settings)
-    yield from _found_targets(settings)
-
-
-def _log_folders(settings: Settings) -> Iterator[Fault]:
-    """Refuse a template of logs in place of tables: it would find none. A pipeline of one stops alone, when it runs."""
     for template in settings.templates:
+        # It would find no table. A pipeline of one log stops alone, when it runs.
         if (above := folder_of_log(template.pipeline.table)) is not None:
             key = ("pipelines", template.pipeline.name, "table")
             yield key, "is the folder of a table's log", f"Give the folder around it, {above}."
+    samples = (template.sample for template in settings.templates)
+    yield from _overlaps(replace(settings, pipelines=(*settings.pipelines, *samples)))
+    yield from _state_folder_faults(settings)
+    yield from _found_targets(settings)
 
 
 def conflict(pipeline: PipelineSettings, others: Iterable[PipelineSettings]) -> ConfigError | None:
@@ -95,7 +90,8 @@ class _Topics:
         before, *rest = _COLUMN.split(topic)
         if not rest:
             return cls(frozenset([topic]))
-        listed = frozenset(each for each in ([] if isinstance(topics, str) else topics or []) if isinstance(each, str))
+        names = [] if isinstance(topics, str) else topics or []
+        listed = frozenset(name for name in names if isinstance(name, str))
         pattern = topics if isinstance(topics, str) else None
         return cls(listed | ({other} if isinstance(other, str) else set()), (before, rest[-1]), pattern)
 
@@ -125,10 +121,10 @@ def _found_targets(settings: Settings) -> Iterator[Fault]:
     """Refuse a template that would find what it writes, alone or through other templates, and the state table."""
     templates = settings.templates
     finds = {
-        each.pipeline.name: [
-            other.pipeline.name for other in templates if each.pattern.match(other.sample.target or "") is not None
+        template.pipeline.name: [
+            other.pipeline.name for other in templates if template.pattern.match(other.sample.target or "") is not None
         ]
-        for each in templates
+        for template in templates
     }
     remedy = "Write to a folder that the pattern of tables does not fit."
     try:
@@ -137,48 +133,33 @@ def _found_targets(settings: Settings) -> Iterator[Fault]:
         cycle = error.args[1]
         reason = f"would be found as a table, and followed again and again ({' to '.join(cycle)})"
         yield ("pipelines", cycle[0], "sink", "path"), reason, remedy
-    for each in templates:
-        if settings.state_table is not None and each.pattern.match(settings.state_table) is not None:
-            name = f"pipelines.{each.pipeline.name}.table"
+    for template in templates:
+        if settings.state_table is not None and template.pattern.match(settings.state_table) is not None:
+            name = f"pipelines.{template.pipeline.name}.table"
             yield ("state_table",), f"fits the pattern of {name}, and would be followed", "Give it another folder."
 
 
 def _overlaps(settings: Settings) -> Iterator[Fault]:
-    """Refuse a written folder that is, contains or lies in another.
+    """Refuse a written folder, here or in a store, that is, contains or lies in another.
 
     One pipeline may follow the target of another, and several may follow one table.
     """
-    local = [each for each in settings.pipelines if is_local(each.table)]
-    read = [(("pipelines", each.name, "table"), Path(each.table)) for each in local]
-    written = [(key, Path(location)) for key, location in _targets(settings) if is_local(location)]
-    found = {path: Folder.at(path) for _, path in (*read, *written)}
-    for index, (key, path) in enumerate(written):
-        for other_key, other in [*read, *written[:index]]:
-            chained = len(key) > 1 and other_key[-1] == "table" and key[1] != other_key[1]
-            inside, around = found[path].lies_in(found[other]), found[other].lies_in(found[path])
-            spelled = "" if path == other else f" ({other})"
-            if inside and around and not chained:
-                yield key, f"{path} is {'.'.join(other_key)}{spelled} too", _OWN_FOLDER
-                break
-            if inside != around:
-                yield key, f"{path} and {'.'.join(other_key)} ({other}) are nested in each other", _OWN_FOLDER
-                break
-
-
-def _overlaps_in_stores(settings: Settings) -> Iterator[Fault]:
-    """Refuse a written folder in a store that is, contains or lies in another, as `_overlaps` does."""
-    read = [(("pipelines", each.name, "table"), each.table) for each in settings.pipelines]
-    written = [(key, location) for key, location in _targets(settings) if not is_local(location)]
+    read = [(("pipelines", pipeline.name, "table"), pipeline.table) for pipeline in settings.pipelines]
+    written = list(_targets(settings))
+    folders = {location: Folder.at(Path(location)) for _, location in (*read, *written) if is_local(location)}
     for index, (key, location) in enumerate(written):
         for other_key, other in [*read, *written[:index]]:
+            if location in folders and other in folders:
+                inside, around = folders[location].lies_in(folders[other]), folders[other].lies_in(folders[location])
+            else:
+                inside, around = lies_in(location, other), lies_in(other, location)
             chained = len(key) > 1 and other_key[-1] == "table" and key[1] != other_key[1]
-            if location == other and chained:
-                continue
-            if _are_nested(location, other):
-                reason = f"{location} and {'.'.join(other_key)} ({other}) are nested in each other"
-                if location == other:
-                    reason = f"{location} is {'.'.join(other_key)} too"
-                yield key, reason, _OWN_FOLDER
+            place, spelled = ".".join(other_key), "" if location == other else f" ({other})"
+            if inside and around and not chained:
+                yield key, f"{location} is {place}{spelled} too", _OWN_FOLDER
+                break
+            if inside != around:
+                yield key, f"{location} and {place} ({other}) are nested in each other", _OWN_FOLDER
                 break
 
 

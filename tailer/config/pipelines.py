@@ -15,21 +15,20 @@ from urllib.parse import quote
 from tailer.changelog.rules import PairingRules
 from tailer.config.control import ControlSettings, MetricsSettings
 from tailer.config.options import as_one, faults_by, read_options
-from tailer.config.placement import DEFAULT_SHARDS, EngineKind, SparkSettings, Writers
+from tailer.config.placement import AHEAD_BYTES, DEFAULT_SHARDS, EngineKind, SparkSettings, Writers
 from tailer.config.sink_kinds import configure_sink
 from tailer.config.tables import TableRef
-from tailer.engine.local import AHEAD_BYTES
 from tailer.errors import ConfigError, how_to_install
 from tailer.formats.delta.catalog.options import UnityOptions, unity_faults
 from tailer.formats.delta.catalog.port import CommitCatalog
+from tailer.formats.registry import names_of
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.status import PipelineStatus
 from tailer.sink import AtLeastOnceSink, Sink
 from tailer.start import Start
-from tailer.stores.glue import GlueOptions, is_named
 from tailer.stores.location import is_local
-from tailer.stores.stores import StoreOptions, Stores
+from tailer.stores.stores import Stores
 from tailer.table_log import TableLog
 
 __all__ = [
@@ -47,13 +46,12 @@ _WILDCARD: Final = "*"
 _HIDDEN: Final = (".", "_")
 _LIKE_A_SHARD: Final = re.compile(r"\d+-of-\d+")
 
-# The longest wait for a new version where none is configured.
 # The longest wait between two looks: so many times the shortest, at most so many seconds.
 _IDLE: Final = (10, 10.0)
 _NOTIFIED: Final = (30, 30.0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSettings:
     """One table followed into one sink. The options of sink and catalog may hold secrets and are never shown.
 
@@ -83,19 +81,18 @@ class PipelineSettings:
 
     def at(self, location: str) -> "PipelineSettings":
         """Return the settings for the table at `location`."""
-        return replace(self, source=replace(self.source, location=location))
+        return replace(self, source=self.source.at(location))
+
+    @property
+    def has_catalog(self) -> bool:
+        """Return whether a catalog knows that there is a table."""
+        return self.catalog_options is not None or self.source.has_catalog
 
     @property
     def target(self) -> str | None:
         """The location of the folder that the sink writes, where it has one."""
         path = self.sink_options.get("path")
         return path if isinstance(path, str) else None
-
-    def is_target_shared(self, spark: SparkSettings) -> bool:
-        """Return whether executors can open the files of the target: one in a store, or in a folder that they have."""
-        if self.target is None:
-            return False
-        return not is_local(self.target) or spark.is_here
 
     def make_status(self) -> PipelineStatus:
         """The status, before the first run."""
@@ -117,19 +114,20 @@ class PipelineSettings:
 
     def differs(self, other: "PipelineSettings") -> bool:
         """Return whether the two are not the same. Of the stores only those count that the pipeline uses."""
-        ours, theirs = ((replace(each, stores=Stores()), each.used_stores) for each in (self, other))
+        ours, theirs = ((replace(settings, stores=Stores()), settings.used_stores) for settings in (self, other))
         return ours != theirs
 
     @property
-    def used_stores(self) -> list[StoreOptions | GlueOptions]:
+    def used_stores(self) -> list[object]:
         """The options of the stores of its table, its target and the other folders it may read.
 
         Of a table that is named, the store is not known, so all count.
         """
-        if is_named(self.table):
-            return [options for _, options in self.stores.by_prefix]
+        if (names := names_of(self.table)) is not None:
+            stores: list[object] = [options for _, options in self.stores.by_prefix]
+            return [*stores, self.stores.catalogs] if names.is_log else stores
         locations = filter(None, (self.table, self.target, *self.source.allowed_roots))
-        return [self.stores.options(each) for each in locations if not is_local(each)]
+        return [self.stores.options(location) for location in locations if not is_local(location)]
 
     async def located(self) -> "PipelineSettings":
         """The settings with the location of a table that is named. Raises as `TableRef.located`."""
@@ -142,7 +140,7 @@ class PipelineSettings:
     def open_table(self) -> TableLog:
         """The log of the table, which is `located`, with its catalog if it has one; no I/O. Raises `ConfigError`."""
         catalog = None if self.catalog_options is None else configure_catalog(self.catalog_options)
-        return self.source.open(self.stores, catalog, statistics=self.policy.where is not None)
+        return self.source.open(self.stores, catalog, self.policy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +230,7 @@ def fill(options: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
             filled[option] = (
                 value.replace(PLACEHOLDER, re.escape(".".join(names)))
                 if isinstance(value, str)
-                else [str(each).replace(PLACEHOLDER, ".".join(names)) for each in value]
+                else [str(item).replace(PLACEHOLDER, ".".join(names)) for item in value]
             )
     return filled
 
@@ -253,7 +251,7 @@ def _escape(name: str) -> str:
     return quote(name.encode("utf-8", "surrogateescape"), safe="").replace("~", "%7E")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """A configuration without a fault.
 
@@ -286,7 +284,8 @@ class Settings:
         from tailer.progress.recorded import Recorded  # noqa: PLC0415 - most sinks keep their progress
         from tailer.progress.state_table import StateTable  # noqa: PLC0415
 
-        assert self.state_table is not None, "checked by tailer.config.settings"
+        if self.state_table is None:
+            raise ConfigError(pipeline.name, "its sink cannot keep its progress", "Add state_table to the file.")
         return Recorded(sink, StateTable(self.stores.open(self.state_table)))
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["DEFAULT_SHARDS", "LOCAL_MASTER", "MOST_SHARDS", "EngineKind", "SparkSettings", "Writers"]
+__all__ = ["AHEAD_BYTES", "DEFAULT_SHARDS", "LOCAL_MASTER", "MOST_SHARDS", "EngineKind", "SparkSettings", "Writers"]
 
 LOCAL_MASTER: Final = "local[*]"
+AHEAD_BYTES: Final = 256 * 2**20  # of Arrow memory of the process, up to which the daemon reads ahead
 DEFAULT_SHARDS: Final = 4
 MOST_SHARDS: Final = 1024
 
@@ -40,8 +41,3 @@ class SparkSettings:
 
     master: str = LOCAL_MASTER
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    @property
-    def is_here(self) -> bool:
-        """Return whether executors are on this machine, and have its folders."""
-        return self.master.startswith("local")

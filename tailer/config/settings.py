@@ -34,15 +34,15 @@ from tailer.config.placement import EngineKind, SparkSettings, Writers
 from tailer.config.shapes import MISSING, FileShape, KindTable, SparkShape
 from tailer.config.sink_kinds import configure_sink
 from tailer.config.spark import check_writers, spark_settings, writers_of
-from tailer.config.stores import configured_stores
-from tailer.config.tables import TableRef, check_reader
+from tailer.config.stores import configured_catalogs, configured_stores
+from tailer.config.tables import TableRef, check_reader, check_table_client
 from tailer.errors import ConfigError
+from tailer.formats.registry import parse_table
 from tailer.sink import AtLeastOnceSink, Demands, Sink
 from tailer.start import Start
 from tailer.stores.folders import local_folder
-from tailer.stores.glue import parse_table
 from tailer.stores.location import parse_location
-from tailer.stores.stores import Stores, check_client
+from tailer.stores.stores import Stores
 
 __all__ = ["Findings", "examine", "load"]
 
@@ -53,7 +53,7 @@ _FILE_URLS: Final = ("sqlite:///", "duckdb:///")
 _SINK_DEPTH: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
     """The result of `examine`: the names of the pipelines, and either `settings` or all faults.
 
@@ -85,9 +85,15 @@ def examine(path: Path) -> Findings:
     checks = _Checks(path, reading)
     settings = replace(checks.settings(reading), digest=digest)
     faulty = {problem.pipeline for problem in checks.problems}
-    candidates = (*settings.pipelines, *(each.pipeline for each in settings.templates))
-    sound = tuple(each for each in candidates if each.name not in faulty)
-    return Findings(path, reading.names, None if checks.problems else settings, tuple(checks.problems), sound)
+    candidates = (*settings.pipelines, *(candidate.pipeline for candidate in settings.templates))
+    sound = tuple(candidate for candidate in candidates if candidate.name not in faulty)
+    return Findings(
+        path=path,
+        names=reading.names,
+        settings=None if checks.problems else settings,
+        problems=tuple(checks.problems),
+        sound=sound,
+    )
 
 
 class _Checks:
@@ -111,26 +117,30 @@ class _Checks:
         engine = None if reading.file is None or "engine" in unsound else file.engine
         self._spark = spark_settings(file.engine, reading.spark or SparkShape(), self._problem)
         tables = reading.pipelines.items()
-        stores = configured_stores(reading.stores, self._problem)
+        catalogs = configured_catalogs(self.path.parent, file.catalogs, self._problem)
+        stores = replace(configured_stores(reading.stores, self._problem), catalogs=catalogs)
         candidates = [self._pipeline(name, table, stateless, engine, stores) for name, table in tables]
-        pipelines = tuple(each for each in candidates if isinstance(each, PipelineSettings))
-        templates = tuple(each for each in candidates if isinstance(each, Template))
+        pipelines = tuple(candidate for candidate in candidates if isinstance(candidate, PipelineSettings))
+        templates = tuple(candidate for candidate in candidates if isinstance(candidate, Template))
+        if file.metrics is None and "metrics" not in unsound and file.metrics_token.is_given:
+            self._problem(("metrics_token",), "has no effect without metrics", "Set metrics, or leave it out.")
         if (missing := missing_library(file)) is not None:
             self._problem((missing[0],), *missing[1:])
-        engines = file.engine, self._spark, stores
         settings = Settings(
-            self.path,
-            state_table,
-            file.drain_s,
-            pipelines,
-            metrics_settings(self.path, file, self._attempt),
-            *engines,
-            file.hung_s,
-            control_settings(self.path, file, self._attempt),
-            templates,
-            file.reload_on_change,
-            file.read_ahead_bytes,
-            file.standby_after_s,
+            path=self.path,
+            state_table=state_table,
+            drain_s=file.drain_s,
+            pipelines=pipelines,
+            metrics=metrics_settings(self.path, file, self._attempt),
+            engine=file.engine,
+            spark=self._spark,
+            stores=stores,
+            hung_s=file.hung_s,
+            control=control_settings(self.path, file, self._attempt),
+            templates=templates,
+            reload_on_change=file.reload_on_change,
+            read_ahead_bytes=file.read_ahead_bytes,
+            standby_after_s=file.standby_after_s,
         )
         for key, reason, remedy in folder_faults(settings):
             self._problem(key, reason, remedy)
@@ -154,8 +164,8 @@ class _Checks:
         start = self._attempt((*key, "start"), lambda: Start.parse(shape.start)) or Start.parse("earliest")
         pattern = None if table is None else self._pattern(key, table, read)
         names = () if pattern is None else pattern.sample
-        made, options = (None, None) if "sink" in unsound else self._sink(name, shape.sink, stateless, stores, names)
-        demands = made.demands if isinstance(made, Sink) else Demands()
+        sink, options = (None, None) if "sink" in unsound else self._sink(name, shape.sink, stateless, stores, names)
+        demands = sink.demands if isinstance(sink, Sink) else Demands()
         pairing = PairingRules()
         if not {"key", "columns", "compute_updates"} & set(unsound):
             pairing = self._pairing(key, read, demands.key)
@@ -164,33 +174,33 @@ class _Checks:
         catalog = self._catalog(name, shape.catalog) if shape.catalog is not None else None
         writers = Writers.DRIVER
         if engine is not None and not {"write", "shards", "on_data_loss", "sink"} & set(unsound):
-            writers = writers_of(engine, read, made)
-            check_writers(engine, writers, key, read, made, self._problem)
+            writers = writers_of(engine, read, sink)
+            check_writers(engine, writers, key, read, sink, self._problem)
         inside = tuple(root for root in roots if root is not None)
         source = TableRef(table or "", shape.table_format, shape.branch, inside)
         source = self._checked(key, source, engine is not EngineKind.SPARK, catalog is not None)
         if table is None or options is None:
             return None
         settings = PipelineSettings(
-            name,
-            source,
-            start,
-            shape.policy(shape.on_schema_change, shape.on_data_loss),
-            pairing,
-            shape.poll_interval_s,
-            shape.sink.kind,
-            options,
-            catalog,
-            writers,
-            shape.shards,
-            stores,
-            shape.idle_poll_interval_s,
-            shape.max_polls_per_hour,
+            name=name,
+            source=source,
+            start=start,
+            policy=shape.policy(shape.on_schema_change, shape.on_data_loss),
+            pairing=pairing,
+            poll_interval_s=shape.poll_interval_s,
+            sink_kind=shape.sink.kind,
+            sink_options=options,
+            catalog_options=catalog,
+            write=writers,
+            shards=shape.shards,
+            stores=stores,
+            idle_poll_interval_s=shape.idle_poll_interval_s,
+            max_polls_per_hour=shape.max_polls_per_hour,
         )
         if pattern is None:
             return settings
-        if isinstance(made, Sink):
-            self._check_targets((*key, "sink"), options)
+        for option, reason, remedy in target_faults(options) if isinstance(sink, Sink) else ():
+            self._problem((*key, "sink", *option), reason, remedy)
         return Template(pattern, settings, shape.discover_interval_s)
 
     def _check_reading(self, key: Key, read: PipelineTable) -> None:
@@ -202,11 +212,6 @@ class _Checks:
         for fault in read.shape.faults():
             if is_known or fault.where != "key":
                 self._problem((*key, fault.where), fault.reason, fault.remedy)
-
-    def _check_targets(self, key: Key, options: Mapping[str, Any]) -> None:
-        """Refuse a template whose tables would share a target."""
-        for option, reason, remedy in target_faults(options):
-            self._problem((*key, *option), reason, remedy)
 
     def _checked(self, key: Key, source: TableRef, is_read: bool, is_managed: bool) -> TableRef:
         """Return the table with the name of its format. `is_read`: whether this process reads its rows."""
@@ -271,32 +276,31 @@ class _Checks:
 
     def _with_paths(self, key: Key, options: Mapping[str, Any], refused: set[str]) -> dict[str, Any]:
         """Return the options of a sink with absolute paths; add those without a usable one to `refused`."""
-        found: dict[str, Any] = {}
+        placed: dict[str, Any] = {}
         for option, value in options.items():
-            found[option] = value
+            placed[option] = value
             if isinstance(value, Mapping):
-                found[option] = self._with_paths((*key, option), value, refused)
+                placed[option] = self._with_paths((*key, option), value, refused)
             elif option == "url" and isinstance(value, str) and value.startswith(_FILE_URLS):
                 scheme, mark, file = value.partition("///")
-                found[option] = f"{scheme}{mark}{self._attempt((*key, option), self._file(file)) or ''}"
-            elif isinstance(value, str) and (option == "path" or (value and _is_local_path(option))):
+                placed[option] = f"{scheme}{mark}{self._attempt((*key, option), self._file(file)) or ''}"
+            elif isinstance(value, str) and (option == "path" or (value and _is_local_path((*key, option)))):
                 # The folder of a sink may be in a store.
                 is_target = option == "path" and len(key) == _SINK_DEPTH
                 place = self._attempt((*key, option), self._location(value) if is_target else self._file(value))
                 if place is None:
                     refused.add(".".join((*key[3:], option)))
                 else:
-                    found[option] = place
-        return found
+                    placed[option] = place
+        return placed
 
     def _catalog(self, name: str, shape: KindTable) -> dict[str, Any]:
         """Return the options of the catalog with absolute paths."""
-        key, options = ("pipelines", name, "catalog"), dict(shape.options)
+        key = ("pipelines", name, "catalog")
+        options = self._with_paths(key, shape.options, set())
         if shape.kind != "unity":
             self._problem((*key, "kind"), f"no catalog of kind {shape.kind!r}", 'There is kind = "unity".')
             return options
-        if isinstance(file := options.get("token_file"), str) and file:
-            options["token_file"] = self._attempt((*key, "token_file"), self._file(file))
         try:
             configure_catalog(options)
         except (ConfigError, ExceptionGroup) as error:
@@ -307,7 +311,7 @@ class _Checks:
         return lambda: str(local_folder(text, self.path.parent, ""))
 
     def _location(self, text: str, parse: Callable[[str, Path, str], str] = parse_location) -> Callable[[], str]:
-        return lambda: check_client(parse(text, self.path.parent, ""))
+        return lambda: check_table_client(parse(text, self.path.parent, ""))
 
     def _attempt(self, key: Key, work: Callable[[], T]) -> T | None:
         """Return the result of `work`; its `ConfigError` becomes a problem at `key`."""
@@ -318,19 +322,22 @@ class _Checks:
             return None
 
     def _problems(
-        self, key: Key, name: str, error: ConfigError | ExceptionGroup[Exception], known: Set[str] = frozenset()
+        self, key: Key, name: str, error: ConfigError | ExceptionGroup[Exception], reported: Set[str] = frozenset()
     ) -> None:
-        """Report the faults of the options at `key`, each named below `name`, without those that are `known`."""
+        """Report the faults of the options at `key`, each named below `name`, without those that are `reported`."""
         for fault in each_fault(error):
             option = fault.where.removeprefix(name).removeprefix(".")
             table, _, inner = option.partition(".")
-            if option not in known:
+            if option not in reported:
                 self._problem((*key, *filter(None, (table, inner))), fault.reason, fault.remedy)
 
     def _problem(self, key: Key, reason: str, remedy: str) -> None:
         self.problems.append(Problem(key, Problem.at(self.path, self._reading.origin(key), reason, remedy).error))
 
 
-def _is_local_path(option: str) -> bool:
-    """Return whether an option of a sink is a path: `password_file`, or `ssl.ca.location` in a table of its own."""
+def _is_local_path(key: Key) -> bool:
+    """Return whether an option of a sink is a path: `dead_letter_folder`, `ssl.ca.location`, or `file` in a table."""
+    *tables, option = key
+    if option == "file" or option.endswith(".file"):  # of a secret
+        return len(tables) > _SINK_DEPTH
     return option.endswith(("_file", "_folder", ".location", "_location")) or option == "location"

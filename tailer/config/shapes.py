@@ -11,13 +11,13 @@ from typing import Annotated, Any, ClassVar, Final
 import msgspec
 
 from tailer.changelog.rules import Carryovers, PairingRules
-from tailer.config.placement import DEFAULT_SHARDS, MOST_SHARDS, EngineKind, Writers
-from tailer.engine.local import AHEAD_BYTES
+from tailer.config.placement import AHEAD_BYTES, DEFAULT_SHARDS, MOST_SHARDS, EngineKind, Writers
 from tailer.errors import ConfigError
 from tailer.events import ChangeType, ChangeWord, change_types
-from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy
+from tailer.pipeline.policy import ChangeSource, OnDataLoss, OnSchemaChange, Policy
 from tailer.sink import Demands
 from tailer.start import Start, StartKind, check_order
+from tailer.stores.secrets import Secret
 
 __all__ = [
     "MISSING",
@@ -83,18 +83,19 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     the data source for Spark `computeUpdates`. Faults are found here, in one text for all of them.
     """
 
-    # the name of the table's format, such as delta; default: a folder is looked at; in a store, its name
+    # such as delta; default: by the folder's content, in a store by its name
     table_format: str | None = None
-    branch: str | None = None  # a branch of a table whose format has branches; default: the main one
-    columns: list[str] = []  # the columns to deliver, in this order; empty: all
-    where: str | None = None  # the rows to deliver: a condition in SQL (shape.md); default: all
-    select: str | None = None  # the columns to deliver, as SQL expressions (shape.md), in place of columns
-    row_ids: bool = False  # add _row_id and _row_commit_version, where the table tracks rows
-    carryovers: Carryovers = Carryovers.DROP  # what to do with rows that a rewritten file holds unchanged
-    compute_updates: bool = False  # turn a delete and an insert of one row into the two images of an update
-    key: list[str] = []  # the columns that identify a row; empty: row ids, where there are any
-    skip_unchanged: bool = False  # leave out updates that change nothing
-    types: list[ChangeWord] = []  # the types of changes to deliver, such as delete; not to a mirror; default: all
+    branch: str | None = None  # a branch of a Lance dataset or an Iceberg table; default: main
+    columns: list[str] = []  # columns to deliver, in this order; default: all
+    where: str | None = None  # rows to deliver: a condition in SQL (shape.md); default: all
+    select: str | None = None  # in place of columns: SQL expressions (shape.md)
+    row_ids: bool = False  # add _row_id and _row_commit_version, if the table tracks rows
+    changes: ChangeSource = ChangeSource.FEED  # compare: read data files even where changes are recorded (delta.md)
+    carryovers: Carryovers = Carryovers.DROP  # rows that a rewritten file holds unchanged
+    compute_updates: bool = False  # turn delete and insert of a row into an update
+    key: list[str] = []  # columns that identify a row; default: row ids, if any
+    skip_unchanged: bool = False  # leave out updates without a change
+    types: list[ChangeWord] = []  # types of changes to deliver; not to a mirror; default: all
 
     def faults(self, spell: Spelling = str) -> Iterator[ConfigError]:
         """Yield what is wrong with these options, whatever the columns of the table are; `where` is the field."""
@@ -141,9 +142,16 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
         on_data_loss: OnDataLoss = OnDataLoss.FAIL,
     ) -> Policy:
         """Return what chooses rows and columns of a plan."""
-        reactions = on_schema_change, on_data_loss
-        types = change_types(self.types)
-        return Policy(tuple(self.columns), self.row_ids, *reactions, self.where, self.select, types)
+        return Policy(
+            columns=tuple(self.columns),
+            row_ids=self.row_ids,
+            on_schema_change=on_schema_change,
+            on_data_loss=on_data_loss,
+            where=self.where,
+            select=self.select,
+            types=change_types(self.types),
+            changes=self.changes,
+        )
 
     def rules(self, demanded: tuple[str, ...] = ()) -> PairingRules:
         """Return the rules by which the rows of a rewritten file are compared.
@@ -187,29 +195,29 @@ class PipelineShape(ReadOptions, frozen=True, kw_only=True, rename={"sink_table"
 
     missing: ClassVar = MISSING
 
-    # the folder, its URI (s3://lake/orders) or its name in Glue (glue://db/orders); with *: many (many_tables.md)
+    # folder, URI (s3://lake/orders) or name in a catalog (glue://db/orders); with *: many (many_tables.md)
     table: str
-    # where to begin without progress: earliest, latest, snapshot, a version, a timestamp, or after tag:NAME
+    # first start: earliest, latest, snapshot, a version, a timestamp, tag:NAME
     start: str = "earliest"
-    # folders outside of the table that it may refer to, such as the origin of a clone
+    # folders outside the table that may hold its files (stores.md)
     allowed_roots: list[str] = msgspec.field(default_factory=list)
-    on_schema_change: OnSchemaChange = OnSchemaChange.EVOLVE  # fail: stop before a version that changes the columns
-    on_data_loss: OnDataLoss = OnDataLoss.FAIL  # what to do when changes can no longer be read (operations.md)
-    # seconds between two looks for a new version at an active table whose versions are not announced
+    on_schema_change: OnSchemaChange = OnSchemaChange.EVOLVE  # fail: stop before columns change
+    on_data_loss: OnDataLoss = OnDataLoss.FAIL  # when changes are lost (after_a_loss.md)
+    # seconds between looks for a version (stores.md)
     poll_interval_s: Interval = 1.0
-    # the longest time between two looks, at a quiet table; default: 10 times the shortest, at most 10; local: 30, 30
+    # the same for a quiet table; default: 10 times as long, at most 10; announced or local: 30 times, at most 30
     idle_poll_interval_s: Interval | None = None
-    # in S3: the highest number of looks in an hour, whatever the intervals are
+    # in a store: most looks in an hour, unless commits are announced
     max_polls_per_hour: Annotated[int, msgspec.Meta(ge=1)] = 7200
-    # of a template: seconds between two looks for tables
+    # of a template: seconds between looks for tables
     discover_interval_s: Interval = 60.0
-    # who writes to the sink: this process, or Spark's executors: the default if engine is spark and they can (spark.md)
+    # who writes; default: executors, if engine is spark and they can (spark.md)
     write: Writers | None = None
-    # writers, where executors write to kafka
+    # writers, if executors write to Kafka
     shards: Annotated[int, msgspec.Meta(ge=1, le=MOST_SHARDS)] = DEFAULT_SHARDS
-    # the catalog that manages the table's commits: a table with kind
+    # the catalog of the table's commits: a table with kind
     catalog_table: dict[str, Any] | None = None
-    sink_table: dict[str, Any]  # where changes go: a table with kind, and the options of that kind
+    sink_table: dict[str, Any]  # the target: a table with kind and its options
 
     @property
     def sink(self) -> KindTable:
@@ -225,24 +233,24 @@ class PipelineShape(ReadOptions, frozen=True, kw_only=True, rename={"sink_table"
 class SparkShape(_Shape, frozen=True, kw_only=True):
     """The table [spark], its settings not checked yet."""
 
-    master: str | None = None  # a cluster's address, or local[N]; the default is local[*]
-    conf: dict[str, Any] = {}  # any of Spark's settings
+    master: str | None = None  # a cluster's address, or local[N]; default: local[*]
+    conf: dict[str, Any] = {}  # any settings of Spark
 
 
 class StoreAccess(_Shape, frozen=True, kw_only=True):
     """The place of a store and the login, as the file and Spark's data source spell them."""
 
-    # URL of the server; default: the one in the environment (AWS_ENDPOINT_URL for S3), or the cloud's
+    # URL of the server; default: the environment's (AWS_ENDPOINT_URL for S3), or the cloud's
     endpoint: str | None = None
-    anonymous: bool = False  # send requests without a login, to public buckets
+    anonymous: bool = False  # no login, for public buckets
     region: str | None = None  # S3, Glue; default: AWS_REGION, or the profile's
-    path_style: bool | None = None  # S3: name the bucket in the path; default: if the endpoint is not AWS's
+    path_style: bool | None = None  # S3: bucket in the path; default: unless the endpoint is AWS's
     profile: str | None = None  # S3, Glue: of ~/.aws/config and ~/.aws/credentials; default: AWS_PROFILE
-    role_arn: str | None = None  # S3, Glue: a role to assume with the credentials found
+    role_arn: str | None = None  # S3, Glue: a role to assume
     external_id: str | None = None  # S3, Glue: what the role's policy asks for
-    requester_pays: bool = False  # S3: agree to pay for requests to buckets that ask for it
+    requester_pays: bool = False  # S3: pay for requests to buckets that ask for it
     service_account: str | None = None  # Google: path of a key file; default: GOOGLE_APPLICATION_CREDENTIALS
-    # Azure: how to log in, such as azure_cli (stores.md); default: by the first key in the environment
+    # Azure: how to log in (stores.md); default: the first key in the environment
     credential_type: str | None = None
 
 
@@ -254,9 +262,9 @@ class StoreShape(StoreAccess, frozen=True, kw_only=True):
         _CLOUD_SECRETS, ("would be a secret in a file", _CLOUD_SECRETS_REMEDY)
     )
 
-    # the tables it applies to: all below a folder (s3://lake/sales; the longest wins), or a Glue database (glue://db)
+    # a folder (s3://lake/sales; the longest wins) or a Glue database (glue://db)
     prefix: str
-    # S3: URL of an SQS queue with the buckets' notifications: commits are found sooner
+    # S3: URL of an SQS queue that announces commits (stores.md)
     notifications: str | None = None
 
 
@@ -267,29 +275,26 @@ class FileShape(_Shape, frozen=True, kw_only=True):
         ("metrics_certificate_file", "metrics_key_file"), ("is no option any more", _PROXY_REMEDY)
     )
 
-    state_table: str | None = None  # the folder, or its URI, that keeps progress for sinks that cannot
+    state_table: str | None = None  # folder or URI that keeps progress for sinks that cannot
     drain_s: Wait = 30.0  # seconds to finish after SIGTERM
-    metrics: str | None = None  # host:port to serve metrics, health checks and status on
-    metrics_token: str | None = None  # the token that readers of `metrics` need; keep it in the environment
-    metrics_token_file: str | None = None  # a file with metrics_token
-    metrics_token_command: list[str] = []  # a command that prints metrics_token: a program and its arguments
-    # seconds without progress, while work is due, after which /livez reports a pipeline as hung; 0: never
+    metrics: str | None = None  # host:port of metrics, health checks and status
+    metrics_token: Secret = Secret()  # the token for `metrics`
+    # /livez fails after so many seconds without progress while work is due; 0: never
     hung_s: Wait = 1800.0
-    # seconds without a heartbeat of the active instance, after which one of `tailer run --standby` takes over
+    # seconds without a heartbeat until a standby takes over
     standby_after_s: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 5.0
-    # Unix socket for `tailer status`, `pause` and so on; default: the file with .sock in place of .toml; "": none
+    # Unix socket for commands; default: this file's path with .sock in place of .toml; "": none
     control: str | None = None
-    # the token for control through the address of `metrics`; keep it in the environment
-    control_token: str | None = None
-    control_token_file: str | None = None  # a file with control_token
-    control_token_command: list[str] = []  # a command that prints control_token: a program and its arguments
-    # file that keeps backfills over restarts; default: beside the socket, with .backfills.json for .sock
+    # the token for commands over `metrics`
+    control_token: Secret = Secret()
+    # keeps backfills over restarts; default: the socket's path with .backfills.json in place of .sock
     backfills_file: str | None = None
-    engine: EngineKind = EngineKind.LOCAL  # where rows are read: local, spark, or auto, by the size of a version
-    # bytes of rows, in the memory of the process, from which on no pipeline reads ahead of its sink
+    engine: EngineKind = EngineKind.LOCAL  # where rows are read; auto: by the size of a version
+    # with more bytes of rows in memory, no pipeline reads ahead
     read_ahead_bytes: Annotated[int, msgspec.Meta(ge=0)] = AHEAD_BYTES
     spark: dict[str, Any] = {}  # the table [spark]
-    stores: dict[str, Any] = {}  # a table [stores.NAME] for each store with options of its own
-    reload_on_change: bool = True  # reload this file when it changes; if false: on SIGHUP alone
-    defaults: dict[str, Any] = {}  # the table [defaults]: keys of pipelines that all of them inherit
-    pipelines: dict[str, Any] = {}  # a table [pipelines.NAME] for each pipeline
+    stores: dict[str, Any] = {}  # tables [stores.NAME]
+    catalogs: dict[str, Any] = {}  # tables [catalogs.NAME] (iceberg.md)
+    reload_on_change: bool = True  # reload when this file changes; false: only on SIGHUP
+    defaults: dict[str, Any] = {}  # the table [defaults]: keys that all pipelines inherit
+    pipelines: dict[str, Any] = {}  # tables [pipelines.NAME]

@@ -35,11 +35,11 @@ def configure_sink(
 
     Raises `ConfigError` for an unknown kind, a missing client library or a bad option; an `ExceptionGroup` of several.
     """
-    found = _installed().select(name=kind)
-    if not found:
+    entries = _installed().select(name=kind)
+    if not entries:
         remedy = f"{did_you_mean(kind, sink_kinds())} Installed kinds: {', '.join(sink_kinds())}."
         raise ConfigError(name, f"no sink of kind {kind!r}", remedy.lstrip())
-    entry = next(iter(found))
+    entry = next(iter(entries))
     try:
         factory = entry.load()
     except ImportError as error:
@@ -74,8 +74,10 @@ def _faults_without_library(entry: EntryPoint, name: str, options: Mapping[str, 
 
 
 def _remedy(entry: EntryPoint) -> str:
-    """The next step where a sink lacks a library: the extra named after its kind, if its package has one."""
-    package = entry.dist
-    if package is not None and entry.name in (package.metadata.get_all("Provides-Extra") or ()):
-        return how_to_install(entry.name, package=package.name)
+    """The next step where a sink lacks a library: the extra named after its kind, the fast one if there is one."""
+    if package := entry.dist:
+        extras = package.metadata.get_all("Provides-Extra") or ()
+        for extra in (f"{entry.name}-fast", entry.name):
+            if extra in extras:
+                return how_to_install(extra, package=package.name)
     return "Install the library that is missing."

@@ -88,18 +88,11 @@ def _distributes(sink: Sink | AtLeastOnceSink | None) -> bool:
 def _conf(table: Mapping[str, Any], report: Report) -> Iterator[tuple[str, str]]:
     for name, value in flattened(table):
         key = ("spark", "conf", name)
-        text = _text(value)
         if not name.startswith("spark."):
             report(key, "is not a setting of Spark", "Spark's settings begin with 'spark.' and are case-sensitive.")
         elif name in REFUSED:
             report(key, REFUSED[name], "Set master in the table [spark].")
-        elif text is None:
+        elif not isinstance(value, str | int | float):
             report(key, "must be text, a number or a boolean", "Write it in quotes.")
         else:
-            yield name, text
-
-
-def _text(value: object) -> str | None:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, str | int | float) else None
+            yield name, str(value).lower() if isinstance(value, bool) else str(value)

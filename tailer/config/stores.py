@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tailer.config.file import Key
     from tailer.config.shapes import StoreShape
 
-__all__ = ["configured_stores", "make_options", "store_faults"]
+__all__ = ["configured_catalogs", "configured_stores", "make_options", "store_faults"]
 
 Report = Callable[["Key", str, str], None]
 
@@ -34,7 +34,7 @@ _ENDPOINT_REMEDIES: Final = (
 
 def configured_stores(shapes: Mapping[str, "StoreShape"], report: Report) -> Stores:
     """Return the stores without a fault. Faults go to `report`."""
-    found: dict[str, StoreOptions | GlueOptions] = {}
+    options: dict[str, StoreOptions | GlueOptions] = {}
     for name, shape in shapes.items():
         key = ("stores", name)
         try:
@@ -49,22 +49,42 @@ def configured_stores(shapes: Mapping[str, "StoreShape"], report: Report) -> Sto
         faults = list(store_faults(given, [prefix]))
         for option, reason, remedy in faults:
             report((*key, option), reason, remedy)
-        if prefix in found:
+        if prefix in options:
             report((*key, "prefix"), f"{prefix} has another table", "Keep one of the two.")
         elif not faults:
             named = {**given, "name": name}
-            found[prefix] = _glue_options(named) if is_named(prefix) else make_options(prefix, named)
-    return Stores(tuple(found.items()))
+            options[prefix] = make_options(prefix, named)
+    return Stores(tuple(options.items()))
 
 
-def make_options(location: str, given: Mapping[str, Any]) -> StoreOptions:
-    """Make the options of the store of `location` from those that its kind has."""
-    kind = KINDS[location.partition(":")[0]].options
+def configured_catalogs(folder: Path, tables: Mapping[str, Any], report: Report) -> dict[str, dict[str, Any]]:
+    """Return the options of catalogs that name tables, with the files of secrets below `folder`.
+
+    Their format reads them when a catalog is asked.
+    """
+    catalogs: dict[str, dict[str, Any]] = {}
+    for name, table in tables.items():
+        if isinstance(table, dict):
+            catalogs[name] = {option: _placed(folder, value) for option, value in table.items()}
+        else:
+            report(("catalogs", name), "must be a table", f"Begin it with [catalogs.{name}].")
+    return catalogs
+
+
+def _placed(folder: Path, value: Any) -> Any:
+    """Return the value of an option with absolute paths of files."""
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        key: str(folder / inner) if key == "file" and isinstance(inner, str) and inner else _placed(folder, inner)
+        for key, inner in value.items()
+    }
+
+
+def make_options(location: str, given: Mapping[str, Any]) -> StoreOptions | GlueOptions:
+    """Make the options of the store of `location`, or of Glue, from those that its kind has."""
+    kind = _kind(location)
     return kind(**{field.name: given[field.name] for field in fields(kind) if field.name in given})
-
-
-def _glue_options(given: Mapping[str, Any]) -> GlueOptions:
-    return GlueOptions(**{field.name: given[field.name] for field in fields(GlueOptions)})
 
 
 def store_faults(given: Mapping[str, Any], locations: Sequence[str]) -> Iterator[tuple[str, str, str]]:
@@ -77,8 +97,7 @@ def store_faults(given: Mapping[str, Any], locations: Sequence[str]) -> Iterator
         yield from (
             ("endpoint", reason, remedy) for reason, remedy in address_faults(given["endpoint"], *_ENDPOINT_REMEDIES)
         )
-    if given.get("notifications") is not None:
-        yield from (("notifications", reason, remedy) for reason, remedy in _queue_faults(given["notifications"]))
+    yield from _queue_faults(given.get("notifications"))
     for option in ("region", "profile", "role_arn", "external_id", "service_account"):
         if given[option] == "":
             yield option, "is empty", "Leave it out, or give a name."
@@ -92,18 +111,17 @@ def store_faults(given: Mapping[str, Any], locations: Sequence[str]) -> Iterator
         yield "external_id", "has no effect without a role", "Add the role to assume."
 
 
-def _queue_faults(url: str) -> Iterator[tuple[str, str]]:
-    faults = list(address_faults(url, *_ENDPOINT_REMEDIES))
-    if faults or not urlsplit(url).path.strip("/"):
-        reason = faults[0][0] if faults else "does not name a queue"
-        yield reason, _QUEUE_REMEDY
+def _queue_faults(url: str | None) -> Iterator[tuple[str, str, str]]:
+    faults = [] if url is None else list(address_faults(url, *_ENDPOINT_REMEDIES))
+    if faults or (url is not None and not urlsplit(url).path.strip("/")):
+        yield "notifications", faults[0][0] if faults else "does not name a queue", _QUEUE_REMEDY
 
 
 def _foreign_options(given: Mapping[str, Any], locations: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     """Yield the faults of options that no store of `locations` has."""
-    known = {field.name for location in locations for field in fields(_kind(location))}
+    names = {field.name for location in locations for field in fields(_kind(location))}
     for option, value in given.items():
-        if locations and option not in known and value != _DEFAULTS.get(option):
+        if locations and option not in names and value != _DEFAULTS.get(option):
             schemes = " and ".join(sorted({f"{location.partition(':')[0]}://" for location in locations}))
             yield option, f"is no option of a store at {schemes}", "Leave it out."
 

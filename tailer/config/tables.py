@@ -1,48 +1,51 @@
 """The composition root of tables: a table and its files are opened from their location here, and nowhere else."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, Final
+
+from typing_extensions import override
 
 from tailer.errors import ConfigError, NotATable
 from tailer.formats.delta.catalog.port import CommitCatalog
 from tailer.formats.inspection import TableInspector
 from tailer.formats.port import TableFormat
-from tailer.formats.registry import check_choices, default_format, format_of, named_format
+from tailer.formats.registry import check_choices, default_format, format_of, named_format, names_of
+from tailer.pipeline.policy import ChangeSource, Policy
 from tailer.read.data_files import DataFiles
-from tailer.stores import glue
 from tailer.stores.location import is_local
 from tailer.stores.port import ObjectStore
-from tailer.stores.ranges import ObjectRanges
-from tailer.stores.stores import Stores
+from tailer.stores.stores import Stores, check_client
 from tailer.table_log import TableLog
 
-__all__ = ["CurrentStores", "TableRef", "check_reader", "find_location", "open_files"]
+__all__ = ["CurrentStores", "TableRef", "check_reader", "check_table_client", "find_location", "open_files"]
+
+_EVERYTHING: Final = Policy()
 
 
+@dataclass(slots=True)
 class CurrentStores:
     """The stores of the configuration that is in force: a reload replaces them."""
 
-    def __init__(self, stores: Stores) -> None:
-        self.stores = stores
+    stores: Stores
 
-    def ranges(self, uri: str) -> ObjectRanges:
-        """See `Stores.ranges`."""
-        return self.stores.ranges(uri)
 
-    def delta_rs_settings(self, location: str) -> Mapping[str, str]:
-        """See `Stores.delta_rs_settings`."""
-        return self.stores.delta_rs_settings(location)
+def check_table_client(table: str) -> str:
+    """Return a location or a name. Raises `ConfigError` where the client of its store or catalog is not installed."""
+    names = names_of(table)
+    if names is None:
+        return check_client(table)
+    names.check_client(table)
+    return table
 
 
 async def find_location(table: str, stores: Stores | None = None) -> str | None:
     """Return the location of a table: `table`, or what the catalog says of this name. None: it has no such table.
 
-    `table`: as `parse_table` returns it. Raises as `tailer.stores.glue.find_location`.
+    `table`: as `parse_table` returns it. Raises as `TableNames.find`.
     """
-    if not glue.is_named(table):
-        return table
-    return await glue.find_location(table, (stores or Stores()).glue_options(table))
+    names = names_of(table)
+    return table if names is None else await names.find(table, stores or Stores())
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,51 +63,96 @@ class TableRef:
     allowed_roots: tuple[str, ...] = ()
 
     def checked(self, *, is_managed: bool = False) -> "TableRef":
-        """Return it with the name of its format, where that is known: tables of AWS Glue are Delta tables.
+        """Return it with the name of its format, where that is known: a catalog has tables of one format.
 
         `is_managed`: whether a catalog manages the commits. Raises `ConfigError` as `check_choices`, naming a field.
         """
-        wanted = self.table_format
-        if glue.is_named(self.location):
-            known = default_format()
-            if wanted not in (None, known.name):
-                reason = f"is {wanted!r}, but of the tables in Glue only {known.title} can be followed"
+        wanted, names = self.table_format, names_of(self.location)
+        if names is not None:
+            if wanted not in (None, names.table_format):
+                title = named_format(names.table_format).title
+                reason = f"is {wanted!r}, but of the tables that {names.scheme}:// names only {title} can be followed"
                 raise ConfigError("table_format", reason, "Leave it out, or give the table's location, not its name.")
-            wanted = known.name
-        return replace(self, table_format=check_choices(wanted, self.branch, is_managed=is_managed))
+            wanted = names.table_format
+        return replace(
+            self, table_format=check_choices(wanted, self.branch, location=self.location, is_managed=is_managed)
+        )
 
     async def located(self, stores: Stores | None = None) -> "TableRef":
         """Return it with its location, as `find_location`. Raises `NotATable` where the catalog has no such table."""
-        found = await find_location(self.location, stores)
-        if found is None:
-            remedy = "Check the names of the database and the table, the region, and which account the keys are of."
-            raise NotATable(self.location, "Glue has no such table", remedy=remedy)
-        return replace(self, location=found)
+        names = names_of(self.location)
+        location = await find_location(self.location, stores)
+        if location is None and names is not None:
+            reason, remedy = names.missing
+            raise NotATable(self.location, reason, named_format(names.table_format).title, remedy)
+        return self if location is None else self.at(location)
+
+    def at(self, location: str) -> "TableRef":
+        """Return the table at `location`, where the catalog has it if this is a name."""
+        names = names_of(self.location)
+        if names is None or not names.is_log:
+            return replace(self, location=location)
+        return _NamedTable(location, self.table_format, self.branch, self.allowed_roots, name=self.location)
+
+    @property
+    def has_catalog(self) -> bool:
+        """Return whether a catalog has been asked, and knows that there is a table."""
+        return False
 
     def open(
-        self, stores: Stores | None = None, catalog: CommitCatalog | None = None, *, statistics: bool = False
+        self, stores: Stores | None = None, catalog: CommitCatalog | None = None, policy: Policy = _EVERYTHING
     ) -> TableLog:
         """Open the log of the table, which is `located`; no I/O.
 
-        `catalog`: the one that manages the table, if any. `statistics`: as in `TableFormat.open`. Raises `ConfigError`
-        where the store's client is not installed, and as `check_choices`.
+        `catalog`: the one that manages the table, if any. `policy`: what to read of it. Raises `ConfigError` where the
+        store's client is not installed, and as `check_choices`.
         """
-        known = stores or Stores()
-        found, store = self._open_root(known, is_managed=catalog is not None)
-        return found.open(store, known.open, self.allowed_roots, self.branch, catalog, statistics)
+        all_stores = stores or Stores()
+        table_format, store = self._open_root(all_stores, is_managed=catalog is not None)
+        its_own = catalog or self._catalog(all_stores)
+        return table_format.open(
+            store,
+            all_stores.open,
+            self.allowed_roots,
+            self.branch,
+            its_own,
+            statistics=policy.where is not None,
+            compare=policy.changes is ChangeSource.COMPARE,
+        )
 
     def inspect(self, stores: Stores | None = None) -> TableInspector:
         """Open what looks at the log of the table for people, as `open` does."""
-        known = stores or Stores()
-        found, store = self._open_root(known, is_managed=False)
-        return found.inspect(store, known.open, self.allowed_roots, self.branch)
+        all_stores = stores or Stores()
+        table_format, store = self._open_root(all_stores, is_managed=False)
+        catalog = self._catalog(all_stores)
+        return table_format.inspect(store, all_stores.open, self.allowed_roots, self.branch, catalog)
+
+    def _catalog(self, stores: Stores) -> Any:
+        return None
 
     def _open_root(self, stores: Stores, *, is_managed: bool) -> tuple[TableFormat, ObjectStore]:
         """Return the format of the table, and the store that has its root."""
-        chosen = check_choices(self.table_format, self.branch, is_managed=is_managed)
+        chosen = check_choices(self.table_format, self.branch, location=self.location, is_managed=is_managed)
         by_location = default_format if is_managed else partial(format_of, self.location)
-        found = by_location() if chosen is None else named_format(chosen)
-        return found, stores.open(found.root(self.location, self.branch))
+        table_format = by_location() if chosen is None else named_format(chosen)
+        return table_format, stores.open(table_format.root(self.location, self.branch))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NamedTable(TableRef):
+    """A table whose newest version a catalog knows, by its `name`."""
+
+    name: str
+
+    @property
+    @override
+    def has_catalog(self) -> bool:
+        return True
+
+    @override
+    def _catalog(self, stores: Stores) -> Any:
+        names = names_of(self.name)
+        return None if names is None else names.catalog(self.name, stores)
 
 
 def check_reader(location: str, wanted: str | None, *, is_managed: bool) -> None:
@@ -120,5 +168,10 @@ def check_reader(location: str, wanted: str | None, *, is_managed: bool) -> None
 
 def open_files(stores: Stores | CurrentStores | None = None) -> DataFiles:
     """Make what opens the files that tasks name; no I/O."""
-    known = stores or Stores()
-    return DataFiles(known.ranges, logins=known.delta_rs_settings)
+    if isinstance(stores, CurrentStores):
+        return DataFiles(
+            lambda uri: stores.stores.ranges(uri),  # noqa: PLW0108 - of the stores at that time
+            logins=lambda location: stores.stores.delta_rs_settings(location),  # noqa: PLW0108
+        )
+    opened = stores or Stores()
+    return DataFiles(opened.ranges, logins=opened.delta_rs_settings)

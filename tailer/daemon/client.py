@@ -47,8 +47,8 @@ class DaemonClient:
             raise ConfigError(self._where, _said(answer), "`tailer status` shows the pipelines of the daemon.")
         return self._report(answer, "history", HistoryReport, FORMAT)
 
-    def _report(self, answer: httpx2.Response, what: str, kind: type[_Report], known: int) -> _Report:
-        """Return the report in an answer. `known`: the format that this command knows."""
+    def _report(self, answer: httpx2.Response, what: str, kind: type[_Report], form: int) -> _Report:
+        """Return the report in an answer. `form`: the format that this command knows."""
         if answer.status_code != httpx2.codes.OK:
             remedy = "Give the token with --token-file."
             raise ConfigError(self._where, f"does not report its {what}: {_said(answer)}", remedy)
@@ -58,8 +58,8 @@ class DaemonClient:
         except msgspec.MsgspecError as error:
             reason = f"the daemon's report about its {what} cannot be read: {error}"
             raise ConfigError(self._where, reason, remedy) from error
-        if report.format != known:
-            reason = f"the daemon reports its {what} in format {report.format}, and this command knows {known}"
+        if report.format != form:
+            reason = f"the daemon reports its {what} in format {report.format}, and this command knows {form}"
             raise ConfigError(self._where, reason, remedy)
         return report
 

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tailer.daemon.http_server import has_bearer
-from tailer.daemon.runs import Lifecycle, Runs
+from tailer.daemon.runs import Run, Runs
 from tailer.errors import TableReplaced, TailerError, did_you_mean
 from tailer.pipeline.backfill.command import BackfillCommand, BackfillPhase
 from tailer.pipeline.data_loss import is_lost
@@ -60,15 +60,15 @@ class Control:
         return Route("/pipelines/{name:path}/{verb}", answer, methods=["POST"])
 
     async def _answer(self, name: str, verb: str, body: bytes) -> Response:
-        lifecycle = None if self.runs is None else self.runs.lifecycles.get(name)
+        run = None if self.runs is None else self.runs.by_name.get(name)
         if verb not in VERBS:
             return _said(404, f"there is no command {verb!r}; there are {', '.join(VERBS)}")
-        if lifecycle is None:
+        if run is None:
             return _said(404, self._unknown(name))
         try:
             asked = msgspec.json.decode(body or b"{}", type=_Asked)
             with anyio.fail_after(ANSWER_S):
-                return _said(200, await to_thread.run_sync(self._obey, lifecycle, verb, asked, abandon_on_cancel=True))
+                return _said(200, await to_thread.run_sync(self._obey, run, verb, asked, abandon_on_cancel=True))
         except msgspec.DecodeError as error:
             return _said(400, f"the command cannot be read: {error}")
         except _RefusedError as refused:
@@ -77,21 +77,21 @@ class Control:
             return _said(503, "the event loop of the pipelines does not answer; see /livez")
 
     def _unknown(self, name: str) -> str:
-        names = [] if self.runs is None else list(self.runs.lifecycles)
-        if found := [each for each in names if each.startswith(f"{name}/")]:
-            return f"{name!r} has a pipeline for each of its tables: name one, such as {found[0]!r}"
+        names = [] if self.runs is None else list(self.runs.by_name)
+        if tables := [pipeline for pipeline in names if pipeline.startswith(f"{name}/")]:
+            return f"{name!r} has a pipeline for each of its tables: name one, such as {tables[0]!r}"
         text = f"there is no pipeline {name!r}, or it has not been started yet"
         return f"{text}. {near}" if (near := did_you_mean(name, names)) else text
 
-    def _obey(self, lifecycle: Lifecycle, verb: str, asked: _Asked) -> str:
+    def _obey(self, run: Run, verb: str, asked: _Asked) -> str:
         """Run the command in the event loop of the pipelines, and return what to tell the operator."""
-        return from_thread.run(VERBS[verb], lifecycle, asked, token=self._loop)
+        return from_thread.run(VERBS[verb], run, asked, token=self._loop)
 
 
 def _refusal(request: Request, token: str | None) -> Response | None:
     """Return the answer to a request that lacks the right token; None for one that has it."""
     if token is None:
-        return _said(403, "commands over TCP need control_token_file in the configuration; or use the Unix socket")
+        return _said(403, "commands over TCP need control_token in the configuration; or use the Unix socket")
     if has_bearer(request.headers, token):
         return None
     return _said(401, "the token is missing or wrong: send the header Authorization: Bearer TOKEN")
@@ -101,94 +101,94 @@ def _said(code: int, text: str) -> Response:
     return JSONResponse({"message": text}, code)
 
 
-async def _pause(lifecycle: Lifecycle, _asked: _Asked) -> str:
-    name = lifecycle.status.name
-    if lifecycle.status.state is PipelineState.PAUSED:
+async def _pause(run: Run, _asked: _Asked) -> str:
+    name = run.status.name
+    if run.status.state is PipelineState.PAUSED:
         return f"{name} is paused already"
-    lifecycle.pause()
+    run.pause()
     return f"{name} pauses after its transaction"
 
 
-async def _resume(lifecycle: Lifecycle, _asked: _Asked) -> str:
-    name, runs = lifecycle.status.name, lifecycle.is_running
-    lifecycle.resume()
-    return f"{name} {'runs' if runs else 'begins again, after the progress of its sink'}"
+async def _resume(run: Run, _asked: _Asked) -> str:
+    name, was_running = run.status.name, run.is_running
+    run.resume()
+    return f"{name} {'runs' if was_running else 'begins again, after the progress of its sink'}"
 
 
-async def _resnapshot(lifecycle: Lifecycle, _asked: _Asked) -> str:
-    _check(lifecycle, "resnapshot")
-    _check_table(lifecycle)
-    lifecycle.obey(OnDataLoss.RESNAPSHOT)
-    return f"{lifecycle.status.name} reports a gap and delivers all rows of the newest version"
+async def _resnapshot(run: Run, _asked: _Asked) -> str:
+    _check(run, "resnapshot")
+    _check_table(run)
+    run.obey(OnDataLoss.RESNAPSHOT)
+    return f"{run.status.name} reports a gap and delivers all rows of the newest version"
 
 
-async def _backfill(lifecycle: Lifecycle, asked: _Asked) -> str:
-    _check(lifecycle, "backfill")
-    _check_table(lifecycle)
-    status, name = lifecycle.status, lifecycle.status.name
-    if (had := lifecycle.status.backfills.command) is not None:
+async def _backfill(run: Run, asked: _Asked) -> str:
+    _check(run, "backfill")
+    _check_table(run)
+    status, name = run.status, run.status.name
+    if (had := run.status.backfills.command) is not None:
         raise _RefusedError(f"{name} has not ended backfill {had.id}: wait for its end, or cancel it with --cancel")
     if status.state is PipelineState.STOPPED and status.is_in_snapshot:
         raise _RefusedError(f"{name} has stopped in a snapshot, whose rest comes before any backfill. {status.hint}")
     try:
-        await lifecycle.backfill(BackfillCommand.make(asked.version, asked.where))
+        await run.backfill(BackfillCommand.make(asked.version, asked.where))
     except TailerError as error:
-        raise _RefusedError(_told(lifecycle, error)) from error
+        raise _RefusedError(_told(run, error)) from error
     rows = "all rows" if asked.where is None else "the rows that fulfil the condition"
     version = "the version where it is" if asked.version is None else f"version {asked.version}"
     return f"{name} delivers {rows} of {version}, and then its changes"
 
 
-async def _cancel_backfill(lifecycle: Lifecycle, _asked: _Asked) -> str:
-    backfills = lifecycle.status.backfills
+async def _cancel_backfill(run: Run, _asked: _Asked) -> str:
+    backfills = run.status.backfills
     if (had := backfills.command) is None:
-        raise _RefusedError(f"{lifecycle.status.name} has no backfill to cancel")
+        raise _RefusedError(f"{run.status.name} has no backfill to cancel")
     try:
         await backfills.end(BackfillPhase.CANCELLED)
     except TailerError as error:
-        reason = f"{error}. {error.hint_for(lifecycle.status.name)}"
+        reason = f"{error}. {error.hint_for(run.status.name)}"
         raise _RefusedError(f"the backfill ends, and comes back at the next start: {reason}") from error
-    return f"{lifecycle.status.name} ends backfill {had.id}; rows that were delivered stay"
+    return f"{run.status.name} ends backfill {had.id}; rows that were delivered stay"
 
 
-async def _skip(lifecycle: Lifecycle, _asked: _Asked) -> str:
-    _check(lifecycle, "skip")
-    status = lifecycle.status
-    if status.state is not PipelineState.STOPPED or not is_lost(lifecycle.error):
+async def _skip(run: Run, _asked: _Asked) -> str:
+    _check(run, "skip")
+    status = run.status
+    if status.state is not PipelineState.STOPPED or not is_lost(run.error):
         reason = f"{status.name} is {status.state} and not stopped by lost changes: there is nothing to skip"
         raise _RefusedError(reason)
-    if isinstance(lifecycle.error, TableReplaced):
+    if isinstance(run.error, TableReplaced):
         reason = f"{status.name} follows another table now, whose rows cannot be left out. {status.hint}"
         raise _RefusedError(reason)
     if status.is_in_snapshot:
         raise _RefusedError(f"{status.name} is in a snapshot, of which no rows can be left out. {status.hint}")
-    lifecycle.obey(OnDataLoss.SKIP)
+    run.obey(OnDataLoss.SKIP)
     return f"{status.name} reports the gap and continues after it"
 
 
-def _check(lifecycle: Lifecycle, verb: str) -> None:
+def _check(run: Run, verb: str) -> None:
     """Raise if another instance delivers the pipeline, or if one of its kind never takes the command."""
-    if lifecycle.status.state is PipelineState.STANDBY:
-        reason = f"stands by, and {lifecycle.status.why}: give the command to that instance"
-        raise _RefusedError(f"{lifecycle.status.name} {reason}")
+    if run.status.state is PipelineState.STANDBY:
+        reason = f"stands by, and {run.status.why}: give the command to that instance"
+        raise _RefusedError(f"{run.status.name} {reason}")
     try:
-        lifecycle.check_verb(verb)
+        run.check_verb(verb)
     except TailerError as error:
-        raise _RefusedError(_told(lifecycle, error)) from error
+        raise _RefusedError(_told(run, error)) from error
 
 
-def _told(lifecycle: Lifecycle, error: TailerError) -> str:
-    return f"{type(error).__name__}: {error}. {error.hint_for(lifecycle.status.name)}".rstrip()
+def _told(run: Run, error: TailerError) -> str:
+    return f"{type(error).__name__}: {error}. {error.hint_for(run.status.name)}".rstrip()
 
 
-def _check_table(lifecycle: Lifecycle) -> None:
+def _check_table(run: Run) -> None:
     """Raise if the pipeline waits for its table."""
-    if lifecycle.status.state is PipelineState.WAITING:
+    if run.status.state is PipelineState.WAITING:
         reason = "waits for its table, and begins with its start once it is there: give the command again after that"
-        raise _RefusedError(f"{lifecycle.status.name} {reason}")
+        raise _RefusedError(f"{run.status.name} {reason}")
 
 
-VERBS: Final[dict[str, Callable[[Lifecycle, _Asked], Coroutine[Any, Any, str]]]] = {
+VERBS: Final[dict[str, Callable[[Run, _Asked], Coroutine[Any, Any, str]]]] = {
     "pause": _pause,
     "resume": _resume,
     "resnapshot": _resnapshot,

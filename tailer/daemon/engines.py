@@ -7,33 +7,31 @@ threads were always faster. Above it executors should be faster if the daemon ha
 from a local disk. With `write = "executors"` no rows come to the driver.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from anyio import CancelScope, to_thread
+from typing_extensions import override
 
-from tailer.changelog.carryovers import ChangelogCounts
-from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
-from tailer.config.placement import EngineKind, SparkSettings
-from tailer.engine.local import AHEAD_BYTES, LocalEngine
+from tailer.config.placement import AHEAD_BYTES, EngineKind, SparkSettings
+from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError, how_to_install
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position
 from tailer.read.data_files import DataFiles
-from tailer.table_log import TableLog
 
 if TYPE_CHECKING:
-    from tailer.pipeline.verification.sides import OpenSides
+    from tailer.changelog.carryovers import ChangelogCounts
     from tailer.spark.shared_session import SharedSpark
 
-__all__ = ["SPARK_BYTES", "Engines", "SizedEngine", "open_engines"]
+__all__ = ["Engines", "SizedEngine", "open_engines"]
 
 SPARK_BYTES: Final = 256 * 2**20  # of files: a version from which on executors are worth their while
 
-Report = Callable[[ChangePlan, ChangelogCounts], None]
+Report = Callable[[ChangePlan, "ChangelogCounts"], None]
 
 
 class SizedEngine(Engine):
@@ -49,23 +47,23 @@ class SizedEngine(Engine):
         """See `Engine.key`; both have one."""
         return self._small.key
 
+    @override
     def run(
-        self, plan: ChangePlan, after: Position | None = None
+        self, plans: Sequence[ChangePlan], after: Position | None = None
     ) -> AbstractAsyncContextManager[AsyncIterator[ChangeBatch]]:
-        """See `Engine.run`."""
-        return self._for(plan).run(plan, after)
+        return self._for(plans).run(plans, after)
 
+    @override
     def expect(self, plan: ChangePlan) -> bool:
-        """See `Engine.expect`."""
-        return self._for(plan).expect(plan)
+        return self._for([plan]).expect(plan)
 
+    @override
     def forget(self) -> None:
-        """See `Engine.forget`."""
         self._small.forget()
         self._large.forget()
 
-    def _for(self, plan: ChangePlan) -> Engine:
-        return self._small if plan.size_bytes < self._from_bytes else self._large
+    def _for(self, plans: Sequence[ChangePlan]) -> Engine:
+        return self._small if sum(plan.size_bytes for plan in plans) < self._from_bytes else self._large
 
 
 class Engines:
@@ -82,6 +80,8 @@ class Engines:
 
     def for_pipeline(self, rules: PairingRules, report: Report) -> Engine:
         """Return the engine of one pipeline."""
+        from tailer.changelog.engine import ChangelogEngine  # noqa: PLC0415 - a verb that compares tables needs none
+
         local = ChangelogEngine(self._local, rules, report, self._files)
         if self.spark is None:
             return local
@@ -94,15 +94,6 @@ class Engines:
         )
         remote = ChangelogEngine(spark, rules, report, self._files, shared)
         return remote if self._kind is EngineKind.SPARK else SizedEngine(local, remote)
-
-    def sides(self, open_log: Callable[[str], TableLog]) -> "OpenSides | None":
-        """Return what lets executors read a mirror and its source. None: this process does. `open_log`: a mirror's."""
-        if self.spark is None:
-            return None
-        from tailer.spark.verification import SparkVerification  # noqa: PLC0415 - PySpark is an extra
-
-        from_bytes = 0 if self._kind is EngineKind.SPARK else SPARK_BYTES
-        return SparkVerification(self.spark.executors, open_log, self._files, from_bytes).sides
 
 
 @asynccontextmanager

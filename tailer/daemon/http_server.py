@@ -23,7 +23,7 @@ from uvicorn import Config, Server
 
 from tailer.engine.background import background
 
-__all__ = ["HttpServer", "Listener", "WithToken", "has_bearer", "has_token", "listen", "listen_unix"]
+__all__ = ["HttpServer", "Listener", "WithToken", "has_bearer", "listen", "listen_unix"]
 
 _PROBE_S: Final = 5.0
 _GRACE_S: Final = 1  # for answers that are under way when the daemon ends
@@ -131,7 +131,7 @@ class HttpServer:
         tasks: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
     ) -> None:
         self._tasks = tasks
-        self._servers = [(_server(each), each.socket) for each in listeners]
+        self._servers = [(_server(listener), listener.socket) for listener in listeners]
         self._thread = threading.Thread(target=anyio.run, args=(self._serve,), name="http", daemon=True)
 
     def start(self) -> None:

@@ -187,8 +187,8 @@ class Summaries:
 
     def _before(self, status: PipelineStatus) -> _Seen | None:
         """Return what the last line said of this run of a pipeline."""
-        known, seen = self._seen.get(status.name, (None, None))
-        return seen if known is status else None
+        run, seen = self._seen.get(status.name, (None, None))
+        return seen if run is status else None
 
     def _log(self, status: PipelineStatus) -> None:
         position = status.backlog.position

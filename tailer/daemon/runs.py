@@ -1,20 +1,21 @@
 """Run pipelines in one task group: begin stopped ones again, obey an operator, and drain on a signal.
 
 A pipeline that stops with an error does not stop the others. If the error may pass (`revival_pause_s`), the pipeline
-begins again by itself after a pause that grows. Otherwise it stays stopped until an operator resumes it, and the run
-goes on as long as a command can reach it. It ends when no pipeline is left that could run: each one has done its work,
-or no command could mend what has stopped it.
+begins again by itself after a pause that grows. Otherwise it stays stopped until an operator resumes it, and the
+process goes on as long as a command can reach it. It ends when no pipeline is left that could run: each one has done
+its work, or no command could mend what has stopped it.
 
 SIGTERM or Ctrl-C makes every pipeline finish the version it is at. Those that are not done after `drain_s`, or at a
-second signal, are cancelled. Nothing is half committed (invariant 1), and the next run delivers the rest (invariant 2).
-Every run of a pipeline is a new one, which begins with the sink's progress: a pause, an error and a restart of the
-process are the same to it.
+second signal, are cancelled. Nothing is half committed (invariant 1), and the next process delivers the rest
+(invariant 2). Whenever a pipeline begins, its work is made anew and begins with the sink's progress: a pause, an error
+and a restart of the process are the same to it.
 """
 
 import logging
 import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Final, Protocol
 
@@ -28,13 +29,13 @@ from tailer.pipeline.policy import OnDataLoss
 from tailer.pipeline.retry import revival_pause_s
 from tailer.pipeline.status import PipelineState, PipelineStatus
 
-__all__ = ["Drainable", "Lifecycle", "Runs", "run_all"]
+__all__ = ["Drainable", "Run", "Runs", "Stop", "Work", "run_all"]
 
 _log = logging.getLogger(__name__)
 
 
 class Drainable(Protocol):
-    """A run of a pipeline."""
+    """A pipeline that can be asked to end."""
 
     async def run(self) -> None:
         """Work until the end, an error, or `stop`."""
@@ -45,18 +46,68 @@ class Drainable(Protocol):
         ...
 
 
-class Lifecycle:
-    """A pipeline over all of its runs, which `make` makes. `status` is told what happens.
+class Stop:
+    """The wish that work ends after the transaction it is in."""
 
-    `revives`: whether it begins again by itself after an error that may pass. `is_paused`: begin with a pause.
-    `check_verb`: raises a `TailerError` for a command that the pipeline never takes. `check_backfill`: raises if a
-    backfill cannot be done.
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+        self._calls: list[Callable[[], None]] = []
+
+    @property
+    def is_set(self) -> bool:
+        """Return whether the work has to end."""
+        return self._event.is_set()
+
+    def set(self) -> None:
+        """Let the work end."""
+        self._event.set()
+        for call in self._calls:
+            call()
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return when the work has to end, or after `timeout_s` seconds."""
+        with anyio.move_on_after(timeout_s):
+            await self._event.wait()
+
+    @contextmanager
+    def calling(self, call: Callable[[], None]) -> Iterator[None]:
+        """Inside of the block, call `call` when the work has to end; at once if it has to already."""
+        if self.is_set:
+            call()
+        self._calls.append(call)
+        try:
+            yield
+        finally:
+            self._calls.remove(call)
+
+    async def run(self, pipeline: Drainable) -> None:
+        """Run `pipeline`, and stop it when the work has to end."""
+        with self.calling(pipeline.stop):
+            await pipeline.run()
+
+
+Work = Callable[[Stop], Awaitable[None]]
+"""The work of a pipeline: until its end, an error, or the `Stop` that it is given. Each is done once, and made anew.
+
+What some pipelines do before they deliver is work around other work: to find a table by its name, to stand by, to wait
+for the table.
+"""
+
+
+class Run:
+    """A pipeline in this process, which does its work again and again. `status` is told what happens.
+
+    `make`: makes the work. `revives`: whether it begins again by itself after an error that may pass. `is_paused`:
+    begin with a pause. `check_verb`: raises a `TailerError` for a command that the pipeline never takes.
+    `check_backfill`: raises if a backfill cannot be done.
+
+    Its state is that of `status`, with what was asked for: to pause (`is_paused`), or to end.
     """
 
     def __init__(
         self,
         status: PipelineStatus,
-        make: Callable[[], Drainable],
+        make: Callable[[], Work],
         *,
         revives: bool,
         is_paused: bool = False,
@@ -68,29 +119,20 @@ class Lifecycle:
         self._check_backfill = check_backfill
         self.ended: Final = anyio.Event()
         self.error: Exception | None = None
-        self._next: Drainable | None = make()  # made here, because settings that do not fit are refused at the start
+        self._next: Work | None = make()  # made here, because settings that do not fit are refused at the start
         self._make = make
         self.revives: Final = revives
-        self._running: Drainable | None = None
-        self._ends = self._again = False
-        self._paused = is_paused
+        self.is_running = False
+        self.is_paused = is_paused
+        self._ends = False
+        self._stop = Stop()  # of the current work, or the last
         self._scope = anyio.CancelScope()
         self._stops = self._stopped_after = 0
         self._news = anyio.Event()
 
     @property
-    def is_running(self) -> bool:
-        """Return whether a run has begun and not ended."""
-        return self._running is not None
-
-    @property
-    def is_paused(self) -> bool:
-        """Return whether an operator has paused it."""
-        return self._paused
-
-    @property
     def works(self) -> bool:
-        """Return whether its last run has found its table, and has had no error."""
+        """Return whether its last work found its table, and had no error."""
         return self.error is None and self.status.state not in (PipelineState.WAITING, PipelineState.STANDBY)
 
     @property
@@ -106,16 +148,14 @@ class Lifecycle:
         """
         return isinstance(self.error, TailerError) and not isinstance(self.error, ConfigError)
 
-    async def run(self, changed: Callable[["Lifecycle"], None]) -> None:
+    async def run(self, changed: Callable[["Run"], None]) -> None:
         """Run until `end`. `changed`: called when the pipeline has stopped."""
-        try:
-            with about(self.status), self._scope:
-                await self._run(changed)
-        finally:
-            self.ended.set()
+        with about(self.status), self._scope:
+            await self._run(changed)
+        self.ended.set()
 
     async def finish(self, why: str, within_s: float) -> None:
-        """End the current run after its transaction, or cancel it after `within_s` seconds, and wait for its end."""
+        """End the work after its transaction, or cancel it after `within_s` seconds, and wait for its end."""
         self.end(why)
         with anyio.move_on_after(within_s):
             await self.ended.wait()
@@ -124,9 +164,9 @@ class Lifecycle:
             self._scope.cancel()
             await self.ended.wait()
 
-    async def _run(self, changed: Callable[["Lifecycle"], None]) -> None:
+    async def _run(self, changed: Callable[["Run"], None]) -> None:
         while not self._ends:
-            if self._paused:
+            if self.is_paused:
                 self.error = None
                 self.status.note_pause()
                 _log.info("%s: paused", self.status.name)
@@ -134,7 +174,7 @@ class Lifecycle:
                 continue
             if self._next is None:
                 _log.info("%s: begins again from the sink's progress", self.status.name)
-            pause_s = await self._run_once()
+            pause_s = await self._work_once()
             if not self._has_command():
                 if self.error is None:
                     _log.info("%s: has ended: %s", self.status.name, self.status.why)
@@ -143,25 +183,24 @@ class Lifecycle:
                     await self._wait(pause_s)
 
     def pause(self) -> None:
-        """End the current run after its transaction, and begin no other."""
-        self._paused = True
-        self._stop("an operator pauses it")
+        """End the current work after its transaction, and begin no other."""
+        self.is_paused = True
+        self._end_work("an operator pauses it")
 
     def resume(self) -> None:
-        """Begin a run, if none is running; after a pause that has not come about yet, once it has."""
-        self._again = self._running is not None and (self._paused or self._again)
-        self._paused = False
-        if self._running is None:
+        """Begin the work, unless it is under way; after a pause that has not come about yet, once it has."""
+        self.is_paused = False
+        if not self.is_running:
             self._news.set()
 
     def obey(self, reaction: OnDataLoss) -> None:
-        """Get past lost data once as `reaction` says, or deliver a snapshot of all rows; begin a run if none is."""
+        """Get past lost data once as `reaction` says, or deliver a snapshot of all rows; begin if it has stopped."""
         self.status.command = reaction
         self.resume()
         self.status.on_command()
 
     async def backfill(self, command: BackfillCommand) -> None:
-        """Backfill as `command` says; begin a run if none is. Raises the `TailerError` for which it cannot be done."""
+        """Backfill as `command` says; begin if it has stopped. Raises the `TailerError` for which it cannot be done."""
         if self._check_backfill is not None:
             await self._check_backfill(command)
         await self.status.backfills.give(command)
@@ -169,32 +208,32 @@ class Lifecycle:
         self.status.on_command()
 
     def end(self, why: str) -> None:
-        """End the current run after its transaction, and then `run`."""
+        """End the current work after its transaction, and then `run`."""
         self._ends = True
-        self._stop(why)
+        self._end_work(why)
 
-    def _stop(self, why: str) -> None:
-        if self._running is None:
-            self._news.set()
-        else:
+    def _end_work(self, why: str) -> None:
+        if self.is_running:
             self.status.note_drain(why)
-            self._running.stop()
+            self._stop.set()
+        else:
+            self._news.set()
 
     def _has_command(self) -> bool:
-        """Return whether an operator decided what follows the run that has just ended."""
-        return self._paused or self._again
+        """Return whether an operator has decided what comes next: paused it, or resumed it before it was paused."""
+        return self.is_paused or (self._stop.is_set and not self._ends)
 
-    async def _run_once(self) -> float | None:
-        """Run the pipeline to its end. Return after how many seconds it begins again; None: only on a command."""
-        self._running, self._next = self._next or self._make(), None
-        self.error, self._again, self._news = None, False, anyio.Event()
+    async def _work_once(self) -> float | None:
+        """Do the work once. Return after how many seconds it begins again; None: only on a command."""
+        self.is_running, self.error, self._stop, self._news = True, None, Stop(), anyio.Event()
         self.status.note_start()
         try:
-            await self._running.run()
+            work, self._next = self._next or self._make(), None
+            await work(self._stop)
         except Exception as error:  # noqa: BLE001 - kept with its traceback, and raised after the last pipeline
             self.error = error
         finally:
-            self._running = None
+            self.is_running = False
             if self.error is None:
                 self.status.note_stop()
         if self.error is None:
@@ -216,13 +255,16 @@ async def run_all(pipelines: Mapping[str, Drainable], drain_s: float) -> dict[st
 
     After SIGTERM or SIGINT they have `drain_s` seconds to finish; a second signal cancels them.
     """
-    made = {name: partial(pipelines.__getitem__, name) for name in pipelines}
-    lifecycles = [Lifecycle(PipelineStatus(name), make, revives=False) for name, make in made.items()]
-    return await Runs(lifecycles, drain_s).run()
+
+    def make(pipeline: Drainable) -> Work:
+        return lambda stop: stop.run(pipeline)
+
+    runs = [Run(PipelineStatus(name), partial(make, pipeline), revives=False) for name, pipeline in pipelines.items()]
+    return await Runs(runs, drain_s).run()
 
 
 class Runs:
-    """The pipelines of a process. `run` runs them; see the module.
+    """The pipelines of a process, `by_name`. `run` runs them; see the module.
 
     `attend`: runs beside them until the end, and may change which ones there are. `hang_up`: called at SIGHUP.
     `stays`: whether to go on without any pipeline that could run, because others may come. `takes_commands`: whether
@@ -231,17 +273,16 @@ class Runs:
 
     def __init__(
         self,
-        lifecycles: Sequence[Lifecycle],
+        runs: Sequence[Run],
         drain_s: float,
         attend: Callable[[], Awaitable[None]] | None = None,
         hang_up: Callable[[], None] | None = None,
     ) -> None:
-        self.lifecycles: Final = {each.status.name: each for each in lifecycles}
+        self.by_name: Final = {run.status.name: run for run in runs}
         self.drain_s = drain_s
         self.stays = self.takes_commands = False
         self._attend = attend
         self._hang_up = hang_up
-        self._unfinished = set(self.lifecycles)
         self._scope, self._attending = anyio.CancelScope(), anyio.CancelScope()
         self._is_changing = False
         self._group: TaskGroup | None = None
@@ -252,13 +293,13 @@ class Runs:
             await group.start(self._obey_signals)
             await self._run_all()
             group.cancel_scope.cancel()
-        return {name: each.error for name, each in self.lifecycles.items() if each.error is not None}
+        return {name: run.error for name, run in self.by_name.items() if run.error is not None}
 
     async def _run_all(self) -> None:
         with self._scope:
             async with anyio.create_task_group() as self._group:
-                for each in self.lifecycles.values():
-                    self._group.start_soon(self._run_one, each)
+                for run in self.by_name.values():
+                    self._group.start_soon(run.run, self._stopped)
                 if self._attend is not None:
                     self._group.start_soon(self._attend_until_the_end, self._attend)
         if self._scope.cancelled_caught and (names := self._names()):
@@ -268,33 +309,28 @@ class Runs:
         with self._attending:
             await attend()
 
-    async def replace(self, leaving: Mapping[str, str], make: Callable[[], Sequence[Lifecycle]]) -> None:
+    async def replace(self, leaving: Mapping[str, str], make: Callable[[], Sequence[Run]]) -> None:
         """End the pipelines `leaving`, given with the reason, and then begin those that `make` makes."""
         self._is_changing = True
         try:
             async with anyio.create_task_group() as group:
                 for name, why in leaving.items():
-                    group.start_soon(self.lifecycles[name].finish, why, self.drain_s)
+                    group.start_soon(self.by_name[name].finish, why, self.drain_s)
             for name in leaving:
-                del self.lifecycles[name]
-            for each in make():
-                self.lifecycles[each.status.name] = each
-                self._unfinished.add(each.status.name)
+                del self.by_name[name]
+            for run in make():
+                self.by_name[run.status.name] = run
                 assert self._group is not None, "called by `attend`"
-                self._group.start_soon(self._run_one, each)
+                self._group.start_soon(run.run, self._stopped)
         finally:
             self._is_changing = False
         self._end_without_work()
 
-    async def _run_one(self, lifecycle: Lifecycle) -> None:
-        await lifecycle.run(self._stopped)
-        self._unfinished.discard(lifecycle.status.name)
-
-    def _stopped(self, lifecycle: Lifecycle) -> None:
+    def _stopped(self, run: Run) -> None:
         """Report why the pipeline has stopped; end all if it was the last that could run."""
-        error, status = lifecycle.error, lifecycle.status
+        error, status = run.error, run.status
         # A command reports at its end what ended its only run.
-        if error is not None and (lifecycle.revives or self._has_work()):
+        if error is not None and (run.revives or self._has_work()):
             bug = None if isinstance(error, TailerError) else error
             later = "no pipeline is left"
             if self._has_work():
@@ -305,10 +341,10 @@ class Runs:
         self._end_without_work()
 
     def _may_run(self) -> bool:
-        return self.stays or self._is_changing or any(each.may_run for each in self.lifecycles.values())
+        return self.stays or self._is_changing or any(run.may_run for run in self.by_name.values())
 
     def _has_work(self) -> bool:
-        awaits = self.takes_commands and any(each.awaits_command for each in self.lifecycles.values())
+        awaits = self.takes_commands and any(run.awaits_command for run in self.by_name.values())
         return awaits or self._may_run()
 
     def _end_without_work(self) -> None:
@@ -317,8 +353,8 @@ class Runs:
 
     def _end(self, why: str) -> None:
         self._attending.cancel()
-        for each in self.lifecycles.values():
-            each.end(why)
+        for run in self.by_name.values():
+            run.end(why)
 
     async def _obey_signals(self, *, task_status: TaskStatus[None]) -> None:
         """Start the drain and its deadline at the first signal; cancel at the second."""
@@ -346,5 +382,4 @@ class Runs:
                 self._end(word)
 
     def _names(self) -> str:
-        names = (name for name, each in self.lifecycles.items() if name in self._unfinished and not each.error)
-        return ", ".join(names)
+        return ", ".join(name for name, run in self.by_name.items() if not run.ended.is_set() and not run.error)

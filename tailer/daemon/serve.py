@@ -19,10 +19,11 @@ from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.placement import Writers
 from tailer.config.tables import CurrentStores, open_files
 from tailer.daemon.engines import Engines, open_engines
-from tailer.daemon.fleet import AwaitedTable, Fleet, Make, Statuses
+from tailer.daemon.fleet.awaited import AwaitedTable
+from tailer.daemon.fleet.fleet import Fleet, Make, Statuses
 from tailer.daemon.logs import Summaries
 from tailer.daemon.observe.otel import exported
-from tailer.daemon.runs import Drainable
+from tailer.daemon.runs import Drainable, Stop, Work
 from tailer.daemon.sinks import close_sinks, open_layout
 from tailer.engine.background import background
 from tailer.errors import ConfigError, NotATable, TailerError, how_to_install
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from tailer.daemon.control import Control
     from tailer.daemon.http_server import Listener
 
-__all__ = ["serve"]
+__all__ = ["make_work", "serve"]
 
 Show = Callable[[Sequence[PipelineStatus]], Coroutine[Any, Any, None]]
 
@@ -55,7 +56,7 @@ async def serve(settings: Settings, show: Show | None = None, *, standby: bool =
 
     Raises an `ExceptionGroup` of the errors of stopped pipelines, each with a note that names its pipeline.
     """
-    statuses = Statuses(each.make_status() for each in settings.pipelines)
+    statuses = Statuses(pipeline.make_status() for pipeline in settings.pipelines)
     opened: list[Sink] = []
     async with _served(settings, statuses) as control, exported(statuses):
         await _import_clients(settings)
@@ -64,7 +65,7 @@ async def serve(settings: Settings, show: Show | None = None, *, standby: bool =
             ahead_bytes, files = settings.read_ahead_bytes, open_files(stores)
             chosen = open_engines(settings.engine, settings.spark, files, ahead_bytes=ahead_bytes)
             async with chosen as engines:
-                make: Make = partial(_Run, settings, engines, opened)
+                make: Make = partial(make_work, settings, engines, opened)
                 if standby:
                     from tailer.daemon.standby import standing_by  # noqa: PLC0415
 
@@ -92,68 +93,52 @@ async def _import_clients(settings: Settings) -> None:
 
     That takes a second, in which the event loop would stand still. A store that cannot be opened stops its pipeline.
     """
-    folders = {each.table for each in settings.pipelines} | {each.pattern.folder for each in settings.templates}
+    folders = {source.table for source in settings.pipelines} | {source.pattern.folder for source in settings.templates}
     for location in folders | {settings.state_table}:
         if location is not None:
             with suppress(ConfigError):
                 await to_thread.run_sync(settings.stores.open, location)
 
 
-class _Run:
-    """A run of a pipeline with a sink of its own, which is in `opened` until the run ends.
+def make_work(
+    settings: Settings,
+    engines: Engines,
+    opened: list[Sink],
+    pipeline: PipelineSettings,
+    status: PipelineStatus,
+    is_new: bool,
+) -> Work:
+    """Make the work of a pipeline with a sink of its own, which is in `opened` until the work ends.
 
     `is_new`: whether its table has come while the process ran.
     """
+    sink = settings.open_sink(pipeline)
+    opened.append(sink)
+    make = partial(_pipeline, pipeline, sink, engines, status)
+    first = make()  # made here, because settings that do not fit are refused at the start
 
-    def __init__(
-        self,
-        settings: Settings,
-        engines: Engines,
-        opened: list[Sink],
-        pipeline: PipelineSettings,
-        status: PipelineStatus,
-        is_new: bool,
-    ) -> None:
-        self._sink = settings.open_sink(pipeline)
-        self._opened = opened
-        opened.append(self._sink)
-        self._status = status
-        self._table = AwaitedTable(pipeline, status, is_new=is_new)
-        self._stops = False
-        self._make = partial(_pipeline, pipeline, self._sink, engines, status)
-        self._pipeline = self._make()  # made here, because settings that do not fit are refused at the start
-
-    async def run(self) -> None:
-        """See `Drainable.run`."""
+    async def work(stop: Stop) -> None:
+        table, current = AwaitedTable(pipeline, status, stop, is_new=is_new), first
         try:
-            is_over = False
-            while not is_over and not self._stops:
-                is_over = await self._run_once()
+            while not stop.is_set:
+                if await table.wait():
+                    current = make()  # the table that has come may be of another format
+                if stop.is_set:
+                    return
+                try:
+                    await stop.run(current)
+                except TailerError as error:
+                    # Where the store did not answer before, nobody knew that the table is missing.
+                    is_unseen = isinstance(error, NotATable) and not status.has_seen_table
+                    if not (is_unseen and await table.is_missing()) and not table.may_grow(error):
+                        raise
+                else:
+                    return
         finally:
-            await close_sinks([self._sink])
-            self._opened.remove(self._sink)
+            await close_sinks([sink])
+            opened.remove(sink)
 
-    async def _run_once(self) -> bool:
-        """Run the pipeline once its table is there. Return False if the table has to be waited for again."""
-        if await self._table.wait():
-            self._pipeline = self._make()  # the table that has come may be of another format
-        if self._stops:
-            return True
-        try:
-            await self._pipeline.run()
-        except TailerError as error:
-            # Where the store did not answer before, nobody knew that the table is missing.
-            is_unseen = isinstance(error, NotATable) and not self._status.has_seen_table
-            if not (is_unseen and await self._table.is_missing()) and not self._table.takes(error):
-                raise
-            return False
-        return True
-
-    def stop(self) -> None:
-        """See `Drainable.stop`."""
-        self._stops = True
-        self._table.stop()
-        self._pipeline.stop()
+    return work
 
 
 @asynccontextmanager
@@ -246,7 +231,7 @@ async def _read_token(settings: Settings, key: str, secret: Secret) -> str | Non
         return None
     if token := token.strip():
         return token
-    reason = f"{secret.place} is empty" if secret.may_change else "is empty"
+    reason = "is empty" if secret.value is not None else f"{secret.place} is empty"
     raise ConfigError(where, reason, "Give a token of your own.")
 
 

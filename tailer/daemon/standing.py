@@ -3,7 +3,8 @@
 from dataclasses import dataclass, replace
 
 from tailer.config.pipelines import PipelineSettings, Settings
-from tailer.daemon.fleet import find_existing, with_found_tables
+from tailer.daemon.fleet.awaited import find_existing
+from tailer.daemon.fleet.discovery import with_found_tables
 from tailer.daemon.sinks import close_sinks, open_layout
 from tailer.errors import TailerError
 from tailer.plan import Position
@@ -15,7 +16,7 @@ from tailer.table_log import TableLog
 __all__ = ["Standing", "standing_in", "standing_of", "survey"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """The progress of one pipeline: its position in the sink (None: nothing yet), and the table's newest version.
 
@@ -24,9 +25,9 @@ class Standing:
 
     pipeline: str
     table: str
-    app_id: str | None
-    position: Position | None
-    latest: int | None
+    app_id: str | None = None
+    position: Position | None = None
+    latest: int | None = None
 
     @property
     def delivered(self) -> int | None:
@@ -55,7 +56,7 @@ async def survey(settings: Settings) -> tuple[list[Standing], list[Exception]]:
         try:
             located = await find_existing(pipeline)
             if located is None:
-                standings.append(Standing(pipeline.name, pipeline.table, None, None, None))
+                standings.append(Standing(pipeline=pipeline.name, table=pipeline.table))
             else:
                 standings.append(replace(await standing_of(settings, located), table=pipeline.table))
         except TailerError as error:
@@ -78,9 +79,10 @@ async def standing_in(pipeline: PipelineSettings, log: TableLog, sink: Sink) -> 
     table_id = await log.table_id()
     # Of a pipeline with shards, that of the slowest shard.
     shards = await open_layout(pipeline, sink).in_force() if sink.distributes else 0
-    found = [await find_progress(name, log, table_id, sink) for name in stream_names(pipeline.name, shards)]
-    progress = min(found, key=lambda each: Position.opening(-1) if each is None else each.position)
-    if progress is None:
-        app_id = app_id_of(pipeline.name, table_id)
-        return Standing(pipeline.name, pipeline.table, app_id, None, await log.latest())
-    return Standing(pipeline.name, pipeline.table, progress.app_id, progress.position, await log.latest())
+    streams = [await find_progress(name, log, table_id, sink) for name in stream_names(pipeline.name, shards)]
+    progress = min(streams, key=lambda stream: Position.opening(-1) if stream is None else stream.position)
+    position, app_id = None, app_id_of(pipeline.name, table_id)
+    if progress is not None:
+        position, app_id = progress.position, progress.app_id
+    latest = await log.latest()
+    return Standing(pipeline=pipeline.name, table=pipeline.table, app_id=app_id, position=position, latest=latest)

@@ -4,6 +4,7 @@
 UTC. Nothing here is a secret: errors are shown by their own text, and options of sinks not at all.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
@@ -11,6 +12,7 @@ from typing import Final
 import msgspec
 
 from tailer.events import ChangeType
+from tailer.metrics import BAD_VALUES
 from tailer.pipeline.backfill.command import BackfillPhase, Backfills
 from tailer.pipeline.states import Active, PipelineState
 from tailer.pipeline.status import Fault, PipelineStatus
@@ -18,10 +20,7 @@ from tailer.plan import Position
 
 __all__ = [
     "FORMAT",
-    "ActiveReport",
     "BackfillReport",
-    "ErrorReport",
-    "Lag",
     "PipelineReport",
     "StatusReport",
     "report_of",
@@ -90,7 +89,7 @@ class PipelineReport(msgspec.Struct, frozen=True):
     progress. `delivered`: the last version the sink has completely. `latest`: the newest version known. `rows`: by
     change type, since the process began; null where Spark writes them. `last_error`: may be over. `backfill`: the last
     one since the process began, or one that it goes on with. `active`: null without `tailer run --standby`, or while no
-    instance is active.
+    instance is active. `bad_values`: that a database cannot hold, by column, since the process began.
     """
 
     name: str
@@ -113,6 +112,7 @@ class PipelineReport(msgspec.Struct, frozen=True):
     last_error: ErrorReport | None
     backfill: BackfillReport | None = None
     active: ActiveReport | None = None
+    bad_values: dict[str, int] = {}
 
 
 class StatusReport(msgspec.Struct, frozen=True):
@@ -126,15 +126,15 @@ class StatusReport(msgspec.Struct, frozen=True):
 
 def report_of(pipelines: Sequence[PipelineStatus], began_s: float, now_s: float) -> StatusReport:
     """Return the report about `pipelines` at this moment."""
-    return StatusReport(FORMAT, _time(now_s), _time(began_s), [_pipeline(each) for each in pipelines])
+    return StatusReport(FORMAT, _time(now_s), _time(began_s), [_pipeline(pipeline) for pipeline in pipelines])
 
 
 def rows_by_kind(pipeline: PipelineStatus) -> dict[str, int]:
     """Return the committed rows by change type; those of types that Delta does not define are `other`."""
     rows = pipeline.rows.copy()
-    found = {kind.value: rows[kind] for kind in _KINDS}
-    others = rows.total() - sum(found.values())
-    return found | ({_OTHER: others} if others else {})
+    numbers = {kind.value: rows[kind] for kind in _KINDS}
+    others = rows.total() - sum(numbers.values())
+    return numbers | ({_OTHER: others} if others else {})
 
 
 def _pipeline(status: PipelineStatus) -> PipelineReport:
@@ -161,22 +161,40 @@ def _pipeline(status: PipelineStatus) -> PipelineReport:
         last_error=None if status.fault is None else _error(status.fault),
         backfill=_backfill(status.backfills, status.name),
         active=_active(status.active),
+        bad_values=_bad_values(status.name),
     )
 
 
-def _active(found: Active | None) -> ActiveReport | None:
-    if found is None:
+def _bad_values(pipeline: str) -> dict[str, int]:
+    counts = Counter[str]()
+    for labels, sample in BAD_VALUES.samples().items():
+        if labels[0] == pipeline:
+            counts[labels[1]] += int(sample.value)
+    return dict(counts)
+
+
+def _active(active: Active | None) -> ActiveReport | None:
+    if active is None:
         return None
-    return ActiveReport(found.instance, found.is_here, _time(found.since_s), _time(found.heartbeat_s))
+    return ActiveReport(active.instance, active.is_here, _time(active.since_s), _time(active.heartbeat_s))
 
 
-def _backfill(found: Backfills, pipeline: str) -> BackfillReport | None:
-    command, error = found.shown, found.error
+def _backfill(backfills: Backfills, pipeline: str) -> BackfillReport | None:
+    command, error = backfills.shown, backfills.error
     if command is None:
         return None
-    fault = None if error is None else _error(Fault.of(error, found.ended_s, pipeline))
-    files, rows = (found.files, found.files_done), found.rows
-    return BackfillReport(command.id, found.phase, command.version, command.where, *files, rows, fault, command.kind)
+    fault = None if error is None else _error(Fault.of(error, backfills.ended_s, pipeline))
+    return BackfillReport(
+        id=command.id,
+        phase=backfills.phase,
+        version=command.version,
+        where=command.where,
+        files=backfills.files,
+        files_done=backfills.files_done,
+        rows=backfills.rows,
+        error=fault,
+        kind=command.kind,
+    )
 
 
 def _delivered(position: Position) -> int | None:

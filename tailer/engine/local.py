@@ -1,4 +1,4 @@
-"""`LocalEngine`: runs a plan's tasks on worker threads of this process.
+"""`LocalEngine`: runs the tasks of plans on worker threads of this process.
 
 Batches come in task order and, within a task, in row order, although tasks run concurrently. The error of a failed task
 is raised at its place in that order, after all earlier rows. Memory is bounded by the batches in flight (invariant 7):
@@ -17,24 +17,24 @@ Small versions of a backlog are read by one call of a thread: to call it takes a
 
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, closing, nullcontext, suppress
-from functools import partial
-from itertools import chain, islice
+from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
+from itertools import islice
 from typing import Final
 
 import pyarrow as pa
 from anyio import CapacityLimiter, Event, to_thread
 from anyio.abc import TaskGroup
+from typing_extensions import override
 
 from tailer.engine.background import background
-from tailer.engine.change_files import ChangeFiles
 from tailer.engine.port import Engine
 from tailer.events import ChangeBatch
-from tailer.formats.rows import execute, needed_files, opens_each_version
-from tailer.plan import ChangePlan, ChangeTask, Position, Regime
+from tailer.formats.rows import execute, needed_files
+from tailer.plan import ChangePlan, ChangeTask, Position, Regime, remaining
 from tailer.read.data_files import LOCAL, DataFiles, Files
+from tailer.read.decoded_files import Budget, DecodedFiles, change_file_tasks
 
-__all__ = ["AHEAD_BYTES", "LocalEngine", "remaining"]
+__all__ = ["LocalEngine"]
 
 MAX_THREADS: Final = 8  # default limit: each thread holds a read
 # For files of stores: enough to wait for some answers, although the first bytes of files are fetched by other threads.
@@ -42,7 +42,6 @@ MAX_THREADS: Final = 8  # default limit: each thread holds a read
 _STORE_THREADS: Final = 4
 _OPEN_CHUNKS: Final = 4  # opened in a store before a thread is free for them
 READ_BYTES: Final = 4 * 2**20  # of Arrow memory, per read
-AHEAD_BYTES: Final = 256 * 2**20  # of Arrow memory of the process: the daemon's default, up to which is read ahead
 CHUNK_BYTES: Final = 2**20  # of files, read sequentially by one thread
 _OPEN_BYTES: Final = 16 * 2**10  # cost of opening a file, as bytes
 _TINY_BYTES: Final = 4 * 2**10  # a file of this size is hardly more than a footer
@@ -53,22 +52,12 @@ _Tasks = list[tuple[ChangeTask, int]]
 _ReadResult = tuple[list[ChangeBatch], bool, Exception | None]
 
 
-def remaining(plan: ChangePlan, after: Position | None) -> _Tasks:
-    """Return the tasks not finished at `after`, each with the row after which to continue (-1: all rows)."""
-    if after is None or after < Position(plan.version, -1, -1):
-        return [(task, -1) for task in plan.tasks]
-    if after.version > plan.version:
-        return []
-    open_tasks = [task for task in plan.tasks if task.index >= after.task]
-    return [(task, after.row if task.index == after.task else -1) for task in open_tasks]
-
-
 class LocalEngine(Engine):
     """Runs tasks on worker threads: decoding Parquet releases the interpreter lock, so threads run in parallel.
 
     `threads`: number of threads; None: one for each processor, up to `MAX_THREADS`, and for files of stores at least
-    `_STORE_THREADS`. `files`: opens what tasks name. `ahead_bytes`: of Arrow memory of the process, up to
-    which is read ahead; None: any, as where the caller may hold all rows.
+    `_STORE_THREADS`. `files`: opens what tasks name. `ahead_bytes`: of Arrow memory of the process, up to which is read
+    ahead; None: any, as where the caller may hold all rows.
     """
 
     reads_here = True
@@ -76,24 +65,28 @@ class LocalEngine(Engine):
     def __init__(self, threads: int | None = None, files: DataFiles = LOCAL, ahead_bytes: int | None = None) -> None:
         self._files = files
         self._ahead_bytes = ahead_bytes
+        self.budget = Budget(self._has_room)
         own = min(os.cpu_count() or 1, MAX_THREADS)
         self._threads = {True: threads or own, False: threads or max(own, _STORE_THREADS)}
         self._limiters: dict[bool, CapacityLimiter] = {}
 
     @asynccontextmanager
-    async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
-        """See `Engine.run`."""
-        tasks = remaining(plan, after)
+    @override
+    async def run(
+        self, plans: Sequence[ChangePlan], after: Position | None = None
+    ) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
+        tasks = [task for plan in plans for task in remaining(plan, after)]
         are_local = all(self._files.is_local(task.uri) for task, _ in tasks[:1])
         threads, limiter = self._threads[are_local], self._limiter(are_local)
-        change_files = ChangeFiles(tasks, self.has_room) if plan.regime is Regime.CDC else None
-        chunks = [
-            _TaskChunk(chunk, change_files, limiter, self._files, are_local, self.has_room)
-            for chunk in _split(tasks, change_files)
-        ]
         # For few or tiny files, reading ahead costs more than it gains: threads wait for the interpreter lock. In a
         # store, they wait for the answer.
-        small = _cost_bytes(tasks) < CHUNK_BYTES or (are_local and _are_tiny(tasks))
+        small = len(plans) > 1 or _cost_bytes(tasks) < CHUNK_BYTES or (are_local and _are_tiny(tasks))
+        decoded = _decoded(tasks, self.budget) if any(plan.regime is Regime.CDC for plan in plans) else None
+        use_threads = threads > 1 and len(plans) == 1
+        chunks = [
+            _TaskChunk(chunk, decoded, limiter, self._files, are_local, self._has_room, use_threads)
+            for chunk in (filter(None, [tasks]) if small else _split(tasks, decoded))
+        ]
         ahead = threads // 2 + 1 if are_local else threads + 1
         try:
             async with (
@@ -104,19 +97,11 @@ class LocalEngine(Engine):
         finally:
             for chunk in chunks:
                 chunk.close()
+            if decoded is not None:
+                decoded.release()
 
-    def takes(self, plan: ChangePlan) -> bool:
-        """See `Engine.takes`."""
-        return self.has_room() and not any(map(opens_each_version, plan.tasks))
-
-    async def read_together(self, plans: Sequence[ChangePlan]) -> Sequence[Sequence[ChangeBatch]]:
-        """See `Engine.read_together`."""
-        are_local = all(self._files.is_local(task.uri) for plan in plans for task in plan.tasks)
-        reading = partial(_read_versions, plans, self._files, self.has_room)
-        return await to_thread.run_sync(reading, limiter=self._limiter(are_local))
-
-    def has_room(self) -> bool:
-        """See `Engine.has_room`: rows that no consumer waits for may be held."""
+    def _has_room(self) -> bool:
+        """Return whether rows that no consumer waits for may be held."""
         return self._ahead_bytes is None or bool(pa.total_allocated_bytes() < self._ahead_bytes)
 
     def _limiter(self, are_local: bool) -> CapacityLimiter:
@@ -135,10 +120,10 @@ class LocalEngine(Engine):
         for chunk in chunks:
             more = True
             while more:
-                found, more, error = await chunk.take()
+                batches, more, error = await chunk.take()
                 if more:
                     chunk.start(group)
-                for batch in found:
+                for batch in batches:
                     yield batch
                 if error is not None:
                     raise error
@@ -158,19 +143,26 @@ def _are_tiny(tasks: _Tasks) -> bool:
     return min(sizes, default=0) > 0 and sum(sizes) < len(sizes) * _TINY_BYTES
 
 
-def _split(tasks: _Tasks, change_files: ChangeFiles | None) -> Iterator[_Tasks]:
+def _decoded(tasks: _Tasks, budget: Budget) -> DecodedFiles:
+    """Return what decodes change files once for both of their tasks."""
+    decoded = DecodedFiles(execute, budget)
+    decoded.expect(change_file_tasks(tasks))
+    return decoded
+
+
+def _split(tasks: _Tasks, decoded: DecodedFiles | None) -> Iterator[_Tasks]:
     """Split consecutive tasks into chunks of about `CHUNK_BYTES`.
 
-    The tasks of a chunk are either all of those whose rows `change_files` keeps, or none is.
+    The tasks of a chunk are either all of those whose rows are decoded with others, or none is.
     """
     chunk: _Tasks = []
     size = 0
-    for each in tasks:
-        if change_files is not None and chunk and change_files.keeps(each[0]) is not change_files.keeps(chunk[0][0]):
+    for task in tasks:
+        if decoded is not None and chunk and decoded.is_second(task[0]) is not decoded.is_second(chunk[0][0]):
             yield chunk
             chunk, size = [], 0
-        chunk.append(each)
-        size += _cost_bytes([each])
+        chunk.append(task)
+        size += _cost_bytes([task])
         if size >= CHUNK_BYTES:
             yield chunk
             chunk, size = [], 0
@@ -187,15 +179,16 @@ class _TaskChunk:
     def __init__(
         self,
         tasks: _Tasks,
-        change_files: ChangeFiles | None,
+        decoded: DecodedFiles | None,
         limiter: CapacityLimiter,
         files: DataFiles,
         are_local: bool,
         has_room: Callable[[], bool],
+        use_threads: bool,
     ) -> None:
-        self._keeps = change_files is not None and change_files.keeps(tasks[0][0])
-        self._in_turn = None if are_local else files.in_turn(_needed(tasks, change_files))
-        self._batches = _execute_all(tasks, change_files, self._in_turn or files, limiter.total_tokens > 1)
+        self._keeps = decoded is not None and decoded.is_second(tasks[0][0])
+        self._in_turn = None if are_local else files.in_turn(_needed(tasks, decoded))
+        self._batches = _execute_all(tasks, decoded, self._in_turn or files, use_threads)
         self._limiter = limiter
         self._has_room = has_room
         self._results: list[_ReadResult] = []
@@ -213,7 +206,6 @@ class _TaskChunk:
             group.start_soon(self._read_some, self._finished)
 
     async def take(self) -> _ReadResult:
-        """Return the result of the last read."""
         finished, self._finished = self._finished, None
         if finished is None:
             await self._read_some(Event())
@@ -235,55 +227,32 @@ class _TaskChunk:
             self._in_turn.close()
 
 
-def _read_versions(
-    plans: Sequence[ChangePlan], files: DataFiles, has_room: Callable[[], bool]
-) -> list[list[ChangeBatch]]:
-    """Read the first `plans`, up to one that cannot be read, or has more than is left of `READ_BYTES`."""
-    found: list[list[ChangeBatch]] = []
-    size = 0
-    versions = [[(task, -1) for task in plan.tasks] for plan in plans]
-    change_files = [
-        ChangeFiles(tasks, has_room) if plan.regime is Regime.CDC else None
-        for plan, tasks in zip(plans, versions, strict=True)
-    ]
-    with closing(files.in_turn(chain.from_iterable(map(_needed, versions, change_files)))) as in_turn:
-        for tasks, of_version in zip(versions, change_files, strict=True):
-            batches: list[ChangeBatch] = []
-            try:
-                for batch in _execute_all(tasks, of_version, in_turn, use_threads=False):
-                    batches.append(batch)
-                    size += batch.size_bytes
-                    if size > READ_BYTES:
-                        return found
-            except Exception:  # noqa: BLE001 - raised again where the version is due
-                return found
-            found.append(batches)
-    return found
-
-
-def _needed(tasks: _Tasks, change_files: ChangeFiles | None) -> Iterator[tuple[str, int]]:
-    needed = needed_files if change_files is None else change_files.needed_files
-    return chain.from_iterable(needed(*each) for each in tasks)
+def _needed(tasks: _Tasks, decoded: DecodedFiles | None) -> Iterator[tuple[str, int]]:
+    for task, after_row in tasks:
+        if decoded is None or not decoded.expects(task):
+            yield from needed_files(task, after_row)
+        elif not decoded.is_second(task):
+            yield task.uri, max(task.size_bytes, 0)
 
 
 def _execute_all(
-    tasks: _Tasks, change_files: ChangeFiles | None, files: Files, use_threads: bool
+    tasks: _Tasks, decoded: DecodedFiles | None, files: Files, use_threads: bool
 ) -> Generator[ChangeBatch, None, None]:
-    read = execute if change_files is None else change_files.execute
+    read = execute if decoded is None else decoded.deliver
     for task, after_row in tasks:
         yield from read(task, after_row, files=files, use_threads=use_threads)
 
 
 def _read_some(batches: Iterator[ChangeBatch], most_bytes: int) -> _ReadResult:
     """Read batches of about `most_bytes`, at least one. Any error is returned, to be raised after these rows."""
-    found: list[ChangeBatch] = []
+    read: list[ChangeBatch] = []
     size = 0
     try:
         for batch in batches:
-            found.append(batch)
+            read.append(batch)
             size += batch.size_bytes
             if size >= most_bytes:
-                return found, True, None
+                return read, True, None
     except Exception as error:  # noqa: BLE001 - raised after the rows by the consumer
-        return found, False, error
-    return found, False, None
+        return read, False, error
+    return read, False, None

@@ -16,14 +16,13 @@ resumed, and waiting for the next batch must be able to time out.
 
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
-from anyio import CancelScope, Event, lowlevel, move_on_after
+from anyio import CancelScope, Event, lowlevel
 from anyio.abc import TaskGroup
 
-from tailer.engine.background import background
 from tailer.engine.port import Engine
 from tailer.errors import TailerError
 from tailer.events import ChangeBatch
@@ -31,12 +30,10 @@ from tailer.formats.rows import opens_each_version
 from tailer.plan import ChangePlan, Position
 from tailer.table_log import TableLog
 
-__all__ = ["AHEAD_BYTES", "LookAhead", "PrefetchedBatches", "patiently"]
-
-T = TypeVar("T")
+__all__ = ["AHEAD_BYTES", "LookAhead", "PrefetchedBatches"]
 
 AHEAD_BYTES: Final = 2**18
-_AHEAD_BATCHES: Final = 64
+_AHEAD_BATCHES: Final = 128
 
 _WORTH_BYTES: Final = 256 * 2**10  # of files: less is read in no time
 # Of versions that are delivered together. Each takes a while to open, and nothing is delivered meanwhile.
@@ -48,46 +45,66 @@ _MOST_LATER_S: Final = 0.2  # of planning versions whose rows may be read togeth
 
 
 class PrefetchedBatches:
-    """Batches of `plan` after `after`, in order, read by `engine` in the background, in `group`.
+    """Batches of consecutive `plans` after `after`, in order, read by `engine` in the background, in `group`.
 
     The engine is ahead of the consumer by at most one batch, or by several small ones, which the consumer gets
     together: to switch tasks for each row of many small files would cost more than to read it, and so would to encode
-    and write it alone. An error of the engine is raised after all batches before it.
+    and write it alone.
+
+    Where several plans cannot be read together, they are read one by one, so that an error comes behind all rows before
+    it. `whole`: the number of plans of which all rows are read. `error`: the one that ended the batches, if any; to be
+    raised after these.
     """
 
-    def __init__(self, group: TaskGroup, engine: Engine, plan: ChangePlan, after: Position | None = None) -> None:
+    def __init__(
+        self, group: TaskGroup, engine: Engine, plans: Sequence[ChangePlan], after: Position | None = None
+    ) -> None:
+        self._engine = engine
         self._items: list[ChangeBatch] = []
         self._bytes = 0
+        self.whole = 0
         self._ended = False
-        self._error: Exception | None = None
+        self.error: Exception | None = None
         self._changed = Event()
         self._scope = CancelScope()
-        group.start_soon(self._drive, engine, plan, after)
+        group.start_soon(self._drive, plans, after)
 
     async def take(self) -> list[ChangeBatch]:
         """Return all batches that are there, at least one; none at the end. May be cancelled and called again."""
         await lowlevel.checkpoint_if_cancelled()
         while not self._items and not self._ended:
             await self._changed.wait()
-        found, self._items, self._bytes = self._items, [], 0
-        if not found and self._error is not None:
-            raise self._error
+        batches, self._items, self._bytes = self._items, [], 0
         self._notify()
-        return found
+        return batches
 
-    async def _drive(self, engine: Engine, plan: ChangePlan, after: Position | None) -> None:
+    async def _drive(self, plans: Sequence[ChangePlan], after: Position | None) -> None:
         with self._scope:
-            try:
-                async with engine.run(plan, after) as batches:
-                    async for batch in batches:
-                        self._items.append(batch)
-                        self._bytes += batch.size_bytes
-                        if len(self._items) == 1:
-                            self._notify()
-                        while self._bytes >= AHEAD_BYTES or len(self._items) >= _AHEAD_BATCHES:
-                            await self._changed.wait()
-            except Exception as error:  # noqa: BLE001 - raised by `take`
-                self._error = error
+            last: ChangeBatch | None = None
+            parts = deque([plans])
+            while parts and self.error is None:
+                part = parts.popleft()
+                try:
+                    async with self._engine.run(part, after) as batches:
+                        async for batch in batches:
+                            self._items.append(batch)
+                            self._bytes += batch.size_bytes
+                            last = batch
+                            if len(self._items) == 1:
+                                self._notify()
+                            while self._bytes >= AHEAD_BYTES or len(self._items) >= _AHEAD_BATCHES:
+                                await self._changed.wait()
+                except Exception as error:  # noqa: BLE001 - raised by the consumer
+                    if len(part) == 1:
+                        self.error = error
+                    else:
+                        if last is not None:
+                            after = Position(last.version, last.task, last.last_row)
+                        given = -1 if after is None else after.version
+                        parts.extend([plan] for plan in part if plan.version >= given)
+                        self.whole = len(plans) - len(parts)
+                else:
+                    self.whole += len(part)
             self._ended = True
             self._notify()
 
@@ -106,7 +123,7 @@ class _Planned:
     """A plan; the same one shaped, with its rows, if these are being read. Or the error of planning it; or nothing."""
 
     plan: ChangePlan | None = None
-    begun: tuple[ChangePlan, PrefetchedBatches] | None = None
+    begun: tuple[Sequence[ChangePlan], PrefetchedBatches] | None = None
     error: Exception | None = None
 
 
@@ -116,7 +133,7 @@ _NOTHING: Final = _Planned()
 class LookAhead:
     """The plans of `table`, each shaped by `shape`, and the rows of the next one, read by `engine` in `group`.
 
-    Call `begin` after each `TableLog.seek`, then `next_plans` and, for a single plan, `read` in turn.
+    Call `begin` after each `TableLog.seek`, then `next_plans` and `read` in turn.
     """
 
     def __init__(
@@ -144,8 +161,9 @@ class LookAhead:
         self._engine.forget()
 
     async def next_plans(self) -> Sequence[ChangePlan]:
-        """Return the next plan, not shaped, or several that the engine reads together; none where there is none yet.
+        """Return the next plan, not shaped, or several small ones; none where there is none yet.
 
+        The first may come after the last one to plan, where there is none with its number.
         Several have one table id and one schema. Raises as `TableLog.next_plan`.
         """
         error = self._failed if self._next == _NOTHING and not self._later else self._next.error
@@ -181,51 +199,59 @@ class LookAhead:
                 self._next = _Planned(error=error)
                 return
             plan = self._later.popleft() if self._later else None
-            if plan is None or not (_are_alike(plan, plans[0]) and self._is_small(plan)):
+            if plan is None or self._is_beyond(plan) or not (_are_alike(plan, plans[0]) and self._is_small(plan)):
                 self._next = _Planned(plan)
                 return
             plans.append(plan)
             size_bytes, files = size_bytes + plan.size_bytes, files + len(plan.tasks)
 
     def _is_small(self, plan: ChangePlan) -> bool:
-        """Return whether the engine reads the plan together with others."""
+        """Return whether the plan may be read together with others."""
         if _is_worth(plan):
             return False
         try:
-            return self._engine.takes(self._shape(plan))
+            self._shape(plan)
         except TailerError:  # raised again when it is shaped for its delivery
             return False
+        return True
+
+    def _is_beyond(self, plan: ChangePlan) -> bool:
+        """Return whether the plan comes after the last one: numbers of versions may have gaps."""
+        return self._last is not None and plan.version > self._last
 
     def _is_last(self, plan: ChangePlan) -> bool:
         return self._last is not None and plan.version >= self._last
 
-    async def read(self, plan: ChangePlan, after: Position | None) -> tuple[ChangePlan, PrefetchedBatches]:
-        """Return `plan` shaped, and begin to read its rows after `after`; in a backlog, also those of the next one.
+    async def read(
+        self, plans: Sequence[ChangePlan], after: Position | None
+    ) -> tuple[Sequence[ChangePlan], PrefetchedBatches]:
+        """Return `plans` shaped, and begin to read their rows after `after`; in a backlog, also those of the next one.
 
-        `plan`: the single one that `next_plans` returned. Raises as `shape`.
+        `plans`: those that `next_plans` returned. Raises as `shape`.
         """
-        shaped, rows = self._due.begun or await self._begin_to_read(plan, after)
+        shaped, rows = self._due.begun or await self._begin_to_read(plans, after)
+        plan = plans[-1]
         if self._is_backlog and _is_worth(plan) and not self._is_last(plan) and self._next == _NOTHING:
             self._next = await self._look()
         self._is_backlog = True  # until the table has no next plan
         return shaped, rows
 
     async def _begin_to_read(
-        self, plan: ChangePlan, after: Position | None = None
-    ) -> tuple[ChangePlan, PrefetchedBatches]:
-        shaped = self._shape(plan)
-        if self._is_backlog and _is_worth(plan):
-            await self._plan_later(plan, shaped)
+        self, plans: Sequence[ChangePlan], after: Position | None = None
+    ) -> tuple[Sequence[ChangePlan], PrefetchedBatches]:
+        shaped = [self._shape(plan) for plan in plans]
+        if self._is_backlog and _is_worth(plans[-1]):
+            await self._plan_later(plans[-1], shaped[-1])
         return shaped, PrefetchedBatches(self._group, self._engine, shaped, after)
 
     async def _plan_later(self, plan: ChangePlan, shaped: ChangePlan) -> None:
         """Plan versions after `plan` while the engine may read their rows together with its. `shaped`: it, shaped."""
-        known, end_s = deque(self._later), time.monotonic() + _MOST_LATER_S
+        planned, end_s = deque(self._later), time.monotonic() + _MOST_LATER_S
         while self._engine.expect(shaped) and not self._is_last(plan):
-            later = known.popleft() if known else None
+            later = planned.popleft() if planned else None
             if later is None and time.monotonic() < end_s:
                 later = await self._add_later()
-            if later is None:
+            if later is None or self._is_beyond(later):
                 return
             try:
                 shaped, plan = self._shape(later), later
@@ -254,7 +280,7 @@ class LookAhead:
                 return _NOTHING
             if self._is_small(plan):
                 return _Planned(plan)
-            return _Planned(plan, await self._begin_to_read(plan))
+            return _Planned(plan, await self._begin_to_read([plan]))
         except Exception as error:  # noqa: BLE001 - raised where the version is due
             return _Planned(error=error) if plan is None else _Planned(plan)
 
@@ -269,28 +295,3 @@ def _are_alike(plan: ChangePlan, first: ChangePlan) -> bool:
 
 def _is_worth(plan: ChangePlan) -> bool:
     return plan.size_bytes >= _WORTH_BYTES or any(map(opens_each_version, plan.tasks))
-
-
-async def patiently(work: Callable[[], Awaitable[T]], quiet_s: float, on_quiet: Callable[[], Awaitable[None]]) -> T:
-    """Return the result of `work`. If that takes longer than `quiet_s`, call `on_quiet` meanwhile."""
-    results: list[T] = []
-    errors: list[Exception] = []
-
-    async def run() -> None:
-        try:
-            results.append(await work())
-        except Exception as error:  # noqa: BLE001 - raised below, unchanged
-            errors.append(error)
-        done.set()
-
-    done = Event()
-    async with background() as group:
-        group.start_soon(run)
-        with move_on_after(quiet_s):
-            await done.wait()
-        if not done.is_set():
-            await on_quiet()
-        await done.wait()
-    for error in errors:
-        raise error
-    return results[0]

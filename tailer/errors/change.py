@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tailer.errors.general import AFTER_LOSS, TailerError
+from tailer.errors.general import AFTER_LOSS, TailerError, override
 
 __all__ = [
     "ChangeError",
@@ -47,8 +47,8 @@ class FileVacuumed(ChangeError):
     )
 
     @property
+    @override
     def message(self) -> str:
-        """See `TailerError.message`."""
         path = f"{self.path} ({self.logged} in the log)" if self.logged else self.path
         return self.sentence.format(**{**self.fields, "path": path})
 

@@ -14,4 +14,4 @@ def how_to_install(*extras: str, package: str = "lake-tailer") -> str:
 def missing_client(extra: str, store: str, error: ImportError) -> ConfigError:
     """Return the error where the client of a store at the location `store`, which comes with `extra`, is missing."""
     remedy = f"{how_to_install(extra)} Executors of Spark need it, too."
-    return ConfigError(store, f"the store cannot be reached: {error}", remedy)
+    return ConfigError(store, f"its client is not installed: {error}", remedy)

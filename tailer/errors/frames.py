@@ -28,7 +28,7 @@ class brief_errors:  # noqa: N801 - used like a function; a generator would brin
         if step and step not in getattr(error, "__notes__", ()):
             error.add_note(step)
         error.__suppress_context__ = True
-        each: BaseException | None = error
-        while each is not None:
-            each.__traceback__ = None
-            each = each.__cause__
+        cause: BaseException | None = error
+        while cause is not None:
+            cause.__traceback__ = None
+            cause = cause.__cause__

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tailer.errors.general import AFTER_LOSS, TailerError
+from tailer.errors.general import AFTER_LOSS, TailerError, override
 
 __all__ = [
     "LogCorrupt",
@@ -38,8 +38,8 @@ class NotATable(LogError):
     )
 
     @property
+    @override
     def hint(self) -> str:
-        """See `TailerError.hint`."""
         return self.remedy or super().hint
 
 
@@ -63,8 +63,8 @@ class VersionGone(LogError):
     )
 
     @property
+    @override
     def message(self) -> str:
-        """See `TailerError.message`."""
         if self.earliest is None:
             held = "it holds no commit" if self.latest is None else f"it holds no commit up to {self.latest}"
         else:
@@ -127,11 +127,11 @@ class LogCorrupt(LogError):
     )
 
     @property
+    @override
     def message(self) -> str:
-        """See `TailerError.message`."""
-        at = f" line {self.line}" if self.line is not None else ""
-        of = f" (version {self.version})" if self.version is not None else ""
-        return f"{self.table}: {self.path}{at}{of}: {self.reason}"
+        place = f" line {self.line}" if self.line is not None else ""
+        commit = f" (version {self.version})" if self.version is not None else ""
+        return f"{self.table}: {self.path}{place}{commit}: {self.reason}"
 
 
 @dataclass(eq=False)

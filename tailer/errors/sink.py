@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tailer.errors.general import Retry, TailerError
+from tailer.errors.general import Retry, TailerError, override
 
 __all__ = ["CommitUnknown", "SinkAccessRefused", "SinkError", "SinkFenced", "SinkRejected", "SinkUnavailable"]
 
@@ -67,7 +67,7 @@ class SinkFenced(SinkError):
     )
 
     @property
+    @override
     def message(self) -> str:
-        """See `TailerError.message`."""
         by = f" ({self.other})" if self.other else ""
         return f"sink {self.sink}: another instance took over{by}: {self.reason}"

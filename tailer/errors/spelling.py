@@ -9,9 +9,9 @@ __all__ = ["did_you_mean"]
 _SEPARATORS: Final = str.maketrans("", "", "-_. ")
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return `Did you mean 'x'?` with the closest of `known`, ignoring case and separators; empty: none is close."""
-    folded = {_fold(name): name for name in known}
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """Return `Did you mean 'x'?` with the closest of `names`, ignoring case and separators; empty: none is close."""
+    folded = {_fold(name): name for name in names}
     near = get_close_matches(_fold(word), folded, n=1)
     return f"Did you mean {folded[near[0]]!r}?" if near else ""
 

@@ -46,7 +46,7 @@ class CommitIncomplete(StorageUnavailable):
 
 @dataclass(eq=False)
 class ScratchUnavailable(StorageUnavailable):
-    """Temporary files cannot be written to the folder `path`: its disk is full, or the folder is unusable."""
+    """Temporary files cannot be written: the disk of `path` is full, or the folder cannot be used."""
 
     sentence: ClassVar[str] = "{path}: cannot write temporary files: {reason}"
     next_step: ClassVar[str] = "Free space there, or set TMPDIR to a folder on a disk with free space."

@@ -19,7 +19,7 @@ from pyroaring import BitMap64
 from tailer.errors import DataCorrupt
 from tailer.plan import ChangeTask, DeletionVectorRef
 
-__all__ = ["VERSION", "ReadSlice", "encode", "inline", "load", "z85_decode"]
+__all__ = ["VERSION", "encode", "inline", "load", "z85_decode"]
 
 # (uri, offset, length) -> bytes; fewer bytes than requested mean that the file ends there.
 ReadSlice = Callable[[str, int, int], bytes]
@@ -131,11 +131,11 @@ def _native_to_portable(data: bytes) -> bytes:
     if not 0 <= count <= len(data) // 4:
         raise ValueError(f"{count} bitmaps in {len(data)} bytes")
     portable = bytearray(struct.pack("<Q", count))
-    at = 4
+    offset = 4
     for key in range(count):
-        (size,) = struct.unpack_from("<i", data, at)
-        if size < 0 or at + 4 + size > len(data):
+        (size,) = struct.unpack_from("<i", data, offset)
+        if size < 0 or offset + 4 + size > len(data):
             raise ValueError("a bitmap ends after its deletion vector")
-        portable += struct.pack("<I", key) + data[at + 4 : at + 4 + size]
-        at += 4 + size
+        portable += struct.pack("<I", key) + data[offset + 4 : offset + 4 + size]
+        offset += 4 + size
     return bytes(portable)

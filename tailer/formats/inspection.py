@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
+from typing_extensions import override
 
 from tailer.errors import VersionGone
 from tailer.plan import ChangePlan, Regime, TaskKind
@@ -82,7 +83,12 @@ class TableProfile:
 
 
 class TableInspector(Protocol):
-    """Looks at the log of one table. Methods raise as those of `TableLog` do."""
+    """Looks at the log of one table. Methods raise as those of `TableLog` do.
+
+    `has_gaps`: whether there may be no version of some number between others, though nothing was cleaned up.
+    """
+
+    has_gaps: bool = False
 
     async def profile(self) -> TableProfile:
         """Describe the table at its newest version. Costs the same however long the log is."""
@@ -102,8 +108,8 @@ class PlanInspector(TableInspector):
     def __init__(self, log: TableLog) -> None:
         self._log = log
 
+    @override
     async def profile(self) -> TableProfile:
-        """See `TableInspector.profile`."""
         version = await self._log.latest()
         await self._log.seek(version)
         plan = await self._log.next_plan()
@@ -112,12 +118,12 @@ class PlanInspector(TableInspector):
         kept_ms = self._log.retention_ms
         return TableProfile(version, plan.timestamp_ms, plan.schema, files_kept_ms=kept_ms, log_kept_ms=kept_ms)
 
+    @override
     async def summaries(self, first: int, last: int) -> AsyncGenerator[CommitSummary, None]:
-        """See `TableInspector.summaries`."""
         await self._log.seek(first)
         for _ in range(first, last + 1):
             plan = await self._log.next_plan()
-            if plan is None:
+            if plan is None or plan.version > last:
                 return
             inserts = [task for task in plan.tasks if task.kind is TaskKind.INSERT]
             added_bytes = sum(task.size_bytes for task in inserts)
@@ -135,9 +141,9 @@ class PlanInspector(TableInspector):
 
 def total(counts: Iterable[int | None]) -> int | None:
     """Return the sum; None where one of the numbers is not known."""
-    known = 0
+    amount = 0
     for count in counts:
         if count is None:
             return None
-        known += count
-    return known
+        amount += count
+    return amount

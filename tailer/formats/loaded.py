@@ -12,4 +12,4 @@ LOADED: Final[dict[str, "TableFormat"]] = {}
 
 def thread_libraries() -> set[str]:
     """Return the libraries of these formats whose threads may abort the process if the interpreter goes away first."""
-    return {library for each in LOADED.values() for library in each.thread_libraries}
+    return {library for table_format in LOADED.values() for library in table_format.thread_libraries}

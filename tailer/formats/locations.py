@@ -57,19 +57,19 @@ def no_table(uri: str, log: str, lacks: str, expected: str) -> NotATable:
 
     `lacks`: what a log without it lacks. `expected`: as in `NotATable`.
     """
-    if (found := misplaced(uri)) is not None:
-        return NotATable(uri, found.reason, expected, found.remedy)
+    if (mistake := misplaced(uri)) is not None:
+        return NotATable(uri, mistake.reason, expected, mistake.remedy)
     if not uri.startswith("/"):
         return NotATable(uri, lacks, expected)
     folder = Path(uri)
     if not os.path.lexists(folder):
         return NotATable(uri, "there is no such folder", expected, f"Check the path. {_similar(folder)}".rstrip())
-    other = next((each for each in _log_folders() if each != log and (folder / each).is_dir()), None)
+    other = next((name for name in _log_folders() if name != log and (folder / name).is_dir()), None)
     if other is not None:
         return NotATable(uri, f"{lacks}, but it has {other}", expected)
     if not (folder / log).is_dir():
-        known = ", that of ".join(f"{each.title} contains {each.log_folder}" for each in formats())
-        remedy = f"Check the path: the folder of {known}."
+        folders = ", that of ".join(f"{kind.title} contains {kind.log_folder}" for kind in formats())
+        remedy = f"Check the path: the folder of {folders}."
         return NotATable(uri, f"it has no {log}", expected, remedy)
     return NotATable(uri, lacks, expected, "Check the path, and whether the table's writer has made it already.")
 
@@ -77,10 +77,12 @@ def no_table(uri: str, log: str, lacks: str, expected: str) -> NotATable:
 def _similar(path: Path) -> str:
     """Return a question with a similar name beside `path`; empty where there is none."""
     try:
-        return did_you_mean(path.name, [each.name for each in os.scandir(path.parent) if each.is_dir()])
+        return did_you_mean(path.name, [entry.name for entry in os.scandir(path.parent) if entry.is_dir()])
     except OSError:
         return ""
 
 
 def _log_folders() -> list[str]:
-    return [each.log_folder for each in formats()]
+    """Return the names that tell a log by themselves: others are names of folders of any kind."""
+    folders = (table_format.log_folder for table_format in formats())
+    return [folder for folder in folders if folder.startswith("_")]

@@ -10,9 +10,56 @@ from typing import Any, Protocol
 from tailer.formats.inspection import TableInspector
 from tailer.read.port import RowReader
 from tailer.stores.port import ObjectStore
+from tailer.stores.stores import Stores
 from tailer.table_log import TableLog
 
-__all__ = ["TableFormat"]
+__all__ = ["TableFormat", "TableNames"]
+
+
+class TableNames(Protocol):
+    """The catalogs that know tables of a format by name: `SCHEME://...`.
+
+    The last part of a pattern of names has a `*`.
+    """
+
+    scheme: str
+    """The beginning of a name, before `://`."""
+
+    table_format: str
+    """The name of the format."""
+
+    is_log: bool
+    """True if a catalog decides which version is the newest; False if it knows no more than where a table is."""
+
+    missing: tuple[str, str]
+    """The reason and the next step, where a catalog has no table of a name."""
+
+    def parse(self, text: str, where: str) -> str:
+        """Return the name, or the pattern of names, that `text` is; no I/O. Raises `ConfigError` naming `where`."""
+        ...
+
+    def check_client(self, name: str) -> None:
+        """Raise `ConfigError` where the client of the catalog is not installed. Imports no library."""
+        ...
+
+    async def find(self, name: str, stores: Stores) -> str | None:
+        """Return the location of a table; None: the catalog has no such table.
+
+        Raises `NotATable` for a table of another kind, `StorageError` where the catalog refuses or does not answer, and
+        `ConfigError` as `check_client`, and where there is no such catalog.
+        """
+        ...
+
+    async def tables(self, folder: str, pattern: str, stores: Stores) -> list[str]:
+        """Return the names below `folder` of all tables that may fit `pattern`, the last part of a name.
+
+        Raises `ObjectNotFound` where there is no such namespace, and otherwise as `find`.
+        """
+        ...
+
+    def catalog(self, name: str, stores: Stores) -> Any:
+        """Return what `TableFormat.open` needs of the catalog of a table; None: nothing. No I/O."""
+        ...
 
 
 class TableFormat(Protocol):
@@ -33,8 +80,11 @@ class TableFormat(Protocol):
     has_branches: bool
     """True if a table may have branches."""
 
+    names: TableNames | None = None
+    """The catalogs that know tables by name; None: there is no such catalog."""
+
     thread_libraries: frozenset[str]
-    """The libraries whose threads may abort the process if the interpreter goes away before them."""
+    """The libraries whose threads may abort the process, or hold it up, when the interpreter goes away."""
 
     def may_be_at(self, location: str) -> bool:
         """Return whether a folder in a store may hold a table of the format, as far as its name tells; no I/O."""
@@ -63,12 +113,14 @@ class TableFormat(Protocol):
         branch: str | None = None,
         catalog: Any = None,
         statistics: bool = False,
+        compare: bool = False,
     ) -> TableLog:
         """Open the log at the `root` of a table; no I/O.
 
         `open_store`: opens another root. `allowed_roots`: where files of the table may be, besides its location.
-        `catalog`: the one that manages the commits, if the format has any. `statistics`: whether tasks should have
-        what the log says of the values in files (`ChangeTask.stats`), if it says anything.
+        `catalog`: the one that manages the commits, if the format has any, or what `TableNames.catalog` returned.
+        `statistics`: whether tasks should have what the log says of the values in files (`ChangeTask.stats`), if it
+        says anything. `compare`: whether to plan versions by their data files, though change files are recorded.
         """
         ...
 

@@ -5,6 +5,7 @@ Entry points are in the metadata of all installed packages, which takes long to 
 a location that is of none of our own formats. The first format is the default, for locations that do not tell theirs.
 """
 
+import re
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
@@ -13,25 +14,30 @@ from typing import Final
 
 from tailer.errors import ConfigError, did_you_mean
 from tailer.formats.loaded import LOADED
-from tailer.formats.port import TableFormat
-from tailer.stores.location import is_local
+from tailer.formats.port import TableFormat, TableNames
+from tailer.stores.location import is_local, parse_location, split_location
 from tailer.stores.port import ObjectStore, in_thread
 
 __all__ = [
     "check_choices",
     "default_format",
     "find_format",
-    "format_names",
     "format_of",
     "formats",
     "named_format",
+    "names_of",
+    "parse_table",
 ]
 
 ENTRY_POINTS: Final = "tailer.formats"
 _OWN: Final = {
     "delta": "tailer.formats.delta.format:DELTA",
     "lance": "tailer.formats.lance.format:LANCE",
+    "iceberg": "tailer.formats.iceberg.format:ICEBERG",
 }
+
+
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 @cache
@@ -60,23 +66,51 @@ def named_format(name: str) -> TableFormat:
     """Return the format called `name`. Raises `ConfigError`."""
     if name in _OWN or name in _installed().names:
         return _load(name)
-    known = format_names()
-    remedy = did_you_mean(name, known) or f"Give {', '.join(known[:-1])} or {known[-1]}."
+    names = format_names()
+    remedy = did_you_mean(name, names) or f"Give {', '.join(names[:-1])} or {names[-1]}."
     raise ConfigError("table_format", f"{name!r} is no format of a table", remedy)
+
+
+def names_of(table: str) -> TableNames | None:
+    """Return the catalogs of which `table` is a name or a pattern of names; None: it is a location."""
+    scheme = _SCHEME.match(table)
+    if scheme is None or split_location(table) is not None:
+        return None
+    wanted = scheme[1].lower()
+    return next((other.names for other in formats() if other.names and other.names.scheme == wanted), None)
+
+
+def parse_table(text: str, beside: Path, where: str) -> str:
+    """Return the location of a table to follow, or its name in a catalog; a path is relative to `beside`. No I/O.
+
+    A name may be a pattern. Raises `ConfigError` naming `where`.
+    """
+    names = names_of(text)
+    return parse_location(text, beside, where) if names is None else names.parse(text, where)
 
 
 def format_of(location: str) -> TableFormat:
     """Return the format of the table at a location, as `parse_location` returns it.
 
-    A folder of this machine is looked at: the first format whose log it has. In a store, the name decides; no I/O.
+    A folder of this machine is looked at: the first format whose log it has. The name decides in a store, without any
+    I/O, and where the location is a file.
     """
     if not is_local(location):
-        others = (each for each in formats() if each is not default_format())
-        return next((each for each in others if each.may_be_at(location)), default_format())
+        others = (other for other in formats() if other is not default_format())
+        return next((other for other in others if other.may_be_at(location)), default_format())
     try:
-        return next((each for each in formats() if Path(location, each.log_folder).is_dir()), default_format())
+        is_there = _names_one if Path(location).is_file() else _has_log
+        return next((other for other in formats() if is_there(other, location)), default_format())
     except OSError:  # a folder above cannot be entered
         return default_format()
+
+
+def _has_log(table_format: TableFormat, location: str) -> bool:
+    return Path(location, table_format.log_folder).is_dir()
+
+
+def _names_one(table_format: TableFormat, location: str) -> bool:
+    return table_format is not default_format() and table_format.may_be_at(location)
 
 
 async def find_format(
@@ -89,21 +123,24 @@ async def find_format(
     """
     location = f"{store.uri}/{folder}".removesuffix("/")
     every_name = whatever_the_name or wanted is not None or store.blocking() is not None
-    for each in await in_thread(list, formats()) if wanted is None else [named_format(wanted)]:
-        if (every_name or each.may_be_at(location)) and await each.is_in(store, folder):
-            return each
+    for table_format in await in_thread(list, formats()) if wanted is None else [named_format(wanted)]:
+        if (every_name or table_format.may_be_at(location)) and await table_format.is_in(store, folder):
+            return table_format
     return None
 
 
-def check_choices(table_format: str | None, branch: str | None = None, *, is_managed: bool = False) -> str | None:
-    """Return the name of the format that is chosen: a `branch` chooses the first one that has any. None: none.
+def check_choices(
+    table_format: str | None, branch: str | None = None, *, location: str = "", is_managed: bool = False
+) -> str | None:
+    """Return the name of the format that is chosen; None: none.
 
-    `is_managed`: whether a catalog manages the commits. Raises `ConfigError`, naming the option, where there is no such
-    format, or the choices do not go together.
+    A `branch` chooses one that has any: that of the table at `location`, or the first. `is_managed`: whether a catalog
+    manages the commits. Raises `ConfigError`, naming the option, where there is no such format, or the choices do not
+    go together.
     """
     chosen = None if table_format is None else named_format(table_format)
     if branch is not None:
-        chosen = chosen or next(each for each in formats() if each.has_branches)
+        chosen = chosen or _with_branches(location)
         if not chosen.has_branches:
             raise ConfigError("branch", f"is given, but {chosen.title} has no branches", "Leave out one of the two.")
         chosen.root("", branch)
@@ -111,6 +148,13 @@ def check_choices(table_format: str | None, branch: str | None = None, *, is_man
         where = "table_format" if branch is None else "branch"
         raise ConfigError(where, f"names {chosen.title}, which no catalog manages", "Leave out one of the two.")
     return None if chosen is None else chosen.name
+
+
+def _with_branches(location: str) -> TableFormat:
+    table_format = format_of(location)
+    if table_format.has_branches:
+        return table_format
+    return next(candidate for candidate in formats() if candidate.has_branches)
 
 
 def _load(name: str) -> TableFormat:

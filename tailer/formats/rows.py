@@ -9,10 +9,9 @@ from functools import partial
 from tailer.events import ChangeBatch
 from tailer.formats.registry import named_format
 from tailer.plan import END, ChangeTask
-from tailer.read import execute as parquet
 from tailer.read.data_files import LOCAL, Files
 from tailer.read.port import RowReader
-from tailer.read.shaped_rows import fulfilling, selected
+from tailer.read.shaping import fulfilling, selected
 
 __all__ = ["execute", "file_of", "needed_files", "opens_each_version", "row_groups"]
 
@@ -66,4 +65,9 @@ def opens_each_version(task: ChangeTask) -> bool:
 
 
 def _reader_of(task: ChangeTask) -> RowReader:
-    return parquet if task.reader is None else named_format(task.reader).row_reader()
+    if task.reader is not None:
+        return named_format(task.reader).row_reader()
+    # A process that only plans, as Spark's driver does for a query, does without the reader.
+    from tailer.read import execute as parquet  # noqa: PLC0415
+
+    return parquet

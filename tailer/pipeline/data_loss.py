@@ -36,7 +36,7 @@ from tailer.pipeline.status import PipelineStatus
 from tailer.stores.wakeup import Wake
 from tailer.table_log import TableLog
 
-__all__ = ["DataLoss", "UndeliverableVersion", "is_lost"]
+__all__ = ["DataLoss", "Due", "is_lost"]
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +54,8 @@ def is_lost(error: BaseException | None) -> bool:
 class DataLoss:
     """The undeliverable version of a pipeline, if there is one, remembered over all of its sessions.
 
-    `poll_interval_s`: as in `Limits`. `status`: has the operator's command.
+    `poll_interval_s`: as in `Limits`. `status`: has the operator's command. `due`: set by the loop before it plans, and
+    before it delivers.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class DataLoss:
         self._undeliverable: UndeliverableVersion | None = None
         self._begins, self._table_id = 0, ""  # the first version of the session, and the table's id when it began
         self._awaited = _Awaited(name)
+        self.due: Due | None = None
 
     @property
     def is_known(self) -> bool:
@@ -119,7 +121,7 @@ class DataLoss:
 
     def forget_other(self, table_id: str) -> None:
         """Forget an undeliverable version of another table than `table_id`, with which a session begins."""
-        self._table_id = table_id
+        self._table_id, self.due = table_id, None
         if self._undeliverable is not None and not self._undeliverable.applies_to(table_id):
             self._undeliverable = None
 
@@ -152,6 +154,7 @@ class DataLoss:
         before = self._undeliverable
         if error.table != self._table.uri or version is None or (nothing_lost and not lost):
             return
+        version = version if self.due is None else self.due.number_of(version)
         # A second version that fails while getting past the first needs a person.
         if before is None or not (before.tried or (type(before.error), before.version) == (type(error), version)):
             if not self._awaited.is_about(error):
@@ -196,16 +199,16 @@ class DataLoss:
             first = 0 if replaced and point.fresh else version
             least = version + 1 if point.snapshot and point.after is not None else first  # never the same files again
             final = replaced or point.snapshot
-            found = await self._resnapshot(session, first, least, undeliverable, is_final=final)
+            readable = await self._resnapshot(session, first, least, undeliverable, is_final=final)
         elif point.snapshot:
             raise undeliverable.error  # the policy does not cover leaving out the rest of a table
         else:
-            found = await self._skip(commands, version, undeliverable)
-        if found is None:
+            readable = await self._skip(commands, version, undeliverable)
+        if readable is None:
             return None
-        _log.warning("%s: leaving out the changes of versions %d to %d", self._name, version, found - 1)
+        _log.warning("%s: leaving out the changes of versions %d to %d", self._name, version, readable - 1)
         self._forget()
-        return ResumePoint(found)
+        return ResumePoint(readable)
 
     async def _is_restored(self, version: int) -> bool:
         """Return whether the log can be read again at `version`; the next session then reads the rest."""
@@ -245,21 +248,21 @@ class DataLoss:
 
     async def _skip(self, commands: TakesCommands, version: int, undeliverable: "UndeliverableVersion") -> int | None:
         """Announce the gap that begins at `version` and return the first version that can be delivered after it."""
-        found, seen = await self._next_readable(undeliverable.error, version)
+        readable, seen = await self._next_readable(undeliverable.error, version)
         table_id = self._table.state_id or undeliverable.table_id
         if await self._is_restored(version):  # restored while the log was read
             return None
-        gap = undeliverable.gap(table_id, version, found - 1, snapshot=False)
-        await commands.skip(gap, self._policy.shape_schema(seen, self._table.uri, found) or pa.schema([]))
-        return found
+        gap = undeliverable.gap(table_id, version, readable - 1, snapshot=False)
+        await commands.skip(gap, self._policy.shape_schema(seen, self._table.uri, readable) or pa.schema([]))
+        return readable
 
     async def _next_readable(self, error: TailerError, version: int) -> tuple[int, pa.Schema | None]:
         """Find the first version after `version` that can be sought, and the schema before it."""
-        found = await self._table.after_loss(error, version)
+        readable = await self._table.after_loss(error, version)
         try:
-            return found, await self._table.seek(found)
+            return readable, await self._table.seek(readable)
         except _LOST_LOG as further:
-            return await self._next_readable(further, found)
+            return await self._next_readable(further, readable)
 
 
 @dataclass(slots=True)
@@ -315,6 +318,19 @@ class UndeliverableVersion:
         except (LogError, ChangeError) as error:
             _log.info("%s: %s", table.uri, error)  # the next read raises it
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The version that is due. `planned`: the number of the first one from it on; None: it could not be planned."""
+
+    version: int
+    planned: int | None = None
+
+    def number_of(self, version: int) -> int:
+        """Return the version that is due where a version that fails is the first from there on, after a gap."""
+        is_next = self.version < version and self.planned in (None, version)
+        return self.version if is_next else version
 
 
 class _Awaited:

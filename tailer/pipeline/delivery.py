@@ -73,6 +73,11 @@ class ResumePoint:
         """Return whether there is a version before, and nothing is delivered of `version`."""
         return self.version > 0 and not self.snapshot and not (self.after is not None and self.after.is_inside)
 
+    @property
+    def last_begun(self) -> int:
+        """The last version of which the sink has rows, or would have them if the version had any."""
+        return self.version if self.after is not None and self.after.is_inside else self.version - 1
+
     def after_snapshot(self) -> "ResumePoint":
         """Return the place after the whole snapshot."""
         return ResumePoint(self.version + 1, knows_columns=True)
@@ -104,17 +109,13 @@ class Session(Protocol):
 
     The loop calls `begin` once the table is at the next version, and then `plan` and `deliver` in turn. Methods raise
     what table, engine and sink raise.
+
+    `sink`: to be asked for progress and kept alive. `resume`: the place after the sink's progress, as it was when the
+    session began; None: no progress.
     """
 
-    @property
-    def sink(self) -> Sink:
-        """The sink, to be asked for progress and kept alive."""
-        ...
-
-    @property
-    def resume(self) -> ResumePoint | None:
-        """The place after the sink's progress, as it was when the session began; None: no progress."""
-        ...
+    sink: Sink
+    resume: ResumePoint | None
 
     @property
     def table_id(self) -> str | None:

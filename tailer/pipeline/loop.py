@@ -29,7 +29,7 @@ from tailer.errors import (
     TailerError,
 )
 from tailer.pipeline.backfill.between import BetweenVersions
-from tailer.pipeline.data_loss import DataLoss
+from tailer.pipeline.data_loss import DataLoss, Due
 from tailer.pipeline.delivery import (
     Delivery,
     ResumePoint,
@@ -180,6 +180,7 @@ class Pipeline:
                 await self._seek(session, point, last)
                 continue
             asked_s = time.monotonic()
+            self._loss.due = Due(point.version)
             versions = await session.plan()
             status.backlog.plan_s = time.monotonic() - asked_s
             if versions is None:
@@ -188,6 +189,9 @@ class Pipeline:
                 else:
                     await self._wait(session, point.version - 1, has_progress)
                 continue
+            if last is not None and versions.first > last:
+                return True  # numbers of versions may have gaps
+            self._loss.due = Due(point.version, versions.first)
             if await self._loss.obey(point):
                 continue
             status.note_work(versions.last, versions.oldest_ms, versions.size_bytes, versions.first)
@@ -206,6 +210,7 @@ class Pipeline:
         if last is not None and first > last:
             reason = f"version {first} comes after the end, version {last}"
             raise ConfigError("start", reason, EARLIER)
+        self._retries.status.on_start(start, last)
         if not self._loss.is_known:
             await check_new(self._name, self._table, await self._table.table_id(), session.sink)
         return await first_point(self._table, start, session.sink)
@@ -221,12 +226,14 @@ class Pipeline:
         table_id = self._table.state_id
         if table_id is not None:
             await self._check_lineage(session.table_id, table_id, point.version)
+        if not point.fresh:
+            await self._table.check_delivered(point.last_begun)
         # A delivery that announces nothing needs the columns before only to refuse a change of them.
         must_know_columns = session.announces_columns or self._policy.on_schema_change is OnSchemaChange.FAIL
         if must_know_columns:
             check_known_columns(self._table, point, columns)
-        known = columns if point.knows_columns else None
-        schema = self._policy.shape_schema(known, self._table.uri, point.version)
+        told = columns if point.knows_columns else None
+        schema = self._policy.shape_schema(told, self._table.uri, point.version)
         if point.fresh and self._records_start(point, last) and table_id is not None:
             # Recorded at once, as if the version before were empty: what arrives between now and the first delivery
             # must survive a restart.
@@ -242,10 +249,10 @@ class Pipeline:
         is_empty = self._start.kind is StartKind.VERSION and last is not None and point.version > last
         return is_empty or self._start.kind in (StartKind.LATEST, StartKind.TAG)
 
-    async def _check_lineage(self, followed: str | None, found: str, version: int) -> None:
+    async def _check_lineage(self, followed: str | None, current: str, version: int) -> None:
         """Raise `TableReplaced` if the log belongs to another table than the one being delivered."""
-        if followed not in (None, found) and followed not in await self._table.ids(-1):
-            raise TableReplaced(self._table.uri, version, followed or "", found)
+        if followed not in (None, current) and followed not in await self._table.ids(-1):
+            raise TableReplaced(self._table.uri, version, followed or "", current)
 
     async def _wait(self, session: Session, latest: int, has_progress: bool) -> None:
         """Commit what is open, up to the version `latest`, then wait for a new one."""

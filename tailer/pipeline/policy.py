@@ -18,11 +18,18 @@ from tailer.schema.variant_paths import check_paths, with_paths
 from tailer.shape.condition import condition_faults
 from tailer.shape.select import guessed_outputs, select_faults
 
-__all__ = ["OnDataLoss", "OnSchemaChange", "PlanReport", "Policy"]
+__all__ = ["ChangeSource", "OnDataLoss", "OnSchemaChange", "PlanReport", "Policy"]
 
-_UNTRACKED: Final = "the table does not track rows there (it does with delta.enableRowTracking = true)"
+_UNTRACKED: Final = "the table does not track rows there (a Delta table does with delta.enableRowTracking = true)"
 
 _log = logging.getLogger(__name__)
+
+
+class ChangeSource(StrEnum):
+    """The place to look for the changes of a version that has a change feed."""
+
+    FEED = "feed"  # in its change files
+    COMPARE = "compare"  # in the data files that it adds and removes
 
 
 class OnSchemaChange(StrEnum):
@@ -47,7 +54,7 @@ class Policy:
     `columns`: the columns to deliver, and paths into them (`tailer.schema.variant_paths`); empty: all. `row_ids`:
     whether to add the columns of row tracking. `where`: the condition that rows must fulfil, in SQL; None: all rows.
     `select`: the columns to deliver, as a list of SQL expressions, in place of `columns`. `types`: the change types of
-    the rows to deliver; empty: all.
+    the rows to deliver; empty: all. `changes`: where they are.
     """
 
     columns: tuple[str, ...] = ()
@@ -57,6 +64,7 @@ class Policy:
     where: str | None = None
     select: str | None = None
     types: frozenset[str] = frozenset()
+    changes: ChangeSource = ChangeSource.FEED
 
     def faults(self) -> Iterator[ConfigError]:
         """Yield what is wrong with these options, whatever the columns of the table are."""
@@ -91,7 +99,7 @@ class Policy:
         other: list[TailerError] = [*text_faults(plan, None, self.select), *plan.column_faults(self.columns)]
         errors += other
         if other:
-            return [replace(plan, schema=each, tasks=()) for each in self._guesses(plan.schema)], errors
+            return [replace(plan, schema=guess, tasks=()) for guess in self._guesses(plan.schema)], errors
         try:
             return [sound.shape(plan)], errors
         except TailerError as error:
@@ -105,10 +113,10 @@ class Policy:
         if self.select is not None:
             outputs = guessed_outputs(self.select, schema)
         else:
-            own = {each.name: each.type for each in schema}
+            own = {column.name: column.type for column in schema}
             outputs = [(name, own.get(name), name in own) for name in self.columns]
         is_sure = all(sure for _, _, sure in outputs)
-        others = {} if is_sure else {each.name: each.type for each in schema}
+        others = {} if is_sure else {column.name: column.type for column in schema}
         for unknown, more in ((pa.string(), {}), (pa.int64(), others)) if outputs else ():
             columns = pa.schema({**more, **{name: kind or unknown for name, kind, _ in outputs}}.items())
             yield add_row_ids(columns) if self.row_ids else columns

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from tailer.plan import Position
 
-__all__ = ["Backlog", "Journey", "VacuumWatch"]
+__all__ = ["Backlog", "VacuumWatch"]
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +83,8 @@ class Backlog:
     """The versions that a pipeline has not delivered, as far as it knows. Times are in seconds since 1970.
 
     `position`: the sink's progress. `latest`: the newest version known. `caught_up_s`: when nothing was due last.
-    `due_since_s`: since when something is due; None: nothing is. `kept_s`: for how long VACUUM and log cleanup leave
+    `due_since_s`: since when something is due; None: nothing is. `level_since_s`: since when each look has found
+    nothing newer; None: something is due, or the last look failed. `kept_s`: for how long VACUUM and log cleanup leave
     what a version needs; None: not known. `read_s`: for how long the pipeline has waited for rows, of all versions.
     `plan_s`: how long planning the next versions took. `journeys`: of the last versions, oldest first.
     """
@@ -93,6 +94,7 @@ class Backlog:
         self.latest: int | None = None
         self.caught_up_s: float | None = None
         self.due_since_s: float | None = None
+        self.level_since_s: float | None = None
         self.kept_s: float | None = None
         self._oldest_s: float | None = None
         self.plan_s = self.read_s = 0.0
@@ -128,7 +130,7 @@ class Backlog:
         """Add the versions `first` to `last`, planned in `plan_s` seconds. The first was committed at `oldest_ms`."""
         self.latest = max(self.latest or 0, last)
         self.due_since_s = now_s if self.due_since_s is None else self.due_since_s
-        appeared_s = None if oldest_ms is None else oldest_ms / 1000
+        self.level_since_s, appeared_s = None, None if oldest_ms is None else oldest_ms / 1000
         if self._oldest_s is None:
             self._oldest_s = appeared_s
         self._planned.append(_Planned(first, last, size_bytes, appeared_s, now_s, self.plan_s, self.read_s))
@@ -158,6 +160,7 @@ class Backlog:
         """Note that `version` is the newest one and that nothing is due; `has_progress`: the sink knows that."""
         self.latest, self.caught_up_s, self.due_since_s, self._oldest_s = version, now_s, None, None
         self.position = Position.end(version) if version >= 0 and has_progress else self.position
+        self.level_since_s = self.level_since_s or now_s
         self._planned.clear()
 
     def forget_plans(self) -> None:

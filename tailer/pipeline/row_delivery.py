@@ -13,20 +13,20 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 import pyarrow as pa
 from anyio.abc import TaskGroup
+from typing_extensions import override
 
 from tailer.engine.background import background
 from tailer.engine.look_ahead import LookAhead, PrefetchedBatches
 from tailer.engine.port import Engine
 from tailer.errors import ChangeError, ConfigError, LogError, SchemaChanged, SinkRejected, StorageError, TailerError
-from tailer.events import Gap
+from tailer.events import ChangeBatch, Gap
 from tailer.pipeline.backfill.command import BackfillCommand, Backfills
 from tailer.pipeline.backfill.delivery import BackfillDelivery
-from tailer.pipeline.delivery import ResumePoint, TakesCommands, VersionRange
+from tailer.pipeline.delivery import Delivery, ResumePoint, Session, TakesCommands, VersionRange
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import OnSchemaChange, PlanReport, Policy
@@ -43,7 +43,7 @@ from tailer.start import Start
 from tailer.stores.wakeup import Wake
 from tailer.table_log import TableLog
 
-__all__ = ["RowDelivery", "RowSession", "row_pipeline"]
+__all__ = ["row_pipeline"]
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ def row_pipeline(
     return Pipeline(name, table, delivery, wake, start, until, policy, polling, retries, vacuum_watch)
 
 
-class RowDelivery:
+class RowDelivery(Delivery):
     """See the module. `retries`: of the pipeline `name`."""
 
     def __init__(
@@ -98,13 +98,14 @@ class RowDelivery:
         self.limits = limits.within(sink.demands)
 
     @asynccontextmanager
+    @override
     async def session(self, table_id: str) -> AsyncIterator["RowSession"]:
-        """See `Delivery.session`."""
         progress = await find_progress(self.name, self.table, table_id, self.sink)
         resume = None if progress is None else ResumePoint.following(progress.position)
         self.retries.status.note_resume(None if progress is None else progress.position)
-        made = self.table.confirm, self.retries.note_commit, self.policy.types
-        async with background() as group, SinkWriter(self.name, self.sink, progress, self.limits, *made) as writer:
+        confirm, committed, types = self.table.confirm, self.retries.note_commit, self.policy.types
+        writer = SinkWriter(self.name, self.sink, progress, self.limits, confirm, committed, types)
+        async with background() as group, writer:
             try:
                 yield RowSession(self, writer, resume, group)
             finally:
@@ -118,7 +119,7 @@ class RowDelivery:
         return True
 
 
-class RowSession:
+class RowSession(TakesCommands, Session):
     """A session of `delivery`. It delivers one version at a time, or small ones together.
 
     `writer` joins them into transactions. Rows are read in `group`.
@@ -140,51 +141,51 @@ class RowSession:
         self._ahead = LookAhead(delivery.table, delivery.engine, self._shape, group)
 
     @property
+    @override
     def table_id(self) -> str | None:
-        """See `Session.table_id`."""
         return self._writer.table_id
 
     @property
+    @override
     def app_id(self) -> str | None:
-        """See `Session.app_id`."""
         return None if self.table_id is None else app_id_of(self._delivery.name, self.table_id)
 
     @property
+    @override
     def commands(self) -> TakesCommands:
-        """See `Session.commands`."""
         return self
 
+    @override
     async def record_start(self, plan: ChangePlan) -> None:
-        """See `Session.record_start`."""
         await self._writer.close_version(plan)
         await self._writer.commit()
 
+    @override
     async def snapshot(self, version: int, after: Position | None) -> bool:
-        """See `Session.snapshot`."""
         async with aclosing(self._delivery.table.snapshot_plans(version)) as pages:
             return await self._deliver_pages(self._shape(await anext(pages)), pages, after)
 
+    @override
     def begin(self, version: int, schema: pa.Schema | None, last: int | None) -> None:
-        """See `Session.begin`."""
         self._ahead.begin(last)
         if schema is not None:
             self._writer.schema = schema
 
+    @override
     async def plan(self) -> VersionRange | None:
-        """See `Session.plan`."""
         plans = await self._ahead.next_plans()
         return VersionRange.of(plans) if plans else None
 
+    @override
     async def deliver(self, versions: VersionRange, after: Position | None) -> None:
-        """See `Session.deliver`."""
-        if len(versions.plans) > 1:
-            await self._deliver_together([self._shape(plan) for plan in versions.plans])
-        else:
-            plan, rows = await self._ahead.read(versions.plans[0], after)
-            await self._deliver_version(plan, rows, after)
+        plans, rows = await self._ahead.read(versions.plans, after)
+        try:
+            await self._deliver_versions(plans, rows, after)
+        finally:
+            rows.stop()
 
+    @override
     async def commit(self) -> None:
-        """See `Session.commit`."""
         await self._writer.commit()
 
     def narrow(self, error: TailerError) -> bool:
@@ -207,49 +208,45 @@ class RowSession:
             raise SinkRejected(self.sink.name, reason, "`tailer resnapshot PIPELINE` makes it one again.")
         await self._writer.skip(gap, schema, at_once=True)
 
+    @override
     async def resnapshot(self, gap: Gap, page: ChangePlan, rest: AsyncIterator[ChangePlan]) -> None:
-        """See `TakesCommands.resnapshot`."""
         plan = self._shape(page)
         self._check_schema(plan)
         await self._writer.skip(gap, plan.schema, at_once=False)
         await self._deliver_pages(plan, rest, None)
 
+    @override
     async def backfill(self, backfills: Backfills, command: BackfillCommand) -> bool:
-        """See `TakesCommands.backfill`."""
         own, progress = self._delivery, self._writer.progress
         parts = own.name, own.table, own.sink, own.engine, own.policy, own.limits, own.retries
         return await BackfillDelivery(*parts, progress, self._group).deliver(backfills, command)
 
-    async def _deliver_version(self, plan: ChangePlan, rows: PrefetchedBatches, after: Position | None) -> None:
-        """Deliver `rows`, those after `after` of the version of `plan`, and close the version."""
-        if after is not None and after.version == plan.version:
-            begun = [task for task in plan.tasks if task.index % TASKS <= after.task % TASKS]
-            if any(task.schema is plan.schema for task in begun):
-                self._writer.schema = plan.schema  # announced with rows that were delivered already
-        self._check_schema(plan)
-        await self._deliver_rows(plan, rows)
-        await self._writer.close_version(plan)
-
-    async def _deliver_together(self, plans: Sequence[ChangePlan]) -> None:
-        """Deliver and close versions that the engine reads together (`LookAhead.next_plans`).
+    async def _deliver_versions(
+        self, plans: Sequence[ChangePlan], rows: PrefetchedBatches, after: Position | None
+    ) -> None:
+        """Deliver `rows`, those of `plans` after `after`, and close the versions.
 
         May end after any of them once the pipeline is stopping.
         """
-        self._check_schema(plans[0])
-        asked_s = time.monotonic()
-        read = await self._writer.patiently(partial(self._engine.read_together, plans))
-        self._delivery.retries.status.backlog.read_s += time.monotonic() - asked_s
-        self._note_step()
-        for plan in plans[: len(read)]:
+        first, left = plans[0], plans
+        if after is not None and after.version == first.version:
+            begun = [task for task in first.tasks if task.index % TASKS <= after.task % TASKS]
+            if any(task.schema is first.schema for task in begun):
+                self._writer.schema = first.schema  # announced with rows that were delivered already
+        self._check_schema(first)
+        for plan in plans:
             self._report.note(plan)
-        done = 0
-        while done < len(plans) and not self._is_stopping():
-            if done < len(read):
-                done += await self._writer.write_versions(list(zip(plans[done:], read[done:], strict=False)))
-            else:
-                await self._deliver_version(plans[done], self._read(plans[done]), None)
-                done += 1
-            self._note_step()
+            self._delivery.retries.status.on_plan(plan)
+        while batches := await self._next(rows):
+            rest, left = await self._writer.write(batches, left, self._is_stopping)
+            if rest:
+                return
+        for plan in plans[len(plans) - len(left) : rows.whole]:
+            await self._writer.close_version(plan)
+            if self._is_stopping():
+                return
+        if rows.error is not None:
+            raise rows.error
 
     async def _deliver_pages(self, plan: ChangePlan, rest: AsyncIterator[ChangePlan], after: Position | None) -> bool:
         """Deliver the rows after `after` of a snapshot: its page `plan`, then the `rest`. Return False if stopped."""
@@ -264,24 +261,29 @@ class RowSession:
     async def _deliver_rows(self, plan: ChangePlan, rows: PrefetchedBatches, *, may_stop: bool = False) -> bool:
         """Deliver `rows` of `plan`. Return False if stopped before the end (`may_stop`)."""
         self._report.note(plan)
+        self._delivery.retries.status.on_plan(plan)
         try:
-            while True:
-                asked_s = time.monotonic()
-                batches = await self._writer.next_batches(rows)
-                self._delivery.retries.status.backlog.read_s += time.monotonic() - asked_s
-                if not batches:
-                    break
-                self._note_step()
+            while batches := await self._next(rows):
                 if may_stop and self._is_stopping():
                     return False
-                await self._writer.write(batches, plan)
+                await self._writer.write(batches, [plan])
+            if rows.error is not None:
+                raise rows.error
         finally:
             rows.stop()
         return True
 
+    async def _next(self, rows: PrefetchedBatches) -> Sequence[ChangeBatch]:
+        """Return the next batches, none at the end, and note how long they took."""
+        asked_s = time.monotonic()
+        batches = await self._writer.next_batches(rows)
+        self._delivery.retries.status.backlog.read_s += time.monotonic() - asked_s
+        self._note_step()
+        return batches
+
     def _read(self, plan: ChangePlan, after: Position | None = None) -> PrefetchedBatches:
         """Begin to read the rows of `plan`, which is shaped, after `after`."""
-        return PrefetchedBatches(self._group, self._engine, plan, after)
+        return PrefetchedBatches(self._group, self._engine, [plan], after)
 
     def _check_schema(self, plan: ChangePlan) -> None:
         """Raise `SchemaChanged` if `plan` has other columns than were delivered last and the policy forbids that."""

@@ -16,13 +16,14 @@ import time
 from collections import Counter as Tally
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import Final, Self, TypeVar
+from copy import copy
+from typing import Final, Self
 
 import anyio
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.engine.look_ahead import AHEAD_BYTES, PrefetchedBatches, patiently
+from tailer.engine.look_ahead import AHEAD_BYTES, PrefetchedBatches
 from tailer.errors import ChangesUnavailable, CommitUnknown, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import CHANGE_TYPE, ChangeBatch, ChangeType, Gap, SchemaChange
 from tailer.pipeline.limits import Limits
@@ -40,8 +41,6 @@ _FEW_ROWS: Final = 1000
 _BY_FREQUENCY: Final = (ChangeType.UPDATE_POSTIMAGE, ChangeType.UPDATE_PREIMAGE, ChangeType.INSERT, ChangeType.DELETE)
 
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class SinkWriter:
@@ -90,91 +89,92 @@ class SinkWriter:
         await self._commit_if_possible()
         return await rows.take()
 
-    async def patiently(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `work`, on which rows depend. If it takes long, the open transaction is committed."""
-        if self._limits.max_quiet_s is None:
-            return await work()
-        return await patiently(work, self._limits.max_quiet_s, self._commit_if_possible)
-
     async def _commit_if_possible(self) -> None:
         if self.may_commit:
             await self.commit()
 
-    async def write(self, batches: Sequence[ChangeBatch], plan: ChangePlan) -> None:
-        """Write consecutive batches of `plan`, which may lack its tasks where all rows have its columns.
+    async def write(
+        self,
+        batches: Sequence[ChangeBatch],
+        plans: Sequence[ChangePlan],
+        may_end: Callable[[], bool] = lambda: False,
+    ) -> tuple[Sequence[ChangeBatch], Sequence[ChangePlan]]:
+        """Write consecutive batches of `plans`, and close each version with rows of a later one behind its own.
 
-        Commit after each one at which the transaction is due, if the sink can store the position.
+        A plan may lack its tasks where all rows have its columns. Batches of several versions are written in one step
+        if the sink can take them, and no transaction ends at another place than if they came one by one. Commit where
+        it is due, if the sink can store the position.
+
+        Return the plans that are not closed, and the batches left where `may_end` says so between two versions.
         """
         batches = _chosen(batches, self._types) if self._types else batches
-        while batches:
+        ends = False  # whether it is between two versions
+        while batches and not (ends and may_end()):
+            plan = plans[0]
+            if ends := plan.version < batches[0].version:
+                await self.close_version(plan)
+                plans = plans[1:]
+                continue
             schema = plan.schema_of(batches[0].task)
             transaction = await self._turn_to(schema, plan)
-            count = self._fitting(batches, schema, plan)
+            one_by_one = plan.version <= self._refused_up_to or not transaction.writes_together or may_end()
+            held, kinds, before = copy(self._held), self._held.kinds.copy(), self._position
+            count, closed = self._fitting(batches, schema, plans[:1] if one_by_one else plans)
             self._position = None  # while the sink may have a part of the rows, nothing can be committed
-            await transaction.write_all(batches[:count])
-            self._position = _end_of(batches[count - 1])
-            if self._held.is_due and self.may_commit:
-                await self.commit()
-            batches = batches[count:]
+            last = _end_of(batches[count - 1])
+            try:
+                await transaction.write_all(batches[:count])
+            except SinkRejected as error:
+                if is_one := batches[0].version == last.version:
+                    self._held.versions = held.versions  # no other version is aborted with it
+                if self._sink.aborts or is_one:
+                    raise
+                # Nothing is aborted there: record what was delivered, and deliver what precedes the refused version.
+                held.kinds = kinds
+                self._held, self._position, self._refused_up_to = held, before, last.version
+                _log.debug("%s: %s; going on one version at a time up to that one", self._name, error)
+                await self._commit_if_possible()
+                continue
+            ends = closed > 0 and plans[closed - 1].version >= last.version
+            self._position = Position.end(plans[closed - 1].version) if ends else last
+            if self._held.is_due:
+                await self._commit_if_possible()
+            batches, plans = batches[count:], plans[closed:]
+        return batches, plans
 
-    async def write_versions(self, versions: Sequence[tuple[ChangePlan, Sequence[ChangeBatch]]]) -> int:
-        """Write and close the first of consecutive versions, with all their rows. Return how many.
+    def _fitting(
+        self, batches: Sequence[ChangeBatch], schema: pa.Schema, plans: Sequence[ChangePlan]
+    ) -> tuple[int, int]:
+        """Add the batches to write in one step to the transaction's size. Return their number, at least 1.
 
-        There is at least one, and all have one table id and one schema. Several are written in one step if the sink can
-        take them, and no transaction ends at another place than if they came one by one.
+        Return also how many plans they close.
         """
-        if self._types:
-            versions = [(plan, _chosen(batches, self._types)) for plan, batches in versions]
-        plan = versions[0][0]
-        transaction = await self._turn_to(plan.schema, plan)
-        one_by_one = plan.version <= self._refused_up_to or not transaction.writes_together
-        count = 1 if one_by_one else self._held.leading(versions)
-        batches = [batch for _, own in versions[:count] for batch in own]
-        if count == 1:
-            await self.write(batches, plan)
-            await self.close_version(plan)
-            return count
-        before, self._position = self._position, None
-        self._held.versions += count  # if one is refused, the others are aborted with it
-        try:
-            if batches:
-                await transaction.write_all(batches)
-        except SinkRejected as error:
-            if self._sink.aborts:
-                raise
-            # Nothing is aborted there: record what was delivered, and deliver what comes before the refused version.
-            self._held.versions -= count
-            self._position, self._refused_up_to = before, versions[count - 1][0].version
-            _log.debug("%s: %s; going on one version at a time up to that one", self._name, error)
-            await self.commit()
-            return await self.write_versions(versions[:1])
-        self._held.add(batches)
-        await self._reached(versions[count - 1][0].version)
-        return count
-
-    def _fitting(self, batches: Sequence[ChangeBatch], schema: pa.Schema, plan: ChangePlan) -> int:
-        """Add the batches to write in one step to the transaction's size. Return their number, at least 1."""
-        total = 0
+        total, closed = 0, 0
         for count, batch in enumerate(batches):
             size = batch.size_bytes
             total += size
             if count > 0:
                 ends = self._held.is_due and self._stores(_end_of(batches[count - 1]))
-                if ends or total > AHEAD_BYTES or plan.schema_of(batch.task) is not schema:
-                    return count
-            self._held.add([batch])
-        return len(batches)
+                if ends or total > AHEAD_BYTES:
+                    return count, closed
+                while plans[closed].version < batch.version:
+                    if closed + 1 == len(plans) or not plans[closed].schema.equals(schema, check_metadata=True):
+                        return count, closed
+                    self._held.versions += 1  # if one is refused, the others are aborted with it
+                    closed += 1
+                    if self._held.is_due:
+                        return count, closed
+                if not plans[closed].schema_of(batch.task).equals(schema, check_metadata=True):
+                    return count, closed
+            self._held.add(batch)
+        return len(batches), closed
 
     async def close_version(self, plan: ChangePlan) -> None:
         """Note that the plan's version is complete. Commit if the transaction is due."""
         await self._turn_to(plan.schema, plan)
         self._held.versions += 1
-        await self._reached(plan.version)
-
-    async def _reached(self, version: int) -> None:
-        """Note that all versions up to `version` are complete. Commit if the transaction is due."""
-        self._position = Position.end(version)
-        if self._held.is_due or version <= self._refused_up_to:
+        self._position = Position.end(plan.version)
+        if self._held.is_due or plan.version <= self._refused_up_to:
             await self.commit()
 
     async def skip(self, gap: Gap, schema: pa.Schema, *, at_once: bool) -> None:
@@ -235,8 +235,10 @@ class SinkWriter:
         """Return whether the sink can store the current position."""
         return self._position is not None and self._stores(self._position)
 
-    def _stores(self, at: Position) -> bool:
-        return at.closes_version or (self._sink.splits_snapshots if at.in_snapshot else self._sink.splits_versions)
+    def _stores(self, position: Position) -> bool:
+        return position.closes_version or (
+            self._sink.splits_snapshots if position.in_snapshot else self._sink.splits_versions
+        )
 
     async def _turn_to(self, schema: pa.Schema, plan: ChangePlan) -> SinkTransaction:
         """Return the transaction for rows of `schema`, which is announced to the sink if it is new."""
@@ -270,24 +272,24 @@ class SinkWriter:
 
     async def _take_over(self, app_id: str, version: int, schema: pa.Schema) -> None:
         """Continue under `app_id` from `version` on."""
-        found = await self._sink.progress(app_id)
-        if found is not None and found.position.version >= version:
-            raise SinkFenced(self._sink.name, f"{app_id} is at version {found.position.version} already")
+        progress = await self._sink.progress(app_id)
+        if progress is not None and progress.position.version >= version:
+            raise SinkFenced(self._sink.name, f"{app_id} is at version {progress.position.version} already")
         if self._sink.distributes:
             # Begin first, to own the stream: another attempt at the same shard may be about to reset it.
             async with self._sink.begin(app_id, output_schema(schema)):
                 if self.progress is not None:
                     await self._check_unmoved(self.progress)
-        if self._sink.distributes or found is not None:
+        if self._sink.distributes or progress is not None:
             await self._sink.reset(Progress(app_id, Position.end(version - 1)))
         _log.info("%s: version %d replaces the table; continuing as %s", self._name, version, app_id)
 
     async def _check_unmoved(self, former: Progress) -> None:
         """Raise `SinkUnavailable` if another instance has delivered more under the id that the table had before."""
-        found = await self._sink.progress(former.app_id)
-        if found != former:
-            at = None if found is None else found.position
-            reason = f"{former.app_id} is at {at} now, and this instance had seen {former.position}"
+        progress = await self._sink.progress(former.app_id)
+        if progress != former:
+            position = None if progress is None else progress.position
+            reason = f"{former.app_id} is at {position} now, and this instance had seen {former.position}"
             raise SinkUnavailable(self._sink.name, reason)
 
 
@@ -342,37 +344,19 @@ class TransactionSize:
         is_full = self.rows >= limits.max_rows or self.size_bytes >= limits.max_bytes
         return is_full or self.versions >= limits.max_versions or self.age_s >= limits.max_seconds
 
-    def add(self, batches: Sequence[ChangeBatch]) -> None:
-        """Add the rows of `batches`."""
-        for batch in batches:
-            self.rows += len(batch)
-            self.size_bytes += batch.size_bytes
-            kinds = _counts(batch.rows.column(CHANGE_TYPE)) if batch.kind is None else {batch.kind.value: len(batch)}
-            self.kinds.update(kinds)
-
-    def leading(self, versions: Sequence[tuple[object, Sequence[ChangeBatch]]]) -> int:
-        """Return how many of the versions, each with its rows, come before one that makes it due; at least 1.
-
-        They have no more rows than are written in one step.
-        """
-        if self.is_due:
-            return 1
-        rows, size_bytes, limits = self.rows, self.size_bytes, self._limits
-        most, most_bytes = limits.max_versions - self.versions - 1, min(limits.max_bytes, size_bytes + AHEAD_BYTES)
-        for count, (_, batches) in enumerate(versions):
-            rows += sum(map(len, batches))
-            size_bytes += sum(batch.size_bytes for batch in batches)
-            if count >= most or rows >= limits.max_rows or size_bytes >= most_bytes:
-                return max(count, 1)
-        return len(versions)
+    def add(self, batch: ChangeBatch) -> None:
+        self.rows += len(batch)
+        self.size_bytes += batch.size_bytes
+        kinds = _counts(batch.rows.column(CHANGE_TYPE)) if batch.kind is None else {batch.kind.value: len(batch)}
+        self.kinds.update(kinds)
 
 
 def _counts(types: pa.Array) -> dict[str, int]:
-    found, left = {}, len(types)
+    counts, left = {}, len(types)
     # To look for one text takes a tenth of the time of finding out which there are.
     for kind in _BY_FREQUENCY if left > _FEW_ROWS else ():
-        found[kind.value] = int(pc.equal(types, pa.scalar(kind.value)).true_count)
-        left -= found[kind.value]
+        counts[kind.value] = int(pc.equal(types, pa.scalar(kind.value)).true_count)
+        left -= counts[kind.value]
         if left == 0:
-            return found
-    return {each["values"].as_py(): each["counts"].as_py() for each in pc.value_counts(types)}
+            return counts
+    return {count["values"].as_py(): count["counts"].as_py() for count in pc.value_counts(types)}

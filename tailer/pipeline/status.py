@@ -20,13 +20,13 @@ from tailer.pipeline.backfill.command import Backfills
 from tailer.pipeline.policy import OnDataLoss
 from tailer.pipeline.retention import Backlog
 from tailer.pipeline.states import Active, Fault, PipelineState
-from tailer.plan import Position
+from tailer.plan import ChangePlan, Position
+from tailer.start import StartPoint
 
 __all__ = [
     "BEHIND_AFTER_S",
     "IDLE_AFTER_S",
     "METRICS",
-    "Backlog",
     "Committed",
     "Fault",
     "PipelineState",
@@ -101,6 +101,10 @@ _HELD: Final = {
 }
 
 
+def _ignore(_start: StartPoint, _last: int | None) -> None:
+    """Tell nobody."""
+
+
 class PipelineStatus:
     """The status of the pipeline `name`. One thread notes; any thread may read.
 
@@ -123,9 +127,12 @@ class PipelineStatus:
         self.command: OnDataLoss | None = None  # of an operator, not obeyed yet
         self.active: Active | None = None  # where several instances run it
         self.on_command: Callable[[], object] = bool  # ends the wait for a version
+        self.on_start: Callable[[StartPoint, int | None], object] = _ignore  # of a new stream, with its last version
+        self.on_plan: Callable[[ChangePlan], object] = bool  # whose rows come next
+        self.has_answer = self.waits = False  # of the table and of the sink; for a version, or for the table
         self._clock = clock
         self._hold, self._work, self._why, self._lacks = _Hold.RUNNING, _Work.NOTHING, "", ""
-        self._failing = self._waits = self._was_level = False
+        self._failing = self._was_level = False
         self._delivered_s: float | None = None
         self._moved_s = self._since_s = self.began_s
         self._progressed_s: float | None = None
@@ -192,8 +199,8 @@ class PipelineStatus:
     @property
     def is_in_snapshot(self) -> bool:
         """Return whether the sink has a part of a snapshot, or nothing before the first one."""
-        at = self.backlog.position
-        return self._work is _Work.SNAPSHOT if at is None else at.in_snapshot
+        position = self.backlog.position
+        return self._work is _Work.SNAPSHOT if position is None else position.in_snapshot
 
     @property
     def seconds_since_step(self) -> float:
@@ -207,7 +214,7 @@ class PipelineStatus:
 
     def hangs(self, after_s: float) -> bool:
         """Return whether work is due and its task has done nothing for `after_s` seconds."""
-        return self._hold is _Hold.RUNNING and not self._waits and self.seconds_since_step >= after_s
+        return self._hold is _Hold.RUNNING and not self.waits and self.seconds_since_step >= after_s
 
     @property
     def lag_s(self) -> float | None:
@@ -224,7 +231,7 @@ class PipelineStatus:
         """Note that the pipeline begins to run."""
         before = self.state
         self._hold, self._work, self._why, self.retry_at_s = _Hold.RUNNING, _Work.NOTHING, "", None
-        self._failing = self._waits = self._was_level = False
+        self._failing = self.waits = self._was_level = False
         _UP.set(self.name, 1)
         self._note_change(before)
 
@@ -239,7 +246,7 @@ class PipelineStatus:
     def note_missing_table(self, lacks: str = "") -> None:
         """Note that the pipeline waits for its table. `lacks`: why it is not whole yet; empty: there is none."""
         before = self.state
-        self._work, self._waits, self._failing, self._lacks = _Work.TABLE, True, False, lacks
+        self._work, self.waits, self._failing, self._lacks = _Work.TABLE, True, False, lacks
         self._note_change(before)
 
     def note_resume(self, position: Position | None) -> None:
@@ -248,7 +255,7 @@ class PipelineStatus:
         if position is not None:
             self.backlog.deliver(position)
         self.backlog.forget_plans()
-        self._waits = False
+        self.waits, self.has_answer = False, True
         self._note_change(before)
 
     def note_snapshot(self, version: int) -> None:
@@ -261,7 +268,7 @@ class PipelineStatus:
     def note_work(self, last: int, oldest_ms: int | None, size_bytes: int, first: int | None = None) -> None:
         """Note that the versions `first` (None: only `last`) to `last` are delivered next; see `Backlog.plan`."""
         before = self.state
-        self._work, self._waits, self._progressed_s = _Work.VERSIONS, False, self._clock()
+        self._work, self.waits, self._progressed_s = _Work.VERSIONS, False, self._clock()
         self.backlog.plan(last if first is None else first, last, oldest_ms, size_bytes, self._clock())
         self._note_change(before)
 
@@ -272,7 +279,7 @@ class PipelineStatus:
 
     def note_step(self) -> None:
         """Note that the pipeline is alive and has something to do."""
-        self._waits, self._moved_s = False, self._clock()
+        self.waits, self._moved_s = False, self._clock()
         if self._work is not _Work.NOTHING and not self._failing:
             self._progressed_s = self._moved_s
 
@@ -282,7 +289,7 @@ class PipelineStatus:
         `has_progress`: whether the sink knows that; not, if the pipeline has just begun after that version.
         """
         before, now_s = self.state, self._clock()
-        self._work, self._waits, self._was_level = _Work.VERSIONS, True, True
+        self._work, self.waits, self._was_level = _Work.VERSIONS, True, True
         self.backlog.clear(version, now_s, has_progress)
         self._note_success(now_s)
         self._note_change(before)
@@ -302,15 +309,12 @@ class PipelineStatus:
         self._note_success(now_s)
         self._note_change(before)
 
-    def note_rows(self, rows: Mapping[str, int]) -> None:
-        """Note that rows were committed: their numbers by change type."""
-        self.rows.update(rows)
-
     def note_error(self, error: BaseException) -> None:
         """Note that a session ended with an error."""
         before = self.state
         _ERRORS.add(self.name, 1)
-        self.fault, self._failing, self._waits = Fault.after(self.fault, error, self._clock(), self.name), True, False
+        self.fault, self._failing, self.waits = Fault.after(self.fault, error, self._clock(), self.name), True, False
+        self.backlog.level_since_s = None
         self._note_change(before)
 
     def note_retry(self) -> None:

@@ -7,7 +7,7 @@ task      some rows of one file, and their kind of change
 changes   the plan of a version: its tasks in delivery order
 """
 
-from tailer.plan.changes import ChangePlan, Regime, SkippedFiles
+from tailer.plan.changes import ChangePlan, Regime, SkippedFiles, remaining
 from tailer.plan.position import BACKFILLS, END, SNAPSHOT_TASKS, TASKS, Position
 from tailer.plan.task import HELD, ChangeTask, DeletionVectorRef, FragmentRef, Refinement, RowTracking, TaskKind
 from tailer.schema.columns import ROW_TRACKING, add_row_ids, output_schema, select_columns
@@ -31,5 +31,6 @@ __all__ = [
     "TaskKind",
     "add_row_ids",
     "output_schema",
+    "remaining",
     "select_columns",
 ]

@@ -11,13 +11,13 @@ from typing import Final, Self
 import pyarrow as pa
 
 from tailer.errors import ConfigError, did_you_mean
-from tailer.plan.position import TASKS
+from tailer.plan.position import TASKS, Position
 from tailer.plan.task import ChangeTask
 from tailer.schema.columns import METADATA_NAMES, RESERVED, ROW_IDS, add_row_ids, refuse_names, select_columns
 from tailer.schema.texts import schema_from_text, schema_to_text
 from tailer.schema.variant_paths import with_paths
 
-__all__ = ["ChangePlan", "Regime", "SkippedFiles"]
+__all__ = ["ChangePlan", "Regime", "SkippedFiles", "remaining"]
 
 _RENEWED: Final = ("replaced", "widened")
 
@@ -49,7 +49,8 @@ class ChangePlan:
     `paired`: whether a deleted and an inserted row with one row id are always the images of an update. `skipped`: the
     files that were left out because none of their rows can fulfil the condition of the plan (`ChangeTask.where`).
     `replaced`: the names, as paths, that belong to another column of the table from this version on. `widened`: those
-    of columns whose values have another text from this version on (`tailer.schema.identity.renewed`).
+    of columns whose values have another text from this version on (`tailer.schema.identity.renewed`). `compared`:
+    whether data files are read in place of what a change feed says of the version. Its rows have other positions.
     """
 
     table: str
@@ -61,6 +62,7 @@ class ChangePlan:
     schema: pa.Schema
     tasks: tuple[ChangeTask, ...]
     feed: bool = False
+    compared: bool = False
     paired: bool = False
     skipped: SkippedFiles | None = None
     replaced: tuple[tuple[str, ...], ...] = ()
@@ -78,14 +80,14 @@ class ChangePlan:
 
     def schema_of(self, task: int) -> pa.Schema:
         """Return the columns of the rows of a task, by its number; those of the version where it is not in the plan."""
-        at = bisect_left(self.tasks, task % TASKS, key=lambda each: each.index % TASKS)
-        return self.tasks[at].schema if at < len(self.tasks) else self.schema
+        position = bisect_left(self.tasks, task % TASKS, key=lambda candidate: candidate.index % TASKS)
+        return self.tasks[position].schema if position < len(self.tasks) else self.schema
 
     def select(self, columns: Sequence[str]) -> "ChangePlan":
         """Return the plan for some of the columns, or paths into them, in the order given. Positions do not change.
 
-        Deleted rows lack the columns that this version adds to the table. Raises `ConfigError` for a column
-        that the table does not have at this version, unless it `is_bare`.
+        Deleted rows lack the columns that this version adds to the table. Raises `ConfigError` for a column that the
+        table does not have at this version, unless it `is_bare`.
         """
         plan = self.with_schemas(partial(with_paths, columns=columns))
         if not set(columns).issubset(plan.schema.names):
@@ -102,8 +104,8 @@ class ChangePlan:
                 yield error
                 continue
             if not is_there:
-                known = f"The columns of {self.table} are: {', '.join(self.schema.names)}."
-                remedy = f"{known} {did_you_mean(column, self.schema.names)}".rstrip()
+                listing = f"The columns of {self.table} are: {', '.join(self.schema.names)}."
+                remedy = f"{listing} {did_you_mean(column, self.schema.names)}".rstrip()
                 yield ConfigError("columns", f"no column {column!r} at version {self.version}", remedy)
 
     def with_row_ids(self) -> "ChangePlan":
@@ -118,18 +120,19 @@ class ChangePlan:
 
     def check_reserved(self, taken: Collection[str] = METADATA_NAMES, reason: str = RESERVED) -> None:
         """Raise `UnsupportedFeature` where a column has a `taken` name: that of a metadata column of change rows."""
-        for schema in {id(each): each for each in (self.schema, *(task.schema for task in self.tasks))}.values():
+        for schema in {id(schema): schema for schema in (self.schema, *(task.schema for task in self.tasks))}.values():
             refuse_names(schema, self.table, self.version, taken, reason)
 
     def with_schemas(self, change: Callable[[pa.Schema], pa.Schema]) -> "ChangePlan":
         """Return the plan with `change` made to each of its schemas."""
         # Most tasks share one schema object; they also share the converted one.
         schemas = (self.schema, *(task.schema for task in self.tasks), *(task.compared for task in self.tasks))
-        made = {id(schema): None if schema is None else change(schema) for schema in schemas}
+        converted = {id(schema): None if schema is None else change(schema) for schema in schemas}
         tasks = tuple(
-            replace(task, schema=made[id(task.schema)], compared=made[id(task.compared)]) for task in self.tasks
+            replace(task, schema=converted[id(task.schema)], compared=converted[id(task.compared)])
+            for task in self.tasks
         )
-        return replace(self, schema=made[id(self.schema)], tasks=tasks)
+        return replace(self, schema=converted[id(self.schema)], tasks=tasks)
 
     def to_json(self) -> str:
         """Return the plan as JSON text."""
@@ -144,7 +147,7 @@ class ChangePlan:
                 "schema": schema_to_text(self.schema),
                 "tasks": [task.to_dict() for task in self.tasks],
                 "feed": self.feed,
-                **({"paired": True} if self.paired else {}),
+                **{name: True for name in ("compared", "paired") if getattr(self, name)},
                 **({} if self.skipped is None else {"skipped": asdict(self.skipped)}),
                 **{name: paths for name in _RENEWED if (paths := getattr(self, name))},
             }
@@ -164,3 +167,13 @@ class ChangePlan:
                 **{name: tuple(map(tuple, value.get(name, ()))) for name in _RENEWED},
             }
         )
+
+
+def remaining(plan: ChangePlan, after: Position | None) -> list[tuple[ChangeTask, int]]:
+    """Return the tasks not finished at `after`, each with the row after which to continue (-1: all rows)."""
+    if after is None or after < Position(plan.version, -1, -1):
+        return [(task, -1) for task in plan.tasks]
+    if after.version > plan.version:
+        return []
+    open_tasks = [task for task in plan.tasks if task.index >= after.task]
+    return [(task, after.row if task.index == after.task else -1) for task in open_tasks]

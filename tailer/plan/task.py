@@ -91,8 +91,8 @@ class FragmentRef:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the reference as JSON-ready values."""
-        found = asdict(self)
-        return found if self.path is not None else {name: found[name] for name in found if name not in _FILE}
+        values = asdict(self)
+        return values if self.path is not None else {name: values[name] for name in values if name not in _FILE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +121,8 @@ class ChangeTask:
     `logged`: the file's path as the log has it, where that is percent-encoded. `reader`: the format whose reader reads
     the rows; None: `uri` is a Parquet file. `fragment`: where the rows are, for a reader of fragments. `stats`: what
     the log says of the values in the file, as text; None: nothing, or nobody asked for it; `HELD`: the condition was
-    held against it. `where`: the
-    condition that rows must fulfil; its columns need not be in `schema`. `select`: makes the columns of `schema`, or
-    more, from those of the table; None: they are columns of the table.
+    held against it. `where`: the condition that rows must fulfil; its columns need not be in `schema`. `select`: makes
+    the columns of `schema`, or more, from those of the table; None: they are columns of the table.
     """
 
     table: str

@@ -21,7 +21,7 @@ from tailer.formats.delta.log.actions import Commit, Metadata, Protocol, Txn, pa
 from tailer.formats.delta.log.listing import LOG, commit_name
 from tailer.stores.port import ObjectStore, StoredObject, in_thread
 
-__all__ = ["Action", "checkpoint_name", "now_ms", "read_commit", "write_checkpoint", "write_commit"]
+__all__ = ["checkpoint_name", "now_ms", "read_commit", "write_checkpoint", "write_commit"]
 
 Action = Mapping[str, Any]
 
@@ -69,10 +69,10 @@ async def write_commit(store: ObjectStore, version: int, actions: Sequence[Actio
         await store.put_if_absent(commit_name(version), b"\n".join(lines) + b"\n")
     except (ObjectAlreadyExists, StorageUnavailable) as error:
         try:
-            found = await read_commit(store, version)
+            commit = await read_commit(store, version)
         except ObjectNotFound:
             raise error from None
-        if found.info is None or found.info.txn_id != write_id:
+        if commit.info is None or commit.info.txn_id != write_id:
             raise ObjectAlreadyExists(f"{store.uri}/{commit_name(version)}") from error
 
 

@@ -20,13 +20,13 @@ async def find_progress(pipeline: str, table: TableLog, table_id: str, sink: Sin
 
     Raises what the table and the sink raise.
     """
-    found = await sink.progress(app_id_of(pipeline, table_id))
-    for former_id in await table.ids(-1 if found is None else found.position.version):
+    progress = await sink.progress(app_id_of(pipeline, table_id))
+    for former_id in await table.ids(-1 if progress is None else progress.position.version):
         if former_id != table_id:
             former = await sink.progress(app_id_of(pipeline, former_id))
-            if former is not None and (found is None or former.position > found.position):
-                found = former
-    return found
+            if former is not None and (progress is None or former.position > progress.position):
+                progress = former
+    return progress
 
 
 async def check_new(pipeline: str, table: TableLog, table_id: str, sink: Sink) -> None:
@@ -62,8 +62,8 @@ async def set_position(pipeline: str, table: TableLog, sink: Sink, position: Pos
     Raises what the table and the sink raise.
     """
     table_id = await table.table_id()
-    for each in {table_id: None} | dict.fromkeys(await table.ids(-1)):
-        app_id = app_id_of(pipeline, each)
+    for any_id in {table_id: None} | dict.fromkeys(await table.ids(-1)):
+        app_id = app_id_of(pipeline, any_id)
         had = await sink.progress(app_id)
-        if each == table_id or (had is not None and had.position > position):
+        if any_id == table_id or (had is not None and had.position > position):
             await sink.reset(Progress(app_id, position))

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import pyarrow as pa
+from typing_extensions import override
 
 from tailer.errors import SinkError
 from tailer.events import ChangeBatch, ControlEvent
@@ -39,8 +40,8 @@ class Recorded(Sink):
         """Return whether the store has progress of the pipeline."""
         return await self._store.has_delivered(pipeline)
 
+    @override
     async def refusals(self, app_id: str, schema: pa.Schema) -> Sequence[SinkError]:
-        """See `Sink.refusals`."""
         return await self._sink.refusals(schema)
 
     async def reset(self, progress: Progress) -> None:

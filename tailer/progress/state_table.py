@@ -99,7 +99,7 @@ class _Log:
 
     def of_pipeline(self, pipeline: str) -> Mapping[str, "_Txns"]:
         """Return the txns of all tables of a pipeline, by app_id."""
-        return {each: self.of(each) for each in self.txns if "#" not in each and pipeline_of(each) == pipeline}
+        return {name: self.of(name) for name in self.txns if "#" not in name and pipeline_of(name) == pipeline}
 
 
 _Txns = tuple[Txn | None, ...]
@@ -125,10 +125,10 @@ class StateTable:
         cannot be trusted, `SinkRejected` if known progress has disappeared, `StorageUnavailable`.
         """
         self._log = await self._read(None)
-        found = (self._log or _Log()).of(app_id)
-        if not any(found) and any(self._seen.get(app_id, ())):
+        txns = (self._log or _Log()).of(app_id)
+        if not any(txns) and any(self._seen.get(app_id, ())):
             raise self._gone(f"it has no progress of {app_id}")
-        self._seen[app_id] = found
+        self._seen[app_id] = txns
         self._looks[pipeline_of(app_id)] = (self._log or _Log()).of_pipeline(pipeline_of(app_id))
         position = self._decode(app_id, self._seen[app_id])
         return None if position is None else Progress(app_id, position)
@@ -212,19 +212,19 @@ class StateTable:
             )
         return await self._read_on(_Log())
 
-    async def _read_on(self, known: _Log) -> _Log:
-        log = await self._read(known)
+    async def _read_on(self, former: _Log) -> _Log:
+        log = await self._read(former)
         if log is None:
             raise self._gone("its log is gone")
         return log
 
-    def _gone(self, found: str) -> SinkRejected:
+    def _gone(self, reason: str) -> SinkRejected:
         """Make the error for a table that is no longer the one in which this instance recorded."""
         remedy = "Restore the state table. To deliver again from the pipeline's start, run it again."
-        return SinkRejected(self._store.uri, f"the state table was deleted or replaced while in use: {found}", remedy)
+        return SinkRejected(self._store.uri, f"the state table was deleted or replaced while in use: {reason}", remedy)
 
-    async def _read(self, known: _Log | None) -> _Log | None:
-        """Read the state at the newest version, starting from `known` if that is still valid. None: there is no log."""
+    async def _read(self, log: _Log | None) -> _Log | None:
+        """Read the state at the newest version, starting from `log` if that is still valid. None: there is no log."""
         for _ in range(_ATTEMPTS):
             try:
                 listing = await list_log(self._store)
@@ -236,7 +236,7 @@ class StateTable:
                     continue  # it was created just now
                 raise
             try:
-                return await self._replay(known, listing.segment(listing.latest))
+                return await self._replay(log, listing.segment(listing.latest))
             except ObjectNotFound:
                 pass  # others may write so fast that listed files are deleted before they are read
             except VersionGone as error:
@@ -244,24 +244,24 @@ class StateTable:
                     raise
         raise StorageUnavailable(f"{self._store.uri}/{LOG}", "the listing and the files do not agree")
 
-    async def _replay(self, known: _Log | None, segment: LogSegment) -> _Log:
+    async def _replay(self, log: _Log | None, segment: LogSegment) -> _Log:
         checkpoint = segment.checkpoint[0].version if segment.checkpoint else -1
-        if known is not None and known.version > segment.version:
+        if log is not None and log.version > segment.version:
             # A gateway's listing may be behind what can be read.
-            if await self._is_there(known.version):
-                return known
-            raise VersionAhead(self._store.uri, known.version, segment.version)
-        is_new = known is None
-        if known is None or known.version < checkpoint:
-            known = await self._read_checkpoint(segment) if segment.checkpoint else _Log()
+            if await self._is_there(log.version):
+                return log
+            raise VersionAhead(self._store.uri, log.version, segment.version)
+        is_new = log is None
+        if log is None or log.version < checkpoint:
+            log = await self._read_checkpoint(segment) if segment.checkpoint else _Log()
         for path in segment.commits:
-            if path.version > known.version:
-                known = self._advance(known, await read_commit(self._store, path.version))
+            if path.version > log.version:
+                log = self._advance(log, await read_commit(self._store, path.version))
         # A listing may be older than one that was seen before: what is known must never become less.
         with suppress(ObjectNotFound):
             while is_new:
-                known = self._advance(known, await read_commit(self._store, known.version + 1))
-        return self._checked(replace(known, checkpoint=checkpoint))
+                log = self._advance(log, await read_commit(self._store, log.version + 1))
+        return self._checked(replace(log, checkpoint=checkpoint))
 
     async def _is_there(self, version: int) -> bool:
         try:
@@ -341,8 +341,8 @@ def _are_together(txns: _Txns) -> bool:
 
 
 def _encode(progress: Progress, writer: int) -> _Txns:
-    at, updated_ms = progress.position, now_ms()
-    place = (at.version, END, END) if at.closes_version else (at.version - 1, at.task, at.row)
+    last, updated_ms = progress.position, now_ms()
+    place = (last.version, END, END) if last.closes_version else (last.version - 1, last.task, last.row)
     return tuple(
         Txn(name, value, updated_ms) for name, value in zip(_names(progress.app_id), (*place, writer), strict=True)
     )
@@ -351,7 +351,7 @@ def _encode(progress: Progress, writer: int) -> _Txns:
 def _read_txns(table: str, path: LogPath, opened: OpenObject) -> list[Txn]:
     try:
         column = pq.ParquetFile(opened.file, page_checksum_verification=True).read(columns=["txn"])["txn"]
-        found = column.filter(column.is_valid()).to_pylist()
-        return [Txn(value["appId"], value["version"], value["lastUpdated"]) for value in found]
+        values = column.filter(column.is_valid()).to_pylist()
+        return [Txn(value["appId"], value["version"], value["lastUpdated"]) for value in values]
     except (pa.ArrowException, KeyError, OSError, UnicodeDecodeError) as error:
         raise LogCorrupt(table, path.name, f"unreadable checkpoint: {error}", path.version) from error

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import pyarrow as pa
+from typing_extensions import override
 
 from tailer.errors import (
     ChangesUnavailable,
@@ -36,7 +37,7 @@ from tailer.stores.pieces import Limits
 from tailer.stores.ranges import ObjectRanges
 from tailer.stores.read_ahead import LIMITS, ReadAhead, open_ahead
 
-__all__ = ["LOCAL", "DataFile", "DataFiles", "Files", "FilesInTurn", "check_task", "translated"]
+__all__ = ["LOCAL", "DataFile", "DataFiles", "Files", "check_task", "translated"]
 
 _OPEN_AHEAD: Final = 16
 
@@ -86,7 +87,7 @@ class Files(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class DataFiles:
+class DataFiles(Files):
     """Opens files. Survives pickle if `ranges` does.
 
     `ranges`: opens the object at a location; None: all files are local. `logins`: returns what `Files.login` returns.
@@ -100,18 +101,18 @@ class DataFiles:
         """Return whether a file is one of this machine."""
         return self.ranges is None or uri.startswith("/")
 
+    @override
     def has(self, uri: str) -> bool:
-        """See `Files.has`."""
         return uri.startswith("/") or self.ranges is not None
 
+    @override
     def open(self, uri: str, needed_bytes: int = 0) -> DataFile:
-        """See `Files.open`."""
         if self.ranges is None or uri.startswith("/"):
             return DataFile(pa.OSFile(uri))
         return _data_file(ReadAhead(self.ranges(uri), self.limits, needed_bytes))
 
+    @override
     def read(self, uri: str, offset: int, length: int) -> bytes:
-        """See `Files.read`."""
         if self.ranges is not None and not uri.startswith("/"):
             return self.ranges(uri).read(offset, length) if offset >= 0 and length > 0 else b""
         with pa.OSFile(uri) as file:
@@ -122,8 +123,8 @@ class DataFiles:
             data: bytes = file.read(min(length, size - offset))
             return data
 
+    @override
     def login(self, uri: str) -> Mapping[str, str]:
-        """See `Files.login`."""
         return {} if self.logins is None or uri.startswith("/") else self.logins(uri)
 
     def in_turn(self, files: Iterable[tuple[str, int]]) -> "FilesInTurn":
@@ -137,7 +138,7 @@ class DataFiles:
 LOCAL: Final = DataFiles()
 
 
-class FilesInTurn:
+class FilesInTurn(Files):
     """Opens files whose order is known, some objects ahead of their turn."""
 
     def __init__(self, files: DataFiles, following: Iterable[tuple[str, int]]) -> None:
@@ -145,16 +146,16 @@ class FilesInTurn:
         self._following = deque(following)
         self._opening: deque[tuple[str, Future[ReadAhead]]] = deque()
 
+    @override
     def has(self, uri: str) -> bool:
-        """See `Files.has`."""
         return self._files.has(uri)
 
+    @override
     def read(self, uri: str, offset: int, length: int) -> bytes:
-        """See `Files.read`."""
         return self._files.read(uri, offset, length)
 
+    @override
     def login(self, uri: str) -> Mapping[str, str]:
-        """See `Files.login`."""
         return self._files.login(uri)
 
     def open(self, uri: str, needed_bytes: int = 0) -> DataFile:
@@ -211,11 +212,11 @@ class _Handle:
         return content
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        at = offset + (0, self._at, self.read_ahead.size_bytes)[whence]
-        if at < 0:
-            raise pa.ArrowInvalid(f"there is nothing at {at}")
-        self._at = at
-        return at
+        position = offset + (0, self._at, self.read_ahead.size_bytes)[whence]
+        if position < 0:
+            raise pa.ArrowInvalid(f"there is nothing at {position}")
+        self._at = position
+        return position
 
     def tell(self) -> int:
         return self._at

@@ -32,8 +32,8 @@ from tailer.read.data_files import LOCAL, DataFile, Files, check_task, translate
 from tailer.read.matching import Batches, ChangedRows, rows_of_changes
 from tailer.read.parquet.batch_sizes import MAX_ROWS, BatchSizes
 from tailer.read.parquet.footer import Footer
-from tailer.read.parquet.int96 import open_as_binary
 from tailer.read.parquet.layout import ConditionLayout, layout_of
+from tailer.read.parquet.legacy_datetimes import open_as_binary
 from tailer.read.parquet.row_group_ranges import FEW_BYTES, RowGroupRanges
 from tailer.read.parquet.statistics import group_ranges
 from tailer.read.projection import stamps
@@ -41,7 +41,6 @@ from tailer.read.selection import CHANGE_FILES, Selection
 
 __all__ = [
     "execute",
-    "execute_with",
     "file_of",
     "needed_files",
     "open_footer",
@@ -63,54 +62,37 @@ def execute(
     *,
     files: Files = LOCAL,
     use_threads: bool = False,
+    others: Sequence[tuple[ChangeTask, Callable[[ChangeBatch], bool]]] = (),
 ) -> Iterator[ChangeBatch]:
     """Yield the task's change rows whose physical position is in (`after_row`, `through_row`], in ascending order.
 
     Restrict to row groups whose midpoint lies in bytes [`first_byte`, `end_byte`), estimated from row counts and from
     the size of the file in the log. `use_threads`: whether Arrow's threads may decode columns of a file in parallel.
 
+    `others`: tasks of the same file that are executed with this one, each with a function that gets its rows, and none
+    after a batch for which it returns False. All have the same columns, partition values and row ids; none has a
+    condition, or rows that were compared.
+
     Raises `FileVacuumed` where a file is gone, `DataCorrupt` where one contradicts itself or the log,
     `StorageUnavailable` where it cannot be read for now, `ChangesUnavailable` where `files` has no such location or the
     log has a partition value that is none, `UnsupportedFeature` for values in the calendar of old Spark.
     """
-    check_task(task, files)
+    for file_task in (task, *(other for other, _ in others)):
+        check_task(file_task, files)
     ((uri, needed),) = needed_files(task, after_row, through_row, first_byte, end_byte)
+    needed = max(task.size_bytes, 0) if others and task.kind in CHANGE_FILES else needed
     with translated(task, uri), files.open(uri, needed) as opened, _parquet(task, opened.source) as file:
-        asked, of = range(after_row + 1, through_row + 1), _OpenFile(task, file, opened, files, use_threads)
-        for batch, position, wanted in of.batches(asked, range(first_byte, end_byte)):
-            yield from _choose(of, batch, position, wanted)
-
-
-def execute_with(
-    task: ChangeTask,
-    others: Sequence[tuple[ChangeTask, Callable[[ChangeBatch], bool]]],
-    *,
-    files: Files,
-    use_threads: bool,
-) -> Iterator[ChangeBatch]:
-    """Yield the rows of `task`, and pass those of each of the `others`, tasks of the same file, to a function.
-
-    No task may have a condition, or rows that were compared. All have the same columns, partition values and row ids.
-    A function gets batches in ascending order of positions, and none after one for which it returns False.
-    Raises as `execute` does, for any of the tasks.
-    """
-    for each, _ in [(task, None), *others]:
-        check_task(each, files)
-    needed = max(task.size_bytes, 0) if task.kind in CHANGE_FILES else 0
-    with (
-        translated(task, task.uri),
-        files.open(task.uri, needed) as opened,
-        _parquet(task, opened.source) as file,
-    ):
-        of = _OpenFile(task, file, opened, files, use_threads)
-        of.others = [of.with_task(other, files) for other, _ in others]
-        keep = dict(zip(of.others, (function for _, function in others), strict=True))
-        for batch, position, wanted in of.batches(range(END), range(END)):
-            columns = of.layout.projection.apply(batch, position)
-            of.others = [
-                other for other in of.others if all(map(keep[other], _choose(other, batch, position, wanted, columns)))
+        asked, open_file = range(after_row + 1, through_row + 1), _OpenFile(task, file, opened, files, use_threads)
+        keep = {open_file.with_task(other, files): function for other, function in others}
+        open_file.others = list(keep)
+        for batch, position, wanted in open_file.batches(asked, range(first_byte, end_byte)):
+            columns = open_file.layout.projection.apply(batch, position) if others else None
+            open_file.others = [
+                other
+                for other in open_file.others
+                if all(map(keep[other], _choose(other, batch, position, wanted, columns)))
             ]
-            yield from _choose(of, batch, position, wanted, columns)
+            yield from _choose(open_file, batch, position, wanted, columns)
 
 
 def needed_files(
@@ -223,9 +205,9 @@ class _OpenFile:
             open_as_binary(opened.source, self._footer.content, **_options(task)) if layout.has_int96 else file
         )
         threads = use_threads and self._read_ahead is None
-        known = file, opened.source, self._footer
-        self._sizes = BatchSizes(*known, layout.sizes, threads)
-        self._first = None if layout.condition is None else BatchSizes(*known, layout.condition.sizes, threads)
+        sources = file, opened.source, self._footer
+        self._sizes = BatchSizes(*sources, layout.sizes, threads)
+        self._first = None if layout.condition is None else BatchSizes(*sources, layout.condition.sizes, threads)
         self.stamps = stamps(task.version, task.timestamp_ms, min(file.metadata.num_rows, MAX_ROWS))
         self.others: list[_OpenFile] = []  # for the tasks that are executed with this one
         # Where columns that were read first have a row, all were read in vain: it is likely so in the rest of the file.
@@ -246,7 +228,7 @@ class _OpenFile:
 
         `asked`: of these positions. `part`: of row groups with their middle in these bytes.
         """
-        selections = [each.selection for each in (self, *self.others)]
+        selections = [open_file.selection for open_file in (self, *self.others)]
         groups = {
             group: rows
             for group, rows in _row_groups_in(self.task, self._counts, part)
@@ -318,11 +300,11 @@ class _OpenFile:
 
 
 def _choose(
-    of: _OpenFile, batch: pa.RecordBatch, position: int, wanted: range, columns: list[pa.Array] | None = None
+    open_file: _OpenFile, batch: pa.RecordBatch, position: int, wanted: range, columns: list[pa.Array] | None = None
 ) -> Iterator[ChangeBatch]:
     """Yield the chosen rows of a batch, if any. `columns`: those of the task for all rows; None: not made yet."""
-    task, selection, projection = of.task, of.selection, of.layout.projection
-    indices = selection.fulfilling(batch, position, of.row_filter, wanted)
+    task, selection, projection = open_file.task, open_file.selection, open_file.layout.projection
+    indices = selection.fulfilling(batch, position, open_file.row_filter, wanted)
     if len(indices) > 0:
         count, columns = len(indices), projection.apply(batch, position) if columns is None else columns
         labels = selection.labels(selection.change_types(batch), position)
@@ -330,7 +312,7 @@ def _choose(
             # Taken from the table's own types: some of those that files have cannot be taken from.
             columns = [column.take(indices) for column in columns]
             labels = labels.take(indices) if selection.kind is None else labels.slice(0, count)
-        columns = [*columns, labels, *(stamp.slice(0, count) for stamp in of.stamps)]
+        columns = [*columns, labels, *(stamp.slice(0, count) for stamp in open_file.stamps)]
         chosen = pa.RecordBatch.from_arrays(columns, schema=projection.schema)
         row_index = indices if position == 0 else pc.add(indices, pa.scalar(position, pa.int64()))
         yield ChangeBatch(task.table_id, task.version, task.index, chosen, row_index, selection.kind)

@@ -17,7 +17,7 @@ from typing import Any, Final, Self, TypedDict
 import msgspec
 import pyarrow as pa
 
-from tailer.files.years import days_since_epoch, micros_since_epoch
+from tailer.files.partition_values import days_since_epoch, micros_since_epoch
 from tailer.schema.columns import CHAR
 from tailer.shape.kernels.comparisons import less
 from tailer.shape.ranges import ColumnRange
@@ -87,10 +87,10 @@ class LogStatistics:
         return ColumnRange(first, last, may_be_null=nulls != 0 or len(path) > 1)
 
     def _of(self, key: str, path: Sequence[str]) -> Any:
-        found = self.values.get(key)
+        value = self.values.get(key)
         for name in path:
-            found = None if found is None else found.get(name)
-        return found
+            value = None if value is None else value.get(name)
+        return value
 
 
 @lru_cache(maxsize=64)

@@ -77,17 +77,17 @@ def rows_of_changes(
     columns of the condition of one, each batch with the position of its first row. Images in two row groups that do not
     follow each other are not side by side. Raises as `decode` and `RowFilter.fulfilling` do.
     """
-    found = ChangedRows(BitMap64(), BitMap64())
+    changed_rows = ChangedRows(BitMap64(), BitMap64())
     before: _Rows | None = None
     for group, positions in groups.items():
         rows = _Rows.of(positions.start, decode(group, positions), row_filter)
         if before is not None:
-            before.add_to(found, kind, rows if before.end == rows.start else None)
+            before.add_to(changed_rows, kind, rows if before.end == rows.start else None)
             rows.follows(before)
         before = rows
     if before is not None:
-        before.add_to(found, kind, None)
-    return found
+        before.add_to(changed_rows, kind, None)
+    return changed_rows
 
 
 class _Rows:
@@ -107,20 +107,20 @@ class _Rows:
     @classmethod
     def of(cls, start: int, batches: Batches, row_filter: RowFilter) -> "_Rows":
         """Take the batches of a row group whose first row is at `start`."""
-        found = [[_NO_BITS] * 4]
+        parts = [[_NO_BITS] * 4]
         for batch, position in batches:
             types = batch.column(CHANGE_TYPE).cast(pa.string())
             if types.null_count:
                 raise pa.ArrowInvalid(NO_TYPE)
-            found.append([*(pc.equal(types, each.value) for each in _TYPES), row_filter.mask(batch, position)])
-        return cls(start, *map(pa.concat_arrays, zip(*found, strict=True)))
+            parts.append([*(pc.equal(types, kind.value) for kind in _TYPES), row_filter.mask(batch, position)])
+        return cls(start, *map(pa.concat_arrays, zip(*parts, strict=True)))
 
     def follows(self, before: "_Rows") -> None:
         """Note the last row of the row group before."""
         if before.end == self.start and len(before.fulfils):
             self._last = before.preimages[-1].as_py(), before.fulfils[-1].as_py()
 
-    def add_to(self, found: ChangedRows, kind: TaskKind, after: "_Rows | None") -> None:
+    def add_to(self, changed_rows: ChangedRows, kind: TaskKind, after: "_Rows | None") -> None:
         """Add the rows of a task of `kind`. `after`: the rows of the row group that follows."""
         following = (False, False)
         if after is not None and len(after.fulfils):
@@ -134,13 +134,13 @@ class _Rows:
         comes = pc.and_not(self.postimages, pc.and_(before_pre, before_fulfils))
         deletes = pc.or_(self._deletes, leaves)
         if kind is TaskKind.CDC_DELETES:
-            self._note(found, deletes, leaves)
+            self._note(changed_rows, deletes, leaves)
         else:
-            self._note(found, pc.invert(deletes), comes)
+            self._note(changed_rows, pc.invert(deletes), comes)
 
-    def _note(self, found: ChangedRows, kept: pa.Array, single: pa.Array) -> None:
-        found.kept.update(self._positions(kept))
-        found.single.update(self._positions(pc.and_(kept, single)))
+    def _note(self, changed_rows: ChangedRows, kept: pa.Array, single: pa.Array) -> None:
+        changed_rows.kept.update(self._positions(kept))
+        changed_rows.single.update(self._positions(pc.and_(kept, single)))
 
     def _positions(self, chosen: pa.Array) -> BitMap64:
         indices = pc.indices_nonzero(pc.and_(chosen, self.fulfils)).cast(pa.int64())

@@ -1,8 +1,8 @@
 """Projection of a Parquet file's columns to the table's: found by field id or physical name, cast without loss.
 
-A file may be older than the table's schema: columns it lacks are null, and values of narrower types are cast up, on
-every level of nesting (PROTOCOL.md, "Type Widening"). `reads_as` knows the types of a file that can be read as a type
-of the table; any other type stops the task (invariant 5).
+A file may be older than the table's schema: columns it lacks are null, or have the default that the schema names, and
+values of narrower types are cast up, on every level of nesting (PROTOCOL.md, "Type Widening"). `reads_as` knows the
+types of a file that can be read as a type of the table; any other type stops the task (invariant 5).
 
 Variants are shredded in each file as its writer liked, and put together again here. CHARs are padded.
 
@@ -12,10 +12,10 @@ Metadata columns whose value is one for many rows are made once, and shared by a
 """
 
 import struct
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import copy
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Final
 
 import pyarrow as pa
@@ -26,16 +26,15 @@ from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ROW_ID, VARIANT, ChangeT
 from tailer.files.partition_values import partition_scalar
 from tailer.plan import ROW_TRACKING, ChangeTask, RowTracking, TaskKind, output_schema
 from tailer.read.parquet.batch_sizes import MAX_ROWS
-from tailer.read.parquet.int96 import decoder
-from tailer.read.parquet.legacy_datetimes import OldCalendar
-from tailer.read.parquet.types import are_raw, reads_as
+from tailer.read.parquet.file_fields import Corrupt, FileFields, are_raw, reads_as
+from tailer.read.parquet.legacy_datetimes import OldCalendar, decoder
 from tailer.schema.char_types import char_lengths, padding
-from tailer.schema.columns import FIELD_ID, physical_name
+from tailer.schema.columns import DEFAULT, bare_type, physical_name
 from tailer.schema.variant_paths import path_of, source_of
 from tailer.variant import InvalidVariant, at_path, unshred
 from tailer.variant.nested import Change, Changes, changed
 
-__all__ = ["FileFields", "Projection", "repeated", "stamps"]
+__all__ = ["Projection", "repeated", "stamps"]
 
 _TIMESTAMP: Final = METADATA_FIELDS[-1].type
 
@@ -50,7 +49,6 @@ class _Rows:
 
 
 _Column = Callable[[_Rows], pa.Array]
-_Corrupt = Callable[[str], DataCorrupt]
 _REWRITE: Final = "It is not guessed. Write the rows again with their types, and start after that version."
 _CDC: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
 
@@ -61,7 +59,7 @@ class Projection:
     `columns` are the columns of the file it needs, `schema` is that of the change rows. `padded`: of those columns that
     have CHARs, the greatest length of these. `decoders`: of those columns that have timestamps of 96 bits, what decodes
     them from binary; `int96` are the paths of the timestamps. `annotated`: the schema of the file with its UUIDs
-    (`tailer.read.parquet.uuids`), which Variants may be shredded to.
+    (`tailer.read.parquet.layout`), which Variants may be shredded to.
     When made, raises `DataCorrupt` where the file cannot hold the task's rows, and `UnsupportedFeature` where it does
     not say what its numbers mean.
     """
@@ -146,41 +144,43 @@ class Projection:
         return [path for path in self._int96 if f"{path}.".startswith(f"{column}.")]
 
     def _column(self, field: pa.Field, bare: pa.DataType, there: "FileFields") -> _Column:
-        found = there.find(source_of(field))
-        if found is None or pa.types.is_null(field.type):
-            return _constant(pa.scalar(None, bare))
-        if found.name not in self.columns:
-            self.columns.append(found.name)
+        match = there.find(source_of(field))
+        if match is None or pa.types.is_null(field.type):
+            return _constant(self._default(field, bare))
+        if match.name not in self.columns:
+            self.columns.append(match.name)
         if has_variant(field.type):
-            column = self._with_variants(field, found, bare)
+            column = self._with_variants(field, match, bare)
         else:
-            column = _cast(found.name, self._in_file(field, found.type), bare)
+            column = _cast(match.name, self._in_file(field, match.type), bare)
+        if defaults := self._defaults(field.type, match.type):
+            return lambda rows: changed(column(rows), defaults)
         lengths = char_lengths(field)
         if not lengths:
             return column
-        self.padded[found.name] = max(lengths)
+        self.padded[match.name] = max(lengths)
         changes = padding(field)
         return lambda rows: changed(column(rows), changes)
 
-    def _with_variants(self, field: pa.Field, found: pa.Field, bare: pa.DataType) -> _Column:
-        if any("typed_value" in path.split(".") for path in self._int96_in(found.name)):
+    def _with_variants(self, field: pa.Field, match: pa.Field, bare: pa.DataType) -> _Column:
+        if any("typed_value" in path.split(".") for path in self._int96_in(match.name)):
             # Parquet does not allow them: nothing says whether they have a time zone.
             raise self._corrupt(f"column {field.name} has Variants that are shredded to timestamps of 96 bits")
-        stored = self._annotated.field(found.name).type
-        changes = _variants(field.type, found.type, stored, field.name, self._corrupt)
-        none = changed(pa.nulls(0, found.type), changes)
-        cast = _cast(found.name, self._in_file(field, none.type), bare)
+        stored = self._annotated.field(match.name).type
+        changes = _variants(field.type, match.type, stored, field.name, self._corrupt)
+        none = changed(pa.nulls(0, match.type), changes)
+        cast = _cast(match.name, self._in_file(field, none.type), bare)
         path = None if pa.types.is_null(none.type) else path_of(field)
 
         def column(rows: _Rows) -> pa.Array:
             try:
-                values = changed(rows.columns[found.name], changes)
+                values = changed(rows.columns[match.name], changes)
                 values = values if path is None else at_path(values, path).cast(VARIANT)
             except InvalidVariant as error:
                 # Whoever reads the file names it: a projection serves all files that are alike.
                 reason = f"column {field.name}, in the rows from {rows.position} on: {error}"
                 raise pa.ArrowInvalid(reason) from error
-            return cast(_Rows(rows.position, rows.count, {found.name: values}))
+            return cast(_Rows(rows.position, rows.count, {match.name: values}))
 
         return column
 
@@ -198,15 +198,45 @@ class Projection:
         stored = self._column(pa.field(name, pa.int64()), pa.int64(), there)
         return lambda rows: pc.coalesce(stored(rows), from_log(rows))
 
-    def _in_file(self, field: pa.Field, found: pa.DataType) -> pa.DataType:
+    def _default(self, field: pa.Field, bare: pa.DataType) -> pa.Scalar:
+        text = (field.metadata or {}).get(DEFAULT)
+        if text is None:
+            return pa.scalar(None, bare)
+        value = text.decode(errors="surrogateescape")
+        return partition_scalar(value, field, self._task.table, self._task.version, self._task.uri)
+
+    def _defaults(self, wanted: pa.DataType, file_type: pa.DataType) -> Changes:
+        """Return what gives fields of structs that the file lacks their defaults, on every level."""
+        changes: dict[int, Changes | Change] = {}
+        if is_variant(wanted):
+            return changes
+        if pa.types.is_struct(wanted) and pa.types.is_struct(file_type):
+            there = FileFields(file_type, self._corrupt)
+            for index, field in enumerate(wanted):
+                match = there.find(field)
+                if match is not None:
+                    changes[index] = self._defaults(field.type, match.type)
+                elif DEFAULT in (field.metadata or {}):
+                    changes[index] = partial(_repeat, self._default(field, bare_type(field.type)))
+        elif pa.types.is_list(wanted) and _is_list(file_type):
+            changes[0] = self._defaults(wanted.value_type, file_type.value_type)
+        elif pa.types.is_map(wanted) and pa.types.is_map(file_type):
+            changes[1] = self._defaults(wanted.item_type, file_type.item_type)
+        return {index: change for index, change in changes.items() if change}
+
+    def _in_file(self, field: pa.Field, file_type: pa.DataType) -> pa.DataType:
         try:
-            return _as_in_file(field.type, found, field.name, self._corrupt)
+            return _as_in_file(field.type, file_type, field.name, self._corrupt)
         except _RawNumbersError as error:
             feature, reason = "the meaning of plain numbers", f"{error} ({self._task.uri})"
             raise UnsupportedFeature(self._task.table, feature, self._task.version, reason, _REWRITE) from None
 
     def _corrupt(self, reason: str) -> DataCorrupt:
         return DataCorrupt(self._task.table, self._task.version, self._task.uri, reason)
+
+
+def _repeat(value: pa.Scalar, column: pa.Array) -> pa.Array:
+    return pa.repeat(value, len(column))
 
 
 def _constant(value: pa.Scalar) -> _Column:
@@ -236,54 +266,15 @@ class _RawNumbersError(Exception):
     """A column that is stored as plain numbers, and has another type in the table."""
 
 
-class FileFields:
-    """The fields of one level of a file, by field id and by name. `corrupt`: makes the errors that `find` raises."""
-
-    def __init__(self, fields: Iterable[pa.Field], corrupt: _Corrupt) -> None:
-        self._corrupt = corrupt
-        self._by_id: dict[bytes, list[pa.Field]] = {}
-        self._by_name: dict[str, list[pa.Field]] = {}
-        self._by_folded_name: dict[str, list[pa.Field]] = {}
-        self._found: dict[str, str] = {}
-        for field in fields:
-            self._by_name.setdefault(field.name, []).append(field)
-            self._by_folded_name.setdefault(field.name.lower(), []).append(field)
-            if field.metadata and FIELD_ID in field.metadata:
-                self._by_id.setdefault(field.metadata[FIELD_ID], []).append(field)
-
-    def find(self, field: pa.Field) -> pa.Field | None:
-        """Return the field for `field` of the table: by field id if that has one, else by physical name; None: none.
-
-        Spark resolves names without regard to case, so a file whose only match differs in case has the column. No two
-        columns of a table are one in a file.
-        """
-        name, wanted_id = physical_name(field), (field.metadata or {}).get(FIELD_ID)
-        if wanted_id is None:
-            found = self._by_name.get(name) or self._by_folded_name.get(name.lower(), [])
-        elif self._by_name and not self._by_id:
-            raise self._corrupt(f"no field ids, by which the table knows column {field.name}")
-        else:
-            found = self._by_id.get(wanted_id, [])
-            found = self._by_name[found[0].name] if len(found) == 1 else found  # rows have their columns by name
-        if len(found) > 1:
-            raise self._corrupt(f"several columns may be {field.name}: {', '.join(match.name for match in found)}")
-        if not found:
-            return None
-        other = self._found.setdefault(found[0].name, field.name)
-        if other != field.name:
-            raise self._corrupt(f"column {found[0].name} is both {other} and {field.name}")
-        return found[0]
-
-
-def _as_in_file(wanted: pa.DataType, found: pa.DataType, path: str, corrupt: _Corrupt) -> pa.DataType:
+def _as_in_file(wanted: pa.DataType, file_type: pa.DataType, path: str, corrupt: Corrupt) -> pa.DataType:
     """Return `wanted` with the names of its fields in the file, so that a cast can match them.
 
-    Raises unless values of `found` read as `wanted`, on every level.
+    Raises unless values of `file_type` read as `wanted`, on every level.
     """
-    if is_variant(wanted) and is_variant(found):
+    if is_variant(wanted) and is_variant(file_type):
         return wanted
-    if pa.types.is_struct(wanted) and pa.types.is_struct(found):
-        there = FileFields(found, corrupt)
+    if pa.types.is_struct(wanted) and pa.types.is_struct(file_type):
+        there = FileFields(file_type, corrupt)
         fields = []
         for field in wanted:
             match, name = there.find(field), f"{path}.{field.name}"
@@ -292,49 +283,49 @@ def _as_in_file(wanted: pa.DataType, found: pa.DataType, path: str, corrupt: _Co
             else:
                 fields.append(pa.field(match.name, _as_in_file(field.type, match.type, name, corrupt)))
         return pa.struct(fields)
-    if pa.types.is_list(wanted) and _is_list(found):
-        element = _as_in_file(wanted.value_type, found.value_type, f"{path}.element", corrupt)
+    if pa.types.is_list(wanted) and _is_list(file_type):
+        element = _as_in_file(wanted.value_type, file_type.value_type, f"{path}.element", corrupt)
         return pa.list_(pa.field("element", element))
-    if pa.types.is_large_list(wanted) and pa.types.is_large_list(found):
-        element = _as_in_file(wanted.value_type, found.value_type, f"{path}.element", corrupt)
+    if pa.types.is_large_list(wanted) and pa.types.is_large_list(file_type):
+        element = _as_in_file(wanted.value_type, file_type.value_type, f"{path}.element", corrupt)
         return pa.large_list(pa.field("element", element))
-    if pa.types.is_map(wanted) and pa.types.is_map(found):
-        key = _as_in_file(wanted.key_type, found.key_type, f"{path}.key", corrupt)
-        return pa.map_(key, _as_in_file(wanted.item_type, found.item_type, f"{path}.value", corrupt))
-    if not reads_as(found, wanted):
-        reason = f"column {path} is {found} in the file, {wanted} in the table"
-        raise _RawNumbersError(reason) if are_raw(found, wanted) else corrupt(reason)
+    if pa.types.is_map(wanted) and pa.types.is_map(file_type):
+        key = _as_in_file(wanted.key_type, file_type.key_type, f"{path}.key", corrupt)
+        return pa.map_(key, _as_in_file(wanted.item_type, file_type.item_type, f"{path}.value", corrupt))
+    if not reads_as(file_type, wanted):
+        reason = f"column {path} is {file_type} in the file, {wanted} in the table"
+        raise _RawNumbersError(reason) if are_raw(file_type, wanted) else corrupt(reason)
     return wanted
 
 
 def _variants(
-    wanted: pa.DataType, found: pa.DataType, stored: pa.DataType, path: str, corrupt: _Corrupt
+    wanted: pa.DataType, file_type: pa.DataType, stored: pa.DataType, path: str, corrupt: Corrupt
 ) -> Changes | Change:
-    """Return what turns values of `found` into Variants wherever `wanted` has Variants, on every level.
+    """Return what turns values of `file_type` into Variants wherever `wanted` has Variants, on every level.
 
-    `stored`: `found` with UUIDs.
+    `stored`: `file_type` with UUIDs.
     """
-    if is_variant(wanted) and not pa.types.is_null(found):
+    if is_variant(wanted) and not pa.types.is_null(file_type):
         try:
-            unshred(pa.nulls(0, found).cast(stored))
+            unshred(pa.nulls(0, file_type).cast(stored))
         except InvalidVariant as error:
             raise corrupt(f"column {path}: {error}") from error
         return lambda column: unshred(column.cast(stored)).cast(VARIANT)
     children: list[tuple[int, pa.DataType, pa.DataType, pa.DataType, str]] = []
-    if pa.types.is_struct(wanted) and pa.types.is_struct(found):
-        there, names = FileFields(found, corrupt), [field.name for field in found]
+    if pa.types.is_struct(wanted) and pa.types.is_struct(file_type):
+        there, names = FileFields(file_type, corrupt), [field.name for field in file_type]
         matches = ((field, there.find(field)) for field in wanted)
         children = [
             (index := names.index(match.name), field.type, match.type, stored.field(index).type, field.name)
             for field, match in matches
             if match is not None
         ]
-    elif pa.types.is_list(wanted) and _is_list(found):
-        children = [(0, wanted.value_type, found.value_type, stored.value_type, "element")]
-    elif pa.types.is_map(wanted) and pa.types.is_map(found):
+    elif pa.types.is_list(wanted) and _is_list(file_type):
+        children = [(0, wanted.value_type, file_type.value_type, stored.value_type, "element")]
+    elif pa.types.is_map(wanted) and pa.types.is_map(file_type):
         children = [
-            (0, wanted.key_type, found.key_type, stored.key_type, "key"),
-            (1, wanted.item_type, found.item_type, stored.item_type, "value"),
+            (0, wanted.key_type, file_type.key_type, stored.key_type, "key"),
+            (1, wanted.item_type, file_type.item_type, stored.item_type, "value"),
         ]
     return {
         index: _variants(kind, other, annotated, f"{path}.{name}", corrupt)

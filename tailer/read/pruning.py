@@ -71,8 +71,8 @@ class LoggedColumns:
     """
 
     def __init__(self, fields: pa.Schema, paths: Iterable[_Path]) -> None:
-        found = {path: columns for path in paths if (columns := fields_of(fields, path))}
-        self._columns = {path: (columns, tuple(map(physical_name, columns))) for path, columns in found.items()}
+        by_path = {path: columns for path in paths if (columns := fields_of(fields, path))}
+        self._columns = {path: (columns, tuple(map(physical_name, columns))) for path, columns in by_path.items()}
         leaves = (names for columns, names in self._columns.values() if not is_struct(columns[-1].type))
         self._leaves: Paths = tuple(sorted(leaves))
 
@@ -88,11 +88,11 @@ class LoggedColumns:
         stats = None if task.stats is None else LogStatistics.parse(task.stats, self._leaves)
         for path, (columns, names) in self._columns.items():
             if names[0] in logged:
-                found = partition_range(task, columns[0], logged[names[0]]) if len(columns) == 1 else None
+                column_range = partition_range(task, columns[0], logged[names[0]]) if len(columns) == 1 else None
             else:
-                found = None if stats is None or names not in self._leaves else stats.range(columns, names)
-            if found is not None:
-                ranges[path] = found
+                column_range = None if stats is None or names not in self._leaves else stats.range(columns, names)
+            if column_range is not None:
+                ranges[path] = column_range
         return ranges
 
 
@@ -118,16 +118,16 @@ def partition_range(task: ChangeTask, field: pa.Field, text: str | None) -> Colu
 
 def fields_of(fields: pa.Schema, path: tuple[str, ...]) -> list[pa.Field]:
     """Return the field of each name of a path through structs; none where the table has no such column of its own."""
-    found: list[pa.Field] = []
+    columns: list[pa.Field] = []
     level = list(fields)
     for name in path:
         named = [field for field in level if field.name == name]
         if len(named) != 1:
             return []
-        found.append(named[0])
+        columns.append(named[0])
         level = list(named[0].type) if is_struct(named[0].type) else []
-    is_own = bool(found) and ROW_TRACKING not in (found[0].metadata or {}) and path_of(found[0]) is None
-    return found if is_own else []
+    is_own = bool(columns) and ROW_TRACKING not in (columns[0].metadata or {}) and path_of(columns[0]) is None
+    return columns if is_own else []
 
 
 def paths_of(fields: pa.Schema | pa.StructType, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

@@ -11,26 +11,85 @@ event ids, a persisted format: format 4 of `tailer.changelog.task_ids`.
 """
 
 import json
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain
 from typing import Final, TypeVar
 from zlib import crc32
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
 
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, ExpressionFailed
+from tailer.events import ChangeBatch
+from tailer.files.row_bitmaps import bitmap_of, positions_of, span
 from tailer.plan import SNAPSHOT_TASKS, TASKS, ChangePlan, ChangeTask
 from tailer.read.pruning import prune
 from tailer.schema.char_types import char_lengths
 from tailer.schema.collations import collations
 from tailer.schema.columns import physical_name, restated, restates
 from tailer.shape.condition import Condition, condition_faults, parse_condition
-from tailer.shape.select import Select, parse_select, select_faults
+from tailer.shape.select import MadeColumns, Select, parse_select, select_faults
 from tailer.shape.tree import Expression, columns_beside_comparisons, columns_of
 
-__all__ = ["selected_schema", "text_faults", "with_condition", "with_select"]
+__all__ = ["fulfilling", "selected", "selected_schema", "text_faults", "with_condition", "with_select"]
+
+Read = Callable[[ChangeTask], Iterator[ChangeBatch]]
+"""Yields the rows of a task."""
+
+
+def selected(task: ChangeTask, read: Read) -> Iterator[ChangeBatch]:
+    """Yield the rows of a task with columns that are made from those of the table."""
+    assert task.select is not None, "asked by the caller"
+    # Tasks that are alike share the columns.
+    kept: _Kept | None = getattr(_last, "kept", None)
+    if kept is None or kept.select is not task.select or kept.schema is not task.schema:
+        _last.kept = kept = _Kept(task.select, task.schema, task.select.making(task.schema))
+    columns = kept.made
+    for batch in read(replace(task, schema=columns.read, select=None)):
+        with _placed(task):
+            rows = columns.apply(batch.rows)
+        yield replace(batch, rows=rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The way to make the columns `schema` of a task."""
+
+    select: Select
+    schema: pa.Schema
+    made: MadeColumns
+
+
+_last: Final = threading.local()
+
+
+def fulfilling(task: ChangeTask, read: Read) -> Iterator[ChangeBatch]:
+    """Yield the rows of a task that fulfil its condition: read the condition's columns first, then those rows."""
+    condition, positions = task.where, BitMap64()
+    assert condition is not None, "asked by the caller"
+    for batch in read(replace(task, schema=condition.fields, where=None)):
+        with _placed(task):
+            positions |= bitmap_of(batch.row_index.filter(condition.mask(batch.rows)))
+    for batch in read(replace(task, where=None)) if positions else ():
+        some = positions & span(batch.row_index[0].as_py(), batch.last_row + 1)
+        kept = pc.is_in(batch.row_index, value_set=positions_of(some))
+        if kept.true_count:
+            yield replace(batch, rows=batch.rows.filter(kept), row_index=batch.row_index.filter(kept))
+
+
+@contextmanager
+def _placed(task: ChangeTask) -> Iterator[None]:
+    """Add the place of the row to an error of an expression."""
+    try:
+        yield
+    except ExpressionFailed as error:
+        raise error.of_file(task.table, task.version, task.uri) from None
+
 
 T = TypeVar("T", Condition, Select)
 
@@ -95,16 +154,16 @@ def with_select(plan: ChangePlan, text: str) -> ChangePlan:
         return plan
     latest = _fitted(plan, partial(_parsed_select, text), plan.schema)
     _check_renewed(plan, "select", latest.computed, plan.replaced)
-    made = {id(plan.schema): (latest, latest.schema)}
+    selects = {id(plan.schema): (latest, latest.schema)}
     for task in plan.tasks:
-        if id(task.schema) not in made:
+        if id(task.schema) not in selects:
             own = _before(plan, partial(_parsed_select, text), latest, task.schema)
-            made[id(task.schema)] = own, own.schema
+            selects[id(task.schema)] = own, own.schema
     tasks = []
     for task in plan.tasks:
-        select, schema = made[id(task.schema)]
+        select, schema = selects[id(task.schema)]
         tasks.append(replace(_shaped(task, select, task.where), schema=schema))
-    return replace(plan, schema=made[id(plan.schema)][1], tasks=tuple(tasks))
+    return replace(plan, schema=selects[id(plan.schema)][1], tasks=tuple(tasks))
 
 
 def text_faults(plan: ChangePlan, where: str | None, select: str | None) -> Iterator[ConfigError]:

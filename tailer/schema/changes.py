@@ -33,8 +33,8 @@ def describe_changes(before: pa.Schema, after: pa.Schema) -> tuple[str, ...]:
 def former_names(before: pa.Schema, after: pa.Schema) -> dict[str, str]:
     """Return the name in `before` of each column of `after` that is there, by its name in `after`."""
     old, new = identified([before, after])
-    names = {column_id(each): each.name for each in old}
-    return {each.name: names[column_id(each)] for each in new if column_id(each) in names}
+    names = {column_id(column): column.name for column in old}
+    return {column.name: names[column_id(column)] for column in new if column_id(column) in names}
 
 
 def _differences(before: pa.StructType, after: pa.StructType, above: str) -> Iterator[str]:

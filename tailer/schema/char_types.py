@@ -35,20 +35,20 @@ def with_chars(field: pa.Field, sql_type: str | None) -> pa.Field:
     tokens = [token.strip() for token in _TOKEN.split(sql_type) if token.strip()]
     parser = _Parser(tokens[::-1])
     try:
-        found = parser.noted(field)
+        column = parser.noted(field)
     except _UnfitError:
-        found = None
-    if found is None or parser.tokens:
+        column = None
+    if column is None or parser.tokens:
         reason = f"column {field.name} is {type_text(field.type)}, and {sql_type} by its note of CHARs"
         raise ValueError(f"{reason}: Spark cannot read it either")
-    return found
+    return column
 
 
 def char_notes(field: pa.Field) -> dict[str, int]:
     """Return the lengths of the CHARs in a column by the path to each, without those inside a struct."""
     noted = (field.metadata or {}).get(CHAR)
-    found: dict[str, int] = {} if noted is None else json.loads(noted)
-    return found
+    notes: dict[str, int] = {} if noted is None else json.loads(noted)
+    return notes
 
 
 def char_lengths(field: pa.Field) -> list[int]:
@@ -76,10 +76,10 @@ def _padding(kind: pa.DataType, notes: dict[str, int], way: str) -> Changes | Ch
     if way in notes:
         return partial(pc.utf8_rpad, width=notes[way], padding=" ")
     if is_struct(kind):
-        found = [padding(field) for field in kind]
+        paddings = [padding(field) for field in kind]
     else:
-        found = [_padding(inner, notes, _step(way, step)) for step, inner in _inner(kind)]
-    return {index: changes for index, changes in enumerate(found) if changes}
+        paddings = [_padding(inner, notes, _step(way, step)) for step, inner in _inner(kind)]
+    return {index: changes for index, changes in enumerate(paddings) if changes}
 
 
 def _inner(kind: pa.DataType) -> list[tuple[str, pa.DataType]]:
@@ -109,8 +109,8 @@ class _Parser:
     def noted(self, field: pa.Field) -> pa.Field:
         """Read the type of `field`, and return the field with the lengths of its CHARs, on all levels."""
         notes: dict[str, int] = {}
-        found = field.with_type(self._type(field.type, notes, ""))
-        return found.with_metadata((field.metadata or {}) | {CHAR: json.dumps(notes)}) if notes else found
+        column = field.with_type(self._type(field.type, notes, ""))
+        return column.with_metadata((field.metadata or {}) | {CHAR: json.dumps(notes)}) if notes else column
 
     def _type(self, kind: pa.DataType, notes: dict[str, int], way: str) -> pa.DataType:
         name = self._next()
@@ -136,16 +136,16 @@ class _Parser:
         return kind
 
     def _fields(self, kind: pa.StructType) -> list[pa.Field]:
-        found: list[pa.Field] = []
+        fields: list[pa.Field] = []
         for number, field in enumerate(kind):
             if self.tokens[-1:] == [">"]:  # fields were added, and Spark did not add them to the type in SQL
-                return [*found, *list(kind)[number:]]
-            if found:
+                return [*fields, *list(kind)[number:]]
+            if fields:
                 self._next(",")
             self._next()  # its name
             self._next(":")
-            found.append(self.noted(field))
-        return found
+            fields.append(self.noted(field))
+        return fields
 
     def _next(self, expected: str | None = None) -> str:
         self._check(bool(self.tokens) and expected in (None, self.tokens[-1]))

@@ -18,7 +18,9 @@ __all__ = [
     "CHAR",
     "COLLATIONS",
     "COLUMN_ID",
+    "DEFAULT",
     "FIELD_ID",
+    "FILE_NAMES",
     "METADATA_NAMES",
     "PHYSICAL_NAME",
     "RESERVED",
@@ -50,6 +52,8 @@ _NAME_TAKEN: Final = (
 )
 PHYSICAL_NAME: Final = b"delta.columnMapping.physicalName"
 FIELD_ID: Final = b"PARQUET:field_id"
+FILE_NAMES: Final = b"tailer.fileNames"  # a JSON list: names of the column in files that have no field ids
+DEFAULT: Final = b"tailer.default"  # its value where a file lacks the column, as the text of a partition value
 # The name of the column in the table, where it leaves under another (`tailer.shape.select`).
 SOURCE_NAME: Final = b"tailer.source"
 CHAR: Final = b"tailer.char"  # lengths of its CHAR values (`tailer.schema.char_types`)
@@ -119,8 +123,8 @@ def restated(before: pa.Schema, after: pa.Schema) -> pa.Schema:
     where that is the same.
     """
     fields = [_restated(old, field) for old, field in _by_identity(before, after)]
-    found = pa.schema(fields)
-    return after if found.equals(after, check_metadata=True) else found
+    schema = pa.schema(fields)
+    return after if schema.equals(after, check_metadata=True) else schema
 
 
 def restates(before: pa.DataType, after: pa.DataType) -> bool:
@@ -159,8 +163,8 @@ def widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
 
 def _by_identity(before: Iterable[pa.Field], after: Iterable[pa.Field]) -> Iterator[tuple[pa.Field | None, pa.Field]]:
     """Yield each field of `after` with the field of the same identity in `before`, if any."""
-    old = {column_id(each): each for each in before if not is_absent(each)}
-    return ((old.get(column_id(each)), each) for each in after)
+    old = {column_id(field): field for field in before if not is_absent(field)}
+    return ((old.get(column_id(field)), field) for field in after)
 
 
 def _restated(before: pa.Field | None, after: pa.Field) -> pa.Field:
@@ -190,13 +194,13 @@ def _restated_type(before: pa.DataType, after: pa.DataType) -> pa.DataType:
 
 def _columns(kind: pa.DataType, above: tuple[str, ...] = (), shown: str = "") -> dict[tuple[str, ...], str]:
     """Map the identity path of every field, on all levels, to its name in messages."""
-    found: dict[tuple[str, ...], str] = {}
+    names: dict[tuple[str, ...], str] = {}
     fields = () if is_variant(kind) else (kind.field(index) for index in range(kind.num_fields))
     for field in fields:
         if not is_absent(field):
             path, name = (*above, column_id(field)), f"{shown}.{field.name}".lstrip(".")
-            found |= {path: name, **_columns(field.type, path, name)}
-    return found
+            names |= {path: name, **_columns(field.type, path, name)}
+    return names
 
 
 def bare_type(kind: pa.DataType) -> pa.DataType:

@@ -27,17 +27,17 @@ def identified(schemas: Iterable[pa.Schema]) -> list[pa.Schema]:
     name. Otherwise only fields that never had another physical name keep their identity.
     """
     identities = _Identities()
-    found: list[pa.Schema] = []
+    results: list[pa.Schema] = []
     for schema in schemas:
-        if found and is_mapped(found[-1]) and not is_mapped(schema):
-            identities.turn_to_names(found[-1], alike=_plain(found[-1]).equals(_plain(schema)))
-        found.append(pa.schema(identities.of(list(schema))))
-    return found
+        if results and is_mapped(results[-1]) and not is_mapped(schema):
+            identities.turn_to_names(results[-1], alike=_plain(results[-1]).equals(_plain(schema)))
+        results.append(pa.schema(identities.of(list(schema))))
+    return results
 
 
 def is_mapped(schema: pa.Schema) -> bool:
     """Return whether a table with this schema maps its columns."""
-    return any(PHYSICAL_NAME in (each.metadata or {}) and not is_absent(each) for each in schema)
+    return any(PHYSICAL_NAME in (column.metadata or {}) and not is_absent(column) for column in schema)
 
 
 def renewed(before: pa.Schema, after: pa.Schema) -> tuple[tuple[_Path, ...], tuple[_Path, ...]]:
@@ -48,9 +48,9 @@ def renewed(before: pa.Schema, after: pa.Schema) -> tuple[tuple[_Path, ...], tup
     arithmetic, its values are what they were.
     """
     old, new = identified([before, after])
-    found = list(_renewed(old, new, ()))
-    replaced = tuple(path for path, is_another in found if is_another)
-    return replaced, tuple(path for path, is_another in found if not is_another)
+    paths = list(_renewed(old, new, ()))
+    replaced = tuple(path for path, is_another in paths if is_another)
+    return replaced, tuple(path for path, is_another in paths if not is_another)
 
 
 def united(schemas: Sequence[pa.Schema]) -> pa.Schema:
@@ -58,10 +58,10 @@ def united(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
     Where several columns have the same name, a number is appended to it.
     """
-    found = pa.struct([])
+    kind = pa.struct([])
     for schema in schemas:
-        found = _united_type(found, pa.struct(list(schema)))
-    return pa.schema(list(found))
+        kind = _united_type(kind, pa.struct(list(schema)))
+    return pa.schema(list(kind))
 
 
 @dataclass(slots=True)
@@ -81,16 +81,16 @@ class _Identities:
 
     def of(self, fields: Iterable[pa.Field], above: _Path = ()) -> list[pa.Field]:
         """Return the fields with their identities; `above`: the path of the enclosing fields."""
-        return [each if is_absent(each) else self._one(each, (*above, physical_name(each))) for each in fields]
+        return [old if is_absent(old) else self._one(old, (*above, physical_name(old))) for old in fields]
 
-    def _one(self, found: pa.Field, path: _Path) -> pa.Field:
-        metadata = found.metadata or {}
+    def _one(self, column: pa.Field, path: _Path) -> pa.Field:
+        metadata = column.metadata or {}
         number = metadata.get(FIELD_ID)
-        identity, known = self.known.get(path, (b"", None))
-        if not identity or (number is not None and known is not None and number != known):
+        identity, old_number = self.known.get(path, (b"", None))
+        if not identity or (number is not None and old_number is not None and number != old_number):
             identity = str(next(self.fresh)).encode()
-        self.known[path] = (identity, number or known)
-        return found.with_type(self._type(found.type, path)).with_metadata(metadata | {COLUMN_ID: identity})
+        self.known[path] = (identity, number or old_number)
+        return column.with_type(self._type(column.type, path)).with_metadata(metadata | {COLUMN_ID: identity})
 
     def _type(self, kind: pa.DataType, path: _Path) -> pa.DataType:
         if is_struct(kind):
@@ -106,11 +106,11 @@ class _Identities:
 def _named(kind: pa.DataType, above: _Path = ()) -> Iterator[tuple[_Path, tuple[bytes, None]]]:
     """Yield the identities of all fields of an identified type, by paths of logical names."""
     if is_struct(kind):
-        for each in kind:
-            path = (*above, source_name(each))
-            if COLUMN_ID in (each.metadata or {}):
-                yield path, (each.metadata[COLUMN_ID], None)
-            yield from _named(each.type, path)
+        for column in kind:
+            path = (*above, source_name(column))
+            if COLUMN_ID in (column.metadata or {}):
+                yield path, (column.metadata[COLUMN_ID], None)
+            yield from _named(column.type, path)
     elif pa.types.is_list(kind):
         yield from _named(kind.value_type, (*above, "element"))
     elif pa.types.is_map(kind):
@@ -125,7 +125,7 @@ def _plain(schema: pa.Schema) -> pa.DataType:
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
     if is_struct(kind):
-        return pa.struct([pa.field(each.name, _plain_type(each.type)) for each in kind])
+        return pa.struct([pa.field(column.name, _plain_type(column.type)) for column in kind])
     if pa.types.is_list(kind):
         return pa.list_(_plain_type(kind.value_type))
     if pa.types.is_map(kind):
@@ -134,16 +134,16 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _renewed(before: Iterable[pa.Field], after: Iterable[pa.Field], above: _Path) -> Iterator[tuple[_Path, bool]]:
-    old = {each.name.lower(): each for each in before}
-    for each in after:
-        former, path = old.get(each.name.lower()), (*above, each.name)
+    old = {column.name.lower(): column for column in before}
+    for column in after:
+        former, path = old.get(column.name.lower()), (*above, column.name)
         if former is None:
             continue
-        if column_id(former) != column_id(each):
+        if column_id(former) != column_id(column):
             yield path, True
-        elif is_struct(former.type) and is_struct(each.type):
-            yield from _renewed(former.type, each.type, path)
-        elif not (former.type.equals(each.type) or _only_gets_digits(former.type, each.type)):
+        elif is_struct(former.type) and is_struct(column.type):
+            yield from _renewed(former.type, column.type, path)
+        elif not (former.type.equals(column.type) or _only_gets_digits(former.type, column.type)):
             yield path, False
 
 
@@ -155,12 +155,12 @@ def _only_gets_digits(narrow: pa.DataType, wide: pa.DataType) -> bool:
 
 def _united_type(older: pa.DataType, newer: pa.DataType) -> pa.DataType:
     if is_struct(older) and is_struct(newer):
-        known = {column_id(each): each for each in newer if not is_absent(each)}
+        by_id = {column_id(column): column for column in newer if not is_absent(column)}
         fields: list[pa.Field] = []
-        for each in older:
-            late = known.pop(column_id(each), None)
-            fields.append(each if late is None else late.with_type(_united_type(each.type, late.type)))
-        return pa.struct(_distinct_names([*fields, *known.values()]))
+        for column in older:
+            late = by_id.pop(column_id(column), None)
+            fields.append(column if late is None else late.with_type(_united_type(column.type, late.type)))
+        return pa.struct(_distinct_names([*fields, *by_id.values()]))
     if pa.types.is_list(older) and pa.types.is_list(newer):
         return pa.list_(newer.value_field.with_type(_united_type(older.value_type, newer.value_type)))
     if pa.types.is_map(older) and pa.types.is_map(newer):
@@ -172,12 +172,12 @@ def _united_type(older: pa.DataType, newer: pa.DataType) -> pa.DataType:
 def _distinct_names(fields: Sequence[pa.Field]) -> list[pa.Field]:
     """Rename fields so that all names are distinct, ignoring case."""
     used: set[str] = set()
-    found: list[pa.Field] = []
-    for each in fields:
-        name = each.name
+    results: list[pa.Field] = []
+    for column in fields:
+        name = column.name
         if name.lower() in used:
-            name = next(other for number in count(2) if (other := f"{each.name} {number}").lower() not in used)
+            name = next(other for number in count(2) if (other := f"{column.name} {number}").lower() not in used)
         used.add(name.lower())
-        metadata = {PHYSICAL_NAME: physical_name(each).encode()} | (each.metadata or {})
-        found.append(each if name == each.name else each.with_name(name).with_metadata(metadata))
-    return found
+        metadata = {PHYSICAL_NAME: physical_name(column).encode()} | (column.metadata or {})
+        results.append(column if name == column.name else column.with_name(name).with_metadata(metadata))
+    return results

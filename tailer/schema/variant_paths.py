@@ -54,8 +54,8 @@ def with_same_paths(schema: pa.Schema, fields: Iterable[pa.Field]) -> pa.Schema:
     Raises `ConfigError` as `with_paths`.
     """
     paths = [(physical_name(source_of(field)), path) for field in fields if (path := path_of(field))]
-    known = {physical_name(column): column.name for column in schema} if paths else {}
-    return _with_fields(schema, [(known[source], path) for source, path in paths if source in known])
+    names = {physical_name(column): column.name for column in schema} if paths else {}
+    return _with_fields(schema, [(names[source], path) for source, path in paths if source in names])
 
 
 def _with_fields(schema: pa.Schema, paths: Iterable[tuple[str, str]]) -> pa.Schema:

@@ -53,12 +53,12 @@ class Condition:
         if not rows.num_rows:
             return pa.array([], pa.bool_())
         try:
-            found = self._evaluate(BatchRows(rows))
+            values = self._evaluate(BatchRows(rows))
         except pa.ArrowException as error:
             raise ExpressionFailed(self.text, failure(error)) from None
-        if isinstance(found, pa.Scalar):
-            return pa.repeat(pa.scalar(found.as_py() is True), rows.num_rows)
-        return pc.fill_null(found, False) if found.null_count else found
+        if isinstance(values, pa.Scalar):
+            return pa.repeat(pa.scalar(values.as_py() is True), rows.num_rows)
+        return pc.fill_null(values, False) if values.null_count else values
 
     def may_hold(self, ranges: Mapping[tuple[str, ...], ColumnRange]) -> bool:
         """Return False only where no row with values in these ranges fulfils the condition.
@@ -71,17 +71,17 @@ class Condition:
     def to_text(self) -> str:
         """Return the condition as JSON."""
         fields = schema_to_text(self.fields)
-        found = {"format": _FORMAT, "text": self.text, "fields": fields, "expression": to_json(self.expression)}
-        return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+        document = {"format": _FORMAT, "text": self.text, "fields": fields, "expression": to_json(self.expression)}
+        return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 
     @staticmethod
     def from_text(text: str) -> "Condition":
         """Return the condition that `to_text` wrote. Raises `ValueError` for a format of another release."""
-        found = json.loads(text)
-        if found["format"] != _FORMAT:
-            raise ValueError(f"a condition of format {found['format']}; this release reads {_FORMAT}")
-        fields = schema_from_text(found["fields"])
-        return Condition(found["text"], fields, from_json(found["expression"], column_types(fields)))
+        document = json.loads(text)
+        if document["format"] != _FORMAT:
+            raise ValueError(f"a condition of format {document['format']}; this release reads {_FORMAT}")
+        fields = schema_from_text(document["fields"])
+        return Condition(document["text"], fields, from_json(document["expression"], column_types(fields)))
 
 
 def parse_condition(text: str, schema: pa.Schema, *, option: str = "where") -> Condition:
@@ -94,9 +94,9 @@ def parse_condition(text: str, schema: pa.Schema, *, option: str = "where") -> C
     from tailer.shape.parse.source import Source, parse  # noqa: PLC0415
 
     source = Source(option, text)
-    found = binding_over(source, schema).condition(parse(source))
-    read = {column.path[0] for column in columns_of(found)}
-    return Condition(text, pa.schema([each for each in schema if each.name in read]), found)
+    expression = binding_over(source, schema).condition(parse(source))
+    read = {column.path[0] for column in columns_of(expression)}
+    return Condition(text, pa.schema([field for field in schema if field.name in read]), expression)
 
 
 def condition_faults(text: str, schema: pa.Schema | None = None, *, option: str = "where") -> Iterator[ConfigError]:

@@ -33,14 +33,14 @@ def compiled(expression: Expression) -> Evaluator:
         return special(expression)
     run = FUNCTIONS[expression.function].run
     kind = expression.kind
-    arguments = [compiled(each) for each in expression.arguments]
+    arguments = [compiled(argument) for argument in expression.arguments]
     if len(arguments) == 1:
         (only,) = arguments
         return lambda rows: run(kind, only(rows))
     if len(arguments) == 2:
         first, second = arguments
         return lambda rows: run(kind, first(rows), second(rows))
-    return lambda rows: run(kind, *[each(rows) for each in arguments])
+    return lambda rows: run(kind, *[argument(rows) for argument in arguments])
 
 
 def failure(error: pa.ArrowException) -> str:
@@ -77,43 +77,36 @@ def _where(expression: Expression) -> Callable[[Rows, Callable[[], Values]], Val
     return run
 
 
-def _and(call: Call) -> Evaluator:
+def _connective(call: Call) -> Evaluator:
+    """AND and OR: the right side is needed where the left one does not decide."""
     left, right = compiled(call.arguments[0]), _where(call.arguments[1])
+    is_and = call.function == "and"
+    combine = pc.and_kleene if is_and else pc.or_kleene
 
     def run(rows: Rows) -> Values:
         first = left(rows)
-        return pc.and_kleene(first, right(rows, lambda: pc.coalesce(first, _TRUE)))
-
-    return run
-
-
-def _or(call: Call) -> Evaluator:
-    left, right = compiled(call.arguments[0]), _where(call.arguments[1])
-
-    def run(rows: Rows) -> Values:
-        first = left(rows)
-        return pc.or_kleene(first, right(rows, lambda: pc.invert(pc.coalesce(first, _FALSE))))
+        return combine(first, right(rows, lambda: pc.coalesce(first if is_and else pc.invert(first), _TRUE)))
 
     return run
 
 
 def _coalesce(call: Call) -> Evaluator:
     first, *others = call.arguments
-    begin, rest = compiled(first), [_where(each) for each in others]
+    begin, rest = compiled(first), [_where(argument) for argument in others]
 
     def run(rows: Rows) -> Values:
-        found = begin(rows)
-        for each in rest:
-            found = _choose(pc.is_valid(found), found, each(rows, partial(pc.is_null, found)))
-        return found
+        values = begin(rows)
+        for argument in rest:
+            values = _choose(pc.is_valid(values), values, argument(rows, partial(pc.is_null, values)))
+        return values
 
     return run
 
 
 def _case(call: Call) -> Evaluator:
     """CASE: arguments are a condition and a value for each branch, and the value of ELSE."""
-    conditions = [_where(each) for each in call.arguments[:-1:2]]
-    values = [_where(each) for each in (*call.arguments[1:-1:2], call.arguments[-1])]
+    conditions = [_where(argument) for argument in call.arguments[:-1:2]]
+    values = [_where(argument) for argument in (*call.arguments[1:-1:2], call.arguments[-1])]
 
     def run(rows: Rows) -> Values:
         left: Values = _TRUE
@@ -122,10 +115,10 @@ def _case(call: Call) -> Evaluator:
             holds = pc.and_(left, pc.coalesce(condition(rows, partial(_same, left)), _FALSE))
             chosen.append((holds, value(rows, partial(_same, holds))))
             left = pc.and_(left, pc.invert(holds))
-        found = values[-1](rows, partial(_same, left))
+        result = values[-1](rows, partial(_same, left))
         for holds, value in reversed(chosen):
-            found = _choose(holds, value, found)
-        return found
+            result = _choose(holds, value, result)
+        return result
 
     return run
 
@@ -142,13 +135,13 @@ def _choose(condition: Values, first: Values, second: Values) -> Values:
 
 def _in(call: Call) -> Evaluator:
     value = compiled(call.arguments[0])
-    listed = [each.scalar for each in call.arguments[1:] if isinstance(each, Literal)]
+    listed = [item.scalar for item in call.arguments[1:] if isinstance(item, Literal)]
     return lambda rows: is_in(value(rows), listed)
 
 
 def _like(call: Call) -> Evaluator:
     value, pattern, escape = call.arguments
-    texts = [each.value for each in (pattern, escape) if isinstance(each, Literal)]
+    texts = [literal.value for literal in (pattern, escape) if isinstance(literal, Literal)]
     match = parse_pattern(str(texts[0]), str(texts[1])).match
     evaluate = compiled(value)
     return lambda rows: match(evaluate(rows))
@@ -157,8 +150,8 @@ def _like(call: Call) -> Evaluator:
 _TRUE = pa.scalar(True)
 _FALSE = pa.scalar(False)
 _SPECIAL: dict[str, Callable[[Call], Evaluator]] = {
-    "and": _and,
-    "or": _or,
+    "and": _connective,
+    "or": _connective,
     "coalesce": _coalesce,
     "case": _case,
     "in": _in,

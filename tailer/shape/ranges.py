@@ -59,12 +59,12 @@ def may_be_true(condition: Expression, ranges: Ranges) -> bool:
     return bool(_outcomes(condition, ranges) & _Outcomes.TRUE)
 
 
-def _outcomes(found: Expression, ranges: Ranges) -> _Outcomes:
-    if (known := _known(found, ranges)) is not None:
-        return known
-    if not isinstance(found, Call):
+def _outcomes(expression: Expression, ranges: Ranges) -> _Outcomes:
+    if (only := _only_outcome(expression, ranges)) is not None:
+        return only
+    if not isinstance(expression, Call):
         return _Outcomes.ANY
-    match found.function, found.arguments:
+    match expression.function, expression.arguments:
         case "and", (left, right):
             return _conjunction(_outcomes(left, ranges), _outcomes(right, ranges))
         case "or", (left, right):
@@ -76,15 +76,15 @@ def _outcomes(found: Expression, ranges: Ranges) -> _Outcomes:
         case "<=>", (left, right):
             return _null_safe(left, right, ranges)
         case _:
-            return _predicate(found, ranges)
+            return _predicate(expression, ranges)
 
 
-def _predicate(found: Call, ranges: Ranges) -> _Outcomes:
-    match found.function, found.arguments:
+def _predicate(call: Call, ranges: Ranges) -> _Outcomes:
+    match call.function, call.arguments:
         case (("=" | "<" | "<=" | ">" | ">="), (left, right)):
-            return _compared(found.function, _range(left, ranges), _range(right, ranges))
+            return _compared(call.function, _range(left, ranges), _range(right, ranges))
         case "in", (value, *listed):
-            return _in([_compared("=", _range(value, ranges), _range(each, ranges)) for each in listed])
+            return _in([_compared("=", _range(value, ranges), _range(item, ranges)) for item in listed])
         case "like", (value, Literal(value=str(pattern)), Literal(value=str(escape))):
             return _begins(_range(value, ranges), parse_pattern(pattern, escape).prefix)
         case "startswith", (value, Literal(value=str(prefix))):
@@ -93,28 +93,28 @@ def _predicate(found: Call, ranges: Ranges) -> _Outcomes:
             return _Outcomes.ANY
 
 
-def _known(found: Expression, ranges: Ranges) -> _Outcomes | None:
+def _only_outcome(expression: Expression, ranges: Ranges) -> _Outcomes | None:
     """Return the only outcome of a condition over columns that have one value each; None: they have not."""
     values: dict[tuple[str, ...], pa.Scalar] = {}
-    for column in columns_of(found):
+    for column in columns_of(expression):
         value = _only_value(column, ranges)
         if value is None:
             return None
         values[column.path] = value
     try:
-        answer = compiled(found)(KnownRow(values))
+        answer = compiled(expression)(KnownRow(values))
     except pa.ArrowInvalid:
         return _Outcomes.ANY  # reading the rows raises the error
     return _outcome(answer)
 
 
 def _only_value(column: Column, ranges: Ranges) -> pa.Scalar | None:
-    found = ranges.get(column.path, _UNKNOWN)
-    if not found.may_have_values:
+    bounds = ranges.get(column.path, _UNKNOWN)
+    if not bounds.may_have_values:
         return pa.scalar(None, column.kind)
-    if found.may_be_null or found.low is None or found.high is None or pa.types.is_floating(column.kind):
+    if bounds.may_be_null or bounds.low is None or bounds.high is None or pa.types.is_floating(column.kind):
         return None
-    return found.low.cast(column.kind) if found.low.equals(found.high) else None
+    return bounds.low.cast(column.kind) if bounds.low.equals(bounds.high) else None
 
 
 def _outcome(answer: Values) -> _Outcomes:
@@ -123,64 +123,64 @@ def _outcome(answer: Values) -> _Outcomes:
 
 
 def _conjunction(left: _Outcomes, right: _Outcomes) -> _Outcomes:
-    found = (left | right) & _Outcomes.FALSE
+    outcomes = (left | right) & _Outcomes.FALSE
     if _Outcomes.TRUE in left and _Outcomes.TRUE in right:
-        found |= _Outcomes.TRUE
+        outcomes |= _Outcomes.TRUE
     if (_Outcomes.NULL in left and right & ~_Outcomes.FALSE) or (_Outcomes.NULL in right and left & ~_Outcomes.FALSE):
-        found |= _Outcomes.NULL
-    return found
+        outcomes |= _Outcomes.NULL
+    return outcomes
 
 
-def _swapped(found: _Outcomes) -> _Outcomes:
+def _swapped(outcomes: _Outcomes) -> _Outcomes:
     """Return the outcomes of NOT."""
-    answer = found & _Outcomes.NULL
-    if _Outcomes.TRUE in found:
+    answer = outcomes & _Outcomes.NULL
+    if _Outcomes.TRUE in outcomes:
         answer |= _Outcomes.FALSE
-    return answer | _Outcomes.TRUE if _Outcomes.FALSE in found else answer
+    return answer | _Outcomes.TRUE if _Outcomes.FALSE in outcomes else answer
 
 
 def _is_null(value: Expression, ranges: Ranges) -> _Outcomes:
-    found = ranges.get(value.path, _UNKNOWN) if isinstance(value, Column) else _range(value, ranges)
-    answer = _Outcomes.TRUE if found.may_be_null else _Outcomes.NONE
-    return answer | _Outcomes.FALSE if found.may_have_values else answer | _Outcomes.TRUE
+    bounds = ranges.get(value.path, _UNKNOWN) if isinstance(value, Column) else _range(value, ranges)
+    answer = _Outcomes.TRUE if bounds.may_be_null else _Outcomes.NONE
+    return answer | _Outcomes.FALSE if bounds.may_have_values else answer | _Outcomes.TRUE
 
 
 def _null_safe(left: Expression, right: Expression, ranges: Ranges) -> _Outcomes:
     """Return the outcomes of `left <=> right`; `<=> true` is IS TRUE, whose left side is a condition."""
     if isinstance(right, Literal) and isinstance(right.value, bool):
         wanted = _Outcomes.TRUE if right.value else _Outcomes.FALSE
-        found = _outcomes(left, ranges)
-        answer = _Outcomes.TRUE if found & wanted else _Outcomes.NONE
-        return answer | _Outcomes.FALSE if found & ~wanted else answer
+        outcomes = _outcomes(left, ranges)
+        answer = _Outcomes.TRUE if outcomes & wanted else _Outcomes.NONE
+        return answer | _Outcomes.FALSE if outcomes & ~wanted else answer
     first, second = _range(left, ranges), _range(right, ranges)
-    found = _compared("=", first, second)
-    answer = found & ~_Outcomes.NULL
+    outcomes = _compared("=", first, second)
+    answer = outcomes & ~_Outcomes.NULL
     if (first.may_be_null or not first.may_have_values) and (second.may_be_null or not second.may_have_values):
         answer |= _Outcomes.TRUE
-    return answer | _Outcomes.FALSE if _Outcomes.NULL in found else answer
+    return answer | _Outcomes.FALSE if _Outcomes.NULL in outcomes else answer
 
 
-def _range(found: Expression, ranges: Ranges) -> ColumnRange:
+def _range(expression: Expression, ranges: Ranges) -> ColumnRange:
     """Return the range of an expression, in its own type. NaN is the greatest floating-point number."""
-    if isinstance(found, Literal):
-        if found.value is None:
+    if isinstance(expression, Literal):
+        if expression.value is None:
             return ColumnRange(None, None, may_have_values=False)
-        return ColumnRange(found.scalar, found.scalar, may_be_null=False)
-    if isinstance(found, Column):
-        return _column_range(found, ranges.get(found.path, _UNKNOWN))
-    if found.function == "cast" and _keeps_order(found.arguments[0].kind, found.kind):
-        inner = _range(found.arguments[0], ranges)
-        low, high = (_cast(found, bound) for bound in (inner.low, inner.high))
+        return ColumnRange(expression.scalar, expression.scalar, may_be_null=False)
+    if isinstance(expression, Column):
+        return _column_range(expression, ranges.get(expression.path, _UNKNOWN))
+    if expression.function == "cast" and _keeps_order(expression.arguments[0].kind, expression.kind):
+        inner = _range(expression.arguments[0], ranges)
+        low, high = (_cast(expression, bound) for bound in (inner.low, inner.high))
         return ColumnRange(low, high, inner.may_be_null, inner.may_have_values)
     return _UNKNOWN
 
 
-def _column_range(column: Column, found: ColumnRange) -> ColumnRange:
-    low, high = (_as(bound, column.kind) for bound in (found.low, found.high))
+def _column_range(column: Column, bounds: ColumnRange) -> ColumnRange:
+    low, high = (_as(bound, column.kind) for bound in (bounds.low, bounds.high))
     if pa.types.is_floating(column.kind):
         high = pa.scalar(_NAN, column.kind)
         low = None if low is None or low.as_py() != low.as_py() else low
-    return ColumnRange(low, high, found.may_be_null, found.may_have_values)
+    return ColumnRange(low, high, bounds.may_be_null, bounds.may_have_values)
 
 
 def _as(bound: pa.Scalar | None, kind: pa.DataType) -> pa.Scalar | None:
@@ -202,11 +202,11 @@ def _cast(call: Call, bound: pa.Scalar | None) -> pa.Scalar | None:
 
 
 def _compared(operator: str, left: ColumnRange, right: ColumnRange) -> _Outcomes:
-    found = _Outcomes.NULL
+    outcomes = _Outcomes.NULL
     if not (left.may_be_null or right.may_be_null) and left.may_have_values and right.may_have_values:
-        found = _Outcomes.NONE
+        outcomes = _Outcomes.NONE
     if not (left.may_have_values and right.may_have_values):
-        return found
+        return outcomes
     match operator:
         case "=":
             apart = _below(left.high, right.low) or _below(right.high, left.low)
@@ -219,8 +219,8 @@ def _compared(operator: str, left: ColumnRange, right: ColumnRange) -> _Outcomes
             return _compared("<", right, left)
         case _:
             return _compared("<=", right, left)
-    found |= _Outcomes.TRUE if holds else _Outcomes.NONE
-    return found | _Outcomes.FALSE if fails else found
+    outcomes |= _Outcomes.TRUE if holds else _Outcomes.NONE
+    return outcomes | _Outcomes.FALSE if fails else outcomes
 
 
 def _below(first: pa.Scalar | None, second: pa.Scalar | None) -> bool:
@@ -238,21 +238,21 @@ def _one_value(left: ColumnRange, right: ColumnRange) -> bool:
     return _not_above(left.high, right.low) and _not_above(right.high, left.low)
 
 
-def _in(each: list[_Outcomes]) -> _Outcomes:
+def _in(alternatives: list[_Outcomes]) -> _Outcomes:
     """Return the outcomes of IN, an OR of comparisons."""
-    found = _Outcomes.FALSE
-    for one in each:
-        found = _swapped(_conjunction(_swapped(found), _swapped(one)))
-    return found
+    outcomes = _Outcomes.FALSE
+    for one in alternatives:
+        outcomes = _swapped(_conjunction(_swapped(outcomes), _swapped(one)))
+    return outcomes
 
 
 def _begins(values: ColumnRange, prefix: str) -> _Outcomes:
     """Return the outcomes of LIKE with a pattern that begins with `prefix`, or of `startswith`."""
-    found = _Outcomes.FALSE | _Outcomes.TRUE | (_Outcomes.NULL if values.may_be_null else _Outcomes.NONE)
+    outcomes = _Outcomes.FALSE | _Outcomes.TRUE | (_Outcomes.NULL if values.may_be_null else _Outcomes.NONE)
     if not values.may_have_values:
         return _Outcomes.NULL
     start = prefix.encode()
     low, high = (None if bound is None else bound.as_py().encode() for bound in (values.low, values.high))
     beyond = low is not None and low[: len(start)] > start
     before = high is not None and high < start
-    return found & ~_Outcomes.TRUE if beyond or before else found
+    return outcomes & ~_Outcomes.TRUE if beyond or before else outcomes

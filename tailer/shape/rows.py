@@ -6,6 +6,7 @@ from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from typing_extensions import override
 
 from tailer.shape.types import value_type
 
@@ -25,37 +26,38 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class BatchRows:
+class BatchRows(Rows):
     """The rows of a batch."""
 
     batch: pa.RecordBatch
 
+    @override
     def column(self, path: tuple[str, ...]) -> pa.Array:
-        """See `Rows.column`."""
-        found = self.batch.column(self.batch.schema.get_field_index(path[0]))
+        values = self.batch.column(self.batch.schema.get_field_index(path[0]))
         for name in path[1:]:
-            found = pc.struct_field(found, [found.type.get_field_index(name)])
-        kind = value_type(found.type)
-        return found if kind == found.type else pc.cast(found, kind)
+            values = pc.struct_field(values, [values.type.get_field_index(name)])
+        kind = value_type(values.type)
+        return values if kind == values.type else pc.cast(values, kind)
 
+    @override
     def filter(self, mask: pa.BooleanArray) -> "BatchRows":
-        """See `Rows.filter`."""
         return BatchRows(self.batch.filter(mask))
 
 
 @dataclass(frozen=True, slots=True)
-class KnownRow:
+class KnownRow(Rows):
     """One row with the values of some columns."""
 
     values: Mapping[tuple[str, ...], pa.Scalar]
 
+    @override
     def column(self, path: tuple[str, ...]) -> pa.Array:
-        """See `Rows.column`."""
         value = self.values[path]
         return pa.array([value], value.type)
 
+    @override
     def filter(self, mask: pa.BooleanArray) -> "KnownRow":
-        """See `Rows.filter`. The mask is true: a mask that is nowhere true asks for no rows."""
+        """The mask is true: a mask that is nowhere true asks for no rows."""
         return self
 
 

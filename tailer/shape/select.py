@@ -53,8 +53,8 @@ class Select:
     schema: pa.Schema = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        made = pa.schema([_field(name, expression, self.fields) for name, expression in self.outputs])
-        object.__setattr__(self, "schema", made)  # one object: tasks that are alike are known by it
+        schema = pa.schema([_field(name, expression, self.fields) for name, expression in self.outputs])
+        object.__setattr__(self, "schema", schema)  # one object: tasks that are alike are known by it
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Select, (self.text, self.fields, self.outputs)
@@ -69,9 +69,11 @@ class Select:
 
         Columns of row tracking may be among them.
         """
-        outputs = dict(zip(map(physical_name, self.schema), (each for _, each in self.outputs), strict=True))
-        own = [None if _is_added(each) else outputs[physical_name(each)] for each in schema]
-        inputs = _read_by((each for each in own if each is not None and _whole_column(each) is None), self.fields)
+        expressions = (expression for _, expression in self.outputs)
+        outputs = dict(zip(map(physical_name, self.schema), expressions, strict=True))
+        own = [None if _is_added(column) else outputs[physical_name(column)] for column in schema]
+        computed = (one for one in own if one is not None and _whole_column(one) is None)
+        inputs = _read_by(computed, self.fields)
         read = list(inputs)
         makers: list[_Make] = []
         for wanted, expression in zip(schema, own, strict=True):
@@ -90,29 +92,29 @@ class Select:
         if not rows.num_rows:
             return pa.array([], bare_type(wanted))
         try:
-            found = evaluate(BatchRows(rows.select(range(inputs))))
+            values = evaluate(BatchRows(rows.select(range(inputs))))
         except pa.ArrowException as error:
             raise ExpressionFailed(self.text, failure(error)) from None
-        found = pa.repeat(found, rows.num_rows) if isinstance(found, pa.Scalar) else found
-        return _as_restated(found, expression.kind, wanted)
+        values = pa.repeat(values, rows.num_rows) if isinstance(values, pa.Scalar) else values
+        return _as_restated(values, expression.kind, wanted)
 
     def to_text(self) -> str:
         """Return it as JSON."""
         fields = schema_to_text(self.fields)
         outputs = [[name, to_json(expression)] for name, expression in self.outputs]
-        found = {"format": _FORMAT, "text": self.text, "fields": fields, "outputs": outputs}
-        return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+        document = {"format": _FORMAT, "text": self.text, "fields": fields, "outputs": outputs}
+        return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 
     @staticmethod
     def from_text(text: str) -> "Select":
         """Return what `to_text` wrote. Raises `ValueError` for a format of another release."""
-        found = json.loads(text)
-        if found["format"] != _FORMAT:
-            raise ValueError(f"a select of format {found['format']}; this release reads {_FORMAT}")
-        fields = schema_from_text(found["fields"])
+        document = json.loads(text)
+        if document["format"] != _FORMAT:
+            raise ValueError(f"a select of format {document['format']}; this release reads {_FORMAT}")
+        fields = schema_from_text(document["fields"])
         types = column_types(fields)
-        outputs = tuple((name, from_json(expression, types)) for name, expression in found["outputs"])
-        return Select(found["text"], fields, outputs)
+        outputs = tuple((name, from_json(expression, types)) for name, expression in document["outputs"])
+        return Select(document["text"], fields, outputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +133,8 @@ class MadeColumns:
 
         Raises `ExpressionFailed` if an expression fails for a row.
         """
-        made = [make(rows) for make in self._makers]
-        return pa.RecordBatch.from_arrays([*made, *rows.columns[len(self.read) :]], schema=self.schema)
+        columns = [make(rows) for make in self._makers]
+        return pa.RecordBatch.from_arrays([*columns, *rows.columns[len(self.read) :]], schema=self.schema)
 
 
 def parse_select(text: str, schema: pa.Schema, *, option: str = "select") -> Select:
@@ -150,7 +152,7 @@ def parse_select(text: str, schema: pa.Schema, *, option: str = "select") -> Sel
 
 def _read_by(expressions: Iterable[Expression], schema: pa.Schema) -> pa.Schema:
     read = {column.path[0] for expression in expressions for column in columns_of(expression)}
-    return pa.schema([each for each in schema if each.name in read])
+    return pa.schema([column for column in schema if column.name in read])
 
 
 def select_faults(text: str, schema: pa.Schema | None = None, *, option: str = "select") -> Iterator[ConfigError]:
@@ -225,7 +227,7 @@ def _field(name: str, expression: Expression, fields: pa.Schema) -> pa.Field:
     column = _whole_column(expression)
     if column is None:
         return pa.field(name, expression.kind, metadata={SOURCE_NAME: f"{_COMPUTED}{name}".encode()})
-    found = fields.field(column)
+    source = fields.field(column)
     if name == column:
-        return found
-    return found.with_name(name).with_metadata({**(found.metadata or {}), SOURCE_NAME: column.encode()})
+        return source
+    return source.with_name(name).with_metadata({**(source.metadata or {}), SOURCE_NAME: column.encode()})

@@ -98,9 +98,9 @@ def to_json(expression: Expression) -> list[Any]:
     return ["call", expression.function, kind_text(expression.kind), *map(to_json, expression.arguments)]
 
 
-def from_json(found: list[Any], columns: Mapping[tuple[str, ...], pa.DataType]) -> Expression:
+def from_json(document: list[Any], columns: Mapping[tuple[str, ...], pa.DataType]) -> Expression:
     """Return the expression that `to_json` wrote. `columns`: the types of columns by path."""
-    node, *rest = found
+    node, *rest = document
     if node == "column":
         path = tuple(rest)
         return Column(path, columns[path])
@@ -108,7 +108,7 @@ def from_json(found: list[Any], columns: Mapping[tuple[str, ...], pa.DataType]) 
         kind = kind_from_text(rest[0])
         return Literal(_value_from_json(rest[1], kind), kind)
     function, kind, *arguments = rest
-    return Call(function, tuple(from_json(each, columns) for each in arguments), kind_from_text(kind))
+    return Call(function, tuple(from_json(argument, columns) for argument in arguments), kind_from_text(kind))
 
 
 def _value_to_json(value: Value) -> bool | int | str | None:
@@ -128,8 +128,8 @@ def _value_from_json(value: Any, kind: pa.DataType) -> Value:
         return bytes.fromhex(value)
     if pa.types.is_decimal(kind):
         return Decimal(value)
-    found: Value = value
-    return found
+    plain: Value = value
+    return plain
 
 
 def is_null(expression: Expression) -> bool:
@@ -139,14 +139,14 @@ def is_null(expression: Expression) -> bool:
 
 def column_types(fields: pa.Schema) -> dict[tuple[str, ...], pa.DataType]:
     """Return the type of every column and of every field of a struct, by its path."""
-    found: dict[tuple[str, ...], pa.DataType] = {}
+    types: dict[tuple[str, ...], pa.DataType] = {}
 
     def add(path: tuple[str, ...], kind: pa.DataType) -> None:
-        found[path] = value_type(kind)
+        types[path] = value_type(kind)
         if is_struct(kind):
-            for each in kind:
-                add((*path, each.name), each.type)
+            for field in kind:
+                add((*path, field.name), field.type)
 
-    for each in fields:
-        add((each.name,), each.type)
-    return found
+    for field in fields:
+        add((field.name,), field.type)
+    return types

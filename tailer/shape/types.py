@@ -77,8 +77,8 @@ def kind_text(kind: pa.DataType) -> str:
 
 def kind_from_text(text: str) -> pa.DataType:
     """Return the type that `kind_text` named."""
-    if found := _DECIMAL.fullmatch(text):
-        return pa.decimal128(int(found[1]), int(found[2]))
+    if match := _DECIMAL.fullmatch(text):
+        return pa.decimal128(int(match[1]), int(match[2]))
     return _NAMES[text]
 
 

@@ -31,8 +31,8 @@ def check_shard_key(key: Sequence[str], schema: pa.Schema, table: str, version: 
     """Raise `ConfigError` if rows with the columns `schema` cannot be assigned to shards by `key`."""
     for name in key:
         if name not in schema.names:
-            known = f"The columns of {table} are: {', '.join(schema.names)}."
-            remedy = f"{known} {did_you_mean(name, schema.names)}".rstrip()
+            columns = f"The columns of {table} are: {', '.join(schema.names)}."
+            remedy = f"{columns} {did_you_mean(name, schema.names)}".rstrip()
             raise ConfigError("key", f"no column {name!r} at version {version}", remedy)
         kind = schema.field(name).type
         if pa.types.is_nested(kind):

@@ -22,7 +22,7 @@ from tailer.events import ChangeBatch
 from tailer.plan import TASKS, ChangePlan
 from tailer.shards.assignment import shard_numbers
 
-__all__ = ["PARTS", "PartKind", "lone_rows", "note_part", "parts_of", "unpacked"]
+__all__ = ["PARTS", "lone_rows", "note_part", "parts_of", "unpacked"]
 
 # The shard is null where it depends on a place that is not known yet.
 PARTS: Final = pa.schema(
@@ -65,7 +65,7 @@ def parts_of(batch: ChangeBatch, key: Sequence[str], shards: int) -> pa.RecordBa
 def lone_rows(batch: ChangeBatch, key: Sequence[str], shards: int) -> pa.RecordBatch:
     """Return each row of a batch as a part, at the place where it was read. Without a key it has no shard yet."""
     count = len(batch)
-    messages = [batch.rows.slice(at, 1).serialize().to_pybytes() for at in range(count)]
+    messages = [batch.rows.slice(row, 1).serialize().to_pybytes() for row in range(count)]
     by_key = [batch.rows.column(name) for name in key]
     own = shard_numbers(by_key, shards).to_pylist() if key else [None] * count
     versions, kinds, tasks = [batch.version] * count, [PartKind.LONE.value] * count, [batch.task] * count
@@ -74,8 +74,8 @@ def lone_rows(batch: ChangeBatch, key: Sequence[str], shards: int) -> pa.RecordB
 
 def note_part(plan: ChangePlan, counts: ChangelogCounts) -> pa.RecordBatch:
     """Return a part for the first shard that tells it what comparing rows of `plan` has found."""
-    found = pickle.dumps((replace(plan, tasks=()), counts))
-    return _record([0], [plan.version], [PartKind.NOTE.value], [found], [-1], [-1])
+    result = pickle.dumps((replace(plan, tasks=()), counts))
+    return _record([0], [plan.version], [PartKind.NOTE.value], [result], [-1], [-1])
 
 
 def unpacked(
@@ -87,8 +87,8 @@ def unpacked(
     """
     window = _Window(table_id)
     for batch in parts:
-        for at in range(len(batch)):
-            number, version, kind, data, task, row = (column[at].as_py() for column in batch.columns)
+        for index in range(len(batch)):
+            number, version, kind, data, task, row = (column[index].as_py() for column in batch.columns)
             assert number == shard, "a partition has the parts of its shard"
             if kind == PartKind.NOTE:
                 note(*pickle.loads(data))
@@ -143,13 +143,13 @@ class _Window:
         rows = self._rows if lone is None else [lone, *self._rows]
         rows = [_merge(rows)] if len(rows) > 1 else rows
         self._rows = []
-        for each in rows:
-            index = each.column(each.num_columns - 1)
-            count = len(each) if before is None else int(pc.less(index, before).true_count)
-            if count < len(each):
-                self._rows.append(each.slice(count))
+        for part in rows:
+            index = part.column(part.num_columns - 1)
+            count = len(part) if before is None else int(pc.less(index, before).true_count)
+            if count < len(part):
+                self._rows.append(part.slice(count))
             if count:
-                yield self._batch(each.slice(0, count))
+                yield self._batch(part.slice(0, count))
 
     def _decoded_lone(self) -> pa.RecordBatch | None:
         if self._schema is None:
@@ -199,4 +199,5 @@ def _as_stream(rows: pa.RecordBatch) -> bytes:
 def _changes_in(numbers: pa.Array) -> list[int]:
     """Return where sorted numbers change."""
     others = len(numbers) - 1
-    return [at + 1 for at in pc.indices_nonzero(pc.not_equal(numbers.slice(0, others), numbers.slice(1))).to_pylist()]
+    changes = pc.not_equal(numbers.slice(0, others), numbers.slice(1))
+    return [place + 1 for place in pc.indices_nonzero(changes).to_pylist()]

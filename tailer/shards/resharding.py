@@ -24,6 +24,7 @@ from typing import Final
 
 import pyarrow as pa
 from anyio import CancelScope
+from typing_extensions import override
 
 from tailer.errors import ConfigError, SinkFenced, SinkRejected, TailerError
 from tailer.events import METADATA_FIELDS
@@ -63,12 +64,12 @@ async def progress_of(stream: str, table: TableLog, sink: Sink) -> Progress:
     Raises `TableReplaced` if that was in another table, `SinkRejected` if the sink no longer has it.
     """
     table_id = await table.table_id()
-    found = await find_progress(stream, table, table_id, sink)
-    if found is None:
+    progress = await find_progress(stream, table, table_id, sink)
+    if progress is None:
         await check_new(stream, table, table_id, sink)
         remedy = "Set its position: `tailer progress reset PIPELINE --to VERSION`."
         raise SinkRejected(sink.name, f"the progress of {stream} is gone", remedy)
-    return found
+    return progress
 
 
 class Layout:
@@ -92,8 +93,8 @@ class Layout:
 
         Raises `SinkFenced` if another instance has claimed the division since this one did.
         """
-        known = await self._sink.progress(self._division_id)
-        return 0 if known is None else Division.stored(known.position).shards
+        stored = await self._sink.progress(self._division_id)
+        return 0 if stored is None else Division.stored(stored.position).shards
 
     async def settle(self, division: Division, start: Start | Position) -> None:
         """Change the layout to `division`. If nothing was delivered yet, set its streams to `start`.
@@ -101,9 +102,9 @@ class Layout:
         If the pipeline is divided, claim the division. Raises `ConfigError` if streams of the old layout are not level,
         `TableReplaced` if changes of another table, but not of this one, were delivered.
         """
-        known = await self._sink.progress(self._division_id)
-        had = UNDIVIDED if known is None else Division.stored(known.position)
-        if division == UNDIVIDED and (known is None or known.position == UNDIVIDED.end):
+        stored = await self._sink.progress(self._division_id)
+        had = UNDIVIDED if stored is None else Division.stored(stored.position)
+        if division == UNDIVIDED and (stored is None or stored.position == UNDIVIDED.end):
             return
         if had.shards == 0:
             # Before anything is claimed: a claim counts as a beginning.
@@ -113,7 +114,7 @@ class Layout:
         await self._claim(self._sink, self._division_id)
         # Of a division without rules, nobody knows any better.
         same = had in (division, Division(division.shards))
-        if known is not None and known.position == had.end and same and await self._has_begun(division.shards):
+        if stored is not None and stored.position == had.end and same and await self._has_begun(division.shards):
             if had != division:
                 await self._set_division(division.end)
             return
@@ -133,12 +134,12 @@ class Layout:
 
     async def force(self, shards: int, version: int) -> None:
         """Change the layout to `shards` with streams that count `version` as delivered. For operators only."""
-        known = await self._sink.progress(self._division_id)
+        stored = await self._sink.progress(self._division_id)
         async with self._other_sink() as sink:
-            if known is None and shards == 0:
+            if stored is None and shards == 0:
                 await set_position(self._pipeline, self._table, sink, Position.end(version))
                 return
-            had = UNDIVIDED if known is None else Division.stored(known.position)
+            had = UNDIVIDED if stored is None else Division.stored(stored.position)
             await self._set_division(had.opening)
             if had.shards != shards:
                 # Their writers are refused from here on.
@@ -163,16 +164,16 @@ class Layout:
 
     async def _claim(self, sink: Sink, app_id: str) -> Progress | None:
         """Take a stream over and return its position, which no longer changes."""
-        found = await sink.progress(app_id)
+        progress = await sink.progress(app_id)
         async with sink.begin(app_id, NO_COLUMNS):
-            return found
+            return progress
 
     async def _places(self, sink: Sink, had: Division) -> list[Position]:
         """Return the positions of the streams of a layout that have one."""
         if had.shards:
             return await self._positions(sink, had.shards)
-        found = await find_progress(self._pipeline, self._table, await self._table.table_id(), sink)
-        return [] if found is None else [found.position]
+        progress = await find_progress(self._pipeline, self._table, await self._table.table_id(), sink)
+        return [] if progress is None else [progress.position]
 
     async def _positions(self, sink: Sink, shards: int) -> list[Position]:
         streams = stream_names(self._pipeline, shards)
@@ -258,8 +259,8 @@ class LayoutSink(SinkWrapper):
         self._checked: set[str] = set()
 
     @asynccontextmanager
+    @override
     async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:
-        """See `Sink.begin`."""
         async with self._sink.begin(app_id, schema) as transaction:
             if app_id not in self._checked:
                 await self.check()
@@ -268,11 +269,12 @@ class LayoutSink(SinkWrapper):
 
     async def check(self) -> None:
         """Raise `SinkFenced` unless the current division is the expected one."""
-        known = await self._sink.progress(self._division_id)
-        at = UNDIVIDED.end if known is None else known.position
-        if at != self._division.end:
-            reason = f"the pipeline is delivered {_other(self._division, Division.stored(at))}"
-            raise SinkFenced(self.name, reason if at.closes_version else "the number of its shards is being changed")
+        stored = await self._sink.progress(self._division_id)
+        position = UNDIVIDED.end if stored is None else stored.position
+        if position != self._division.end:
+            reason = f"the pipeline is delivered {_other(self._division, Division.stored(position))}"
+            reason = reason if position.closes_version else "the number of its shards is being changed"
+            raise SinkFenced(self.name, reason)
 
 
 class UndividedSink(LayoutSink):
@@ -287,8 +289,9 @@ class UndividedSink(LayoutSink):
         self._start = start
         self._settled = False
 
+    @override
     async def progress(self, app_id: str) -> Progress | None:
-        """See `Sink.progress`. Also raises as `Layout.settle` does."""
+        """Settle the layout first. Raise also as `Layout.settle` does."""
         if not self._settled:
             await self._layout.settle(UNDIVIDED, self._start)
             self._settled = True

@@ -13,7 +13,8 @@ one of two attempts gets as much time as its longest transaction needs.
 import logging
 import random
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -36,7 +37,16 @@ from tailer.shards.resharding import LayoutSink, progress_of
 from tailer.sink import Progress, Sink, shard_name
 from tailer.table_log import TableLog
 
-__all__ = ["PATIENCE_S", "ShardReport", "ShardWork", "deliver_rows", "make_sink", "report_of"]
+__all__ = [
+    "PATIENCE_S",
+    "ShardReport",
+    "ShardWork",
+    "make_sink",
+    "may_pass",
+    "open_sink",
+    "report_of",
+    "worst_error",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -121,6 +131,27 @@ def make_sink(settings: PipelineSettings) -> Sink:
     return sink
 
 
+@asynccontextmanager
+async def open_sink(make: Callable[[], Sink]) -> AsyncIterator[Sink]:
+    """Make a sink, and close it at the end, also if cancelled."""
+    sink = make()
+    try:
+        yield sink
+    finally:
+        with anyio.CancelScope(shield=True):
+            await sink.aclose()
+
+
+def may_pass(error: BaseException) -> bool:
+    """Return whether another attempt later may succeed."""
+    return isinstance(error, TailerError) and error.retry in (Retry.TIMED, Retry.ASK)
+
+
+def worst_error(reports: Sequence[ShardReport]) -> TailerError | None:
+    """Return the error of a shard, if any has one: a lasting error matters more to a person than a temporary one."""
+    return min((report.error for report in reports if report.error is not None), key=may_pass, default=None)
+
+
 def report_of(
     work: ShardWork, report: ShardReport, changes: Iterator[ChangeBatch], patience_s: float = PATIENCE_S
 ) -> ShardReport:
@@ -146,16 +177,16 @@ async def deliver_rows(
     """
     settings = work.settings
     name = shard_name(settings.name, report.shard, settings.shards)
-    table, sink = settings.open_table(), make_sink(settings)
-    try:
-        found = await progress_of(name, table, sink)
-        if found.position >= work.through:
+    table = settings.open_table()
+    async with open_sink(partial(make_sink, settings)) as sink:
+        progress = await progress_of(name, table, sink)
+        if progress.position >= work.through:
             return
         await _check_table(work, table)
-        _check_unmoved(name, found.position, work.begin, sink)
+        _check_unmoved(name, progress.position, work.begin, sink)
         layout = LayoutSink(sink, settings.name, Division.of(settings, sink))
         try:
-            await _write(work, report, name, partial(_check_table, work, table), layout, found, changes)
+            await _write(work, report, name, partial(_check_table, work, table), layout, progress, changes)
         except SinkFenced as fenced:
             _log.info("%s: %s; waiting for it", name, fenced)
             try:
@@ -167,9 +198,6 @@ async def deliver_rows(
                 return
             if not finished:
                 raise fenced from None
-    finally:
-        with anyio.CancelScope(shield=True):
-            await sink.aclose()
 
 
 async def _write(
@@ -178,10 +206,10 @@ async def _write(
     name: str,
     check_table: Callable[[], Awaitable[None]],
     sink: Sink,
-    found: Progress,
+    progress: Progress,
     changes: Iterator[ChangeBatch],
 ) -> None:
-    """Write and commit the rows after the progress `found`, up to the end of `work`."""
+    """Write and commit the rows after `progress`, up to the end of `work`."""
 
     async def confirm(_: Position | None) -> None:
         """Confirm the table alone: the driver has confirmed the plans."""
@@ -190,10 +218,10 @@ async def _write(
     def committed(done: Committed) -> None:
         report.rows.update(done.rows)
 
-    place, limits = found.position, work.settings.limits.within(sink.demands)
+    place, limits = progress.position, work.settings.limits.within(sink.demands)
     left = deque(plan for plan in work.plans if Position.end(plan.version) > place)
     types = work.settings.policy.types
-    async with _ShardWriter(name, sink, found, limits, confirm, committed, types) as writer:
+    async with _ShardWriter(name, sink, progress, limits, confirm, committed, types) as writer:
         writer.schema = work.schema_at(place)
         rows = _after(place, changes)
         while some := await to_thread.run_sync(_some, rows):
@@ -201,7 +229,7 @@ async def _write(
                 while left and left[0].version < version:
                     await writer.close_version(left.popleft())
                 assert not left or left[0].version == version, "there is a plan of each version"
-                await writer.write(list(batches), left[0] if left else work.plan(version))
+                await writer.write(list(batches), [left[0] if left else work.plan(version)])
         while left and Position.end(left[0].version) <= work.through:
             await writer.close_version(left.popleft())
         if work.plans and not left:
@@ -231,38 +259,35 @@ async def _is_finished(settings: PipelineSettings, name: str, end: Position, pat
 
     `patience_s`: how long it must stand still. Raises `SinkFenced` if it is no longer a shard of the pipeline.
     """
-    table, sink = settings.open_table(), make_sink(settings)
+    table = settings.open_table()
     seen: Position | None = None
     deadline = anyio.current_time() + patience_s
-    try:
+    async with open_sink(partial(make_sink, settings)) as sink:
         while anyio.current_time() < deadline:
             try:
-                found = await find_progress(name, table, await table.table_id(), sink)
+                progress = await find_progress(name, table, await table.table_id(), sink)
                 await LayoutSink(sink, settings.name, Division.of(settings, sink)).check()
             except TailerError as error:
-                if error.retry not in (Retry.ASK, Retry.TIMED):
+                if not may_pass(error):
                     raise
                 _log.debug("%s: %s", name, error)
             else:
-                if found is not None and found.position >= end:
+                if progress is not None and progress.position >= end:
                     return True
-                if found is not None and found.position != seen:
-                    seen, deadline = found.position, anyio.current_time() + patience_s
+                if progress is not None and progress.position != seen:
+                    seen, deadline = progress.position, anyio.current_time() + patience_s
             await anyio.sleep(min(LOOK_S, patience_s / 10))
-    finally:
-        with anyio.CancelScope(shield=True):
-            await sink.aclose()
     return False
 
 
 def _some(rows: Iterator[ChangeBatch]) -> Sequence[ChangeBatch]:
     """Return the next batches, to be written in one step; none at the end."""
-    found: list[ChangeBatch] = []
+    batches: list[ChangeBatch] = []
     size_bytes = 0
-    while len(found) < _BATCHES and size_bytes < _BATCH_BYTES and (batch := next(rows, None)) is not None:
-        found.append(batch)
+    while len(batches) < _BATCHES and size_bytes < _BATCH_BYTES and (batch := next(rows, None)) is not None:
+        batches.append(batch)
         size_bytes += batch.size_bytes
-    return found
+    return batches
 
 
 def _after(place: Position, batches: Iterator[ChangeBatch]) -> Iterator[ChangeBatch]:

@@ -17,6 +17,7 @@ __all__ = [
     "LAYOUT_SHARDS",
     "app_id_of",
     "backfill_name",
+    "backfill_of",
     "backfilled_app_id",
     "is_layout",
     "main_app_id",
@@ -29,9 +30,9 @@ __all__ = [
     "table_of",
 ]
 
-
 LAYOUT: Final = "/shards/layout"
 LAYOUT_SHARDS: Final = 2**16  # more than a pipeline may have; the rest of a layout's version is the division's rules
+_BACKFILL: Final = re.compile(r"(.*)/~backfill-([^/]*)(/[^/]*)")
 
 
 def app_id_of(pipeline: str, table_id: str) -> str:
@@ -61,8 +62,14 @@ def backfill_name(pipeline: str, backfill: str) -> str:
 
 def backfilled_app_id(app_id: str) -> str | None:
     """Return the app_id of the pipeline whose backfill has `app_id`. None: it is not that of a backfill."""
-    found = re.fullmatch(r"(.*)/~backfill-[^/]*(/[^/]*)", app_id)
-    return None if found is None else found[1] + found[2]
+    match = _BACKFILL.fullmatch(app_id)
+    return None if match is None else match[1] + match[3]
+
+
+def backfill_of(app_id: str) -> str | None:
+    """Return the id of the backfill that has `app_id`. None: it is not that of a backfill."""
+    match = _BACKFILL.fullmatch(app_id)
+    return None if match is None else match[2]
 
 
 def main_app_id(app_id: str) -> str:
@@ -82,8 +89,8 @@ def stream_number(app_id: str) -> int:
 
 def shard_of(app_id: str) -> tuple[int, int] | None:
     """Return the shard of an app_id and the number of shards. None: its pipeline is undivided."""
-    found = re.fullmatch(r".*/(\d+)-of-(\d+)/[^/]*", app_id)
-    return None if found is None else (int(found[1]), int(found[2]))
+    match = re.fullmatch(r".*/(\d+)-of-(\d+)/[^/]*", app_id)
+    return None if match is None else (int(match[1]), int(match[2]))
 
 
 def is_layout(app_id: str) -> bool:

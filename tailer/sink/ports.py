@@ -22,7 +22,6 @@ __all__ = [
     "OTHER_CLASS",
     "AtLeastOnceSink",
     "Demands",
-    "MirrorCopy",
     "MirrorRepair",
     "MirrorRows",
     "Progress",
@@ -85,8 +84,10 @@ OTHER_CLASS: Final = "\0"
 class MirrorRows(Protocol):
     """One state of a destination that should equal its source at `version`. Methods block.
 
-    `app_id`: under which it was filled last. `columns`: all of them; `key`: those that identify a row, none for a log
-    of changes.
+    `app_id`: under which it was filled last. `known_from`: the first version whose rows can be read; a mirror has one
+    version. `columns`: those of the source; `key`: those that identify a row, none for a log of changes. `columns_at`:
+    of a history, which keeps dropped columns, the version at which its columns have these names. `lower_names`: whether
+    `columns` are those of the source in lower case.
 
     Rows have a text for each value, null for null. Two texts are equal if, and only if, the destination distinguishes
     the values as little as the source does. The text of a value of a class that its column does not have begins with
@@ -95,8 +96,11 @@ class MirrorRows(Protocol):
 
     app_id: str
     version: int
+    known_from: int
     columns: tuple[str, ...]
     key: tuple[str, ...]
+    columns_at: int | None = None
+    lower_names: bool = False
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """Yield all rows; of a log of changes, those that were inserted. May be called again for the same rows."""
@@ -109,6 +113,8 @@ class MirrorRows(Protocol):
     def as_stored(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield rows of the source, which have `columns`, as the destination would hold them.
 
+        Of a history, rows may lack columns, and have narrower types: they have been there since.
+
         Raises `SinkRejected` for a value that it cannot hold.
         """
         ...
@@ -120,22 +126,6 @@ class MirrorRows(Protocol):
     def begin_repair(self) -> "MirrorRepair":
         """Begin to replace rows, which have a key."""
         ...
-
-    def copy(self) -> "MirrorCopy | None":
-        """Return what other machines need to do the same. None: only this process can read the destination."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class MirrorCopy:
-    """A mirror that is a table which lake-tailer can follow: `location`, at `version` of its own log.
-
-    `as_stored`: that of `MirrorRows`, for rows of either side, one row for each, in their order. It survives pickle.
-    """
-
-    location: str
-    version: int
-    as_stored: Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 class MirrorRepair(Protocol):
@@ -290,10 +280,11 @@ class Sink(ABC):
         """
         return None
 
-    def open_mirror(self, pipeline: str) -> AbstractAsyncContextManager[MirrorRows] | None:
+    def open_mirror(self, pipeline: str, version: int | None = None) -> AbstractAsyncContextManager[MirrorRows] | None:
         """Read what `pipeline` has delivered, as one state, while it may go on; None: that cannot be compared.
 
-        Entering raises `SinkUnavailable`, and `SinkRejected` if there is no version yet.
+        `version`: of a history, the rows as of this version; None: the newest. Entering raises `SinkUnavailable`, and
+        `SinkRejected` if there is no version yet, or not this one.
         """
         return None
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 
 import pyarrow as pa
+from typing_extensions import override
 
 from tailer.errors import SinkError
 from tailer.events import ChangeBatch, ControlEvent
@@ -21,76 +22,76 @@ class SinkWrapper(Sink):
         self._sink = sink
 
     @property
+    @override
     def splits_versions(self) -> bool:
-        """See `Sink.splits_versions`."""
         return self._sink.splits_versions
 
     @property
+    @override
     def splits_snapshots(self) -> bool:
-        """See `Sink.splits_snapshots`."""
         return self._sink.splits_snapshots
 
     @property
+    @override
     def demands(self) -> Demands:
-        """See `Sink.demands`."""
         return self._sink.demands
 
+    @override
     def use_key(self, key: tuple[str, ...]) -> None:
-        """See `Sink.use_key`."""
         self._sink.use_key(key)
 
     @property
+    @override
     def distributes(self) -> bool:
-        """See `Sink.distributes`."""
         return self._sink.distributes
 
     @property
+    @override
     def aborts(self) -> bool:
-        """See `Sink.aborts`."""
         return self._sink.aborts
 
+    @override
     async def progress(self, app_id: str) -> Progress | None:
-        """See `Sink.progress`."""
         return await self._sink.progress(app_id)
 
+    @override
     async def has_delivered(self, pipeline: str) -> bool:
-        """See `Sink.has_delivered`."""
         return await self._sink.has_delivered(pipeline)
 
+    @override
     async def check_first_start(self, pipeline: str, table_ids: Sequence[str]) -> None:
-        """See `Sink.check_first_start`."""
         await self._sink.check_first_start(pipeline, table_ids)
 
+    @override
     def only_look(self) -> None:
-        """See `Sink.only_look`."""
         self._sink.only_look()
 
+    @override
     async def refusals(self, app_id: str, schema: pa.Schema) -> Sequence[SinkError]:
-        """See `Sink.refusals`."""
         return await self._sink.refusals(app_id, schema)
 
+    @override
     async def reset(self, progress: Progress) -> None:
-        """See `Sink.reset`."""
         await self._sink.reset(progress)
 
+    @override
     def begin(self, app_id: str, schema: pa.Schema) -> AbstractAsyncContextManager[SinkTransaction]:
-        """See `Sink.begin`."""
         return self._sink.begin(app_id, schema)
 
+    @override
     async def beat(self, app_id: str) -> float | None:
-        """See `Sink.beat`."""
         return await self._sink.beat(app_id)
 
-    def open_mirror(self, pipeline: str) -> AbstractAsyncContextManager[MirrorRows] | None:
-        """See `Sink.open_mirror`."""
-        return self._sink.open_mirror(pipeline)
+    @override
+    def open_mirror(self, pipeline: str, version: int | None = None) -> AbstractAsyncContextManager[MirrorRows] | None:
+        return self._sink.open_mirror(pipeline, version)
 
+    @override
     def open_heartbeats(self, pipeline: str, timeout_s: float) -> Heartbeats | None:
-        """See `Sink.open_heartbeats`."""
         return self._sink.open_heartbeats(pipeline, timeout_s)
 
+    @override
     async def aclose(self) -> None:
-        """See `Sink.aclose`."""
         await self._sink.aclose()
 
 
@@ -100,14 +101,14 @@ class TransactionWrapper(SinkTransaction):
     def __init__(self, transaction: SinkTransaction) -> None:
         self._transaction = transaction
 
+    @override
     async def write(self, batch: ChangeBatch) -> None:
-        """See `SinkTransaction.write`."""
         await self._transaction.write(batch)
 
+    @override
     async def announce(self, event: ControlEvent) -> None:
-        """See `SinkTransaction.announce`."""
         await self._transaction.announce(event)
 
+    @override
     async def commit(self, progress: Progress) -> None:
-        """See `SinkTransaction.commit`."""
         await self._transaction.commit(progress)

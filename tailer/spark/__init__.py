@@ -6,10 +6,6 @@
     engine       the daemon's engine on executors
     write        pipelines whose rows executors write
     splits       units of work for executors
-    session, shared_session   Spark sessions
-    recipes      functions for `foreachBatch`
-    release      executors have the release of the driver
-    java         objects of Spark's Java
 
 `register` makes the data source known to a session::
 
@@ -18,28 +14,39 @@
     spark.readStream.format("tailer").load("/data/orders")
 
 Executors need lake-tailer: either an environment with it (`spark.pyspark.python`, an image), or the wheel
-(`spark.submit.pyFiles`) in an environment with its dependencies. `local[*]` already has it. For tables in
-stores they need the extra `s3`, `gcs` or `azure`, and keys where each cloud's own tools look for them.
+(`spark.submit.pyFiles`) in an environment with its dependencies. `local[*]` already has it. For tables in stores they
+need the extra `s3`, `gcs` or `azure`, and keys where each cloud's own tools look for them.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import SparkSession
 
 from tailer.config.placement import DEFAULT_SHARDS
-from tailer.spark.native.changes import changes
-from tailer.spark.source.data_source import TailerSource
-from tailer.spark.streaming.follow import follow
 
 if TYPE_CHECKING:
+    from tailer.spark.native.changes import changes
+    from tailer.spark.streaming.follow import follow
     from tailer.spark.write.kafka_shards import KafkaShards
 
 __all__ = ["changes", "follow", "into_kafka", "register"]
 
+_HOMES: Final = {"changes": "tailer.spark.native.changes", "follow": "tailer.spark.streaming.follow"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the public functions when they are first used: executors import this package, and do without them."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 def register(spark: SparkSession) -> None:
     """Register `format("tailer")` in a session, classic or of Spark Connect. Registering again changes nothing."""
+    from tailer.spark.source.data_source import TailerSource  # noqa: PLC0415 - as above
+
     spark.dataSource.register(TailerSource)
 
 
@@ -52,7 +59,6 @@ def into_kafka(name: str, sink: Mapping[str, Any], *, shards: int = DEFAULT_SHAR
 
     Raises `ConfigError` for a wrong option.
     """
-    # Executors that only read need nothing of it.
-    from tailer.spark.write.kafka_shards import KafkaShards  # noqa: PLC0415
+    from tailer.spark.write.kafka_shards import KafkaShards  # noqa: PLC0415 - as above
 
     return KafkaShards(name, dict(sink), shards)

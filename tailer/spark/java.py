@@ -43,15 +43,14 @@ class Jvm:
 
     def lookup(self, name: str) -> Any:
         """Return a class, or an object of Scala if the name ends with `$`."""
-        found = getattr(self._jvm, name)
-        return getattr(found, "MODULE$") if name.endswith("$") else found
+        value = getattr(self._jvm, name)
+        return getattr(value, "MODULE$") if name.endswith("$") else value
 
     def array(self, name: str, *items: Any) -> Any:
-        """Return an array of a class."""
-        found = self._gateway.new_array(self.lookup(name), len(items))
-        for at, item in enumerate(items):
-            found[at] = item
-        return found
+        array = self._gateway.new_array(self.lookup(name), len(items))
+        for index, item in enumerate(items):
+            array[index] = item
+        return array
 
     def compile(self, name: str, source: str) -> Any:
         """Return the class with a name that Spark's own compiler makes of the text of a file of Java."""

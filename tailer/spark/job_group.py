@@ -50,26 +50,21 @@ async def run_stoppable(run: Callable[[], T], stop: Callable[[], None]) -> T:
 
     `stop` is called again until then: a job that reaches Spark late is not stopped by the first call.
     """
-    stopping = _Stopping(stop)
-    async with background() as group:
-        group.start_soon(stopping.stop_when_cancelled)
-        try:
-            return await to_thread.run_sync(run)
-        finally:
-            stopping.ended.set()
+    ended = anyio.Event()
 
-
-class _Stopping:
-    def __init__(self, stop: Callable[[], None]) -> None:
-        self.ended = anyio.Event()
-        self._stop = stop
-
-    async def stop_when_cancelled(self) -> None:
+    async def stop_when_cancelled() -> None:
         try:
             await anyio.sleep_forever()
         finally:
             with anyio.CancelScope(shield=True):
-                while not self.ended.is_set():
-                    await to_thread.run_sync(self._stop)
+                while not ended.is_set():
+                    await to_thread.run_sync(stop)
                     with anyio.move_on_after(STOP_AGAIN_S):
-                        await self.ended.wait()
+                        await ended.wait()
+
+    async with background() as group:
+        group.start_soon(stop_when_cancelled)
+        try:
+            return await to_thread.run_sync(run)
+        finally:
+            ended.set()

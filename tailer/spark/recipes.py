@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame
 
 from tailer.errors import ConfigError, SinkRejected
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS
+from tailer.spark.source.spark_types import quoted
 
 __all__ = ["append_once", "kafka_records", "merge_by_key"]
 
@@ -66,8 +67,8 @@ def merge_by_key(target: str, key: Sequence[str]) -> ForBatch:
         if "${" in text:
             reason = f"{text!r} has ${{ in it, which Spark's SQL replaces by a setting"
             raise ConfigError(option, reason, "Give it another name.")
-    names = [_quoted(name) for name in key]
-    table = f"delta.{_quoted(target)}"
+    names = [quoted(name) for name in key]
+    table = f"delta.{quoted(target)}"
     view = f"tailer_changes_{uuid4().hex}"
     # If a key is deleted and inserted, only the insert is kept.
     rows = (
@@ -111,16 +112,12 @@ def _check_ours(batch: DataFrame, target: str) -> None:
     """Raise `SinkRejected` if the batch would be the first to add our columns to the table at `target`."""
     ours = _OURS.intersection(batch.columns)
     try:
-        found = batch.sparkSession.read.format("delta").load(target).columns
+        columns = batch.sparkSession.read.format("delta").load(target).columns
     except AnalysisException:
         return  # no table yet, or one for which the writer raises a better error
-    if ours and ours.isdisjoint(found):
+    if ours and ours.isdisjoint(columns):
         remedy = "Choose another path; or set adopt = True to write change rows there all the same."
         raise SinkRejected("append_once", f"{target} is a Delta table without our columns", remedy)
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 def _same(first: str, second: str, names: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 Work travels to executors pickled. Another release there may have other fields, or take the same ones for something
 else. So a `SameRelease` travels ahead of the work: unpickled by another release, it raises, before anything else is
-unpickled. Spark passes on nothing but text, in which the driver finds the error again (`stale_release`).
+unpickled. Spark passes on nothing but text, in which the driver finds the error again (`unfit_executors`).
 
 The release is in the package's metadata. Sources without it, as in a zip file, are of the release `unknown`.
 """
@@ -13,9 +13,10 @@ from importlib.metadata import PackageNotFoundError, version
 
 from tailer.errors import ConfigError
 
-__all__ = ["SameRelease", "stale_release"]
+__all__ = ["SameRelease", "unfit_executors"]
 
 _SAID = re.compile(r"executors have lake-tailer [\w.+!]+, and the driver has [\w.+!]*\w")
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']*)'")
 _REMEDY = "Install the same release for Spark's Python on all machines: see tailer.spark.session."
 
 
@@ -27,10 +28,14 @@ class SameRelease:
         return _same_release, (_own_release(),)
 
 
-def stale_release(text: str) -> ConfigError | None:
-    """Return the error that `SameRelease` raised on an executor, if it is in Spark's text."""
-    said = _SAID.search(text)
-    return None if said is None else ConfigError("spark", said[0], _REMEDY)
+def unfit_executors(text: str) -> ConfigError | None:
+    """Return why executors cannot run our code, if Spark's text says so: what `SameRelease` raised, or a module."""
+    if said := _SAID.search(text):
+        return ConfigError("spark", said[0], _REMEDY)
+    if missing := _MISSING.search(text):
+        remedy = "Let PYSPARK_PYTHON name a Python with lake-tailer on all their machines: see tailer.spark.session."
+        return ConfigError("spark", f"executors do not have the Python module {missing[1]!r}", remedy)
+    return None
 
 
 def _same_release(drivers: str) -> SameRelease:

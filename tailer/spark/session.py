@@ -89,7 +89,6 @@ def is_alive(session: SparkSession) -> bool:
 
 
 def engine_name(session: SparkSession) -> str:
-    """Return the name of the session in errors."""
     return f"Spark at {session.sparkContext.master}"
 
 
@@ -111,7 +110,8 @@ def first_sentence(error: Exception) -> str:
 
 def _context(wanted: Mapping[str, str]) -> SparkContext:
     """Start a context with these settings, keeping secret ones off the JVM's command line."""
-    open_ones = SparkConf(loadDefaults=False).setAll([each for each in wanted.items() if not _SECRET.search(each[0])])
+    public = [(key, value) for key, value in wanted.items() if not _SECRET.search(key)]
+    open_ones = SparkConf(loadDefaults=False).setAll(public)
     gateway = None if SparkContext._gateway else launch_gateway(open_ones)  # type: ignore[no-untyped-call]  # noqa: SLF001
     return SparkContext(conf=SparkConf(loadDefaults=False).setAll(list(wanted.items())), gateway=gateway)
 

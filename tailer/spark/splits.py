@@ -17,21 +17,17 @@ are found by each machine itself.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain, pairwise
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from tailer.changelog.carryovers import ChangelogCounts, independent_parts, refine, refine_range
-from tailer.changelog.equal_rows.row_index import borrowed_index
 from tailer.changelog.rules import PairingRules, check_key, concerns
-from tailer.changelog.spill.bitmaps import SpilledBitmaps
-from tailer.changelog.spill.preimages import SpilledPreimages
-from tailer.engine.local import remaining
 from tailer.events import ChangeBatch
 from tailer.formats.rows import execute, needed_files
-from tailer.plan import END, ChangePlan, ChangeTask, Position
+from tailer.plan import END, ChangePlan, ChangeTask, Position, remaining
 from tailer.read.data_files import LOCAL, DataFiles, Files
-from tailer.read.kept_rows import KeptRows
+
+if TYPE_CHECKING:
+    from tailer.changelog.carryovers import ChangelogCounts
 
 __all__ = [
     "DiffSplit",
@@ -73,11 +69,11 @@ class FileSlice:
 
     @property
     def needed_files(self) -> Sequence[tuple[str, int]]:
-        """See `RowReader.needed_files`."""
+        """The files that `rows` opens, as `RowReader.needed_files` returns them."""
         return needed_files(self.task, self.after_row, self.through_row, self.first_byte, self.end_byte)
 
     def rows(self, files: Files = LOCAL) -> Iterator[ChangeBatch]:
-        """See `tailer.read.execute.execute`."""
+        """Yield the rows, as `tailer.read.execute.execute` does."""
         return execute(self.task, self.after_row, self.through_row, self.first_byte, self.end_byte, files=files)
 
 
@@ -108,7 +104,7 @@ class NetChangesSplit:
 
 
 Split = FilesSplit | DiffSplit | NetChangesSplit
-Note = Callable[[ChangePlan, ChangelogCounts], None]
+Note = Callable[[ChangePlan, "ChangelogCounts"], None]
 
 
 def read_split(split: Split, note: Note | None = None) -> Iterator[ChangeBatch]:
@@ -127,15 +123,15 @@ def read_split(split: Split, note: Note | None = None) -> Iterator[ChangeBatch]:
 
 def file_slices(plan: ChangePlan, after: Position | None = None, through: Position | None = None) -> list[FileSlice]:
     """Return the plan's rows after `after` and up to `through` (None: all), one slice for each task that has any."""
-    found = [FileSlice(task, after_row) for task, after_row in remaining(plan, after) if after_row < END]
+    slices = [FileSlice(task, after_row) for task, after_row in remaining(plan, after) if after_row < END]
     if through is None or through >= Position.end(plan.version):
-        return found
+        return slices
     if through.version < plan.version:
         return []
     return [
-        replace(each, through_row=through.row) if each.task.index == through.task else each
-        for each in found
-        if each.task.index <= through.task
+        replace(part, through_row=through.row) if part.task.index == through.task else part
+        for part in slices
+        if part.task.index <= through.task
     ]
 
 
@@ -146,9 +142,9 @@ def file_splits(
 
     `most_bytes`: the limit of a split, as far as row groups allow.
     """
-    wanted = _split_bytes(sum(each.size_bytes for each in work), most_bytes)
+    wanted = _split_bytes(sum(whole.size_bytes for whole in work), most_bytes)
     part_bytes = min(max(wanted, _PART_BYTES), most_bytes)
-    parts = [part for each in work for part in _cut(each, part_bytes)]
+    parts = [part for whole in work for part in _cut(whole, part_bytes)]
     groups = _grouped(parts, [part.size_bytes for part in parts], wanted)
     return [FilesSplit(tuple(group), files) for group in groups]
 
@@ -162,12 +158,15 @@ def diff_splits(
 
     Raises `ConfigError` if rows lack a column of the key; `DataCorrupt` for invalid partition values.
     """
+    # Only who compares rows needs what compares them, and DuckDB with it.
+    from tailer.changelog.carryovers import independent_parts  # noqa: PLC0415
+
     check_key(plan, rules)
     parts = independent_parts(plan, rules)
     changed = [part for part in parts if concerns(part, rules)]
     sizes = [part.size_bytes for part in changed]
     groups = _grouped(changed, sizes, _split_bytes(sum(sizes), MAX_SPLIT_BYTES))
-    alone = [each for part in parts if not concerns(part, rules) for each in file_slices(part)]
+    alone = [file_slice for part in parts if not concerns(part, rules) for file_slice in file_slices(part)]
     return [DiffSplit(_unite(group), rules, files) for group in groups], alone
 
 
@@ -215,21 +214,34 @@ def _read(slices: Sequence[FileSlice], files: DataFiles) -> Iterator[ChangeBatch
 
 
 def _compared(split: DiffSplit, note: Note | None) -> Iterator[ChangeBatch]:
+    from tailer.changelog.carryovers import refine  # noqa: PLC0415 - as in `diff_splits`, and so below
+    from tailer.changelog.equal_rows.row_index import borrowed_index  # noqa: PLC0415
+    from tailer.changelog.spill.bitmaps import SpilledBitmaps  # noqa: PLC0415
+    from tailer.changelog.spill.preimages import SpilledPreimages  # noqa: PLC0415
+    from tailer.read.decoded_files import DecodedFiles, compared_tasks  # noqa: PLC0415
+
     with SpilledBitmaps() as bitmaps, SpilledPreimages() as preimages:
-        kept = KeptRows([split.plan], partial(execute, files=split.files))
+        rows = DecodedFiles(execute, files=split.files)
+        rows.expect(compared_tasks(split.plan))
         with borrowed_index() as row_index:
-            plan, counts = refine(split.plan, split.rules, row_index, bitmaps, preimages, kept)
+            plan, counts = refine(split.plan, split.rules, row_index, bitmaps, preimages, rows)
         if note is not None:
             note(plan, counts)
-        in_memory = (batch for task in plan.tasks for batch in kept.read(task))
-        for batch in in_memory if kept.has_all(plan) else _read(file_slices(plan), split.files):
+        in_memory = (batch for task in plan.tasks for batch in rows.read(task))
+        for batch in in_memory if all(map(rows.has, plan.tasks)) else _read(file_slices(plan), split.files):
             yield from preimages.joined(batch)
 
 
 def _net(split: NetChangesSplit) -> Iterator[ChangeBatch]:
+    from tailer.changelog.carryovers import refine_range  # noqa: PLC0415
+    from tailer.changelog.equal_rows.row_index import borrowed_index  # noqa: PLC0415
+    from tailer.changelog.spill.bitmaps import SpilledBitmaps  # noqa: PLC0415
+    from tailer.read.decoded_files import DecodedFiles, compared_tasks  # noqa: PLC0415
+
     with SpilledBitmaps() as bitmaps:
         with borrowed_index() as row_index:
-            kept = KeptRows(split.plans, partial(execute, files=split.files))
-            plans, _ = refine_range(split.plans, split.rules, row_index, bitmaps, kept)
+            rows = DecodedFiles(execute, files=split.files)
+            rows.expect(chain.from_iterable(map(compared_tasks, split.plans)))
+            plans, _ = refine_range(split.plans, split.rules, row_index, bitmaps, rows)
         for plan in plans:
             yield from _read(file_slices(plan), split.files)

@@ -139,12 +139,12 @@ def _identities(path: Path) -> Iterator[tuple[int, int]]:
     """Yield device and inode numbers of `path` and each of its parents; nothing where `path` cannot be read."""
     for folder in (path, *path.parents):
         try:
-            found = folder.stat()
+            stat = folder.stat()
         except OSError:
             if folder == path:
                 return
             continue
-        yield found.st_dev, found.st_ino
+        yield stat.st_dev, stat.st_ino
 
 
 def _ignores_case(folder: Path) -> bool:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Final, TypeVar
 
 from anyio import to_thread
+from typing_extensions import override
 
 from tailer.errors import ObjectAlreadyExists, ObjectNotFound, StorageError, StorageRefused, StorageUnavailable
 from tailer.stores.folders import creation_obstacle, is_lasting
@@ -39,20 +40,20 @@ class LocalStore(ObjectStore):
         self.root = root.absolute()
         self.uri = str(self.root)
 
+    @override
     async def read(self, name: str, decode: Callable[[StoredObject], T]) -> T:
-        """See `ObjectStore.read`."""
         return await to_thread.run_sync(lambda: decode(self._fetch(name)))
 
+    @override
     async def scan(self, name: str, work: Callable[[OpenObject], T]) -> T:
-        """See `ObjectStore.scan`."""
         return await to_thread.run_sync(self.scan_now, name, work)
 
+    @override
     async def stat(self, name: str) -> ObjectMeta:
-        """See `ObjectStore.stat`."""
         return await to_thread.run_sync(self.stat_now, name)
 
+    @override
     async def list(self, prefix: str, start_after: str = "") -> Objects:
-        """See `ObjectStore.list`."""
         return await to_thread.run_sync(self._scan, prefix, start_after)
 
     async def list_folders(self, prefix: str) -> Folders:
@@ -63,12 +64,12 @@ class LocalStore(ObjectStore):
         """See `ObjectStore.put_if_absent`; a hard link creates the name."""
         await to_thread.run_sync(self._write, name, data, os.link)
 
+    @override
     async def put(self, name: str, data: bytes) -> None:
-        """See `ObjectStore.put`."""
         await to_thread.run_sync(self._write, name, data, os.replace)
 
+    @override
     async def delete(self, name: str) -> None:
-        """See `ObjectStore.delete`."""
         await to_thread.run_sync(self._unlink, name)
 
     def make_wake(self, prefix: str, names: re.Pattern[str]) -> Wake:
@@ -81,11 +82,11 @@ class LocalStore(ObjectStore):
         with _translated(path):
             handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                found = os.fstat(handle)
-                meta = ObjectMeta(name, found.st_size, found.st_mtime_ns // 1_000_000)
-                if found.st_size <= SMALL_BYTES:  # logs have very many such files: half the time of a file object
-                    data = os.read(handle, found.st_size + 1)
-                    if len(data) == found.st_size:
+                stat = os.fstat(handle)
+                meta = ObjectMeta(name, stat.st_size, stat.st_mtime_ns // 1_000_000)
+                if stat.st_size <= SMALL_BYTES:  # logs have very many such files: half the time of a file object
+                    data = os.read(handle, stat.st_size + 1)
+                    if len(data) == stat.st_size:
                         return work(OpenObject(meta, BytesIO(data)))
                     os.lseek(handle, 0, os.SEEK_SET)
                 with open(handle, "rb", closefd=False) as file:
@@ -93,16 +94,16 @@ class LocalStore(ObjectStore):
             finally:
                 os.close(handle)
 
+    @override
     async def holds(self, prefix: str, is_wanted: Callable[[str], bool]) -> bool:
-        """See `ObjectStore.holds`."""
         return await to_thread.run_sync(self._holds, prefix, is_wanted)
 
     async def folder_mark(self, prefix: str) -> Hashable | None:
         """See `ObjectStore.folder_mark`: the folder's time of change, which nobody can set."""
         return await to_thread.run_sync(self._mark, prefix)
 
+    @override
     def blocking(self) -> BlockingScans:
-        """See `ObjectStore.blocking`."""
         return self
 
     def _holds(self, prefix: str, is_wanted: Callable[[str], bool]) -> bool:
@@ -117,9 +118,9 @@ class LocalStore(ObjectStore):
 
     def _mark(self, prefix: str) -> Hashable | None:
         with suppress(OSError):
-            found = (self.root / prefix).stat()
-            if time.time() - found.st_ctime > SETTLED_S:
-                return found.st_dev, found.st_ino, found.st_ctime_ns
+            stat = (self.root / prefix).stat()
+            if time.time() - stat.st_ctime > SETTLED_S:
+                return stat.st_dev, stat.st_ino, stat.st_ctime_ns
         return None
 
     def _fetch(self, name: str) -> StoredObject:
@@ -133,11 +134,11 @@ class LocalStore(ObjectStore):
         """See `BlockingScans.stat_now`."""
         path = f"{self.uri}/{name}"
         with _translated(path):
-            found = os.stat(path)  # noqa: PTH116 - as fast as can be
-        return ObjectMeta(name, found.st_size, found.st_mtime_ns // 1_000_000)
+            file_stat = os.stat(path)  # noqa: PTH116 - as fast as can be
+        return ObjectMeta(name, file_stat.st_size, file_stat.st_mtime_ns // 1_000_000)
 
     def _scan(self, prefix: str, start_after: str) -> Objects:
-        found: Objects = []
+        objects: Objects = []
         try:
             with _translated(self.root / prefix), os.scandir(self.root / prefix) as entries:
                 for entry in entries:
@@ -148,13 +149,13 @@ class LocalStore(ObjectStore):
                     try:
                         if entry.is_file():
                             stat = entry.stat()
-                            found.append(ObjectMeta(name, stat.st_size, stat.st_mtime_ns // 1_000_000))
+                            objects.append(ObjectMeta(name, stat.st_size, stat.st_mtime_ns // 1_000_000))
                     except FileNotFoundError:
                         continue
         except ObjectNotFound:
             return []
-        found.sort(key=itemgetter(0))
-        return found
+        objects.sort(key=itemgetter(0))
+        return objects
 
     def _scan_folders(self, prefix: str) -> Folders:
         with _translated(self.root / prefix), os.scandir(self.root / prefix) as entries:

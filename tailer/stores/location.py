@@ -75,22 +75,22 @@ def parse_location(text: str, beside: Path, where: str) -> str:
 
     Raises `ConfigError` naming `where`.
     """
-    found = split_location(text)
-    if found is None:
+    parts = split_location(text)
+    if parts is None:
         if other := _OTHER.match(text):
             # The rest of an address may hold a secret.
             reason = f"{other[1]}:// is not a store that can be read"
             raise ConfigError(where, reason, _other_remedy(other[1].lower()))
         return str(local_folder(text, beside, where))
-    scheme, bucket, key = found.scheme, found.bucket, found.key.strip("/")
-    if _holds_credentials(found):
+    scheme, bucket, key = parts.scheme, parts.bucket, parts.key.strip("/")
+    if _holds_credentials(parts):
         raise ConfigError(where, "holds credentials", _KEYS_REMEDY)
     if not _BUCKETS[scheme].fullmatch(bucket):
         kind = "container and account" if scheme == AZURE else "the name of a bucket"
         raise ConfigError(where, f"{bucket!r} is not {kind}", f"Give {_FORMS[scheme]}.")
     if "\0" in key or any(part in (".", "..") for part in key.split("/")):
         raise ConfigError(where, "has a folder that no object can be in", f"Give {_FORMS[scheme]} without dots.")
-    return f"{found.root}/{key}".rstrip("/")
+    return f"{parts.root}/{key}".rstrip("/")
 
 
 def path_text(path: str | os.PathLike[str], where: str) -> str:
@@ -136,14 +136,14 @@ def lies_in(location: str, folder: str) -> bool:
 
 def split_location(uri: str) -> ObjectLocation | None:
     """Split the location of an object in a store, in any spelling; None for one that is elsewhere."""
-    found = _STORE.fullmatch(uri)
-    if found is None:
+    match = _STORE.fullmatch(uri)
+    if match is None:
         return None
-    scheme, bucket = _SPELLINGS[found["scheme"].lower()], found["bucket"]
+    scheme, bucket = _SPELLINGS[match["scheme"].lower()], match["bucket"]
     if scheme == AZURE:
         container, mark, host = bucket.rpartition("@")
         bucket = f"{container}{mark}{host.lower()}"
-    return ObjectLocation(scheme, bucket, (found["key"] or "").removeprefix("/"))
+    return ObjectLocation(scheme, bucket, (match["key"] or "").removeprefix("/"))
 
 
 def _holds_credentials(location: ObjectLocation) -> bool:

@@ -86,14 +86,14 @@ class Piece:
 
 def streamed(ranges: Iterable[Range], end: int) -> list[Streamed]:
     """Return the ranges before `end`, in ascending order, without those that lie in others."""
-    found: list[Streamed] = []
-    known = 0
+    streams: list[Streamed] = []
+    covered = 0
     for first, last in sorted(ranges):
-        begin, stop = max(first, known), min(last, end)
+        begin, stop = max(first, covered), min(last, end)
         if begin < stop:
-            found.append(Streamed(begin, stop, begin))
-            known = stop
-    return found
+            streams.append(Streamed(begin, stop, begin))
+            covered = stop
+    return streams
 
 
 def pieces_of(streams: Sequence[Streamed], held: Sequence[Piece], held_bytes: int, limits: Limits) -> list[Piece]:
@@ -110,12 +110,12 @@ def pieces_of(streams: Sequence[Streamed], held: Sequence[Piece], held_bytes: in
         size_bytes = max(held_bytes // (2 * max(large, 1)), limits.least_bytes)
         joined_bytes = min(size_bytes, limits.piece_bytes)
     size_bytes = min(size_bytes, limits.piece_bytes)
-    found = []
+    pieces = []
     for begin, end in _join(_without(streams, held), [piece.begin for piece in held], joined_bytes, limits):
         count = -(-(end - begin) // size_bytes)
         bounds = [begin + (end - begin) * number // count for number in range(count + 1)]
-        found += [Piece(*bound) for bound in pairwise(bounds)]
-    return found
+        pieces += [Piece(*bound) for bound in pairwise(bounds)]
+    return pieces
 
 
 def attach(pieces: Sequence[Piece], streams: Sequence[Streamed], rank: int) -> None:

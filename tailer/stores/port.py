@@ -16,6 +16,7 @@ from typing import BinaryIO, NamedTuple, Protocol, TypeVar
 from anyio import sleep, to_thread
 
 from tailer.errors import ObjectNotFound
+from tailer.stores.ranges import ObjectRanges
 from tailer.stores.wakeup import Wake
 
 __all__ = [
@@ -148,6 +149,10 @@ class ObjectStore(Protocol):
 
         None where the store cannot tell, for example soon after such a change.
         """
+        return None
+
+    def ranges(self, name: str) -> ObjectRanges | None:
+        """Return the bytes of an object, to be read by threads; None where the location is that of a local file."""
         return None
 
     def blocking(self) -> "BlockingScans | None":

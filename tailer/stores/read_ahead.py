@@ -1,9 +1,9 @@
 """Read an object through ranges that are fetched before they are read.
 
 Opening it fetches its end, and with it its size, in one request: a small file is there as a whole, and so is a larger
-one of which all will be read, if its size is known. Who will read some
-ranges says so (`ReadAhead.expect`). Threads shared by the process fetch them in pieces (`tailer.stores.pieces`), in the
-order in which they are needed, as far as the bound of the bytes held allows; what was read makes room for what comes.
+one of which all will be read, if its size is known. Who will read some ranges says so (`ReadAhead.expect`). Threads
+shared by the process fetch them in pieces (`tailer.stores.pieces`), in the order in which they are needed, as far as
+the bound of the bytes held allows; what was read makes room for what comes.
 A piece that is needed before a thread began to fetch it is fetched by the reader itself, so a file never waits for the
 read-ahead of others. Anything else can be read too: tiny reads that follow each other share requests.
 """
@@ -66,28 +66,28 @@ class ReadAhead:
             attach(self._pieces, streams, rank)
         for piece in [piece for piece in self._requested if not piece.streams]:
             self._drop(piece)
-        known = sorted(self._requested, key=_begin)
-        found: list[Piece] = []
+        requested = sorted(self._requested, key=_begin)
+        pieces: list[Piece] = []
         for rank, streams in enumerate(orders):
-            made = pieces_of(streams, known, self._most_held, self._limits)
-            attach(made, streams, rank)
-            found += made
-            known = sorted(known + made, key=_begin)
+            fresh = pieces_of(streams, requested, self._most_held, self._limits)
+            attach(fresh, streams, rank)
+            pieces += fresh
+            requested = sorted(requested + fresh, key=_begin)
         self._streams = sorted((stream for streams in orders for stream in streams), key=_begin)
-        self._pieces = known
-        self._waiting = deque(sorted(found, key=lambda piece: piece.rank))
+        self._pieces = requested
+        self._waiting = deque(sorted(pieces, key=lambda piece: piece.rank))
         self._fetch_ahead()
 
     def read(self, offset: int, length: int) -> bytes | memoryview:
         """Return up to `length` bytes from `offset` on; fewer only where the object ends there."""
         end = min(offset + length, self.size_bytes)
         parts: list[memoryview] = []
-        at = offset
-        while at < end:
-            parts.append(self._part(at, end))
-            self._note(at, at + len(parts[-1]))
+        begin = offset
+        while begin < end:
+            parts.append(self._part(begin, end))
+            self._note(begin, begin + len(parts[-1]))
             self._fetch_ahead()
-            at += len(parts[-1])
+            begin += len(parts[-1])
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def close(self) -> None:
@@ -98,15 +98,15 @@ class ReadAhead:
         self._pieces, self._streams, self._tail, self._around = [], [], b"", b""
         self._waiting.clear()
 
-    def _part(self, at: int, end: int) -> memoryview:
-        """Return the bytes from `at` on, at least one and none after `end`."""
-        if at >= self._tail_begin:
-            return memoryview(self._tail)[at - self._tail_begin : end - self._tail_begin]
-        index = bisect_right(self._pieces, at, key=_begin) - 1
-        if index >= 0 and at < self._pieces[index].end:
+    def _part(self, begin: int, end: int) -> memoryview:
+        """Return the bytes from `begin` on, at least one and none after `end`."""
+        if begin >= self._tail_begin:
+            return memoryview(self._tail)[begin - self._tail_begin : end - self._tail_begin]
+        index = bisect_right(self._pieces, begin, key=_begin) - 1
+        if index >= 0 and begin < self._pieces[index].end:
             piece = self._pieces[index]
-            return memoryview(self._content(piece))[at - piece.begin : end - piece.begin]
-        return self._unexpected(at, min(end, self._tail_begin))
+            return memoryview(self._content(piece))[begin - piece.begin : end - piece.begin]
+        return self._unexpected(begin, min(end, self._tail_begin))
 
     def _content(self, piece: Piece) -> bytes:
         """Return the bytes of a piece; wait for them, or fetch them here if no thread has begun to."""
@@ -120,21 +120,21 @@ class ReadAhead:
             piece.future = None
         return piece.content
 
-    def _unexpected(self, at: int, end: int) -> memoryview:
+    def _unexpected(self, begin: int, end: int) -> memoryview:
         """Return bytes that nobody expected, and remember some after them: more where reads follow each other."""
         around_end = self._around_begin + len(self._around)
-        if not self._around_begin <= at < around_end:
-            follows = around_end <= at < around_end + len(self._around)
+        if not self._around_begin <= begin < around_end:
+            follows = around_end <= begin < around_end + len(self._around)
             least = min(2 * len(self._around), self._limits.piece_bytes) if follows else self._limits.near_bytes
-            stop = min(max(end, at + least), self._tail_begin)
-            found = _fetch(self._ranges, at, stop)
-            if len(found) > self._limits.held_bytes:
-                return memoryview(found)[: end - at]
-            self._around_begin, self._around = at, found
+            stop = min(max(end, begin + least), self._tail_begin)
+            content = _fetch(self._ranges, begin, stop)
+            if len(content) > self._limits.held_bytes:
+                return memoryview(content)[: end - begin]
+            self._around_begin, self._around = begin, content
             if stop == self._tail_begin and not self._pieces:  # a footer larger than the tail is read more than once
-                self._tail_begin, self._tail = at, self._around + self._tail
-                return memoryview(self._tail)[: end - at]
-        return memoryview(self._around)[at - self._around_begin : end - self._around_begin]
+                self._tail_begin, self._tail = begin, self._around + self._tail
+                return memoryview(self._tail)[: end - begin]
+        return memoryview(self._around)[begin - self._around_begin : end - self._around_begin]
 
     def _note(self, begin: int, end: int) -> None:
         """Note that the bytes were read."""
@@ -203,8 +203,8 @@ def _fetch(ranges: ObjectRanges, begin: int, end: int) -> bytes:
     return content
 
 
-def _short(ranges: ObjectRanges, found: int, wanted: int) -> StorageUnavailable:
-    return StorageUnavailable(ranges.uri, f"it sent {found} bytes where {wanted} were requested")
+def _short(ranges: ObjectRanges, sent: int, wanted: int) -> StorageUnavailable:
+    return StorageUnavailable(ranges.uri, f"it sent {sent} bytes where {wanted} were requested")
 
 
 @cache

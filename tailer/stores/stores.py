@@ -5,7 +5,7 @@ cloud's own tools would.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -53,16 +53,19 @@ KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """Options by prefix, such as `s3://lake/sales`, as `parse_location` returns it, or a database of Glue."""
+    """Options by prefix, such as `s3://lake/sales`, as `parse_location` returns it, or a database of Glue.
+
+    `catalogs`: the options of catalogs by name, which the format whose tables they name understands.
+    """
 
     by_prefix: tuple[tuple[str, StoreOptions | GlueOptions], ...] = ()
+    catalogs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False, hash=False)
 
     def options(self, location: str) -> StoreOptions:
-        """Return the options of the store that `location` belongs to."""
         kind = KINDS[_split(location).scheme].options
         stores = [(prefix, given) for prefix, given in self.by_prefix if not isinstance(given, GlueOptions)]
-        fitting = [each for each in stores if lies_in(location, each[0])]
-        return max(fitting, key=lambda each: len(each[0]))[1] if fitting else kind()
+        fitting = [store for store in stores if lies_in(location, store[0])]
+        return max(fitting, key=lambda store: len(store[0]))[1] if fitting else kind()
 
     def glue_options(self, name: str) -> GlueOptions:
         """Return how to reach Glue for the table with this name, or for a database."""
@@ -85,10 +88,10 @@ class Stores:
 
     def open_parents(self, location: str) -> list[UploadStore]:
         """Open the folders around `location`, the nearest first, up to its bucket; raises as `open_uploads` does."""
-        found = _split(location)
-        parts = found.key.split("/")
-        folders = ["/".join(parts[:length]) for length in range(len(parts) - 1, -1, -1)] if found.key else []
-        return [self.open_uploads(f"{found.root}/{folder}".rstrip("/")) for folder in folders]
+        parts_of_store = _split(location)
+        parts = parts_of_store.key.split("/")
+        folders = ["/".join(parts[:length]) for length in range(len(parts) - 1, -1, -1)] if parts_of_store.key else []
+        return [self.open_uploads(f"{parts_of_store.root}/{folder}".rstrip("/")) for folder in folders]
 
     def check_for_delta_rs(self, location: str) -> None:
         """Raise `ConfigError` for a location, which is not local, that delta-rs would take for another one.
@@ -106,19 +109,19 @@ class Stores:
 
         Raises `StorageError` where there is no valid login, and `ConfigError` as `open` does.
         """
-        found = _split(location)
-        return KINDS[found.scheme].delta_rs_settings(found.root, self.options(location))
+        place = _split(location)
+        return KINDS[place.scheme].delta_rs_settings(place.root, self.options(location))
 
     def ranges(self, uri: str) -> ObjectRanges:
         """Return the bytes of the object at `uri`, which is not local; no I/O. Raises as `open` does."""
         from tailer.stores.bucket.ranges import BucketRanges  # noqa: PLC0415 - as above
 
-        found = _split(uri)
-        return BucketRanges(self._open_bucket(f"{found.root}/{found.key}"), found.key)
+        place = _split(uri)
+        return BucketRanges(self._open_bucket(f"{place.root}/{place.key}"), place.key)
 
     def _open_bucket(self, location: str) -> "Bucket":
-        found = _split(location)
-        return KINDS[found.scheme].open_bucket(found.root, self.options(location))
+        place = _split(location)
+        return KINDS[place.scheme].open_bucket(place.root, self.options(location))
 
 
 def check_client(location: str) -> str:
@@ -135,8 +138,8 @@ def check_client(location: str) -> str:
 
 
 def _split(location: str) -> ObjectLocation:
-    found = split_location(location)
-    if found is None:
+    location_parts = split_location(location)
+    if location_parts is None:
         remedy = "Give a local path, or a folder in S3, Google Cloud Storage or Azure."
         raise ConfigError(location, "is in no store that can be read", remedy)
-    return found
+    return location_parts

@@ -9,7 +9,7 @@ from typing import Final
 
 from tailer.metrics import Counter
 
-__all__ = ["FAULTS", "METRICS", "READ_BYTES", "REQUESTS", "Fault"]
+__all__ = ["FAULTS", "READ_BYTES", "REQUESTS", "Fault"]
 
 REQUESTS: Final = Counter("lake_tailer_store_requests", "Attempts at a request to a store.", ("store", "verb"))
 FAULTS: Final = Counter(

@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 import anyio
 from anyio import CapacityLimiter, from_thread, to_thread
 from anyio.lowlevel import RunVar, current_token
+from typing_extensions import override
 
 if TYPE_CHECKING:
     from watchfiles import Change
 
-__all__ = ["ACTIVE_S", "LOOK_S", "LocalWake", "Pace", "TimerWake", "Wake", "WakeWrapper"]
+__all__ = ["ACTIVE_S", "LOOK_S", "LocalWake", "Pace", "TimerWake", "Wake"]
 
 LOOK_S: Final = 1.0
 STEP_MS: Final = 1
@@ -60,36 +61,7 @@ class Wake(Protocol):
         ...
 
 
-class WakeWrapper(Wake):
-    """Passes everything on to `wake`."""
-
-    def __init__(self, wake: Wake) -> None:
-        self._wake = wake
-
-    @property
-    def notifies(self) -> bool:
-        """See `Wake.notifies`."""
-        return self._wake.notifies
-
-    async def __aenter__(self) -> Self:
-        await self._wake.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return await self._wake.__aexit__(kind, error, trace)
-
-    def ring(self) -> None:
-        """See `Wake.ring`."""
-        self._wake.ring()
-
-    async def wait(self, timeout_s: float) -> None:
-        """See `Wake.wait`."""
-        await self._wake.wait(timeout_s)
-
-
-class TimerWake:
+class TimerWake(Wake):
     """The timer alone, and `ring`."""
 
     notifies = False
@@ -105,12 +77,12 @@ class TimerWake:
     ) -> bool | None:
         return None
 
+    @override
     def ring(self) -> None:
-        """See `Wake.ring`."""
         self._rung.set()
 
+    @override
     async def wait(self, timeout_s: float) -> None:
-        """See `Wake.wait`."""
         with anyio.move_on_after(timeout_s):
             await self._rung.wait()
         if self._rung.is_set():
@@ -186,7 +158,6 @@ class Pace:
         self._changed_s = self._clock()
 
     def is_set(self) -> bool:
-        """Return whether the event is set."""
         if self._clock() - self._changed_s < ACTIVE_S:
             return self._event.is_set()
         return self._event.wait(QUIET_STEP_S)
@@ -354,10 +325,10 @@ _shared: Final[RunVar[_FolderWatch | None]] = RunVar("folder_watch", None)
 
 def _look_at(folder: str) -> tuple[int, int] | None:
     try:
-        found = os.stat(folder)  # noqa: PTH116 - as fast as can be
+        stat = os.stat(folder)  # noqa: PTH116 - as fast as can be
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns
+    return stat.st_ino, stat.st_mtime_ns
 
 
 def _ring_all(wakes: Iterable[LocalWake]) -> None:

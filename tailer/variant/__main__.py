@@ -75,14 +75,14 @@ def _up_to_error(column: pa.Array, first: int) -> Iterator[str]:
 
 def _column(schema: pa.Schema, wanted: str | None) -> str:
     """Return the name of the column to print. Raises `InvalidVariant`."""
-    found: list[str] = [field.name for field in schema if _looks_like_variant(field.type)]
+    names: list[str] = [field.name for field in schema if _looks_like_variant(field.type)]
     if wanted is not None:
         if wanted not in schema.names:
             raise InvalidVariant(f"there is no column {wanted!r}, only {', '.join(schema.names)}")
         return wanted
-    if len(found) != 1:
-        raise InvalidVariant(f"name a column: it has {', '.join(found) or 'none'} that could be Variants")
-    return found[0]
+    if len(names) != 1:
+        raise InvalidVariant(f"name a column: it has {', '.join(names) or 'none'} that could be Variants")
+    return names[0]
 
 
 def _looks_like_variant(kind: pa.DataType) -> bool:

@@ -41,18 +41,20 @@ OBJECT: Final = 2
 ARRAY: Final = 3
 
 
-def decode(metadata: Metadata, value: bytes, known: Sequence[Primitive]) -> Any:
+def decode(metadata: Metadata, value: bytes, decoders: Sequence[Primitive]) -> Any:
     """Decode all of `value` with the primitives of a form. Raises `InvalidVariant`, also for bytes after the value."""
-    found, end = decode_at(metadata, value, 0, len(value), known)
+    decoded, end = decode_at(metadata, value, 0, len(value), decoders)
     if end != len(value):
         raise InvalidVariant(f"{len(value) - end} bytes follow the value")
-    return found
+    return decoded
 
 
-def decode_at(metadata: Metadata, data: bytes, at: int, limit: int, known: Sequence[Primitive]) -> tuple[Any, int]:
-    """Decode the value at `at`, which ends at `limit` or before; return it and its end. Raises `InvalidVariant`."""
+def decode_at(
+    metadata: Metadata, data: bytes, start: int, limit: int, decoders: Sequence[Primitive]
+) -> tuple[Any, int]:
+    """Decode the value at `start`, which ends at `limit` or before; return it and its end. Raises `InvalidVariant`."""
     try:
-        return _value(data, at, limit, metadata.names, known, 1)
+        return _value(data, start, limit, metadata.names, decoders, 1)
     except struct.error:
         raise InvalidVariant("the value ends early") from None
     except UnicodeDecodeError:
@@ -60,50 +62,50 @@ def decode_at(metadata: Metadata, data: bytes, at: int, limit: int, known: Seque
 
 
 def _value(
-    data: bytes, at: int, limit: int, names: Sequence[str], known: Sequence[Primitive], depth: int
+    data: bytes, start: int, limit: int, names: Sequence[str], decoders: Sequence[Primitive], depth: int
 ) -> tuple[Any, int]:
-    if at >= limit:
+    if start >= limit:
         raise InvalidVariant("the value ends early")
     if depth > MAX_DEPTH:
         raise InvalidVariant(f"values are nested deeper than {MAX_DEPTH} levels")
-    header = data[at]
+    header = data[start]
     kind = header & 3
-    found: Any
+    decoded: Any
     if kind == SHORT_TEXT:
-        end = at + 1 + (header >> 2)
-        found = str(data[at + 1 : end], "utf-8")
+        end = start + 1 + (header >> 2)
+        decoded = str(data[start + 1 : end], "utf-8")
     elif kind == OBJECT:
-        ids, offsets, first, end = fields(data, at, limit, len(names))
+        ids, offsets, first, end = fields(data, start, limit, len(names))
         keys = [names[number] for number in ids]
-        children = _children(data, offsets, first, end, names, known, depth + 1)
-        found = ordered(keys, children)
+        children = _children(data, offsets, first, end, names, decoders, depth + 1)
+        decoded = ordered(keys, children)
     elif kind == ARRAY:
-        offsets, first, end = items(data, at, limit)
-        found = _children(data, offsets, first, end, names, known, depth + 1)
+        offsets, first, end = items(data, start, limit)
+        decoded = _children(data, offsets, first, end, names, decoders, depth + 1)
     else:
-        found, end = known[header >> 2](data, at + 1)
+        decoded, end = decoders[header >> 2](data, start + 1)
     if end > limit:
         raise InvalidVariant("a value is longer than what holds it")
-    return found, end
+    return decoded, end
 
 
 def ordered(keys: list[str], values: list[Any]) -> dict[str, Any]:
     """Make an object, in the order of its keys. Raises `InvalidVariant` for a key that comes twice."""
-    found = dict(zip(keys, values, strict=True))
-    if len(found) != len(keys):
+    members = dict(zip(keys, values, strict=True))
+    if len(members) != len(keys):
         raise InvalidVariant("an object has two fields of one name")
     in_order = sorted(keys)
-    return found if in_order == keys else {key: found[key] for key in in_order}
+    return members if in_order == keys else {key: members[key] for key in in_order}
 
 
-def fields(data: bytes, at: int, limit: int, names: int) -> tuple[Sequence[int], Sequence[int], int, int]:
+def fields(data: bytes, start: int, limit: int, names: int) -> tuple[Sequence[int], Sequence[int], int, int]:
     """Read the head of an object: the ids of its names, offsets of its values, their first byte, and its end.
 
     `names`: how many the metadata has. Raises `InvalidVariant`.
     """
-    header = data[at]
+    header = data[start]
     id_size = (header >> 4 & 3) + 1
-    count, ids_at = _count(data, at, limit, 4 if header & 0x40 else 1)
+    count, ids_at = _count(data, start, limit, 4 if header & 0x40 else 1)
     offsets_at = ids_at + count * id_size
     offsets, first, end = _offsets(data, offsets_at, count, (header >> 2 & 3) + 1, limit)
     ids = unsigned(data, ids_at, count, id_size)
@@ -112,54 +114,54 @@ def fields(data: bytes, at: int, limit: int, names: int) -> tuple[Sequence[int],
     return ids, offsets, first, end
 
 
-def items(data: bytes, at: int, limit: int) -> tuple[Sequence[int], int, int]:
+def items(data: bytes, start: int, limit: int) -> tuple[Sequence[int], int, int]:
     """Read the head of an array: the offsets of its values, their first byte, and its end. Raises `InvalidVariant`."""
-    header = data[at]
-    count, offsets_at = _count(data, at, limit, 4 if header & 0x10 else 1)
+    header = data[start]
+    count, offsets_at = _count(data, start, limit, 4 if header & 0x10 else 1)
     return _offsets(data, offsets_at, count, (header >> 2 & 3) + 1, limit)
 
 
-def size_at(data: bytes, at: int, limit: int, names: int) -> int:
-    """Return the size of the value at `at`, without looking into what it holds. Raises `InvalidVariant`."""
-    if at >= limit:
+def size_at(data: bytes, start: int, limit: int, names: int) -> int:
+    """Return the size of the value at `start`, without looking into what it holds. Raises `InvalidVariant`."""
+    if start >= limit:
         raise InvalidVariant("the value ends early")
-    header = data[at]
+    header = data[start]
     match header & 3:
         case 0:
-            size = _primitive_size(data, at, header >> 2)
+            size = _primitive_size(data, start, header >> 2)
         case 1:
             size = 1 + (header >> 2)
         case 2:
-            size = fields(data, at, limit, names)[-1] - at
+            size = fields(data, start, limit, names)[-1] - start
         case _:
-            size = items(data, at, limit)[-1] - at
-    if at + size > limit:
+            size = items(data, start, limit)[-1] - start
+    if start + size > limit:
         raise InvalidVariant("a value is longer than what holds it")
     return size
 
 
-def _primitive_size(data: bytes, at: int, number: int) -> int:
+def _primitive_size(data: bytes, start: int, number: int) -> int:
     if number in (15, 16):
-        return 5 + int.from_bytes(data[at + 1 : at + 5], "little")
+        return 5 + int.from_bytes(data[start + 1 : start + 5], "little")
     if number >= len(SIZES):
         raise InvalidVariant(f"a value has the unknown type {number}")
     return 1 + SIZES[number]
 
 
-def _count(data: bytes, at: int, limit: int, size: int) -> tuple[int, int]:
+def _count(data: bytes, start: int, limit: int, size: int) -> tuple[int, int]:
     """Read the number of values of a container; return it and what follows it."""
-    end = at + 1 + size
+    end = start + 1 + size
     if end > limit:
         raise InvalidVariant("an object or array ends early")
-    return int.from_bytes(data[at + 1 : end], "little"), end
+    return int.from_bytes(data[start + 1 : end], "little"), end
 
 
-def _offsets(data: bytes, at: int, count: int, size: int, limit: int) -> tuple[Sequence[int], int, int]:
+def _offsets(data: bytes, start: int, count: int, size: int, limit: int) -> tuple[Sequence[int], int, int]:
     """Read the offsets of `count` values; return them, the place of the values and their end."""
-    first = at + (count + 1) * size
+    first = start + (count + 1) * size
     if first > limit:
         raise InvalidVariant(f"an object or array of {count} values does not fit into what holds it")
-    offsets = unsigned(data, at, count + 1, size)
+    offsets = unsigned(data, start, count + 1, size)
     end = first + offsets[count]
     if end > limit:
         raise InvalidVariant("an object or array is longer than what holds it")
@@ -172,17 +174,17 @@ def _children(
     first: int,
     end: int,
     names: Sequence[str],
-    known: Sequence[Primitive],
+    decoders: Sequence[Primitive],
     depth: int,
 ) -> list[Any]:
     """Decode the values at all offsets but the last, which is their end."""
     left = end - first
-    found = []
+    values = []
     for number in range(len(offsets) - 1):
-        at = first + offsets[number]
-        value, next_at = _value(data, at, end, names, known, depth)
-        left -= next_at - at
+        start = first + offsets[number]
+        value, next_at = _value(data, start, end, names, decoders, depth)
+        left -= next_at - start
         if left < 0:
             raise InvalidVariant("values of an object or array share their bytes")
-        found.append(value)
-    return found
+        values.append(value)
+    return values

@@ -46,13 +46,13 @@ class Metadata:
         return _parse_cached(data) if len(data) <= _CACHED_BYTES else _parse(data)
 
 
-def unsigned(data: bytes, at: int, count: int, size: int) -> Sequence[int]:
+def unsigned(data: bytes, start: int, count: int, size: int) -> Sequence[int]:
     """Read `count` little-endian numbers of `size` bytes, 1 to 4, which must be there."""
     if size == 1:
-        return data[at : at + count]
+        return data[start : start + count]
     if size == 3:
-        return [int.from_bytes(data[i : i + 3], "little") for i in range(at, at + 3 * count, 3)]
-    return struct.unpack_from(f"<{count}{_FORMATS[size]}", data, at)
+        return [int.from_bytes(data[i : i + 3], "little") for i in range(start, start + 3 * count, 3)]
+    return struct.unpack_from(f"<{count}{_FORMATS[size]}", data, start)
 
 
 def _parse(data: bytes) -> Metadata:

@@ -16,9 +16,9 @@ def changes_where(kind: pa.DataType, applies: Callable[[pa.DataType], bool], cha
     if applies(kind):
         return change
     is_map = pa.types.is_map(kind)
-    inner = (kind.key_type, kind.item_type) if is_map else [kind.field(at).type for at in range(kind.num_fields)]
-    found = {index: changes_where(child, applies, change) for index, child in enumerate(inner)}
-    return {index: changes for index, changes in found.items() if changes}
+    inner = (kind.key_type, kind.item_type) if is_map else [kind.field(index).type for index in range(kind.num_fields)]
+    inner_changes = {index: changes_where(child, applies, change) for index, child in enumerate(inner)}
+    return {index: changes for index, changes in inner_changes.items() if changes}
 
 
 def changed(values: pa.Array, changes: "Change | Changes") -> pa.Array:

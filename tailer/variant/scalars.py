@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Any, Final, Protocol
 
 from msgspec import Raw
+from typing_extensions import override
 
 from tailer.variant.errors import InvalidVariant
 from tailer.variant.text import US_PER_DAY, day_text, double_text, moment_text, single_text, time_text
@@ -90,33 +91,33 @@ class Form(Protocol):
         ...
 
 
-class PythonForm:
+class PythonForm(Form):
     """Python's values. What `date` and `datetime` cannot hold exactly is a `Date` or `Timestamp`."""
 
+    @override
     def double(self, number: float) -> object:
-        """See `Form.double`."""
         return number
 
     single = double
 
+    @override
     def decimal(self, number: Decimal) -> object:
-        """See `Form.decimal`."""
         return number
 
+    @override
     def date(self, days: int) -> object:
-        """See `Form.date`."""
         try:
             return date.fromordinal(_EPOCH_DAY + days)
         except (ValueError, OverflowError):
             return Date(days)
 
+    @override
     def time(self, us: int) -> object:
-        """See `Form.time`."""
         seconds, fraction = divmod(us, 1_000_000)
         return time(seconds // 3600, seconds // 60 % 60, seconds % 60, fraction)
 
+    @override
     def timestamp(self, count: int, digits: int, is_utc: bool) -> object:
-        """See `Form.timestamp`."""
         if digits != 6:
             return Timestamp(count, digits, is_utc)
         try:
@@ -125,17 +126,17 @@ class PythonForm:
             return Timestamp(count, digits, is_utc)
         return moment if is_utc else moment.replace(tzinfo=None)
 
+    @override
     def uuid(self, data: bytes) -> object:
-        """See `Form.uuid`."""
         return uuid.UUID(bytes=data)
 
+    @override
     def binary(self, data: bytes) -> object:
-        """See `Form.binary`."""
         return data
 
 
 @dataclass(frozen=True, slots=True)
-class JsonForm:
+class JsonForm(Form):
     """Values that msgspec writes as JSON.
 
     `quotes_decimals`: whether decimals are texts, of which readers keep every digit.
@@ -143,43 +144,43 @@ class JsonForm:
 
     quotes_decimals: bool = True
 
+    @override
     def double(self, number: float) -> object:
-        """See `Form.double`."""
         return Raw(double_text(number))
 
+    @override
     def single(self, number: float) -> object:
-        """See `Form.single`."""
         return Raw(single_text(number))
 
+    @override
     def decimal(self, number: Decimal) -> object:
-        """See `Form.decimal`."""
         text = format(number, "f")
         return text if self.quotes_decimals else Raw(text)
 
+    @override
     def date(self, days: int) -> object:
-        """See `Form.date`."""
         return day_text(days)
 
+    @override
     def time(self, us: int) -> object:
-        """See `Form.time`."""
         return time_text(us)
 
+    @override
     def timestamp(self, count: int, digits: int, is_utc: bool) -> object:
-        """See `Form.timestamp`."""
         return moment_text(count, digits) + ("Z" if is_utc else "")
 
+    @override
     def uuid(self, data: bytes) -> object:
-        """See `Form.uuid`."""
         return str(uuid.UUID(bytes=data))
 
+    @override
     def binary(self, data: bytes) -> object:
-        """See `Form.binary`."""
         return data
 
 
 def primitives(form: Form) -> Sequence[Primitive]:
     """Return the decoder of each of the 64 types that a header can name."""
-    found = {
+    decoders = {
         0: _constant(None),
         1: _constant(True),
         2: _constant(False),
@@ -202,7 +203,7 @@ def primitives(form: Form) -> Sequence[Primitive]:
         19: _fixed("<q", lambda count: form.timestamp(count, 9, False)),
         20: _fixed("16s", form.uuid),
     }
-    return [found.get(number) or _unknown(number) for number in range(_TYPES)]
+    return [decoders.get(number) or _unknown(number) for number in range(_TYPES)]
 
 
 def check_time(us: int) -> int:
@@ -217,7 +218,7 @@ def _unchanged(value: object) -> object:
 
 
 def _constant(value: object) -> Primitive:
-    return lambda _data, at: (value, at)
+    return lambda _data, place: (value, place)
 
 
 def _unknown(number: int) -> Primitive:
@@ -230,15 +231,15 @@ def _unknown(number: int) -> Primitive:
 def _fixed(layout: str, form: Callable[[Any], object]) -> Primitive:
     """Return a decoder of values in one of `struct`'s layouts."""
     unpack, size = struct.Struct(layout).unpack_from, struct.calcsize(layout)
-    return lambda data, at: (form(unpack(data, at)[0]), at + size)
+    return lambda data, place: (form(unpack(data, place)[0]), place + size)
 
 
 def _sized(form: Callable[[bytes], object]) -> Primitive:
     """Return a decoder of bytes after their number."""
 
-    def decode(data: bytes, at: int) -> tuple[Any, int]:
-        start = at + 4
-        end = start + int.from_bytes(data[at:start], "little")
+    def decode(data: bytes, place: int) -> tuple[Any, int]:
+        start = place + 4
+        end = start + int.from_bytes(data[place:start], "little")
         if end > len(data) or start > len(data):
             raise InvalidVariant("a text or binary is longer than what holds it")
         return form(data[start:end]), end
@@ -250,11 +251,11 @@ def _decimal(size: int, form: Callable[[Decimal], object]) -> Primitive:
     """Return a decoder of decimals with unscaled values of `size` bytes."""
     limit = 10 ** _DIGITS[size]
 
-    def decode(data: bytes, at: int) -> tuple[Any, int]:
-        end = at + 1 + size
+    def decode(data: bytes, place: int) -> tuple[Any, int]:
+        end = place + 1 + size
         if end > len(data):
             raise InvalidVariant("a decimal ends early")
-        scale, unscaled = data[at], int.from_bytes(data[at + 1 : end], "little", signed=True)
+        scale, unscaled = data[place], int.from_bytes(data[place + 1 : end], "little", signed=True)
         if scale > _MAX_SCALE:
             raise InvalidVariant(f"a decimal has the scale {scale}; 38 is the largest")
         if not -limit < unscaled < limit:

@@ -135,17 +135,17 @@ class ColumnReader:
             if is_there and data is None:
                 raise InvalidVariant(f"row {row}: the metadata is null")
             metadata.append(_in_row(row, Metadata.parse, data) if is_there else None)
-        found = self._values(self._root, children, _Rows(metadata, range(len(column))))
+        values = self._values(self._root, children, _Rows(metadata, range(len(column))))
         null = self._assembler.null
         return [
             SQL_NULL if names is None else null if value is _MISSING else value
-            for names, value in zip(metadata, found, strict=True)
+            for names, value in zip(metadata, values, strict=True)
         ]
 
-    def _node(self, kind: pa.DataType, path: str, known: frozenset[str]) -> _Node:
-        """Check the type of a place that holds values, named `path` in errors. `known`: what may be in the struct."""
+    def _node(self, kind: pa.DataType, path: str, allowed: frozenset[str]) -> _Node:
+        """Check the type of a place that holds values, named `path` in errors. `allowed`: what may be in the struct."""
         names = _names(kind) if pa.types.is_struct(kind) else []
-        if len(set(names)) < len(names) or not known >= set(names) or not _PLACE & set(names):
+        if len(set(names)) < len(names) or not allowed >= set(names) or not _PLACE & set(names):
             raise InvalidVariant(f"{path or 'the column'} is not a struct with {_VALUE} or {_TYPED}")
         if (has_value := _VALUE in names) and not _is_bytes(kind.field(_VALUE).type):
             raise InvalidVariant(f"{path}{_VALUE} is {kind.field(_VALUE).type}, not binary")
@@ -159,10 +159,10 @@ class ColumnReader:
                 raise InvalidVariant(f"{path}{_TYPED} has two fields of one name")
             members = {field.name: self._node(field.type, f"{path}{field.name}.", _PLACE) for field in typed}
             return _Node(has_value, members=members)
-        found = _type_number(typed)
-        if found is None:
+        number = _type_number(typed)
+        if number is None:
             raise InvalidVariant(f"{path}{_TYPED} is {typed}, which no Variant is shredded to")
-        return _Node(has_value, leaf=_leaf(typed, self._assembler.primitive(found)))
+        return _Node(has_value, leaf=_leaf(typed, self._assembler.primitive(number)))
 
     def _values(self, node: _Node, children: dict[str, pa.Array], rows: _Rows) -> list[Any]:
         """Return the values of a place, `_MISSING` for those that are not there. `children`: its columns."""
@@ -171,19 +171,19 @@ class ColumnReader:
         if not node.has_value:
             pairs = zip(rows.metadata, rows.numbers, typed, strict=True)
             return [self._typed(node, names, row, value) for names, row, value in pairs]
-        found = []
+        values = []
         for data, value, names, row in zip(
             children[_VALUE].to_pylist(), typed, rows.metadata, rows.numbers, strict=True
         ):
             if data is None or names is None:
-                found.append(self._typed(node, names, row, value))
+                values.append(self._typed(node, names, row, value))
             elif value is _MISSING:
-                found.append(_in_row(row, self._assembler.value, names, data))
+                values.append(_in_row(row, self._assembler.value, names, data))
             elif node.members is None:
                 raise InvalidVariant(f"row {row}: `value` and `typed_value` are both set, and are not of one object")
             else:
-                found.append(_in_row(row, self._assembler.merge, names, data, value, node.members.keys()))
-        return found
+                values.append(_in_row(row, self._assembler.merge, names, data, value, node.members.keys()))
+        return values
 
     def _typed(self, node: _Node, names: Metadata | None, row: int, value: Any) -> Any:
         """Return the value of a `typed_value` alone: an object is still a mapping."""
@@ -217,7 +217,11 @@ class ColumnReader:
             for node, field in zip(members.values(), column.flatten(), strict=True)
         ]
         return [
-            {name: found[index] for name, found in zip(members, columns, strict=True) if found[index] is not _MISSING}
+            {
+                name: values[index]
+                for name, values in zip(members, columns, strict=True)
+                if values[index] is not _MISSING
+            }
             if is_there
             else _MISSING
             for index, is_there in enumerate(there)

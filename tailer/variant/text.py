@@ -130,10 +130,10 @@ def _shortest_single(number: float) -> str:
 def _is_single(text: str, number: float) -> bool:
     """Return whether `text` reads as the float32 `number`."""
     try:
-        found: float = struct.unpack("<f", struct.pack("<f", float(text)))[0]
+        single: float = struct.unpack("<f", struct.pack("<f", float(text)))[0]
     except OverflowError:
         return False
-    return found == number
+    return single == number
 
 
 def _single_interval(number: Fraction) -> tuple[Fraction, Fraction, bool]:

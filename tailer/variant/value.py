@@ -93,10 +93,10 @@ class Variant:
 
         Only the containers on the way are read. Raises `ValueError` for a malformed path.
         """
-        found: Variant | None = self
+        value: Variant | None = self
         for step in parse_path(path):
-            found = found._child(step) if found is not None else None  # noqa: SLF001 - of the same class
-        return found
+            value = value._child(step) if value is not None else None  # noqa: SLF001 - of the same class
+        return value
 
     def to_python(self) -> Any:
         """Decode to Python's values: numbers, Decimal, str, bytes, UUID, date, time, datetime, list, dict and so on.
@@ -113,11 +113,11 @@ class Variant:
         """
         return msgspec.json.encode(self.decoded(_JSON if quote_decimals else _JSON_PLAIN_DECIMALS)).decode()
 
-    def decoded(self, known: Sequence[Primitive]) -> Any:
+    def decoded(self, decoders: Sequence[Primitive]) -> Any:
         """Decode with `tailer.variant.scalars.primitives` of any form."""
         if self._at == 0 and self._limit == len(self._data):
-            return decode(self._metadata, self._data, known)
-        return decode_at(self._metadata, self._data, self._at, self._limit, known)[0]
+            return decode(self._metadata, self._data, decoders)
+        return decode_at(self._metadata, self._data, self._at, self._limit, decoders)[0]
 
     def _child(self, step: str | int) -> "Variant | None":
         if self._at >= self._limit:
@@ -145,16 +145,16 @@ class Variant:
 def parse_path(path: str) -> tuple[str | int, ...]:
     """Split a path such as `$.a['b c'][0]` into names and indexes. Raises `ValueError`."""
     steps: list[str | int] = []
-    at = 1
+    place = 1
     if not path.startswith("$"):
         raise ValueError(f"{path!r} does not begin with $")
-    while at < len(path):
-        found = _STEP.match(path, at)
-        if found is None:
+    while place < len(path):
+        step = _STEP.match(path, place)
+        if step is None:
             raise ValueError(f"{path!r} is no path: write $.name, $['name'] or $[0]")
-        if found["index"] is not None:
-            steps.append(int(found["index"]))
+        if step["index"] is not None:
+            steps.append(int(step["index"]))
         else:
-            steps.append(found["name"] or found["quoted"])
-        at = found.end()
+            steps.append(step["name"] or step["quoted"])
+        place = step.end()
     return tuple(steps)

@@ -2,21 +2,34 @@
 
 Spark writes those with change files and deletion vectors, by its own MERGE, DELETE and UPDATE. Files of appends are as
 Spark writes them (`tests/bench/spark_files.py`). Their twelve columns are those of `rewritten`: numbers, texts, a time,
-a decimal, a struct and a list.
+a decimal, a struct and a list. delta-rs writes the data files of `write_marked`, and the tests' own tools its vectors.
 """
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, WriterProperties, write_deltalake
 
 from tests.bench.rewritten import DELTA_TYPES, shop_rows
 from tests.bench.spark_files import write_as_spark
-from tests.support.tables.log_files import add, commit_info, metadata, protocol, schema_string, write_commit
+from tests.support.tables.log_files import (
+    add,
+    commit_info,
+    metadata,
+    protocol,
+    remove,
+    schema_string,
+    vector_file,
+    write_commit,
+)
 
 __all__ = [
     "FIRST",
@@ -24,6 +37,7 @@ __all__ = [
     "append",
     "scattered",
     "write_appends",
+    "write_marked",
     "write_merges",
     "write_one_commit",
     "write_vectors",
@@ -61,6 +75,45 @@ def write_vectors(path: Path, versions: int = 20, rows: int = 2_000_000, changed
         change_rows += len(found) if version % 2 else 2 * len(found)
         deleted |= found if version % 2 else set()
     return change_rows
+
+
+def write_marked(path: Path, versions: int = 20, files: int = 8, rows: int = 250_000) -> int:
+    """Write `files` of `rows` rows, and versions that each mark a hundredth of all files; return the number of changes.
+
+    Even versions are updates: they add a file with the rows that they mark. The table has no feed and no row ids.
+    """
+    path.mkdir(parents=True)
+    data = [_by_delta_rs(path, range(number * rows, (number + 1) * rows)) for number in range(files)]
+    first = [protocol(3, ["deletionVectors"]), metadata(schema_string(**DELTA_TYPES))]
+    write_commit(path, 0, commit_info(operation="WRITE"), *first, *(add(**file) for file in data))
+    vectors: list[Any] = [None] * files
+    for version in range(1, versions + 1):
+        before, vectors = vectors, vector_file(path, *[_marked(rows, version)] * files)
+        marks = [remove(**file, vector=vector) for file, vector in zip(data, before, strict=True)]
+        marks += [add(**file, vector=vector) for file, vector in zip(data, vectors, strict=True)]
+        if is_update := version % 2 == 0:
+            marks.append(add(**_by_delta_rs(path, range(version, files * rows, 100), is_update=True)))
+        write_commit(path, version, commit_info(operation="UPDATE" if is_update else "DELETE"), *marks)
+    return files * rows + (versions + versions // 2) * files * len(range(0, rows, 100))
+
+
+def _marked(rows: int, version: int) -> list[int]:
+    """Return the rows of a file that the versions up to `version` mark."""
+    return [row for row in range(rows) if 1 <= row % 100 <= version]
+
+
+def _by_delta_rs(path: Path, ids: range, is_update: bool = False) -> dict[str, Any]:
+    """Let delta-rs write a file in row groups of 131,072 rows; return its path and size. `is_update`: of new totals."""
+    with TemporaryDirectory() as scratch:
+        properties = WriterProperties(max_row_group_size=131_072)
+        rows = shop_rows(pa.array(ids, pa.int64()))
+        if is_update:
+            rows = rows.set_column(rows.schema.get_field_index("total"), "total", pc.negate(rows["total"]))
+        write_deltalake(scratch, rows, writer_properties=properties, target_file_size=2**30)
+        (uri,) = DeltaTable(scratch).file_uris()
+        name = Path(uri).name
+        shutil.move(uri, path / name)
+    return {"path": name, "size": (path / name).stat().st_size}
 
 
 def scattered(versions: int, rows: int, changed: int) -> Iterator[tuple[int, int]]:
@@ -108,8 +161,9 @@ TABLES: Final[dict[str, Callable[[Path], int]]] = {
     "W1": write_appends,
     "W2": write_merges,
     "W3": write_vectors,
+    "marked": write_marked,
     "W5": write_one_commit,
 }
 
-FIRST: Final = {"W1": 0, "W2": 1, "W3": 0, "W5": 0}
+FIRST: Final = {"W1": 0, "W2": 1, "W3": 0, "marked": 0, "W5": 0}
 """The first version that counts: those before are no change files."""

@@ -95,7 +95,7 @@ def pass_rewrite(path: Path, engine: Engine, take: Callable[[ChangeBatch], None]
         plan = await log.next_plan()
         assert plan is not None
         assert len(plan.tasks) == 2 * FILES
-        async with engine.run(plan) as batches:
+        async with engine.run([plan]) as batches:
             async for batch in batches:
                 take(batch)
 

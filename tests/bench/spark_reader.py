@@ -124,7 +124,7 @@ async def _follow(engine: Engine, order: Order) -> None:
     for _ in range(order["first"], order["last"] + 1):
         plan = await log.next_plan()
         assert plan is not None
-        async with engine.run(plan) as batches:
+        async with engine.run([plan]) as batches:
             async for batch in batches:
                 assert len(batch)
 

@@ -9,15 +9,13 @@ import math
 import random
 import statistics
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from anyio import to_thread
 from deltalake import DeltaTable
@@ -42,8 +40,6 @@ from tests.support.s3.tables import RemoteTable
 from tests.support.streams import Destination, become
 
 RUNS: Final = 5
-LOOKS: Final = 64
-HOUR_S: Final = 3600
 POLL_S: Final = 0.1
 LATENCIES: Final = 100
 
@@ -97,13 +93,8 @@ class Reader:
         return anyio.run(run)
 
 
-async def plans_of(log: TableLog) -> AsyncIterator[ChangePlan]:
-    while (plan := await log.next_plan()) is not None:
-        yield plan
-
-
 async def run_plan(plan: ChangePlan, engine: LocalEngine) -> int:
-    async with engine.run(plan) as batches:
+    async with engine.run([plan]) as batches:
         return sum([len(batch) async for batch in batches])
 
 
@@ -207,77 +198,6 @@ def append(path: Path, server: S3Server, location: str, version: int, rows: int)
     for file in sorted(new, key=lambda file: file.parent.name == "_delta_log"):
         key = f"{path.name}/{file.relative_to(path)}"
         server.client.put_object(Bucket=bucket, Key=key, Body=file.read_bytes())
-
-
-def test_requests(link: CountingLink, versitygw: S3Server, tmp_path: Path, show: Show) -> None:
-    """Of an idle table for each look, and of a commit with one file."""
-    path = tmp_path / "t"
-    write_appends(path, 30, 10)
-    reader, commits = through(link, copied(path, versitygw).location), 10
-
-    async def follow() -> None:
-        log, engine = reader.opened()
-        await log.seek(0)
-        link.clear()
-        rows = sum([await run_plan(plan, engine) async for plan in plans_of(log)])
-        show(f"{rows // 10} versions of a backlog: {link.counted()}")
-        link.clear()
-        for _ in range(LOOKS):
-            assert await log.next_plan() is None
-        show(f"{LOOKS} looks at an idle table: {link.counted()}")
-        show(f"idle for an hour, a look a second: {len(link.requests) * HOUR_S // LOOKS} requests")
-        counts: Counter[str] = Counter()
-        for number in range(commits):
-            await to_thread.run_sync(append, path, versitygw, reader.location, 30 + number, 10)
-            link.clear()
-            plan = await log.next_plan()
-            assert plan is not None
-            await run_plan(plan, engine)
-            counts.update(link.methods())
-        per_commit = ", ".join(f"{count / commits:.1f} {method}" for method, count in sorted(counts.items()))
-        show(f"a commit of one file, found and read: {per_commit}")
-
-    anyio.run(follow)
-
-
-def test_bytes_of_two_columns(link: CountingLink, versitygw: S3Server, tmp_path: Path, show: Show) -> None:
-    """Bytes fetched and bytes of the columns in a file of twelve columns, ours and delta-rs'."""
-    path, names = tmp_path / "wide", ["at", "name"]
-    write_appends(path, 1, 1_000_000)
-    reader = through(link, copied(path, versitygw).location)
-    needed = sum(chunk_bytes(file, names) for file in path.glob("*.parquet"))
-    whole = sum(file.stat().st_size for file in path.glob("*.parquet"))
-
-    async def two() -> int:
-        log, engine = reader.opened()
-        await log.seek(0)
-        plan = await log.next_plan()
-        assert plan is not None
-        schema = pa.schema([plan.schema.field(name) for name in names])
-        link.clear()
-        return await run_plan(replace(plan, schema=schema, tasks=tuple(cut(plan.tasks, schema))), engine)
-
-    assert anyio.run(two) == 1_000_000
-    ours = f"{link.sent_bytes / needed:.2f} of them in {len(link.requests)} requests"
-    table = DeltaTable(reader.location, storage_options=options(link))
-    link.clear()
-    assert len(table.to_pyarrow_table(columns=names)) == 1_000_000
-    theirs = f"{link.sent_bytes / needed:.2f} in {len(link.requests)}"
-    title = f"2 of 12 columns: {needed / 2**20:.1f} of {whole / 2**20:.1f} MB needed"
-    show(f"{title}; lake-tailer fetched {ours}, delta-rs' to_pyarrow {theirs}")
-
-
-def cut(tasks: tuple[Any, ...], schema: pa.Schema) -> Iterator[Any]:
-    for task in tasks:
-        yield replace(task, schema=schema)
-
-
-def chunk_bytes(file: Path, names: list[str]) -> int:
-    """Return the size of columns in a file."""
-    found = pq.read_metadata(file)
-    groups = [found.row_group(number) for number in range(found.num_row_groups)]
-    chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
-    return sum(chunk.total_compressed_size for chunk in chunks if chunk.path_in_schema in names)
 
 
 def test_rows_per_second(appends: Path, versitygw: S3Server, tmp_path: Path, put_line: PutLine) -> None:

@@ -35,6 +35,9 @@ from tests.support.tables.log_files import add, metadata, parquet, protocol, sch
 from tests.support.waiting import until
 
 ROWS: Final = 100_000
+ROUNDS: Final = 3
+# The options of mirrors that keep rows of the past, and the share of a plain mirror's rows a second that they aim at.
+OF_THE_PAST: Final = {"mark": ({"deletes": "mark"}, 0.9), "history": ({"mode": "history"}, 0.7)}
 VERSIONS: Final = 3
 COMMITS: Final = 50
 SLICE: Final = 20_000
@@ -82,9 +85,8 @@ async def deliver(sink: SqlSink, version: int, *batches: ChangeBatch) -> float:
     return time.perf_counter() - begun_s
 
 
-async def measure(database: PostgresDatabase) -> tuple[float, float, list[float]]:
-    """Return the seconds of inserts and of upserts, and those of each small commit."""
-    sink = SqlSink.configure("orders", {**database.options, "key": ["id"]})
+async def fill(sink: SqlSink) -> tuple[float, float]:
+    """Return the seconds of inserts and of upserts."""
     inserted = upserted = 0.0
     for version in range(1, VERSIONS + 1):
         inserted += await deliver(sink, version, batch(version, "insert", version * ROWS, ROWS))
@@ -92,6 +94,20 @@ async def measure(database: PostgresDatabase) -> tuple[float, float, list[float]
         first = (version - VERSIONS) * ROWS
         images = batch(version, "delete", first, ROWS), batch(version, "insert", first, ROWS)
         upserted += await deliver(sink, version, *images)
+    return inserted, upserted
+
+
+async def fill_and_close(sink: SqlSink) -> float:
+    """Return the seconds of inserts and upserts together."""
+    seconds = sum(await fill(sink))
+    await sink.aclose()
+    return seconds
+
+
+async def measure(database: PostgresDatabase) -> tuple[float, float, list[float]]:
+    """Return the seconds of inserts and of upserts, and those of each small commit."""
+    sink = SqlSink.configure("orders", {**database.options, "key": ["id"]})
+    inserted, upserted = await fill(sink)
     small = await commit_one_by_one(sink, 2 * VERSIONS + 1)
     await sink.aclose()
     return inserted, upserted, small
@@ -198,6 +214,26 @@ def test_rows_into_postgresql(database: PostgresDatabase, put_line: PutLine) -> 
     work = "upserts into PostgreSQL, 1000 rows/s"
     put_line(work, f"{rate / upserted:.0f}", f"{peer}, ratio {plain / upserted:.2f}", "ratio 0.3")
     put_line("a commit of one row into PostgreSQL, p50", f"{p50:.1f} ms", "-", "50 ms")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_rows_of_the_past(kind: str, postgres: Postgres, tmp_path: Path, put_line: PutLine) -> None:
+    """Inserts and upserts, by the median of runs in turn."""
+    seconds: dict[str, list[float]] = {"plain": [], "mark": [], "history": []}
+    for number in range(ROUNDS):
+        for name, runs in seconds.items():
+            files = SqliteDatabase(tmp_path / f"{name}-{number}.db")
+            database = files if kind == "sqlite" else PostgresDatabase(postgres)
+            options = {} if name == "plain" else OF_THE_PAST[name][0]
+            sink = SqlSink.configure("orders", {**database.options, "key": ["id"], **options})
+            runs.append(anyio.run(fill_and_close, sink))
+            count = VERSIONS * ROWS * (2 if name == "history" else 1)
+            assert database.query("SELECT count(*) FROM orders") == [(count,)]
+    rates = {name: 2 * VERSIONS * ROWS / 1000 / statistics.median(runs) for name, runs in seconds.items()}
+    for name, (_, goal) in OF_THE_PAST.items():
+        work = f"inserts and upserts with {name} into {kind}, 1000 rows/s"
+        peer = f"plain mirror: {rates['plain']:.0f}, ratio {rates[name] / rates['plain']:.2f}"
+        put_line(work, f"{rates[name]:.0f}", peer, f"ratio {goal}")
 
 
 def narrow_and_wide() -> Iterator[pa.Schema]:

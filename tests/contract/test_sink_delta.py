@@ -38,7 +38,7 @@ from tests.support.s3.server import S3Server, close_thread_clients, download
 METADATA = frozenset(field.name for field in METADATA_FIELDS)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 class TestDeltaSink(SinkTests):
     keeps_order = False  # rows of a Delta table have no order
     reports_schema_changes = False  # they show in the table's schema

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from anyio import to_thread
 from kafka import KafkaConsumer, TopicPartition
+from kafka.admin import TransactionState
 
 from tailer.events import CHANGE_TYPE, COMMIT_VERSION, Gap, SchemaChange
 from tailer_sinks.kafka.link import Link
@@ -20,9 +21,11 @@ from tailer_sinks.kafka.sink import KafkaSink
 from tailer_sinks.kafka.stream import Stream
 from tailer_sinks.testing import SinkTests
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.topics import end_offsets, unique_name
+from tests.support.kafka.topics import admin, end_offsets, unique_name
+from tests.support.waiting import until
 
 EVENTS = (SchemaChange.kind, Gap.kind)
+ENDING = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
 
 class TopicPerStream(KafkaSink):
@@ -95,9 +98,14 @@ class KafkaSinkTests(SinkTests):
         return await to_thread.run_sync(self._read, topic_of(self.topic, app_id))
 
     def _read(self, topic: str) -> list[dict[str, Any]]:
-        """Read the committed messages as a consumer that does not wait for open transactions."""
+        """Read the committed messages as a consumer that does not wait for open transactions.
+
+        Brokers write the markers of a transaction after they have acknowledged its commit: this waits for these.
+        """
         if not end_offsets(self.kafka.bootstrap_servers, [topic]):
             return []
+        with admin(self.kafka.bootstrap_servers) as client:
+            until(lambda: not any(client.list_transactions(state_filters=ENDING).values()))
         consumer = KafkaConsumer(
             bootstrap_servers=self.kafka.bootstrap_servers, isolation_level="read_committed", group_id=None
         )

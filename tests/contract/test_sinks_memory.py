@@ -11,6 +11,7 @@ from tailer_sinks.memory import MemoryDestination, MemorySink
 from tailer_sinks.testing import SinkTests, flat_rows
 
 
+@pytest.mark.sampled(3)
 class TestMemorySink(SinkTests):
     @pytest.fixture(autouse=True)
     def destination(self) -> None:

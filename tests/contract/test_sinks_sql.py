@@ -146,7 +146,7 @@ def _without_metadata(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in METADATA}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 class TestMirrorInSqlite(MirrorTests):
     @pytest.fixture(autouse=True)
     def destination(self, tmp_path: Path) -> None:

@@ -163,6 +163,7 @@ async def test_metadata_agree(store: ObjectStore) -> None:
         await store.stat("log/b")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "name", ["a b", "a%20b", "a+b", "a&b=c", "ä\u0301\U0001f600", "a?b#c", "~a!(b)'*", "..a", "a=%"]
 )

@@ -21,6 +21,7 @@ from tailer.errors import TailerError
 from tests.deploy.files import DEPLOY, ROOT, read_yaml
 from tests.generate_docs import error_classes
 from tests.jars.where import versitygw
+from tests.test_readme import make_orders, run
 
 COMPOSE: Final = DEPLOY / "compose.yaml"
 UNIT: Final = DEPLOY / "lake-tailer.service"
@@ -136,3 +137,32 @@ def test_the_chart_refuses_values_that_it_does_not_know() -> None:
         assert set(schema["properties"][table]["properties"]) == set(values[table])
         with pytest.raises(jsonschema.ValidationError, match="tpyo"):
             jsonschema.validate({**values, table: {"tpyo": 1}}, schema)
+
+
+def test_the_mirror_is_verified_every_night(tmp_path: Path) -> None:
+    """The command of the timer's unit runs, on a mirror in SQLite; that of the job of Kubernetes is the same."""
+    folder = DEPLOY / "verify"
+    unit = (folder / "lake-tailer-verify@.service").read_text()
+    (command,) = re.findall(r"^ExecStart=(.*)$", unit.replace("%i", "orders"), re.MULTILINE)
+    program, *arguments = command.split()
+    (container,) = read_yaml(folder / "cronjob.yaml")["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    assert container["args"] == arguments[:4]
+    assert program == "/opt/lake-tailer/bin/tailer"
+    assert "OnCalendar=*-*-* 03:00" in (folder / "lake-tailer-verify@.timer").read_text()
+    config, metrics = tmp_path / "tailer.toml", tmp_path / "orders.prom"
+    shipped = (folder / "tailer.toml").read_text()
+    assert load(folder / "tailer.toml").pipelines[0].name == "orders"
+    config.write_text(
+        shipped.replace("postgresql://tailer@db:5432/shop", "sqlite:///shop.db")
+        .replace('schema = "lake"\n', "")
+        .replace("s3://lake/shop/orders", "orders")
+    )
+    make_orders(tmp_path)
+    run([str(BIN / "tailer"), "run", "--config", str(config)], tmp_path)
+    places = {
+        "/etc/lake-tailer/tailer.toml": str(config),
+        "/var/lib/node_exporter/lake-tailer-orders.prom": str(metrics),
+    }
+    shown = run([str(BIN / "tailer"), *(places.get(argument, argument) for argument in arguments)], tmp_path)
+    assert "orders: equals" in shown
+    assert 'lake_tailer_verify_equal{pipeline="orders"} 1' in metrics.read_text()

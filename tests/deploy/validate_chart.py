@@ -1,6 +1,6 @@
 """Hold rendered manifests against the schemas of a version of Kubernetes: `make check-chart`.
 
-    helm template ... | python tests/deploy/validate_chart.py 1.34.0 FOLDER
+    helm template ... | cat - deploy/verify/cronjob.yaml | python tests/deploy/validate_chart.py 1.34.0 FOLDER
 
 FOLDER has the definitions of the Prometheus Operator's kinds. Fields that a schema does not know are errors.
 """
@@ -50,7 +50,7 @@ def main() -> None:
             jsonschema.Draft202012Validator(of_operator(manifest, folder)).validate(manifest)
         else:
             kubernetes_validate.validate(manifest, version, strict=True)
-    assert "Deployment" in kinds
+    assert {"Deployment", "CronJob"} <= set(kinds)
     print(f"Kubernetes {version}: {', '.join(kinds)}")
 
 

@@ -20,6 +20,8 @@ from tests.support.s3.server import S3Server
 from tests.support.waiting import until
 
 FEW_KILLS: Final = 3
+# Kills on a landing, of a mirror that is plain, and of those that keep the past.
+MODES: Final = {"": FEW_KILLS, 'deletes = "mark"': 2, 'mode = "history"': 2}
 KILLS: Final = 20
 COMMITS: Final = 120
 
@@ -27,18 +29,24 @@ COMMITS: Final = 120
 pytestmark = pytest.mark.filterwarnings(r"ignore:unclosed <socket.socket fd=\d+, family=1:ResourceWarning")
 
 
-def write_config(path: Path, history: LongHistory, location: str, stores: str = "") -> None:
+def write_config(path: Path, history: LongHistory, location: str, stores: str = "", past: str = "") -> None:
     pipeline = f'[pipelines.orders]\ntable = "{history.path}"\npoll_interval_s = 0.05\n'
-    sink = f'kind = "delta"\npath = "{location}"\nmode = "mirror"\nkey = ["id"]\n'
+    mode = past if "mode" in past else f'mode = "mirror"\n{past}'
+    sink = f'kind = "delta"\npath = "{location}"\nkey = ["id"]\n{mode}\n'
     path.write_text(f"{stores}{pipeline}[pipelines.orders.sink]\n{sink}")
 
 
-@pytest.mark.parametrize("kills", [FEW_KILLS, pytest.param(KILLS, marks=pytest.mark.nightly)])
-def test_every_commit_is_a_version(tmp_path: Path, started: list[Daemon], kills: int) -> None:
-    history = LongHistory(tmp_path / "source", seed=7, length=COMMITS)
+@pytest.mark.parametrize("past", MODES)
+@pytest.mark.parametrize("is_long", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_every_commit_is_a_version(tmp_path: Path, started: list[Daemon], past: str, is_long: bool) -> None:
+    """Rows of the past are those of the source, too."""
+    kills = KILLS if is_long else MODES[past]
+    history = LongHistory(tmp_path / "source", seed=7, length=COMMITS if is_long or not past else COMMITS // 2)
     config, location = tmp_path / "tailer.toml", str(tmp_path / "mirror")
-    write_config(config, history, location)
-    kill_again_and_again(config, history, HistoryMirror(location, history), started, kills)
+    write_config(config, history, location, past=past)
+    mirror = HistoryMirror(location, history)
+    kill_again_and_again(config, history, mirror, started, kills)
+    mirror.check_past()
 
 
 @pytest.mark.stores

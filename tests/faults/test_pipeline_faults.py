@@ -108,6 +108,7 @@ class TestFaultsOfTheSink:
         assert set(sink.fired) == set(faults)
         check(table, there)
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("fault", every_fault(), ids=str)
     async def test_at_least_once_means_that(self, table: Growing, fault: Fault) -> None:
         """A destination without transactions may get rows again, but never misses or reorders any."""

@@ -4,7 +4,7 @@ import json
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,21 +20,11 @@ from tailer_sinks.files.sink import FilesSink
 from tailer_sinks.testing.rows import numbered
 from tailer_sinks.testing.suite import APP, SCHEMA, deliver, up_to
 from tests.support.s3.link import Fault, Request, S3Link
-from tests.support.s3.server import S3Server, close_thread_clients, download
+from tests.support.s3.server import close_thread_clients, download
 
 pytestmark = [pytest.mark.anyio, pytest.mark.stores]
 
 PART_BYTES: Final = 5 * 2**20
-
-
-@pytest.fixture
-def link(versitygw: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Link]:
-    """A link to versitygw, with its login in the environment."""
-    for name, value in versitygw.environment.items():
-        monkeypatch.setenv(name, value)
-    with S3Link(versitygw) as link:
-        yield link
-    close_thread_clients()
 
 
 class Target:

@@ -165,27 +165,6 @@ class TestWaiting:
         after = [("gap", 4, 6, True), *ALL] if policy is RESNAPSHOT else [("gap", 4, 4, False), *REST]
         assert story(there) == [*BEFORE, *after, (7, 7)]
 
-    @POLICIES
-    async def test_through_restarts(self, table: Growing, policy: Policy, whole: bool) -> None:
-        """Killed while it waits, and killed again: it reports the same gap, once."""
-        lose(table, 4)
-        there = Destination()
-        for _ in range(3):
-            async with following(table, there, policy, whole=whole):
-                await become(lambda: there.position() == Position.end(3))
-                await anyio.sleep(0.1)
-            assert there.position() == Position.end(3)
-        checkpoint(table, 4)
-        before = None
-        while there.progress != before:
-            before = dict(there.progress)
-            with anyio.CancelScope() as scope:
-                there.then = scope.cancel
-                sink: Sink = WholeVersions(there.sink()) if whole else there.sink()
-                await pipeline(table, sink, until="latest", policy=policy, max_rows=1, max_versions=1).run()
-        after = [("gap", 4, 6, True), *ALL] if policy is RESNAPSHOT else [("gap", 4, 4, False), *REST]
-        assert story(there) == [*BEFORE, *after]
-
     async def test_a_pipeline_with_an_end_does_not_wait(self, table: Growing) -> None:
         lose(table, 4)
         for policy in (SKIP, RESNAPSHOT):
@@ -200,28 +179,6 @@ class TestWaiting:
         with pytest.raises(VersionGone) as stopped:
             await pipeline(table, Destination().sink()).run()
         assert "on_data_loss" in stopped.value.hint
-
-    @POLICIES
-    @pytest.mark.parametrize("start", ["earliest", "latest", "snapshot", "4"])
-    async def test_missing_from_the_start(self, table: Growing, policy: Policy, start: str) -> None:
-        for version in range(3):
-            lose(table, version)
-        there = Destination()
-        async with following(table, there, policy, start=start) as errors:
-            await settled(there, None)
-            checkpoint(table, 4)
-            expected = Position.end(6)
-            await become(lambda: there.position() == expected)
-            table.insert([7])
-            await become(lambda: there.position() == Position.end(7))
-        assert errors == []
-        rows = {
-            "earliest": [(4, 4), *REST],
-            "latest": [],
-            "snapshot": ALL,
-            "4": [(4, 4), *REST],
-        }[start]
-        assert [entries for entries in story(there) if entries[0] != "gap"] == [*rows, (7, 7)]
 
     async def test_stopped_while_it_waits(self, table: Growing) -> None:
         lose(table, 4)

@@ -1,9 +1,12 @@
 """A process that writes one transaction into a mirror of the `delta` sink: arguments PATH, VERSION and what it changes.
 
+The last argument has options of the sink, as JSON.
+
 `snapshot ROWS`: a snapshot of so many rows of 200 bytes. `ends ROWS`: an update of the first and the last of them.
 `all ROWS`: an update of all. Prints the peak memory in bytes.
 """
 
+import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -45,8 +48,8 @@ def _batches(version: int, what: str, count: int) -> Iterator[ChangeBatch]:
             yield _batch(version, kind, range(first, min(first + _ROWS, count)), task)
 
 
-async def _deliver(path: str, version: int, what: str, count: int) -> None:
-    sink = DeltaSink.configure("orders", {"path": path, "mode": "mirror", "key": ["id"]})
+async def _deliver(path: str, version: int, what: str, count: int, options: dict[str, str]) -> None:
+    sink = DeltaSink.configure("orders", {"path": path, "mode": "mirror", "key": ["id"], **options})
     async with sink.begin(_APP, _SCHEMA) as transaction:
         for batch in _batches(version, what, count):
             await transaction.write(batch)
@@ -54,7 +57,7 @@ async def _deliver(path: str, version: int, what: str, count: int) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(_deliver, sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+    anyio.run(_deliver, sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), json.loads(sys.argv[5]))
     peak = re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())
     assert peak is not None
     print(int(peak[1]) * 1024)

@@ -121,6 +121,10 @@ CASES = {
     "sql_row_ids": Case({"row_ids": True, "sink": MIRROR}, {"has no key": "if the table tracks rows"}),
     "delta_row_ids": Case({"row_ids": True, "sink": COPY}, {"has no key": "if the table tracks rows"}),
     "sql_taken": Case({"sink": MIRROR | {"table": "theirs", "key": ["id"]}}, {"a table theirs": "another name"}),
+    "sql_adopted": Case(
+        {"columns": ["id", "country"], "sink": MIRROR | {"table": "theirs", "key": ["id"], "adopt": True}},
+        {"theirs has no column country": "ADD COLUMN", "no unique index on the key, id": "CREATE UNIQUE INDEX"},
+    ),
     "sql_name": Case(
         {"select": "id, country AS lake_tailer_x, country AS lake_tailer_y", "sink": MIRROR | {"key": ["id"]}},
         {"column lake_tailer_x": "with select", "column lake_tailer_y": "with select"},
@@ -160,6 +164,8 @@ CASES = {
         {"sink": KAFKA | {"create_topics": False, "progress_topic": "<topic>-<name>-p"}},
         {"there is no topic": "create_topics"},
     ),
+    "compacted": Case({"sink": KAFKA}, {"is compacted: only messages with a key": "or give key"}),
+    "compacted_too": Case({"sink": KAFKA | {"envelope": "debezium"}}, {"is compacted": "cleanup.policy=delete"}),
     "used_topic": Case({"sink": KAFKA}, {"has messages": "shared_topic"}),
     "registry": Case(
         {"sink": KAFKA | {"encoding": "avro", "registry_url": "http://127.0.0.1:1"}}, {"cannot be reached": ""}
@@ -228,6 +234,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory, kafka: KafkaCluster, postgres
     with closing(sqlite3.connect(folder / "shop.db")) as connection:
         connection.execute("CREATE TABLE theirs (id INTEGER)")
     used = create_topic(servers, f"{topic}-used_topic")
+    for name, policy in (("compacted", "compact"), ("compacted_too", "compact,delete")):
+        create_topic(servers, f"{topic}-{name}", configs={"cleanup.policy": policy})
     with producing(PythonProducer, servers, unique_name("others")) as producer:
         producer.begin()
         producer.send(used, messages_of([b"theirs"]), partition=0)

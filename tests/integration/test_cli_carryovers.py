@@ -2,7 +2,6 @@
 
 import json
 import time
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.support.daemon.commands import background, complaints, tailer
+from tests.support.daemon.commands import background, tailer
 
 Shown = list[tuple[int, str, int, float | None]]  # version, change type, id, amount
 END_S = 60.0
@@ -36,43 +35,7 @@ def shown(text: str) -> Shown:
     return [(row["_commit_version"], row["_change_type"], row["id"], row.get("amount")) for row in rows]
 
 
-UPDATED = [(1, 3, 3.0, 3.5), (1, 4, 4.0, 4.5), (1, 50, 50.0, 50.5), (2, 4, 4.5, 4.75)]
 REST: Shown = [(3, "delete", 7, 7.0), (4, "insert", 200, 0.0), (4, "insert", 201, 1.0), (5, "delete", 201, 1.0)]
-
-
-def test_only_the_rows_that_changed(orders: Path) -> None:
-    done = tailer("tail", orders, "--from", "1", "--to", "latest")
-    assert (done.returncode, complaints(done.stderr)) == (0, [])
-    gone: Shown = [(version, "delete", key, old) for version, key, old, _ in UPDATED]
-    come: Shown = [(version, "insert", key, new) for version, key, _, new in UPDATED]
-    assert sorted(shown(done.stdout)) == sorted([*gone, *come, *REST])
-    kept = tailer("tail", orders, "--from", "1", "--to", "latest", "--carryovers", "keep")
-    assert len(shown(kept.stdout)) == 200 + 200 + 199 + 2 + 3
-
-
-def test_updates_by_key(orders: Path) -> None:
-    done = tailer("tail", orders, "--from", "1", "--to", "latest", "--compute-updates", "--key", "id")
-    assert (done.returncode, complaints(done.stderr)) == (0, [])
-    found = shown(done.stdout)
-    images = [(before, after) for before, after in pairwise(found) if before[1] == "update_preimage"]
-    assert sorted((old[0], old[2], old[3], new[3]) for old, new in images) == UPDATED
-    assert {new[1] for _, new in images} == {"update_postimage"}
-    assert sorted(row for row in found if not row[1].startswith("update")) == REST
-
-
-def test_net_changes(orders: Path) -> None:
-    options = ("--from", "1", "--to", "latest", "--net-changes", "--compute-updates", "--key", "id")
-    done = tailer("tail", orders, *options)
-    assert (done.returncode, complaints(done.stderr)) == (0, [])
-    assert sorted(shown(done.stdout)) == sorted(
-        [
-            *[(1, "update_preimage", key, float(key)) for key in (3, 4, 50)],
-            *[(1, "update_postimage", key, key + 0.5) for key in (3, 50)],
-            (2, "update_postimage", 4, 4.75),
-            (3, "delete", 7, 7.0),
-            (4, "insert", 200, 0.0),
-        ]
-    )
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The command `tailer` and its verbs `check` and `plan`: output and exit codes."""
 
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -9,9 +10,10 @@ from pathlib import Path
 import click
 import pytest
 
-from tailer.cli import VERBS
+from tailer.cli import FIRST_STEPS, GUIDE, VERBS
 from tailer.cli import tailer as group
 from tailer.plan import ChangePlan, Regime
+from tests.support.cases import cases
 from tests.support.daemon.commands import Orders, in_terminal, tailer
 from tests.support.follow import plans
 from tests.support.tables.golden import golden_delta
@@ -49,11 +51,15 @@ def test_the_overview_names_every_verb_and_loads_none() -> None:
         assert any(line.split(maxsplit=1) == [verb, purpose] for line in shown), verb
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@cases("verb", VERBS)
 def test_a_verb_says_of_itself_what_the_overview_says_of_it(verb: str) -> None:
     command = group.get_command(click.Context(group), verb)
     assert isinstance(command, click.Command)
     assert (command.name, (command.help or "").splitlines()[0]) == (verb, VERBS[verb])
+    _, example, page = GUIDE[verb]
+    assert command.make_context(verb, shlex.split(example)).command is command
+    assert (Path(__file__).parents[2] / "docs" / page).is_file()
+    assert f"Example: tailer {verb} {example}\nMore: docs/{page}\n" in tailer(verb, "--help").stdout.replace("  ", "")
 
 
 @pytest.mark.parametrize("arguments", [(), ("progress",)])
@@ -61,6 +67,7 @@ def test_without_a_verb_there_is_help_and_a_usage_error(arguments: tuple[str, ..
     done = tailer(*arguments)
     assert done.returncode == 2
     assert "Commands:" in done.stderr
+    assert arguments or all(f"  {step} " in done.stderr for step, _ in FIRST_STEPS)
 
 
 @pytest.mark.parametrize("arguments", [("tial",), ("--nonsense",), ("plan",), ("plan", "x", "minus one")])
@@ -87,7 +94,7 @@ def test_completion_scripts_for_shells(shell: str) -> None:
     assert "_TAILER_COMPLETE" in done.stdout
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "expected"),
     [
         ("tailer ", set(VERBS)),

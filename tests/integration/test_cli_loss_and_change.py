@@ -2,13 +2,10 @@
 
 import json
 import re
-import shutil
 import urllib.request
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, QueryBuilder
 
 from tests.support.daemon.commands import background, complaints, tailer
 from tests.support.tables.handwritten import HandwrittenTable
@@ -40,12 +37,6 @@ def widen(table: HandwrittenTable, *actions: object) -> None:
     schema = json.loads(table.metadata["schemaString"])
     schema["fields"].append({"name": "note", "type": "string", "nullable": True, "metadata": {}})
     table.metadata = {**table.metadata, "schemaString": json.dumps(schema)}
-    table.commit({"metaData": table.metadata}, *actions)  # type: ignore[arg-type]
-
-
-def replace(table: HandwrittenTable, table_id: str, *actions: object) -> None:
-    """Commit the actions of REPLACE TABLE."""
-    table.metadata = {**table.metadata, "id": table_id}
     table.commit({"metaData": table.metadata}, *actions)  # type: ignore[arg-type]
 
 
@@ -119,86 +110,6 @@ def test_an_address_in_use_is_a_fault_of_the_configuration(table: HandwrittenTab
     assert done.returncode == 2
     assert "metrics" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("kind", ["files", "delta"])
-def test_skipping_what_was_vacuumed(table: HandwrittenTable, kind: str) -> None:
-    table.commit(table.add(table.data("3.parquet", [4], note=["gone"])))
-    table.commit(table.add(table.data("4.parquet", [5], note=["five"])))
-    (table.path / "3.parquet").unlink()
-    folder = table.path.parent
-    stopped = tailer("run", "--config", configured(folder, kind))
-    assert stopped.returncode == 3
-    assert "version 3 needs" in stopped.stderr
-    assert "`tailer skip copy`" in stopped.stderr
-    assert "`tailer resnapshot copy`" in stopped.stderr
-    config = configured(folder, kind, "skip-with-gap-event")
-    with background("run", "--config", config) as daemon:
-        until(lambda: "\t4\t4\t0" in tailer("progress", "show", "--config", config).stdout)
-        daemon.terminate()
-        assert daemon.wait(300) == 0
-    expected = [("insert", 1), ("insert", 1), ("insert", 2), ("gap", 3), ("insert", 4)]
-    if kind == "files":
-        assert [each for each in delivered(folder) if each[0] != "schema_change"] == expected
-    else:
-        reader = QueryBuilder().register("copy", DeltaTable(folder / "delta"))
-        rows = pa.table(reader.execute("SELECT _change_type, _commit_version FROM copy").read_all())
-        assert sorted(tuple(row.values()) for row in rows.to_pylist()) == sorted(expected)
-
-
-def test_fail_on_a_change_of_schema_then_evolve(table: HandwrittenTable) -> None:
-    folder = table.path.parent
-    stopped = tailer("run", "--config", configured(folder, on_schema_change="fail"))
-    assert stopped.returncode == 3
-    assert "version 2 changes the schema: column note string was added" in stopped.stderr
-    assert delivered(folder) == [("insert", 1), ("insert", 1)]
-    with background("run", "--config", configured(folder)) as daemon:
-        until(lambda: len(lines(folder)) == 4)
-        daemon.terminate()
-        assert daemon.wait(300) == 0
-    assert delivered(folder) == [("insert", 1), ("insert", 1), ("schema_change", 2), ("insert", 2)]
-
-
-@pytest.mark.long
-def test_progress_of_a_table_that_became_another(table: HandwrittenTable) -> None:
-    folder = table.path.parent
-    config = configured(folder)
-
-    def run_to(version: int) -> None:
-        with background("run", "--config", config) as daemon:
-            until(lambda: f"\t{version}\t{version}\t0" in tailer("progress", "show", "--config", config).stdout)
-            daemon.terminate()
-            assert daemon.wait(300) == 0
-
-    run_to(2)
-    first = table.metadata["id"]
-    replace(table, "99999999-2222-3333-4444-555555555555", table.remove("1.parquet"), table.remove("2.parquet"))
-    waiting = tailer("progress", "show", "--config", config).stdout
-    assert f"copy/{first}\t2\t3\t1" in waiting
-    run_to(3)
-    assert "copy/99999999-2222-3333-4444-555555555555\t3\t3\t0" in tailer("progress", "show", "--config", config).stdout
-    assert delivered(folder)[-3:] == [("delete", 3)] * 3
-    replace(table, first, table.add("1.parquet"))
-    run_to(4)
-    assert f"copy/{first}\t4\t4\t0" in tailer("progress", "show", "--config", config).stdout
-    assert [each for each in delivered(folder) if each[1] == 4] == [("insert", 4)] * 2
-
-
-def test_a_table_recreated_under_a_running_daemon(table: HandwrittenTable) -> None:
-    folder = table.path.parent
-    with background("run", "--config", configured(folder)) as daemon:
-        until(lambda: len(lines(folder)) == 4)
-        shutil.rmtree(table.path)
-        other = HandwrittenTable(folder / "t")
-        other.metadata["id"] = "99999999-2222-3333-4444-555555555555"
-        other.version = -1
-        other.commit({"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": other.metadata})
-        for number in range(1, 5):
-            other.commit(other.add(other.data(f"{number}.parquet", [1000 + number])))
-        _, complaint = daemon.communicate(timeout=300)
-    assert daemon.returncode == 3
-    assert "another table has replaced it" in complaint or "not a Delta table" in complaint
-    assert len(lines(folder)) == 4
 
 
 def test_a_plan_says_whether_the_feed_was_on(table: HandwrittenTable) -> None:

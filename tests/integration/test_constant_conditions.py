@@ -60,6 +60,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made | {"lance": fragments(folder / "dataset.lance")}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("where", [*ALL, *NONE])
 @pytest.mark.parametrize("name", ["feed", "files", "lance"])
 def test_a_constant_lets_all_rows_through_or_none(tables: dict[str, Path], name: str, where: str) -> None:

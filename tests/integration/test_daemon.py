@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import signal
 import time
 from pathlib import Path
@@ -174,20 +173,6 @@ def test_the_next_run_goes_on_where_the_last_one_ended(orders: Orders) -> None:
     delivered = [(row["_commit_version"], row["_change_type"], row["id"]) for row in rows]
     assert delivered == orders.changes[: len(delivered)]
     assert len(delivered) >= len(orders.changes) - 1
-
-
-def test_a_killed_daemon_leaves_nothing_missing_and_nothing_doubled(orders: Orders) -> None:
-    config = configured(orders.path.parent, "copy delta copy", "files files out")
-    for round_ in range(4):
-        with background("run", "--config", config) as daemon:
-            for number in range(6):
-                orders.insert(*range(100 * round_ + 10 * number, 100 * round_ + 10 * number + 5))
-            time.sleep(random.uniform(0.2, 1.5))
-            daemon.kill()
-            daemon.communicate()
-    with background("run", "--config", config):
-        until(lambda: copied(orders) == orders.changes)
-        until(lambda: filed(orders.path.parent / "out") == orders.changes)
 
 
 def test_one_pipeline_that_cannot_go_on_is_reported_and_the_others_go_on(orders: Orders) -> None:

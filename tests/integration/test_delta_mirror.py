@@ -18,6 +18,7 @@ from tailer.errors import ConfigError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, Gap, SchemaChange
 from tailer.plan import SNAPSHOT_TASKS, Position
 from tailer.sink import Progress
+from tailer_sinks.delta.mirror import merges
 from tailer_sinks.delta.mirror import table as mirror_table
 from tailer_sinks.delta.sink import DeltaSink
 from tests.support.mirrors.delta import APP, batch, deliver, full, make_mirror, mirror_rows
@@ -534,6 +535,9 @@ async def test_a_table_is_written_again_if_a_merge_would_keep_much_of_it_in_memo
         ({"mode": "append"}, "orders.key: is for a mirror"),
         ({"key": ["id", "id"]}, "orders.key: names a column twice"),
         ({"adopt": True}, "orders.adopt: is not for a mirror"),
+        ({"mode": "history", "adopt": True}, "orders.adopt: is not for a history"),
+        ({"mode": "history", "deletes": "mark"}, "orders.deletes: is not for a history, which keeps deleted rows"),
+        ({"mode": "append", "key": [], "deletes": "mark"}, "orders.deletes: is for a mirror"),
     ],
 )
 def test_options(options: dict[str, Any], error: str) -> None:
@@ -678,7 +682,7 @@ async def test_a_lost_answer_is_found_in_the_table(
 ) -> None:
     sink = make_mirror(tmp_path)
     await deliver(sink, inserts(1, 1))
-    merge, write = mirror_table._merge, write_deltalake
+    merge, write = merges.merge, write_deltalake
 
     def answers_late(real: Callable[..., Any]) -> Callable[..., None]:
         def call(*args: Any, **options: Any) -> None:
@@ -690,20 +694,20 @@ async def test_a_lost_answer_is_found_in_the_table(
     def fails(*_: Any, **__: Any) -> None:
         raise OSError("connection reset")
 
-    monkeypatch.setattr(mirror_table, "_merge", answers_late(merge))
+    monkeypatch.setattr(mirror_table, "merge", answers_late(merge))
     monkeypatch.setattr(mirror_table, "write_deltalake", answers_late(write))
     before = [gap(2, 2, snapshot=True)] if snapshot else []
     await deliver(sink, *before, inserts(2, 2), schema=full(SCHEMA))
     wanted = {2: "2 at 2"} if snapshot else {1: "1 at 1", 2: "2 at 2"}
     assert names(tmp_path) == wanted
-    monkeypatch.setattr(mirror_table, "_merge", fails)
+    monkeypatch.setattr(mirror_table, "merge", fails)
     monkeypatch.setattr(mirror_table, "write_deltalake", fails)
     before = [gap(3, 3, snapshot=True)] if snapshot else []
     with pytest.raises(SinkUnavailable, match="connection reset"):
         await deliver(sink, *before, inserts(3, 3), schema=full(SCHEMA))
     assert names(tmp_path) == wanted
     assert await sink.progress(APP) == expect(2)
-    monkeypatch.setattr(mirror_table, "_merge", merge)
+    monkeypatch.setattr(mirror_table, "merge", merge)
     monkeypatch.setattr(mirror_table, "write_deltalake", write)
     await deliver(sink, inserts(3, 3))
     assert names(tmp_path) == {**wanted, 3: "3 at 3"}

@@ -1,6 +1,6 @@
 """Mirrors in Delta between this machine, S3, Google Cloud Storage and Azure, and `tailer verify` of them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,6 @@ from tests.support.cloud.servers import CloudServer
 from tests.support.histories.s3_history import upload
 from tests.support.mirrors.delta import make_mirror
 from tests.support.s3.link import Fault, Request, S3Link
-from tests.support.s3.server import S3Server, close_thread_clients
 
 pytestmark = [pytest.mark.anyio, pytest.mark.stores]
 
@@ -48,16 +47,6 @@ class Lake:
     def ids(self, location: str) -> list[tuple[int, str]]:
         rows = self.at(location).to_pyarrow_table(columns=["id", "name"]).to_pylist()
         return sorted((row["id"], row["name"]) for row in rows)
-
-
-@pytest.fixture
-def link(versitygw: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Link]:
-    """A link to versitygw, with its login in the environment."""
-    for name, value in versitygw.environment.items():
-        monkeypatch.setenv(name, value)
-    with S3Link(versitygw) as link:
-        yield link
-    close_thread_clients()
 
 
 @pytest.fixture

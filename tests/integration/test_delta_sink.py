@@ -3,16 +3,12 @@
 On every landing: the daemon that writes to Delta is killed (`faults/test_kill.py`).
 """
 
-import random
-import signal
 import subprocess
 import sys
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import anyio
 import pyarrow as pa
 import pytest
 from anyio import to_thread
@@ -28,9 +24,7 @@ from tailer_sinks.delta.spool import Spool
 from tests.integration.delta_writer import SCHEMA, batch, expected_rows
 from tests.support.seeds import repeats
 
-KILLS: Final = repeats(5)
 APP = "pipeline/3f2a"
-OTHER = "pipeline/77b0"
 
 pytestmark = pytest.mark.anyio
 
@@ -99,27 +93,6 @@ async def test_a_transaction_without_rows_moves_progress_and_creates_the_table(t
     assert pa.schema(DeltaTable(str(target)).schema().to_arrow()).names == SCHEMA.names
 
 
-class SourceError(Exception):
-    """An error before the sink."""
-
-
-@pytest.mark.parametrize("failure", [None, SourceError])
-async def test_leaving_without_commit_leaves_nothing(tmp_path: Path, failure: type[Exception] | None) -> None:
-    target = tmp_path / "target"
-    sink = DeltaSink("target", str(target))
-    await deliver(sink, 3)
-    before = sorted(target.rglob("*"))
-    with suppress(SourceError):
-        async with sink.begin(APP, SCHEMA) as transaction:
-            await transaction.write(batch(APP, 4))
-            if failure:
-                raise failure
-    assert sorted(target.rglob("*")) == before
-    assert await sink.progress(APP) == expect(3)
-    await deliver(sink, 4)
-    assert delivered(target) == Counter(expected_rows(APP, 3) + expected_rows(APP, 4))
-
-
 async def test_progress_only_goes_forward(tmp_path: Path) -> None:
     sink = DeltaSink("target", str(tmp_path / "target"))
     await deliver(sink, 3)
@@ -130,19 +103,6 @@ async def test_progress_only_goes_forward(tmp_path: Path) -> None:
         async with sink.begin(APP, SCHEMA) as transaction:
             await transaction.commit(Progress(APP, Position(4, 0, 7)))
     assert delivered(tmp_path / "target") == Counter(expected_rows(APP, 3))
-
-
-async def test_reset_sets_progress_without_rows(tmp_path: Path) -> None:
-    target = tmp_path / "target"
-    sink = DeltaSink("target", str(target))
-    await sink.reset(expect(7))
-    assert await DeltaSink("other", str(target)).progress(APP) == expect(7)
-    await sink.reset(expect(-1))  # before the first version
-    assert await sink.progress(APP) == expect(-1)
-    await deliver(sink, 3)
-    await sink.reset(expect(8))
-    await deliver(sink, 9)
-    assert delivered(target) == Counter(expected_rows(APP, 3) + expected_rows(APP, 9))
 
 
 async def test_reset_never_delivers_rows_that_are_there_once_more(tmp_path: Path, spark: SparkSession) -> None:
@@ -162,23 +122,6 @@ async def test_reset_never_delivers_rows_that_are_there_once_more(tmp_path: Path
     assert delivered(target) == Counter(expected_rows(APP, 3) + expected_rows(APP, 4))
 
 
-async def test_of_two_instances_only_one_commits(tmp_path: Path) -> None:
-    """Every order in which two instances can meet: before begin, before commit, and without a table."""
-    target = tmp_path / "target"
-    first, second = DeltaSink("first", str(target)), DeltaSink("second", str(target))
-    for version in (1, 2):  # the first creates the table, the second appends
-        assert await second.progress(APP) == await first.progress(APP)
-        async with second.begin(APP, SCHEMA) as transaction:
-            await transaction.write(batch(APP, version))
-            await deliver(first, version)
-            with pytest.raises(SinkFenced):
-                await transaction.commit(expect(version))
-        with pytest.raises(SinkFenced):  # still on its old progress
-            await deliver(second, version + 1)
-        assert await first.progress(APP) == expect(version)
-    assert delivered(target) == Counter(expected_rows(APP, 1) + expected_rows(APP, 2))
-
-
 async def test_a_commit_of_another_instance_is_not_mistaken_for_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,26 +135,6 @@ async def test_a_commit_of_another_instance_is_not_mistaken_for_ours(
         monkeypatch.setattr(delta_table, "write_deltalake", fails)
         with pytest.raises(SinkFenced):
             await transaction.commit(expect(2))
-
-
-async def test_other_streams_append_to_the_same_table(tmp_path: Path) -> None:
-    """Two pipelines fill it at once."""
-    target = tmp_path / "target"
-    first, second = DeltaSink("first", str(target)), DeltaSink("second", str(target))
-    async with first.begin("a/t", SCHEMA) as one, second.begin("b/t", SCHEMA) as two:  # no table yet
-        await one.write(batch("a/t", 3))
-        await two.write(batch("b/t", 4))
-        await two.commit(expect(4, "b/t"))
-        await one.commit(expect(3, "a/t"))
-    async with first.begin("a/t", SCHEMA) as one, second.begin("b/t", SCHEMA) as two:
-        await one.write(batch("a/t", 8))
-        await two.write(batch("b/t", 9))
-        await one.commit(expect(8, "a/t"))
-        await two.commit(expect(9, "b/t"))
-    assert (await first.progress("b/t"), await second.progress("a/t")) == (expect(9, "b/t"), expect(8, "a/t"))
-    assert delivered(target) == Counter(
-        expected_rows("a/t", 3) + expected_rows("b/t", 4) + expected_rows("a/t", 8) + expected_rows("b/t", 9)
-    )
 
 
 async def test_a_lost_answer_is_found_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,28 +241,6 @@ def test_rows_of_several_schemas_go_through_the_disk_in_order() -> None:
 def writer(path: Path, app: str, last: int) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.integration.delta_writer", str(path), app, str(last)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
-@pytest.mark.nightly
-def test_killed_at_random_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
-    chance = random.Random(20260801)
-    target, last = tmp_path / "target", 200
-    kills = 0
-    while True:
-        with writer(target, APP, last) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            try:
-                process.wait(chance.uniform(0.1, 0.6) if kills < KILLS else None)
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGKILL)
-                kills += 1
-                continue
-        assert process.returncode == 0
-        break
-    assert kills > 3
-    assert anyio.run(DeltaSink("target", str(target)).progress, APP) == expect(last)
-    assert delivered(target) == up_to(last)
 
 
 @pytest.mark.parametrize("apps", [(APP, APP), ("a", "b")])

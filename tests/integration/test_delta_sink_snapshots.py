@@ -1,8 +1,6 @@
 """The delta sink with a snapshot in several commits: its txns in the log, fencing, and reading by Spark."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -149,24 +147,6 @@ async def test_a_snapshot_only_goes_forward(tmp_path: Path) -> None:
     assert ids(tmp_path / "target") == wanted(numbered(5), part(7, 3), part(7, 4))
 
 
-async def test_of_two_instances_inside_a_snapshot_only_one_commits(tmp_path: Path) -> None:
-    """The txn of app_id is the same number in both commits, and in the one before them."""
-    target = tmp_path / "target"
-    first, second = DeltaSink("first", str(target)), DeltaSink("second", str(target))
-    await take(first, part(3, 0))
-    assert await second.progress(APP) == inside(part(3, 0))
-    for batch in (part(3, 1), part(3, 2)):
-        await second.progress(APP)
-        async with second.begin(APP, SCHEMA) as transaction:
-            await transaction.write(batch)
-            await take(first, batch)
-            with pytest.raises(SinkFenced):
-                await transaction.commit(inside(batch))
-        with pytest.raises(SinkFenced):  # still on its old progress
-            await deliver(second, part(3, 9), progress=up_to(APP, 3))
-    assert ids(target) == wanted(part(3, 0), part(3, 1), part(3, 2))
-
-
 async def test_a_lost_answer_inside_a_snapshot_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "target"
     sink, other = DeltaSink("target", str(target)), DeltaSink("other", str(target))
@@ -250,43 +230,3 @@ def forget_before_checkpoint(target: Path) -> int:
     for file in covered:
         file.unlink()
     return len(covered)
-
-
-WRITER = """
-import sys
-import anyio
-from tailer_sinks.delta.sink import DeltaSink
-from tailer_sinks.testing.snapshots import inside, part
-from tailer_sinks.testing.suite import APP, deliver, up_to
-from tailer.errors import SinkFenced, SinkUnavailable
-
-async def main():
-    sink, fenced, committed = DeltaSink("target", sys.argv[1]), 0, 0
-    while True:
-        progress = await sink.progress(APP)
-        batches = [part(0, file) for file in range(40)]
-        left = [each for each in batches if progress is None or inside(each).position > progress.position]
-        if progress == up_to(APP, 0):
-            return print(fenced, committed)
-        try:
-            await deliver(sink, left[0], progress=inside(left[0]) if left[1:] else up_to(APP, 0))
-            committed += 1
-        except (SinkFenced, SinkUnavailable):
-            fenced += 1
-
-anyio.run(main)
-"""
-
-
-def test_two_processes_race_inside_a_snapshot(tmp_path: Path) -> None:
-    target = tmp_path / "target"
-    command = [sys.executable, "-c", WRITER, str(target)]
-    with (
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as one,
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as two,
-    ):
-        answers = [process.communicate()[0].split() for process in (one, two)]
-    assert (one.returncode, two.returncode) == (0, 0)
-    assert sum(int(fenced) for fenced, _ in answers) > 0
-    assert sum(int(committed) for _, committed in answers) == 40
-    assert ids(target) == wanted(*(part(0, file) for file in range(40)))

@@ -4,11 +4,9 @@ On every landing: the demonstration itself, in this module.
 """
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -112,24 +110,6 @@ def test_the_proof_of_a_lance_dataset_can_fail(tmp_path: Path) -> None:
     assert [verdict.proved for verdict in verdicts] == [True, False, False]
     assert (verdicts[1].missing, verdicts[1].lacking) == (1, 1)
     assert (verdicts[2].unexpected, verdicts[2].left_over) == (1, 1)
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize(("number", "after"), [(signal.SIGINT, "starting Spark"), (signal.SIGTERM, "the daemon runs")])
-@pytest.mark.nightly
-def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, number: signal.Signals, after: str) -> None:
-    process = subprocess.Popen(DEMO, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment(tmp_path))
-    try:
-        assert process.stdout is not None
-        while after not in (line := process.stdout.readline()):
-            assert line, "the demonstration ended"
-        time.sleep(1.0)
-        process.send_signal(number)
-        assert process.wait(120) == 130
-    finally:
-        process.kill()
-        process.communicate()
-    assert left_behind(tmp_path) == []
 
 
 def test_missing_requirements_are_named_with_the_install_command(tmp_path: Path) -> None:

@@ -40,7 +40,8 @@ NEED_EXTRAS: Final = {
     "psycopg": {"tailer_sinks.sql.databases.postgresql."},
     "lance": {"tailer.formats.lance.rows.fragments."},
     "numpy": {"tailer.variant.batch."},
-    "fastavro": {"tailer_sinks.encoding.avro."},
+    "fastavro": {"tailer.formats.iceberg.", "tailer_sinks.encoding.avro."},
+    "pyiceberg": {"tailer.formats.iceberg.catalogs."},
     "httpx2": {
         "tailer_sinks.encoding.avro.",
         "tailer_sinks.http.",
@@ -50,7 +51,6 @@ NEED_EXTRAS: Final = {
     "kafka": {"tailer_sinks.kafka."},
     "confluent_kafka": {"tailer_sinks.kafka.clients.confluent_producer", "tailer_sinks.kafka.clients.librdkafka."},
     "prometheus_client": {
-        "tailer.daemon.computed_metrics",
         "tailer.daemon.monitor",
         "tailer.daemon.observe.verified",
     },
@@ -230,8 +230,9 @@ def test_the_page_of_the_package_leads_to_the_repository_that_is_filled_in(tmp_p
     addresses, targets = page_of(build_wheel(tmp_path / "built", copy))
     assert "Repository, https://github.com/someone/lake-tailer" in addresses
     assert len(addresses) == 4
-    relative = re.findall(r"\]\(([^):]+)\)", (ROOT / "README.md").read_text())
-    assert targets == [f"https://github.com/someone/lake-tailer/blob/v{VERSION}/{target}" for target in relative]
+    written = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text())
+    repository = f"https://github.com/someone/lake-tailer/blob/v{VERSION}/"
+    assert targets == [target if "://" in target else repository + target for target in written]
 
 
 def test_the_same_sources_give_the_same_bytes(built: Path, tmp_path: Path) -> None:
@@ -329,8 +330,8 @@ def test_completion_does_not_report_missing_extras(bare: Installed) -> None:
 
 def test_the_first_minute_of_the_readme(with_delta: Installed) -> None:
     readme = (ROOT / "README.md").read_text()
-    section = readme.partition("## The first minute")[2].partition("\n## ")[0]
-    script, console = (block.text for block in blocks(section))
+    script = next(block.text for block in blocks(readme) if block.language == "python")
+    console = next(blocks(readme.partition("## See the changes")[2])).text
     with_delta.output("python", "-c", script)
     command, _, wanted = console.removeprefix("$ ").partition("\n")
     compare(wanted, with_delta.output(*command.split()), command)
@@ -341,6 +342,6 @@ def test_a_missing_library_is_named_with_its_extra(bare: Installed) -> None:
     result = bare.run("tailer", "check", "--config", "tailer.toml")
     assert result.returncode == 2
     assert "the kafka sink cannot be loaded: No module named 'kafka'" in result.stdout
-    for extra in ("daemon", "kafka", "spark", "unity"):
+    for extra in ("daemon", "kafka-fast", "spark", "unity"):
         assert f"hint: Install it: pip install 'lake-tailer[{extra}]'." in result.stdout
     assert "4 faults" in result.stdout

@@ -17,10 +17,10 @@ from kafka.record import util
 from tailer.errors import SinkRejected, SinkUnavailable
 from tailer_sinks.kafka.clients import python_cluster, python_connection
 from tailer_sinks.kafka.clients.port import ProducerFactory, ProducerSettings
-from tailer_sinks.kafka.clients.python_cluster import Cluster, Owner, ReadResult
+from tailer_sinks.kafka.clients.python_cluster import Cluster, Owner
 from tailer_sinks.kafka.clients.python_producer import PythonProducer
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.drivers import DRIVERS, connection_to, every_driver, messages_of, producing
+from tests.support.kafka.drivers import DRIVERS, await_values, connection_to, every_driver, messages_of, producing
 from tests.support.kafka.topics import Record, admin, create_topic, end_offsets, read_topic, unique_name
 from tests.support.waiting import until
 
@@ -311,9 +311,6 @@ def test_topics_are_described_and_created(kafka: KafkaCluster) -> None:
             second: (1, "delete"),
         }
         assert int(states[first].configs["max.message.bytes"]) > 0
-        assert cluster.partitions(first) == 3
-        with pytest.raises(SinkUnavailable, match=missing):
-            cluster.partitions(missing)
         assert cluster.read(missing) is None
         with pytest.raises(SinkRejected, match="replication factor") as caught:
             cluster.create(missing, 1, 9, {})
@@ -323,17 +320,6 @@ def test_topics_are_described_and_created(kafka: KafkaCluster) -> None:
     finally:
         cluster.close()
         cluster.close()
-
-
-def values(found: ReadResult | None) -> dict[bytes | None, bytes | None]:
-    """Return the newest value of each key."""
-    assert found is not None
-    return {key: record.value for key, record in found.records.items()}
-
-
-def await_values(cluster: Cluster, topic: str, expected: dict[bytes | None, bytes | None]) -> None:
-    """Wait until a topic has these newest values: commits are visible soon after they were acknowledged."""
-    until(lambda: values(cluster.read(topic)) == expected)
 
 
 @every_driver

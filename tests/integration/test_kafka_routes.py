@@ -267,6 +267,30 @@ def test_each_topic_has_its_subjects_with_the_columns_that_leave(
         assert [value.get("extra") for value in values] == [None] * len(firsts) + ["new"] * len(firsts)
 
 
+@pytest.mark.parametrize("topics", [["de", "fr"], "pattern"])
+def test_a_schema_that_one_topic_refuses_is_in_none(kafka: KafkaCluster, topics: list[str] | str) -> None:
+    """The first rows of the version, which might be committed alone, go to a topic that would take them."""
+    with serving_registry() as registry:
+        shop = Shop(kafka, encoding="avro", registry_url=registry.uris[0], key=["id"])
+        shop.options["topics"] = [f"{shop.topic}.{each}" for each in topics] if isinstance(topics, list) else ".*"
+        shop.run(delivering(sold(1, ["de", "fr"])))
+        subjects = {subject: list(numbers) for subject, numbers in registry.subjects.items()}
+        assert len(subjects) == 4
+        batch = change_batch(
+            2, {"id": pa.array(range(4)), "country": pa.array(["de", "de", "fr", "it"]), "n": pa.array(["a"] * 4)}
+        )
+        must = pa.schema([each.with_nullable(False) if each.name == "n" else each for each in batch.rows.schema])
+        batch = ChangeBatch(batch.table_id, 2, batch.task, batch.rows.cast(must), batch.row_index)
+        registry.rules = {f"{shop.topic}.de-value": "FORWARD"}
+        with pytest.raises(SinkRejected, match=rf"subject {shop.topic}.fr-value .* column n is new: string"):
+            shop.run(delivering(batch.slice(0, 2), progress=inside(2, 0, 1)))
+        assert registry.subjects == subjects
+        assert [len(read_topic(shop.servers, f"{shop.topic}.{each}")) for each in ("de", "fr")] == [1, 1]
+        registry.rules[f"{shop.topic}.fr-value"] = "FORWARD"
+        shop.run(delivering(batch.slice(0, 2), progress=inside(2, 0, 1)), delivering(batch.slice(2, 1)))
+        assert [len(read_topic(shop.servers, f"{shop.topic}.{each}")) for each in ("de", "fr")] == [3, 2]
+
+
 def registered(registry: RegistryServer, subject: str, version: int) -> Any:
     """Return a schema of a subject."""
     return json.loads(registry.schemas[registry.subjects[subject][version] - 1])

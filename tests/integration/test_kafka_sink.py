@@ -1,6 +1,7 @@
 """The `kafka` sink beyond its contract, on a real broker: other topics, other formats, and refusals."""
 
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from threading import Timer
@@ -10,6 +11,8 @@ import anyio
 import pyarrow as pa
 import pytest
 from anyio import to_thread
+from kafka import TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType
 
 import tailer_sinks.kafka.sink as sink_module
 from tailer.errors import CommitUnknown, SinkError, SinkFenced, SinkRejected, SinkUnavailable
@@ -365,6 +368,46 @@ def test_a_key_of_another_type_stops_the_stream(kafka: KafkaCluster) -> None:
     assert len([value for value in wide_numbers.values() if "id" in value]) == 3
 
 
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_a_compacted_topic_takes_no_rows_without_a_key(kafka: KafkaCluster, policy: str) -> None:
+    """One error, before anything is sent, however many rows there are."""
+    place = Place(kafka)
+    create_topic(place.servers, place.topic, configs={"cleanup.policy": policy})
+    refusal = f"the topic {place.topic} .topic. is compacted: only messages with a key"
+    for work in (delivering(numbered(1, rows=5000)), lambda sink: sink.progress(APP)):
+        with pytest.raises(SinkRejected, match=refusal) as raised:
+            place.run(work)
+        assert raised.value.hint == f"Set cleanup.policy=delete for {place.topic}, or give key."
+    with admin(place.servers) as client:
+        assert place.options["progress_topic"] not in client.list_topics()
+    assert end_offsets(place.servers, [place.topic])[TopicPartition(place.topic, 0)] == 0
+    place.run(delivering(numbered(1)), key=["id"])
+    assert len(place.read()) == 3
+
+
+@pytest.mark.parametrize("client", ["kafka-python", "confluent-kafka"])
+def test_a_topic_that_is_compacted_later_takes_no_more_rows_without_a_key(
+    kafka: KafkaCluster, client: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One error for all rows, and nothing is delivered; a new instance names the topic's setting."""
+    place = Place(kafka, library=client)
+
+    async def compact(_: KafkaSink) -> None:
+        with admin(place.servers) as broker:
+            configs = {"cleanup.policy": "compact"}
+            broker.alter_configs([ConfigResource(ConfigResourceType.TOPIC, place.topic, configs=configs)])
+
+    with pytest.raises(SinkRejected, match="the brokers call a message invalid") as raised:
+        place.run(delivering(numbered(1)), compact, delivering(numbered(2, rows=5000)))
+    assert place.topic in raised.value.reason
+    assert str(place.options["progress_topic"]) not in raised.value.reason
+    assert raised.value.hint == "A compacted topic takes no message without a key."
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+    assert len(place.read()) == 3
+    with pytest.raises(SinkRejected, match="is compacted"):
+        place.run(delivering(numbered(2)))
+
+
 def test_a_refusal_lets_readers_go_on(kafka: KafkaCluster) -> None:
     """Messages sent before the refusal are aborted at once, not left for the broker's timeout."""
     place = Place(kafka, max_record_bytes=2000, transaction_timeout_s=600)
@@ -679,3 +722,31 @@ def test_avro_arrives_with_its_schemas_registered(kafka: KafkaCluster, envelope:
         )
     assert all(len(each) == 1 for each in frames)  # one schema for keys, one for values
     assert all(frame[0] == 0 for each in frames for frame in each)
+
+
+@pytest.mark.parametrize("envelope", ["flat", "debezium"])
+def test_a_schema_that_the_registry_refuses_stops_before_its_version(kafka: KafkaCluster, envelope: str) -> None:
+    """Whichever subject refuses it, none gets it. When the rule allows it, all of the version comes."""
+    with serving_registry() as registry:
+        avro = {"encoding": "avro", "registry_url": registry.uris[0], "envelope": envelope}
+        place = Place(kafka, key=["id"], schema_topic=unique_name("events"), end_topic=unique_name("ends"), **avro)
+        place.run(delivering(numbered(1)))
+        subjects = {subject: list(numbers) for subject, numbers in registry.subjects.items()}
+        assert {subject: len(numbers) for subject, numbers in subjects.items()} == {
+            f"{place.topic}-key": 1,
+            f"{place.topic}-value": 1,
+        }
+        rows = change_batch(2, {"id": pa.array(["a", "b"]), "name": pa.array(["x", "y"])})
+        changed = SchemaChange("table", 2, 0, SCHEMA, rows.rows.schema, ("column id was long and is string",))
+        for subject in (f"{place.topic}-value", f"{place.topic}-key"):
+            registry.rules = dict.fromkeys(subjects, "NONE") | {subject: "FULL"}
+            with pytest.raises(SinkRejected, match=f"subject {subject} .* by its rule FULL: column id was") as raised:
+                place.run(lambda sink: sink.reset(up_to(APP, 1)), delivering(changed, rows))
+            assert "such as NONE" in raised.value.hint
+            assert registry.subjects == subjects
+        assert (len(place.read()), read_topic(place.servers, str(place.options["schema_topic"]))) == (3, [])
+        registry.rules = dict.fromkeys(subjects, "NONE")
+        place.run(lambda sink: sink.reset(up_to(APP, 1)), delivering(changed, rows))
+        assert {subject: len(numbers) for subject, numbers in registry.subjects.items()} == dict.fromkeys(subjects, 2)
+    assert len(place.read()) == 5
+    assert len(read_topic(place.servers, str(place.options["schema_topic"]))) == 1

@@ -35,9 +35,10 @@ from tailer_sinks.delta.sink import DeltaSink
 from tailer_sinks.encoding.arrow_messages import ArrowMessages
 from tailer_sinks.encoding.avro.messages import FlatAvroEncoder
 from tailer_sinks.encoding.cloudevents import CloudEventsEncoder
+from tailer_sinks.encoding.debezium.images import PairingEncoder
 from tailer_sinks.encoding.debezium.messages import DebeziumEncoder, Source
 from tailer_sinks.encoding.flat_messages import FlatMessages
-from tailer_sinks.encoding.messages import Encoder, Messages
+from tailer_sinks.encoding.messages import Messages
 from tailer_sinks.files.sink import FilesSink
 from tailer_sinks.kafka.small_batches import joined
 from tests.support.daemon.commands import tailer as command
@@ -241,7 +242,7 @@ def test_messages_have_the_values(dataset: Path) -> None:
         {name: as_json(row[name]) for name in words} for row in rows
     ]
     key, wanted, schemas = ("id", "plain int8"), [[as_json(row[name]) for name in words] for row in rows], []
-    others: list[Encoder] = [
+    others: list[PairingEncoder] = [
         FlatMessages("sink", schema, key, tombstones=False),
         DebeziumEncoder("sink", schema, SOURCE, key, tombstones=False),
         DebeziumEncoder("sink", schema, SOURCE, key, embed_schemas=True, tombstones=False),
@@ -279,5 +280,5 @@ def image_of(message: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def encoded(encoder: Encoder, batches: Sequence[ChangeBatch]) -> list[Messages]:
+def encoded(encoder: PairingEncoder, batches: Sequence[ChangeBatch]) -> list[Messages]:
     return [encoder.encode(batch, 0) for batch, _ in joined(encoder, batches)]

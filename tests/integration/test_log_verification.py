@@ -20,7 +20,7 @@ from tailer.start import Start, StartKind
 from tailer.stores.wakeup import TimerWake
 from tailer_sinks.sql.sink import SqlSink
 from tests.support.daemon.commands import Orders, tailer
-from tests.support.mirrors.databases import Database, SqliteDatabase, batch, deliver, opened, verified
+from tests.support.mirrors.databases import Database, SqliteDatabase, batch, deliver, full, opened, verified
 from tests.support.mirrors.planted import configured, follow, log_of, write
 from tests.support.tables.handwritten import HandwrittenTable
 
@@ -145,6 +145,41 @@ async def test_a_snapshot_takes_the_place_of_earlier_rows_and_a_backfill_of_none
         await follow(sink, orders.path, 3, Policy())
         found = await verification(sink, orders.path)
         assert (found.is_equal, found.version, found.mirror_rows) == (True, 3, 4)
+
+
+@pytest.mark.anyio
+async def test_a_snapshot_that_was_asked_for_after_a_skip_begins_the_fold(database: Database, tmp_path: Path) -> None:
+    orders = Orders(tmp_path / "orders")
+    await anyio.to_thread.run_sync(changed, orders)
+    app_id = app_id_of("orders", await log_of(orders.path).table_id())
+    table_id = app_id.rpartition("/")[2]
+    at_3 = [{"id": number, "amount": amount} for number, amount in ((2, 4.0), (3, 4.5), (4, 6.0), (4, 6.0))]
+    async with opened(database, **LOG, boundary="chunk") as sink:
+        await follow(sink, orders.path, 0, Policy())
+        async with sink.begin(app_id, full(SCHEMA)) as transaction:
+            await transaction.announce(Gap(table_id, 1, 2, 0, "lost", snapshot=False))
+            await transaction.commit(Progress(app_id, Position.end(2)))
+        await follow(sink, orders.path, 3, Policy())
+        assert not (await verification(sink, orders.path)).is_equal
+        # A backfill of the same version, with a condition, is no part of the snapshot; nor is a snapshot in part one.
+        some = batch(3, "insert", SCHEMA, at_3[:2], SNAPSHOT_TASKS + 9 * TASKS)
+        await deliver(sink, some, app_id=app_id_of(backfill_name("orders", "some"), table_id))
+        snapshot = app_id_of(backfill_name("orders", "order"), table_id)
+        for file, rows in enumerate((at_3[:3], at_3[3:])):
+            assert not (await verification(sink, orders.path)).is_equal
+            ordered = batch(3, "insert", SCHEMA, rows, SNAPSHOT_TASKS + 7 * TASKS + file)
+            async with sink.begin(snapshot, ordered.rows.schema) as transaction:
+                if not file:
+                    await transaction.announce(Gap(table_id, 3, 3, 0, "asked", snapshot=True, command="order"))
+                await transaction.write(ordered)
+                end = Position.end(3) if file else Position(3, SNAPSHOT_TASKS + 7 * TASKS, len(rows) - 1)
+                await transaction.commit(Progress(snapshot, end))
+        found = await verification(sink, orders.path)
+        assert (found.is_equal, found.version, found.mirror_rows) == (True, 3, 4)
+        await anyio.to_thread.run_sync(orders.delete, 3)
+        await follow(sink, orders.path, 4, Policy())
+        found = await verification(sink, orders.path)
+        assert (found.is_equal, found.version, found.mirror_rows) == (True, 4, 3)
 
 
 @pytest.mark.anyio

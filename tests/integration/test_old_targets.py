@@ -1,7 +1,8 @@
 """Unfinished work of former code is finished by the current code: complete, without duplicates.
 
-`tests.generate_old_targets` writes the archives with the code of that time. delta-rs judges the complete delivery: the
-rows of each version must be the difference of its snapshot and the one before, so that a lost or repeated row shows.
+The code of commit 81fbfc9 has written the archives of `old_data`; they never change, because they are the record. Each
+has `facts.json`, the source `table`, and what was delivered. delta-rs judges the complete delivery: the rows of each
+version must be the difference of its snapshot and the one before, so that a lost or repeated row shows.
 """
 
 import json

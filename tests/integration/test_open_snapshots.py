@@ -26,7 +26,7 @@ from tailer.config.tables import open_files
 from tailer.daemon import control, serve
 from tailer.daemon.engines import Engines
 from tailer.daemon.fleet import fleet
-from tailer.daemon.runs import Lifecycle
+from tailer.daemon.runs import Run
 from tailer.engine.local import LocalEngine
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.states import PipelineState
@@ -63,7 +63,7 @@ class Operator:
         self._error: Exception | None = None  # with which it has stopped last
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[Lifecycle]:
+    async def running(self) -> AsyncIterator[Run]:
         """Run the pipeline as a daemon does."""
         config = self.folder / "tailer.toml"
         text = f'[pipelines.copy]\ntable = "t"\npoll_interval_s = 0.05\n{self._options}\n'
@@ -72,12 +72,12 @@ class Operator:
         (pipeline,) = settings.pipelines
         files, status = open_files(), pipeline.make_status()
         engines = Engines(EngineKind.LOCAL, LocalEngine(2, files), files, None)
-        run = partial(serve._Run, settings, engines, [], pipeline, status, False)
-        self.lifecycle = fleet.make_lifecycle(pipeline, status, run)
+        run = partial(serve.make_work, settings, engines, [], pipeline, status, False)
+        self.run = fleet.make_run(pipeline, status, run)
         async with anyio.create_task_group() as group:
-            group.start_soon(self.lifecycle.run, lambda _: None)
-            yield self.lifecycle
-            self.lifecycle.end("the test is over")
+            group.start_soon(self.run.run, lambda _: None)
+            yield self.run
+            self.run.end("the test is over")
 
     def insert(self, **files: list[int]) -> int:
         """Commit files with rows."""
@@ -91,26 +91,26 @@ class Operator:
 
     async def stops(self, error: str) -> None:
         """Return when it has stopped with `error`."""
-        await _until(lambda: self._has_failed() and self.lifecycle.status.state is PipelineState.STOPPED)
-        self._error = self.lifecycle.error
+        await _until(lambda: self._has_failed() and self.run.status.state is PipelineState.STOPPED)
+        self._error = self.run.error
         assert type(self._error).__name__ == error, self._error
 
     def _has_failed(self) -> bool:
-        return self.lifecycle.error not in (None, self._error)
+        return self.run.error not in (None, self._error)
 
     async def delivers(self) -> None:
         """Return when the target has the rows of the table, and the pipeline goes on with its changes."""
         for name in (f"more{self.table.version}", f"last{self.table.version}"):
             self.insert(**{name: [100 + self.table.version]})
             await _until(lambda: self._has_failed() or sorted(self.copied()) == sorted(chain(*self.files.values())))
-            assert not self._has_failed(), self.lifecycle.error
-        await _until(lambda: self.lifecycle.status.state in DELIVERING)
+            assert not self._has_failed(), self.run.error
+        await _until(lambda: self.run.status.state in DELIVERING)
 
     async def say(self, verb: str) -> str:
         """Give a command. Return the answer; of a refusal with the word before it."""
         try:
             asked: Any = SimpleNamespace(version=None, where=None)
-            return await control.VERBS[verb](self.lifecycle, asked)
+            return await control.VERBS[verb](self.run, asked)
         except control._RefusedError as refused:
             return f"REFUSED {refused}"
 
@@ -262,8 +262,8 @@ async def test_the_columns_change_behind_an_open_snapshot(tmp_path: Path, sink: 
         at.files = {}
         at.table.commit({"metaData": at.table.metadata}, *actions)
         await at.say("resnapshot")
-        await _until(lambda: at.lifecycle.status.state in DELIVERING)
-        assert at.lifecycle.status.backlog.position == Position.end(2)
+        await _until(lambda: at.run.status.state in DELIVERING)
+        assert at.run.status.backlog.position == Position.end(2)
         if kind == "long":
             await at.delivers()
 

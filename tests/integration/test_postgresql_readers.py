@@ -340,7 +340,7 @@ async def test_what_belongs_to_the_table_and_its_columns_stays(database: Postgre
     assert belongings() == before
     columns = database.query(f"SELECT attname::text FROM pg_attribute {REAL} ORDER BY attnum")
     assert [name for (name,) in columns] == ["a", "d", "mine", "id", "n"]
-    with pytest.raises(SinkRejected, match="refuses a value of a row"):
+    with pytest.raises(SinkRejected, match="refuses a row of orders: the constraint at_least"):
         await send(database, [insert(3, wide, id=5, n=2**40)])
 
 

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.long
 ENDED = """
 import os, signal, sys
 from tailer.__main__ import main
-from tailer.cli.display.steps import Steps
+from tailer.cli.display.display import Steps
 
 words, left, begin = sys.argv.pop(1), [int(sys.argv.pop(1))], Steps.begin
 

@@ -1,7 +1,5 @@
 """Progress kept in a state table on S3, while answers to its commits are lost."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from tailer.plan import Position
@@ -11,21 +9,10 @@ from tailer.stores.bucket.store import BucketStore
 from tailer.stores.s3 import S3Options
 from tailer.stores.s3.bucket import S3Bucket
 from tests.support.s3.link import Fault, Request, S3Link
-from tests.support.s3.server import S3Server, close_thread_clients
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.stores]
 
 APPS = ("one/t", "two/t")
-
-
-@pytest.fixture
-def link(versitygw: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Link]:
-    """A link to versitygw, with its login in the environment."""
-    for name, value in versitygw.environment.items():
-        monkeypatch.setenv(name, value)
-    with S3Link(versitygw) as link:
-        yield link
-    close_thread_clients()
 
 
 async def test_each_commit_is_made_once_whatever_becomes_of_its_answer(link: S3Link) -> None:

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -20,21 +20,11 @@ from tailer.stores.s3 import S3Options, sessions, thread_clients
 from tailer.stores.s3.bucket import S3Bucket
 from tailer.stores.s3.clients import loop_client
 from tests.support.s3.link import Fault, Request, S3Link
-from tests.support.s3.server import S3Server, close_thread_clients
+from tests.support.s3.server import S3Server
 
 pytestmark = pytest.mark.anyio
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def link(versitygw: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Link]:
-    """A link to versitygw, with its login in the environment."""
-    for name, value in versitygw.environment.items():
-        monkeypatch.setenv(name, value)
-    with S3Link(versitygw) as link:
-        yield link
-    close_thread_clients()
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Requests made after a template are those that the client itself would send, and the client has the last word."""
 
-from collections.abc import Iterator
 from typing import Final
 
 import pytest
@@ -12,23 +11,12 @@ from tailer.stores.bucket.store import BucketStore
 from tailer.stores.s3 import S3Options
 from tailer.stores.s3.bucket import S3Bucket
 from tests.support.s3.link import Fault, Request, S3Link
-from tests.support.s3.server import S3Server, close_thread_clients
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.stores]
 
 # Those of one attempt, and what is derived from them.
 OWN: Final = {"amz-sdk-invocation-id", "amz-sdk-request", "authorization", "x-amz-date"}
 NAMES: Final = ["plain", "a b+c", "ü/é~", "per%20cent", "what?&=#", "it's (a)*!", "p=1/x:y@z,$;"]
-
-
-@pytest.fixture
-def link(versitygw: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Link]:
-    """A link to versitygw, with its login in the environment."""
-    for name, value in versitygw.environment.items():
-        monkeypatch.setenv(name, value)
-    with S3Link(versitygw) as link:
-        yield link
-    close_thread_clients()
 
 
 @pytest.fixture

@@ -100,6 +100,7 @@ CHANGED: Final = {"status": 412, "code": "PreconditionFailed"}
 BUSY: Final = {"status": 409, "code": "ConditionalRequestConflict"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("verb", "rule", "faults"),
     [

@@ -24,6 +24,7 @@ from tests.support.oracle.rows import assert_same, rows_of
 from tests.support.spark.follow_query import FollowQuery
 from tests.support.spark.queries import Checkpoint, Query, read_batch
 from tests.support.spark.table import Table
+from tests.support.tables.log_files import add, metadata, parquet, protocol, schema_string, write_commit
 from tests.support.tables.mapped import MappedTable
 
 RECORDED: Final = [
@@ -199,6 +200,36 @@ def test_a_change_of_columns_ends_the_query_and_a_restart_goes_on(following: Fol
     query.awaitTermination()
     assert following.batches[1].column_names[0] == "a"
     assert sorted(row for rows in following.batches.values() for row in rows["a"].to_pylist()) == [1, 2, 3]
+
+
+def test_another_condition_in_the_middle_of_a_version_is_refused(following: Following, tmp_path: Path) -> None:
+    """Between versions it may change."""
+    path, some, others = tmp_path / "t", "a % 2 = 0", "a % 2 = 1"
+
+    def commit(version: int, *firsts: int) -> None:
+        rows = [pa.table({"a": pa.array(range(first, first + 10), pa.int64())}) for first in firsts]
+        files = [parquet(path / f"{first}.parquet", own) for first, own in zip(firsts, rows, strict=True)]
+        write_commit(path, version, *(add(file.name, size=file.stat().st_size) for file in files))
+
+    def fail(number: int) -> None:
+        if number == 1:
+            raise RuntimeError("killed")
+
+    write_commit(path, 0, protocol(), metadata(schema_string(a="long")))
+    commit(1, 0, 10, 20)
+    one: dict[str, Any] = {"start": 0, "maxFilesPerTrigger": 1}
+    with pytest.raises(StreamingQueryException, match="killed"):
+        following.run(path, fail, where=some, **one)
+    choices: tuple[dict[str, Any], ...] = ({"where": others}, {})
+    for options in choices:
+        with pytest.raises(StreamingQueryException, match="version 1 was delivered in part, with other choices"):
+            following.run(path, **one, **options)
+    following.run(path, where=some, **one)
+    assert sorted(following.rows()["a"].to_pylist()) == list(range(0, 30, 2))
+    following.batches.clear()
+    commit(2, 100)
+    following.run(path, where=others, **one)
+    assert sorted(following.rows()["a"].to_pylist()) == list(range(101, 110, 2))
 
 
 def test_wrong_arguments_are_refused_before_the_query(spark: SparkSession, orders: Table) -> None:

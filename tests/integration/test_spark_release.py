@@ -17,7 +17,7 @@ import tailer
 from tailer.errors import ConfigError
 from tailer.spark import register, release
 from tailer.spark.engine.executors import Executors
-from tailer.spark.release import SameRelease, stale_release
+from tailer.spark.release import SameRelease, unfit_executors
 from tests.support.spark.cluster import Driver, StandaloneCluster
 from tests.support.streams import Growing
 
@@ -75,10 +75,10 @@ def test_the_data_source_refuses_it(driver: Driver, tmp_path: Path) -> None:
 def test_the_same_release_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = pickle.dumps((SameRelease(), "work"))
     assert pickle.loads(packed)[1] == "work"
-    assert stale_release("no space left") is None
+    assert unfit_executors("no space left") is None
     monkeypatch.setattr(release, "_own_release", lambda: OTHER)
     with pytest.raises(ConfigError, match=f"have lake-tailer {OTHER}, and the driver has") as raised:
         pickle.loads(packed)
-    again = stale_release(f"Traceback: {raised.value}. More text")
+    again = unfit_executors(f"Traceback: {raised.value}. More text")
     assert again is not None
     assert (again.where, again.reason, again.hint) == (raised.value.where, raised.value.reason, raised.value.hint)

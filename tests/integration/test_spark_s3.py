@@ -9,7 +9,6 @@ import anyio
 import pyarrow as pa
 import pytest
 from anyio import to_thread
-from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -19,24 +18,16 @@ from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import Settings
 from tailer.config.settings import load
-from tailer.config.tables import TableRef, open_files
+from tailer.config.tables import open_files
 from tailer.daemon.serve import serve
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.events import COMMIT_TIMESTAMP, COMMIT_VERSION
-from tailer.pipeline.policy import Policy
-from tailer.pipeline.verification.comparison import verify
 from tailer.plan import ChangePlan
 from tailer.spark.engine.engine import SparkEngine
 from tailer.spark.engine.executors import Executors
-from tailer.spark.verification import SparkVerification
-from tailer.stores.s3 import S3Options
-from tailer.stores.stores import Stores
 from tests.support.daemon.commands import Orders
 from tests.support.follow import plans, run_plan
-from tests.support.mirrors.delta import make_mirror
-from tests.support.mirrors.planted import follow as mirror_follow
-from tests.support.mirrors.planted import key_of, log_of
 from tests.support.oracle.recorded import CASES_DATA, HISTORIES, read
 from tests.support.oracle.rows import assert_same, rows_of
 from tests.support.s3.server import S3Server
@@ -152,23 +143,6 @@ def test_the_engine_on_executors_equals_the_local_one(server: S3Server, executor
     assert len(found) > 10
     for theirs, ours in zip(found[-6:], expected[-6:], strict=True):
         assert placed_rows(theirs, on_spark) == placed_rows(ours, local)
-
-
-@pytest.mark.anyio
-async def test_executors_verify_a_mirror_in_the_store(server: S3Server, executors: Executors, tmp_path: Path) -> None:
-    orders, bucket = Orders(tmp_path / "orders"), server.new_bucket()
-    await to_thread.run_sync(orders.insert, *range(50))
-    location, stores = f"s3://{bucket}/copy", Stores(((f"s3://{bucket}", S3Options(endpoint=server.endpoint)),))
-    sink = make_mirror(location)
-    sink.use_stores(stores)
-    await mirror_follow(sink, orders.path, 0, Policy())
-    login = dict(await to_thread.run_sync(stores.delta_rs_settings, location))
-    await to_thread.run_sync(lambda: DeltaTable(location, storage_options=login).delete("id IN (3, 40)"))
-    sides = SparkVerification(lambda: executors, lambda there: TableRef(there).open(stores), open_files(stores)).sides
-    async with sink.open_mirror("orders") as mirror:
-        found = await verify(mirror, log_of(orders.path), LocalEngine(), Policy(), 9, share=sides)
-    assert (found.source_rows, found.mirror_rows) == (50, 48)
-    assert [(each.kind, key_of(each)) for each in found.differences] == [("missing", 3), ("missing", 40)]
 
 
 def test_a_refused_key_is_named_and_not_shown(

@@ -17,6 +17,7 @@ from tests.support.mirrors.databases import (
     APP,
     Database,
     DuckDbDatabase,
+    PostgresDatabase,
     SqliteDatabase,
     batch,
     deliver,
@@ -25,6 +26,7 @@ from tests.support.mirrors.databases import (
     opened,
     rows_in,
 )
+from tests.support.servers.postgres import Postgres
 
 pytestmark = pytest.mark.anyio
 
@@ -282,3 +284,42 @@ async def test_bytes_that_are_no_text_are_refused_by_name(database: Database) ->
     async with opened(database) as sink:
         with pytest.raises(SinkRejected, match=r"column name has a text that is not UTF-8|a value of a row"):
             await deliver(sink, rows)
+
+
+@pytest.mark.stores
+async def test_columns_beyond_the_limits_of_postgresql(postgres: Postgres) -> None:
+    """A stop before the version, and a snapshot makes the table again, with what it had."""
+    database = PostgresDatabase(postgres)
+    before = pa.schema([("id", pa.int64()), ("a", pa.string())])
+    more, long = (pa.schema([*before, *added]) for added in ([("b", pa.string())], [("x" * 64, pa.string())]))
+    async with opened(database) as sink:
+        await deliver(sink, batch(1, "insert", before, [{"id": 1, "a": "a"}]))
+        with pytest.raises(SinkRejected, match="has a name of more than 63 bytes"):
+            await deliver(sink, change(before, long, same("id", "a")))
+        added, dropped = (", ".join(f"{verb} c{number}" for number in range(1598)) for verb in ("ADD", "DROP"))
+        database.query(f"ALTER TABLE orders {added.replace(',', ' int,')} int")
+        database.query(f"ALTER TABLE orders {dropped}")
+        database.query("CREATE VIEW v AS SELECT a FROM orders; CREATE INDEX i ON orders (a)")
+        database.query("GRANT SELECT ON orders TO PUBLIC")
+        rows = batch(2, "insert", more, [{"id": 2, "a": "a", "b": "b"}], SNAPSHOT_TASKS)
+        with pytest.raises(SinkRejected, match="may get 0 more columns before it has had 1600") as refused:
+            await deliver(sink, change(before, more, same("id", "a")))
+        assert "tailer resnapshot" in refused.value.hint
+    async with opened(database) as sink, sink.begin(APP, rows.rows.schema) as transaction:
+        await transaction.announce(Gap("t", 2, 2, 0, "commanded", snapshot=True))
+        await transaction.write(rows)
+        await transaction.commit(Progress(APP, Position.end(2)))
+    assert rows_in(database, "orders") == [{"id": 2, "a": "a", "b": "b"}]
+    assert database.query("SELECT max(attnum) < 10 FROM pg_attribute WHERE attrelid = 'orders'::regclass") == [(True,)]
+    assert database.query("SELECT a, has_table_privilege('public', 'orders', 'SELECT') FROM v") == [("a", True)]
+    indexed = f"SELECT count(*) FROM pg_indexes WHERE tablename = 'orders' AND schemaname = '{database.schema}'"
+    assert database.query(indexed) == [(2,)]
+
+
+@pytest.mark.stores
+async def test_a_row_beyond_a_page_of_postgresql(postgres: Postgres) -> None:
+    schema = pa.schema([("id", pa.int64()), *((f"c{number}", pa.int64()) for number in range(1100))])
+    async with opened(PostgresDatabase(postgres)) as sink:
+        with pytest.raises(SinkRejected, match="row is too big") as refused:
+            await deliver(sink, batch(1, "insert", schema, [dict.fromkeys(schema.names, 2**40)]))
+    assert "Leave columns out with select" in refused.value.hint

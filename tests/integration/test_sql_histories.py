@@ -22,6 +22,7 @@ from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
+from tailer.pipeline.verification.comparison import verify
 from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
@@ -46,7 +47,12 @@ pytestmark = pytest.mark.long
 RENAMING: Final = re.compile("rename|drop|replace|overwrite schema|restore")
 WRITTEN: Final = sorted(HISTORIES.glob("*.tar.xz"))
 # Why a mirror of a table with a key cannot follow a version.
-FOLLOWED_NO_FURTHER: Final = ("have another type, and there are rows", "RESTORE brought column")
+FOLLOWED_NO_FURTHER: Final = (
+    "have another type, and there are rows",
+    "have another type, and it keeps its rows",
+    "which were dropped, and others have their names now",
+    "RESTORE brought column",
+)
 NAMES: Final = [f"{archive.name[:2]} {EVOLVING[int(archive.name[:2])]}" for archive in WRITTEN]
 
 
@@ -65,8 +71,13 @@ def identifies(column: str, snapshot: pa.Table) -> bool:
     return values.null_count == 0 and len(values.unique()) == len(values)
 
 
-def mirror(recorded: RecordedTable, new_database: Callable[[], Database], limits: Limits) -> None:
-    """Mirror all versions, with another mirror after each one that has no key, or cannot be followed."""
+def mirror(
+    recorded: RecordedTable, new_database: Callable[[], Database], limits: Limits, options: dict[str, str] | None = None
+) -> None:
+    """Mirror all versions, with another mirror after each one that has no key, or cannot be followed.
+
+    `options`: of mirrors that keep rows of the past, which are verified as of each version that they have.
+    """
     snapshots = {version: answer.snapshot for version, answer in recorded.answers.items()}
     version, reached = recorded.first, 0
     while version <= recorded.last:
@@ -74,7 +85,7 @@ def mirror(recorded: RecordedTable, new_database: Callable[[], Database], limits
         if key is None:
             version += 1
             continue
-        versions, error = mirrored_from(recorded, version, key, new_database(), limits)
+        versions, error = mirrored_from(recorded, version, key, new_database(), limits, options or {})
         reached += len(set(versions))
         version = max(versions, default=version - 1) + 1
         if error is None:
@@ -92,7 +103,7 @@ def open_log(recorded: RecordedTable) -> DeltaTableLog:
 
 
 def mirrored_from(
-    recorded: RecordedTable, first: int, key: str, database: Database, limits: Limits
+    recorded: RecordedTable, first: int, key: str, database: Database, limits: Limits, options: dict[str, str]
 ) -> tuple[list[int], TailerError | None]:
     """Mirror versions from `first` on. Return those that the table had, and the error that ended it."""
 
@@ -103,11 +114,13 @@ def mirrored_from(
         if version is None:
             return
         versions.append(version)
+        if options:
+            return
         found, wanted = counted(rows_in(database, "m")), counted(flat_rows(recorded.answers[version].snapshot))
         assert not found - wanted, recorded.where(version, f"superfluous: {list(found - wanted)[:3]}")
         assert not wanted - found, recorded.where(version, f"missing: {list(wanted - found)[:3]}")
 
-    inner = SqlSink.configure("m", {**database.options, "key": [key]})
+    inner = SqlSink.configure("m", {**database.options, "key": [key], **options})
     sink = Judged(inner, judge)
 
     async def run() -> None:
@@ -120,6 +133,8 @@ def mirrored_from(
             if versions:
                 found = await verified(inner, "m", open_log(recorded), Policy())
                 assert found.is_equal, recorded.where(found.version, str(found))
+            if versions and options.get("mode") == "history":
+                await verify_all(inner, recorded)
             await sink.aclose()
 
     try:
@@ -127,6 +142,16 @@ def mirrored_from(
     except (SinkRejected, ChangesUnavailable) as error:
         return versions, error
     return versions, None
+
+
+async def verify_all(sink: SqlSink, recorded: RecordedTable) -> None:
+    """Verify a history as of all its versions."""
+    async with sink.open_mirror("m") as rows:
+        versions = range(rows.known_from, rows.version + 1)
+    for version in versions:
+        async with sink.open_mirror("m", version) as rows:
+            found = await verify(rows, open_log(recorded), LocalEngine(), Policy(), 3)
+        assert found.is_equal, recorded.where(version, str(found))
 
 
 def log(recorded: RecordedTable, database: Database) -> None:
@@ -170,6 +195,18 @@ def test_logs_add_up_to_histories(archive: Path, tmp_path: Path) -> None:
 def test_histories_in_sqlite(archive: Path, limits: Limits, tmp_path: Path) -> None:
     numbers = iter(range(100))
     mirror(read(archive, tmp_path / "t"), lambda: SqliteDatabase(tmp_path / f"{next(numbers)}.db"), limits)
+
+
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("options", [{"deletes": "mark"}, {"mode": "history"}], ids=["mark", "history"])
+@pytest.mark.parametrize("limits", [Limits(max_versions=4), Limits(max_rows=5)], ids=["four at once", "in parts"])
+@pytest.mark.parametrize("archive", WRITTEN, ids=NAMES)
+def test_histories_with_rows_of_the_past(
+    archive: Path, limits: Limits, options: dict[str, str], tmp_path: Path
+) -> None:
+    numbers = iter(range(100))
+    recorded = read(archive, tmp_path / "t")
+    mirror(recorded, lambda: SqliteDatabase(tmp_path / f"{next(numbers)}.db"), limits, options)
 
 
 @pytest.mark.sampled(12)

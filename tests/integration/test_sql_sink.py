@@ -5,6 +5,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 
@@ -28,6 +29,7 @@ from tests.support.mirrors.databases import (
     waiting_in,
 )
 from tests.support.servers.postgres import USER, Postgres
+from tests.test_readme import blocks
 
 pytestmark = pytest.mark.anyio
 
@@ -321,6 +323,26 @@ def test_postgresql_ends_a_transaction_that_stands_still(postgres: Postgres) -> 
         assert reader.query(f"SELECT count(*) FROM {orders}") == [(0,)]
 
 
+async def test_the_grants_of_the_page_are_enough(postgres: Postgres) -> None:
+    """A mirror and a log with the rights that docs/sql.md grants, and a reader of both; no other can write there."""
+    page = (Path(__file__).parents[2] / "docs" / "sql.md").read_text()
+    (grants,) = (block.text for block in blocks(page) if "GRANT" in block.text)
+    database = PostgresDatabase(postgres)
+    database.query(grants.replace("DATABASE shop", "DATABASE postgres"))
+    database.query("CREATE ROLE analyst LOGIN; GRANT readers TO analyst")
+    url = database.options["url"]
+    for mode in ("mirror", "append"):
+        options = {"url": url.replace(f"{USER}@", "tailer@"), "schema": "lake", "table": mode, "mode": mode}
+        sink = SqlSink.configure(mode, options | ({"key": ["id"]} if mode == "mirror" else {}))
+        await deliver(sink, inserts(1, 1), app_id=f"{mode}/table")
+        assert await sink.progress(f"{mode}/table") is not None
+        await sink.aclose()
+        with psycopg.connect(url.replace(f"{USER}@", "analyst@")) as reader:
+            assert reader.execute(f"SELECT count(*) FROM lake.{mode}").fetchall() == [(1,)]
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                reader.execute(f"DELETE FROM lake.{mode}")
+
+
 async def test_a_login_that_postgresql_refuses(postgres: Postgres, tmp_path: Path) -> None:
     """It is named, and so is the option with the password. A file is read again for the next attempt."""
     database, file = PostgresDatabase(postgres), tmp_path / "secret"
@@ -337,13 +359,15 @@ async def test_a_login_that_postgresql_refuses(postgres: Postgres, tmp_path: Pat
         assert not any(secret in f"{failed.value!r} {failed.value.hint}" for secret in ("mellon", "open-sesame"))
 
     file.write_text("mellon")
-    by_file = SqlSink.configure("orders", {**options, "password_file": str(file)})
-    await refused(by_file, f'password authentication failed for user "{user}"', f"Correct password_file ({file})")
+    by_file = SqlSink.configure("orders", {**options, "password": {"file": str(file)}})
+    await refused(
+        by_file, f'password authentication failed for user "{user}"', f"Correct the file of password ({file})"
+    )
     file.write_text("open-sesame")
     assert await by_file.progress(APP) is None
     ways: list[tuple[dict[str, Any], str, str]] = [
         ({"password": "mellon"}, "password authentication failed", "Correct password; "),
-        ({}, "no password supplied", "Give password in the environment, or password_file, or password_command."),
+        ({}, "no password supplied", "Give password in the environment, or by a file or a command"),
         ({"url": address.replace(f"{USER}@", "nobody@")}, 'role "nobody" does not exist', "Give password"),
     ]
     for more, text, hint in ways:

@@ -2,11 +2,10 @@
 
 import os
 import random
-import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -23,7 +22,6 @@ from tailer.errors import (
     LogCorrupt,
     LogError,
     NotATable,
-    ObjectAlreadyExists,
     SinkFenced,
     SinkRejected,
     SinkUnavailable,
@@ -42,10 +40,8 @@ from tailer.stores.memory import MemoryStore
 from tailer.stores.port import Objects, ObjectStore
 from tailer.stores.s3 import S3Options
 from tailer.stores.s3.bucket import S3Bucket
-from tests.integration.state_writer import following
 from tests.support.s3.link import S3Link
 from tests.support.s3.server import S3Server
-from tests.support.seeds import repeats
 
 APP = "pipeline/3f2a"
 
@@ -60,15 +56,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
             monkeypatch.setenv(name, value)
         return BucketStore(S3Bucket(server.new_bucket(), S3Options(endpoint=server.endpoint)), "state")
     return LocalStore(tmp_path / "state") if request.param == "local" else MemoryStore()
-
-
-@pytest.fixture
-def link(versitygw: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Link]:
-    """A link before an S3 server that records requests."""
-    for name, value in versitygw.environment.items():
-        monkeypatch.setenv(name, value)
-    with S3Link(versitygw) as link:
-        yield link
 
 
 # Too many for a server.
@@ -579,52 +566,3 @@ async def test_a_state_table_changed_by_another_writer_is_refused(store: ObjectS
 def writer(path: Path, app: str, last: int) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.integration.state_writer", str(path), app, str(last)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
-@pytest.mark.parametrize("apps", [("a/1", "b/1"), ("a/1", "a/1")])
-def test_two_processes_record(tmp_path: Path, apps: tuple[str, str]) -> None:
-    last = 75
-    with writer(tmp_path, apps[0], last) as one, writer(tmp_path, apps[1], last) as two:
-        answers = [process.communicate()[0].splitlines() for process in (one, two)]
-    assert (one.returncode, two.returncode) == (0, 0)
-    fenced = sum(int(lines[1]) for lines in answers)
-    assert (fenced > 0) == (apps[0] == apps[1])
-    for app in apps:
-        assert anyio.run(StateTable(LocalStore(tmp_path)).progress, app) == at(last, app)
-    assert len(list((tmp_path / LOG).iterdir())) < 120
-
-
-def test_killed_at_random_nothing_is_half_recorded(tmp_path: Path) -> None:
-    """Each process continues where the previous one was killed: never later, never between two positions."""
-    chance = random.Random(20260802)
-    last, kills = repeats(30), 0
-    position: Position | None = None
-    while position != Position.end(last):
-        with writer(tmp_path, APP, last) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            try:
-                # The first ones early: a quick machine needs half a second for all of it.
-                process.wait(chance.uniform(0.0, 0.05 if kills < 4 else 0.3))
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGKILL)
-                kills += 1
-        found = anyio.run(StateTable(LocalStore(tmp_path)).progress, APP)
-        if found is not None:
-            assert position is None or position <= found.position
-            assert found.position in {following(None), following(found.position), found.position}
-            position = found.position
-    assert kills > 1
-
-
-async def test_creating_at_once(store: ObjectStore) -> None:
-    async def begin(app: str) -> None:
-        await StateTable(store).record(at(1, app))
-
-    async with anyio.create_task_group() as tasks:
-        for number in range(8):
-            tasks.start_soon(begin, f"app{number}/1")
-    for number in range(8):
-        assert await StateTable(store).progress(f"app{number}/1") == at(1, f"app{number}/1")
-    with pytest.raises(ObjectAlreadyExists):
-        await write_commit(store, 0, [], "TEST")

@@ -75,7 +75,7 @@ def test_without_the_package_the_error_names_the_formats(table: ToyTable) -> Non
     done = run("tail", table.path, "--table-format", "toy")
     assert done.returncode != 0
     assert "'toy' is no format of a table" in done.stderr
-    assert "Give delta or lance." in done.stderr
+    assert "Give delta, lance or iceberg." in done.stderr
 
 
 # The client library forgets a Unix socket that nobody serves.

@@ -74,7 +74,7 @@ async def delivered(path: Path, words: list[str], chance: random.Random) -> list
         sink = FaultySink(MemorySink("memory", destination), *([fault] if attempt < 20 else []))
         engine = ChangelogEngine(LocalEngine(), PairingRules(compute_updates=True, key=("id",)))
         try:
-            log = table.open(statistics=True)
+            log = table.open(policy=read.policy())
             await row_pipeline("p", log, sink, engine, TimerWake(), start, end, read.policy(), limits).run()
         except (SinkUnavailable, CommitUnknown):
             continue

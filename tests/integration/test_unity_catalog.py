@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from tailer.config.options import read_options
 from tailer.engine.local import LocalEngine
 from tailer.errors import (
     ConfigError,
@@ -23,7 +24,6 @@ from tailer.errors import (
     TableReplaced,
     UnsupportedFeature,
     VersionAhead,
-    VersionGone,
 )
 from tailer.events import CHANGE_TYPE
 from tailer.formats.delta.catalog.options import UnityOptions
@@ -46,7 +46,7 @@ def catalog(tmp_path: Path) -> Iterator[UnityServer]:
 
 
 def client(server: UnityServer, **options: Any) -> UnityCatalog:
-    return UnityCatalog(UnityOptions(**{"uri": server.uri, "table": NAME} | options))
+    return UnityCatalog(read_options("catalog", {"uri": server.uri, "table": NAME} | options, UnityOptions))
 
 
 async def rows(log: DeltaTableLog, first: int | None = None) -> list[Row]:
@@ -55,7 +55,7 @@ async def rows(log: DeltaTableLog, first: int | None = None) -> list[Row]:
     if first is not None:
         await log.seek(first)
     while (plan := await log.next_plan()) is not None:
-        async with LocalEngine().run(plan, None) as batches:
+        async with LocalEngine().run([plan], None) as batches:
             async for batch in batches:
                 columns = (batch.rows.column(name).to_pylist() for name in (CHANGE_TYPE, "a"))
                 found += [(batch.version, *values) for values in zip(*columns, strict=True)]
@@ -206,25 +206,6 @@ async def test_the_commit_that_the_catalog_names_is_the_one(managed: Managed) ->
 
 
 @pytest.mark.anyio
-async def test_a_version_is_read_once_it_is_ratified(managed: Managed) -> None:
-    log = managed.log()
-    assert await rows(log, 1) == []
-    path = managed.stage(1, 10)
-    managed.publish(1, 10)
-    assert await rows(log) == []
-    managed.server.ratify(NAME, 1, path.name, 1001)
-    assert await rows(log) == [(1, "insert", 10)]
-    staged = managed.commit(2, 20)
-    managed.publish(2, 20)
-    managed.server.backfilled(NAME, 2)
-    staged.unlink()
-    managed.commit(3, 30, deletes=2)
-    assert await rows(log) == [(2, "insert", 20), (3, "delete", 20), (3, "insert", 30)]
-    for _ in range(40):  # long enough for a gap check
-        assert await rows(log) == []
-
-
-@pytest.mark.anyio
 async def test_after_a_corrupt_checkpoint_too_only_the_catalog_counts(managed: Managed) -> None:
     for version in range(1, 121):
         write_commit(managed.folder, version, commit_info(inCommitTimestamp=1000 + version))
@@ -241,20 +222,6 @@ async def test_after_a_corrupt_checkpoint_too_only_the_catalog_counts(managed: M
 
 
 @pytest.mark.anyio
-async def test_a_ratified_commit_that_is_gone_stops_us(managed: Managed) -> None:
-    managed.commit(1, 10).unlink()
-    managed.commit(2, 20)
-    log = managed.log()
-    await log.seek(1)
-    with pytest.raises(VersionGone) as gone:
-        await log.next_plan()
-    assert gone.value.version == 1
-    managed.server.backfilled(NAME, 2)
-    with pytest.raises(VersionGone):
-        await log.seek(1)
-
-
-@pytest.mark.anyio
 async def test_without_its_catalog_the_table_is_refused(managed: Managed) -> None:
     with pytest.raises(UnsupportedFeature) as refused:
         await DeltaTableLog(LocalStore(managed.folder)).seek(1)
@@ -262,19 +229,6 @@ async def test_without_its_catalog_the_table_is_refused(managed: Managed) -> Non
     assert "catalog" in refused.value.reason
     with pytest.raises(UnsupportedFeature):
         await rows(DeltaTableLog(LocalStore(managed.folder)), 0)
-
-
-@pytest.mark.anyio
-async def test_a_catalog_that_is_down_stops_us_until_it_is_up(tmp_path: Path) -> None:
-    with serving(tmp_path / "catalog") as server:
-        managed = Managed(server, tmp_path / "orders")
-        managed.commit(1, 10)
-        log = managed.log()
-        assert await rows(log, 1) == [(1, "insert", 10)]
-    managed.publish(2, 20)
-    with pytest.raises(StorageUnavailable) as down:
-        await log.next_plan()
-    assert down.value.path == f"the catalog at {server.uri}"
 
 
 @pytest.mark.anyio
@@ -301,21 +255,11 @@ async def test_an_answer_that_is_none_is_asked_for_again(managed: Managed, statu
 
 
 @pytest.mark.anyio
-async def test_commits_with_a_hole_are_no_answer(managed: Managed) -> None:
-    managed.commit(1, 10)
-    managed.commit(2, 20)
-    managed.commit(3, 30)
-    del managed.server.commits(NAME)[2]
-    with pytest.raises(StorageUnavailable, match="contradicts"):
-        await managed.log().seek(1)
-
-
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("options", "kind", "reason", "hint"),
     [
         ({"table": "main.sales.nothing"}, ConfigError, "does not have this table", "catalog.schema.table"),
-        ({}, StorageAccessRefused, "requires a token", "Give token in the environment, or token_file"),
+        ({}, StorageAccessRefused, "requires a token", "Give token in the environment, or by a file"),
         ({"token": "wrong"}, StorageAccessRefused, "does not accept the token", "Correct token; "),
     ],
 )
@@ -382,7 +326,7 @@ async def test_a_table_that_was_dropped_and_made_again_is_another(managed: Manag
 @pytest.mark.anyio
 async def test_the_token_is_read_from_its_file_for_every_question(managed: Managed, tmp_path: Path) -> None:
     file = tmp_path / "token"
-    log = managed.log(token_file=str(file))
+    log = managed.log(token={"file": str(file)})
     managed.server.token = TOKEN
     with pytest.raises(ConfigError, match="cannot be read"):
         await log.seek(1)
@@ -402,7 +346,7 @@ async def test_the_token_is_read_from_its_file_for_every_question(managed: Manag
 async def test_a_command_for_the_token_runs_again_when_it_is_refused(managed: Managed, tmp_path: Path) -> None:
     runs, held = tmp_path / "runs", tmp_path / "held"
     held.write_text(f"{TOKEN}\n")
-    log = managed.log(token_command=["sh", "-c", 'echo >> "$0"; cat "$1"', str(runs), str(held)])
+    log = managed.log(token={"command": ["sh", "-c", 'echo >> "$0"; cat "$1"', str(runs), str(held)]})
     managed.server.token = TOKEN
     await log.seek(1)
     assert await log.latest() == 0
@@ -418,7 +362,7 @@ async def test_a_command_for_the_token_runs_again_when_it_is_refused(managed: Ma
     managed.server.token = "another"
     with pytest.raises(ConfigError, match="the command sh gives no token"):
         await log.latest()
-    broken = managed.log(token_command=["sh", "-c", "exit 3", TOKEN])
+    broken = managed.log(token={"command": ["sh", "-c", "exit 3", TOKEN]})
     with pytest.raises(StorageUnavailable, match="the command sh ended with exit code 3") as failed:
         await broken.seek(1)
     assert TOKEN not in f"{failed.value}{failed.value.hint}"

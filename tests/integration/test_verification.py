@@ -223,6 +223,33 @@ def test_the_command_says_what_differs_and_ends_with_5(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["differences"] == [document["differences"][0] | one]
 
 
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--version", 0), "orders has the rows of one version"),
+        (("--all",), "orders has the rows of one version"),
+        (("--all", "--version", 0), "leave one of them out"),
+        (("--all", "--repair"), "the rows of the newest version alone"),
+        (("--version", 0, "--repair"), "the rows of the newest version alone"),
+    ],
+)
+def test_versions_are_for_a_history_and_not_for_a_repair(
+    tmp_path: Path, options: tuple[object, ...], reason: str
+) -> None:
+    orders = Orders(tmp_path / "orders")
+    orders.insert(1)
+
+    async def deliver_all() -> None:
+        async with opened(SqliteDatabase(tmp_path / "shop.db")) as sink:
+            await follow(sink, orders.path, 0, Policy())
+
+    anyio.run(deliver_all)
+    config = configured(tmp_path, 'kind = "sql"\nurl = "sqlite:///shop.db"\nkey = ["id"]')
+    done = tailer("verify", "orders", "--config", config, *options)
+    assert done.returncode not in (0, 5)
+    assert reason in " ".join(done.stderr.split())
+
+
 def test_the_metrics_are_in_a_file(tmp_path: Path) -> None:
     orders = Orders(tmp_path / "orders")
     orders.insert(1, 2, 3)

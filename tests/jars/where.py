@@ -16,7 +16,9 @@ _TESTS = Path(__file__).resolve().parents[1]
 # The environment variable that overrides the folder of a set, and its pom.
 _SETS = {
     "s3": ("LAKE_TAILER_S3_JARS", _TESTS / "jars" / "s3-pom.xml"),
+    "iceberg-rest": ("LAKE_TAILER_ICEBERG_JARS", _TESTS / "jars" / "iceberg-rest-pom.xml"),
     "delta": ("LAKE_TAILER_JARS", _TESTS / "jars" / "pom.xml"),
+    "iceberg-spark": ("LAKE_TAILER_ICEBERG_SPARK_JARS", _TESTS / "jars" / "iceberg-spark-pom.xml"),
     "kafka": ("LAKE_TAILER_KAFKA_JARS", _TESTS / "kafka" / "pom.xml"),
     "registry": ("LAKE_TAILER_REGISTRY_JARS", _TESTS / "kafka" / "registry-pom.xml"),
     "connect": ("LAKE_TAILER_CONNECT_JARS", _TESTS / "kafka" / "connect-pom.xml"),

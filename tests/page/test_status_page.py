@@ -1,5 +1,6 @@
 """The status page in Chromium: clicked through, on a phone, in the dark, by keyboard, with 500 tables."""
 
+import math
 import re
 import time
 from collections.abc import Iterator
@@ -7,7 +8,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 from playwright.sync_api import Browser, HttpCredentials, Page, expect
@@ -16,7 +16,7 @@ from tailer.daemon.control import Control
 from tailer.daemon.http_server import HttpServer, Listener, WithToken, listen
 from tailer.daemon.monitor import Monitor
 from tailer.daemon.page import History, page_routes
-from tailer.daemon.runs import Lifecycle, Runs
+from tailer.daemon.runs import Run, Runs, Stop
 from tailer.errors import FileVacuumed, SinkUnavailable
 from tailer.pipeline.backfill.command import BackfillCommand, BackfillPhase
 from tailer.pipeline.status import Committed, PipelineStatus
@@ -283,17 +283,9 @@ def test_with_500_tables(browser: Browser) -> None:
 TOKEN = "hush-hush"
 
 
-class Idle:
-    """A pipeline that waits until it is stopped."""
-
-    def __init__(self) -> None:
-        self._stopped = anyio.Event()
-
-    async def run(self) -> None:
-        await self._stopped.wait()
-
-    def stop(self) -> None:
-        self._stopped.set()
+async def idle(stop: Stop) -> None:
+    """Wait until the work has to end."""
+    await stop.wait(math.inf)
 
 
 @contextmanager
@@ -301,9 +293,9 @@ def obedient(reads: str | None = None) -> Iterator[tuple[str, PipelineStatus]]:
     """Serve the page of a daemon that takes commands; yield its address and a pipeline. `reads`: a token."""
     status = pipelines()[0]
     with start_blocking_portal() as portal:
-        control, lifecycle = portal.call(Control), portal.call(partial(Lifecycle, status, Idle, revives=False))
-        control.runs = portal.call(Runs, [lifecycle], 1.0)
-        portal.start_task_soon(lifecycle.run, lambda _: None)
+        control, run = portal.call(Control), portal.call(partial(Run, status, lambda: idle, revives=False))
+        control.runs = portal.call(Runs, [run], 1.0)
+        portal.start_task_soon(run.run, lambda _: None)
         app: Any = Monitor([status]).app(control.route(TOKEN, needs_token=True), *page_routes(History([status]), True))
         opened = listen("127.0.0.1", 0)
         server = HttpServer([Listener(app if reads is None else WithToken(app, reads), opened)])
@@ -312,7 +304,7 @@ def obedient(reads: str | None = None) -> Iterator[tuple[str, PipelineStatus]]:
             yield f"http://127.0.0.1:{opened.getsockname()[1]}", status
         finally:
             server.stop()
-            portal.call(lifecycle.end, "the test ends")
+            portal.call(run.end, "the test ends")
 
 
 def test_commands_with_a_token(browser: Browser) -> None:
@@ -385,7 +377,7 @@ def test_another_site_cannot_give_commands(browser: Browser) -> None:
 def test_without_a_token_file_the_page_says_how_to_give_commands(browser: Browser) -> None:
     with daemon(pipelines()) as address, page(browser, address) as opened:
         opened.get_by_role("button", name="orders").click()
-        expect(opened.locator(".details")).to_contain_text("set control_token_file")
+        expect(opened.locator(".details")).to_contain_text("set control_token")
         expect(opened.get_by_role("button", name="Pause …")).to_have_count(0)
 
 

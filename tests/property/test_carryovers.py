@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
+import tailer as lake
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.engine.local import LocalEngine
@@ -186,9 +187,14 @@ def check_resumed(chosen: random.Random, raw: Followed, whole: Followed, where: 
 def check_twins(on: RewriteHistory, off: RewriteHistory) -> None:
     """Compare two histories written alike: their events agree with updates by key, and by row id where rows have one.
 
-    Without a request for updates, the feed is used unchanged.
+    Without a request for updates, the feed is used unchanged. With `changes = "compare"` it is as if there was none.
     """
     assert on.story == off.story
+    for key in ([], ["id"]):
+        compared = lake.changes(on.path, changes="compare", compute_updates=bool(key), key=key).to_arrow()
+        plain = lake.changes(off.path, compute_updates=bool(key), key=key).to_arrow()
+        where = f"{on.path} compared, against {off.path}, by {key}"
+        assert_same(rows_of(compared, [COMMIT_TIMESTAMP]), rows_of(plain, [COMMIT_TIMESTAMP]), where)
     for raw, left in zip(follow(on.path), follow(on.path, engine=paired(DROP)), strict=True):
         assert events(left) == events(raw), on.describe(raw.plan.version)
     for rules in (BY_KEY, *([BY_ROW_ID] if TRACKED in off.shape.traits else [])):

@@ -166,6 +166,12 @@ upper(s) = 'SS'
 upper(s) = 'FI'
 lower(s) = 'abc'
 upper(s) = s
+replace(s, 'a', 'bb') = 'bbbc'
+replace(s, '') = s
+REPLACE(s, '\\\\') = ''
+replace(s, NULL, 'x') IS NULL
+translate(s, 'acx', 'x') LIKE '%x%'
+translate(s, '😀é', 'é') = 'éx'
 length(s) = 2
 length(s) = 3
 length(x) = 2
@@ -376,6 +382,7 @@ class Conditions:
             [
                 *("{0} || {1}", "lower({0})", "upper({0})", "trim({0})", "left({0}, 2)", "right({0}, 1)"),
                 *("concat({0}, {1})", "substring({0}, {2}, {3})", "ltrim({0})", "rtrim({0})", "substr({0}, {2})"),
+                *("replace({0}, 'a', 'bc')", "translate({0}, 'ab1', 'x')"),
                 "cast({4} AS string)",
             ]
         )

@@ -26,8 +26,8 @@ PIPELINE_KEYS: Final = [
 ]  # fmt: skip
 SINK_KEYS: Final = [
     "topic", "key", "envelope", "encoding", "tombstones", "boundary", "partitions", "transaction_rows", "end_topic",
-    "large_records", "dead_letter_topic", "registry_url", "registry_username", "client", "sasl_password_file",
-    "ssl_key_password_file", "create_topics", "envelop",
+    "large_records", "dead_letter_topic", "registry_url", "registry_username", "client", "registry_password",
+    "registry_token", "create_topics", "envelop",
 ]  # fmt: skip
 # Invalid in any configuration: a wrong type, or a value that is never valid.
 WRONG: Final[dict[str, Any]] = {

@@ -20,12 +20,10 @@ from hypothesis import strategies as st
 
 from tailer.errors import TailerError
 from tailer.formats.lance.features import refuse_unknown
-from tailer.formats.lance.fragment import DeletionKind
+from tailer.formats.lance.history import parse_operation
 from tailer.formats.lance.manifest import parse_manifest
 from tailer.formats.lance.protobuf import InvalidMessage
-from tailer.formats.lance.rows.deletions import read_deletions
 from tailer.formats.lance.schema import arrow_schema
-from tailer.formats.lance.transaction import parse_transaction
 from tests.support.seeds import examples
 from tests.support.tables.damaged import broken
 from tests.support.tables.lance_files import field, manifest_file, varint
@@ -89,31 +87,13 @@ def follow(data: bytes) -> None:
     attempt(lambda: refuse_unknown(manifest, "t"))
     attempt(lambda: arrow_schema(manifest, "t"))
     attempt(lambda: manifest.fragments_by_id("t"))
-    attempt(lambda: parse_transaction(manifest.transaction or b""))
+    attempt(lambda: parse_operation(manifest.transaction or b""))
 
 
 @quick
 @given(damaged(".manifest"))
 def test_bytes_for_a_manifest(data: bytes) -> None:
     attempt(lambda: follow(data))
-
-
-@quick
-@given(damaged(".txn"))
-def test_bytes_for_a_transaction(data: bytes) -> None:
-    attempt(lambda: parse_transaction(data))
-
-
-@quick
-@given(damaged(".arrow"))
-def test_bytes_for_an_arrow_deletion_file(data: bytes) -> None:
-    attempt(lambda: read_deletions(DeletionKind.ARROW, data))
-
-
-@quick
-@given(damaged(".bin"))
-def test_bytes_for_a_bitmap_of_deletions(data: bytes) -> None:
-    attempt(lambda: read_deletions(DeletionKind.BITMAP, data))
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,7 @@ def test_every_encoding_in_every_order(tmp_path: Path, stored: str, name: str) -
     check(written(tmp_path / "f", name, pa.string(), "column", stored, arrow=False), name, pa.string(), most=most)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("arrow", [False, True], ids=["", "as Arrow's dictionary"])
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary()], ids=str)
 @pytest.mark.parametrize("place", NESTED)

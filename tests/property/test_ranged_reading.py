@@ -121,6 +121,7 @@ def outcome(
         return f"{type(error).__name__}: {error}".replace(PREFIX, "")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("seed", seeds(15))
 def test_any_file(tmp_path: Path, seed: int, limits: str) -> None:

@@ -114,7 +114,7 @@ async def _net(path: Path, work: list[ChangePlan], rules: PairingRules) -> list[
     log, found = DeltaTableLog(LocalStore(path)), []
     async with net_changes(log, versions, LocalEngine(), rules, lambda plan: plan, lambda *_: None) as engine:
         for plan in work:
-            async with engine.run(plan) as batches:
+            async with engine.run([plan]) as batches:
                 found += [batch async for batch in batches]
     return found
 

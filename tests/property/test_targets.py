@@ -159,7 +159,7 @@ def count(target: Path, kind: str) -> int:
     return sum(len(path.read_bytes().splitlines()) for path in target.rglob("*.jsonl"))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kind", ["delta", "files"])
 @pytest.mark.parametrize("spelling", SPELLINGS)
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -187,6 +187,7 @@ def test_only_own_and_free_targets_are_written_to(
         assert fingerprint(target) == before[1]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["delta", "files"])
 @pytest.mark.parametrize("options", ["", "adopt = true"])
 @pytest.mark.parametrize("spelling", SPELLINGS)

@@ -16,6 +16,7 @@ from tailer.changelog.equal_rows.compared_columns import by_partition
 from tailer.errors import ChangesUnavailable, DataCorrupt
 from tailer.files.partition_values import partition_scalar
 from tailer.read.execute import execute
+from tests.support.cases import cases
 from tests.support.follow import follow
 from tests.support.tables.log_files import parquet, task
 
@@ -23,7 +24,6 @@ ZONED, NO_ZONE, RAW = pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.binary(1
 DAY_US: Final = 86_400_000_000
 EPOCH_DAY: Final = 2_440_588
 LAST: Final = 2**63 - 1
-YEAR_US: Final = 365 * DAY_US
 EDGES: Final = [
     *(0, 1, -1, 999, 1000, -1000, DAY_US - 1, DAY_US, -DAY_US),
     *(-EPOCH_DAY * DAY_US, -EPOCH_DAY * DAY_US - 1, -EPOCH_DAY * DAY_US + 1, (1 - EPOCH_DAY) * DAY_US),
@@ -96,6 +96,7 @@ def read(path: Path, kind: pa.DataType) -> pa.Array:
     return pa.concat_arrays(batches)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("write", [as_spark_writes, as_others_write])
 @pytest.mark.parametrize("kind", [ZONED, NO_ZONE], ids=str)
 @pytest.mark.parametrize(
@@ -122,6 +123,7 @@ def test_more_moments_than_are_decoded_at_a_time(tmp_path: Path) -> None:
     assert found.flatten().cast(pa.int64()).to_pylist() == values
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "brotli", "zstd", "lz4"])
 @pytest.mark.parametrize("odd", [0, -EPOCH_DAY * DAY_US, EDGES[13], -LAST - 1, LAST], ids=str)
 def test_one_value_among_many_in_a_dictionary(tmp_path: Path, compression: str, odd: int) -> None:
@@ -192,6 +194,7 @@ def test_fixed_size_binary_beside_moments_stays_what_it_is(tmp_path: Path) -> No
 UNITS: Final = {"ms": 1000, "us": 1, "ns": 1}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("zone", [None, "UTC", "America/New_York"])
 @pytest.mark.parametrize("place", ["column", *NESTED])
@@ -242,6 +245,7 @@ TEXTS: Final = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [ZONED, NO_ZONE], ids=str)
 @pytest.mark.parametrize(("text", "micros"), TEXTS)
 def test_moments_of_partitions(text: str, micros: int, kind: pa.DataType) -> None:
@@ -262,7 +266,7 @@ def test_a_zone_counts_in_a_column_with_zones_only(text: str, micros: int, witho
     assert found == [micros, without_zone]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "day"),
     [
         ("-5877641-06-23", -(2**31)),
@@ -291,7 +295,7 @@ def test_days_of_partitions_as_python_counts_them() -> None:
         )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "kind"),
     [
         ("+5881580-07-12", pa.date32()),

@@ -88,15 +88,6 @@ def change_rows(table: Table) -> None:
     table.sql("DELETE FROM {t} WHERE id IN (0, 2, 1099)")
 
 
-@pytest.mark.parametrize("vectors", [True, False], ids=["vectors", "rewrites"])
-@pytest.mark.nightly
-def test_every_primitive(table: Table, vectors: bool) -> None:
-    columns = f"id BIGINT, {named('c', lambda kind: kind)}"
-    table.create(columns, rows(lambda value, _: value, more=True), vectors=vectors)
-    change_rows(table)
-    table.check(by_spark=True)
-
-
 def test_every_primitive_three_levels_deep(table: Table) -> None:
     structs = named("s", lambda kind: f"STRUCT<a: ARRAY<MAP<STRING, {kind}>>, n: {kind}>")
     maps = named("m", lambda kind: f"MAP<{kind}, ARRAY<STRUCT<x: {kind}, y: STRING>>>")

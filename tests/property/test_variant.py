@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from itertools import cycle
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailer.variant import UNSHREDDED, InvalidVariant, Metadata, Variant, json_texts, unshred
+from tailer.variant import UNSHREDDED, Metadata, Variant, json_texts, unshred
 from tests.support.seeds import examples
 from tests.support.variant.encoder import Layout, encode, metadata, names_in
 from tests.support.variant.shredder import Shredding, shred, shreddings
@@ -35,52 +34,6 @@ def test_what_is_encoded_is_decoded(value: Any, layouts: list[Layout], more: lis
     chance.shuffle(names)
     data = encode(value, names, cycle(layouts))
     assert Variant(metadata(names, size), data).to_json() == json_of(value)
-
-
-@settings(max_examples=examples(75))
-@given(VALUES, LAYOUTS, st.data())
-def test_damaged_values(value: Any, layouts: list[Layout], data: st.DataObject) -> None:
-    names = sorted(names_in(value))
-    parts = [bytearray(metadata(names)), bytearray(encode(value, names, cycle(layouts)))]
-    for _ in range(data.draw(st.integers(1, 3))):
-        part = data.draw(st.sampled_from(parts))
-        match data.draw(st.sampled_from(["change", "cut", "grow"])):
-            case "change" if part:
-                part[data.draw(st.integers(0, len(part) - 1))] = data.draw(st.integers(0, 255))
-            case "cut" if part:
-                del part[data.draw(st.integers(0, len(part) - 1)) :]
-            case _:
-                part += data.draw(st.binary(min_size=1, max_size=4))
-    only_named_errors(bytes(parts[0]), bytes(parts[1]))
-
-
-@settings(max_examples=examples(75))
-@given(st.binary(max_size=200), st.binary(max_size=200))
-def test_any_bytes(names: bytes, value: bytes) -> None:
-    only_named_errors(names, value)
-    only_named_errors(b"\x11\x02\x00\x01\x02ab", value)
-
-
-def only_named_errors(names: bytes, value: bytes) -> None:
-    """Decode a value in every way; nothing but `InvalidVariant` may be raised, and all ways agree."""
-    texts = []
-    for work in (lambda v: v.to_json(), lambda v: repr(v.to_python())):
-        try:
-            texts.append(work(Variant(names, value)))
-        except InvalidVariant:
-            texts.append(None)
-    assert (texts[0] is None) == (texts[1] is None)
-    if texts[0] is not None:
-        msgspec.json.decode(texts[0])
-        column = pa.array([{"metadata": names, "value": value}], UNSHREDDED)
-        assert json_texts(column) == json_texts(unshred(column)) == [texts[0]]
-    try:
-        found = Variant(names, value)
-        for path in ("$.a", "$[0]", "$[1].b"):
-            child = found.get(path)
-            assert child is None or child.type
-    except InvalidVariant:
-        pass
 
 
 @settings(max_examples=examples(50))

@@ -19,9 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailer.variant import UNSHREDDED, InvalidVariant, compare_keys, json_texts, unshred
-from tailer.variant.assemble import DecodedAssembler
 from tailer.variant.batch import BatchTexts
-from tailer.variant.keys import KeyForm
+from tailer.variant.columns import DecodedAssembler, KeyForm
 from tailer.variant.scalars import JsonForm
 from tailer.variant.shredded import SQL_NULL, ColumnReader
 from tests.support.seeds import examples
@@ -224,12 +223,14 @@ def test_hostile_values(name: str, copies: int) -> None:
     agree(SOUND + [HOSTILE[name]] * copies)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("work", [json_texts, compare_keys, unshred])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_values_take_little_time_and_memory(name: str, work: Callable[[pa.Array], Any]) -> None:
     cheap(column([*SOUND, HOSTILE[name]] * 10), work)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("work", [json_texts, compare_keys, unshred])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_values_in_shredded_columns(name: str, work: Callable[[pa.Array], Any]) -> None:

@@ -11,8 +11,9 @@ from typing import Final
 import pytest
 
 import tailer
-from tailer.changelog.rows_ahead import RowsAhead
+from tailer.changelog.engine import ChangelogEngine
 from tailer.engine import look_ahead
+from tests.support.histories.lying_feeds import checked
 from tests.support.histories.schema_evolution import EVOLVING
 from tests.support.oracle.recorded import HISTORIES, RecordedTable, judge, read
 
@@ -33,8 +34,17 @@ def test_a_backlog_has_the_rows_of_each_version(archive: Path, tmp_path: Path, m
     table = read(archive, tmp_path)
     monkeypatch.setattr(look_ahead, "_WORTH_BYTES", 0)  # these files are small
     together = _rows(table)
-    monkeypatch.setattr(RowsAhead, "expect", lambda *_: False)
+    monkeypatch.setattr(ChangelogEngine, "expect", lambda *_: False)
     assert together == _rows(table)
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("archive", WRITTEN, ids=lambda archive: archive.name[:2])
+def test_feeds_say_what_the_data_files_say(archive: Path, tmp_path: Path) -> None:
+    """Also where a version changes columns. One history has no feed, and of another no version has change files."""
+    check = checked(read(archive, tmp_path).path)
+    assert (check.faults, bool(check.compared)) == ([], archive.name[:2] not in ("08", "10"))
+    assert set(check.unread) <= {0}  # a cleaned log
 
 
 def _rows(table: RecordedTable) -> list[str]:

@@ -15,9 +15,9 @@ from uuid import UUID
 from tailer.errors import CommitUnknown, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.plan import END, Position
 from tailer_sinks.encoding.messages import Messages
+from tailer_sinks.kafka.clients.port import TopicState
 from tailer_sinks.kafka.clients.python_cluster import Owner, ReadResult
 from tailer_sinks.kafka.clients.python_records import Record
-from tailer_sinks.kafka.topics import TopicState
 from tests.simulation.network import Network, NoAnswer
 from tests.simulation.oracle import Transaction, change_of
 
@@ -174,10 +174,6 @@ class SimulatedCluster:
     def names(self) -> list[str]:
         """See `Cluster.names`."""
         return self._ask("list topics", lambda: list(self._broker.topics))
-
-    def partitions(self, topic: str) -> int:
-        """See `Cluster.partitions`."""
-        return self._ask("describe topic", lambda: self._broker.topics[topic].partitions)
 
     def create(self, topic: str, partitions: int, replication_factor: int, configs: Mapping[str, str]) -> None:
         """See `Cluster.create`."""

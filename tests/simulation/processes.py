@@ -16,8 +16,8 @@ from tailer.config.placement import EngineKind
 from tailer.config.tables import open_files
 from tailer.daemon import serve
 from tailer.daemon.engines import Engines
-from tailer.daemon.fleet.fleet import make_lifecycle
-from tailer.daemon.runs import Lifecycle
+from tailer.daemon.fleet.fleet import make_run
+from tailer.daemon.runs import Run
 from tailer.daemon.standby import standing_by
 from tailer.engine.local import LocalEngine
 from tailer.errors import SinkUnavailable
@@ -145,18 +145,18 @@ class _Transaction(TransactionWrapper):
 
 
 class Daemon:
-    """The pipeline of one process, over all of its runs."""
+    """The pipeline of one process."""
 
     def __init__(self, world: Surroundings, process: Process) -> None:
         self.world, self.process = world, process
-        self.lifecycle: Lifecycle | None = None
+        self.pipeline: Run | None = None
         self.ended = False
         self.again = False
 
     @property
     def delivers(self) -> bool:
         """Return whether it is at work, and does not stand by."""
-        state = None if self.lifecycle is None else self.lifecycle.status.state
+        state = None if self.pipeline is None else self.pipeline.status.state
         return state is not None and (state.delivers or state in (PipelineState.STARTING, PipelineState.RETRYING))
 
     async def run(self) -> None:
@@ -168,23 +168,23 @@ class Daemon:
         while not self.ended:
             self.again = False
             pipeline = world.pipeline()
-            settings = Settings(_PATH, f"{LAKE}/state", 10.0, (pipeline,))
+            settings = Settings(path=_PATH, state_table=f"{LAKE}/state", drain_s=10.0, pipelines=(pipeline,))
             status = Status(PIPELINE)
             status.world = world
             status.backfills.restore(world.kept_order, world.keep_order)
-            run: Any = partial(serve._Run, settings, engines, opened)
+            make: Any = partial(serve.make_work, settings, engines, opened)
             if world.scenario.standby:
-                run = standing_by(run, self.process.name, settings.standby_after_s)
-            self.lifecycle = make_lifecycle(pipeline, status, partial(run, pipeline, status, False))
-            await self.lifecycle.run(lambda _: None)
+                make = standing_by(make, self.process.name, settings.standby_after_s)
+            self.pipeline = make_run(pipeline, status, partial(make, pipeline, status, False))
+            await self.pipeline.run(lambda _: None)
             self.ended = not self.again
         self.world.network.trace.add("ended")
 
     async def reload(self) -> None:
         """End the pipeline, and begin it with settings that are read again."""
         self.again = True
-        if self.lifecycle is not None:
-            await self.lifecycle.finish("its settings changed", 10.0)
+        if self.pipeline is not None:
+            await self.pipeline.finish("its settings changed", 10.0)
 
 
 class Endpoint:

@@ -150,9 +150,16 @@ class Judged:
 
         policy = Policy(on_data_loss=OnDataLoss(given["on_data_loss"]))
         kind, options = self._sink_options()
-        start = Start.parse(self.scenario.start)
-        poll_s = given["poll_interval_s"]
-        return Shaped(PIPELINE, TableRef(f"{LAKE}/t"), start, policy, PairingRules(), poll_s, kind, options)
+        return Shaped(
+            name=PIPELINE,
+            source=TableRef(f"{LAKE}/t"),
+            start=Start.parse(self.scenario.start),
+            policy=policy,
+            pairing=PairingRules(),
+            poll_interval_s=given["poll_interval_s"],
+            sink_kind=kind,
+            sink_options=options,
+        )
 
     def _sink_options(self) -> tuple[str, dict[str, Any]]:
         if self.scenario.sink == "kafka":
@@ -257,7 +264,7 @@ class World(Judged):
             if self._is_mended:
                 self._help()
         else:
-            states = [(each.process.name, str(each.lifecycle and each.lifecycle.error)) for each in self.daemons]
+            states = [(each.process.name, str(each.pipeline and each.pipeline.error)) for each in self.daemons]
             at, newest = self.judge.position, self.table.latest
             raise Violation(0, f"the destination is at {at}, and the table at {newest}; stopped: {states}")
         await anyio.sleep(max(self.network.late_s - self.physics.now_s, 0.0))
@@ -296,13 +303,13 @@ class World(Judged):
         for number in range(len(alive), 2 if self.scenario.standby else 1):
             self._start(f"p{len(self.daemons) + number}")
         for daemon in alive:
-            lifecycle = daemon.lifecycle
-            if lifecycle is None or lifecycle.status.state is not PipelineState.STOPPED or lifecycle.error is None:
+            pipeline = daemon.pipeline
+            if pipeline is None or pipeline.status.state is not PipelineState.STOPPED or pipeline.error is None:
                 continue
-            if lifecycle.error not in self._settled:
-                self._settled.append(lifecycle.error)
-                self._excuse(lifecycle.error, lifecycle.status)
-            if lifecycle.status.retry_at_s is None and not self.table.broken and (calm or self.chance.random() < 0.2):
+            if pipeline.error not in self._settled:
+                self._settled.append(pipeline.error)
+                self._excuse(pipeline.error, pipeline.status)
+            if pipeline.status.retry_at_s is None and not self.table.broken and (calm or self.chance.random() < 0.2):
                 self._order(daemon, self.chance.choice(("skip", "resnapshot", "resume")))
 
     def _excuse(self, error: Exception, status: PipelineStatus) -> None:
@@ -372,8 +379,8 @@ class World(Judged):
 
     def _order(self, daemon: Daemon, verb: str) -> None:
         """Give a process an order, as an operator."""
-        lifecycle = daemon.lifecycle
-        if lifecycle is None:
+        pipeline = daemon.pipeline
+        if pipeline is None:
             return
         self.trace.add(f"ORDER {verb} for {daemon.process.name}")
         later = self.physics.loop.call_later
@@ -384,17 +391,17 @@ class World(Judged):
                 return
             if verb == "stop":
                 daemon.ended = True
-                lifecycle.end("SIGTERM")
+                pipeline.end("SIGTERM")
                 return
             asked: Any = SimpleNamespace(version=None, where=None)
             try:
-                await control.VERBS[verb](lifecycle, asked)
+                await control.VERBS[verb](pipeline, asked)
             except control._RefusedError:
                 return
             self.judge.witness.ordered_snapshots += verb == "resnapshot"
             self.judge.witness.ordered_skips += verb == "skip"
             if verb == "pause":
-                later(self.chance.uniform(1, 60), lifecycle.resume)
+                later(self.chance.uniform(1, 60), pipeline.resume)
 
         self._orders.append(self._spawn(daemon.process, obey()))
 

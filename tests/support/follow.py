@@ -48,7 +48,7 @@ class Followed:
 
 
 async def _run(plan: ChangePlan, engine: Engine, after: Position | None = None) -> Followed:
-    async with engine.run(plan, after) as batches:
+    async with engine.run([plan], after) as batches:
         return Followed(plan, tuple([batch async for batch in batches]))
 
 

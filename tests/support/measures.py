@@ -20,7 +20,7 @@ from tests.house import MODULES, ROOT, SPINE, lines, sizes
 from tests.support.paths import delivery, reading
 from tests.tiers import TIERS
 
-__all__ = ["figures"]
+__all__ = ["figures", "local_names"]
 
 PRONOUNS: Final = ("found", "each", "at", "known")
 # What a process of each imports when it starts; more comes with what it is asked for.
@@ -51,7 +51,7 @@ def figures() -> Iterator[tuple[str, str]]:
     callers = [number for tree in trees for number in _callers(tree)]
     share = 100 * callers.count(1) / len(callers)
     yield "private functions with one caller", f"{callers.count(1)} of {len(callers)}, {share:.0f} %"
-    names = Counter(name for tree in trees for function in _functions(tree) for name in _locals(function))
+    names = Counter(name for tree in trees for function in _functions(tree) for name in local_names(function))
     yield f"functions with a local {', '.join(PRONOUNS)}", ", ".join(str(names[name]) for name in PRONOUNS)
 
 
@@ -89,7 +89,7 @@ def _callers(tree: ast.Module) -> Iterator[int]:
     yield from (used[each.name] for each in _functions(tree) if each.name[0] == "_" and each.name[:2] != "__")
 
 
-def _locals(function: Function) -> set[str]:
+def local_names(function: Function) -> set[str]:
     """Return the names that a function takes or assigns, without those of functions in it."""
     inner = {
         node

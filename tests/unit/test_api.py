@@ -35,6 +35,7 @@ from tailer.errors import (
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.plan import ChangePlan
 from tailer.start import Start
+from tests.support.cases import cases
 
 METADATA = ["_change_type", "_commit_version", "_commit_timestamp"]
 
@@ -215,7 +216,7 @@ def test_updates_by_key(orders: str) -> None:
     assert rows(iter(changes)) == [(2, 20.0, "update_preimage", 2), (2, 21.0, "update_postimage", 2)]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "where"),
     [
         ({"carryovers": "perhaps"}, "carryovers"),
@@ -244,7 +245,7 @@ def test_options_that_cannot_be_are_refused_before_any_reading(options: dict[str
     check_traceback(refused.value)
 
 
-@pytest.mark.parametrize("table", [5, None, b"orders", ["orders"], "", Path("a\0b")])
+@cases("table", [5, None, b"orders", ["orders"], "", Path("a\0b")])
 def test_what_is_no_path_is_refused(table: Any) -> None:
     with pytest.raises(ConfigError, match="table: ") as refused:
         tailer.changes(table)

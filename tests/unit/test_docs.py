@@ -1,10 +1,13 @@
-"""The generated pages match the code."""
+"""The generated pages match the code, and all pages name modules that exist."""
+
+import re
 
 import pytest
 
 from tests.generate_docs import PAGES, SECTIONS, descriptions, settings
 from tests.house import ROOT
 from tests.nightly import repetitions
+from tests.support.cases import cases
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -12,7 +15,13 @@ def test_a_generated_page_is_what_the_code_gives(name: str) -> None:
     assert (ROOT / name).read_text() == PAGES[name](), "run python -m tests.generate_docs"
 
 
-@pytest.mark.parametrize("kind", [kind for _, _, kind in SECTIONS])
+def test_modules_that_pages_name_exist() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    named = {name for page in pages for name in re.findall(r"`((?:tailer|sinks|tests)/[\w/]+\.py)\b", page.read_text())}
+    assert not sorted(name for name in named if "KIND" not in name and not (ROOT / name).exists())
+
+
+@cases("kind", [kind for _, _, kind in SECTIONS])
 def test_every_setting_is_described(kind: type) -> None:
     texts = descriptions(kind)
     assert not [name for name, *_ in settings(kind) if not texts[name]]

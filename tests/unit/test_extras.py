@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 from tailer.errors import how_to_install
+from tests.support.cases import cases
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -26,6 +25,7 @@ IMPORTED: Final = {
     "tailer.shards.worker": {*DAEMON, *SINKS, *STORES, "duckdb", "pyspark"},
     "tailer.api": {*DAEMON, *SINKS, *STORES, "duckdb", "pyspark"},
     "tailer.daemon.serve": {"opentelemetry", "google"},
+    "tailer.cli.outcome": {"anyio", "asyncio", "msgspec", "pyarrow", "typing_extensions"},  # `tailer --help`
     "tailer.cli.tail": {*DAEMON, *SINKS, *STORES, "duckdb", "pyspark"} - {"click", "rich"},
 }
 
@@ -64,7 +64,7 @@ def test_every_dependency_has_its_reason_beside_it() -> None:
             assert [line for line in lines if f'"{requirement}"' in line and "# " in line], requirement
 
 
-@pytest.mark.parametrize("modules", IMPORTED)
+@cases("modules", IMPORTED)
 def test_no_module_imports_a_library_that_its_users_may_not_have(modules: str) -> None:
     script = f"import sys, {modules}; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True).stdout

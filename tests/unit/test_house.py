@@ -9,7 +9,6 @@ from itertools import combinations
 from typing import Final
 
 import msgspec
-import pytest
 
 from tailer.spark.source import options as source
 from tests.generate_docs import SECTIONS, descriptions
@@ -26,10 +25,11 @@ from tests.house import (
     part_of,
     sizes,
 )
+from tests.support.cases import cases
 
 RAISED: Final = (
     "{what} has {now} lines, and may have {most}: delete some, or build a room. To raise the number in tests/house.py, "
-    "add a sentence to docs/architecture.md that says what was refused in its place. "
+    "say in docs/architecture.md, under What was refused, what that was in its place. "
     "Then run python -m tests.generate_docs."
 )
 # Sinks import nothing of each other.
@@ -47,7 +47,7 @@ def test_each_module_belongs_to_the_spine_or_to_a_room() -> None:
     assert {part_of(module) for module in READING_ORDER} <= {*SPINE}
 
 
-@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.prefixes.partition(" ")[0])
+@cases("room", ROOMS)
 def test_the_spine_knows_no_room(room: Part) -> None:
     knowing = {
         module

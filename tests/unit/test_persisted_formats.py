@@ -84,6 +84,7 @@ from tailer_sinks.sql.sink import SqlSink
 from tailer_sinks.testing.rows import change_batch, numbered
 from tailer_sinks.testing.snapshots import inside, part
 from tailer_sinks.testing.suite import APP, SCHEMA, deliver, up_to
+from tests.support.cases import cases
 
 # App ids.
 
@@ -122,7 +123,7 @@ def test_app_ids() -> None:
     assert not is_layout(app_id)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("names", "name"),
     [
         (("orders",), "sales/orders"),
@@ -137,14 +138,14 @@ def test_names_of_pipelines_of_a_template(names: tuple[str, ...], name: str) -> 
     """The name of the template, and the names of the table below the folder of the pattern: a part of app ids."""
     tables, start = TableRef("/lake/*"), Start.parse("earliest")
     settings = PipelineSettings(
-        "sales",
-        tables,
-        start,
-        Policy(),
-        PairingRules(),
-        1.0,
-        "delta",
-        {"path": "/out/{table}"},
+        name="sales",
+        source=tables,
+        start=start,
+        policy=Policy(),
+        pairing=PairingRules(),
+        poll_interval_s=1.0,
+        sink_kind="delta",
+        sink_options={"path": "/out/{table}"},
     )
     found = Template(TablePattern("/lake", ("*",)), settings, 60.0).expand(names)
     assert (found.name, found.table) == (name, "/".join(("/lake", *names)))
@@ -282,11 +283,21 @@ def divided(
     rules = rules or PairingRules()
     sink: Any = SimpleNamespace(demands=Demands(key=key))
     start, policy = Start(StartKind.EARLIEST), Policy(columns=columns, row_ids=row_ids)
-    settings = PipelineSettings("p", TableRef("t"), start, policy, rules, 1.0, "kafka", {}, shards=shards)
+    settings = PipelineSettings(
+        name="p",
+        source=TableRef("t"),
+        start=start,
+        policy=policy,
+        pairing=rules,
+        poll_interval_s=1.0,
+        sink_kind="kafka",
+        sink_options={},
+        shards=shards,
+    )
     return Division.of(settings, sink)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "form"),
     [
         (pa.int32(), "json, decimals as string: id integer"),
@@ -387,6 +398,29 @@ async def test_a_mirror_of_the_delta_sink(tmp_path: Path) -> None:
     assert metadata["configuration"] == {"lakeTailer.mirror": "orders"}
     assert key_number(["number", "country"]) == key_number(["country", "number"]) == 5414895288916510082
     assert key_number(["Größe"]) == 4314129577653673825
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("options", "past"), [({"mode": "mirror", "deletes": "mark"}, "mark"), ({"mode": "history"}, "history")]
+)
+async def test_a_mirror_of_the_delta_sink_that_keeps_the_past(
+    tmp_path: Path, options: dict[str, str], past: str
+) -> None:
+    """`lakeTailer.mirror.past` says what it keeps.
+
+    A history has the first version that it knows, and a digest of the columns that the source had last.
+    """
+    sink = DeltaSink.configure("orders", {"path": str(tmp_path), "key": ["id"], **options})
+    for version in (7, 8):
+        await deliver(sink, numbered(version), app_id="orders/5f0c")
+    every = {"orders/#delivered": 1, "orders/#key": 9100170826253435838, **STREAM}
+    every |= {"orders/#columns": 6549489825329010502} if past == "history" else {}
+    known_from = {"orders/#known-from": 7} if past == "history" else {}
+    assert txns(tmp_path) == [{"orders/5f0c": 7, **every, **known_from}, {"orders/5f0c": 8, **every}]
+    created = (tmp_path / "_delta_log" / "00000000000000000000.json").read_text()
+    metadata = next(action for line in created.splitlines() if (action := json.loads(line).get("metaData")))
+    assert metadata["configuration"] == {"lakeTailer.mirror": "orders", "lakeTailer.mirror.past": past}
 
 
 @pytest.mark.anyio
@@ -536,7 +570,7 @@ def numbers(plan: ChangePlan) -> list[int]:
     return [task.index for task in plan.tasks]
 
 
-@pytest.mark.parametrize(("columns", "rules", "old", "new"), READINGS)
+@cases(("columns", "rules", "old", "new"), READINGS)
 def test_task_numbers(columns: list[str], rules: PairingRules, old: int, new: int) -> None:
     """The number itself is the version: up to 2**28 that of format 1, up to 2**29 that of format 2."""
     plan = planned(columns)
@@ -553,6 +587,16 @@ def test_task_numbers(columns: list[str], rules: PairingRules, old: int, new: in
 def test_task_numbers_where_row_ids_alone_pair_rows() -> None:
     plan = replace(planned(["id", "v"]), paired=True)
     assert numbers(renumbered(plan, PairingRules())) == [413522752 * 2**32, 413522752 * 2**32 + 1]
+
+
+def test_task_numbers_where_files_are_read_in_place_of_a_feed() -> None:
+    plan = replace(planned(["id", "v"]), compared=True)
+    assert numbers(renumbered(plan, PairingRules())) == [508357069 * 2**32, 508357069 * 2**32 + 1]
+    inside = Position(7, numbers(renumbered(plan, PairingRules()))[0], 5)
+    fed = replace(plan, compared=False)
+    for other in (fed, renumbered(fed, PairingRules()), replace(plan, regime=Regime.NONE, tasks=())):
+        with pytest.raises(ConfigError, match="version 7 was delivered in part"):
+            check_reading(other, inside)
 
 
 def test_task_numbers_where_columns_have_maps() -> None:

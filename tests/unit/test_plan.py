@@ -24,8 +24,9 @@ from tailer.plan import (
     TaskKind,
     output_schema,
 )
-from tailer.schema.columns import FIELD_ID, PHYSICAL_NAME, physical_name
+from tailer.schema.columns import FIELD_ID, PHYSICAL_NAME
 from tailer.start import Start, StartKind
+from tests.support.cases import cases
 
 INNER = pa.field("x", pa.int64(), metadata={PHYSICAL_NAME: b"p2", FIELD_ID: b"2"})
 SCHEMA = pa.schema(
@@ -57,19 +58,7 @@ def a_task(index: int) -> ChangeTask:
 PLAN = ChangePlan("/t", "id", 3, -1, "MERGE", Regime.FILES, SCHEMA, (a_task(0), a_task(1)))
 
 
-@pytest.mark.parametrize("plan", [PLAN, replace(PLAN, operation=None, tasks=(), regime=Regime.NONE)])
-def test_a_plan_survives_its_journeys(plan: ChangePlan) -> None:
-    for again in (pickle.loads(pickle.dumps(plan)), ChangePlan.from_json(plan.to_json())):
-        assert again == plan
-        assert again.schema.equals(plan.schema, check_metadata=True)
-        for task in again.tasks:
-            inner = task.schema.field("s").type.value_type.field("x")
-            assert (physical_name(inner), inner.metadata[FIELD_ID]) == ("p2", b"2")
-    for task in plan.tasks:
-        assert pickle.loads(pickle.dumps(task)) == ChangeTask.from_dict(json.loads(json.dumps(task.to_dict()))) == task
-
-
-@pytest.mark.parametrize(
+@cases(
     "refinement",
     [
         None,
@@ -138,7 +127,7 @@ def test_positions_are_ordered_as_rows_are_delivered() -> None:
     assert Position.end(3) == Position(3, END, END)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "start"),
     [
         ("earliest", Start(StartKind.EARLIEST)),
@@ -158,7 +147,7 @@ def test_places_in_a_history(text: str, start: Start) -> None:
     assert Start.parse(text) == start
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         "",

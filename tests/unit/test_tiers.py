@@ -7,6 +7,7 @@ from typing import Final
 
 import pytest
 
+from tests.support.cases import cases
 from tests.tiers import BY_HAND, TIERS, tier_of
 
 pytest_plugins = ["pytester"]
@@ -33,7 +34,7 @@ CONFTEST: Final = """
     """
 
 
-@pytest.mark.parametrize(
+@cases(
     ("markers", "tier"),
     [
         ("", "test"),

@@ -103,7 +103,7 @@ class TargetFolder:
         if self._store is not None:
             return self._store.commit_ids(after, last)
         commits = table.history(last - after) if last > after else []
-        return {str(each.get(key)) for each in commits for key in ("txnId", NOTE)}
+        return {str(commit.get(key)) for commit in commits for key in ("txnId", NOTE)}
 
     def transactions(self, version: int) -> list[str] | None:
         """Return the app ids of the `txn` actions in the commit of a version; None: it is not in the log any more."""
@@ -131,8 +131,8 @@ class TargetFolder:
     def check_nothing_after(self, table: DeltaTable, version: int) -> None:
         """Refuse a table that holds change rows of versions after `version`."""
         try:
-            found = pa.RecordBatchReader.from_stream(table.scan([COMMIT_VERSION], f"{COMMIT_VERSION} > {version}"))
-            is_there = any(batch.num_rows for batch in found)
+            rows = pa.RecordBatchReader.from_stream(table.scan([COMMIT_VERSION], f"{COMMIT_VERSION} > {version}"))
+            is_there = any(batch.num_rows for batch in rows)
         except Exception as error:
             raise self.failure(error) from error
         if is_there:

@@ -77,7 +77,7 @@ class StoreTarget:
         delta-rs' own history keeps all threads of Python waiting for the store.
         """
         names = [f"_delta_log/{version:020d}.json" for version in range(after + 1, last + 1)]
-        return {each for name in names for each in self._wait(partial(self._store.scan, name, _ids))}
+        return {commit_id for name in names for commit_id in self._wait(partial(self._store.scan, name, _ids))}
 
     def transactions(self, name: str) -> list[str] | None:
         """Return the app ids of the `txn` actions in the commit `name`; None: there is no such commit."""
@@ -124,10 +124,10 @@ class StoreTarget:
 def app_ids(commit: Iterable[bytes]) -> list[str]:
     """Return the app ids of the `txn` actions in the lines of a commit."""
     actions = [json.loads(line) for line in commit if b'"txn"' in line]
-    return [str(each["txn"]["appId"]) for each in actions if "txn" in each]
+    return [str(action["txn"]["appId"]) for action in actions if "txn" in action]
 
 
 def _ids(opened: OpenObject) -> set[str]:
     """Return the ids in a commit's `commitInfo`."""
     infos = [json.loads(line) for line in opened.file if line.startswith(b'{"commitInfo"')]
-    return {str(each["commitInfo"].get("txnId")) for each in infos}
+    return {str(info["commitInfo"].get("txnId")) for info in infos}

@@ -15,11 +15,12 @@ __all__ = ["Options", "read"]
 class Options(msgspec.Struct, frozen=True):
     """The options in the configuration."""
 
-    path: str  # the folder of the target table, also in a store
-    mode: Literal["append", "mirror"] = "append"  # keep a log of the changes, or a table equal to the source
-    key: list[str] = []  # of a mirror: the columns that identify a row; by default row ids, or the source's key
-    partition_by: list[str] | None = None  # the columns that a new table is partitioned by
-    adopt: bool = False  # write to a table, or into a folder, that is not ours
+    path: str  # folder or URI of the target
+    mode: Literal["append", "mirror", "history"] = "append"  # a log, a table equal to the source, or all its states
+    key: list[str] = []  # of a mirror or a history: columns that identify a row; default: row ids, or the source's key
+    deletes: Literal["remove", "mark"] = "remove"  # of a mirror: whether deleted rows go, or stay with a mark
+    partition_by: list[str] | None = None  # columns to partition a new table by
+    adopt: bool = False  # allow a target that is not ours
 
 
 def read(name: str, options: Mapping[str, Any]) -> Options:
@@ -40,6 +41,9 @@ def _check(name: str, options: Options) -> Iterator[ConfigError]:
         yield ConfigError(f"{name}.key", "names a column twice", "Name each column once.")
     if options.mode == "append" and options.key:
         yield ConfigError(f"{name}.key", "is for a mirror", 'Leave it out, or set mode = "mirror".')
-    if options.mode == "mirror" and options.adopt:
-        reason = "is not for a mirror, which would replace all rows of another table"
+    if options.mode != "mirror" and options.deletes != "remove":
+        reason = "is for a mirror" if options.mode == "append" else "is not for a history, which keeps deleted rows"
+        yield ConfigError(f"{name}.deletes", reason, 'Leave it out, or set mode = "mirror".')
+    if options.mode != "append" and options.adopt:
+        reason = f"is not for a {options.mode}, which would replace all rows of another table"
         yield ConfigError(f"{name}.adopt", reason, "Leave it out, and choose a new path.")

@@ -177,20 +177,20 @@ def fit(table: pa.Schema | None, earlier: pa.Schema, rows: pa.Schema) -> Fit:
 
 def compare(table: pa.Schema, rows: pa.Schema) -> Differences:
     """Compare a table's schema with a `rows_schema`; nullability and order do not count."""
-    found = Differences()
-    _compare_structs(list(rows_schema(table)), list(rows), "", found)
-    return found
+    differences = Differences()
+    _compare_structs(list(rows_schema(table)), list(rows), "", differences)
+    return differences
 
 
 def widening(table: pa.Schema, rows: pa.Schema) -> list[tuple[str, str]]:
     """Return the columns, not nested, that must be widened to take rows, each with the wider type's name in SQL."""
-    found = []
+    names = []
     for column in rows_schema(table):
         position = rows.get_field_index(column.name)
         kind = column.type if position < 0 else rows.field(position).type
         if kind != column.type and fits(column.type, kind) and (name := _sql_type(kind)):
-            found.append((column.name, name))
-    return found
+            names.append((column.name, name))
+    return names
 
 
 def rewriting(path: str, names: Iterable[str], partition_by: Iterable[str], columns: Sequence[tuple[str, str]]) -> str:
@@ -216,7 +216,7 @@ def _has_delta_type(kind: pa.DataType) -> bool:
     if pa.types.is_nested(kind):
         # Delta has a struct without fields, but Parquet has not.
         plain = (pa.types.is_struct(kind) and kind.num_fields > 0) or pa.types.is_list(kind) or pa.types.is_map(kind)
-        return plain and all(_has_delta_type(kind.field(at).type) for at in range(kind.num_fields))
+        return plain and all(_has_delta_type(kind.field(index).type) for index in range(kind.num_fields))
     return kind in _PRIMITIVES or pa.types.is_decimal128(kind)
 
 
@@ -232,7 +232,7 @@ def _spelled_twice(columns: Sequence[pa.Field], prefix: str) -> Iterator[tuple[s
         other = spelled.setdefault(column.name.lower(), column.name)
         if other != column.name:
             yield prefix + column.name, prefix + other
-        children = [column.type.field(at) for at in range(column.type.num_fields)]
+        children = [column.type.field(index) for index in range(column.type.num_fields)]
         yield from _spelled_twice(children, f"{prefix}{column.name}.")
 
 
@@ -242,29 +242,29 @@ def _sql_type(kind: pa.DataType) -> str | None:
     return _SQL_TYPES.get(kind)
 
 
-def _compare_structs(table: list[pa.Field], rows: list[pa.Field], prefix: str, found: Differences) -> None:
+def _compare_structs(table: list[pa.Field], rows: list[pa.Field], prefix: str, differences: Differences) -> None:
     ours = {column.name for column in rows}
     theirs = {column.name: column for column in table}
     for column in rows:
         if column.name in theirs:
-            _compare_types(theirs[column.name].type, column.type, prefix + column.name, found)
+            _compare_types(theirs[column.name].type, column.type, prefix + column.name, differences)
         else:
-            found.added.append(prefix + column.name)
-    found.missing.extend(prefix + name for name in theirs if name not in ours)
+            differences.added.append(prefix + column.name)
+    differences.missing.extend(prefix + name for name in theirs if name not in ours)
 
 
-def _compare_types(table: pa.DataType, rows: pa.DataType, path: str, found: Differences) -> None:
+def _compare_types(table: pa.DataType, rows: pa.DataType, path: str, differences: Differences) -> None:
     if fits(rows, table):
         return
     if is_struct(table) and is_struct(rows):
-        _compare_structs(list(table), list(rows), f"{path}.", found)
+        _compare_structs(list(table), list(rows), f"{path}.", differences)
     elif pa.types.is_list(table) and pa.types.is_list(rows):
-        _compare_types(table.value_type, rows.value_type, f"{path}.element", found)
+        _compare_types(table.value_type, rows.value_type, f"{path}.element", differences)
     elif pa.types.is_map(table) and pa.types.is_map(rows):
-        _compare_types(table.key_type, rows.key_type, f"{path}.key", found)
-        _compare_types(table.item_type, rows.item_type, f"{path}.value", found)
+        _compare_types(table.key_type, rows.key_type, f"{path}.key", differences)
+        _compare_types(table.item_type, rows.item_type, f"{path}.value", differences)
     else:
-        found.conflicts.append(f"{path} ({type_text(table)} in the table, {type_text(rows)} in the rows)")
+        differences.conflicts.append(f"{path} ({type_text(table)} in the table, {type_text(rows)} in the rows)")
 
 
 def maps_columns(configuration: Mapping[str, str | None]) -> bool:

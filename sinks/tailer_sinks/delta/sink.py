@@ -11,8 +11,9 @@ Only a large table's snapshot, at the start of a stream or after a gap, takes se
 hold the position inside it (`tailer_sinks.delta.table`). It is complete when the `txn` of app_id has its version.
 
 A gap is also a row: its `_change_type` is `gap`, its `_commit_version` the last lost version, all other columns are
-null. Rows of that same version are the snapshot that follows it. The `commitInfo` of its commit describes the loss
-under `gap`.
+null. Rows of that same version are the snapshot that follows it. Nothing is lost before a snapshot that an operator
+asked for: the gap has the version of the snapshot, whose changes came in earlier commits. The `commitInfo` of the
+gap's commit describes the loss under `gap`.
 
     table      the table, through delta-rs: makes an append exactly once
     txns       the actions that hold progress
@@ -36,6 +37,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 from anyio import to_thread
+from typing_extensions import override
 
 from tailer.errors import SinkError, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, ControlEvent, Gap, joined_rows
@@ -72,12 +74,12 @@ class DeltaSink(Sink):
     def configure(cls, name: str, options: Mapping[str, Any]) -> Self | DeltaMirror:
         """Read the options (`tailer_sinks.delta.options`). No I/O. Raises `ConfigError`."""
         chosen = read(name, options)
-        if chosen.mode == "mirror":
+        if chosen.mode != "append":
             return DeltaMirror(name, chosen)
         return cls(name, chosen.path, chosen.partition_by, adopt=chosen.adopt)
 
+    @override
     def use_stores(self, stores: Stores) -> None:
-        """See `Sink.use_stores`."""
         self._table.folder.use_stores(stores)
 
     async def progress(self, app_id: str) -> Progress | None:
@@ -99,8 +101,9 @@ class DeltaSink(Sink):
         """
         return await to_thread.run_sync(self._table.has_delivered, pipeline)
 
+    @override
     async def refusals(self, app_id: str, schema: pa.Schema) -> Sequence[SinkError]:
-        """See `Sink.refusals`: the rows do not fit the table, or no table can have them."""
+        """Return refusals: the rows do not fit the table, or no table can have them."""
         return await to_thread.run_sync(refused, self._table.anchor, app_id, schema, self._expected.get(app_id))
 
     async def reset(self, progress: Progress) -> None:
@@ -130,8 +133,8 @@ class DeltaSink(Sink):
         finally:
             spool.close()
 
+    @override
     def open_heartbeats(self, pipeline: str, timeout_s: float) -> Heartbeats:
-        """See `Sink.open_heartbeats`."""
         return self._table.folder.open_heartbeats(pipeline)
 
     async def aclose(self) -> None:
@@ -159,30 +162,35 @@ class _DeltaTransaction(SinkTransaction):
         self._notes: list[str] = []
         self._far: set[str] = set()
 
+    @override
     async def write(self, batch: ChangeBatch) -> None:
-        """See `SinkTransaction.write`. Raises `SinkUnavailable` if the spool's disk is full."""
+        """Raises `SinkUnavailable` if the spool's disk is full."""
         await self.write_all([batch])
 
+    @override
     async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
-        """See `SinkTransaction.write_all`. Raises as `write` does."""
+        """Raises as `write` does."""
         rows = joined_rows(batches)
         if not rows.schema.equals(self._schema):
             remedy = "This is a defect of the pipeline: every batch must have the schema that was announced last."
             raise SinkRejected(self._table.name, f"rows of another schema at version {batches[0].version}", remedy)
         await to_thread.run_sync(self._spool_rows, rows)
 
+    @override
     async def announce(self, event: ControlEvent) -> None:
-        """See `SinkTransaction.announce`. Rows that would not fit the table are refused before they come."""
+        """Rows that would not fit the table are refused before they come."""
         if isinstance(event, Gap):
-            self._notes.append(f"versions {event.first_version} to {event.version} are lost: {event.reason}")
+            text = f"versions {event.first_version} to {event.version} are lost: {event.reason}"
+            self._notes.append(event.reason if event.command is not None else text)
             await to_thread.run_sync(self._spool_rows, gap_row(event, rows_schema(self._schema)))
         else:
             rows = bool(self._spool)
             self._anchor = await to_thread.run_sync(partial(self._table.extended, self._anchor, event.after, rows=rows))
             self._schema = event.after
 
+    @override
     async def commit(self, progress: Progress) -> None:
-        """See `SinkTransaction.commit`. Not cancelled once begun.
+        """Not cancelled once begun.
 
         Raises `SinkFenced`, `SinkRejected`, `SinkUnavailable` (nothing was committed) or `CommitUnknown`.
         """

@@ -159,16 +159,16 @@ class TargetTable:
         the outcome is unknown.
         """
 
-        def write(at: Anchor, commit: CommitProperties) -> None:
-            assert at.table is not None
-            at = self._grown(at) if at.merge and has_variants(at.schema) else at
-            assert at.table is not None
+        def write(anchor: Anchor, commit: CommitProperties) -> None:
+            assert anchor.table is not None
+            anchor = self._grown(anchor) if anchor.merge and has_variants(anchor.schema) else anchor
+            assert anchor.table is not None
             write_deltalake(
-                at.table,
-                writable(rows(at.schema)),
+                anchor.table,
+                writable(rows(anchor.schema)),
                 mode="append",
-                schema_mode="merge" if at.merge else None,
-                writer_properties=writing(_measured(at, far)),
+                schema_mode="merge" if anchor.merge else None,
+                writer_properties=writing(_measured(anchor, far)),
                 commit_properties=commit,
             )
 
@@ -189,13 +189,13 @@ class TargetTable:
         """
         write_id = str(uuid.uuid4())
         try:
-            at = self._create(anchor) if anchor.table is None else self._renewed(anchor)
+            current = self._create(anchor) if anchor.table is None else self._renewed(anchor)
             commit = CommitProperties(
                 custom_metadata={"txnId": write_id, **({"gap": "; ".join(notes)} if notes else {})},
                 app_transactions=actions(),
             )
             with rows_in_one_stream():
-                write(at, commit)
+                write(current, commit)
         except SinkError:
             raise
         except Exception as error:
@@ -251,11 +251,11 @@ class TargetTable:
 
     def check_target(self, table: DeltaTable, app_id: str) -> None:
         """Refuse the source table, a table that is not ours, and one that could forget our progress."""
-        found = table.metadata()
+        metadata = table.metadata()
         names = pa.schema(table.schema().to_arrow()).names
-        known = (app_id, delivered_name(pipeline_of(app_id)))
-        ours = self._adopt or any(table.transaction_version(name) is not None for name in known)
-        if refusal := table_refusal(self.path, app_id, str(found.id), names, found.configuration, ours=ours):
+        names_of_ours = (app_id, delivered_name(pipeline_of(app_id)))
+        ours = self._adopt or any(table.transaction_version(name) is not None for name in names_of_ours)
+        if refusal := table_refusal(self.path, app_id, str(metadata.id), names, metadata.configuration, ours=ours):
             self.folder.reject(*refusal)
 
     def properties(self, app_id: str) -> dict[str, str] | None:
@@ -285,26 +285,28 @@ class TargetTable:
     def _took_place(self, anchor: Anchor, position: Position, write_id: str, error: Exception) -> bool:
         """Return whether the append that ended with `error` is in the table nevertheless."""
         try:
-            found, ids, table = self.newer(anchor.app_id, anchor.version)
+            position_there, ids, table = self.newer(anchor.app_id, anchor.version)
         except CommitUnknown as second:
             raise CommitUnknown(self.name, f"{first_line(error)}; {second.reason}") from second
-        if found == position and write_id in ids:
+        if position_there == position and write_id in ids:
             return True
         if self._failed & ids:
             raise CommitUnknown(self.name, "an earlier attempt of this instance arrived late") from error
-        self.expect(found, anchor.expected)
+        self.expect(position_there, anchor.expected)
         self._streams.check(table, anchor.app_id)
         return False
 
-    def expect(self, found: Position | None, expected: Position | None) -> None:
+    def expect(self, position: Position | None, expected: Position | None) -> None:
         """Raise `SinkFenced` if progress differs from the expected one, `SinkRejected` if it is gone."""
-        if found is None and expected is not None:
+        if position is None and expected is not None:
             remedy = "Restore the table. To deliver into a new one from the pipeline's start, run it again."
             self.folder.reject(
                 f"{self.path} was deleted or replaced: it was left at {expected}, and has no progress", remedy
             )
-        if found != expected:
-            raise SinkFenced(self.name, f"progress in {self.path} is {found}, and was {expected or 'nothing'} before")
+        if position != expected:
+            raise SinkFenced(
+                self.name, f"progress in {self.path} is {position}, and was {expected or 'nothing'} before"
+            )
 
 
 class _Columns:
@@ -318,17 +320,17 @@ class _Columns:
 
     def fit(self, table: DeltaTable | None, earlier: pa.Schema, rows: pa.Schema) -> Fit:
         """Fit rows of both schemas into the table, or a new one. Refuse those that do not fit."""
-        found = None if table is None else rows_schema_of(table.schema())
-        if table is not None and found is not None:
-            self._check_partitioning(table, found)
-            if conflicts := compare(found, rows).conflicts:
-                wider = widening(found, rows)
+        schema_there = None if table is None else rows_schema_of(table.schema())
+        if table is not None and schema_there is not None:
+            self._check_partitioning(table, schema_there)
+            if conflicts := compare(schema_there, rows).conflicts:
+                wider = widening(schema_there, rows)
                 remedy = "Choose a new path for the new schema."
                 if len(wider) == len(conflicts):
-                    remedy = rewriting(self._path, found.names, table.metadata().partition_columns, wider)
+                    remedy = rewriting(self._path, schema_there.names, table.metadata().partition_columns, wider)
                 self._folder.reject(f"columns of {self._path} do not fit: {', '.join(conflicts)}", remedy)
         try:
-            fitting = fit(found, earlier, rows)
+            fitting = fit(schema_there, earlier, rows)
         except Misfit as misfit:
             raise SinkRejected(
                 self._name, f"{self._path}: {misfit}", "Choose a new path for the new schema."
@@ -353,14 +355,14 @@ class _Columns:
             remedy = f"Add them: ALTER TABLE delta.`{self._path}` ADD COLUMNS (...)"
             self._folder.reject(f"{self._path} lacks {fields}, and has Variants, where delta-rs adds no fields", remedy)
 
-    def _check_partitioning(self, table: DeltaTable, found: pa.Schema) -> None:
+    def _check_partitioning(self, table: DeltaTable, schema: pa.Schema) -> None:
         columns = table.metadata().partition_columns
         if self._partition_by is not None and list(self._partition_by) != columns:
             named = ", ".join(columns) or "nothing"
             self._folder.reject(
                 f"{self._path} is partitioned by {named}", "Set partition_by to that, or choose a new path."
             )
-        self.check_partitions(rows_schema(found), columns)
+        self.check_partitions(rows_schema(schema), columns)
 
 
 def _measured(anchor: Anchor, far: Collection[str]) -> list[str]:

@@ -110,8 +110,8 @@ def first_line(error: Exception) -> str:
     the code is kept: the rest may repeat keys.
     """
     text = str(error)
-    found = _CODE.search(text)
-    code = found[1] if found else ""
+    match = _CODE.search(text)
+    code = match[1] if match else ""
     line = _ANSWER.sub(code, text).partition("\n")[0].strip() or type(error).__name__
     number = _system_error(error)
     cause = code if number is None else os.strerror(number)
@@ -122,5 +122,5 @@ def _system_error(error: Exception) -> int | None:
     """Return the number of the system's error that caused `error`; None if it had another cause."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno
-    found = _SYSTEM_ERROR.search(str(error))
-    return None if found is None else int(found[1] or found[2])
+    match = _SYSTEM_ERROR.search(str(error))
+    return None if match is None else int(match[1] or match[2])

@@ -47,8 +47,8 @@ def position_in(table: DeltaTable, app_id: str) -> Position | None:
 
 def last_stream(table: DeltaTable, app_id: str) -> int | None:
     """Read the number of the last stream of the pipeline of `app_id`; None: none, or none has said so."""
-    found: int | None = table.transaction_version(stream_name(app_id))
-    return found
+    number: int | None = table.transaction_version(stream_name(app_id))
+    return number
 
 
 class LastStreams:
@@ -83,9 +83,9 @@ def transactions(
 
     Only those of app_id and of the pipeline's stream if no snapshot is involved.
     """
-    at, before = position, expected
-    place = (at.version, END, END) if at.closes_version else (at.version - 1, at.task, at.row)
-    in_snapshot = at.in_snapshot or (before is not None and before.in_snapshot)
+    inside = (position.version - 1, position.task, position.row)
+    place = (position.version, END, END) if position.closes_version else inside
+    in_snapshot = position.in_snapshot or (expected is not None and expected.in_snapshot)
     now_ms = int(time.time() * 1000)
     pairs = list(zip(_names(app_id), place, strict=True))[: None if in_snapshot else 1]
     pairs.append((stream_name(app_id), stream_number(app_id)))

@@ -40,10 +40,13 @@ def delta_schema(schema: pa.Schema) -> Schema:
 
 def rows_schema_of(schema: Schema) -> pa.Schema:
     """Return the schema of rows of a table with Delta's `schema`."""
-    found = pa.schema(schema.to_arrow())
+    schema_there = pa.schema(schema.to_arrow())
     columns = json.loads(schema.to_json())["fields"]
     return pa.schema(
-        [field.with_type(_read(column["type"], field.type)) for field, column in zip(found, columns, strict=True)]
+        [
+            field.with_type(_read(column["type"], field.type))
+            for field, column in zip(schema_there, columns, strict=True)
+        ]
     )
 
 
@@ -80,7 +83,7 @@ def _named(delta: Any, kind: pa.DataType) -> Any:
         return delta
     if pa.types.is_struct(kind):
         pairs = zip(delta["fields"], kind, strict=True)
-        return {**delta, "fields": [{**each, "type": _named(each["type"], field.type)} for each, field in pairs]}
+        return {**delta, "fields": [{**column, "type": _named(column["type"], field.type)} for column, field in pairs]}
     if pa.types.is_map(kind):
         key, value = _named(delta["keyType"], kind.key_type), _named(delta["valueType"], kind.item_type)
         return {**delta, "keyType": key, "valueType": value}
@@ -95,7 +98,7 @@ def _read(delta: Any, kind: pa.DataType) -> pa.DataType:
         return kind
     if delta["type"] == "struct":
         pairs = zip(delta["fields"], kind, strict=True)
-        return pa.struct([field.with_type(_read(each["type"], field.type)) for each, field in pairs])
+        return pa.struct([field.with_type(_read(column["type"], field.type)) for column, field in pairs])
     if delta["type"] == "map":
         key, value = _read(delta["keyType"], kind.key_type), _read(delta["valueType"], kind.item_type)
         return pa.map_(kind.key_field.with_type(key), kind.item_field.with_type(value))

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from typing_extensions import override
 
-from tailer.errors import SinkRejected
-from tailer.events import ChangeBatch
+from tailer_sinks.encoding.debezium.images import Images, PairedRows, PairingEncoder, Topics
 from tailer_sinks.encoding.messages import BYTES, Messages
 
 __all__ = ["ArrowMessages"]
@@ -18,41 +19,33 @@ __all__ = ["ArrowMessages"]
 MAX_BYTES: Final = 900_000
 
 
-class ArrowMessages:
+class ArrowMessages(PairingEncoder):
     """An encoder of batches of one schema, without keys. It holds back nothing, so images may be in two messages.
+
+    The row index of a message is that of its last row.
 
     `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). `max_bytes`: of a
     message's value; only a message of a single row may be larger.
     """
 
     def __init__(self, sink: str, schema: pa.Schema, max_bytes: int = MAX_BYTES) -> None:
-        self._sink = sink
-        self.schema = schema
+        self._images = Images(sink, schema, pairs=False)
         self._max_bytes = max_bytes
 
-    @property
-    def pending(self) -> ChangeBatch | None:
-        """None: each row is in a message at once."""
-        return None
-
-    def encode(self, batch: ChangeBatch, now_ms: int) -> Messages:
-        """Encode `batch`; the row index of each message is that of its last row. `now_ms` is not used.
-
-        Raises `SinkRejected` for rows of another schema.
-        """
-        if not batch.rows.schema.equals(self.schema):
-            raise SinkRejected(self._sink, f"rows of another schema than was announced: {batch.rows.schema.names}")
-        ends, streams = [], []
-        end = -1
-        for length, stream in self._streams(batch.rows):
-            end += length
-            ends.append(end)
-            streams.append(stream)
-        return Messages(None, pa.array(streams, BYTES), batch.row_index.take(pa.array(ends, pa.int64())))
-
-    def flush(self, now_ms: int) -> Messages | None:
-        """Return None: nothing is held back."""
-        return None
+    @override
+    def write(
+        self, now_ms: int, paired: PairedRows, topics: "Topics[ArrowMessages]"
+    ) -> tuple[Messages, pa.Array | None]:
+        rows, ends, streams, end = paired.batch.rows, [], [], -1
+        numbers = topics.numbers
+        lengths = [len(rows)] if numbers is None else pc.value_counts(numbers).field("counts").to_pylist()
+        for part_length in lengths:  # a message has rows of one topic
+            for length, stream in self._streams(rows.slice(end + 1, part_length)):
+                end += length
+                ends.append(end)
+                streams.append(stream)
+        last_rows = pa.array(ends, pa.int64())
+        return Messages(None, pa.array(streams, BYTES), paired.batch.row_index.take(last_rows)), last_rows
 
     def _streams(self, rows: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
         """Yield the rows as streams, each with the number of its rows."""

@@ -14,12 +14,12 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from typing_extensions import override
 
 from tailer.errors import SinkRejected
 from tailer.events import METADATA_FIELDS, ChangeBatch
 from tailer_sinks.encoding.columns import TEXT, DecimalForm, NoText, writer_for
 from tailer_sinks.encoding.debezium.images import (
-    REMEDY,
     Draft,
     Images,
     PairedRows,
@@ -29,6 +29,7 @@ from tailer_sinks.encoding.debezium.images import (
     drafted,
 )
 from tailer_sinks.encoding.debezium.schema import json_text
+from tailer_sinks.encoding.flat import REMEDY
 from tailer_sinks.encoding.messages import BYTES, Messages
 from tailer_sinks.encoding.values import timestamp_text
 
@@ -49,9 +50,8 @@ class CloudEventsEncoder(PairingEncoder):
     `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). `name`: of the pipeline;
     in `id` and `source`. `key`: the columns of the messages' keys, which are JSON objects. `tombstones`: whether one
     follows a delete, if there is a key. `mode`: where the attributes are. `decimal`: the JSON form of decimals
-    (`tailer_sinks.encoding.columns.writer_for`). `dataschema`: that attribute, a URI; left out if None. Raises
-    `SinkRejected` for a column whose type has no JSON form, and for a missing column of the key; `encode` also for a
-    commit timestamp that RFC 3339 cannot express.
+    (`tailer_sinks.encoding.columns.writer_for`). Raises `SinkRejected` for a column whose type has no JSON form, and
+    for a missing column of the key; `encode` also for a commit timestamp that RFC 3339 cannot express.
     """
 
     def __init__(
@@ -63,14 +63,12 @@ class CloudEventsEncoder(PairingEncoder):
         tombstones: bool = True,
         mode: ContentMode = "structured",
         decimal: DecimalForm = "string",
-        dataschema: str | None = None,
     ) -> None:
         self.schema = schema
         self._sink = sink
         self._name = name
         self._tombstones = tombstones
         self._mode = mode
-        self._dataschema = {} if dataschema is None else {"dataschema": dataschema}
         self._images = Images(sink, schema, key, decimal)
         metadata = {field.name for field in METADATA_FIELDS}
         columns = [field for field in schema if field.name not in metadata]
@@ -80,17 +78,13 @@ class CloudEventsEncoder(PairingEncoder):
         except NoText as error:
             raise SinkRejected(sink, str(error), REMEDY) from error
 
-    def write(self, now_ms: int, paired: PairedRows) -> Messages:
-        """Return the messages of rows that are paired. `now_ms`: when they are made."""
-        return self.write_divided(now_ms, paired, Topics([self]))[0]
-
-    def write_divided(
+    @override
+    def write(
         self,
         now_ms: int,
         paired: PairedRows,
         topics: Topics[Any],  # their messages are alike
     ) -> tuple[Messages, pa.Array | None]:
-        """See `PairedEncoder.write_divided`."""
         draft = drafted(
             paired, self._write_row(paired.batch.rows.select(self._columns).to_struct_array()), self._tombstones
         )
@@ -101,7 +95,7 @@ class CloudEventsEncoder(PairingEncoder):
 
     def _structured(self, batch: ChangeBatch, draft: Draft) -> tuple[pa.Array, tuple[tuple[str, pa.Array], ...]]:
         start = f'{{"specversion":"1.0","id":{json_text(self._id(batch))[:-1]}'
-        attributes = json_text({**self._attributes(batch), "datacontenttype": JSON, **self._dataschema})
+        attributes = json_text({**self._attributes(batch), "datacontenttype": JSON})
         first, *images = draft.images
         rest = f'",{attributes[1:-1]},"data":{{{first}'
         values = _join(start, draft.number, ";", draft.operation, rest, *images, "}}")
@@ -109,7 +103,7 @@ class CloudEventsEncoder(PairingEncoder):
 
     def _binary(self, batch: ChangeBatch, draft: Draft) -> tuple[pa.Array, tuple[tuple[str, pa.Array], ...]]:
         ids = _join(self._id(batch), draft.number, ";", draft.operation)
-        attributes = {"specversion": "1.0", **self._attributes(batch), **self._dataschema}
+        attributes = {"specversion": "1.0", **self._attributes(batch)}
         values = _join("{", *draft.images, "}")
         if ids.null_count:
             values = pc.if_else(ids.is_valid(), values, NO_BYTES)

@@ -38,7 +38,7 @@ from tailer_sinks.encoding.values import (
     timestamp_text,
 )
 
-__all__ = ["TEXT", "DecimalForm", "NoText", "Texts", "Writer", "check_midnight", "check_times", "whole", "writer_for"]
+__all__ = ["TEXT", "DecimalForm", "NoText", "Texts", "check_midnight", "check_times", "whole", "writer_for"]
 
 TEXT: Final = pa.large_string()
 NULL: Final = pa.scalar("null", TEXT)

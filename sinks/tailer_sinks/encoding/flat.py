@@ -18,9 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.errors import SinkRejected
+from tailer.events import ChangeBatch
 from tailer_sinks.encoding.columns import TEXT, DecimalForm, NoText, Texts, whole, writer_for
 
-__all__ = ["AT_ONCE", "FlatEncoder", "encoded_ahead", "slices"]
+__all__ = ["AT_ONCE", "REMEDY", "FlatEncoder", "batch_slices", "encoded_ahead", "slices"]
 
 REMEDY: Final = "Leave the column out, or use a sink that keeps types: delta, or files with format parquet."
 SLICE_ROWS: Final = 8192
@@ -83,6 +84,14 @@ def slices(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     step = max(1, min(SLICE_ROWS, size // max(1, average)))
     for start in range(0, len(rows), step):
         yield rows.slice(start, step)
+
+
+def batch_slices(batch: ChangeBatch) -> Iterator[ChangeBatch]:
+    """Cut the batch to `slices`, whose texts fit into memory."""
+    start = 0
+    for rows in slices(batch.rows):
+        yield batch.slice(start, len(rows))
+        start += len(rows)
 
 
 def encoded_ahead(

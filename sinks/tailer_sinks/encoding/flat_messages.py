@@ -7,15 +7,15 @@ for a single image, whose key was removed or added. `tailer_sinks.encoding.debez
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from typing_extensions import override
 
-from tailer.events import CHANGE_TYPE, ChangeBatch
+from tailer.events import CHANGE_TYPE
 from tailer_sinks.encoding.columns import DecimalForm
-from tailer_sinks.encoding.debezium.images import Images, PairedRows, Topics
+from tailer_sinks.encoding.debezium.images import Images, PairedRows, PairingEncoder, Topics
 from tailer_sinks.encoding.debezium.operations import (
     DELETE,
     INSERT,
@@ -38,7 +38,7 @@ NO_ROW: Final = pa.scalar(None, pa.int64())
 NO: Final = pa.array([False])
 
 
-class FlatMessages:
+class FlatMessages(PairingEncoder):
     """An encoder of batches of one schema. With a key it holds back images until the next batch.
 
     `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). `key`: the columns of the
@@ -58,51 +58,19 @@ class FlatMessages:
         self.schema = schema
         self.keyed = bool(key)
         self._flat = FlatEncoder(sink, schema, decimal)
-        self._images = Images(sink, schema, key, decimal) if key else None
+        self._images = Images(sink, schema, key, decimal, pairs=self.keyed)
         self._tombstones = tombstones
         self._change_type = schema.get_field_index(CHANGE_TYPE)
 
-    @property
-    def pending(self) -> ChangeBatch | None:
-        """The rows that are held back, at most two: progress must stay before the first of them."""
-        return self._images.pending if self._images else None
-
-    def encode(self, batch: ChangeBatch, now_ms: int) -> Messages:
-        """Encode `batch`; with a key except rows at its end that depend on the next batch.
-
-        Messages of held back rows come first. `now_ms` is not used. Raises `SinkRejected`, with a key also for a change
-        type that is not one of Delta's; the encoder is then unchanged.
-        """
-        if self._images is None:
-            return self.encode_divided(batch, Topics([self]))
-        return self._images.encode(batch, partial(self.write, now_ms))
-
-    def encode_divided(
-        self,
-        batch: ChangeBatch,
-        topics: Topics[Any],  # their messages are alike
-    ) -> Messages:
-        """Encode the rows of several topics, without keys: a message for each row. Raises `SinkRejected`."""
-        return Messages(None, self._flat.rows(batch.rows), batch.row_index)
-
-    def flush(self, now_ms: int) -> Messages | None:
-        """Encode the rows that are held back. None: there are none.
-
-        Call it at the end of a task, and before the encoder is discarded.
-        """
-        return self._images.flush(partial(self.write, now_ms)) if self._images else None
-
-    def write(self, now_ms: int, paired: PairedRows) -> Messages:
-        """Encode rows that have keys. `now_ms` is not used."""
-        return self.write_divided(now_ms, paired, Topics([self]))[0]
-
-    def write_divided(
+    @override
+    def write(
         self,
         now_ms: int,
         paired: PairedRows,
         topics: Topics[Any],  # their messages are alike
     ) -> tuple[Messages, pa.Array | None]:
-        """See `PairedEncoder.write_divided`."""
+        if paired.kinds is None:
+            return Messages(None, self._flat.rows(paired.batch.rows), paired.batch.row_index), None
         rows, kinds = paired.batch.rows, paired.kinds
         keys, row_index, order = pc.cast(paired.keys, BYTES), paired.batch.row_index, None
         if paired.second is not None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tailer.events import ChangeBatch
 
-__all__ = ["BYTES", "Encoder", "Messages", "OneTopic", "Sent", "TopicEncoder"]
+__all__ = ["BYTES", "Messages", "Sent", "TopicEncoder"]
 
 BYTES: Final = pa.large_binary()
 
@@ -49,69 +49,34 @@ class Messages:
         )
 
 
-class Encoder(Protocol):
-    """An encoder of rows of one schema to messages; may hold back rows that depend on later ones."""
+# Topics with messages, and the numbers of the rows of a batch that they are about, if these are not all.
+Sent = Sequence[tuple[str, Messages, pa.Array | None]]
+
+
+class TopicEncoder(Protocol):
+    """An encoder of rows of one schema to messages with their topics, in no order between topics.
+
+    May hold back rows that depend on later ones. The encoder of one topic is a `PairingEncoder`
+    (`tailer_sinks.encoding.debezium.images`).
+    """
+
+    @property
+    def sample(self) -> object:
+        """Return one of the encoders that make the messages of a topic; None if there is none yet."""
+        ...
 
     @property
     def pending(self) -> ChangeBatch | None:
         """The rows that are held back: progress must stay before the first of them."""
         ...
 
-    def encode(self, batch: ChangeBatch, now_ms: int) -> Messages:
+    def encode(self, batch: ChangeBatch, now_ms: int) -> Sent:
         """Encode `batch`, after the held back rows of the same task. Call `flush` between tasks.
 
         `now_ms`: when the messages are made. Raises `SinkRejected`; the encoder is then unchanged.
         """
         ...
 
-    def flush(self, now_ms: int) -> Messages | None:
-        """Encode the rows that are held back, at the end of a task. None: there are none."""
-        ...
-
-
-# Topics with messages, and the numbers of the rows of a batch that they are about, if these are not all.
-Sent = Sequence[tuple[str, Messages, pa.Array | None]]
-
-
-class TopicEncoder(Protocol):
-    """An `Encoder` that gives messages their topics, in no order between topics."""
-
-    @property
-    def sample(self) -> Encoder | None:
-        """Return one of the encoders that make the messages of a topic; None if there is none yet."""
-        ...
-
-    @property
-    def pending(self) -> ChangeBatch | None:
-        """See `Encoder.pending`."""
-        ...
-
-    def encode(self, batch: ChangeBatch, now_ms: int) -> Sent:
-        """See `Encoder.encode`."""
-        ...
-
     def flush(self, now_ms: int) -> Sent:
-        """See `Encoder.flush`."""
+        """Encode the rows that are held back, at the end of a task."""
         ...
-
-
-class OneTopic:
-    """A `TopicEncoder` of messages that all go to `topic`."""
-
-    def __init__(self, topic: str, encoder: Encoder) -> None:
-        self.sample = encoder
-        self._topic = topic
-
-    @property
-    def pending(self) -> ChangeBatch | None:
-        """See `Encoder.pending`."""
-        return self.sample.pending
-
-    def encode(self, batch: ChangeBatch, now_ms: int) -> Sent:
-        """See `Encoder.encode`."""
-        return [(self._topic, self.sample.encode(batch, now_ms), None)]
-
-    def flush(self, now_ms: int) -> Sent:
-        """See `Encoder.flush`."""
-        messages = self.sample.flush(now_ms)
-        return [] if messages is None else [(self._topic, messages, None)]

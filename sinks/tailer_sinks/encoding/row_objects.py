@@ -7,7 +7,7 @@ import pyarrow as pa
 from tailer_sinks.encoding.columns import whole, writer_for
 from tailer_sinks.encoding.flat import slices
 
-__all__ = ["JsonObjects"]
+__all__ = []
 
 
 class JsonObjects:

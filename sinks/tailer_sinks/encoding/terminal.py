@@ -158,9 +158,9 @@ class TerminalView:
         if self._counts_shown:
             return ""
         self._counts_shown = True
-        known = [f"{self._counts[kind]} {word}" for kind, word in COUNTED.items() if self._counts[kind]]
+        words = [f"{self._counts[kind]} {word}" for kind, word in COUNTED.items() if self._counts[kind]]
         others = [f"{count} {printable(kind)}" for kind, count in self._counts.items() if kind not in SIGNS]
-        return self._render(Text(f"{' ' * MARGIN}{', '.join(known + others)}\n", "dim")) if known or others else ""
+        return self._render(Text(f"{' ' * MARGIN}{', '.join(words + others)}\n", "dim")) if words or others else ""
 
     def _heading(self, version: int, rows: pa.RecordBatch) -> str:
         before = self.counts()
@@ -236,15 +236,15 @@ def _sign(change: str) -> tuple[str, str]:
 def _pairs(batches: Sequence[ChangeBatch]) -> set[int]:
     """Return the places of preimages that are followed by the same row as it is: both have one position."""
     pre, post = ChangeType.UPDATE_PREIMAGE.value, ChangeType.UPDATE_POSTIMAGE.value
-    found: set[int] = set()
+    places: set[int] = set()
     first = 0
     for batch in batches:
         rows = zip(batch.rows.column(CHANGE_TYPE).to_pylist(), batch.row_index.to_pylist(), strict=True)
         for place, ((before, row), (after, next_row)) in enumerate(pairwise(rows), first):
             if (before, after, row) == (pre, post, next_row):
-                found.add(place)
+                places.add(place)
         first += len(batch)
-    return found
+    return places
 
 
 def _lines(

@@ -1,9 +1,9 @@
 """The JSON form of every Arrow value, one value at a time.
 
-This is the reference. It is slow, has no cases for speed, and works on Arrow's own integers, so that dates
-and timestamps beyond what `datetime` holds come out right. `tailer_sinks.encoding.columns` must give the same text
-for whole columns; it calls the functions here for the few values that its fast ways do not cover, and
-property tests compare the two.
+This is the reference. It is slow, has no cases for speed, and works on Arrow's own integers, so that dates and
+timestamps beyond what `datetime` holds come out right. `tailer_sinks.encoding.columns` must give the same text for
+whole columns; it calls the functions here for the few values that its fast ways do not cover, and property tests
+compare the two.
 
 ===============  ===========================================================================================
 Arrow            JSON

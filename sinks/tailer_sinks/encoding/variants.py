@@ -14,15 +14,17 @@ Arrow's own type marks JSON, so a Parquet file has its logical type JSON. Avro a
 `io.debezium.data.Json`, as Debezium does.
 """
 
+from dataclasses import replace
 from typing import Final, Literal
 
 import pyarrow as pa
+from typing_extensions import override
 
 from tailer.errors import SinkRejected
 from tailer.events import ChangeBatch, has_variant, is_variant
 from tailer.variant import InvalidVariant, json_texts
 from tailer.variant.nested import Change, changed, changes_where
-from tailer_sinks.encoding.messages import Encoder, Messages
+from tailer_sinks.encoding.messages import Sent, TopicEncoder
 
 __all__ = ["VariantForm", "VariantsIn", "form_schema", "in_form"]
 
@@ -58,32 +60,31 @@ def in_form(sink: str, rows: pa.RecordBatch, form: VariantForm | None) -> pa.Rec
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-class VariantsIn:
-    """An `Encoder` of rows whose Variants are given to `encoder` in a form. That is made for `form_schema`."""
+class VariantsIn(TopicEncoder):
+    """A `TopicEncoder` of rows whose Variants are given to `encoder` in a form. That is made for `form_schema`."""
 
-    def __init__(self, sink: str, form: VariantForm, schema: pa.Schema, encoder: Encoder) -> None:
-        self.encoder = encoder
+    sample = None
+
+    def __init__(self, sink: str, form: VariantForm, schema: pa.Schema, encoder: TopicEncoder) -> None:
+        self._encoder = encoder
         self._sink = sink
         self._form = form
         self._schema = schema
 
     @property
+    @override
     def pending(self) -> ChangeBatch | None:
-        """See `Encoder.pending`; its Variants have the form."""
-        return self.encoder.pending
+        return self._encoder.pending
 
-    def encode(self, batch: ChangeBatch, now_ms: int) -> Messages:
-        """See `Encoder.encode`."""
+    @override
+    def encode(self, batch: ChangeBatch, now_ms: int) -> Sent:
         if not batch.rows.schema.equals(self._schema):
             raise SinkRejected(self._sink, f"rows of another schema than was announced: {batch.rows.schema.names}")
-        rows = in_form(self._sink, batch.rows, self._form)
-        return self.encoder.encode(
-            ChangeBatch(batch.table_id, batch.version, batch.task, rows, batch.row_index), now_ms
-        )
+        return self._encoder.encode(replace(batch, rows=in_form(self._sink, batch.rows, self._form)), now_ms)
 
-    def flush(self, now_ms: int) -> Messages | None:
-        """See `Encoder.flush`."""
-        return self.encoder.flush(now_ms)
+    @override
+    def flush(self, now_ms: int) -> Sent:
+        return self._encoder.flush(now_ms)
 
 
 def _type(kind: pa.DataType, form: VariantForm) -> pa.DataType:

@@ -85,12 +85,12 @@ def check_free(sink: str, root: Path, stream: Path, *, adopt: bool) -> None:
             remedy = "Create the folder it leads to, or choose another path."
             raise SinkRejected(sink, f"{root} is a link that leads nowhere", remedy)
         if table := table_around(stream):
-            at = (
+            place = (
                 "is the folder of a Delta table"
                 if str(table) == os.path.realpath(root)
                 else f"is inside the Delta table {table}"
             )
-            reason = f"{root} {at}, whose VACUUM would delete the files"
+            reason = f"{root} {place}, whose VACUUM would delete the files"
             raise SinkRejected(sink, reason, "Choose a path outside of that folder.")
         if adopt or next(root.glob(f"*/*/{LOCK}"), None) is not None:
             return
@@ -109,8 +109,8 @@ def _foreign(root: Path) -> Path | None:
         for stream in _visible(pipeline):
             if not stream.is_dir():
                 return stream
-            if found := next((path for path in _visible(stream) if _FileRange.of(path.name) is None), None):
-                return found
+            if strange := next((path for path in _visible(stream) if _FileRange.of(path.name) is None), None):
+                return strange
     return None
 
 
@@ -131,10 +131,10 @@ class _FileRange:
     @classmethod
     def of(cls, name: str) -> "_FileRange | None":
         """Parse `name`. None: not one of our names."""
-        if found := RESET.fullmatch(name):
-            return cls(None, Position.end(int(found[1]) - 1), name)
-        if found := DATA_FILE.fullmatch(name):
-            return cls(after_place(*found.groups()[:3]), position_of(*found.groups()[3:]), name)
+        if match := RESET.fullmatch(name):
+            return cls(None, Position.end(int(match[1]) - 1), name)
+        if match := DATA_FILE.fullmatch(name):
+            return cls(after_place(*match.groups()[:3]), position_of(*match.groups()[3:]), name)
         return None
 
 
@@ -265,10 +265,10 @@ class StreamDirectory:
             return
         with translated(self._sink, self.path):
             try:
-                found, held = self.path.stat(), os.fstat(self._folder)
+                there, held = self.path.stat(), os.fstat(self._folder)
             except FileNotFoundError:
                 raise self.disappeared("it no longer exists") from None
-        if (found.st_dev, found.st_ino) != (held.st_dev, held.st_ino):
+        if (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino):
             raise self.disappeared("another directory is there now")
 
     def _ranges(self) -> list[_FileRange]:

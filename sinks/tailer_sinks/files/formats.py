@@ -17,6 +17,7 @@ from typing import IO, Final, Protocol, Self
 
 import pyarrow as pa
 from pyarrow import parquet
+from typing_extensions import override
 
 from tailer.errors import SinkRejected
 from tailer.events import ControlEvent, Gap
@@ -42,9 +43,7 @@ class Draft(Protocol):
     schema: pa.Schema
 
     @property
-    def suffix(self) -> str:
-        """The suffix of its name."""
-        ...
+    def suffix(self) -> str: ...
 
     def check(self) -> None:
         """Raise `SinkRejected` if rows of `schema` have no form. Makes no file."""
@@ -103,7 +102,7 @@ class HiddenFile:
             self.content.close()
 
 
-class JsonLines:
+class JsonLines(Draft):
     """A file with a line for each row and event.
 
     `new_file`: makes hidden files. `variant`: the form of Variants; None: their JSON values.
@@ -121,12 +120,12 @@ class JsonLines:
         self._file: HiddenFile | None = None
         self._encoder: FlatEncoder | None = None
 
+    @override
     def check(self) -> None:
-        """See `Draft.check`."""
         self._encoder = FlatEncoder(self._sink, form_schema(self.schema, self._variant))
 
+    @override
     def write(self, rows: pa.RecordBatch) -> None:
-        """See `Draft.write`."""
         file = self._open()
         if self._encoder is None:
             self.check()
@@ -137,21 +136,21 @@ class JsonLines:
     def _lines(self, encoder: FlatEncoder, rows: pa.RecordBatch) -> pa.Buffer:
         return encoder.lines(in_form(self._sink, rows, self._variant))
 
+    @override
     def announce(self, event: ControlEvent) -> None:
-        """See `Draft.announce`."""
         if not isinstance(event, Gap):
             self.schema = event.after
             self.check()
         self._open().content.write(event_line(event))
 
+    @override
     def finish(self) -> Path:
-        """See `Draft.finish`."""
         file = self._open()
         file.sync()
         return file.path
 
+    @override
     def remove(self) -> None:
-        """See `Draft.remove`."""
         if self._file is not None:
             self._file.remove()
 
@@ -161,7 +160,7 @@ class JsonLines:
         return self._file
 
 
-class Parquet:
+class Parquet(Draft):
     """A file with rows in row groups, under one schema.
 
     `new_file`: makes hidden files. `variant`: the form of Variants; None: the struct in which they come.
@@ -179,13 +178,13 @@ class Parquet:
         self._parts: list[_Part] = []  # the last one is the file; there are several only while rows are copied
         self._fitting: pa.Schema | None = None  # schemas of rows that fit there
 
+    @override
     def check(self) -> None:
-        """See `Draft.check`."""
         with _named(self._sink, pa.Table.from_batches([], form_schema(self.schema, self._variant))) as rows:
             parquet.write_table(rows, pa.BufferOutputStream())
 
+    @override
     def write(self, rows: pa.RecordBatch) -> None:
-        """See `Draft.write`."""
         if len(rows) == 0:
             return
         rows = in_form(self._sink, rows, self._variant)
@@ -202,21 +201,22 @@ class Parquet:
             reason = f"versions that share a file differ too much: {misfit}"
             raise SinkRejected(self._sink, reason, _LINES_MAY_DIFFER) from misfit
 
+    @override
     def announce(self, event: ControlEvent) -> None:
-        """See `Draft.announce`. Whether two schemas can be united is checked when rows of the second come."""
+        """Say nothing of two schemas that cannot be united: rows of the second are refused."""
         if isinstance(event, Gap):
             self.write(gap_row(event, self.schema))
         else:
             self.schema = event.after
 
+    @override
     def finish(self) -> Path:
-        """See `Draft.finish`."""
         part = self._parts[-1] if self._parts else self._begin(form_schema(self.schema, self._variant))
         part.close()
         return part.path
 
+    @override
     def remove(self) -> None:
-        """See `Draft.remove`."""
         for part in self._parts:
             part.remove()
 
@@ -247,7 +247,6 @@ class _Part:
 
     @property
     def path(self) -> Path:
-        """The path of the file."""
         return self._file.path
 
     def open(self) -> None:

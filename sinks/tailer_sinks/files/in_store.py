@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from anyio import CancelScope, to_thread
+from typing_extensions import override
 
 from tailer.errors import (
     CommitUnknown,
@@ -54,6 +55,7 @@ from tailer.sink import Heartbeats
 from tailer.stores.uploads import UploadStore
 from tailer_sinks.files.formats import Draft, HiddenFile
 from tailer_sinks.files.names import PLACE, after_place, beginning, directory_name
+from tailer_sinks.files.port import StreamFolder, StreamFolders
 from tailer_sinks.heartbeats import StoreHeartbeats, heartbeat_name, is_heartbeat
 from tailer_sinks.stores import store_errors
 
@@ -73,7 +75,7 @@ _IN_STREAM: Final = re.compile(rf"[^/]+/[^/]+/{DATA_FILE.pattern}")
 Above = Callable[[], Sequence[UploadStore]]
 
 
-class StoreFolders:
+class StoreFolders(StreamFolders):
     """`StreamFolders` in `store`; `sink`: the sink's name in errors.
 
     `above`: opens the folders around `store`, where no Delta table may be.
@@ -85,12 +87,12 @@ class StoreFolders:
         self._above = above
         self._writer = secrets.token_hex(8)
 
+    @override
     def stream(self, app_id: str) -> "StoreFolder":
-        """See `StreamFolders.stream`."""
         return StoreFolder(self._sink, self._store, "/".join(map(directory_name, app_id.split("/"))), self)
 
+    @override
     async def has_streams(self, pipeline: str) -> bool:
-        """See `StreamFolders.has_streams`."""
         with store_errors(self._sink):
             return await _has_streams(self._store, directory_name(pipeline))
 
@@ -104,14 +106,14 @@ class StoreFolders:
         return self._writer
 
     async def check_free(self, folder: str, *, adopt: bool) -> None:
-        """See `StreamFolder.check_free`; `folder`: that of the stream, below the store's."""
+        """Do as `StreamFolder.check_free` says; `folder`: that of the stream, below the store's."""
         root = self._store.uri
         with store_errors(self._sink):
             if await _has_streams(self._store, folder.rpartition("/")[0]):
                 return
             if table := await table_in_stores([self._store, *self._above()]):
-                at = "is the folder of a Delta table" if table == root else f"is inside the Delta table {table}"
-                reason = f"{root} {at}, whose VACUUM would delete the files"
+                place = "is the folder of a Delta table" if table == root else f"is inside the Delta table {table}"
+                reason = f"{root} {place}, whose VACUUM would delete the files"
                 raise SinkRejected(self._sink, reason, "Choose a path outside of that folder.")
             names = () if adopt else await self._store.names_below("")
             if any(map(_IN_STREAM.fullmatch, names)):
@@ -141,8 +143,8 @@ class _File:
     @classmethod
     def of(cls, name: str) -> Self | None:
         """Parse a name. None: not one of ours."""
-        found = DATA_FILE.fullmatch(name.rpartition("/")[2])
-        return None if found is None else cls(name, found[1])
+        match = DATA_FILE.fullmatch(name.rpartition("/")[2])
+        return None if match is None else cls(name, match[1])
 
     @property
     def order(self) -> tuple[bool, str]:
@@ -160,7 +162,7 @@ class _End:
     is_reset: bool
 
 
-class StoreFolder:
+class StoreFolder(StreamFolder):
     """`StreamFolder` in the folder `folder` of `store`."""
 
     def __init__(self, sink: str, store: UploadStore, folder: str, folders: StoreFolders) -> None:
@@ -172,20 +174,20 @@ class StoreFolder:
         self._left: _End | None = None  # what was known last, also when that is forgotten
 
     @property
+    @override
     def location(self) -> str:
-        """See `StreamFolder.location`."""
         return f"{self._store.uri}/{self._folder}"
 
+    @override
     async def check_free(self, *, adopt: bool) -> None:
-        """See `StreamFolder.check_free`."""
         if self._known is None:
             await self._folders.check_free(self._folder, adopt=adopt)
 
     async def open(self) -> None:
         """Do nothing: names exclude other writers."""
 
+    @override
     async def read_end(self) -> Position | None:
-        """See `StreamFolder.read_end`."""
         end, left = await self._listed_end(), self._left
         # A gateway's listing may be behind what can be read.
         if left is not None and (end is None or end.position < left.position) and await self._is_there(left):
@@ -193,44 +195,47 @@ class StoreFolder:
         self._note(end)
         return None if end is None else end.position
 
+    @override
     async def end(self) -> Position | None:
-        """See `StreamFolder.end`: one request if no other instance has written."""
+        """Look with one request if no other instance has written."""
         if self._known is not None:
             newest = await self._files(self._known.file.name.rpartition(".")[0])
             if newest == [self._known.file]:
                 return self._known.position
         return await self.read_end()
 
+    @override
     def forget(self) -> None:
-        """See `StreamFolder.forget`."""
         self._known = None
 
+    @override
     def new_file(self) -> HiddenFile:
-        """See `StreamFolder.new_file`; it has no name where the system allows that."""
+        """Make a file, which has no name where the system allows that."""
         return HiddenFile.temporary()
 
     @contextmanager
+    @override
     def drafting(self) -> Iterator[None]:
-        """See `StreamFolder.drafting`."""
         try:
             yield
         except OSError as error:
             reason = f"no room for the rows in TMPDIR ({tempfile.gettempdir()}): {error.strerror or error}"
             raise SinkUnavailable(self._sink, reason) from error
 
+    @override
     async def publish(self, draft: Draft, after: Position, end: Position) -> None:
-        """See `StreamFolder.publish`."""
         await self._put(draft, after, end, {})
 
+    @override
     async def put_reset(self, draft: Draft, end: Position) -> None:
-        """See `StreamFolder.put_reset`; a file without rows records it."""
+        """Record a reset with a file without rows."""
         with store_errors(self._sink):
             last = await self._take_back(end)
         if last is None or last.position != end:
             await self._put(draft, end if last is None else last.position, end, {RESET: "true"})
 
+    @override
     def disappeared(self, left: str) -> SinkRejected:
-        """See `StreamFolder.disappeared`."""
         remedy = "Restore its files. To deliver into a new folder from the pipeline's start, run it again."
         return SinkRejected(self._sink, f"{self.location} was deleted or replaced while in use: {left}", remedy)
 
@@ -250,10 +255,10 @@ class StoreFolder:
         """Return whether the file of `end` exists, whatever listings say."""
         with store_errors(self._sink):
             try:
-                found = await self._store.attributes(end.file.name)
+                attributes = await self._store.attributes(end.file.name)
             except ObjectNotFound:
                 return False
-        return found.get(NEXT) == beginning(end.position)
+        return attributes.get(NEXT) == beginning(end.position)
 
     async def _listed_end(self) -> _End | None:
         """Read the end from the last file in the listing. A gap counts only if the next listing has it, too."""
@@ -284,19 +289,19 @@ class StoreFolder:
         uri = f"{self._store.uri}/{file.name}"
         try:
             with store_errors(self._sink):
-                found = await self._store.attributes(file.name)
+                attributes = await self._store.attributes(file.name)
         except SinkUnavailable as error:
             if isinstance(error.__cause__, ObjectNotFound):
                 raise SinkUnavailable(self._sink, f"{uri} disappeared while it was read") from error
             raise
-        begin = re.fullmatch(PLACE, found.get(BEGIN, ""))
-        following = re.fullmatch(PLACE, found.get(NEXT, ""))
+        begin = re.fullmatch(PLACE, attributes.get(BEGIN, ""))
+        following = re.fullmatch(PLACE, attributes.get(NEXT, ""))
         if begin is None or following is None or file.beginning not in (FIRST, begin[0]):
-            missing = "lacks the metadata" if NEXT not in found else "has other metadata than"
+            missing = "lacks the metadata" if NEXT not in attributes else "has other metadata than"
             reason = f"{uri} {missing} {BEGIN} and {NEXT} that lake-tailer wrote"
             raise SinkRejected(self._sink, reason, "Copy the file again, with its metadata and under its name.")
         before, position = after_place(*begin.groups()), after_place(*following.groups())
-        return _End(file, before, position, found.get(RESET) == "true")
+        return _End(file, before, position, attributes.get(RESET) == "true")
 
     async def _take_back(self, end: Position) -> _End | None:
         """Remove resets to positions after `end`, and return what is last then. Rows are never removed."""
@@ -337,16 +342,16 @@ class StoreFolder:
         """Refuse another format than that of the stream; note it before the first file."""
         name = f"{self._folder}/{FORMAT}"
         if self._known is not None:
-            name, found = self._known.file.name, self._known.file.name.rpartition(".")[2]
+            name, file_format = self._known.file.name, self._known.file.name.rpartition(".")[2]
         else:
             with store_errors(self._sink):
                 try:
                     await self._store.put_if_absent(name, suffix.encode())
-                    found = suffix
+                    file_format = suffix
                 except ObjectAlreadyExists:
-                    found = await self._store.read(name, lambda stored: stored.data.decode(errors="replace"))
-        if found != suffix:
-            reason = f"{self._store.uri}/{name} is of another format: {found}"
+                    file_format = await self._store.read(name, lambda stored: stored.data.decode(errors="replace"))
+        if file_format != suffix:
+            reason = f"{self._store.uri}/{name} is of another format: {file_format}"
             raise SinkRejected(self._sink, reason, "Keep the format of the stream, or choose another path.")
 
     def _finish(self, draft: Draft) -> Path:

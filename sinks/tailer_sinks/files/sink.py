@@ -13,7 +13,7 @@ or a row group (Parquet).
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Self
@@ -21,6 +21,7 @@ from typing import Any, Final, Literal, Self
 import msgspec
 import pyarrow as pa
 from anyio import CancelScope, to_thread
+from typing_extensions import override
 
 from tailer.errors import ConfigError, SinkError, SinkFenced, SinkRejected
 from tailer.events import ChangeBatch, ControlEvent, Gap, joined_rows
@@ -30,23 +31,104 @@ from tailer.stores.location import is_local, parse_location
 from tailer.stores.stores import Stores
 from tailer_sinks import read_options
 from tailer_sinks.encoding.variants import VariantForm
-from tailer_sinks.files.formats import Draft, JsonLines, Parquet
+from tailer_sinks.files.directory import StreamDirectory, check_free, has_streams, translated
+from tailer_sinks.files.formats import Draft, HiddenFile, JsonLines, Parquet
 from tailer_sinks.files.in_store import StoreFolders
-from tailer_sinks.files.local import LocalFolders
-from tailer_sinks.files.names import place
+from tailer_sinks.files.names import directory_name, place
 from tailer_sinks.files.port import StreamFolder, StreamFolders
 from tailer_sinks.fixed_path import path_faults
 
 __all__ = ["FilesSink", "Format"]
 
+
+class LocalFolders(StreamFolders):
+    """`StreamFolders` in the directory `path`; `sink`: the sink's name in errors."""
+
+    def __init__(self, sink: str, path: Path) -> None:
+        self._sink = sink
+        self._path = path
+
+    @override
+    def stream(self, app_id: str) -> "LocalFolder":
+        return LocalFolder(self._sink, self._path, self._path.joinpath(*map(directory_name, app_id.split("/"))))
+
+    @override
+    async def has_streams(self, pipeline: str) -> bool:
+        return await to_thread.run_sync(has_streams, self._sink, self._path / directory_name(pipeline))
+
+
+class LocalFolder(StreamFolder):
+    """`StreamFolder` at `path`, below the directory `root` that the user names."""
+
+    def __init__(self, sink: str, root: Path, path: Path) -> None:
+        self._sink = sink
+        self._root = root
+        self._directory = StreamDirectory(sink, path)
+
+    @property
+    @override
+    def location(self) -> str:
+        return str(self._directory.path)
+
+    @override
+    async def check_free(self, *, adopt: bool) -> None:
+        await to_thread.run_sync(partial(check_free, self._sink, self._root, self._directory.path, adopt=adopt))
+
+    async def open(self) -> None:
+        """Lock the directory."""
+        await to_thread.run_sync(self._directory.lock)
+
+    @override
+    async def read_end(self) -> Position | None:
+        return await to_thread.run_sync(self._directory.read_end)
+
+    @override
+    async def end(self) -> Position | None:
+        return await to_thread.run_sync(self._directory.end)
+
+    @override
+    def forget(self) -> None:
+        self._directory.forget()
+
+    @override
+    def new_file(self) -> HiddenFile:
+        return HiddenFile.named(self._directory.hidden_path())
+
+    @override
+    def drafting(self) -> AbstractContextManager[None]:
+        return translated(self._sink, self._directory.path)
+
+    @override
+    async def publish(self, draft: Draft, after: Position, end: Position) -> None:
+        await to_thread.run_sync(self._publish, draft, after, end)
+
+    @override
+    async def put_reset(self, draft: Draft, end: Position) -> None:
+        """Record a reset with a file of another kind."""
+        await to_thread.run_sync(self._directory.put_reset, end)
+
+    @override
+    def disappeared(self, left: str) -> SinkRejected:
+        return self._directory.disappeared(left)
+
+    def close(self) -> None:
+        """Release the lock."""
+        self._directory.unlock()
+
+    def _publish(self, draft: Draft, after: Position, end: Position) -> None:
+        with self.drafting():
+            hidden = draft.finish()
+        self._directory.publish(hidden, after, end, draft.suffix)
+
+
 Format = Literal["jsonl", "parquet"]
 
 
 class _Options(msgspec.Struct, frozen=True):
-    path: str  # the folder, or its URI in a store; a pipeline's files are in PATH/PIPELINE/TABLE_ID
+    path: str  # folder or URI; files go to PATH/PIPELINE/TABLE_ID
     format: Format = "jsonl"  # of the files
-    variant: VariantForm | None = None  # Variants as JSON, or encoded; by default JSON in JSON Lines, else encoded
-    adopt: bool = False  # begin in a folder that holds other files
+    variant: VariantForm | None = None  # form of Variants; default: JSON in JSON Lines, else encoded
+    adopt: bool = False  # allow a folder that holds other files
 
 
 def _check(name: str, options: _Options) -> Iterator[ConfigError]:
@@ -95,8 +177,8 @@ class FilesSink(Sink):
         target = parse_location(given.path, Path(), f"{name}.path")
         return cls(name, target, given.format, adopt=given.adopt, variant=given.variant)
 
+    @override
     def use_stores(self, stores: Stores) -> None:
-        """See `Sink.use_stores`."""
         if isinstance(location := self._target, str):
             store = stores.open_uploads(location)
             self._target = StoreFolders(self.name, store, partial(stores.open_parents, location))
@@ -119,8 +201,9 @@ class FilesSink(Sink):
         """Return whether the pipeline's directory has a stream in it. Raises `SinkUnavailable`, `SinkRejected`."""
         return await self._folders().has_streams(pipeline)
 
+    @override
     async def refusals(self, app_id: str, schema: pa.Schema) -> Sequence[SinkError]:
-        """See `Sink.refusals`: a column has no form in the files."""
+        """Return refusals: a column has no form in the files."""
         return await to_thread.run_sync(refused, self._draft(self._stream(app_id), schema).check)
 
     async def reset(self, progress: Progress) -> None:
@@ -164,8 +247,9 @@ class FilesSink(Sink):
             with CancelScope(shield=True):
                 await to_thread.run_sync(draft.remove)
 
+    @override
     def open_heartbeats(self, pipeline: str, timeout_s: float) -> Heartbeats | None:
-        """See `Sink.open_heartbeats`. None for a folder of this machine, which a frozen instance keeps locked."""
+        """None for a folder of this machine, which a frozen instance keeps locked."""
         folders = self._folders()
         return folders.open_heartbeats(pipeline) if isinstance(folders, StoreFolders) else None
 

@@ -14,12 +14,13 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from typing_extensions import override
 
 from tailer.errors import SinkRejected
 from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, ChangeBatch, ControlEvent, Gap, joined_rows
 from tailer_sinks.encoding.cloudevents import CloudEventsEncoder, source_of
 from tailer_sinks.encoding.events import event_values
-from tailer_sinks.encoding.flat import AT_ONCE, FlatEncoder, encoded_ahead, slices
+from tailer_sinks.encoding.flat import AT_ONCE, FlatEncoder, batch_slices, encoded_ahead, slices
 from tailer_sinks.encoding.messages import Messages
 from tailer_sinks.http.requests import Events, Place
 
@@ -59,7 +60,6 @@ class EventEncoder(ABC):
         """Forget rows that are held back."""
 
     def control(self, event: ControlEvent) -> Events:
-        """Return a control event."""
         text = json.dumps(self._control(event), ensure_ascii=False, separators=(",", ":"))
         place: Place = (event.version, event.kind)
         # A reason may quote a path with bytes that are not text; their escapes are legal JSON.
@@ -86,8 +86,8 @@ class FlatEvents(EventEncoder):
         super().__init__(name)
         self._encoder: FlatEncoder | None = None
 
+    @override
     def encode(self, batches: Sequence[ChangeBatch]) -> Generator[Events, None, None]:
-        """See `EventEncoder.encode`."""
         rows = joined_rows(batches)
         if self._encoder is None or not self._encoder.schema.equals(rows.schema.append(_EVENT_ID)):
             self._encoder = self.encoder_of(rows.schema)
@@ -99,17 +99,17 @@ class FlatEvents(EventEncoder):
                 yield Events(batches[0].table_id, texts, places[start : start + len(texts)])
                 start += len(texts)
 
+    @override
     def encoder_of(self, schema: pa.Schema) -> FlatEncoder:
-        """See `EventEncoder.encoder_of`."""
         if EVENT_ID in schema.names:
             remedy = f"Give the column another name with select, such as {EVENT_ID} AS event_id."
             raise SinkRejected(self._name, f"the table has a column {EVENT_ID}, and events have their id there", remedy)
         return FlatEncoder(self._name, schema.append(_EVENT_ID))
 
     def _ids(self, batches: Sequence[ChangeBatch], kinds: pa.Array) -> pa.Array:
-        starts = pa.array([f"{self._id(each.table_id, each.version, each.task)};" for each in batches], TEXT)
-        numbers = [pa.repeat(pa.scalar(number, pa.int64()), len(each)) for number, each in enumerate(batches)]
-        rows = pc.cast(pa.concat_arrays([each.row_index for each in batches]), TEXT)
+        starts = pa.array([f"{self._id(batch.table_id, batch.version, batch.task)};" for batch in batches], TEXT)
+        numbers = [pa.repeat(pa.scalar(number, pa.int64()), len(batch)) for number, batch in enumerate(batches)]
+        rows = pc.cast(pa.concat_arrays([batch.row_index for batch in batches]), TEXT)
         kinds = pc.fill_null(pc.cast(kinds, TEXT), NO_TEXT)
         ends = pc.binary_join_element_wise(rows, kinds, pa.scalar(";", TEXT))
         return pc.binary_join_element_wise(starts.take(pa.concat_arrays(numbers)), ends, NO_TEXT)
@@ -127,30 +127,30 @@ class CloudEvents(EventEncoder):
         super().__init__(name)
         self._encoder: CloudEventsEncoder | None = None
 
+    @override
     def encode(self, batches: Sequence[ChangeBatch]) -> Generator[Events, None, None]:
-        """See `EventEncoder.encode`."""
         for batch in filter(len, batches):
             if (held := self._held()) is not None and _task(held) != _task(batch) and (rest := self.flush()):
                 yield rest
             if self._encoder is None or not self._encoder.schema.equals(batch.rows.schema):
                 self._encoder = self.encoder_of(batch.rows.schema)
-            with closing(encoded_ahead(self._encode_part, _parts(batch))) as encoded:
+            with closing(encoded_ahead(self._encode_part, batch_slices(batch))) as encoded:
                 for messages in encoded:
                     yield _events(batch, messages)
 
+    @override
     def flush(self) -> Events | None:
-        """See `EventEncoder.flush`."""
         if self._encoder is None or (held := self._held()) is None:
             return None
         messages = self._encoder.flush(0)
         return None if messages is None else _events(held, messages)
 
+    @override
     def forget(self) -> None:
-        """See `EventEncoder.forget`."""
         self._encoder = None
 
+    @override
     def encoder_of(self, schema: pa.Schema) -> CloudEventsEncoder:
-        """See `EventEncoder.encoder_of`."""
         return CloudEventsEncoder(self._name, schema, self._name)
 
     def _held(self) -> ChangeBatch | None:
@@ -175,14 +175,6 @@ class CloudEvents(EventEncoder):
 
 def _task(batch: ChangeBatch) -> tuple[str, int, int]:
     return batch.table_id, batch.version, batch.task
-
-
-def _parts(batch: ChangeBatch) -> Iterator[ChangeBatch]:
-    """Cut the batch to slices whose texts fit into memory."""
-    start = 0
-    for rows in slices(batch.rows):
-        yield batch.slice(start, len(rows))
-        start += len(rows)
 
 
 def _events(batch: ChangeBatch, messages: Messages) -> Events:

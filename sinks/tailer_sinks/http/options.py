@@ -14,7 +14,7 @@ import msgspec
 from tailer.errors import ConfigError, SinkRejected
 from tailer_sinks import read_options
 from tailer_sinks.http.requests import signing_keys
-from tailer_sinks.secrets import KeptSecret, Secret, read_secret, secret_faults
+from tailer_sinks.secrets import WAYS, KeptSecret, Secret, read_secret
 
 __all__ = ["Options", "RequestSecrets", "Secrets", "origin", "read"]
 
@@ -30,20 +30,16 @@ _NO_KEY: Final = (
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The options in the configuration."""
 
-    remedies: ClassVar = {"headers": 'Give texts: headers = {"X-Team" = "lake"}.'}
+    remedies: ClassVar = {"headers": 'Give a table: headers = {"X-Team" = "lake"}.'}
 
-    url: str  # the address that gets a POST with each batch; keep it in the environment if it holds a token
-    format: Literal["json", "cloudevents"] = "json"  # an array of rows, or a batch of CloudEvents
-    batch_rows: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 1000  # the most events in one request
-    batch_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**30)] = 1_000_000  # the most bytes in one request
-    headers: dict[str, str] = {}  # headers of each request; keep secret ones in the environment, or in headers_file
-    headers_file: str | None = None  # a file with more headers, each in a line: Name: value
-    signature_secret: str | None = None  # signs each request by Standard Webhooks; keep it in the environment
-    signature_secret_file: str | None = None  # a file with signature_secret
-    headers_command: list[str] = []  # a command that prints what headers_file has: a program and its arguments
-    signature_secret_command: list[str] = []  # a command that prints signature_secret
-    timeout_s: Annotated[float, msgspec.Meta(ge=0.1, le=3600)] = 30.0  # seconds for one request and its answer
-    dead_letter_folder: str | None = None  # gets events that the endpoint refuses; by default they stop the pipeline
+    url: str  # gets a POST for each batch; keep it in the environment if it holds a token
+    format: Literal["json", "cloudevents"] = "json"  # an array of rows, or CloudEvents
+    batch_rows: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 1000  # most events in a request
+    batch_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**30)] = 1_000_000  # most bytes in a request
+    headers: dict[str, Secret] = {}  # of each request
+    signature_secret: Secret = Secret()  # signs requests (Standard Webhooks)
+    timeout_s: Annotated[float, msgspec.Meta(ge=0.1, le=3600)] = 30.0  # seconds for a request and its answer
+    dead_letter_folder: str | None = None  # for refused events; default: they stop the pipeline
 
     def __repr__(self) -> str:
         """Return a text without the secrets."""
@@ -84,40 +80,38 @@ class RequestSecrets:
     def __init__(self, name: str, options: Options) -> None:
         self._name = name
         self._options = options
-        lines, key = (
-            Secret.of(options, "headers", None),
-            Secret.of(options, "signature_secret", options.signature_secret),
-        )
-        self._lines, self._key = KeptSecret(lines), KeptSecret(key)
-        self.may_change: Final = lines.may_change or key.may_change
-        shown = {"headers": Secret("set") if options.headers and not lines.may_change else lines}
-        if key.may_change or key.value:
+        headers, key = options.headers, options.signature_secret
+        self._headers = {header: KeptSecret(secret) for header, secret in headers.items()}
+        self._key = KeptSecret(key)
+        self.may_change: Final = any(secret.may_change for secret in (key, *headers.values()))
+        shown = {f"headers.{header}": secret for header, secret in headers.items() if secret.value is None}
+        if not shown:
+            shown = {"headers": Secret("set") if headers else Secret()}
+        if key.is_given:
             shown["signature_secret"] = key
         self.remedy: Final = " ".join(secret.remedy(option) for option, secret in shown.items())
 
     def read(self) -> Secrets:
         """Return the secrets for the next request: see `KeptSecret`."""
-        name, options = self._name, self._options
-        headers = {_spelled(header): value for header, value in options.headers.items()}
-        for line in filter(str.strip, (read_secret(name, self._lines) or "").splitlines()):
-            header, colon, value = line.partition(":")
-            header, value = header.strip(), value.strip()
-            if not colon or _header_fault(header, value) is not None:
-                remedy = "Write one header in each line, as in `Authorization: Bearer TOKEN`."
-                where = options.headers_file or "headers_command"
-                raise SinkRejected(name, f"{where} has a line that is not a header for requests", remedy)
+        headers = {}
+        for header, kept in self._headers.items():
+            value = (read_secret(self._name, kept) or "").strip()
+            if (fault := _header_fault(header, value)) is not None:
+                reason = f"{self._options.headers[header].place}, for the header {header}, {fault[0]}"
+                raise SinkRejected(self._name, reason, "It must give the value of the header alone: Bearer TOKEN.")
             headers[_spelled(header)] = value
-        secret = read_secret(name, self._key)
+        secret = read_secret(self._name, self._key)
         try:
             return Secrets(headers, () if secret is None else signing_keys(secret))
         except ValueError as error:
-            where = options.signature_secret_file or "signature_secret_command"
-            raise SinkRejected(name, f"the signature secret in {where} {error}", _NO_KEY) from None
+            raise SinkRejected(
+                self._name, f"the signature secret in {self._options.signature_secret.place} {error}", _NO_KEY
+            ) from None
 
     def forget(self) -> None:
         """Let the next `read` run the commands again: what they printed was refused."""
-        self._lines.forget()
-        self._key.forget()
+        for secret in (self._key, *self._headers.values()):
+            secret.forget()
 
 
 def _check_url(name: str, options: Options) -> Iterator[ConfigError]:
@@ -141,19 +135,23 @@ def _split(url: str) -> SplitResult | None:
 
 
 def _check_headers(name: str, options: Options) -> Iterator[ConfigError]:
-    for header, value in options.headers.items():
-        if (fault := _header_fault(header, value)) is not None:
+    for header, secret in options.headers.items():
+        if header in WAYS:
+            reason = "is not the name of a header: each header has a value or a place of its own"
+            remedy = 'Write such as headers = {Authorization = {file = "token"}}.'
+            yield ConfigError(f"{name}.headers.{header}", reason, remedy)
+        elif (fault := _header_fault(header, secret.value)) is not None:
             yield ConfigError(f"{name}.headers.{header}", *fault)
 
 
-def _header_fault(header: str, value: str) -> tuple[str, str] | None:
-    """Return the reason and the next step for a header that cannot be sent. The value is in neither."""
+def _header_fault(header: str, value: str | None) -> tuple[str, str] | None:
+    """Return the reason and the next step for a header that cannot be sent, without its value (None: read later)."""
     header = _spelled(header)
     if _HEADER.fullmatch(header) is None:
         return "is not the name of a header", "Use letters, digits and hyphens."
     if header in _OURS or header.startswith(_OUR_PREFIX):
         return "is a header that the sink sets itself", "Leave it out."
-    if _VALUE.fullmatch(value) is None:
+    if value is not None and _VALUE.fullmatch(value) is None:
         return "has a value that a header cannot have", "Use one line of ASCII, without spaces around it."
     return None
 
@@ -164,8 +162,7 @@ def _spelled(header: str) -> str:
 
 
 def _check_secrets(name: str, options: Options) -> Iterator[ConfigError]:
-    secret = options.signature_secret
-    yield from secret_faults(name, options, {"headers": None, "signature_secret": secret})
+    secret = options.signature_secret.value
     if secret is None:
         return
     try:

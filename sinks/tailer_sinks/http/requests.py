@@ -67,7 +67,6 @@ def cut(events: Events, most: int, most_bytes: int) -> Iterator[Events]:
 
 
 def request_of(events: Events) -> Request:
-    """Return the request with at least one event."""
     body = b"[%b]" % b",".join(events.texts)
     first, last = ("-".join(map(str, place)) for place in (events.places[0], events.places[-1]))
     return Request(f"{first}_{last}_{sha256(body).hexdigest()[:DIGITS]}", body)

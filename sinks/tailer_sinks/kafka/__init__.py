@@ -1,25 +1,10 @@
 """The `kafka` sink: change rows as messages of a Kafka topic, exactly once for `read_committed` consumers.
 
-    sink         the sink: one transactional producer per stream, taken over, used, discarded on any error
-    transaction  rows on their way into a Kafka transaction: encoding, oversized messages, counts, progress
-    stream       the state of one stream in an instance: its producer, and its progress seen last
-    progress     the compacted topic with the progress and the writer of every stream
-    link         shared by the streams of a sink: the instance's name, the cluster, the producer factory
-    topics       creation and checks of topics
-    first_start  distinguishes lost progress from a pipeline that never began
-    encoders     choice of the encoder for rows (`tailer_sinks.encoding`), and the form of keys
-    routing      topics that a column names, in place of one
-    records      messages that are not about a row, and dead letters
-    options      the configuration, checked without I/O
-    rows         messages one by one, for the clients
-    clients      the port of client libraries, and its implementations with kafka-python and confluent-kafka
-
 Exactly once
 ------------
 
-Rows and progress are messages of one transaction. Progress goes to a compacted topic of its
-own, as in Kafka Connect's source connectors (KIP-618). `transactional.id` is the app_id. A producer is made in this
-order:
+Rows and progress are messages of one transaction. Progress goes to a compacted topic of its own, as in Kafka Connect's
+source connectors (KIP-618). `transactional.id` is the app_id. A producer is made in this order:
 
 1. `init_transactions`: the previous owner of the id is fenced, and the broker finishes or aborts its open transaction.
 2. The progress topic is read up to its end for `read_uncommitted`, and the markers of transactions decide which records

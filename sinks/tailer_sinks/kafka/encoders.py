@@ -1,62 +1,64 @@
 """The choice of the encoder for rows, by the options of the sink."""
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version as version_of
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from typing_extensions import override
 
-from tailer.errors import SinkAccessRefused, SinkRejected, how_to_install
+from tailer.errors import SinkAccessRefused, SinkRejected
+from tailer.events import ChangeBatch
 from tailer_sinks.encoding.arrow_messages import ArrowMessages
 from tailer_sinks.encoding.cloudevents import CloudEventsEncoder
-from tailer_sinks.encoding.debezium.images import Images, PairedEncoder, refuse_variants
+from tailer_sinks.encoding.debezium.images import Images, PairingEncoder, refuse_variants
 from tailer_sinks.encoding.debezium.messages import DebeziumEncoder, Source
 from tailer_sinks.encoding.flat_messages import FlatMessages
-from tailer_sinks.encoding.messages import Encoder, OneTopic, TopicEncoder
+from tailer_sinks.encoding.messages import Sent, TopicEncoder
 from tailer_sinks.encoding.variants import VariantForm, VariantsIn, form_schema
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.options import Options, registry_secrets
-from tailer_sinks.kafka.routing.encoders import DividedPairs, DividedRows
+from tailer_sinks.kafka.routing.encoders import RoutedEncoder
+from tailer_sinks.kafka.routing.route import column_in
 
 if TYPE_CHECKING:
     from tailer_sinks.encoding.avro.registry import SchemaRegistry
 
-__all__ = ["checked_key_form", "encoder_for", "key_form", "source_of", "topic_encoder_for"]
+__all__ = ["checked_key_form", "encoder_for", "key_form", "source_of"]
 
 
-def topic_encoder_for(link: Link, schema: pa.Schema) -> TopicEncoder:
+def encoder_for(link: Link, schema: pa.Schema, routed: Sequence[str] = ()) -> TopicEncoder:
     """Return the encoder for rows of `schema` that gives messages their topics.
+
+    `routed`: topics that may get some, if a column names them. What one of these refuses is refused here, before others
+    have rows.
 
     Raises `SinkRejected` if rows cannot be encoded, or have no column that names topics.
     """
     options, name = link.options, link.name
-    if (route := options.route) is None:
-        return OneTopic(options.topic, encoder_for(link, schema))
     form = _variant_form(options)
     refuse_variants(name, schema, options.key)
-    encoded = form_schema(schema, form)
-    # Refuses columns without a form before there are rows. Avro's schemas are registered under the names of topics.
-    first = None if options.encoding == "avro" else _encoder(link, encoded, options.topic)
-    alike = first if isinstance(first, FlatMessages) else None
-    if options.envelope == "flat" and not options.key:
-        make = partial(_encoder, link, encoded) if alike is None else partial(_same, alike)
-        return DividedRows(name, route, schema, form, make, alike)
-    images = Images(name, encoded, options.key, options.decimal)
-    make_paired = partial(_row_encoder, link, encoded) if alike is None else partial(_same, alike)
-    return DividedPairs(name, route, schema, form, make_paired, images, alike)
+    rows = form_schema(schema, form)
+    encoder: TopicEncoder
+    if (route := options.route) is None:
+        encoder = _OneTopic(options.topic, _encoder(link, rows, options.topic))
+    else:
+        column = column_in(name, route, schema)
+        images = Images(name, rows, options.key, options.decimal, pairs=options.envelope != "flat" or bool(options.key))
+        encoder = RoutedEncoder(name, route, column, images, _encoders(link, rows, routed))
+    return encoder if form is None else VariantsIn(name, form, schema, encoder)
 
 
-def _same(encoder: FlatMessages, topic: str) -> FlatMessages:  # noqa: ARG001 - it is the encoder for every topic
-    return encoder
-
-
-def encoder_for(link: Link, schema: pa.Schema) -> Encoder:
-    """Return the encoder of rows of `schema` to messages of the topic. Raises `SinkRejected` as above."""
-    form = _variant_form(link.options)
-    if form is None:
-        return _encoder(link, schema, link.options.topic)
-    refuse_variants(link.name, schema, link.options.key)
-    return VariantsIn(link.name, form, schema, _encoder(link, form_schema(schema, form), link.options.topic))
+def _encoders(link: Link, schema: pa.Schema, routed: Sequence[str]) -> Callable[[str], PairingEncoder]:
+    """Return what makes the encoder for a topic. Raises `SinkRejected` for columns without a form."""
+    if link.options.encoding == "avro":  # its schemas are registered under the names of topics
+        for topic in routed:
+            _avro_encoder(link, schema, topic, partial(_registry(link).look, passes_new=True))
+        return partial(_encoder, link, schema)
+    first = _encoder(link, schema, link.options.topic)
+    alike = isinstance(first, FlatMessages)
+    return lambda topic: first if alike else _encoder(link, schema, topic)
 
 
 def _variant_form(options: Options) -> VariantForm | None:
@@ -65,16 +67,12 @@ def _variant_form(options: Options) -> VariantForm | None:
     return None if options.variant == own else options.variant
 
 
-def _encoder(link: Link, schema: pa.Schema, topic: str) -> Encoder:
-    if link.options.encoding == "arrow":
-        return ArrowMessages(link.name, schema, link.options.max_record_bytes * 9 // 10)
-    return _row_encoder(link, schema, topic)
-
-
-def _row_encoder(link: Link, schema: pa.Schema, topic: str) -> PairedEncoder:
-    """Return the encoder of rows to messages of their own."""
+def _encoder(link: Link, schema: pa.Schema, topic: str) -> PairingEncoder:
+    """Return the encoder of rows to messages of one topic."""
     options, name = link.options, link.name
     key, tombstones, decimal = options.key, options.with_tombstones, options.decimal
+    if options.encoding == "arrow":
+        return ArrowMessages(name, schema, options.max_record_bytes * 9 // 10)
     if options.encoding == "avro":
         return _avro(link, schema, topic)
     if options.envelope == "debezium":
@@ -97,12 +95,12 @@ def key_form(options: Options, schema: pa.Schema) -> str | None:
     return f"{options.encoding}{' with schemas' * options.embed_schemas}, decimals as {options.decimal}: {columns}"
 
 
-def checked_key_form(link: Link, schema: pa.Schema, known: str | None) -> str | None:
-    """Return `key_form` of rows of `schema`. Raises `SinkRejected` unless it is the one `known`, if any is."""
+def checked_key_form(link: Link, schema: pa.Schema, former: str | None) -> str | None:
+    """Return `key_form` of rows of `schema`. Raises `SinkRejected` unless it is `former`, if there is one."""
     key = key_form(link.options, schema)
-    if known not in {None, key}:
+    if former not in {None, key}:
         reason = (
-            f"message keys would be {key}, and those in {link.options.topic} are {known}: "
+            f"message keys would be {key}, and those in {link.options.topic} are {former}: "
             "keys would move to other partitions, and the order of a key's messages would be lost"
         )
         remedy = (
@@ -120,16 +118,17 @@ def _key_type(kind: pa.DataType, typed: bool) -> str:
     return "integer" if pa.types.is_integer(kind) and not typed else str(kind)
 
 
-def _avro(link: Link, schema: pa.Schema, topic: str) -> PairedEncoder:
-    try:
-        # Its dependencies are an extra.
-        from tailer_sinks.encoding.avro.messages import DebeziumAvroEncoder, FlatAvroEncoder  # noqa: PLC0415
-    except ImportError as error:
-        raise SinkRejected(link.name, f"Avro messages cannot be made: {error}", how_to_install("avro")) from error
+def _avro(link: Link, schema: pa.Schema, topic: str) -> PairingEncoder:
+    registry = _registry(link)
+    encoder = _avro_encoder(link, schema, topic, registry.look)  # no subject gets a schema if the other one refuses it
+    return encoder if link.only_looks else _avro_encoder(link, schema, topic, registry.schema_id)
+
+
+def _avro_encoder(link: Link, schema: pa.Schema, topic: str, register: Callable[[str, str], int]) -> PairingEncoder:
+    from tailer_sinks.encoding.avro.messages import DebeziumAvroEncoder, FlatAvroEncoder  # noqa: PLC0415 - of an extra
+
     options, name = link.options, link.name
-    if link.registry is None:
-        link.registry = _registry(link)
-    register, key, tombstones = link.registry.schema_id, options.key, options.with_tombstones
+    key, tombstones = options.key, options.with_tombstones
     try:
         if options.envelope == "debezium":
             source = source_of(name, topic)
@@ -141,20 +140,23 @@ def _avro(link: Link, schema: pa.Schema, topic: str) -> PairedEncoder:
 
 
 def _registry(link: Link) -> "SchemaRegistry":
-    from tailer_sinks.encoding.avro.registry import RegistryAccess, SchemaRegistry  # noqa: PLC0415 - its client is an extra
+    """Return the registry of the link, which keeps it."""
+    from tailer_sinks.encoding.avro.registry import RegistryAccess, SchemaRegistry  # noqa: PLC0415 - of an extra
 
-    name, options = link.name, link.options
-    password, token = registry_secrets(name, options)
-    access = RegistryAccess(
-        options.registries,
-        options.registry_username,
-        password,
-        token,
-        options.registry_tls_ca_file,
-        options.registry_tls_certificate_file,
-        options.registry_tls_key_file,
-    )
-    return SchemaRegistry(name, access, options.registry_register, only_looks=link.only_looks)
+    if link.registry is None:
+        name, options = link.name, link.options
+        password, token = registry_secrets(name, options)
+        access = RegistryAccess(
+            options.registries,
+            options.registry_username,
+            password,
+            token,
+            options.registry_tls_ca_file,
+            options.registry_tls_certificate_file,
+            options.registry_tls_key_file,
+        )
+        link.registry = SchemaRegistry(name, access, options.registry_register)
+    return link.registry
 
 
 def source_of(name: str, topic: str) -> Source:
@@ -165,3 +167,30 @@ def source_of(name: str, topic: str) -> Source:
     *before, table = topic.split(".")
     prefix = before[0] if before else name
     return Source(version_of("lake-tailer"), prefix, ".".join(before[1:]) or None, table)
+
+
+class _OneTopic(TopicEncoder):
+    """A `TopicEncoder` of messages that all go to `topic`."""
+
+    def __init__(self, topic: str, encoder: PairingEncoder) -> None:
+        self._encoder = encoder
+        self._topic = topic
+
+    @property
+    @override
+    def sample(self) -> PairingEncoder:
+        return self._encoder
+
+    @property
+    @override
+    def pending(self) -> ChangeBatch | None:
+        return self._encoder.pending
+
+    @override
+    def encode(self, batch: ChangeBatch, now_ms: int) -> Sent:
+        return [(self._topic, self._encoder.encode(batch, now_ms), None)]
+
+    @override
+    def flush(self, now_ms: int) -> Sent:
+        messages = self._encoder.flush(now_ms)
+        return [] if messages is None else [(self._topic, messages, None)]

@@ -116,7 +116,7 @@ class LastEnds:
             end = msgspec.json.decode(value, type=_End)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return
-        ours = any(self.is_ours(str(each.get("data_collection"))) for each in end.data_collections)
+        ours = any(self.is_ours(str(count.get("data_collection"))) for count in end.data_collections)
         if end.status != "END" or not ours or end.id.rpartition(":")[0] not in self.table_ids:
             return
         if end.shards != self._shards:

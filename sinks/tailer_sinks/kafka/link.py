@@ -16,13 +16,13 @@ from tailer.errors import ConfigError, SinkAccessRefused, SinkFenced, SinkUnavai
 from tailer.plan import Position
 from tailer.sink import instance_name, pipeline_of, table_of
 from tailer_sinks.encoding.messages import BYTES, Messages
-from tailer_sinks.kafka.clients.port import Connection, Producer, ProducerFactory
+from tailer_sinks.kafka.clients.port import Connection, Producer, ProducerFactory, TopicState
 from tailer_sinks.kafka.clients.python_cluster import Cluster, Owner
 from tailer_sinks.kafka.clients.python_producer import PythonProducer
 from tailer_sinks.kafka.clients.settings import CONFLUENT_ONLY
 from tailer_sinks.kafka.options import Options, connection_of, settings_of
 from tailer_sinks.kafka.progress import Entry, ProgressTopic, app_id_in, decode, encode
-from tailer_sinks.kafka.topics import TopicState, check, check_present, check_routed, wanted
+from tailer_sinks.kafka.topics import check, check_present, check_routed, wanted
 
 if TYPE_CHECKING:
     from tailer_sinks.encoding.avro.registry import SchemaRegistry
@@ -68,16 +68,16 @@ class Link:
                 self._await_topics()
                 check_present(self.name, self._connected(), self.options)
                 self._checked = True
-            found = self._connected().read(topic, before)
-        if found is None and not self.options.create_topics:
+            content = self._connected().read(topic, before)
+        if content is None and not self.options.create_topics:
             raise SinkUnavailable(self.name, f"the topic {topic} is gone, or is not known yet")
-        if found is None:
+        if content is None:
             return None
-        records = sorted(found.records.items(), key=lambda each: each[1].offset)
+        records = sorted(content.records.items(), key=lambda each: each[1].offset)
         return ProgressTopic.of(
             decode(self.name, topic, {key: record.value for key, record in records}),
-            map(app_id_in, found.open_keys),
-            {app_id_in(key): record.writer for key, record in found.records.items()},
+            map(app_id_in, content.open_keys),
+            {app_id_in(key): record.writer for key, record in content.records.items()},
         )
 
     def progress_of(self, app_id: str) -> ProgressTopic | None:
@@ -100,15 +100,17 @@ class Link:
 
         Of its streams, those that a killed instance left with an open transaction are taken over, which ends it.
         """
-        found = self.progress()
+        read = self.progress()
         undecided = (
-            [] if found is None or self.only_looks else [each for each in found.open if pipeline_of(each) == pipeline]
+            []
+            if read is None or self.only_looks
+            else [stream for stream in read.open if pipeline_of(stream) == pipeline]
         )
         for app_id in undecided:
             now = self.progress_of(app_id)
             if now is not None and app_id in now.open:
                 self.producer(app_id).close()
-        return self.progress() if undecided else found
+        return self.progress() if undecided else read
 
     def owner(self, app_id: str) -> Owner | None:
         """Return the producer that took `app_id` over last; None: unknown. Raises `SinkError`."""
@@ -165,11 +167,6 @@ class Link:
         with self._lock:
             return sorted(filter(route.reaches, self._connected().names()))
 
-    def partitions(self, topic: str) -> int:
-        """Return the current number of partitions of a topic. Raises `SinkError`."""
-        with self._lock:
-            return self._connected().partitions(topic)
-
     def had_messages(self, topic: str) -> bool:
         """Return whether a topic has or ever had messages; False without such a topic. Raises `SinkError`."""
         with self._lock:
@@ -209,7 +206,7 @@ class Link:
             raise self.replaced(app_id)
         for former in read.able_to_commit(replaced):
             self.producer(former).close()
-        return {each: read.writers.get(each) for each in replaced}
+        return {former_id: read.writers.get(former_id) for former_id in replaced}
 
     def replaced(self, app_id: str) -> SinkUnavailable:
         """Make the error of a stream whose pipeline has gone on with another source table."""

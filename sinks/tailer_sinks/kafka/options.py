@@ -16,7 +16,7 @@ from tailer_sinks import read_options
 from tailer_sinks.kafka.clients.port import Connection, OAuth, ProducerSettings, Sasl, Tls
 from tailer_sinks.kafka.clients.settings import CONFLUENT_ONLY, ClientSettings, passed_on, spelled
 from tailer_sinks.kafka.routing.route import Route, is_topic, route_faults
-from tailer_sinks.secrets import Secret, read_secret, secret_faults
+from tailer_sinks.secrets import Secret, read_secret
 
 __all__ = ["Options", "connection_of", "read", "registry_secrets", "settings_of"]
 
@@ -40,58 +40,47 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     }
 
     bootstrap_servers: str | list[str]  # host:port of some brokers
-    topic: str = ""  # the topic for rows, also by a column: "shop.{country}"; by default the pipeline's name
-    topics: list[str] | str | None = None  # those that a column may name: a list, or a pattern of whole names
-    other_topic: str | None = None  # the topic for rows whose column names none of topics; by default they are refused
-    key: list[str] = []  # the columns of message keys; empty: messages have no keys
+    topic: str = ""  # the topic, also by a column: "shop.{country}"; default: the pipeline's name
+    topics: list[str] | str | None = None  # topics that a column may name: a list, or a pattern
+    other_topic: str | None = None  # for rows whose column names none of topics; default: refuse them
+    key: list[str] = []  # columns of message keys; default: no keys
     envelope: Literal["flat", "debezium", "cloudevents"] = "flat"  # the form of messages
-    encoding: Literal["json", "avro", "arrow"] = "json"  # arrow: one message holds many rows
-    embed_schemas: bool = False  # add schemas to Debezium's JSON, for Kafka Connect's JSON converter
-    cloudevents_mode: Literal["structured", "binary"] = "structured"  # attributes in the value, or in headers
-    decimal: Literal["string", "number"] = "string"  # how JSON holds decimals
-    # Variants as JSON, or encoded; by default JSON in JSON, else encoded
+    encoding: Literal["json", "avro", "arrow"] = "json"  # arrow: many rows in a message
+    embed_schemas: bool = False  # schemas in Debezium's JSON, for Kafka Connect
+    cloudevents_mode: Literal["structured", "binary"] = "structured"  # binary: attributes in headers
+    decimal: Literal["string", "number"] = "string"  # decimals in JSON
+    # form of Variants; default: JSON in JSON, else encoded
     variant: Literal["encoded", "json"] | None = None
-    tombstones: bool | None = None  # after deletes; by default with debezium and cloudevents, not with flat
+    tombstones: bool | None = None  # after deletes; default: not with flat
     boundary: Literal["chunk", "version"] = "chunk"  # where a transaction may end
     library: Literal["auto", "kafka-python", "confluent-kafka"] = "auto"  # auto: confluent-kafka if it is installed
-    client: ClientSettings = ClientSettings()  # the table of the client's settings, below
-    large_records: Literal["fail", "dead_letter"] = "fail"  # for messages of more than max_record_bytes
+    client: ClientSettings = ClientSettings()  # settings of the client, below
+    large_records: Literal["fail", "dead_letter"] = "fail"  # messages of more than max_record_bytes
     max_record_bytes: int = 1_000_000  # the largest message; brokers take 1,048,588 by default
-    transaction_rows: int = 50_000  # the most rows in one transaction
-    transaction_bytes: int = 32 * 2**20  # the most bytes of rows, in memory, in one transaction
-    transaction_timeout_s: float = 60.0  # seconds after which the broker aborts an open transaction; at most 900
-    in_flight_bytes: int = 32 * 2**20  # the most bytes of messages that brokers have not acknowledged
+    transaction_rows: int = 50_000  # most rows in a transaction
+    transaction_bytes: int = 32 * 2**20  # most bytes of rows in a transaction
+    transaction_timeout_s: float = 60.0  # the broker aborts a transaction after so many seconds; at most 900
+    in_flight_bytes: int = 32 * 2**20  # most bytes that brokers have not acknowledged
 
-    shared_topic: bool = False  # others write to the topic as well: it may have messages before the first start
-    progress_topic: str = "lake-tailer-progress"  # compacted, with one partition; pipelines may share it
-    end_topic: str | None = None  # gets a record for each complete version, with the number of its messages
-    schema_topic: str | None = None  # gets schema changes and gaps
-    dead_letter_topic: str | None = None  # gets a record for each message that is too large
-    heartbeat_topic: str | None = None  # gets heartbeats while there is nothing to deliver
-    heartbeat_s: float = 10.0  # seconds between two heartbeats
-    create_topics: bool = False  # create topics that are missing
-    partitions: int = 1  # of a rows' topic that is created
-    replication_factor: int | None = None  # of topics that are created; by default the cluster's
+    shared_topic: bool = False  # others write to the topic, too
+    progress_topic: str = "lake-tailer-progress"  # compacted, one partition; pipelines may share it
+    end_topic: str | None = None  # a record for each complete version
+    schema_topic: str | None = None  # for schema changes and gaps
+    dead_letter_topic: str | None = None  # a record for each message that is too large
+    heartbeat_topic: str | None = None  # heartbeats while there is nothing to deliver
+    heartbeat_s: float = 10.0  # seconds between heartbeats
+    create_topics: bool = False  # create missing topics
+    partitions: int = 1  # of a new topic for rows
+    replication_factor: int | None = None  # of new topics; default: the cluster's
 
-    registry_url: str | list[str] = []  # of the schema registry, for Avro; several of one registry are tried in turn
+    registry_url: str | list[str] = []  # schema registry, for Avro; several are tried in turn
     registry_username: str | None = None  # for basic authentication
-    registry_password: str | None = None  # keep it in the environment
-    registry_password_file: str | None = None  # a file with the password
-    registry_password_command: list[str] = []  # a command that prints the password: a program and its arguments
-    registry_token: str | None = None  # a bearer token, in place of a user
-    registry_token_file: str | None = None  # a file with the token
-    registry_token_command: list[str] = []  # a command that prints the token
-    registry_tls_ca_file: str | None = None  # certificates to trust; by default the system's
+    registry_password: Secret = Secret()  # for basic authentication
+    registry_token: Secret = Secret()  # a bearer token, in place of a user and a password
+    registry_tls_ca_file: str | None = None  # certificates to trust; default: the system's
     registry_tls_certificate_file: str | None = None  # a client certificate
     registry_tls_key_file: str | None = None  # its key
-    registry_register: bool = True  # register schemas; false: they must exist
-
-    sasl_password_file: str | None = None  # a file with "sasl.password" of the client
-    sasl_oauthbearer_client_secret_file: str | None = None  # a file with "sasl.oauthbearer.client.secret"
-    ssl_key_password_file: str | None = None  # a file with "ssl.key.password"
-    sasl_password_command: list[str] = []  # a command that prints "sasl.password": a program and its arguments
-    sasl_oauthbearer_client_secret_command: list[str] = []  # a command that prints "sasl.oauthbearer.client.secret"
-    ssl_key_password_command: list[str] = []  # a command that prints "ssl.key.password"
+    registry_register: bool = True  # false: schemas must exist
 
     @property
     def with_tombstones(self) -> bool:
@@ -152,16 +141,16 @@ def connection_of(name: str, options: Options) -> Connection:
     """Build the connection, reading the files with secrets. Raises `SinkRejected` for an unreadable one."""
     client, tls, sasl = options.client, None, None
     if client.security_protocol.endswith("SSL"):
-        password = _secret(name, options, "ssl_key_password")
+        password = read_secret(name, client.ssl_key_password)
         checks_names = client.ssl_endpoint_identification_algorithm != "none"
         files = (client.ssl_ca_location, client.ssl_certificate_location, client.ssl_key_location)
         tls = Tls(*files, password, checks_names)
     if client.sasl_mechanism == "OAUTHBEARER":
-        secret = _secret(name, options, "sasl_oauthbearer_client_secret")
+        secret = read_secret(name, client.sasl_oauthbearer_client_secret)
         endpoint, ident = client.sasl_oauthbearer_token_endpoint_url or "", client.sasl_oauthbearer_client_id or ""
         sasl = Sasl(client.sasl_mechanism, oauth=OAuth(endpoint, ident, secret or "", client.sasl_oauthbearer_scope))
     elif client.sasl_mechanism is not None:
-        secret = _secret(name, options, "sasl_password")
+        secret = read_secret(name, client.sasl_password)
         sasl = Sasl(client.sasl_mechanism, client.sasl_username or "", secret or "")
     return Connection(name, tuple(options.servers), tls, sasl, settings=passed_on(client, to_producers=False))
 
@@ -181,28 +170,11 @@ def settings_of(options: Options) -> ProducerSettings:
 
 def registry_secrets(name: str, options: Options) -> tuple[str | None, str | None]:
     """Read the password and the token for the schema registry. Raises `SinkRejected` for an unreadable file."""
-    return _secret(name, options, "registry_password"), _secret(name, options, "registry_token")
+    return read_secret(name, options.registry_password), read_secret(name, options.registry_token)
 
 
 def _listed(value: str | list[str]) -> Sequence[str]:
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
-
-
-def _given(options: Options) -> Mapping[str, str | None]:
-    of_client = ("ssl_key_password", "sasl_password", "sasl_oauthbearer_client_secret")
-    of_sink = ("registry_password", "registry_token")
-    return {each: getattr(options.client, each) for each in of_client} | {
-        each: getattr(options, each) for each in of_sink
-    }
-
-
-def _is_given(options: Options, option: str) -> bool:
-    file, command = getattr(options, f"{option}_file"), getattr(options, f"{option}_command")
-    return bool(_given(options)[option] or file or command)
-
-
-def _secret(name: str, options: Options, option: str) -> str | None:
-    return read_secret(name, Secret.of(options, option, _given(options)[option]))
 
 
 def _check_servers(name: str, options: Options) -> Iterator[ConfigError]:
@@ -320,7 +292,6 @@ def _check_client(name: str, options: Options) -> Iterator[ConfigError]:
     if first_ms is not None and longest_ms is not None and longest_ms < first_ms:
         remedy = f"Give at least {first_ms}, or leave it out."
         yield ConfigError(f"{name}.client.reconnect.backoff.max.ms", "is less than reconnect.backoff.ms", remedy)
-    yield from secret_faults(name, options, _given(options))
 
 
 def _check_tls(name: str, options: Options) -> Iterator[ConfigError]:
@@ -329,9 +300,7 @@ def _check_tls(name: str, options: Options) -> Iterator[ConfigError]:
         "client.ssl.ca.location": client.ssl_ca_location,
         "client.ssl.certificate.location": client.ssl_certificate_location,
         "client.ssl.key.location": client.ssl_key_location,
-        "client.ssl.key.password": client.ssl_key_password,
-        "ssl_key_password_file": options.ssl_key_password_file,
-        "ssl_key_password_command": options.ssl_key_password_command or None,
+        "client.ssl.key.password": client.ssl_key_password.is_given or None,
     }
     for option, value in given.items():
         if value is not None and not client.security_protocol.endswith("SSL"):
@@ -354,10 +323,10 @@ def _check_sasl(name: str, options: Options) -> Iterator[ConfigError]:
     by_password = bool(client.sasl_mechanism) and not oauth
     needed = {
         "client.sasl.username": (client.sasl_username, by_password),
-        "client.sasl.password": (_is_given(options, "sasl_password"), by_password),
+        "client.sasl.password": (client.sasl_password.is_given, by_password),
         "client.sasl.oauthbearer.token.endpoint.url": (client.sasl_oauthbearer_token_endpoint_url, oauth),
         "client.sasl.oauthbearer.client.id": (client.sasl_oauthbearer_client_id, oauth),
-        "client.sasl.oauthbearer.client.secret": (_is_given(options, "sasl_oauthbearer_client_secret"), oauth),
+        "client.sasl.oauthbearer.client.secret": (client.sasl_oauthbearer_client_secret.is_given, oauth),
     }
     for option, (value, wanted) in needed.items():
         if wanted and not value:
@@ -383,15 +352,14 @@ def _is_address(url: str) -> bool:
 def _check_registry(name: str, options: Options) -> Iterator[ConfigError]:
     for option in Options.__struct_fields__:
         given = option.startswith("registry_") and option not in {"registry_url", "registry_register"}
-        if given and getattr(options, option) not in (None, []) and not options.registries:
+        if given and getattr(options, option) not in (None, Secret()) and not options.registries:
             yield ConfigError(f"{name}.{option}", "is of no use without a registry", "Add registry_url.")
     for url in options.registries:
         if not _is_address(url):
             remedy = "Give an address such as http://registry:8081, and a user as registry_username."
             yield ConfigError(f"{name}.registry_url", "is not the address of a registry", remedy)
-    password = _is_given(options, "registry_password")
-    if bool(options.registry_username) != bool(password):
+    if bool(options.registry_username) != options.registry_password.is_given:
         remedy = "Give both registry_username and registry_password, or neither."
         yield ConfigError(f"{name}.registry_username", "goes with registry_password", remedy)
-    if options.registry_username and _is_given(options, "registry_token"):
+    if options.registry_username and options.registry_token.is_given:
         yield ConfigError(f"{name}.registry_token", "is given beside registry_username", "Give one of them.")

@@ -61,7 +61,7 @@ class Counts:
     def total(self, version: int) -> Count:
         """Return the sum of a version's counts."""
         counts = self._counts.get(version, {}).values()
-        return Count(sum(each.events for each in counts), sum(each.dead_letters for each in counts))
+        return Count(sum(count.events for count in counts), sum(count.dead_letters for count in counts))
 
     def first(self, otherwise: int) -> int:
         """Return the first version that has any; `otherwise` without one."""
@@ -126,9 +126,11 @@ class ProgressTopic:
         later = {*keys[keys.index(app_id) + 1 if app_id in self.entries else 0 :], *self.open}
         pipeline = pipeline_of(app_id)
         return {
-            each
-            for each in later
-            if not is_layout(each) and pipeline_of(main_app_id(each)) == pipeline and table_of(each) != table_of(app_id)
+            other
+            for other in later
+            if not is_layout(other)
+            and pipeline_of(main_app_id(other)) == pipeline
+            and table_of(other) != table_of(app_id)
         }
 
     def able_to_commit(self, replaced: Collection[str]) -> list[str]:
@@ -138,8 +140,12 @@ class ProgressTopic:
         earlier tables. So these are the streams of the table that was written last, but for backfills that are done,
         and all with an open transaction.
         """
-        last = next((table_of(each) for each in reversed(list(self.entries)) if each in replaced), None)
-        return [each for each in replaced if each in self.open or (table_of(each) == last and not self._is_done(each))]
+        last = next((table_of(stream) for stream in reversed(list(self.entries)) if stream in replaced), None)
+        return [
+            stream
+            for stream in replaced
+            if stream in self.open or (table_of(stream) == last and not self._is_done(stream))
+        ]
 
     def claimed_since(self, fenced: Mapping[str, tuple[int, int] | None], app_id: str) -> bool:
         """Return whether a stream that replaces `app_id` was claimed since those with the writers `fenced` were fenced.
@@ -147,8 +153,8 @@ class ProgressTopic:
         Claims have an order in the topic: of two instances with different tables, the later one finds the other.
         """
         return any(
-            each not in fenced or each in self.open or self.writers.get(each) != fenced[each]
-            for each in self.replaced_by(app_id)
+            stream not in fenced or stream in self.open or self.writers.get(stream) != fenced[stream]
+            for stream in self.replaced_by(app_id)
         )
 
     def further_than(self, seen: Mapping[str, Position | None], app_id: str) -> str | None:
@@ -159,20 +165,22 @@ class ProgressTopic:
         """
         pipeline, table = pipeline_of(app_id), table_of(app_id)
         former = [
-            each
-            for each in seen
-            if pipeline_of(each) == pipeline and table_of(each) != table and not (is_layout(each) or is_layout(app_id))
+            stream
+            for stream in seen
+            if pipeline_of(stream) == pipeline
+            and table_of(stream) != table
+            and not (is_layout(stream) or is_layout(app_id))
         ]
         if self._position(app_id) is not None:
             return app_id if former and app_id not in seen else None
-        return next((each for each in former if self._position(each) != seen[each]), None)
+        return next((stream for stream in former if self._position(stream) != seen[stream]), None)
 
     def predecessor(self, app_id: str) -> Entry | None:
         """Return the latest progress of the pipeline in a table that this one replaced, whose rows are in the topic."""
         pipeline = pipeline_of(app_id)
-        others = (each for key, each in self.entries.items() if key != app_id and pipeline_of(key) == pipeline)
-        delivered = ((each.position, each) for each in others if each.position is not None)
-        return max(delivered, key=lambda each: each[0], default=(None, None))[1]
+        others = (entry for key, entry in self.entries.items() if key != app_id and pipeline_of(key) == pipeline)
+        delivered = ((entry.position, entry) for entry in others if entry.position is not None)
+        return max(delivered, key=lambda entry: entry[0], default=(None, None))[1]
 
     def _position(self, app_id: str) -> Position | None:
         entry = self.entries.get(app_id)
@@ -180,8 +188,8 @@ class ProgressTopic:
 
     def _is_done(self, app_id: str) -> bool:
         """Return whether a stream is a backfill with all of its rows delivered."""
-        at = self.entries[app_id].position
-        return main_app_id(app_id) != app_id and at is not None and at.closes_version
+        position = self.entries[app_id].position
+        return main_app_id(app_id) != app_id and position is not None and position.closes_version
 
 
 class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -200,9 +208,11 @@ class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def encode(entry: Entry) -> bytes:
     """Encode the value of a record."""
-    at, count = entry.position, entry.count
-    place: dict[str, Any] = {} if at is None else {"version": at.version, "task": at.task, "row": at.row}
-    of_part = at is not None and not at.closes_version
+    position, count = entry.position, entry.count
+    place: dict[str, Any] = (
+        {} if position is None else {"version": position.version, "task": position.task, "row": position.row}
+    )
+    of_part = position is not None and not position.closes_version
     counted: dict[str, Any] = {"events": count.events, "dead_letters": count.dead_letters} if of_part else {}
     record = _Record(
         entry.instance,

@@ -15,20 +15,18 @@ from tailer_sinks.kafka.options import Options
 from tailer_sinks.kafka.progress import Count
 
 __all__ = [
-    "dead_letters",
     "end_records",
     "event_record",
     "gap_remedy",
     "heartbeat",
     "oversized",
-    "single",
     "without_large",
 ]
 
 _NO_BYTES: Final = pa.scalar(0, pa.int64())
 
 
-def single(value: bytes, key: bytes | None = None) -> Messages:
+def _single(value: bytes, key: bytes | None = None) -> Messages:
     """Make one message that is about no row."""
     keys = None if key is None else pa.array([key], BYTES)
     return Messages(keys, pa.array([value], BYTES), pa.array([0], pa.int64()))
@@ -46,7 +44,7 @@ def event_record(event: ControlEvent, app_id: str, keyed: bool) -> Messages:
     Each shard of a pipeline sends it at its own place between its rows, with the number of the shard.
     """
     values = event_values(event) | _shard(app_id)
-    return single(_text(values), _text({CHANGE_TYPE: values[CHANGE_TYPE]}) if keyed else None)
+    return _single(_text(values), _text({CHANGE_TYPE: values[CHANGE_TYPE]}) if keyed else None)
 
 
 def end_records(app_id: str, counts: Mapping[int, Mapping[str, Count]], now_ms: int) -> Messages:
@@ -77,7 +75,7 @@ def end_records(app_id: str, counts: Mapping[int, Mapping[str, Count]], now_ms: 
 
 def heartbeat(name: str, now_ms: int) -> Messages:
     """Make Debezium's heartbeat: this pipeline is alive and has nothing to deliver."""
-    return single(_text({"ts_ms": now_ms}), _text({"serverName": name}))
+    return _single(_text({"ts_ms": now_ms}), _text({"serverName": name}))
 
 
 def oversized(messages: Messages, limit: int) -> pa.Array | None:
@@ -101,11 +99,11 @@ def without_large(batch: ChangeBatch, messages: Messages, topic: str, limit: int
         return messages, None
     # A tombstone whose key is too large goes with its delete.
     large = messages.filter(pc.and_(too_large, messages.values.is_valid()))
-    letters = dead_letters(batch, large, topic, limit) if len(large) else None
+    letters = _dead_letters(batch, large, topic, limit) if len(large) else None
     return messages.filter(pc.invert(too_large)), letters
 
 
-def dead_letters(batch: ChangeBatch, messages: Messages, topic: str, limit: int) -> Messages:
+def _dead_letters(batch: ChangeBatch, messages: Messages, topic: str, limit: int) -> Messages:
     """Make the dead letters of oversized messages about rows of `batch`: the rows' positions, and the reason."""
     keys = [None] * len(messages.values) if messages.keys is None else messages.keys.to_pylist()
     letters = []

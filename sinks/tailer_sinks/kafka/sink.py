@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 from anyio import CancelScope, to_thread
+from typing_extensions import override
 
 from tailer.errors import SinkError, SinkRejected
 from tailer.sink import (
@@ -19,7 +20,7 @@ from tailer.sink import (
     refused,
 )
 from tailer_sinks.heartbeats import BlockingHeartbeats, decode_heartbeat, encode_heartbeat
-from tailer_sinks.kafka.encoders import checked_key_form, topic_encoder_for
+from tailer_sinks.kafka.encoders import checked_key_form, encoder_for
 from tailer_sinks.kafka.first_start import check_first_start
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.options import Options, read
@@ -82,22 +83,25 @@ class KafkaSink(Sink):
 
     async def has_delivered(self, pipeline: str) -> bool:
         """Return whether the progress topic has a position in any table of the pipeline. Raises as `progress` does."""
-        found = await to_thread.run_sync(self._link.decided_progress, pipeline)
-        if found is None:
+        read = await to_thread.run_sync(self._link.decided_progress, pipeline)
+        if read is None:
             return False
-        places = (entry.position for app_id, entry in found.entries.items() if pipeline_of(app_id) == pipeline)
+        places = (entry.position for app_id, entry in read.entries.items() if pipeline_of(app_id) == pipeline)
         return any(place is not None for place in places)
 
+    @override
     async def check_first_start(self, pipeline: str, table_ids: Sequence[str]) -> None:
-        """See `Sink.check_first_start`, and `tailer_sinks.kafka.first_start`."""
+        """Check as `tailer_sinks.kafka.first_start` says."""
         await to_thread.run_sync(check_first_start, self._link, pipeline, table_ids)
 
+    @override
     def only_look(self) -> None:
-        """See `Sink.only_look`: take over no stream, register no schema."""
+        """Take over no stream, register no schema."""
         self._link.only_looks = True
 
+    @override
     async def refusals(self, app_id: str, schema: pa.Schema) -> Sequence[SinkError]:
-        """See `Sink.refusals`: of the key, the topic's name, the columns, the schema registry and the topic."""
+        """Return refusals: of the key, the topic's name, the columns, the schema registry and the topic."""
         return await to_thread.run_sync(_refusals, self._stream(app_id), schema)
 
     async def reset(self, progress: Progress) -> None:
@@ -149,8 +153,8 @@ class KafkaSink(Sink):
             self._last_beat_s, rest_s = now_s, self._options.heartbeat_s
         return min(rest_s, look_s)
 
+    @override
     def open_heartbeats(self, pipeline: str, timeout_s: float) -> Heartbeats:
-        """See `Sink.open_heartbeats`."""
         return _GroupHeartbeats(Link(self.name, self._options), pipeline)
 
     async def aclose(self) -> None:
@@ -189,9 +193,10 @@ def _refusals(stream: Stream, schema: pa.Schema) -> list[SinkError]:
     route, key = link.options.route, link.options.key
     errors = refused(_check_topic, stream) if route is None else refused(column_in, link.name, route, schema)
     if all(name in schema.names for name in key):
-        known = None if seen is None else seen.key
-        errors += refused(checked_key_form, link, schema, known)
-        errors += [] if errors else refused(topic_encoder_for, link, schema)
+        key_form = None if seen is None else seen.key
+        errors += refused(checked_key_form, link, schema, key_form)
+        routed = () if stream.routed is None else stream.routed.read
+        errors += [] if errors else refused(encoder_for, link, schema, routed)
     return errors
 
 

@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 
 from tailer.events import CHANGE_TYPE, ChangeBatch, ChangeType, joined_rows
 from tailer_sinks.encoding.flat_messages import FlatMessages
-from tailer_sinks.encoding.messages import Encoder
 
 __all__ = ["WaitingBatches", "joined"]
 
@@ -42,9 +41,7 @@ class WaitingBatches:
         return taken
 
 
-def joined(
-    encoder: Encoder | None, batches: Sequence[ChangeBatch]
-) -> Iterator[tuple[ChangeBatch, Sequence[ChangeBatch]]]:
+def joined(encoder: object, batches: Sequence[ChangeBatch]) -> Iterator[tuple[ChangeBatch, Sequence[ChangeBatch]]]:
     """Yield the batches to encode, each with the batches in it.
 
     Batches are joined where that makes the same messages, one for each row: in flat rows, with a key if all are inserts
@@ -65,7 +62,7 @@ def joined(
         start += len(together)
 
 
-def _joining(encoder: Encoder | None) -> FlatMessages | None:
+def _joining(encoder: object) -> FlatMessages | None:
     """Return the encoder if it may get joined batches."""
     if not isinstance(encoder, FlatMessages) or encoder.pending is not None:
         return None
@@ -92,4 +89,4 @@ def _has_dictionary(kind: pa.DataType) -> bool:
     """Return whether values are dictionary-encoded on some level: dictionaries of batches may not fit into one."""
     if pa.types.is_dictionary(kind):
         return True
-    return pa.types.is_nested(kind) and any(_has_dictionary(kind.field(at).type) for at in range(kind.num_fields))
+    return pa.types.is_nested(kind) and any(_has_dictionary(kind.field(index).type) for index in range(kind.num_fields))

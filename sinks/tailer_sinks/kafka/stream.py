@@ -18,12 +18,12 @@ from tailer.errors import SinkError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.plan import Position
 from tailer.sink import LAYOUT, is_layout, process_of, shard_of, shards_in
 from tailer_sinks.encoding.messages import TopicEncoder
-from tailer_sinks.kafka.clients.port import Producer
+from tailer_sinks.kafka.clients.port import Producer, TopicState
 from tailer_sinks.kafka.first_start import lost
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.progress import Count, Entry, ProgressTopic
 from tailer_sinks.kafka.routing.topics import RoutedTopics
-from tailer_sinks.kafka.topics import TopicState, check_id
+from tailer_sinks.kafka.topics import check_id, check_partitions
 
 __all__ = ["Stream", "check_place"]
 
@@ -78,7 +78,7 @@ class Stream:
         # The pipeline continues after the answer: rows that were held back come again.
         self.encoding = None
         read = self.link.progress_of(self.app_id) or _nothing_yet(self.link, self.seen)
-        found = read.entries.get(self.app_id)
+        entry = read.entries.get(self.app_id)
         self._check_claim(read)
         if self.app_id in read.open:
             # It may be our own: taking over ends it.
@@ -86,11 +86,11 @@ class Stream:
             if is_layout(self.app_id) and not _is_in_transaction(self.link, self.app_id):
                 # Shards begin by it, and nothing compares it when they are taken over.
                 raise _undecided(self.link, self.app_id)
-        elif self._producer is not None and _position(found) != _position(self.seen):
+        elif self._producer is not None and _position(entry) != _position(self.seen):
             raise _former(self.link, self.app_id)
-        self.seen, self._asked, self._has_moved, self._replaced = found, True, False, read.replaced_by(self.app_id)
-        self.link.seen[self.app_id] = _position(found)
-        return _position(found)
+        self.seen, self._asked, self._has_moved, self._replaced = entry, True, False, read.replaced_by(self.app_id)
+        self.link.seen[self.app_id] = _position(entry)
+        return _position(entry)
 
     def take_over(self) -> None:
         """Become the writer of the stream, after the progress seen last; does nothing for the current writer.
@@ -112,8 +112,8 @@ class Stream:
         """
         self.take_over()
         owner = self.link.owner(self.app_id)
-        known = owner is None and time.monotonic() < self._held_s + REREAD_S
-        if known or (owner is not None and owner.writer == self._writer):
+        is_recent = owner is None and time.monotonic() < self._held_s + REREAD_S
+        if is_recent or (owner is not None and owner.writer == self._writer):
             return
         read = _progress(self.link, self.app_id)
         self._check_claim(read)
@@ -189,30 +189,30 @@ class Stream:
         self._fenced = self.link.fence_replaced(self.app_id, self._replaced if asked else None)
         producer = self.link.producer(self.app_id)
         try:
-            found = self._claim(producer, self._claimable(reset_to), reset_to)
+            former = self._claim(producer, self._claimable(reset_to), reset_to)
         except BaseException:
             producer.close()
             raise
         self._producer = producer
         instance = self.link.instance
-        rival = "" if found is None or found.instance == instance else f", in place of instance {found.instance}"
+        rival = "" if former is None or former.instance == instance else f", in place of instance {former.instance}"
         _log.info("%s: delivers %s from here on as instance %s%s", self.link.name, self.app_id, instance, rival)
-        self._has_moved = asked and _position(seen) != _position(found)
+        self._has_moved = asked and _position(seen) != _position(former)
 
     def _claimable(self, reset_to: Position | None, before: int | None = None) -> Entry | None:
         """Return the progress on top of which the stream can be claimed. Raises `SinkError`."""
         read = _decided(self.link, self.app_id, before, self._fenced)
-        found = read.entries.get(self.app_id)
+        entry = read.entries.get(self.app_id)
         self._check_claim(read)
         if reset_to is None and (further := read.further_than(self.link.seen, self.app_id)) is not None:
             raise _further(self.link, further)
-        former = found or read.predecessor(self.app_id)  # rows before REPLACE TABLE are in the same topic
+        former = entry or read.predecessor(self.app_id)  # rows before REPLACE TABLE are in the same topic
         if self.routed is not None:
             self.routed.load(read, read.predecessor(self.app_id))
         if former is not None and reset_to is None:
             check_place(self.link, self.app_id, former, self._topic)
-        self._former = None if found is None else found.instance
-        return found
+        self._former = None if entry is None else entry.instance
+        return entry
 
     def _delivered(self) -> Position | None:
         """Return the last position of rows in the topic by the progress topic; of a layout, those of its shards."""
@@ -222,21 +222,21 @@ class Stream:
         own = read.entries.get(self.app_id) or read.predecessor(self.app_id)
         return _first_position(self.link, _shards_of(self.app_id, read.entries) if is_layout(self.app_id) else [own])
 
-    def _claim(self, producer: Producer, found: Entry | None, reset_to: Position | None) -> Entry | None:
-        """Claim the stream on top of the progress `found`. Return the progress that there really was.
+    def _claim(self, producer: Producer, former: Entry | None, reset_to: Position | None) -> Entry | None:
+        """Claim the stream on top of the progress `former`. Return the progress that there really was.
 
         A broker that led before may have given less. The leader stores our record after all of our predecessor's: what
         is before it decides. If that is more, a second record in the same transaction takes its place.
         """
         try:
             producer.begin()
-            entry = _record_claim(self, producer, found, reset_to)
+            entry = _record_claim(self, producer, former, reset_to)
             offset = producer.flush()
             if offset is None:
                 raise SinkUnavailable(self.link.name, f"no broker said where its claim of {self.app_id} is stored")
-            stated, found = found, self._claimable(reset_to, offset)
-            if found != stated:
-                entry = _record_claim(self, producer, found, reset_to)
+            stated, former = former, self._claimable(reset_to, offset)
+            if former != stated:
+                entry = _record_claim(self, producer, former, reset_to)
             if self.routed is not None and reset_to is not None:
                 self.routed.reset(producer, reset_to)
             producer.commit()
@@ -245,7 +245,7 @@ class Stream:
             raise _gave_up(self.link, error) from error
         self.seen, self._asked, self._owners = entry, True, frozenset([self.link.instance])
         self.link.seen[self.app_id] = entry.position
-        return found
+        return former
 
     def _note_rival(self) -> None:
         """Note that another instance took the stream over before we could claim it, so that the later one goes on.
@@ -254,9 +254,9 @@ class Stream:
         will be none after the late request of a killed instance.
         """
         read = _progress(self.link, self.app_id)
-        owner, found = self.link.owner(self.app_id), read.entries.get(self.app_id)
+        owner, entry = self.link.owner(self.app_id), read.entries.get(self.app_id)
         if not self._claimed:
-            named = None if found is None else found.instance
+            named = None if entry is None else entry.instance
             # An instance that progress named already at our last look came before us: our next claim ends it.
             is_later = self.seen is None or named != self.seen.instance
             is_theirs = is_later and owner is not None and owner.writer == read.writers.get(self.app_id)
@@ -269,16 +269,16 @@ class Stream:
         Raises `SinkRejected` if progress is gone: taking that for a new stream would deliver everything again. What was
         committed last may not be visible yet if a transaction is open.
         """
-        found, had = read.entries.get(self.app_id), self.seen
+        entry, had = read.entries.get(self.app_id), self.seen
         if self.app_id in read.open:
-            if self._claimed and found is not None and found.instance not in (self.link.instance, self._former):
-                raise _taken(self.link, self.app_id, found)
+            if self._claimed and entry is not None and entry.instance not in (self.link.instance, self._former):
+                raise _taken(self.link, self.app_id, entry)
             return
-        is_gone = found is None or (found.position is None and not self._claimed)
+        is_gone = entry is None or (entry.position is None and not self._claimed)
         if had is not None and is_gone and (had.position is not None or self._claimed):
             raise lost(self.link, self.app_id, had.position)
-        if self._owners is not None and found is not None and found.instance not in self._owners:
-            raise _taken(self.link, self.app_id, found)
+        if self._owners is not None and entry is not None and entry.instance not in self._owners:
+            raise _taken(self.link, self.app_id, entry)
 
 
 def _position(entry: Entry | None) -> Position | None:
@@ -341,34 +341,32 @@ def _further(link: Link, app_id: str) -> SinkUnavailable:
     return SinkUnavailable(link.name, f"{app_id} has delivered more than this instance had seen")
 
 
-def _taken(link: Link, app_id: str, found: Entry) -> SinkFenced:
-    reason = f"the progress of {app_id} names instance {found.instance}"
-    return SinkFenced(link.name, reason, process_of(found.instance))
+def _taken(link: Link, app_id: str, entry: Entry) -> SinkFenced:
+    reason = f"the progress of {app_id} names instance {entry.instance}"
+    return SinkFenced(link.name, reason, process_of(entry.instance))
 
 
 def _gave_up(link: Link, error: SinkError) -> SinkUnavailable:
     return SinkUnavailable(link.name, error.reason)
 
 
-def check_place(link: Link, app_id: str, found: Entry, now: TopicState) -> None:
-    """Raise if the rows delivered up to `found` are not in the topic as it is now, or keys would move."""
-    topic, partitions = link.options.topic, now.partitions
-    remedy = "continue with it nevertheless, after the delivered rows: `tailer progress reset PIPELINE --to VERSION`"
-    if found.topic != topic:
-        reason = f"{app_id} was delivered to the topic {found.topic}, not {topic}"
-        raise SinkRejected(link.name, reason, f"Set topic back, give the pipeline another name, or {remedy}.")
-    if found.topic_id != now.topic_id and found.position is not None and not is_layout(app_id):
-        check_id(link.name, topic, found.position, found.topic_id, now.topic_id)
-    if found.partitions != partitions and link.options.key:
-        reason = (
-            f"the topic {topic} has {partitions} partitions and had {found.partitions}: keys would move, and the "
-            "order of a key's messages would be lost"
+def check_place(link: Link, app_id: str, delivered: Entry, now: TopicState) -> None:
+    """Raise if the rows delivered up to `delivered` are not in the topic as it is now, or keys would move."""
+    topic = link.options.topic
+    if delivered.topic != topic:
+        reason = f"{app_id} was delivered to the topic {delivered.topic}, not {topic}"
+        remedy = (
+            "continue with it nevertheless, after the delivered rows: `tailer progress reset PIPELINE --to VERSION`"
         )
-        raise SinkRejected(link.name, reason, f"Deliver to a new topic, by another pipeline; or {remedy}.")
+        raise SinkRejected(link.name, reason, f"Set topic back, give the pipeline another name, or {remedy}.")
+    if delivered.topic_id != now.topic_id and delivered.position is not None and not is_layout(app_id):
+        check_id(link.name, topic, delivered.position, delivered.topic_id, now.topic_id)
+    if link.options.key:
+        check_partitions(link.name, topic, delivered.partitions, now.partitions)
 
 
-def _record_claim(stream: Stream, producer: Producer, found: Entry | None, reset_to: Position | None) -> Entry:
-    on = found if found is not None and reset_to is None else stream.entry(reset_to)
+def _record_claim(stream: Stream, producer: Producer, former: Entry | None, reset_to: Position | None) -> Entry:
+    on = former if former is not None and reset_to is None else stream.entry(reset_to)
     entry = stream.entry(on.position, on.key, on.count)
     stream.link.record_progress(producer, stream.app_id, entry)
     return entry
@@ -376,14 +374,18 @@ def _record_claim(stream: Stream, producer: Producer, found: Entry | None, reset
 
 def _first_position(link: Link, entries: Sequence[Entry | None]) -> Position | None:
     """Return the first position of those in the topic of `link`."""
-    there = [each for each in entries if each is not None and each.topic == link.options.topic]
-    return min((each.position for each in there if each.position is not None), default=None)
+    there = [entry for entry in entries if entry is not None and entry.topic == link.options.topic]
+    return min((entry.position for entry in there if entry.position is not None), default=None)
 
 
 def _shards_of(layout: str, entries: Mapping[str, Entry]) -> list[Entry | None]:
     """Return the progress of the shards of the current layout; of the pipeline if it is undivided."""
-    known = entries.get(layout)
-    shards = 0 if known is None or known.position is None else shards_in(known.position.version)
+    entry_of_layout = entries.get(layout)
+    shards = (
+        0
+        if entry_of_layout is None or entry_of_layout.position is None
+        else shards_in(entry_of_layout.position.version)
+    )
     streams = {
         app_id: entry for app_id, entry in entries.items() if app_id.startswith(layout.removesuffix(LAYOUT) + "/")
     }

@@ -3,43 +3,21 @@
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from tailer.errors import SinkRejected, SinkUnavailable
 from tailer.plan import Position
+from tailer_sinks.kafka.clients.port import TopicState
+from tailer_sinks.kafka.clients.python_cluster import Cluster
 from tailer_sinks.kafka.options import Options
 
-__all__ = ["Admin", "Topic", "TopicState", "check", "check_id", "check_present", "check_routed", "recreated", "wanted"]
+__all__ = ["check", "check_id", "check_partitions", "check_present", "check_routed", "recreated", "wanted"]
 
 _log = logging.getLogger(__name__)
 
 _BATCH_OVERHEAD: Final = 1024
 _FOR_ROWS: Final = frozenset(["topic", "topics", "other_topic"])
 _SMALL_SEGMENT: Final = 8 * 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class TopicState:
-    """The state of a topic: its number of partitions, its settings, and its id (None: brokers are too old for ids)."""
-
-    partitions: int
-    configs: Mapping[str, str]
-    topic_id: str | None = None
-
-
-class Admin(Protocol):
-    """The port of topic administration. Methods block, and raise `SinkError`.
-
-    `Cluster`, which has it, imports the state of topics from here.
-    """
-
-    def describe(self, topics: list[str]) -> Mapping[str, TopicState]:
-        """Describe those of `topics` that exist."""
-        ...
-
-    def create(self, topic: str, partitions: int, replication_factor: int, configs: Mapping[str, str]) -> None:
-        """Create a topic unless it exists. `replication_factor` -1: the cluster's default."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,67 +68,79 @@ def _row_topic(options: Options, topic: str) -> Topic:
     return Topic(topic, option, compacted=compacted, record_bytes=options.max_record_bytes)
 
 
-def check_present(name: str, admin: Admin, options: Options) -> None:
+def check_present(name: str, cluster: Cluster, options: Options) -> None:
     """Check existing topics, and that all exist which will not be created. Raises as `check` does."""
     topics = wanted(options)
-    _refuse(name, topics, admin.describe([topic.name for topic in topics]), options)
+    _refuse(name, topics, cluster.describe([topic.name for topic in topics]), options)
 
 
-def check(name: str, admin: Admin, options: Options, delivered: Position | None = None) -> TopicState:
+def check(name: str, cluster: Cluster, options: Options, delivered: Position | None = None) -> TopicState:
     """Return the topic for rows; an empty state if a column names it.
 
     Creates missing topics if configured, but never one to which rows were delivered. `delivered`: the last delivered
-    position, None for none. Raises `SinkRejected` naming all topics that are missing or
-    unsuitable, `SinkUnavailable` for one that not all brokers know yet, and what `admin` raises. `name`: the sink's
-    name in errors.
+    position, None for none. Raises `SinkRejected` naming all topics that are missing or unsuitable, `SinkUnavailable`
+    for one that not all brokers know yet, and what `cluster` raises. `name`: the sink's name in errors.
     """
     topics = wanted(options)
-    states = dict(admin.describe([topic.name for topic in topics]))
-    absent = [topic for topic in topics if topic.name not in states]
+    states = cluster.describe([topic.name for topic in topics])
     routed = options.route is not None
     if delivered is not None and options.topic not in states and not routed:
         raise recreated(name, options.topic, delivered)
+    states = _with_created(name, cluster, options, topics, states)
+    return TopicState(0, {}) if routed else states[options.topic]
+
+
+def check_routed(name: str, cluster: Cluster, options: Options, topic: str, has_rows: bool) -> TopicState:
+    """Return a topic that a column names. Raises as `check` does.
+
+    `has_rows`: whether rows were delivered to it, so that it is not created.
+    """
+    states = cluster.describe([topic])
+    if topic not in states and has_rows:
+        raise SinkUnavailable(name, f"the topic {topic} is gone, or is not known yet")
+    return _with_created(name, cluster, options, [_row_topic(options, topic)], states)[topic]
+
+
+def _with_created(
+    name: str, cluster: Cluster, options: Options, topics: list[Topic], states: dict[str, TopicState]
+) -> dict[str, TopicState]:
+    """Create those of `topics` that `states` lacks, if they may be created, and return the states of all."""
+    absent = [topic for topic in topics if topic.name not in states]
     _refuse(name, topics, states, options)
     for topic in absent:
-        _create(admin, topic, options)
+        _create(cluster, topic, options)
         _log.info("%s: created the topic %s (%s)", name, topic.name, topic.option)
     if absent:
-        states |= admin.describe([topic.name for topic in absent])
+        states = states | cluster.describe([topic.name for topic in absent])
     for topic in absent:
         if topic.name not in states:
             # Other brokers may learn of it later than the one that created it.
             raise SinkUnavailable(name, f"the topic {topic.name} was created, and not all brokers know it yet")
     _refuse(name, absent, states, options)
-    return TopicState(0, {}) if routed else states[options.topic]
+    return states
 
 
-def check_routed(name: str, admin: Admin, options: Options, topic: str, has_rows: bool) -> TopicState:
-    """Return a topic that a column names. Raises as `check` does.
-
-    `has_rows`: whether rows were delivered to it, so that it is not created.
-    """
-    wanted = [_row_topic(options, topic)]
-    states = admin.describe([topic])
-    if topic not in states and has_rows:
-        raise SinkUnavailable(name, f"the topic {topic} is gone, or is not known yet")
-    _refuse(name, wanted, states, options)
-    if topic not in states:
-        _create(admin, wanted[0], options)
-        _log.info("%s: created the topic %s (%s)", name, topic, wanted[0].option)
-        states = admin.describe([topic])
-    if topic not in states:
-        raise SinkUnavailable(name, f"the topic {topic} was created, and not all brokers know it yet")
-    _refuse(name, wanted, states, options)
-    return states[topic]
-
-
-def check_id(name: str, topic: str, delivered: Position, known_id: str | None, topic_id: str | None) -> None:
-    """Raise `SinkRejected` if `topic` has `topic_id` now and had `known_id` when rows up to `delivered` were sent.
+def check_id(name: str, topic: str, delivered: Position, former_id: str | None, topic_id: str | None) -> None:
+    """Raise `SinkRejected` if `topic` has `topic_id` now and had `former_id` when rows up to `delivered` were sent.
 
     None is an unknown id: of a record without one, or of a broker without ids.
     """
-    if None not in (known_id, topic_id) and known_id != topic_id:
-        raise recreated(name, topic, delivered, f"has another id now ({topic_id}, not {known_id})")
+    if None not in (former_id, topic_id) and former_id != topic_id:
+        raise recreated(name, topic, delivered, f"has another id now ({topic_id}, not {former_id})")
+
+
+def check_partitions(name: str, topic: str, before: int, now: int) -> None:
+    """Raise `SinkRejected` if a topic with keys has another number of partitions than `before`."""
+    if now != before:
+        reason = (
+            f"the topic {topic} has {now} partitions and had {before}: keys would move, and the order of a key's "
+            "messages would be lost"
+        )
+        remedy = (
+            "Deliver to a new topic, by another pipeline; or continue with it nevertheless, after the delivered rows: "
+            "`tailer progress reset PIPELINE --to VERSION`."
+        )
+        raise SinkRejected(name, reason, remedy)
 
 
 def recreated(name: str, topic: str, delivered: Position, what: str = "is not there any more") -> SinkRejected:
@@ -183,7 +173,7 @@ def _missing(topics: list[Topic]) -> tuple[str, str]:
     return f"there is no topic {listed}", f"Create {them}{settings}, or set create_topics = true."
 
 
-def _create(admin: Admin, topic: Topic, options: Options) -> None:
+def _create(cluster: Cluster, topic: Topic, options: Options) -> None:
     configs = dict(topic.configs)
     if topic.compacted:
         configs["cleanup.policy"] = "compact"
@@ -193,7 +183,7 @@ def _create(admin: Admin, topic: Topic, options: Options) -> None:
         configs["max.message.bytes"] = str(topic.record_bytes + _BATCH_OVERHEAD)
     partitions = options.partitions if topic.option in _FOR_ROWS else 1
     replicas = -1 if options.replication_factor is None else options.replication_factor
-    admin.create(topic.name, partitions, replicas, configs)
+    cluster.create(topic.name, partitions, replicas, configs)
 
 
 def _faults(topic: Topic, state: TopicState) -> Iterator[tuple[str, str]]:

@@ -23,10 +23,10 @@ from tailer.errors import SinkError, SinkRejected, SinkUnavailable
 from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID, ChangeBatch, ControlEvent, Gap, SchemaChange
 from tailer.plan import END, Position
 from tailer.sink import Progress, SinkTransaction
-from tailer_sinks.encoding.flat import encoded_ahead, slices
+from tailer_sinks.encoding.flat import batch_slices, encoded_ahead
 from tailer_sinks.encoding.messages import Messages, Sent, TopicEncoder
 from tailer_sinks.kafka.clients.port import Producer
-from tailer_sinks.kafka.encoders import checked_key_form, topic_encoder_for
+from tailer_sinks.kafka.encoders import checked_key_form, encoder_for
 from tailer_sinks.kafka.options import Options
 from tailer_sinks.kafka.progress import Count, Counts
 from tailer_sinks.kafka.records import end_records, event_record, gap_remedy, oversized, without_large
@@ -62,9 +62,9 @@ class KafkaTransaction(SinkTransaction):
         self._counts = _begun_counts(stream)
         seen = stream.seen
         self._key = None if seen is None else seen.key
-        self._after = at = None if seen is None else seen.position
+        self._after = position = None if seen is None else seen.position
         # The first version that is to have an END record; None: the first one that has rows.
-        self._open_version = None if at is None else at.version + at.closes_version
+        self._open_version = None if position is None else position.version + position.closes_version
         if stream.routed is not None:
             stream.routed.begin()
         self.committed = False
@@ -121,7 +121,9 @@ class KafkaTransaction(SinkTransaction):
 
     def _write(self, encoder: TopicEncoder, batch: ChangeBatch) -> None:
         self._flush_other_task(encoder, batch)
-        with closing(encoded_ahead(lambda piece: (piece, encoder.encode(piece, _now_ms())), _pieces(batch))) as encoded:
+        with closing(
+            encoded_ahead(lambda piece: (piece, encoder.encode(piece, _now_ms())), batch_slices(batch))
+        ) as encoded:
             for piece, sent in encoded:
                 self._send_rows(piece, sent)
                 self._last = piece
@@ -169,8 +171,10 @@ class KafkaTransaction(SinkTransaction):
         if options.schema_topic is not None:
             self._send(options.schema_topic, event_record(event, app_id, keyed=False), partition=0)
         elif not (remedy := gap_remedy(options)):
-            for topic in [options.topic] if self._stream.routed is None else self._stream.routed.read:
-                for partition in range(self._stream.link.partitions(topic)):
+            topics = [options.topic] if self._stream.routed is None else self._stream.routed.read
+            states = self._stream.link.look_at_topics(topics)
+            for topic in topics:
+                for partition in range(states[topic].partitions):
                     self._send_to(topic, event_record(event, app_id, keyed), partition)
         elif isinstance(event, Gap):
             reason = f"changes up to version {event.version} are lost, and there is no topic to report that to readers"
@@ -213,7 +217,8 @@ class KafkaTransaction(SinkTransaction):
         """Return the encoder for rows of `schema`, from here on."""
         if all(name in schema.names for name in self._options.key):  # else the encoder says so
             self._key = checked_key_form(self._stream.link, schema, self._key)
-        encoder = topic_encoder_for(self._stream.link, schema)
+        routed = self._stream.routed
+        encoder = encoder_for(self._stream.link, schema, () if routed is None else routed.read)
         self._schema, self._encoder, self._stream.encoding = schema, encoder, (schema, encoder)
         return encoder
 
@@ -281,11 +286,11 @@ class KafkaTransaction(SinkTransaction):
 def _begun_counts(stream: Stream) -> Counts:
     """Return the counts of the version that is under way, if any."""
     counts, seen = Counts(), stream.seen
-    at = None if seen is None else seen.position
-    if seen is not None and at is not None and not at.closes_version:
+    position = None if seen is None else seen.position
+    if seen is not None and position is not None and not position.closes_version:
         one = {stream.link.options.topic: seen.count}
-        for topic, count in (one if stream.routed is None else stream.routed.counts(at.version)).items():
-            counts.add(at.version, topic, count)
+        for topic, count in (one if stream.routed is None else stream.routed.counts(position.version)).items():
+            counts.add(position.version, topic, count)
     return counts
 
 
@@ -306,14 +311,6 @@ def _too_large(name: str, place: str, limit: int) -> SinkRejected:
         'set large_records = "dead_letter" and a dead_letter_topic.'
     )
     return SinkRejected(name, f"a row ({place}) makes a message of more than {limit} bytes", remedy)
-
-
-def _pieces(batch: ChangeBatch) -> Iterator[ChangeBatch]:
-    """Cut the batch to slices whose messages fit into memory."""
-    start = 0
-    for rows in slices(batch.rows):
-        yield batch.slice(start, len(rows))
-        start += len(rows)
 
 
 def _now_ms() -> int:

@@ -3,16 +3,6 @@
 Rows and progress are written in one transaction of the database. A mirror equals the source at a version, and readers
 never see half of one; a log has every change row once, with its position.
 
-    sink        the port of sinks
-    options     the configuration, checked without I/O
-    stream      one stream: its connection and its progress
-    work        an open transaction
-    segments    rows of one schema, and the tables in which they wait
-    target      the port of tables that are filled; `mirror` and `append` are the two
-    records     the sink's own tables: progress, and the version of each table
-    databases   the port of databases; PostgreSQL, SQLite and DuckDB are behind it
-    verification    a mirror as `tailer verify` compares and repairs it
-
 Rows are loaded into a temporary table as they come. The commit merges them into the table. If a version takes several
 transactions, all but the last one store its rows in a table that stays, in the same transaction as the progress.
 """

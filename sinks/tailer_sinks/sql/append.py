@@ -10,6 +10,7 @@ from typing import Final
 from zlib import crc32
 
 import pyarrow as pa
+from typing_extensions import override
 
 from tailer.errors import SinkRejected
 from tailer.events import CHANGE_TYPE, COMMIT_VERSION, ChangeBatch, Gap, joined_rows
@@ -18,21 +19,24 @@ from tailer.sink import table_of
 from tailer_sinks.encoding.typed import Misfit, conform, fits, gap_row
 from tailer_sinks.sql.databases.dialect import Columns, Connection, Dialect, UniqueViolationError, column_list
 from tailer_sinks.sql.databases.texts import holds_json
-from tailer_sinks.sql.target import Rows, column_faults, insert, plain_schema
+from tailer_sinks.sql.target import Rows, Target, column_faults, insert, plain_schema
 
-__all__ = ["ROW", "TABLE_ID", "TASK", "ChangeLog"]
+__all__ = ["LOG_KEY", "ROW", "TABLE_ID", "TASK", "ChangeLog", "gap_task"]
 
 TABLE_ID, TASK, ROW = "_table_id", "_task", "_row"
 _POSITION: Final = (pa.field(TABLE_ID, pa.string()), pa.field(TASK, pa.int64()), pa.field(ROW, pa.int64()))
-_KEY: Final = (TABLE_ID, COMMIT_VERSION, TASK, ROW, CHANGE_TYPE)
+LOG_KEY: Final = (TABLE_ID, COMMIT_VERSION, TASK, ROW, CHANGE_TYPE)
 _REMEDY: Final = "Deliver to a new table: another table, and another name for the pipeline."
 
 
-class ChangeLog:
+class ChangeLog(Target):
     """See the module and `Target`. `name`: the sink's in errors. `app_id`: of the stream, whose table id rows have."""
 
-    mode: Final = "append"
-    may_differ: Final = True
+    mode = "append"
+    may_differ = True
+    keeps_rows = False
+    adopts = False
+    existing = None
 
     def __init__(self, name: str, dialect: Dialect, table: str, app_id: str) -> None:
         self.table = table
@@ -41,48 +45,53 @@ class ChangeLog:
         self._dialect = dialect
         self._table_id = table_of(app_id)
 
+    @property
+    @override
+    def rows_now(self) -> str:
+        return self._dialect.name_of(self.table)
+
+    @override
     def faults(self, schema: pa.Schema) -> Iterator[SinkRejected]:
-        """See `Target.faults`."""
-        for each in _POSITION:
-            if each.name in schema.names:
-                reason = f"column {each.name} has the name of a column that the sink adds"
+        for column in _POSITION:
+            if column.name in schema.names:
+                reason = f"column {column.name} has the name of a column that the sink adds"
                 yield SinkRejected(self._name, reason, "Give it another name with select.")
         yield from column_faults(self._name, self._dialect, schema)
 
+    @override
     def start(self, schema: pa.Schema) -> pa.Schema:
-        """See `Target.start`."""
         for fault in self.faults(schema):
             raise fault
         return pa.schema([*plain_schema(self._name, self._dialect, schema), *_POSITION])
 
+    @override
     def change(self, shape: pa.Schema, after: pa.Schema, origins: Mapping[str, str] | None) -> Columns:
-        """See `Target.change`."""
-        fields = {each.name: each for each in shape}
+        fields = {column.name: column for column in shape}
         added, widened, others = [], [], []
-        for each in self.start(after):
-            known = fields.get(each.name)
-            if known is None:
-                added.append(each)
-                fields[each.name] = each
-            elif known.type == each.type or fits(each.type, known.type):
+        for column in self.start(after):
+            field = fields.get(column.name)
+            if field is None:
+                added.append(column)
+                fields[column.name] = column
+            elif field.type == column.type or fits(column.type, field.type):
                 continue
-            elif holds_json(known.type) and holds_json(each.type):
-                fields[each.name] = each
-            elif fits(known.type, each.type):
-                widened.append((each.name, known.type, each.type))
-                fields[each.name] = each
+            elif holds_json(field.type) and holds_json(column.type):
+                fields[column.name] = column
+            elif fits(field.type, column.type):
+                widened.append((column.name, field.type, column.type))
+                fields[column.name] = column
             else:
-                others.append(f"column {each.name} of {self.table} is {known.type}, and rows now have {each.type}")
+                others.append(f"column {column.name} of {self.table} is {field.type}, and rows now have {column.type}")
         if others:
             raise SinkRejected(self._name, "; ".join(others), _REMEDY)
         return Columns(pa.schema(list(fields.values())), added=added, widened=widened)
 
+    @override
     def staging(self, shape: pa.Schema, schema: pa.Schema) -> pa.Schema:
-        """See `Target.staging`."""
-        return pa.schema([shape.field(each.name) for each in (*schema, *_POSITION)])
+        return pa.schema([shape.field(column.name) for column in (*schema, *_POSITION)])
 
+    @override
     def staged(self, batches: Sequence[ChangeBatch], staging: pa.Schema, rows: Rows) -> list[pa.RecordBatch]:
-        """See `Target.staged`."""
         rows.note(batches, deletes=False)
         joined = joined_rows(batches)
         tasks = pa.concat_arrays([pa.repeat(pa.scalar(batch.task, pa.int64()), len(batch)) for batch in batches])
@@ -90,32 +99,36 @@ class ChangeLog:
         columns = [*joined.columns, pa.repeat(self._table_id, len(joined)), tasks, numbers]
         return [self._conformed(pa.record_batch(columns, [*joined.schema.names, TABLE_ID, TASK, ROW]), staging)]
 
+    @override
     def gap(self, gap: Gap, staging: pa.Schema) -> pa.RecordBatch:
-        """See `Target.gap`."""
         row = gap_row(gap, staging)
-        # A version may have a gap, and others of snapshots that were asked for after it.
-        task = -1 if gap.command is None else -2 - crc32(gap.command.encode())
-        place = {TABLE_ID: self._table_id, TASK: task, ROW: -1}
+        place = {TABLE_ID: self._table_id, TASK: gap_task(gap.command), ROW: -1}
         columns = [
-            pa.array([place[each.name]], each.type) if each.name in place else row.column(each.name) for each in staging
+            pa.array([place[column.name]], column.type) if column.name in place else row.column(column.name)
+            for column in staging
         ]
         return pa.record_batch(columns, schema=staging)
 
+    @override
     def constraint(self) -> str:
-        """See `Target.constraint`."""
-        return f"UNIQUE ({column_list(_KEY)})"
+        return f"UNIQUE ({column_list(LOG_KEY)})"
 
+    @override
+    def index(self) -> None:
+        """Return None: the constraint has all that is looked for."""
+
+    @override
     def merge(self, connection: Connection, waiting: str, staging: pa.Schema, rows: Rows) -> None:
-        """See `Target.merge`."""
         try:
-            insert(connection, self._dialect, self.table, staging.names, _KEY, waiting)
+            insert(connection, self._dialect, self.table, staging.names, LOG_KEY, waiting)
         except UniqueViolationError as error:
             reason = f"{self.table} has rows of versions {_span(rows)} already"
             remedy = "Delete them, or set the progress after them with `tailer progress reset PIPELINE --to VERSION`."
             raise SinkRejected(self._name, reason, remedy) from error
 
+    @override
     def reset_refusal(self, connection: Connection, is_known: bool, position: Position) -> tuple[str, str] | None:
-        """See `Target.reset_refusal`. Rows that are there would be delivered again."""
+        """Rows that are there would be delivered again."""
         if not is_known:
             return None
         later = f"FROM {self._dialect.name_of(self.table)} WHERE {TABLE_ID} = ? AND {COMMIT_VERSION} > ? LIMIT 1"
@@ -125,12 +138,17 @@ class ChangeLog:
         return f"{self.table} has rows after version {position.version}, which would be there twice", remedy
 
     def _conformed(self, rows: pa.RecordBatch, staging: pa.Schema) -> pa.RecordBatch:
-        kept = {each.name for each in staging if holds_json(each.type)}
-        schema = pa.schema([rows.schema.field(each.name) if each.name in kept else each for each in staging])
+        kept = {column.name for column in staging if holds_json(column.type)}
+        schema = pa.schema([rows.schema.field(column.name) if column.name in kept else column for column in staging])
         try:
             return conform(rows, schema)
         except Misfit as misfit:
             raise SinkRejected(self._name, str(misfit), _REMEDY) from misfit
+
+
+def gap_task(command: str | None) -> int:
+    """Return the task number of a gap: a version may have one, and others before the snapshots of commands."""
+    return -1 if command is None else -2 - crc32(command.encode())
 
 
 def _span(rows: Rows) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
+from typing_extensions import override
+
 from tailer.sink import Heartbeat
 from tailer_sinks.heartbeats import BlockingHeartbeats, decode_heartbeat, encode_heartbeat
 from tailer_sinks.sql.databases.dialect import Connection, Dialect, UniqueViolationError
@@ -34,16 +36,16 @@ class TableHeartbeats(BlockingHeartbeats):
         self._connection: Connection | None = None
         self._table = self._dialect.name_of(TABLE)
 
+    @override
     def read_now(self) -> Heartbeat | None:
-        """See `Heartbeats.read`."""
         with self._connected() as connection:
             if not self._dialect.has_table(connection, TABLE):
                 return None
-            found = connection.query(f"SELECT heartbeat FROM {self._table} WHERE pipeline = ?", [self._pipeline])
-        return decode_heartbeat(self._sink, f"the row of {self._pipeline} in {TABLE}", found[0][0]) if found else None
+            rows = connection.query(f"SELECT heartbeat FROM {self._table} WHERE pipeline = ?", [self._pipeline])
+        return decode_heartbeat(self._sink, f"the row of {self._pipeline} in {TABLE}", rows[0][0]) if rows else None
 
+    @override
     def write_now(self, heartbeat: Heartbeat) -> None:
-        """See `Heartbeats.write`."""
         with self._connected() as connection:
             if not self._dialect.has_table(connection, TABLE):
                 with suppress(UniqueViolationError):  # another instance creates it, too
@@ -57,8 +59,8 @@ class TableHeartbeats(BlockingHeartbeats):
                 [self._pipeline, encode_heartbeat(heartbeat)],
             )
 
+    @override
     def close_now(self) -> None:
-        """See `Heartbeats.aclose`."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

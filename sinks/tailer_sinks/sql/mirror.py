@@ -8,17 +8,17 @@ there, a delete of one that is not.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
+from typing_extensions import override
 
-from tailer.errors import SinkRejected, did_you_mean
+from tailer.errors import SinkRejected
 from tailer.events import (
     CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     METADATA_FIELDS,
-    ROW_ID,
     ChangeBatch,
     ChangeType,
     Gap,
@@ -27,6 +27,16 @@ from tailer.events import (
 )
 from tailer.plan import END, SNAPSHOT_TASKS, Position
 from tailer_sinks.encoding.typed import fits
+from tailer_sinks.mirrors import (
+    CONTRADICTED,
+    RESNAPSHOT,
+    check_never_null,
+    chosen_key,
+    deleted_and_inserted,
+    key_faults,
+)
+from tailer_sinks.sql.adoption.existing import ExistingTable
+from tailer_sinks.sql.adoption.fit import check_lengths, faults, fitted, followed
 from tailer_sinks.sql.databases.dialect import (
     Columns,
     Connection,
@@ -36,155 +46,178 @@ from tailer_sinks.sql.databases.dialect import (
     quoted,
 )
 from tailer_sinks.sql.databases.texts import holds_json
-from tailer_sinks.sql.target import Rows, column_faults, insert, plain_schema
+from tailer_sinks.sql.target import Rows, Target, column_faults, exact_types, insert, plain_schema
 
-__all__ = ["Mirror"]
+__all__ = ["IS_INSERT", "Mirror"]
 
 _METADATA: Final = frozenset(each.name for each in METADATA_FIELDS)
-_INSERTS: Final = pa.array([ChangeType.INSERT, ChangeType.UPDATE_POSTIMAGE], pa.string())
-_DELETES: Final = pa.array([ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE], pa.string())
-_IS_INSERT: Final = CHANGE_TYPE  # of rows that wait: 1 or 0
-_RESNAPSHOT: Final = "Ask for a snapshot with `tailer resnapshot PIPELINE`."
+IS_INSERT: Final = CHANGE_TYPE  # of rows that wait: 1 or 0
 
 
-class Mirror:
-    """See the module and `Target`.
+class Mirror(Target):
+    """See the module and `Target`. `own`: the columns that the table has beside those of the source.
 
     `configured`: the key of the options; empty: row ids, or else the columns of `source_key`, if rows have all of them.
     """
 
-    mode: Final = "mirror"
-    may_differ: Final = False
+    mode = "mirror"
+    may_differ = False
+    keeps_rows = False
+    own: ClassVar[tuple[pa.Field, ...]] = ()
 
     def __init__(
-        self, name: str, dialect: Dialect, table: str, configured: Sequence[str], source_key: Sequence[str] = ()
+        self,
+        name: str,
+        dialect: Dialect,
+        table: str,
+        configured: Sequence[str],
+        source_key: Sequence[str] = (),
+        *,
+        adopts: bool = False,
     ) -> None:
         self.table = table
         self.key: tuple[str, ...] = tuple(configured)
+        self.adopts = adopts
+        self.existing: ExistingTable | None = None
         self._source_key = tuple(source_key)
         self._name = name
         self._dialect = dialect
 
+    @property
+    @override
+    def rows_now(self) -> str:
+        return self._dialect.name_of(self.table)
+
+    @override
     def faults(self, schema: pa.Schema) -> Iterator[SinkRejected]:
-        """See `Target.faults`."""
         columns = _without_metadata(schema)
         yield from column_faults(self._name, self._dialect, columns)
-        key = self._key_in(columns)
-        if not key:
-            yield self._no_key()
-        for column in key:
-            at = columns.get_field_index(column)
-            if at < 0:
-                known = f"The columns are: {', '.join(columns.names)}."
-                near = did_you_mean(column, columns.names)
-                step = "Set key to some of them, and run `tailer resnapshot PIPELINE`."
-                remedy = " ".join(filter(None, (known, near, step)))
-                yield SinkRejected(self._name, f"the key column {column} is not a column of {self.table}", remedy)
-            elif _identifies_nothing(columns.field(at).type):
-                reason = f"the key column {column} has type {columns.field(at).type}, whose values identify no row"
-                yield SinkRejected(self._name, reason, "Set key to columns of other types.")
+        key = chosen_key(columns.names, self.key, self._source_key)
+        yield from key_faults(self._name, self.table, columns, key, holds_json)
+        if self.existing is not None:
+            yield from faults(self._name, self._dialect, self.table, self.existing, exact_types(columns), key)
 
+    @override
     def start(self, schema: pa.Schema) -> pa.Schema:
-        """See `Target.start`."""
         for fault in self.faults(schema):
             raise fault
         shape = self._plain(schema)
-        self.key = self._key_in(shape)
-        return shape
+        self.key = chosen_key(shape.names, self.key, self._source_key)
+        return shape if self.existing is None else fitted(self.existing, shape)
 
+    @override
     def change(self, shape: pa.Schema, after: pa.Schema, origins: Mapping[str, str] | None) -> Columns:
-        """See `Target.change`."""
-        wanted = self._plain(after)
+        plain = self._plain(after)
+        wanted = plain if self.existing is None else fitted(self.existing, plain)
         if origins is None:
-            origins = {each.name: each.name for each in wanted if shape.get_field_index(each.name) >= 0}
+            origins = {field.name: field.name for field in wanted if shape.get_field_index(field.name) >= 0}
         kept = {new: old for new, old in origins.items() if shape.get_field_index(old) >= 0}
-        dropped = [each.name for each in shape if each.name not in kept.values()]
+        dropped = [field.name for field in shape if field.name not in kept.values()]
         if lost := [column for column in self.key if column in dropped]:
             remedy = "Set key to other columns, and run `tailer resnapshot PIPELINE`."
             reason = "; ".join(f"the key column {column} of {self.table} was dropped" for column in lost)
             raise SinkRejected(self._name, reason, remedy)
         widened, added, emptied = [], [], []
-        for each in wanted:
-            if each.name not in kept:
-                added.append(each)
+        for field in wanted:
+            if field.name not in kept:
+                added.append(field)
                 continue
-            known = shape.field(kept[each.name]).type
-            nested = holds_json(known) and holds_json(each.type)
-            if known == each.type or (nested and _only_adds(known, each.type)):
+            kind = shape.field(kept[field.name]).type
+            nested = holds_json(kind) and holds_json(field.type)
+            if kind == field.type or (nested and _only_adds(kind, field.type)):
                 continue
-            if not (holds_json(known) or holds_json(each.type)) and fits(known, each.type):
-                widened.append((each.name, known, each.type))
+            if not (holds_json(kind) or holds_json(field.type)) and fits(kind, field.type):
+                widened.append((field.name, kind, field.type))
             else:
-                emptied.append(each.name)
+                emptied.append(field.name)
         renamed = [(old, new) for new, old in kept.items() if old != new and new not in emptied]
         names = {old: new for new, old in kept.items()}
         self.key = tuple(names[column] for column in self.key)
         if lost := [column for column in self.key if column in emptied]:
             reason = "; ".join(f"the key column {column} of {self.table} has another type now" for column in lost)
-            raise SinkRejected(self._name, reason, _RESNAPSHOT)
+            raise SinkRejected(self._name, reason, RESNAPSHOT)
         dropped += [kept[name] for name in emptied]
         added += [wanted.field(name) for name in emptied]
-        return Columns(wanted, dropped, renamed, widened, added, emptied, self.key)
+        change = Columns(wanted, dropped, renamed, widened, added, emptied, self.key)
+        if self.existing is None:
+            return change
+        return followed(self._name, self._dialect, self.table, self.existing, change, plain)
 
+    @override
     def staging(self, shape: pa.Schema, schema: pa.Schema) -> pa.Schema:
-        """See `Target.staging`."""
-        return pa.schema([*shape, pa.field(COMMIT_VERSION, pa.int64()), pa.field(_IS_INSERT, pa.int16())])
+        return pa.schema([*shape, pa.field(COMMIT_VERSION, pa.int64()), pa.field(IS_INSERT, pa.int16())])
 
+    @override
     def staged(self, batches: Sequence[ChangeBatch], staging: pa.Schema, rows: Rows) -> list[pa.RecordBatch]:
-        """See `Target.staged`. Of deleted rows only the key is kept."""
+        """Of deleted rows only the key is kept."""
         joined = joined_rows(batches)
-        for column in self.key:
-            if (values := joined.column(column)).null_count:
-                if column == ROW_ID:
-                    raise self._no_key()
-                version = joined.column(COMMIT_VERSION).filter(values.is_null())[0]
-                reason = f"the key column {column} of {self.table} is null in version {version}"
-                raise SinkRejected(self._name, reason, "Set key to columns that are never null.")
+        check_never_null(self._name, self.table, joined, self.key)
+        if self.existing is not None:
+            check_lengths(self._name, self.table, self.existing, joined)
         if SNAPSHOT_TASKS <= batches[0].task < END:
             rows.replace = True
         parts = self._parted(batches, joined)
         rows.note(batches, deletes=bool(len(parts[0])))
-        return [self._waiting(part, staging, is_insert=at) for at, part in enumerate(parts) if len(part)]
+        return [self._waiting(part, staging, is_insert=is_insert) for is_insert, part in enumerate(parts) if len(part)]
 
+    @override
     def gap(self, gap: Gap, staging: pa.Schema) -> None:
-        """See `Target.gap`. A mirror cannot leave changes out."""
+        """A mirror cannot leave changes out."""
         if not gap.snapshot:
             reason = f"versions {gap.first_version} to {gap.version} are lost, and {self.table} would not be a mirror"
             remedy = 'Set on_data_loss = "resnapshot", or ask for it: `tailer resnapshot PIPELINE`.'
             raise SinkRejected(self._name, reason, remedy)
 
+    @override
     def constraint(self) -> str:
-        """See `Target.constraint`."""
         return f"PRIMARY KEY ({column_list(self.key)})"
 
+    @override
+    def index(self) -> str | None:
+        return None
+
+    def rows_of(self, version: int, *, is_newest: bool) -> str:
+        """Return the condition of the rows of the source at `version`. `is_newest`: of all that the table has."""
+        return "1 = 1"
+
+    def repair(self, connection: Connection, removed: str, added: str, names: Sequence[str], version: int) -> None:
+        """Remove the rows at `version` with keys of the table `removed`, and add those of the table `added`."""
+        key = column_list(self.key)
+        table = self._dialect.name_of(self.table)
+        connection.execute(f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {removed})")
+        insert(connection, self._dialect, self.table, names, self.key, added)
+
+    @override
     def merge(self, connection: Connection, waiting: str, staging: pa.Schema, rows: Rows) -> None:
-        """See `Target.merge`."""
         table = self._dialect.name_of(self.table)
         if rows.replace:
             connection.execute(f"DELETE FROM {table}")
         if rows.versions is None:
             return
         source, inserted = self._delete(connection, waiting, rows) if rows.deletes else (waiting, "1 = 1")
-        names = [name for name in staging.names if name not in (COMMIT_VERSION, _IS_INSERT)]
+        names = [name for name in staging.names if name not in (COMMIT_VERSION, IS_INSERT)]
         try:
             insert(connection, self._dialect, self.table, names, self.key, f"{source} WHERE {inserted}")
         except UniqueViolationError as error:
-            raise self._contradiction(self._there_already(rows)) from error
+            if self.existing is not None and error.index and error.index not in self.existing.key_indexes(self.key):
+                reason = f"{_versions(rows)} have rows that the unique index {error.index} of {self.table} refuses"
+                raise SinkRejected(self._name, reason, "Drop the index, if the source may have such rows.") from error
+            raise self.contradiction(self.there_already(rows)) from error
 
+    @override
     def reset_refusal(self, connection: Connection, is_known: bool, position: Position) -> tuple[str, str] | None:
-        """See `Target.reset_refusal`. The table is at one version, and cannot become another one without rows."""
-        return (f"{self.table} would not be a mirror of version {position.version}", _RESNAPSHOT) if is_known else None
+        """The table is at one version, and cannot become another one without rows."""
+        return (f"{self.table} would not be a mirror of version {position.version}", RESNAPSHOT) if is_known else None
 
     def _delete(self, connection: Connection, waiting: str, rows: Rows) -> tuple[str, str]:
         """Delete the keys that the table must have. Return the source of the changes, and which of them insert keys.
 
         Raises `SinkRejected` where the table, or changes of one key, contradict that.
         """
-        table, key, is_insert = self._dialect.name_of(self.table), column_list(self.key), quoted(_IS_INSERT)
+        table, key, is_insert = self._dialect.name_of(self.table), column_list(self.key), quoted(IS_INSERT)
         source, inserted, deleted = waiting, f"{is_insert} = 1", f"{is_insert} = 0"
         twice = gone = "1 = 0"
-        assert rows.versions is not None, "there are rows"
-        if rows.versions[0] < rows.versions[1]:
+        if rows.several:
             window = f"OVER (PARTITION BY {key} ORDER BY {quoted(COMMIT_VERSION)}, {is_insert})"
             source = (
                 f"(SELECT *, lag({is_insert}) {window} AS lake_tailer_before, "
@@ -194,42 +227,37 @@ class Mirror:
             gone = f"{deleted} AND lake_tailer_before IS NOT NULL AND lake_tailer_after IS NULL"
             inserted += " AND lake_tailer_after IS NULL"
             deleted += " AND lake_tailer_before IS NULL"
-        counts = ", ".join(f"count(*) FILTER (WHERE {each})" for each in (twice, deleted, gone))
+        counts = ", ".join(f"count(*) FILTER (WHERE {condition})" for condition in (twice, deleted, gone))
         ((contradictions, wanted, asked),) = connection.query(f"SELECT {counts} FROM {source}")
         if contradictions:
-            raise self._contradiction(f"{_versions(rows)} insert or delete a key twice")
+            raise self.contradiction(self.twice(rows))
         done = connection.execute(f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {source} WHERE {deleted})")
         if done != wanted:
-            raise self._contradiction(f"of {wanted} keys that {_versions(rows)} delete, {done} are in {self.table}")
+            raise self.contradiction(self.not_there(rows, wanted, done))
         # A key that comes and goes is neither deleted nor inserted here, and must not have been there before.
         keys = f"SELECT {key} FROM {source} WHERE {gone}"
         if asked and connection.query(f"SELECT 1 FROM {table} WHERE ({key}) IN ({keys}) LIMIT 1"):
-            raise self._contradiction(self._there_already(rows))
+            raise self.contradiction(self.there_already(rows))
         return source, inserted
 
-    def _there_already(self, rows: Rows) -> str:
+    def twice(self, rows: Rows) -> str:
+        """Return what is wrong with changes that delete or insert a key again, with nothing in between."""
+        return f"{_versions(rows)} insert or delete a key twice"
+
+    def there_already(self, rows: Rows) -> str:
+        """Return why a key cannot be inserted."""
         return f"{_versions(rows)} insert a key that {self.table} has, or insert it twice"
 
-    def _contradiction(self, reason: str) -> SinkRejected:
-        next_step = (
-            "Set key to columns whose values are unique in the source, and run `tailer resnapshot PIPELINE`. "
-            "If they are unique, somebody else has changed the table: run it, too."
-        )
-        return SinkRejected(self._name, f"{reason}; the key is {', '.join(self.key)}", next_step)
+    def not_there(self, rows: Rows, wanted: int, done: int) -> str:
+        """Return why keys cannot be deleted: of those that are `wanted`, only `done` are there."""
+        return f"of {wanted} keys that {_versions(rows)} delete, {done} are in {self.table}"
+
+    def contradiction(self, reason: str) -> SinkRejected:
+        """Return the error of changes that contradict the table, or each other."""
+        return SinkRejected(self._name, f"{reason}; the key is {', '.join(self.key)}", CONTRADICTED)
 
     def _plain(self, schema: pa.Schema) -> pa.Schema:
         return plain_schema(self._name, self._dialect, _without_metadata(schema))
-
-    def _no_key(self) -> SinkRejected:
-        """Return the error for rows that nothing identifies, also where the table does not track them."""
-        remedy = "Add key to the sink: the columns that identify a row. Or add row_ids = true to the pipeline, if the "
-        return SinkRejected(self._name, f"{self.table} has no key", f"{remedy}table tracks rows.")
-
-    def _key_in(self, columns: pa.Schema) -> tuple[str, ...]:
-        """Return the columns that identify rows of a new table; none: nothing does."""
-        if self.key or ROW_ID in columns.names:
-            return self.key or (ROW_ID,)
-        return self._source_key if set(self._source_key) <= set(columns.names) else ()
 
     def _parted(self, batches: Sequence[ChangeBatch], rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """Return the rows that are deleted, and those that are inserted."""
@@ -238,34 +266,24 @@ class Mirror:
             return rows.slice(0, 0), rows
         if kinds <= {ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE}:
             return rows, rows.slice(0, 0)
-        changes = rows.column(CHANGE_TYPE)
-        inserted, deleted = pc.is_in(changes, _INSERTS), pc.is_in(changes, _DELETES)
-        known = pc.or_(inserted, deleted)
-        if not pc.all(known).as_py():
-            version = rows.column(COMMIT_VERSION).filter(pc.invert(known))[0]
-            reason = f"version {version} has rows of another change type than Delta defines"
-            raise SinkRejected(self._name, reason, 'Set mode = "append".')
+        deleted, inserted = deleted_and_inserted(self._name, rows)
         return rows.filter(deleted), rows.filter(inserted)
 
     def _waiting(self, rows: pa.RecordBatch, staging: pa.Schema, *, is_insert: int) -> pa.RecordBatch:
         columns = []
-        for each in staging:
-            if each.name == _IS_INSERT:
+        for field in staging:
+            if field.name == IS_INSERT:
                 columns.append(pa.repeat(pa.scalar(is_insert, pa.int16()), len(rows)))
-            elif not is_insert and each.name not in (*self.key, COMMIT_VERSION):
-                columns.append(pa.nulls(len(rows), each.type))
+            elif not is_insert and field.name not in (*self.key, COMMIT_VERSION, COMMIT_TIMESTAMP):
+                columns.append(pa.nulls(len(rows), field.type))
             else:
-                column = rows.column(each.name)
-                columns.append(column if column.type == each.type else column.cast(each.type))
+                column = rows.column(field.name)
+                columns.append(column if column.type == field.type else column.cast(field.type))
         return pa.record_batch(columns, schema=staging)
 
 
 def _without_metadata(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([each for each in schema if each.name not in _METADATA])
-
-
-def _identifies_nothing(kind: pa.DataType) -> bool:
-    return bool(holds_json(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind))
+    return pa.schema([column for column in schema if column.name not in _METADATA])
 
 
 def _only_adds(old: pa.DataType, new: pa.DataType) -> bool:
@@ -274,7 +292,8 @@ def _only_adds(old: pa.DataType, new: pa.DataType) -> bool:
         return True
     if is_struct(old) and is_struct(new):
         return all(
-            (at := new.get_field_index(each.name)) >= 0 and _only_adds(each.type, new.field(at).type) for each in old
+            (index := new.get_field_index(field.name)) >= 0 and _only_adds(field.type, new.field(index).type)
+            for field in old
         )
     if pa.types.is_list(old) and pa.types.is_list(new):
         return _only_adds(old.value_type, new.value_type)

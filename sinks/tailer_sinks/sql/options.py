@@ -10,9 +10,10 @@ import msgspec
 
 from tailer.errors import ConfigError, how_to_install
 from tailer_sinks import read_options
-from tailer_sinks.secrets import Secret, secret_faults
+from tailer_sinks.secrets import Secret
+from tailer_sinks.sql.bad_values.policy import OnBadValue
 
-__all__ = ["DUCKDB", "SQLITE", "Options", "file_of", "read", "secret_of"]
+__all__ = ["DUCKDB", "SQLITE", "Options", "file_of", "read"]
 
 SQLITE = "sqlite:///"
 DUCKDB = "duckdb:///"
@@ -25,15 +26,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The options in the configuration."""
 
     url: str  # "postgresql://user@host:5432/database", "sqlite:///mirror.db" or "duckdb:///mirror.duckdb"
-    table: str = ""  # the name of the table; by default the pipeline's name
-    mode: Literal["mirror", "append"] = "mirror"  # keep a table equal to the source, or a log of its changes
-    key: list[str] = []  # of a mirror: the columns that identify a row; by default row ids, or the source's key
-    boundary: Literal["version", "chunk"] = "version"  # what becomes visible together; chunk: for append
-    schema: str | None = None  # the schema of PostgreSQL for all tables of the sink; by default the user's
-    password: str | None = None  # of PostgreSQL; keep it in the environment
-    password_file: str | None = None  # a file with the password
-    password_command: list[str] = []  # a command that prints the password: a program and its arguments
-    timeout_s: float = 600.0  # the longest time that one call of the database may take
+    table: str = ""  # default: the pipeline's name
+    mode: Literal["mirror", "history", "append"] = "mirror"  # equal to the source, each state of a row, or a log
+    deletes: Literal["remove", "mark"] = "remove"  # of a mirror: what a row that is deleted in the source becomes
+    key: list[str] = []  # of a mirror: columns that identify a row; default: row ids, or the source's key
+    names: Literal["exact", "lower"] = "exact"  # of columns: as in the source, or in lower case; a key may have either
+    adopt: bool = False  # allow a mirror to fill an empty table that a user made
+    boundary: Literal["version", "chunk"] = "version"  # what becomes visible at once; chunk: only with append
+    schema: str | None = None  # PostgreSQL: schema for all tables; default: the user's
+    password: Secret = Secret()  # PostgreSQL: the password
+    on_bad_value: OnBadValue = "stop"  # a value that the database cannot hold: "null", "replace" or "dead_letter"
+    timeout_s: float = 600.0  # seconds that a call of the database may take
 
     def __repr__(self) -> str:
         """Return a text without the password."""
@@ -46,18 +49,17 @@ def read(name: str, options: Mapping[str, Any]) -> Options:
     Raises `ConfigError` naming the option; several as an `ExceptionGroup`.
     """
     given = read_options(name, options, Options, _check_url, _check_table, _check_others)
-    return msgspec.structs.replace(given, table=given.table or name)
+    return msgspec.structs.replace(given, table=given.table or name, key=_key(given))
 
 
 def file_of(options: Options) -> Path | None:
     """Return the file of a database; None: the url is that of a server."""
-    scheme = next((each for each in _FILES if options.url.startswith(each)), None)
+    scheme = next((prefix for prefix in _FILES if options.url.startswith(prefix)), None)
     return None if scheme is None else Path(options.url.removeprefix(scheme))
 
 
-def secret_of(options: Options) -> Secret:
-    """Return the secret that is the password."""
-    return Secret.of(options, "password", options.password)
+def _key(options: Options) -> list[str]:
+    return [column.lower() if options.names == "lower" else column for column in options.key]
 
 
 def _check_url(name: str, options: Options) -> Iterator[ConfigError]:
@@ -75,7 +77,7 @@ def _check_url(name: str, options: Options) -> Iterator[ConfigError]:
         remedy = f'Give "postgresql://user@host:5432/database", "{SQLITE}mirror.db" or "{DUCKDB}mirror.duckdb".'
         yield ConfigError(where, "is not the address of a database", remedy)
     elif parts.password is not None or any(unquote(key).lower() == "password" for key, _ in parse_qsl(parts.query)):
-        remedy = "Leave it out there, and give the option password in the environment, or password_file."
+        remedy = "Leave it out there, and give the option password (docs/secrets.md)."
         yield ConfigError(where, "has a password in it, and addresses are in logs", remedy)
     elif find_spec("psycopg") is None:
         yield ConfigError(where, "PostgreSQL needs psycopg", how_to_install("postgresql"))
@@ -95,17 +97,22 @@ def _check_table(name: str, options: Options) -> Iterator[ConfigError]:
 
 
 def _check_others(name: str, options: Options) -> Iterator[ConfigError]:
-    if len(set(options.key)) < len(options.key):
+    if len(set(_key(options))) < len(options.key):
         yield ConfigError(f"{name}.key", "names a column twice", "Name each column once.")
     if options.mode == "append" and options.key:
         yield ConfigError(f"{name}.key", "is for a mirror", 'Leave it out, or set mode = "mirror".')
-    if options.mode == "mirror" and options.boundary == "chunk":
+    if options.adopt and (options.mode != "mirror" or options.deletes == "mark"):
+        reason = "is for a mirror, from whose table deleted rows are removed"
+        yield ConfigError(f"{name}.adopt", reason, 'Leave it out, or set mode = "mirror" and deletes = "remove".')
+    if options.mode != "append" and options.boundary == "chunk":
         remedy = 'Leave it out, or set mode = "append".'
-        yield ConfigError(f"{name}.boundary", "chunk is not for a mirror, which shows whole versions", remedy)
+        yield ConfigError(f"{name}.boundary", f"chunk is not for a {options.mode}, which shows whole versions", remedy)
+    if options.mode != "mirror" and options.deletes == "mark":
+        reason = f'mark is for a mirror, and mode is "{options.mode}", which keeps deleted rows anyway'
+        yield ConfigError(f"{name}.deletes", reason, 'Leave it out, or set mode = "mirror".')
     if not 1 <= options.timeout_s <= 86_400:
         yield ConfigError(f"{name}.timeout_s", f"is {options.timeout_s}", "Give a number from 1 to 86,400.")
-    yield from secret_faults(name, options, {"password": options.password})
     if options.url.startswith(_FILES):
-        for option in ("schema", "password", "password_file", "password_command"):
-            if getattr(options, option) not in (None, []):
+        for option in ("schema", "password"):
+            if getattr(options, option) not in (None, Secret()):
                 yield ConfigError(f"{name}.{option}", "is of no use for a file", "Leave it out.")

@@ -7,7 +7,8 @@ number of the stream that has committed last (`tailer.sink.stream_number`).
 
 `lake_tailer_mirrors` has a row for each table that a pipeline fills, for people and programs that read the table: the
 version that it has, the time of the last version that changed it, and the time when that was written. `columns` is the
-schema of its rows as Arrow serializes it, `key_columns` the key as configured and as it is called now.
+schema of its rows as Arrow serializes it, `key_columns` the key as configured and as it is called now, of a history the
+first version that it knows, and whether a user made the table.
 """
 
 import base64
@@ -21,7 +22,7 @@ import pyarrow as pa
 
 from tailer.errors import SinkFenced, SinkRejected
 from tailer.plan import Position
-from tailer.sink import backfilled_app_id, main_app_id, pipeline_of, stream_name, stream_number, table_of
+from tailer.sink import backfill_of, backfilled_app_id, main_app_id, pipeline_of, stream_name, stream_number, table_of
 from tailer_sinks.sql.databases.dialect import Connection, Dialect
 
 __all__ = ["MIRRORS", "PROGRESS", "Entry", "LastStream", "Records", "TableRecord", "schema_from_text", "schema_to_text"]
@@ -55,7 +56,8 @@ class Entry:
 class TableRecord:
     """A table that `pipeline` fills, last under `app_id`.
 
-    `configured`: the key as it was given; `key`: as its columns are called now.
+    `configured`: the key as it was given; `key`: as its columns are called now. `known_from`: of a history, the first
+    version whose rows it has. `adopted`: whether a user made the table.
     """
 
     table: str
@@ -65,6 +67,8 @@ class TableRecord:
     schema: pa.Schema
     configured: tuple[str, ...] = ()
     key: tuple[str, ...] = ()
+    known_from: int | None = None
+    adopted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +106,12 @@ class Records:
         """Read the progress of `app_id`. Raises `SinkRejected` where a later release has written it."""
         if not self.exist(connection):
             return None
-        found = connection.query(
+        rows = connection.query(
             f"SELECT format, version, task, row, parts FROM {self._progress} WHERE app_id = ?", [app_id]
         )
-        if not found:
+        if not rows:
             return None
-        form, version, task, row, parts = found[0]
+        form, version, task, row, parts = rows[0]
         if form != FORMAT:
             reason = f"the progress of {app_id} has format {form}, and this release knows format {FORMAT}"
             raise SinkRejected(self._name, reason, "Install the release that wrote it, or a later one.")
@@ -124,20 +128,20 @@ class Records:
         if entry is None:
             is_same = self.progress(connection, app_id) is None
         else:
-            at = entry.position
+            position = entry.position
             statement = f"UPDATE {self._progress} SET task = task WHERE {_AT}"
-            is_same = connection.execute(statement, [app_id, at.version, at.task, at.row]) == 1
+            is_same = connection.execute(statement, [app_id, position.version, position.task, position.row]) == 1
         if not is_same:
             raise self._fenced(app_id, entry)
 
     def last_stream(self, connection: Connection, app_id: str) -> LastStream:
         """Read which stream of the pipeline of `app_id` has committed last."""
-        found = self.progress(connection, stream_name(app_id))
-        number = None if found is None else found.position.version
+        entry = self.progress(connection, stream_name(app_id))
+        number = None if entry is None else entry.position.version
         if number not in (None, stream_number(app_id)):
-            for (each,) in connection.query(f"SELECT app_id FROM {self._progress}"):
-                if main_app_id(each) == each and stream_number(each) == number:
-                    return LastStream(number, each, self.progress(connection, each))
+            for (stream,) in connection.query(f"SELECT app_id FROM {self._progress}"):
+                if main_app_id(stream) == stream and stream_number(stream) == number:
+                    return LastStream(number, stream, self.progress(connection, stream))
         return LastStream(number)
 
     def hold_stream(self, connection: Connection, app_id: str, last: int | None) -> None:
@@ -148,8 +152,8 @@ class Records:
         """
         own = stream_number(app_id)
         statement = f"UPDATE {self._progress} SET version = ? WHERE app_id = ? AND version IN (?, ?)"
-        known = [own, stream_name(app_id), own, own if last is None else last]
-        if connection.execute(statement, known) != 1 and not (
+        parameters = [own, stream_name(app_id), own, own if last is None else last]
+        if connection.execute(statement, parameters) != 1 and not (
             last is None and self._insert(connection, stream_name(app_id), Entry(Position.end(own)))
         ):
             raise self.replaced(app_id)
@@ -163,38 +167,61 @@ class Records:
         if before is None:
             is_done = self._insert(connection, app_id, after)
         else:
-            at, was = after.position, before.position
+            position, was = after.position, before.position
             statement = f"UPDATE {self._progress} SET version = ?, task = ?, row = ?, parts = ? WHERE {_AT}"
-            values = [at.version, at.task, at.row, after.parts, app_id, was.version, was.task, was.row]
+            values = [
+                position.version,
+                position.task,
+                position.row,
+                after.parts,
+                app_id,
+                was.version,
+                was.task,
+                was.row,
+            ]
             is_done = connection.execute(statement, values) == 1
         if not is_done:
             raise self._fenced(app_id, before)
 
     def end_backfills(self, connection: Connection, pipeline: str) -> list[str]:
         """Remove the progress of backfills of which rows wait. Return the tables with these rows."""
-        found = connection.query(f"SELECT app_id, parts FROM {self._progress} WHERE parts IS NOT NULL")
+        rows = connection.query(f"SELECT app_id, parts FROM {self._progress} WHERE parts IS NOT NULL")
         tables = []
-        for app_id, parts in found:
+        for app_id, parts in rows:
             main_app_id = backfilled_app_id(app_id)
             if main_app_id is not None and pipeline_of(main_app_id) == pipeline:
                 connection.execute(f"DELETE FROM {self._progress} WHERE app_id = ?", [app_id])
-                tables += [each["table"] for each in json.loads(parts)]
+                tables += [part["table"] for part in json.loads(parts)]
         return tables
+
+    def complete_backfills(self, connection: Connection, pipeline: str) -> set[str]:
+        """Return the ids of the backfills of a pipeline of which all rows are visible."""
+        if not self.exist(connection):
+            return set()
+        rows = connection.query(f"SELECT app_id, version, task, row FROM {self._progress}")
+        return {
+            backfill
+            for app_id, version, task, row in rows
+            if Position(version, task, row).closes_version
+            and (backfill := backfill_of(app_id)) is not None
+            and pipeline_of(main_app_id(app_id)) == pipeline
+        }
 
     def table(self, connection: Connection, table: str) -> TableRecord | None:
         """Read what is known of a table; None: no pipeline fills it."""
         if not self.exist(connection):
             return None
-        found = connection.query(
+        rows = connection.query(
             f"SELECT pipeline, app_id, mode, columns, key_columns FROM {self._mirrors} WHERE table_name = ?", [table]
         )
-        if not found:
+        if not rows:
             return None
-        pipeline, app_id, mode, columns, key = found[0]
+        pipeline, app_id, mode, columns, key = rows[0]
         keys = json.loads(key)
-        return TableRecord(
-            table, pipeline, app_id, mode, schema_from_text(columns), tuple(keys["configured"]), tuple(keys["columns"])
-        )
+        configured, known_from = tuple(keys["configured"]), keys.get("known_from")
+        current, adopted = tuple(keys["columns"]), keys.get("adopted", False)
+        schema = schema_from_text(columns)
+        return TableRecord(table, pipeline, app_id, mode, schema, configured, current, known_from, adopted)
 
     def version(self, connection: Connection, table: str) -> int:
         """Read the version of a table that `table` knows."""
@@ -212,7 +239,9 @@ class Records:
         changed = None if changed_us is None else _EPOCH + timedelta(microseconds=changed_us)
         moved = "version = excluded.version, changed_at = COALESCE(excluded.changed_at, known.changed_at), "
         moved = moved if moves else ""
-        keys = json.dumps({"configured": record.configured, "columns": record.key})
+        first = {} if record.known_from is None else {"known_from": record.known_from}
+        adopted = {"adopted": True} if record.adopted else {}
+        keys = json.dumps({"configured": record.configured, "columns": record.key, **first, **adopted})
         values: Sequence[Any] = [
             record.table,
             record.pipeline,
@@ -234,12 +263,15 @@ class Records:
 
     def _insert(self, connection: Connection, app_id: str, entry: Entry) -> bool:
         """Insert a row of progress. Return False if there is one: that of a transaction that is open is waited for."""
-        at = entry.position
+        position = entry.position
         statement = (
             f"INSERT INTO {self._progress} (format, app_id, version, task, row, parts) VALUES (?, ?, ?, ?, ?, ?) "
             "ON CONFLICT (app_id) DO NOTHING"
         )
-        return connection.execute(statement, [FORMAT, app_id, at.version, at.task, at.row, entry.parts]) == 1
+        return (
+            connection.execute(statement, [FORMAT, app_id, position.version, position.task, position.row, entry.parts])
+            == 1
+        )
 
     def _fenced(self, app_id: str, before: Entry | None) -> SinkFenced:
         position = None if before is None else before.position

@@ -8,12 +8,13 @@ takes several transactions, and the last one brings all of its rows into the tab
 import hashlib
 import json
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from tailer.events import COMMIT_VERSION
+from tailer_sinks.sql.bad_values.dead_letters import with_letters
 from tailer_sinks.sql.databases.dialect import Columns, Connection, Dialect, quoted
 from tailer_sinks.sql.records import TableRecord, schema_from_text, schema_to_text
 from tailer_sinks.sql.target import Rows
@@ -21,9 +22,11 @@ from tailer_sinks.sql.target import Rows
 __all__ = [
     "Segment",
     "Staging",
+    "apart",
     "count_earlier",
     "create_waiting",
     "described",
+    "first_known",
     "name_parts",
     "part_table",
     "parts_from",
@@ -48,6 +51,7 @@ class Segment:
     `origins`: see `Target.change`, of the change that began the segment. `change`: how the table gets these columns;
     None: it has them, or is created. `key`: of the table then. `is_new`: the table is made again. `refusal`: why the
     table cannot take other rows than all of the source's. `stored`: the table with the rows of earlier transactions.
+    `letters`: whether rows that wait have columns for dead letters; `stored_letters`: those that are stored.
     """
 
     schema: pa.Schema
@@ -61,11 +65,18 @@ class Segment:
     rows: Rows = field(default_factory=Rows)
     stored: str | None = None
     waiting: Staging | None = None
+    letters: bool = False
+    stored_letters: bool = False
+
+    @property
+    def waits(self) -> pa.Schema:
+        """The schema of the tables with rows that wait."""
+        return with_letters(self.staging) if self.letters else self.staging
 
     @property
     def compared(self) -> list[str]:
         """The columns by which rows are found: the key, and those that the table does not have."""
-        return [each for each in self.staging.names if each in self.key or each not in self.shape.names]
+        return [name for name in self.staging.names if name in self.key or name not in self.shape.names]
 
 
 def described(segments: Sequence[Segment]) -> str:
@@ -73,27 +84,30 @@ def described(segments: Sequence[Segment]) -> str:
     return json.dumps(
         [
             {
-                "schema": schema_to_text(each.schema),
-                "origins": each.origins,
-                "table": each.stored,
-                "versions": each.rows.versions,
-                "deletes": each.rows.deletes,
-                "replace": each.rows.replace,
-                "changed_us": each.rows.changed_us,
+                "schema": schema_to_text(segment.schema),
+                "origins": segment.origins,
+                "table": segment.stored,
+                "versions": segment.rows.versions,
+                "deletes": segment.rows.deletes,
+                "replace": segment.rows.replace,
+                "changed_us": segment.rows.changed_us,
+                **({} if segment.rows.began is None else {"began": segment.rows.began}),
+                **({"letters": True} if segment.letters else {}),
             }
-            for each in segments
+            for segment in segments
         ]
     )
 
 
 def parts_from(text: str | None) -> list[dict[str, Any]]:
     """Read what `described` wrote, with schemas and `Rows`."""
-    found: list[dict[str, Any]] = []
-    for each in json.loads(text or "[]"):
-        versions = None if each["versions"] is None else (each["versions"][0], each["versions"][1])
-        rows = Rows(versions, each["deletes"], each["replace"], each["changed_us"])
-        found.append({**each, "schema": schema_from_text(each["schema"]), "rows": rows})
-    return found
+    parts: list[dict[str, Any]] = []
+    for part in json.loads(text or "[]"):
+        versions = None if part["versions"] is None else (part["versions"][0], part["versions"][1])
+        began = None if "began" not in part else (part["began"][0], part["began"][1])
+        rows = Rows(versions, part["deletes"], part["replace"], part["changed_us"], began=began)
+        parts.append({"letters": False, **part, "schema": schema_from_text(part["schema"]), "rows": rows})
+    return parts
 
 
 def part_table(app_id: str, number: int) -> str:
@@ -103,7 +117,7 @@ def part_table(app_id: str, number: int) -> str:
 
 def create_waiting(connection: Connection, dialect: Dialect, name: str, schema: pa.Schema, *, stays: bool) -> None:
     """Create a table for rows that wait. `stays`: it is not that of the connection alone."""
-    columns = ", ".join(f"{quoted(each.name)} {dialect.type_of(each.type)}" for each in schema)
+    columns = ", ".join(f"{quoted(column.name)} {dialect.type_of(column.type)}" for column in schema)
     table = dialect.name_of(name) if stays else quoted(name)
     connection.execute(f"CREATE {'' if stays else 'TEMP '}TABLE {table} ({columns})")
 
@@ -111,15 +125,15 @@ def create_waiting(connection: Connection, dialect: Dialect, name: str, schema: 
 def name_parts(segments: Sequence[Segment], app_id: str, used: Container[str | None]) -> None:
     """Give each segment a table for its rows, beside those that are `used`."""
     free = (name for number in range(1 << 16) if (name := part_table(app_id, number)) not in used)
-    for each in segments:
-        each.stored = each.stored or next(free)
+    for segment in segments:
+        segment.stored = segment.stored or next(free)
 
 
 def store(connection: Connection, dialect: Dialect, segment: Segment, version: int) -> None:
     """Move the rows of `version` to a table that stays."""
     assert segment.stored is not None, "it has a name"
     if not dialect.has_table(connection, segment.stored):
-        create_waiting(connection, dialect, segment.stored, segment.staging, stays=True)
+        create_waiting(connection, dialect, segment.stored, segment.waits, stays=True)
     if segment.waiting is not None:
         waiting, where = quoted(segment.waiting.name), f"WHERE {quoted(COMMIT_VERSION)} >= {version}"
         connection.execute(f"INSERT INTO {dialect.name_of(segment.stored)} SELECT * FROM {waiting} {where}")
@@ -128,8 +142,30 @@ def store(connection: Connection, dialect: Dialect, segment: Segment, version: i
 
 def count_earlier(segments: Sequence[Segment], version: int) -> int:
     """Return how many segments there are up to the last one with rows of versions before `version`."""
-    spans = [each.rows.versions for each in segments]
-    return max((at for at, span in enumerate(spans, 1) if span is not None and span[0] < version), default=0)
+    spans = [segment.rows.versions for segment in segments]
+    return max((number for number, span in enumerate(spans, 1) if span is not None and span[0] < version), default=0)
+
+
+def first_known(complete: Sequence[Segment], record: TableRecord | None, version: int) -> int:
+    """Return the first version that a history knows, with the rows of `complete`: that of its last snapshot."""
+    begins = [(part.rows.replace, part.rows.versions[0]) for part in complete if part.rows.versions is not None]
+    if snapshots := [first for replaces, first in begins if replaces]:
+        return snapshots[-1]
+    if record is not None and record.known_from is not None:
+        return record.known_from
+    return min([first for _, first in begins], default=version)
+
+
+def apart(segments: list[Segment], version: int) -> tuple[list[Segment], list[Segment]]:
+    """Return the segments with the rows of earlier versions, and those with the rows of `version`."""
+    count = count_earlier(segments, version)
+    complete, kept = segments[:count], segments[count:]
+    last = complete[-1] if complete else None
+    if last is not None and last.rows.last == version:
+        # What earlier transactions stored is of one version, which is complete now.
+        rows, last.rows = last.rows.since(version), last.rows.until(version - 1)
+        kept = [replace(last, origins=None, change=None, is_new=False, stored=None, rows=rows), *kept]
+    return complete, kept
 
 
 def widened_columns(
@@ -140,8 +176,8 @@ def widened_columns(
         return []
     first = segments[0].shape if segments[0].is_new or record is None else record.schema
     former, wider = {name: name for name in first.names}, dict[str, pa.DataType]()
-    for change in (each.change for each in segments if each.change is not None):
-        added, renamed = {each.name for each in change.added}, {new: old for old, new in change.renamed}
+    for change in (part.change for part in segments if part.change is not None):
+        added, renamed = {part.name for part in change.added}, {new: old for old, new in change.renamed}
         stay = [name for name in change.after.names if name not in added]
         former = {name: former[old] for name in stay if (old := renamed.get(name, name)) in former}
         wider |= {former[name]: wide for name, _, wide in change.widened if name in former}

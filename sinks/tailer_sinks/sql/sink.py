@@ -7,20 +7,25 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 from anyio import CancelScope, to_thread
+from typing_extensions import override
 
 from tailer.errors import SinkError, SinkRejected
 from tailer.events import ChangeBatch, ControlEvent
 from tailer.sink import Demands, Heartbeats, MirrorRows, Progress, Sink, SinkTransaction
 from tailer_sinks.heartbeats import FileHeartbeats, heartbeat_name
+from tailer_sinks.mirrors import one_version
 from tailer_sinks.secrets import read_secret
 from tailer_sinks.sql.append import ChangeLog
+from tailer_sinks.sql.bad_values.policy import BadValues
 from tailer_sinks.sql.databases.dialect import Dialect
 from tailer_sinks.sql.databases.sqlite import Sqlite
 from tailer_sinks.sql.heartbeats import TableHeartbeats
 from tailer_sinks.sql.mirror import Mirror
-from tailer_sinks.sql.options import DUCKDB, Options, file_of, read, secret_of
+from tailer_sinks.sql.names import Names
+from tailer_sinks.sql.options import DUCKDB, Options, file_of, read
+from tailer_sinks.sql.past.history import History
+from tailer_sinks.sql.past.marked import MarkedMirror
 from tailer_sinks.sql.stream import Stream
-from tailer_sinks.sql.target import Target
 from tailer_sinks.sql.verification.mirror_rows import mirror_rows
 from tailer_sinks.sql.work import Work, refusals, reset
 
@@ -38,6 +43,7 @@ class SqlSink(Sink):
     def __init__(self, name: str, options: Options) -> None:
         self.name = name
         self._options = options
+        self._names = Names(name, lower=options.names == "lower")
         self._source_key: tuple[str, ...] = ()
         self._streams: dict[str, Stream] = {}
 
@@ -49,20 +55,20 @@ class SqlSink(Sink):
     @property
     def demands(self) -> Demands:
         """A mirror has all rows of the source, so it begins with a snapshot, or with the first version."""
-        is_mirror = self._options.mode == "mirror"
+        is_mirror = self._options.mode != "append"
         return Demands(whole=is_mirror, primary_key=is_mirror and not self._options.key)
 
+    @override
     def use_key(self, key: tuple[str, ...]) -> None:
-        """See `Sink.use_key`."""
-        self._source_key = key
+        self._source_key = self._names.of(key)
 
     async def progress(self, app_id: str) -> Progress | None:
         """Read the progress from the database. None: there is none.
 
         Raises `SinkUnavailable`, and `SinkRejected` if progress is gone.
         """
-        found = await to_thread.run_sync(self._stream(app_id).progress)
-        return None if found is None else Progress(app_id, found.position)
+        entry = await to_thread.run_sync(self._stream(app_id).progress)
+        return None if entry is None else Progress(app_id, entry.position)
 
     async def has_delivered(self, pipeline: str) -> bool:
         """Return whether the database has progress of the pipeline. Raises as `progress` does."""
@@ -72,9 +78,12 @@ class SqlSink(Sink):
         """Refuse a table that is not this pipeline's, or that has rows of it without progress."""
         await to_thread.run_sync(self._stream(_OPERATOR).check_new, self._target(_OPERATOR), pipeline)
 
+    @override
     async def refusals(self, app_id: str, schema: pa.Schema) -> Sequence[SinkError]:
-        """See `Sink.refusals`. A table that a user must be allowed to create is created, and taken back."""
-        parts = self._stream(app_id), partial(self._target, app_id), self._options.key, schema
+        """A table that a user must be allowed to create is created, and taken back."""
+        if faults := list(self._names.faults(schema)):
+            return faults
+        parts = self._stream(app_id), partial(self._target, app_id), self._options.key, self._names.schema(schema)
         return await to_thread.run_sync(refusals, *parts)
 
     async def reset(self, progress: Progress) -> None:
@@ -91,27 +100,31 @@ class SqlSink(Sink):
         Entering raises `SinkFenced` if another instance has committed since, and `SinkRejected` if the table is not
         this pipeline's, or has no room for rows of `schema`.
         """
-        stream, options = self._stream(app_id), self._options
+        stream, options, schema = self._stream(app_id), self._options, self._names.schema(schema)
         chunks = options.boundary == "chunk"
         begin = partial(Work, stream, self._target(app_id), options.key, schema, chunks=chunks)
-        yield _SqlTransaction(self.name, app_id, await to_thread.run_sync(begin))
+        yield _SqlTransaction(self._names, app_id, await to_thread.run_sync(begin))
 
-    def open_mirror(self, pipeline: str) -> AbstractAsyncContextManager[MirrorRows]:
-        """See `Sink.open_mirror`. The state is that of a transaction of the database, with its version."""
-        return self._mirror_rows(pipeline)
+    @override
+    def open_mirror(self, pipeline: str, version: int | None = None) -> AbstractAsyncContextManager[MirrorRows]:
+        """The state is that of a transaction of the database, with its version."""
+        if version is not None and self._options.mode != "history":
+            raise one_version(self.name, self._options.table)
+        return self._mirror_rows(pipeline, version)
 
     @asynccontextmanager
-    async def _mirror_rows(self, pipeline: str) -> AsyncIterator[MirrorRows]:
-        opened = mirror_rows(self._stream(_OPERATOR), self._target(_OPERATOR), pipeline)
+    async def _mirror_rows(self, pipeline: str, version: int | None) -> AsyncIterator[MirrorRows]:
+        opened = mirror_rows(self._stream(_OPERATOR), self._target(_OPERATOR), pipeline, version)
         rows = await to_thread.run_sync(opened.__enter__)
+        rows.lower_names = self._names.lower
         try:
             yield rows
         finally:
             with CancelScope(shield=True):
                 await to_thread.run_sync(opened.__exit__, None, None, None)
 
+    @override
     def open_heartbeats(self, pipeline: str, timeout_s: float) -> Heartbeats:
-        """See `Sink.open_heartbeats`."""
         path = file_of(self._options)
         if path is not None:
             return FileHeartbeats(self.name, path.with_name(f".{path.name}") / heartbeat_name(pipeline))
@@ -125,14 +138,17 @@ class SqlSink(Sink):
 
     def _stream(self, app_id: str) -> Stream:
         if app_id not in self._streams:
-            self._streams[app_id] = Stream(self.name, self._dialect(), app_id, self._options.timeout_s)
+            options, dialect = self._options, self._dialect()
+            bad_values = BadValues(self.name, options.on_bad_value, dialect, options.table, app_id)
+            self._streams[app_id] = Stream(self.name, dialect, app_id, options.timeout_s, bad_values)
         return self._streams[app_id]
 
-    def _target(self, app_id: str) -> Target:
+    def _target(self, app_id: str) -> ChangeLog | Mirror:
         options, dialect = self._options, self._dialect()
         if options.mode == "append":
             return ChangeLog(self.name, dialect, options.table, app_id)
-        return Mirror(self.name, dialect, options.table, options.key, self._source_key)
+        kind = History if options.mode == "history" else MarkedMirror if options.deletes == "mark" else Mirror
+        return kind(self.name, dialect, options.table, options.key, self._source_key, adopts=options.adopt)
 
     def _dialect(self) -> Dialect:
         options = self._options
@@ -144,9 +160,8 @@ class SqlSink(Sink):
             return DuckDb(self.name, path)
         from tailer_sinks.sql.databases.postgresql import PostgreSql  # noqa: PLC0415 - its client is an extra
 
-        secret = secret_of(options)
-        password = partial(read_secret, self.name, secret)
-        return PostgreSql(self.name, options.url, password, options.schema, secret.remedy("password"))
+        password = partial(read_secret, self.name, options.password)
+        return PostgreSql(self.name, options.url, password, options.schema, options.password.remedy("password"))
 
 
 class _SqlTransaction(SinkTransaction):
@@ -154,28 +169,30 @@ class _SqlTransaction(SinkTransaction):
 
     writes_together = True
 
-    def __init__(self, name: str, app_id: str, work: Work) -> None:
-        self._name = name
+    def __init__(self, names: Names, app_id: str, work: Work) -> None:
+        self._names = names
         self._app_id = app_id
         self._work = work
 
+    @override
     async def write(self, batch: ChangeBatch) -> None:
-        """See `SinkTransaction.write`."""
         await self.write_all([batch])
 
+    @override
     async def write_all(self, batches: Sequence[ChangeBatch]) -> None:
-        """See `SinkTransaction.write_all`."""
-        await to_thread.run_sync(self._work.write, batches)
+        await to_thread.run_sync(self._work.write, self._names.batches(batches))
 
+    @override
     async def announce(self, event: ControlEvent) -> None:
-        """See `SinkTransaction.announce`. Rows that would not fit the table are refused before they come."""
-        await to_thread.run_sync(self._work.announce, event)
+        """Rows that would not fit the table are refused before they come."""
+        await to_thread.run_sync(self._work.announce, self._names.event(event))
 
+    @override
     async def commit(self, progress: Progress) -> None:
-        """See `SinkTransaction.commit`. Not cancelled once begun.
+        """Not cancelled once begun.
 
         Raises `SinkFenced`, `SinkRejected`, `SinkUnavailable` (nothing was committed) or `CommitUnknown`.
         """
         if progress.app_id != self._app_id:
-            raise SinkRejected(self._name, f"progress of {progress.app_id} in a transaction of {self._app_id}")
+            raise SinkRejected(self._names.name, f"progress of {progress.app_id} in a transaction of {self._app_id}")
         await to_thread.run_sync(self._work.commit, progress.position)

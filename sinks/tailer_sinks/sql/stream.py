@@ -17,24 +17,34 @@ import pyarrow as pa
 
 from tailer.errors import SinkFenced, SinkRejected
 from tailer.sink import backfilled_app_id, main_app_id, pipeline_of, stream_number
+from tailer_sinks.sql.adoption.fit import described
+from tailer_sinks.sql.bad_values.policy import BadValues
 from tailer_sinks.sql.databases.dialect import Connection, Dialect, quoted
 from tailer_sinks.sql.records import Entry, LastStream, Records, TableRecord
-from tailer_sinks.sql.segments import Staging, create_waiting
+from tailer_sinks.sql.segments import Staging, create_waiting, parts_from
 from tailer_sinks.sql.target import Target
 
 __all__ = ["Stream"]
 
 _ROWS = "lake_tailer_rows"
+# The options of the modes of tables.
+_OPTIONS = {
+    "append": 'mode = "append"',
+    "history": 'mode = "history"',
+    "mark": 'mode = "mirror" and deletes = "mark"',
+    "mirror": 'mode = "mirror" and deletes = "remove"',
+}
 
 
 class Stream:
-    """The stream `app_id` of the sink called `name`. `timeout_s`: how long one call may take.
+    """The stream `app_id` of the sink called `name`. `timeout_s`: how long one call may take. `bad_values`: its policy.
 
     `expected`: the progress that was read last, or committed; None is no progress, if it was `asked` for.
     """
 
-    def __init__(self, name: str, dialect: Dialect, app_id: str, timeout_s: float) -> None:
+    def __init__(self, name: str, dialect: Dialect, app_id: str, timeout_s: float, bad_values: BadValues) -> None:
         self.name = name
+        self.bad_values = bad_values
         self.dialect = dialect
         self.app_id = app_id
         self.is_backfill = backfilled_app_id(app_id) is not None
@@ -80,32 +90,35 @@ class Stream:
 
     def progress(self) -> Entry | None:
         """Read the progress. Raises `SinkRejected` if there was some, and there is none now."""
-        found, last = self._read()
-        if found is None and self.expected is not None:
+        entry, last = self._read()
+        if entry is None and self.expected is not None:
             reason = f"the progress of {self.app_id} is gone; this instance left it at {self.expected.position}"
             raise SinkRejected(self.name, reason, "Restore the database. Or choose a new table and a new pipeline.")
-        self.expected, self._last, self.asked = found, last, True
-        return found
+        self.expected, self._last, self.asked = entry, last, True
+        return entry
 
     def begin(self, target: Target) -> TableRecord | None:
         """Check that a transaction can begin, and return what is known of the table.
 
         Raises `SinkFenced`, `SinkRejected`, `SinkUnavailable`.
         """
+        self.bad_values.begin()
         before, last, asked = self.expected, self._last, self.asked
-        found = self.progress()
+        entry = self.progress()
         own, now = stream_number(self.app_id), self._last
         is_replaced = now.number not in (last.number, own)
-        if asked and (found != before or is_replaced or (now.number != own and now != last)):
+        if asked and (entry != before or is_replaced or (now.number != own and now != last)):
             self.expected, self._last = before, last  # until the pipeline asks for progress again
             if is_replaced:
                 raise self.records.replaced(self.app_id)
-            at = [f"{self.app_id} is at {None if found is None else found.position} now"]
-            at += [] if now.entry is None else [f"{now.app_id} at {now.entry.position}"]
-            raise SinkFenced(self.name, ", and ".join(at))
+            places = [f"{self.app_id} is at {None if entry is None else entry.position} now"]
+            places += [] if now.entry is None else [f"{now.app_id} at {now.entry.position}"]
+            raise SinkFenced(self.name, ", and ".join(places))
         if not self.dialect.is_there():
             return None
         with self.connected() as connection:
+            parts = parts_from(None if self.expected is None else self.expected.parts)
+            self.bad_values.look(connection, [part["table"] for part in parts if part["letters"]])
             if self.is_backfill:
                 self._main = self.records.progress(connection, self.main_app_id)
             return self.record(connection, target, pipeline_of(self.main_app_id))
@@ -154,20 +167,20 @@ class Stream:
 
     def staging(self, connection: Connection, schema: pa.Schema, taken: Sequence[Staging]) -> Staging:
         """Return an empty temporary table for rows of `schema`, not one of those `taken`."""
-        for each in self._staging:
-            if each.schema.equals(schema) and not any(each is other for other in taken):
-                if each.used:
-                    self.dialect.empty(connection, quoted(each.name))
-                each.used = True
-                return each
-        for each in [each for each in self._staging if not any(each is other for other in taken)]:
-            connection.execute(f"DROP TABLE {quoted(each.name)}")
-            self._staging.remove(each)
+        for table in self._staging:
+            if table.schema.equals(schema) and not any(table is other for other in taken):
+                if table.used:
+                    self.dialect.empty(connection, quoted(table.name))
+                table.used = True
+                return table
+        for table in [table for table in self._staging if not any(table is other for other in taken)]:
+            connection.execute(f"DROP TABLE {quoted(table.name)}")
+            self._staging.remove(table)
         self._made += 1
-        made = Staging(f"{_ROWS}_{self._made}", schema, used=True)
-        create_waiting(connection, self.dialect, made.name, schema, stays=False)
-        self._staging.append(made)
-        return made
+        new = Staging(f"{_ROWS}_{self._made}", schema, used=True)
+        create_waiting(connection, self.dialect, new.name, schema, stays=False)
+        self._staging.append(new)
+        return new
 
     def record(self, connection: Connection, target: Target, pipeline: str) -> TableRecord | None:
         """Return what is known of the table; None: it is not there.
@@ -176,13 +189,17 @@ class Stream:
         """
         table, remedy = target.table, "Set table to another name, or drop it if nobody needs it."
         record, is_there = self.records.table(connection, table), self.dialect.has_table(connection, table)
-        reason = None
+        reason, target.existing = None, None
+        if is_there and (target.adopts if record is None else record.adopted):
+            target.existing = described(connection, self.dialect, table, is_new=record is None)
         if record is None:
-            reason = f"there is a table {table} that lake-tailer did not make" if is_there else None
+            is_taken = is_there and target.existing is None
+            reason = f"there is a table {table} that lake-tailer did not make" if is_taken else None
+            remedy += " Or set adopt = true, if it is empty and for this mirror."
         elif record.pipeline != pipeline:
             reason = f"pipeline {record.pipeline} fills the table {table}"
         elif record.mode != target.mode:
-            reason = f'the table {table} was made with mode = "{record.mode}"'
+            reason = f"the table {table} was made with {_OPTIONS[record.mode]}"
         elif not is_there:
             reason = f"the table {table} is gone, and the progress says that it has rows"
             remedy = "Restore it. Or choose a new table and a new pipeline."

@@ -6,6 +6,7 @@ A change of the schema begins another segment. The columns of the table change b
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, Protocol
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from tailer.errors import SinkRejected
 from tailer.events import COMMIT_TIMESTAMP, ChangeBatch, Gap
 from tailer.plan import Position
 from tailer.schema.exact_types import exact_type
+from tailer_sinks.sql.adoption.existing import ExistingTable
 from tailer_sinks.sql.databases.dialect import (
     Columns,
     Connection,
@@ -24,7 +26,7 @@ from tailer_sinks.sql.databases.dialect import (
 )
 from tailer_sinks.sql.databases.texts import holds_json
 
-__all__ = ["Rows", "Target", "alter", "column_faults", "create", "insert", "plain_schema"]
+__all__ = ["Rows", "Target", "alter", "column_faults", "create", "exact_types", "insert", "plain_schema"]
 
 OWN_PREFIX: Final = "lake_tailer_"
 
@@ -35,7 +37,7 @@ class Rows:
 
     `versions`: the first and the last one; None: there are no rows. `replace`: they are all rows of the table, whatever
     it had before. `changed_us`: the time of the last version, in microseconds since 1970; `before_us`: that of the last
-    but one.
+    but one. `began`: the version and the time of the event that began the segment, where rows of the past are kept.
     """
 
     versions: tuple[int, int] | None = None
@@ -43,18 +45,24 @@ class Rows:
     replace: bool = False
     changed_us: int | None = None
     before_us: int | None = None
+    began: tuple[int, int] | None = None
 
     @property
     def last(self) -> int | None:
         """The last version."""
         return None if self.versions is None else self.versions[1]
 
+    @property
+    def several(self) -> bool:
+        """Return whether the rows are of several versions."""
+        return self.versions is not None and self.versions[0] < self.versions[1]
+
     def note(self, batches: Sequence[ChangeBatch], *, deletes: bool) -> None:
         """Note rows, at least one."""
         last = batches[-1]
-        before = next((each for each in reversed(batches) if each.version < last.version), None)
-        for each in (batches[0], *([] if before is None else [before]), last):
-            self.reach(each.version, each.rows.column(COMMIT_TIMESTAMP)[-1].cast(pa.int64()).as_py())
+        before = next((batch for batch in reversed(batches) if batch.version < last.version), None)
+        for batch in (batches[0], *([] if before is None else [before]), last):
+            self.reach(batch.version, batch.rows.column(COMMIT_TIMESTAMP)[-1].cast(pa.int64()).as_py())
         self.deletes = self.deletes or deletes
 
     def reach(self, version: int, moment_us: int | None) -> None:
@@ -71,27 +79,29 @@ class Rows:
     def until(self, version: int) -> "Rows":
         """Return what is known of the rows of the versions up to `version`, the last but one."""
         assert self.versions is not None, "rows of several versions"
-        return Rows((self.versions[0], version), self.deletes, self.replace, self.before_us)
+        return Rows((self.versions[0], version), self.deletes, self.replace, self.before_us, began=self.began)
 
 
 class Target(Protocol):
     """A table.
 
-    `key`: the columns that identify a row; empty: not known yet, or there are none. `may_differ`: whether it may get
-    the columns of other rows without an announcement.
+    `key`: the columns that identify a row; empty: not known yet, or there are none. `mode`: of the table.
+    `may_differ`: whether it may get the columns of other rows without an announcement. `keeps_rows`: whether rows of
+    former versions stay, so that no snapshot may remove them. `adopts`: whether it may be one that a user made.
+    `existing`: what that one is like; None: it is the sink's own.
     """
 
     table: str
     key: tuple[str, ...]
+    mode: str
+    may_differ: bool
+    keeps_rows: bool
+    adopts: bool
+    existing: ExistingTable | None
 
     @property
-    def mode(self) -> str:
-        """The option `mode`."""
-        ...
-
-    @property
-    def may_differ(self) -> bool:
-        """See the class."""
+    def rows_now(self) -> str:
+        """The rows that the source has, with the columns of the key: what follows FROM in a query."""
         ...
 
     def faults(self, schema: pa.Schema) -> Iterator[SinkRejected]:
@@ -126,6 +136,10 @@ class Target(Protocol):
         """Return the constraint of a new table."""
         ...
 
+    def index(self) -> str | None:
+        """Return the statement that makes the index of a new table whose database enforces keys; None: it has none."""
+        ...
+
     def merge(self, connection: Connection, waiting: str, staging: pa.Schema, rows: Rows) -> None:
         """Bring rows that wait in a table into the table, in the open transaction. Raises `SinkRejected`."""
         ...
@@ -142,21 +156,26 @@ def plain_schema(name: str, dialect: Dialect, schema: pa.Schema) -> pa.Schema:
     """Return the columns of `schema` with types of the database. Raises `SinkRejected` for a column without any."""
     for fault in column_faults(name, dialect, schema):
         raise fault
-    return pa.schema([pa.field(each.name, _plain_type(each.type)) for each in schema])
+    return exact_types(schema)
+
+
+def exact_types(schema: pa.Schema) -> pa.Schema:
+    """Return the columns of `schema` with types that hold their values, whether the database has them or not."""
+    return pa.schema([pa.field(column.name, _plain_type(column.type)) for column in schema])
 
 
 def column_faults(name: str, dialect: Dialect, schema: pa.Schema) -> Iterator[SinkRejected]:
     """Yield why the database cannot have columns of `schema`."""
-    for each in schema:
-        if each.name.lower().startswith(OWN_PREFIX):
-            reason = f"column {each.name} has a name that begins with {OWN_PREFIX}, as the sink's own columns do"
+    for column in schema:
+        if column.name.lower().startswith(OWN_PREFIX):
+            reason = f"column {column.name} has a name that begins with {OWN_PREFIX}, as the sink's own columns do"
             yield SinkRejected(name, reason, "Give it another name with select.")
-        if dialect.type_of(_plain_type(each.type)) is None:
-            reason = f"column {each.name} has type {each.type}, for which the database has no exact type"
+        if dialect.type_of(_plain_type(column.type)) is None:
+            reason = f"column {column.name} has type {column.type}, for which the database has no exact type"
             yield SinkRejected(name, reason, "Leave the column out, or change its type with select.")
-        if len(each.name.encode()) > dialect.name_bytes:
+        if len(column.name.encode()) > dialect.name_bytes:
             reason = (
-                f"column {each.name} has a name of more than {dialect.name_bytes} bytes, which the database would cut"
+                f"column {column.name} has a name of more than {dialect.name_bytes} bytes, which the database would cut"
             )
             yield SinkRejected(name, reason, "Give it a shorter name with select.")
 
@@ -167,10 +186,14 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 def create(connection: Connection, dialect: Dialect, target: Target, shape: pa.Schema) -> None:
     """Create the table, in the open transaction."""
-    parts = [f"{quoted(each.name)} {dialect.type_of(each.type)}{_not_null(target, each.name)}" for each in shape]
+    parts = [
+        f"{quoted(column.name)} {dialect.type_of(column.type)}{_not_null(target, column.name)}" for column in shape
+    ]
     if dialect.enforces_keys:
         parts.append(target.constraint())
     connection.execute(f"CREATE TABLE {dialect.name_of(target.table)} ({', '.join(parts)})")
+    if dialect.enforces_keys and (index := target.index()) is not None:
+        connection.execute(index)
 
 
 def alter(name: str, connection: Connection, dialect: Dialect, target: Target, change: Columns) -> None:
@@ -183,18 +206,27 @@ def alter(name: str, connection: Connection, dialect: Dialect, target: Target, c
 
 
 def insert(
-    connection: Connection, dialect: Dialect, table: str, names: Sequence[str], key: Sequence[str], source: str
+    connection: Connection,
+    dialect: Dialect,
+    table: str,
+    names: Sequence[str],
+    key: Sequence[str],
+    source: str,
+    *,
+    values: Mapping[str, str] = MappingProxyType({}),
+    among: str = "1 = 1",
 ) -> None:
     """Insert the rows of `source`, what follows FROM in a query. `key`: the columns that identify a row.
 
+    `values`: expressions for more columns than `names`. `among`: the condition of rows that their key identifies.
     Raises `UniqueViolationError` if a key is there already, or twice in these rows.
     """
-    table, columns, keys = dialect.name_of(table), column_list(names), column_list(key)
-    connection.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {source}")
+    table, columns, keys = dialect.name_of(table), column_list([*names, *values]), column_list(key)
+    selected = ", ".join([*map(quoted, names), *values.values()])
+    connection.execute(f"INSERT INTO {table} ({columns}) SELECT {selected} FROM {source}")
     if not dialect.enforces_keys:
-        inserted = f"SELECT {keys} FROM {source}"
-        doubled = f"SELECT 1 FROM {table} WHERE ({keys}) IN ({inserted}) GROUP BY {keys} HAVING count(*) > 1 LIMIT 1"
-        if connection.query(doubled):
+        rows = f"{table} WHERE {among} AND ({keys}) IN (SELECT {keys} FROM {source})"
+        if connection.query(f"SELECT 1 FROM {rows} GROUP BY {keys} HAVING count(*) > 1 LIMIT 1"):
             raise UniqueViolationError
 
 

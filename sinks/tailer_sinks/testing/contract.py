@@ -268,7 +268,7 @@ def _backwards(rows: pa.RecordBatch) -> pa.RecordBatch:
 def _span(version: int) -> list[Item]:
     """Make two versions from `version` on, the second of which changes the columns."""
     versions = range(version, min(version + 2, LAST + 1))
-    rows = [numbered(each, task=task) for each in versions for task in (0, 1)]
+    rows = [numbered(number, task=task) for number in versions for task in (0, 1)]
     return [*rows, change(versions[-1]), wider(versions[-1], task=2)]
 
 

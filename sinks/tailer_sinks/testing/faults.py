@@ -16,6 +16,7 @@ from enum import StrEnum
 
 import anyio
 import pyarrow as pa
+from typing_extensions import override
 
 from tailer.errors import CommitUnknown, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, ControlEvent
@@ -97,14 +98,14 @@ class FaultySink(SinkWrapper):
         """End a `Kind.HOLD`; `holding` is set when it has begun."""
         self._released.set()
 
+    @override
     async def progress(self, app_id: str) -> Progress | None:
-        """See `Sink.progress`."""
         async with self.step(Step.PROGRESS):
             return await self._sink.progress(app_id)
 
     @asynccontextmanager
+    @override
     async def begin(self, app_id: str, schema: pa.Schema) -> AsyncIterator[SinkTransaction]:
-        """See `Sink.begin`."""
         await self._strike(Step.BEGIN, after=False)
         async with self._sink.begin(app_id, schema) as transaction:
             await self._strike(Step.BEGIN, after=True)

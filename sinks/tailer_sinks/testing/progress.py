@@ -83,7 +83,7 @@ class ProgressTests(SinkSuite):
         """Of a sink with a place for heartbeats: each pipeline has its own, from before the first row on."""
         beat = Heartbeat("first", 1, 5)
         async with self.opened() as sink:
-            here, other = (sink.open_heartbeats(each, 10.0) for each in ("orders", "sales/eu"))
+            here, other = (sink.open_heartbeats(pipeline, 10.0) for pipeline in ("orders", "sales/eu"))
             if here is None or other is None:
                 return
             try:

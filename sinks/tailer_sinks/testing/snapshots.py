@@ -72,8 +72,8 @@ class SnapshotTests(SinkSuite):
             return
         parts = _parts(5)
         async with self.opened() as sink:
-            for each in parts[:2]:
-                await deliver(sink, each, progress=inside(each))
+            for part in parts[:2]:
+                await deliver(sink, part, progress=inside(part))
             await deliver(sink, *parts[2:], numbered(6), progress=up_to(APP, 8))
             await self.assert_progress(up_to(APP, 8))
             await deliver(sink, numbered(9))
@@ -113,8 +113,8 @@ class SnapshotTests(SinkSuite):
             return
         parts = _parts(3)
         async with self.opened() as sink:
-            for each in parts[:begun]:
-                await deliver(sink, each, progress=inside(each))
+            for part in parts[:begun]:
+                await deliver(sink, part, progress=inside(part))
         committed = 0
         async with self.opened() as first, self.opened() as second:
             assert await first.progress(APP) == await second.progress(APP)
@@ -226,7 +226,7 @@ class SnapshotTests(SinkSuite):
         await self.assert_delivered(*parts)
         await self.assert_delivered(numbered(1), numbered(2), app_id=OTHER)
 
-    @pytest.mark.parametrize("fault", [each for each in every_fault() if each.step is not Step.ANNOUNCE], ids=str)
+    @pytest.mark.parametrize("fault", [fault for fault in every_fault() if fault.step is not Step.ANNOUNCE], ids=str)
     async def test_a_fault_inside_a_snapshot_loses_and_doubles_nothing(self, fault: Fault) -> None:
         if not self._splits:
             return
@@ -247,9 +247,9 @@ async def _finished(sink: Sink) -> bool:
     try:
         progress = await sink.progress(APP)
         parts = _parts(0)
-        for each in parts:
-            if progress is None or inside(each).position > progress.position:
-                await deliver(sink, each, progress=up_to(APP, 0) if each is parts[-1] else inside(each))
+        for part in parts:
+            if progress is None or inside(part).position > progress.position:
+                await deliver(sink, part, progress=up_to(APP, 0) if part is parts[-1] else inside(part))
     except (SinkUnavailable, SinkRejected, CommitUnknown):
         return False
     return True

@@ -43,10 +43,10 @@ Item = ChangeBatch | ControlEvent
 
 def expected(*items: Item) -> Rows:
     """Return the rows and events of `items` as a reader must find them."""
-    found: Rows = []
+    rows: Rows = []
     for item in items:
-        found += flat_rows(item.rows) if isinstance(item, ChangeBatch) else [event_values(item)]
-    return found
+        rows += flat_rows(item.rows) if isinstance(item, ChangeBatch) else [event_values(item)]
+    return rows
 
 
 def up_to(app_id: str, version: int) -> Progress:
@@ -97,8 +97,8 @@ def known(row: dict[str, Any]) -> dict[str, Any]:
 
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
-    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+        return {name: _without_nulls(child) for name, child in value.items() if child is not None}
+    return [_without_nulls(child) for child in value] if isinstance(value, list) else value
 
 
 def without_repeats(rows: Rows) -> Rows:
@@ -149,28 +149,28 @@ class SinkSuite(ABC):
 
     async def assert_delivered(self, *batches: ChangeBatch, app_id: str = APP) -> None:
         """Assert that a reader finds exactly the rows of `batches`, in order if the sink promises it."""
-        found = await self.delivered(app_id)
-        await to_thread.run_sync(self._compare, found, batches)  # many rows may take a while
+        rows = await self.delivered(app_id)
+        await to_thread.run_sync(self._compare, rows, batches)  # many rows may take a while
 
     async def assert_announced(self, *items: Item, app_id: str = APP) -> None:
         """Assert that a reader finds these rows and events. Null values of a row may be missing in it."""
         wanted = [item for item in items if self.reports_schema_changes or not isinstance(item, SchemaChange)]
-        found = await self.delivered(app_id)
+        rows = await self.delivered(app_id)
         await to_thread.run_sync(
-            lambda: self._compare_rows(list(map(known, found)), list(map(known, expected(*wanted))))
+            lambda: self._compare_rows(list(map(known, rows)), list(map(known, expected(*wanted))))
         )
 
-    def _compare(self, found: Rows, batches: Sequence[ChangeBatch]) -> None:
-        self._compare_rows(found, expected(*batches))
+    def _compare(self, rows: Rows, batches: Sequence[ChangeBatch]) -> None:
+        self._compare_rows(rows, expected(*batches))
 
-    def _compare_rows(self, found: Rows, wanted: Rows) -> None:
+    def _compare_rows(self, rows: Rows, wanted: Rows) -> None:
         if not self.exactly_once:
             of_these = set(map(row_text, wanted))
-            assert [row for row in without_repeats(found) if row_text(row) in of_these] == wanted
+            assert [row for row in without_repeats(rows) if row_text(row) in of_these] == wanted
         elif self.keeps_order:
-            assert found == wanted
+            assert rows == wanted
         else:
-            assert sorted(map(row_text, found)) == sorted(map(row_text, wanted))
+            assert sorted(map(row_text, rows)) == sorted(map(row_text, wanted))
 
     async def assert_progress(self, progress: Progress | None, app_id: str = APP) -> None:
         """Assert that a new instance finds `progress`."""

@@ -67,12 +67,12 @@ class Wanted:
                     yield rows
 
 
-def add_addresses(found: Bitmaps, addresses: pa.Array) -> None:
-    """Add the positions of addresses to `found`, by source."""
+def add_addresses(bitmaps: Bitmaps, addresses: pa.Array) -> None:
+    """Add the positions of addresses to `bitmaps`, by source."""
     sources = pc.shift_right(addresses, MAX_ROWS.bit_length() - 1)
     rows = pc.bit_wise_and(addresses, MAX_ROWS - 1)
     for source in pc.unique(sources):
-        found.setdefault(source.as_py(), BitMap64()).update(bitmap_of(rows.filter(pc.equal(sources, source))))
+        bitmaps.setdefault(source.as_py(), BitMap64()).update(bitmap_of(rows.filter(pc.equal(sources, source))))
 
 
 def _with_addresses(source: int, batch: ChangeBatch, maps_in_order: bool) -> pa.RecordBatch:

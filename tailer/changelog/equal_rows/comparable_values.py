@@ -67,12 +67,12 @@ def comparable(values: pa.Array, maps_in_order: bool = False) -> pa.Array:
         return pa.ListArray.from_arrays(offsets, comparable(values.values, maps_in_order), mask=values.is_null())
     if pa.types.is_map(kind):
         return _entries(values, maps_in_order)
-    made = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
-    return made.from_arrays(values.offsets, comparable(values.values, maps_in_order), mask=values.is_null())
+    list_type = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
+    return list_type.from_arrays(values.offsets, comparable(values.values, maps_in_order), mask=values.is_null())
 
 
 def _entries(maps: pa.MapArray, maps_in_order: bool) -> pa.ListArray:
-    parts = [comparable(each, maps_in_order) for each in (maps.keys, maps.items)]
+    parts = [comparable(part, maps_in_order) for part in (maps.keys, maps.items)]
     offsets, entries = maps.offsets, pa.StructArray.from_arrays(parts, ["k", "v"])
     if not maps_in_order and has_bytes(parts[0].type):
         offsets, entries = _by_key(offsets, entries)

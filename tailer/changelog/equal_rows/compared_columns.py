@@ -40,10 +40,10 @@ class ComparedColumns:
         indices: list[int] = []
         for plan in plans:
             indices += _append_schemas(chain, plan)
-        found = identified(map(_own, chain) if own else chain)
-        every = united(found) if len(found) > 1 else found[-1]
-        whole = all(dropped_column(schema, found[-1]) is None for schema in found)
-        return cls(tuple(found[index] for index in indices), found[-1], every, whole)
+        schemas = identified(map(_own, chain) if own else chain)
+        every = united(schemas) if len(schemas) > 1 else schemas[-1]
+        whole = all(dropped_column(schema, schemas[-1]) is None for schema in schemas)
+        return cls(tuple(schemas[index] for index in indices), schemas[-1], every, whole)
 
     def as_of_task(self, index: int, schema: pa.Schema) -> pa.Schema:
         """Return `schema` with the columns as a task's rows have them; `schema` itself where that is the same."""
@@ -59,14 +59,14 @@ class ComparedColumns:
     def comparable(self) -> list[int]:
         """Return the tasks whose rows can be converted to every column."""
         every = pa.struct(list(self.every))
-        known = {id(schema): restates(pa.struct(list(schema)), every) for schema in self.by_task}
-        return [index for index, schema in enumerate(self.by_task) if known[id(schema)]]
+        restated = {id(schema): restates(pa.struct(list(schema)), every) for schema in self.by_task}
+        return [index for index, schema in enumerate(self.by_task) if restated[id(schema)]]
 
     def pads_alike(self, index: int) -> bool:
         """Return whether CHARs in a task's rows are as long as in the last version, or not CHARs in both."""
-        known = {column_id(column): char_lengths(column) for column in self.latest}
+        latest_lengths = {column_id(column): char_lengths(column) for column in self.latest}
         columns = [(column_id(column), char_lengths(column)) for column in self.by_task[index]]
-        return all(known.get(name, lengths) == lengths for name, lengths in columns)
+        return all(latest_lengths.get(name, lengths) == lengths for name, lengths in columns)
 
 
 def by_partition(tasks: Sequence[ChangeTask], schemas: Sequence[pa.Schema]) -> list[list[int]]:
@@ -81,7 +81,7 @@ def by_partition(tasks: Sequence[ChangeTask], schemas: Sequence[pa.Schema]) -> l
     partition_values = [dict(task.partition_values) for task in tasks]
     columns = _partition_columns(partition_values, schemas)
     values: dict[tuple[int, tuple[str | None, ...]], tuple[Any, ...]] = {}  # many files have the same texts
-    found: dict[tuple[Any, ...], list[int]] = {}
+    groups: dict[tuple[Any, ...], list[int]] = {}
     for index, (task, schema) in enumerate(zip(tasks, schemas, strict=True)):
         fields = [schema.field(column) for column in columns]
         texts = tuple(partition_values[index][physical_name(field)] for field in fields)
@@ -91,19 +91,19 @@ def by_partition(tasks: Sequence[ChangeTask], schemas: Sequence[pa.Schema]) -> l
             values[key] = tuple(
                 partition_scalar(text, field, task.table, task.version, task.uri) for text, field in pairs
             )
-        found.setdefault(values[key], []).append(index)
-    return list(found.values())
+        groups.setdefault(values[key], []).append(index)
+    return list(groups.values())
 
 
 def _partition_columns(partition_values: Sequence[Mapping[str, str | None]], schemas: Sequence[pa.Schema]) -> list[int]:
     """Return the numbers of the columns that are partition columns in every file, except floating point columns."""
     fixed = set(range(len(schemas[0]))) if schemas else set()
-    known: dict[tuple[int, frozenset[str]], set[int]] = {}
+    numbers: dict[tuple[int, frozenset[str]], set[int]] = {}
     for values, schema in zip(partition_values, schemas, strict=True):
         key = (id(schema), frozenset(values))
-        if key not in known:
-            known[key] = {number for number, field in enumerate(schema) if physical_name(field) in values}
-        fixed &= known[key]
+        if key not in numbers:
+            numbers[key] = {number for number, field in enumerate(schema) if physical_name(field) in values}
+        fixed &= numbers[key]
     return [number for number in sorted(fixed) if not pa.types.is_floating(schemas[0].field(number).type)]
 
 
@@ -112,16 +112,16 @@ def _append_schemas(chain: list[pa.Schema], plan: ChangePlan) -> list[int]:
     of_tasks = [task.compared or task.schema for task in plan.tasks]
     schemas = {id(schema): schema for schema in of_tasks}
     begin = max(len(chain) - 1, 0)
-    found: dict[int, int] = {}
+    places: dict[int, int] = {}
     for key, schema in schemas.items():
         if not _same(schema, plan.schema):
-            known = (place for place in range(begin, len(chain)) if _same(schema, chain[place]))
-            found[key] = next(known, len(chain))
-            if found[key] == len(chain):
+            equal_places = (place for place in range(begin, len(chain)) if _same(schema, chain[place]))
+            places[key] = next(equal_places, len(chain))
+            if places[key] == len(chain):
                 chain.append(schema)
     if not chain or not _same(chain[-1], plan.schema):
         chain.append(plan.schema)
-    return [found.get(id(schema), len(chain) - 1) for schema in of_tasks]
+    return [places.get(id(schema), len(chain) - 1) for schema in of_tasks]
 
 
 def _same(one: pa.Schema, other: pa.Schema) -> bool:

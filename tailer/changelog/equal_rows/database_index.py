@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from tailer.changelog.equal_rows.addressed_rows import LEADING_COLUMNS, add_addresses
 from tailer.changelog.equal_rows.fingerprints import fingerprint_sql
-from tailer.changelog.equal_rows.stopped import Stopped
+from tailer.changelog.equal_rows.port import Stopped
 from tailer.changelog.spill.directory import scratch_folder
 from tailer.changelog.spill.scratch_database import MEMORY_BYTES, open_database, spill_failure
 from tailer.files.row_bitmaps import Bitmaps
@@ -182,8 +182,8 @@ class DatabaseIndex:
                 self._database.execute(_UNEVEN)
                 rows = "uneven"
             counted = _COUNTED.format(rows=rows, having="deleted_rows <> inserted_rows")
-            found = _FOUND.format(rows=rows, whole="least(deleted_rows, inserted_rows) = 0", nth=left)
-            return self._collected(f"WITH counted AS MATERIALIZED ({counted}) {found}")
+            query = _FOUND.format(rows=rows, whole="least(deleted_rows, inserted_rows) = 0", nth=left)
+            return self._collected(f"WITH counted AS MATERIALIZED ({counted}) {query}")
 
     def unmatched_singles(self) -> Bitmaps:
         """See `TaskIndex.unmatched_singles`."""
@@ -263,11 +263,11 @@ class DatabaseIndex:
                 self._used.discard(table)
 
     def _collected(self, query: str) -> Bitmaps:
-        found: Bitmaps = {}
+        bitmaps: Bitmaps = {}
         for batch in self._database.sql(query).to_arrow_reader(_RESULT_ROWS):
             self._check()
-            add_addresses(found, batch["address"])
-        return found
+            add_addresses(bitmaps, batch["address"])
+        return bitmaps
 
     def _check(self) -> None:
         if self._stopped:

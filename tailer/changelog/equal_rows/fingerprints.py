@@ -94,9 +94,9 @@ class Fingerprints:
             if count > _MOST_SUMS:
                 database.execute(f"CREATE OR REPLACE TABLE sums AS {_TOTALS}")
                 count = BUCKETS
-            found = [column.combine_chunks() for column in hashed.columns]
-            found[:2] = [half.view(pa.int64()) for half in found[:2]]
-            yield pa.RecordBatch.from_arrays(found, hashed.column_names)
+            hashes = [column.combine_chunks() for column in hashed.columns]
+            hashes[:2] = [half.view(pa.int64()) for half in hashes[:2]]
+            yield pa.RecordBatch.from_arrays(hashes, hashed.column_names)
 
     def sums(self) -> Iterator[pa.RecordBatch]:
         """Yield the sums of each bucket of the rows that `rows` has yielded; there are none afterwards.

@@ -4,8 +4,6 @@ Rows are texts, and null. Each row is in one of 65,536 buckets, by the fingerpri
 (`tailer.changelog.equal_rows.fingerprints`). In a first pass, both tables are reduced to the number of rows of each
 bucket and the sums of their fingerprints. Buckets in which these are the same have the same rows. In a second pass, the
 rows of all others are kept in a database, which spills to disk, and paired by key.
-
-Other processes may take part, each with some of the rows: with the same salt they have the same buckets and sums.
 """
 
 import secrets
@@ -42,9 +40,6 @@ HAVING {" OR ".join(f"sum({each}) <> 0" for each in _SUMS)}
 _KEEP: Final = """
 INSERT INTO uneven SELECT {side}, {key}, {row}, {order}, {columns} FROM chunk
 WHERE ({key} & {mask})::USMALLINT IN (SELECT bucket FROM sums)
-"""
-_CHOOSE: Final = """
-SELECT number FROM chunk WHERE ({key} & {mask})::USMALLINT IN (SELECT bucket FROM wanted) ORDER BY number
 """
 # Equal rows with one key are paired first. The others are paired in an order that depends on their values, and not on
 # the salt. Windows and joins hold what they get in memory, so they get the numbers of rows in place of their values.
@@ -98,27 +93,24 @@ class Difference:
     def columns(self) -> list[str]:
         """The columns whose values differ, of a row that both have."""
         source, mirror = self.source, self.mirror
-        return [] if source is None or mirror is None else [each for each in source if source[each] != mirror[each]]
+        return [] if source is None or mirror is None else [name for name in source if source[name] != mirror[name]]
 
 
 class KeyedDifference:
     """Compares the rows of two tables with `columns`, identified by `key`. Not thread-safe.
 
     `add` all rows of both tables. If `begin_second_pass` says so, give all rows to `keep`, and call `pair`. What comes
-    below it tells of the differences. Another process with the same `salt` may add rows, whose `sums` are given to
-    `add_sums` here, and `choose` the rows to keep. The methods raise `ScratchUnavailable` where spilling to disk fails.
+    below it tells of the differences. The methods raise `ScratchUnavailable` where spilling to disk fails.
     """
 
-    def __init__(
-        self, columns: Sequence[str], key: Sequence[str], memory_bytes: int = MEMORY_BYTES, *, salt: str | None = None
-    ) -> None:
-        self.salt: Final = salt or secrets.token_hex(16)
+    def __init__(self, columns: Sequence[str], key: Sequence[str], memory_bytes: int = MEMORY_BYTES) -> None:
+        salt = secrets.token_hex(16)
         self._columns = list(columns)
         self._names = [f"c{number}" for number in range(len(columns))]
-        self._key = [self._names[self._columns.index(each)] for each in key]
+        self._key = [self._names[self._columns.index(column)] for column in key]
         self._prints = {
-            "key": fingerprint_sql(self._key, self.salt),
-            "row": fingerprint_sql(self._names, self.salt),
+            "key": fingerprint_sql(self._key, salt),
+            "row": fingerprint_sql(self._names, salt),
             "order": fingerprint_sql(self._names, ""),
             "mask": str(BUCKETS - 1),
             "low": str(_LOW),
@@ -137,44 +129,20 @@ class KeyedDifference:
         """Add rows of a table, at least one batch."""
         with self._chunk(rows):
             self._database.execute(_ADD.format(side=1 if is_source else -1, **self._prints))
-            self._count(min(sum(map(len, rows)), BUCKETS))
-
-    def sums(self) -> pa.Table:
-        """Return the sums of the rows that were added: of `side`, which counts the source's rows, and of their halves.
-
-        There are as many as buckets with other sums than zero, at most.
-        """
-        with self._translated():
-            self._total()
-            return self._database.sql("SELECT * FROM sums").to_arrow_table()
-
-    def add_sums(self, sums: pa.Table) -> None:
-        """Add the rows that another process has added."""
-        with self._registered(sums):
-            self._database.execute("INSERT INTO sums SELECT * FROM chunk")
-            self._count(len(sums))
-
-    def choose(self, rows: pa.RecordBatch, buckets: pa.Array) -> pa.Array:
-        """Return the indices of those rows, at least one, that are in these `buckets`."""
-        numbered = pa.table([*rows.columns, pa.array(range(len(rows)))], [*self._names, "number"])
-        with self._registered(numbered), self._registered(pa.table([buckets], ["bucket"]), "wanted"):
-            return _numbers(self._database.execute(_CHOOSE.format(**self._prints)).fetchall())
+            self._sums += min(sum(map(len, rows)), BUCKETS)
+            if self._sums > _MOST_SUMS:
+                self._total()
 
     def begin_second_pass(self) -> bool:
         """Return whether the tables differ."""
         with self._translated():
             self._total()
-            columns = ", ".join(f"{each} VARCHAR" for each in self._names)
+            columns = ", ".join(f"{name} VARCHAR" for name in self._names)
             self._database.execute(
                 "CREATE TABLE uneven (side TINYINT, key_print UHUGEINT, row_print UHUGEINT, "
                 f"order_print UHUGEINT, {columns})"
             )
             return self._sums > 0
-
-    def buckets(self) -> pa.Array:
-        """Return the buckets whose rows differ, once the second pass has begun."""
-        with self._translated():
-            return self._database.sql("SELECT bucket FROM sums").to_arrow_table().column(0).combine_chunks()
 
     def keep(self, rows: Sequence[pa.RecordBatch], *, is_source: bool) -> None:
         """Keep those rows, of at least one batch, whose bucket differs."""
@@ -187,20 +155,20 @@ class KeyedDifference:
         with self._translated():
             self._database.execute(_PAIR)
             conditions = "mirror IS NULL", "source IS NULL", "source IS NOT NULL AND mirror IS NOT NULL"
-            counts = ", ".join(f"count(*) FILTER ({each})" for each in conditions)
-            found = self._database.execute(f"SELECT {counts} FROM pairs").fetchall()
-            return dict(zip(DifferenceKind, map(int, found[0]), strict=True))
+            counts = ", ".join(f"count(*) FILTER ({condition})" for condition in conditions)
+            records = self._database.execute(f"SELECT {counts} FROM pairs").fetchall()
+            return dict(zip(DifferenceKind, map(int, records[0]), strict=True))
 
     def column_counts(self) -> dict[str, int]:
         """Return in how many rows that both tables have each column differs, of those that do."""
         with self._translated():
-            counts = [self._database.execute(_COUNT.format(column=each)).fetchall()[0][0] for each in self._names]
+            counts = [self._database.execute(_COUNT.format(column=column)).fetchall()[0][0] for column in self._names]
             return {name: count for name, count in zip(self._columns, counts, strict=True) if count}
 
     def first(self, limit: int) -> list[Difference]:
         """Return the first `limit` differences, in the order of their keys: numbers as numbers."""
         with self._translated():
-            keys = ", ".join(f"try_cast({each} AS DECIMAL(38, 9)) NULLS LAST, {each}" for each in self._key)
+            keys = ", ".join(f"try_cast({column} AS DECIMAL(38, 9)) NULLS LAST, {column}" for column in self._key)
             pairs = self._database.execute(_FIRST.format(keys=keys, limit=limit)).fetchall()
             wanted = ", ".join(str(number) for pair in pairs for number in pair if number is not None)
             names = ", ".join(self._names)
@@ -223,12 +191,6 @@ class KeyedDifference:
         with self._registered(numbered):
             return _numbers(self._database.execute(_FIND.format(**self._prints)).fetchall())
 
-    def _count(self, sums: int) -> None:
-        """Note that so many sums were added."""
-        self._sums += sums
-        if self._sums > _MOST_SUMS:
-            self._total()
-
     def _total(self) -> None:
         """Reduce the sums to one for each bucket that differs."""
         self._database.execute(f"CREATE OR REPLACE TABLE sums AS {_TOTALS}")
@@ -237,18 +199,18 @@ class KeyedDifference:
     @contextmanager
     def _chunk(self, rows: Sequence[pa.RecordBatch]) -> Iterator[None]:
         """Give rows to the database."""
-        named = [pa.record_batch(each.columns, self._names) for each in rows]
+        named = [pa.record_batch(row.columns, self._names) for row in rows]
         with self._registered(pa.Table.from_batches(named)):
             yield
 
     @contextmanager
-    def _registered(self, table: pa.Table, name: str = "chunk") -> Iterator[None]:
+    def _registered(self, table: pa.Table) -> Iterator[None]:
         with self._translated():
-            self._database.register(name, table)
+            self._database.register("chunk", table)
             try:
                 yield
             finally:
-                self._database.unregister(name)
+                self._database.unregister("chunk")
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -266,5 +228,5 @@ def _difference(source: dict[str, str | None] | None, mirror: dict[str, str | No
     return Difference(DifferenceKind.UNEXPECTED if source is None else DifferenceKind.MISSING, source, mirror)
 
 
-def _numbers(found: Sequence[tuple[int]]) -> pa.Array:
-    return pa.array([number for (number,) in found], pa.int64())
+def _numbers(records: Sequence[tuple[int]]) -> pa.Array:
+    return pa.array([number for (number,) in records], pa.int64())

@@ -110,9 +110,9 @@ class MemoryIndex:
         """See `TaskIndex.pair`."""
         rows = self._grouped()
         rows = rows.filter(pc.and_(pc.greater(rows["deleted_rows"], 0), pc.greater(rows["inserted_rows"], 0)))
-        found = _in_turn(rows) if in_turn else _nth_with_nth(rows)
-        self._partners = pa.concat_batches([self._partners, found])
-        return _bitmaps(found["deleted"]), _bitmaps(found["inserted"]), _is_single(rows).false_count
+        partners = _in_turn(rows) if in_turn else _nth_with_nth(rows)
+        self._partners = pa.concat_batches([self._partners, partners])
+        return _bitmaps(partners["deleted"]), _bitmaps(partners["inserted"]), _is_single(rows).false_count
 
     def unpair_equal(self) -> Bitmaps:
         """See `TaskIndex.unpair_equal`."""
@@ -122,9 +122,9 @@ class MemoryIndex:
             for addresses in self._partners.columns
         )
         equal = pc.fill_null(pc.equal(deleted, inserted), False)
-        found = self._partners.filter(equal)
+        unpaired = self._partners.filter(equal)
         self._partners = self._partners.filter(pc.invert(equal))
-        return _bitmaps(pa.concat_arrays(found.columns))
+        return _bitmaps(pa.concat_arrays(unpaired.columns))
 
     def partner_ranks(self) -> Generator[pa.RecordBatch, None, None]:
         """See `TaskIndex.partner_ranks`."""
@@ -149,9 +149,9 @@ def _grouped(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     rows = pa.concat_batches(batches)
     group = row_bytes(rows.columns[len(LEADING_COLUMNS) :], rows.num_rows).dictionary_encode().indices
     side = pc.add(pc.multiply(group.cast(pa.int64()), 2), pc.invert(rows["deleted"]).cast(pa.int64()))
-    found = pa.RecordBatch.from_arrays([rows["address"], side], ["address", "side"])
-    found = found.take(pc.sort_indices(found, [("side", "ascending"), ("address", "ascending")]))
-    side = found["side"]
+    grouped = pa.RecordBatch.from_arrays([rows["address"], side], ["address", "side"])
+    grouped = grouped.take(pc.sort_indices(grouped, [("side", "ascending"), ("address", "ascending")]))
+    side = grouped["side"]
     sizes = pc.value_counts(side)
     size = sizes.field("counts")
     start = pc.subtract(pc.cumulative_sum(size), size)
@@ -163,7 +163,7 @@ def _grouped(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
     nth = pc.subtract(positions_of(span(1, rows.num_rows + 1)), of_side(start, side))
     columns = [
-        found["address"],
+        grouped["address"],
         pc.equal(is_inserted, 0),
         pc.shift_right(side, 1),
         nth,
@@ -195,6 +195,6 @@ def _in_turn(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _bitmaps(addresses: pa.Array) -> Bitmaps:
-    found: Bitmaps = {}
-    add_addresses(found, addresses)
-    return found
+    bitmaps: Bitmaps = {}
+    add_addresses(bitmaps, addresses)
+    return bitmaps

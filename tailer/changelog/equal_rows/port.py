@@ -13,12 +13,16 @@ import pyarrow as pa
 from tailer.events import ChangeType
 from tailer.files.row_bitmaps import Bitmaps
 from tailer.plan import ChangePlan, ChangeTask
-from tailer.read.kept_rows import ReadTask
+from tailer.read.decoded_files import ReadTask
 
 if TYPE_CHECKING:
     from tailer.changelog.equal_rows.row_index import RowIndex
 
-__all__ = ["SharedIndexes", "TaskIndex"]
+__all__ = ["SharedIndexes", "Stopped", "TaskIndex"]
+
+
+class Stopped(Exception):
+    """Raised in a comparison after its index was stopped."""
 
 
 class TaskIndex(Protocol):

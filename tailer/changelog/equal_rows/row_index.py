@@ -18,18 +18,19 @@ from threading import Lock, Timer
 from typing import Final, TypeVar
 
 import pyarrow as pa
+from typing_extensions import override
 
 from tailer.changelog.equal_rows.addressed_rows import Wanted
 from tailer.changelog.equal_rows.database_index import DatabaseIndex
 from tailer.changelog.equal_rows.memory_index import FEW_ROWS, MemoryIndex
-from tailer.changelog.equal_rows.stopped import Stopped
+from tailer.changelog.equal_rows.port import Stopped, TaskIndex
 from tailer.changelog.spill.scratch_database import MEMORY_BYTES
 from tailer.events import ChangeBatch, ChangeType
 from tailer.files.row_bitmaps import Bitmaps
 from tailer.plan import ChangeTask
-from tailer.read.kept_rows import ReadTask
+from tailer.read.decoded_files import ReadTask
 
-__all__ = ["IDLE_S", "MAX_IDLE", "RowIndex", "borrowed_index", "close_idle"]
+__all__ = ["MAX_IDLE", "RowIndex", "borrowed_index", "close_idle"]
 
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ _lock: Final = Lock()
 _idle: Final[dict[int, dict["RowIndex", Timer]]] = {}  # by process: a forked child has none
 
 
-class RowIndex:
+class RowIndex(TaskIndex):
     """A `tailer.changelog.equal_rows.port.TaskIndex`. Not thread-safe, except `stop`.
 
     Methods raise `ScratchUnavailable` where spilling to disk fails, `Stopped`, and what the source of rows raises.
@@ -83,15 +84,15 @@ class RowIndex:
         if self._database is not None:
             self._database.stop()
 
+    @override
     def begin(self, maps_in_order: bool = False) -> None:
-        """See `TaskIndex.begin`."""
         self._maps_in_order = maps_in_order
         self._current().begin()
         self._memory.begin()
         self._in_database = False
 
+    @override
     def clear(self) -> None:
-        """See `TaskIndex.clear`."""
         self._current().clear()
 
     def add(
@@ -117,6 +118,7 @@ class RowIndex:
             raise
         return positions
 
+    @override
     def add_tasks(
         self,
         tasks: Sequence[tuple[int, ChangeTask]],
@@ -124,7 +126,6 @@ class RowIndex:
         types: tuple[ChangeType, ...],
         nulls_differ: bool = False,
     ) -> Bitmaps:
-        """See `TaskIndex.add_tasks`."""
         return self.add(((number, read(task)) for number, task in tasks), types, nulls_differ)
 
     def add_partners(self, partners: pa.Table) -> None:
@@ -136,24 +137,24 @@ class RowIndex:
         """Return the partners, as `add_partners` takes them."""
         return self._current().partners()
 
+    @override
     def unmatched(self) -> Bitmaps:
-        """See `TaskIndex.unmatched`."""
         return self._unless_stopped(self._current().unmatched())
 
+    @override
     def unmatched_singles(self) -> Bitmaps:
-        """See `TaskIndex.unmatched_singles`."""
         return self._unless_stopped(self._current().unmatched_singles())
 
+    @override
     def pair(self, in_turn: bool = False) -> tuple[Bitmaps, Bitmaps, int]:
-        """See `TaskIndex.pair`."""
         return self._unless_stopped(self._current().pair(in_turn))
 
+    @override
     def unpair_equal(self) -> Bitmaps:
-        """See `TaskIndex.unpair_equal`."""
         return self._unless_stopped(self._current().unpair_equal())
 
+    @override
     def partner_ranks(self) -> Generator[pa.RecordBatch, None, None]:
-        """See `TaskIndex.partner_ranks`."""
         yield from self._current().partner_ranks()
 
     def _beyond_memory(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

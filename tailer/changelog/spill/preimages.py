@@ -89,9 +89,12 @@ class SpilledPreimages(SpillFolder):
         indices = pc.indices_nonzero(pc.is_in(batch.row_index, value_set=updated)).to_pylist()
         step = max(1, self._run_bytes // max(1, self._row_bytes))
         start = 0
-        for at in range(0, len(indices), step):
-            some, end = indices[at : at + step], len(batch) if at + step >= len(indices) else indices[at + step]
-            yield self._with_images(batch.slice(start, end - start), [place - start for place in some], rank + at)
+        for begun in range(0, len(indices), step):
+            some, end = (
+                indices[begun : begun + step],
+                len(batch) if begun + step >= len(indices) else indices[begun + step],
+            )
+            yield self._with_images(batch.slice(start, end - start), [place - start for place in some], rank + begun)
             start = end
         if start < len(batch):
             yield batch.slice(start, len(batch) - start)

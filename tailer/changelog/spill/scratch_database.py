@@ -48,7 +48,7 @@ def spill_failure(folder: str, error: Exception) -> ScratchUnavailable:
 
 def _disk(folder: str) -> str:
     try:
-        found = shutil.disk_usage(folder)
+        usage = shutil.disk_usage(folder)
     except OSError:  # the folder is gone
         return "its disk"
-    return f"its disk, of which {found.free / 1e9:.1f} of {found.total / 1e9:.1f} GB are free,"
+    return f"its disk, of which {usage.free / 1e9:.1f} of {usage.total / 1e9:.1f} GB are free,"

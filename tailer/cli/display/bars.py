@@ -6,16 +6,18 @@ A bar appears when that has lasted `AFTER_S`, and goes when the pipeline is leve
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import anyio
 from anyio import to_thread
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from tailer.cli.display.display import terminal
 from tailer.pipeline.status import PipelineState, PipelineStatus
 
 __all__ = ["bars_on_terminal"]
@@ -26,7 +28,7 @@ _LOOK_S: Final = 0.2
 _LONG: Final = (PipelineState.SNAPSHOT, PipelineState.CATCHING_UP)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Work:
     """A piece of long work of a pipeline: its state, when it was first seen, and where it began."""
 
@@ -54,23 +56,22 @@ class Bars:
 
     def update(self, statuses: Iterable[PipelineStatus]) -> None:
         """Add, move and remove bars."""
+        now_s, long = time.monotonic(), {status.name: status for status in statuses if status.state in _LONG}
         with self._turns:
-            self._update(statuses)
-
-    def _update(self, statuses: Iterable[PipelineStatus]) -> None:
-        now_s, found = time.monotonic(), {status.name: status for status in statuses if status.state in _LONG}
-        for name in set(self._work).difference(found):
-            self._remove(name)
-        for name, status in found.items():
-            work = self._work.get(name)
-            if work is None or work.state is not status.state:
+            for name in set(self._work).difference(long):
                 self._remove(name)
-                work = self._work[name] = _Work(status.state, now_s, _delivered(status), status.rows.total())
-            if work.bar is None and now_s - work.since_s >= AFTER_S and len(self._progress.task_ids) < MOST:
-                work.bar = self._progress.add_task(_title(status), total=None, done="")
-            if work.bar is not None:
-                self._show(work, work.bar, status)
-        self._turn(bool(self._progress.task_ids))
+            for name, status in long.items():
+                work = self._work.get(name)
+                if work is None or work.state is not status.state:
+                    self._remove(name)
+                    version, rows = _delivered(status), status.rows.total()
+                    work = self._work[name] = _Work(state=status.state, since_s=now_s, version=version, rows=rows)
+                if work.bar is None and now_s - work.since_s >= AFTER_S and len(self._progress.task_ids) < MOST:
+                    what = "snapshot" if status.state is PipelineState.SNAPSHOT else "catching up, versions"
+                    work.bar = self._progress.add_task(f"{status.name}: {what}", total=None, done="")
+                if work.bar is not None:
+                    self._show(work, work.bar, status)
+            self._turn(bool(self._progress.task_ids))
 
     def _show(self, work: _Work, bar: TaskID, status: PipelineStatus) -> None:
         rows = f"{status.rows.total() - work.rows:,} rows"
@@ -101,30 +102,24 @@ class Bars:
             self._turn(live=False)
 
 
-class _Shown:
-    """The task of the daemon that keeps `bars` up to date; there are none while rows are printed beside them."""
-
-    def __init__(self, bars: Bars) -> None:
-        self._bars = bars
-
-    async def __call__(self, statuses: Sequence[PipelineStatus]) -> None:
-        while True:
-            hidden = sys.stdout.isatty() and any(status.sink_kind == "stdout" for status in statuses)
-            # In a thread, because a terminal that is halted (Ctrl-S) blocks who writes to it.
-            await to_thread.run_sync(self._bars.update, () if hidden else statuses, abandon_on_cancel=True)
-            await anyio.sleep(_LOOK_S)
+async def _keep_up(bars: Bars, statuses: Sequence[PipelineStatus]) -> None:
+    """Keep `bars` up to date; there are none while rows are printed beside them. A task of the daemon."""
+    while True:
+        hidden = sys.stdout.isatty() and any(status.sink_kind == "stdout" for status in statuses)
+        # In a thread, because a terminal that is halted (Ctrl-S) blocks who writes to it.
+        await to_thread.run_sync(bars.update, () if hidden else statuses, abandon_on_cancel=True)
+        await anyio.sleep(_LOOK_S)
 
 
 @contextmanager
-def bars_on_terminal() -> "Iterator[_Shown | None]":
+def bars_on_terminal() -> Iterator[Callable[[Sequence[PipelineStatus]], Coroutine[Any, Any, None]] | None]:
     """Yield what shows the bars; None where standard error is no terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal or console.is_dumb_terminal:
+    if (console := terminal()) is None:
         yield None
         return
     bars = Bars(console)
     try:
-        yield _Shown(bars)
+        yield partial(_keep_up, bars)
     finally:
         bars.close()
 
@@ -134,7 +129,3 @@ def _delivered(status: PipelineStatus) -> int:
     if position is None:
         return -1
     return position.version if position.closes_version else position.version - 1
-
-
-def _title(status: PipelineStatus) -> str:
-    return f"{status.name}: {'snapshot' if status.state is PipelineState.SNAPSHOT else 'catching up, versions'}"

@@ -1,8 +1,7 @@
 """The examination of one table: what is read, and it is little however large the table is.
 
-The profile of the newest version, the plans of the last `MOST_COMMITS` commits, a sample of rows, one
-comparison of at most `MOST_COMPARED_BYTES`, and, unless the table has too many files, the newest versions that
-contradict its state.
+The profile of the newest version, the plans of the last `MOST_COMMITS` commits, a sample of rows, one comparison of at
+most `MOST_COMPARED_BYTES`, and, unless the table has too many files, the newest versions that contradict its state.
 """
 
 import time
@@ -14,6 +13,7 @@ from typing import Final
 
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules, concerns
+from tailer.cli.doctor.feed import FeedCheck, after_lost
 from tailer.cli.doctor.sample import MOST_ROWS, Sample, take_sample
 from tailer.engine.local import LocalEngine
 from tailer.errors import FileVacuumed, TailerError, VersionGone
@@ -34,7 +34,7 @@ _HOUR_MS: Final = 3_600_000
 _TELLING_MS: Final = 60_000  # a copied table has commits that are milliseconds apart
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SeenCommit:
     """A commit whose plan was made. `size_bytes`: of the files to read; `is_compared`: whether they are compared."""
 
@@ -53,7 +53,7 @@ class LostVersion:
     error: TailerError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """The changes of one version, read here: how large its files are, how long it took, and how many rows changed."""
 
@@ -64,9 +64,12 @@ class Measured:
     is_compared: bool
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Examination:
-    """Results. `stop`: the error that keeps the table from being followed; then later fields may be empty."""
+    """Results. `stop`: the error that keeps the table from being followed; then later fields may be empty.
+
+    `feed`: None where the feed was not to be checked.
+    """
 
     table: str
     profile: TableProfile | None = None
@@ -77,17 +80,18 @@ class Examination:
     measured: Measured | None = None
     contradictions: tuple[Contradiction, ...] = ()
     gone: list[FileVacuumed] = field(default_factory=list)
+    feed: FeedCheck | None = None
     stop: TailerError | None = None
 
     @property
     def changing(self) -> list[SeenCommit]:
         """The commits that changed rows."""
-        return [each for each in self.commits if each.size_bytes]
+        return [commit for commit in self.commits if commit.size_bytes]
 
     @property
     def typical_bytes(self) -> int:
         """The median of the bytes to read of a commit that changed rows."""
-        return round(median([each.size_bytes for each in self.changing] or [0]))
+        return round(median([commit.size_bytes for commit in self.changing] or [0]))
 
     @property
     def commits_per_hour(self) -> float | None:
@@ -99,50 +103,49 @@ class Examination:
 
     def seconds(self, size_bytes: int) -> float | None:
         """Return how long so many bytes may take here; None where nothing was measured."""
-        found = self.measured
-        return None if found is None else found.seconds * size_bytes / found.size_bytes
+        measured = self.measured
+        return None if measured is None else measured.seconds * size_bytes / measured.size_bytes
 
 
 async def examine(
     inspector: TableInspector, log: TableLog, files: DataFiles, say: Callable[[str], None] = lambda _: None
 ) -> Examination:
     """Examine a table. `say` is told each step. Errors of the table are results, in `Examination.stop`."""
-    found = Examination(log.uri)
+    examination = Examination(table=log.uri)
     try:
         say("reading the log")
-        found.profile = await inspector.profile()
-        plans = await _read_commits(found, log, found.profile.version)
+        examination.profile = await inspector.profile()
+        plans = await _read_commits(examination, log, examination.profile.version)
         say("reading a sample of rows")
         for plan in [plan for plan in reversed(plans) if any(map(_has_rows, plan.tasks))][:_MOST_TRIES]:
-            with _noting_gone_files(found):
-                found.sample = await in_thread(take_sample, list(filter(_has_rows, plan.tasks)), files)
-                if found.sample.rows:
+            with _noting_gone_files(examination):
+                examination.sample = await in_thread(take_sample, list(filter(_has_rows, plan.tasks)), files)
+                if examination.sample.rows:
                     break
-        if found.sample.rows < MOST_ROWS:
-            await _sample_table(found, log, files)
+        if examination.sample.rows < MOST_ROWS:
+            await _sample_table(examination, examination.profile.version, log, files)
         fitting = [plan for plan in plans if 0 < plan.size_bytes <= MOST_COMPARED_BYTES]
         fitting.sort(key=lambda plan: (concerns(plan, _RULES), plan.size_bytes), reverse=True)
         for plan in fitting[:_MOST_TRIES]:
             say(f"reading the changes of version {plan.version}")
-            with _noting_gone_files(found):
-                found.measured = await _measure(plan, files)
+            with _noting_gone_files(examination):
+                examination.measured = await _measure(plan, files)
                 break
         say("adding up the newest commits")
-        found.contradictions = await log.contradictions(_MOST_FILES)
+        examination.contradictions = await log.contradictions(_MOST_FILES)
     except TailerError as error:
-        found.stop = error
-    return found
+        examination.stop = error
+    return examination
 
 
-async def _sample_table(found: Examination, log: TableLog, files: DataFiles) -> None:
-    """Take the sample from the whole table if that gives more rows than the newest commit does."""
-    assert found.profile is not None, "read before"
+async def _sample_table(examination: Examination, latest: int, log: TableLog, files: DataFiles) -> None:
+    """Take the sample from the whole table if that gives more rows than the newest commit, `latest`, does."""
     with suppress(TailerError):  # a table whose state cannot be read can still be followed
-        async with aclosing(log.snapshot_plans(found.profile.version)) as plans:
+        async with aclosing(log.snapshot_plans(latest)) as plans:
             plan = await anext(plans)
         sample = await in_thread(take_sample, plan.tasks, files)
-        if sample.rows > found.sample.rows:
-            found.sample = sample
+        if sample.rows > examination.sample.rows:
+            examination.sample = sample
 
 
 def _has_rows(task: ChangeTask) -> bool:
@@ -151,15 +154,15 @@ def _has_rows(task: ChangeTask) -> bool:
 
 
 @contextmanager
-def _noting_gone_files(found: Examination) -> Iterator[None]:
+def _noting_gone_files(examination: Examination) -> Iterator[None]:
     """Note a file that is gone: of an older version, that is what VACUUM does."""
     try:
         yield
     except FileVacuumed as error:
-        found.gone.append(error)
+        examination.gone.append(error)
 
 
-async def _read_commits(found: Examination, log: TableLog, latest: int) -> list[ChangePlan]:
+async def _read_commits(examination: Examination, log: TableLog, latest: int) -> list[ChangePlan]:
     """Note the last commits, and return plans for a sample: of these, the ones that are small enough."""
     plans: list[ChangePlan] = []
     version = max(latest - MOST_COMMITS + 1, 0)
@@ -168,24 +171,28 @@ async def _read_commits(found: Examination, log: TableLog, latest: int) -> list[
             await log.seek(version)
             while version <= latest and (plan := await log.next_plan()) is not None:
                 version = plan.version + 1
-                found.commits.append(_seen(plan))
+                examination.commits.append(_seen(plan))
                 if plan.size_bytes <= MOST_COMPARED_BYTES or version > latest:
                     plans.append(plan)
             break
         except TailerError as error:
-            begins = isinstance(error, VersionGone) and not found.commits
-            first = error.earliest if isinstance(error, VersionGone) and begins else None
-            after = first if first is not None and first > version else await log.after_loss(error, version)
-            if begins:
-                found.begins = after
+            after = await after_lost(log, error, version)
+            if isinstance(error, VersionGone) and not examination.commits:
+                examination.begins = after
             else:
-                found.lost.append(LostVersion(version, error))
+                examination.lost.append(LostVersion(version, error))
             version = after
     return plans
 
 
 def _seen(plan: ChangePlan) -> SeenCommit:
-    return SeenCommit(plan.version, plan.timestamp_ms, plan.operation, plan.size_bytes, concerns(plan, _RULES))
+    return SeenCommit(
+        version=plan.version,
+        timestamp_ms=plan.timestamp_ms,
+        operation=plan.operation,
+        size_bytes=plan.size_bytes,
+        is_compared=concerns(plan, _RULES),
+    )
 
 
 async def _measure(plan: ChangePlan, files: DataFiles) -> Measured:
@@ -194,8 +201,10 @@ async def _measure(plan: ChangePlan, files: DataFiles) -> Measured:
     engine = ChangelogEngine(LocalEngine(files=files), _RULES, lambda _plan, _counts: None, files)
     for _ in range(2):
         begun, rows = time.perf_counter(), 0
-        async with engine.run(plan) as batches, aclosing(batches) as rest:  # type: ignore[type-var]
+        async with engine.run([plan]) as batches, aclosing(batches) as rest:  # type: ignore[type-var]
             async for batch in rest:
                 rows += len(batch)
         seconds = time.perf_counter() - begun
-    return Measured(plan.version, plan.size_bytes, seconds, rows, concerns(plan, _RULES))
+    return Measured(
+        version=plan.version, size_bytes=plan.size_bytes, seconds=seconds, rows=rows, is_compared=concerns(plan, _RULES)
+    )

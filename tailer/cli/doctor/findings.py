@@ -1,5 +1,6 @@
 """Findings of an examination, in sentences: the meaning of following a table."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,8 +9,9 @@ from enum import StrEnum
 from itertools import chain
 from typing import Final
 
-from tailer.cli.display.amounts import count, duration, size
+from tailer.cli.display.display import count, duration, size
 from tailer.cli.doctor.examination import Examination
+from tailer.cli.doctor.feed import FEED, FILES, FeedCheck, FeedFault
 from tailer.events import has_variant
 from tailer.formats.inspection import TableProfile
 from tailer.schema.columns import CHAR
@@ -35,44 +37,49 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding, about a `topic`. `hint`: the next step; empty: none. `error`: the name of the error."""
+    """One finding, about a `topic`. `hint`: the next step; empty: none."""
 
     level: Level
     topic: str
     text: str
     hint: str = ""
-    error: str = ""
 
 
-def findings_of(found: Examination) -> list[Finding]:
+def findings_of(examination: Examination) -> list[Finding]:
     """Return the findings, in the order of reading."""
     findings: list[Finding] = []
-    if (profile := found.profile) is not None:
-        parts = (_table(found, profile), _feed(profile), _commits(found), _cost(found), _retention(found, profile))
-        rest = (_key(found, profile), _hazards(found, profile), _history(found, profile))
-        findings += chain(*parts, *rest)
-    if found.stop is not None:
-        name = type(found.stop).__name__
-        findings.append(Finding(Level.STOP, "following", f"{name}: {found.stop}", found.stop.hint, name))
-    elif found.sample.version is not None or found.measured is not None:
+    if (profile := examination.profile) is not None:
+        parts = (
+            _table(examination, profile),
+            _feed(profile),
+            _commits(examination),
+            _cost(examination),
+            _retention(examination, profile),
+        )
+        rest = (_key(examination, profile), _hazards(examination, profile), _history(examination, profile))
+        findings += chain(*parts, *rest, () if examination.feed is None else _change_files(examination.feed))
+    if examination.stop is not None:
+        text = f"{type(examination.stop).__name__}: {examination.stop}"
+        findings.append(Finding(Level.STOP, "following", text, examination.stop.hint))
+    elif examination.sample.version is not None or examination.measured is not None:
         findings.append(Finding(Level.OK, "access", "this user may read the log and the data files that were tried"))
     return findings
 
 
-def best_key(found: Examination) -> tuple[str, ...]:
+def best_key(examination: Examination) -> tuple[str, ...]:
     """Return the columns that most likely identify a row; empty where there are none."""
-    profile = found.profile
+    profile = examination.profile
     if profile is None:
         return ()
     if profile.keys:
         return profile.keys[0].columns
-    return found.sample.unique[:1] if found.sample.rows >= FEWEST_ROWS else ()
+    return examination.sample.unique[:1] if examination.sample.rows >= FEWEST_ROWS else ()
 
 
-def _table(found: Examination, profile: TableProfile) -> Iterator[Finding]:
+def _table(examination: Examination, profile: TableProfile) -> Iterator[Finding]:
     moment = datetime.fromtimestamp(profile.timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
     columns = count(len(profile.schema), "column")
-    begins = "" if found.begins is None else f"; changes can be read from version {found.begins} on"
+    begins = "" if examination.begins is None else f"; changes can be read from version {examination.begins} on"
     yield Finding(Level.OK, "table", f"{columns}; the newest version is {profile.version}, of {moment}{begins}")
     if profile.features:
         yield Finding(Level.OK, "features", f"{', '.join(profile.features)}: supported")
@@ -88,14 +95,14 @@ def _feed(profile: TableProfile) -> Iterator[Finding]:
     yield Finding(Level.OK, "change feed", text)
 
 
-def _commits(found: Examination) -> Iterator[Finding]:
-    if not found.commits:
+def _commits(examination: Examination) -> Iterator[Finding]:
+    if not examination.commits:
         return
-    rate = found.commits_per_hour
-    operations = Counter(each.operation or "unnamed" for each in found.commits)
+    rate = examination.commits_per_hour
+    operations = Counter(commit.operation or "unnamed" for commit in examination.commits)
     named = ", ".join(f"{number} {operation}" for operation, number in operations.most_common(_MOST_SHOWN))
     often = "too close together to say how often they come" if rate is None else _often(rate)
-    number = len(found.commits)
+    number = len(examination.commits)
     looked = f"looked at the last {f'{number} commits' if number > 1 else 'commit'}"
     yield Finding(Level.OK, "commits", f"{looked} ({named})" + f", {often}" * (number > 1))
 
@@ -106,27 +113,27 @@ def _often(per_hour: float) -> str:
     return f"about {per_hour * 24:,.1f} a day" if per_hour * 24 >= 1 else "less than one a day"
 
 
-def _cost(found: Examination) -> Iterator[Finding]:
-    changing = found.changing
+def _cost(examination: Examination) -> Iterator[Finding]:
+    changing = examination.changing
     if not changing:
-        if found.commits:
+        if examination.commits:
             yield Finding(Level.NOTE, "cost", "none of these commits changed a row")
         return
-    largest = max(changing, key=lambda each: each.size_bytes)
-    text = f"a typical commit has {size(found.typical_bytes)} of files to read"
-    if largest.size_bytes > found.typical_bytes:
+    largest = max(changing, key=lambda commit: commit.size_bytes)
+    text = f"a typical commit has {size(examination.typical_bytes)} of files to read"
+    if largest.size_bytes > examination.typical_bytes:
         text += f", the largest {size(largest.size_bytes)} (version {largest.version})"
     yield Finding(Level.OK, "cost", text)
-    compared = sum(each.is_compared for each in changing)
+    compared = sum(commit.is_compared for commit in changing)
     if compared:
         text = (
             f"{compared} of {count(len(changing), 'commit')} with changes rewrote files, which are compared row by row"
         )
         yield Finding(Level.OK, "comparing", text)
     measured, typical_s, largest_s = (
-        found.measured,
-        found.seconds(found.typical_bytes),
-        found.seconds(largest.size_bytes),
+        examination.measured,
+        examination.seconds(examination.typical_bytes),
+        examination.seconds(largest.size_bytes),
     )
     if measured is None or typical_s is None or largest_s is None:
         return
@@ -134,21 +141,21 @@ def _cost(found: Examination) -> Iterator[Finding]:
     text = f"{what} took {duration(measured.seconds)} here"
     if measured.size_bytes >= _TELLING_BYTES:
         text += f"; by that, a typical commit takes {duration(typical_s)}"
-        text += f" and the largest {duration(largest_s)}" * (largest.size_bytes > found.typical_bytes)
+        text += f" and the largest {duration(largest_s)}" * (largest.size_bytes > examination.typical_bytes)
     yield Finding(Level.OK, "speed", text)
-    rate = found.commits_per_hour
+    rate = examination.commits_per_hour
     if rate is not None and typical_s * rate > _HOUR_S:
         hint = "A change data feed or deletion vectors spare comparisons; docs/spark.md lets Spark compare."
         yield Finding(Level.WARN, "speed", "commits come faster than this machine can deliver them", hint)
 
 
-def _retention(found: Examination, profile: TableProfile) -> Iterator[Finding]:
+def _retention(examination: Examination, profile: TableProfile) -> Iterator[Finding]:
     if profile.files_kept_ms is None or profile.log_kept_ms is None:
         text = "old versions are kept until somebody deletes them; a pipeline must have delivered them by then"
         yield Finding(Level.NOTE, "retention", text)
         return
     kept_ms = min(profile.files_kept_ms, profile.log_kept_ms)
-    rate = found.commits_per_hour
+    rate = examination.commits_per_hour
     number = "" if not rate else f", about {count(round(rate * kept_ms / _HOUR_S / 1000), 'commit')}"
     text = (
         f"VACUUM keeps replaced files for {duration(profile.files_kept_ms / 1000)}, log cleanup keeps commits for "
@@ -161,12 +168,12 @@ def _retention(found: Examination, profile: TableProfile) -> Iterator[Finding]:
     yield Finding(Level.WARN, "retention", text, f"Raise {names}, or set on_data_loss of the pipeline.")
 
 
-def _key(found: Examination, profile: TableProfile) -> Iterator[Finding]:
+def _key(examination: Examination, profile: TableProfile) -> Iterator[Finding]:
     if profile.row_ids:
         yield Finding(Level.OK, "row ids", "each row has an id, which pairs updates without a key")
     for declared in profile.keys:
         yield Finding(Level.OK, "key", f"{', '.join(declared.columns)}: {declared.source}")
-    sample = found.sample
+    sample = examination.sample
     if sample.version is None or profile.keys:
         return
     rows = f"the {count(sample.rows, 'row')} of version {sample.version} that were read"
@@ -184,7 +191,7 @@ def _key(found: Examination, profile: TableProfile) -> Iterator[Finding]:
         yield Finding(Level.NOTE, "key", text, "If several columns identify a row together, set them as key.")
 
 
-def _hazards(found: Examination, profile: TableProfile) -> Iterator[Finding]:
+def _hazards(examination: Examination, profile: TableProfile) -> Iterator[Finding]:
     texts = list(profile.hazards)
     chars = [field.name for field in profile.schema if CHAR in (field.metadata or {})]
     if chars:
@@ -192,38 +199,70 @@ def _hazards(found: Examination, profile: TableProfile) -> Iterator[Finding]:
     variants = [field.name for field in profile.schema if has_variant(field.type)]
     if variants:
         texts.append(f"{_columns(variants)} VARIANT: the option `variant` of sinks chooses the form (docs/delta.md)")
-    if found.sample.int96:
-        texts.append(
-            f"{_columns(found.sample.int96)} INT96 in files: moments are read as Spark reads them, to the microsecond"
-        )
+    if examination.sample.int96:
+        columns = _columns(examination.sample.int96)
+        texts.append(f"{columns} INT96 in files: moments are read as Spark reads them, to the microsecond")
     for text in texts:
         yield Finding(Level.NOTE, "hazard", text)
-    largest = found.sample.largest
+    largest = examination.sample.largest
     if largest is not None and largest.size_bytes > _MANY_BYTES:
         text = f"column {largest.column} has a value of {size(largest.size_bytes)}: Kafka refuses messages above 1 MB"
         hint = "Raise max.message.bytes of the topic and message.max.bytes of the client, or leave the column out."
         yield Finding(Level.WARN, "hazard", text, hint)
 
 
+def _change_files(check: FeedCheck) -> Iterator[Finding]:
+    hint = 'changes = "compare" reads the data files in place of the feed (docs/delta.md).'
+    for fault in check.faults[:_MOST_SHOWN]:
+        yield Finding(Level.WARN, "change files", _fault(fault), hint if fault is check.faults[0] else "")
+    looked = f"the last {count(len(check.versions), 'version')}"
+    if more := len(check.faults) - _MOST_SHOWN:
+        text = f"they differ from the data files in {more} more of {looked}: --json lists all"
+        yield from [Finding(Level.WARN, "change files", text)] if more > 0 else ()
+    for version, error in list(check.unread.items())[:1]:
+        others = f", and {len(check.unread) - 1} more" if len(check.unread) > 1 else ""
+        text = f"version {version}{others} of {looked} cannot be compared with its data files: {error}"
+        yield Finding(Level.NOTE, "change files", text)
+    if not check.faults:
+        text = f"of {looked}, {check.compared} have change files, and these say what the data files say"
+        yield Finding(Level.OK, "change files", text)
+
+
+def _fault(fault: FeedFault) -> str:
+    named = {FEED: "only in the feed", FILES: "only in the data files"}
+    parts = []
+    for where, words in named.items():
+        counts = [count(number, kind) for (side, kind), number in sorted(fault.counts.items()) if side == where]
+        parts += [f"{words}: {', '.join(counts)}"] if counts else []
+    values = (f"{name} = {json.dumps(value, ensure_ascii=False, default=str)}" for name, value in fault.values.items())
+    row = ", ".join(values) or "a row that --values shows"
+    where, kind = fault.first
+    operation = "" if fault.operation is None else f" ({fault.operation})"
+    return f"version {fault.version}{operation}: {'; '.join(parts)}; the first: {kind} of {row}, {named[where]}"
+
+
 def _columns(names: list[str] | tuple[str, ...]) -> str:
     return f"column {names[0]} is" if len(names) == 1 else f"columns {', '.join(names)} are"
 
 
-def _history(found: Examination, profile: TableProfile) -> Iterator[Finding]:
-    for lost in found.lost[-_MOST_SHOWN:]:
+def _history(examination: Examination, profile: TableProfile) -> Iterator[Finding]:
+    for lost in examination.lost[-_MOST_SHOWN:]:
         hint = "A pipeline that begins after that version is not concerned."
         yield Finding(Level.WARN, "history", f"the changes of version {lost.version} are lost: {lost.error}", hint)
-    for each in found.contradictions[-_MOST_SHOWN:]:
-        text = f"version {each.version} contradicts the table: {each.reason}: {each.path}"
+    for fault in examination.contradictions[-_MOST_SHOWN:]:
+        text = f"version {fault.version} contradicts the table: {fault.reason}: {fault.path}"
         hint = 'Its changes are delivered as the log says. start = "snapshot" begins with the table as it is.'
         yield Finding(Level.WARN, "history", text, hint)
-    for gone in {(each.version, each.path): each for each in found.gone}.values():
+    for gone in {(file.version, file.path): file for file in examination.gone}.values():
         level = Level.WARN if gone.version == profile.version else Level.NOTE
         text = f"a file that the changes of version {gone.version} need is gone, as after VACUUM: {gone.path}"
         yield Finding(level, "history", text, 'A pipeline must start later, or with start = "snapshot".')
-    if found.commits and found.stop is None and not (found.lost or found.contradictions or found.gone):
+    has_fault = examination.lost or examination.contradictions or examination.gone
+    if examination.commits and examination.stop is None and not has_fault:
         text = "none of the commits looked at is missing, and none is known to contradict the table"
-        opened = sorted({each.version for each in (found.sample, found.measured) if each and each.version is not None})
+        measured = examination.measured
+        looks = (examination.sample.version, None if measured is None else measured.version)
+        opened = sorted({version for version in looks if version is not None})
         if opened:
             versions = f"version{'s' * (len(opened) > 1)} {' and '.join(map(str, opened))}"
             text += f"; of data files, only some of {versions} were opened"

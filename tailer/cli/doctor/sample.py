@@ -15,7 +15,7 @@ from tailer.events import CHANGE_TYPE, ChangeType
 from tailer.formats.rows import execute
 from tailer.plan import ChangeTask
 from tailer.read.data_files import DataFiles
-from tailer.read.parquet.int96 import int96_paths
+from tailer.read.parquet.legacy_datetimes import int96_paths
 from tailer.schema.columns import METADATA_NAMES
 
 __all__ = ["MOST_ROWS", "Sample", "take_sample"]
@@ -35,7 +35,7 @@ class LargestValue:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """Results from `rows` rows of `files` files of a version. `version`: None where no file could be read.
 
@@ -63,7 +63,14 @@ def take_sample(tasks: Sequence[ChangeTask], files: DataFiles) -> Sample:
     table = _without_views(pa.Table.from_batches(batches, batches[0].schema))
     unique = sorted((name for name in table.column_names if _is_unique(table.column(name))), key=_unlikeliness)
     old = dict.fromkeys(path for task in used if task.reader is None for path in _int96(task, files))
-    return Sample(used[0].version, len(used), len(table), tuple(unique), _largest(table), tuple(old))
+    return Sample(
+        version=used[0].version,
+        files=len(used),
+        rows=len(table),
+        unique=tuple(unique),
+        largest=_largest(table),
+        int96=tuple(old),
+    )
 
 
 def _first_rows(task: ChangeTask, most: int, files: DataFiles) -> Iterator[pa.RecordBatch]:
@@ -116,17 +123,17 @@ def _without_views(table: pa.Table) -> pa.Table:
 
 def _unlikeliness(column: str) -> tuple[int, int, str]:
     name = column.lower()
-    ending = next((number for number, each in enumerate(_ENDINGS) if name.endswith(each)), len(_ENDINGS))
+    ending = next((number for number, suffix in enumerate(_ENDINGS) if name.endswith(suffix)), len(_ENDINGS))
     return ending, len(name), name
 
 
 def _largest(table: pa.Table) -> LargestValue | None:
-    found = [
+    columns = [
         LargestValue(name, pc.max(pc.binary_length(column)).as_py() or 0)
         for name, column in zip(table.column_names, table.columns, strict=True)
         if _is_text(column.type)
     ]
-    return max(found, key=lambda each: each.size_bytes, default=None)
+    return max(columns, key=lambda each: each.size_bytes, default=None)
 
 
 def _int96(task: ChangeTask, files: DataFiles) -> list[str]:

@@ -17,18 +17,18 @@ _HEAD = """\
 _TARGET = "the target; others: kafka, delta, files, http (docs/configuration.md)"
 
 
-def suggest(table: TableRef, found: Examination) -> str:
+def suggest(table: TableRef, examination: Examination) -> str:
     """Return the configuration of a pipeline for a table."""
     name = _name(table.location.rstrip("/").rpartition("/")[2])
-    profile = found.profile
+    profile = examination.profile
     has_ids = profile is not None and profile.row_ids and not profile.feed
-    return _configuration(name, name, table, best_key(found), has_ids)
+    return _configuration(name, name, table, best_key(examination), has_ids)
 
 
-def suggest_template(tables: TableRef, found: Sequence[Examination]) -> str:
+def suggest_template(tables: TableRef, examinations: Sequence[Examination]) -> str:
     """Return the configuration of a template for tables, of which at least one was found."""
     name = _name(next(part for part in tables.location.split("/") if "*" in part))
-    keys = {best_key(each) for each in found if each.stop is None}
+    keys = {best_key(examination) for examination in examinations if examination.stop is None}
     key = keys.pop() if len(keys) == 1 else ()
     return _configuration(name, "{table}", tables, key, has_ids=False)
 

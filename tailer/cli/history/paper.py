@@ -5,10 +5,10 @@ from typing import Final
 
 import click
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from tailer.cli.display.amounts import duration, size
+from tailer.cli.display.display import duration, size
+from tailer.cli.display.tables import fitted
 from tailer.cli.history.periods import By, Period
 from tailer.errors import printable
 
@@ -22,7 +22,7 @@ _COLUMNS: Final = ("version", "time", "operation", "who", "inserted", "updated",
 _NUMBERS: Final = frozenset((*_COLUMNS[4:], _DELIVERY))
 _TEXTS: Final = frozenset(_COLUMNS[2:4])
 _STYLES: Final = {"inserted": "green", "updated": "yellow", "deleted": "red", "time": "dim", "who": "dim"}
-_BAR: Final = 8
+_BAR: Final = len("changed")
 # A narrower terminal shows no writers, and with `delivery` no bars: each commit stays on one line.
 _WIDE: Final = 100
 _DELIVERY_WIDTH: Final = len(_DELIVERY) + 1
@@ -30,7 +30,6 @@ _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 
 def _columns(deliveries: Deliveries) -> tuple[str, ...]:
-    """Return the names of the columns."""
     return _COLUMNS if deliveries is None else (*_COLUMNS, _DELIVERY)
 
 
@@ -42,31 +41,21 @@ def print_paper(table: str, periods: Sequence[Period], deliveries: Deliveries) -
     wide = _WIDE if deliveries is None else _WIDE + _DELIVERY_WIDTH
     shown = [column for column in columns if column != "who" or console.width >= wide]
     has_bars = deliveries is None or console.width >= _WIDE
-    paper = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    for column in shown:
-        paper.add_column(
-            column,
-            justify="right" if column in _NUMBERS else "left",
-            style=_STYLES.get(column),
-            overflow="fold",
-            no_wrap=column not in _TEXTS,
-        )
-    if has_bars:
-        paper.add_column("changed", no_wrap=True)
-    most = max((each.known_rows for each in periods), default=0)
-    for each in periods:
-        texts = dict(zip(columns, _row(each, deliveries), strict=True))
-        bar = [_bar(each, most)] if has_bars else []
-        paper.add_row(*(texts[column] for column in shown), *bar)
-    console.print(paper)
-    if any(each.inserted.unknown or each.updated.unknown or each.deleted.unknown for each in periods):
+    most = max((period.known_rows for period in periods), default=0)
+    rows: list[list[str | Text]] = []
+    for period in periods:
+        texts = dict(zip(columns, _row(period, deliveries), strict=True))
+        rows.append([*(texts[column] for column in shown), *([_bar(period, most)] if has_bars else [])])
+    names = [*shown, *(["changed"] if has_bars else [])]
+    console.print(fitted(names, rows, console.width, flexible=_TEXTS, right=_NUMBERS, styles=_STYLES))
+    if any(period.inserted.unknown or period.updated.unknown or period.deleted.unknown for period in periods):
         note = "unknown, or + after a number: the log does not say how many rows; `tailer tail` finds them"
         console.print(Text(note, "dim"), soft_wrap=True)
 
 
 def print_lines(periods: Sequence[Period], deliveries: Deliveries) -> None:
     """Print a line for each period, after one with the names of the columns."""
-    for row in (_columns(deliveries), *(_row(each, deliveries) for each in periods)):
+    for row in (_columns(deliveries), *(_row(period, deliveries) for period in periods)):
         click.echo("\t".join(row))
 
 
@@ -88,7 +77,7 @@ def _row(period: Period, deliveries: Deliveries) -> tuple[str, ...]:
 
 
 def _title(table: str, periods: Sequence[Period]) -> str:
-    number = sum(len(each.commits) for each in periods)
+    number = sum(len(period.commits) for period in periods)
     per = "" if not periods or periods[0].by is By.COMMIT else f", by {periods[0].by.value} (UTC)"
     return f"{printable(table)}: {number:,} commit{'' if number == 1 else 's'}{per}"
 

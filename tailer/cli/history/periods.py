@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tailer.formats.inspection import CommitSummary
 
-__all__ = ["By", "Count", "Period", "periods_of"]
+__all__ = ["By", "Period", "periods_of"]
 
 
 _MOST_EMPTY: Final = 100  # periods without a commit that are shown, for each commit
@@ -34,7 +34,7 @@ class Count:
     def of(cls, counts: Iterable[int | None]) -> "Count":
         """Add up numbers, of which some may not be known."""
         listed = list(counts)
-        return cls(sum(each for each in listed if each is not None), listed.count(None))
+        return cls(sum(number for number in listed if number is not None), listed.count(None))
 
     def __str__(self) -> str:
         if not self.unknown:
@@ -66,7 +66,7 @@ class Period:
     @property
     def operations(self) -> str:
         """The operation; of several commits the operations, each with its number, the most frequent first."""
-        counts = Counter(each.operation or "unnamed" for each in self.commits)
+        counts = Counter(commit.operation or "unnamed" for commit in self.commits)
         if len(self.commits) == 1 or not counts:
             return next(iter(counts), "-")
         return ", ".join(f"{number} {name}" for name, number in counts.most_common())
@@ -74,28 +74,25 @@ class Period:
     @property
     def authors(self) -> str:
         """The users or programs that wrote, the most frequent first."""
-        counts = Counter(each.author or "unknown" for each in self.commits)
+        counts = Counter(commit.author or "unknown" for commit in self.commits)
         return ", ".join(name for name, _ in counts.most_common()) or "-"
 
     @property
     def inserted(self) -> Count:
-        """Inserted rows."""
-        return Count.of(each.rows.inserted for each in self.commits)
+        return Count.of(commit.rows.inserted for commit in self.commits)
 
     @property
     def updated(self) -> Count:
-        """Updated rows."""
-        return Count.of(each.rows.updated for each in self.commits)
+        return Count.of(commit.rows.updated for commit in self.commits)
 
     @property
     def deleted(self) -> Count:
-        """Deleted rows."""
-        return Count.of(each.rows.deleted for each in self.commits)
+        return Count.of(commit.rows.deleted for commit in self.commits)
 
     @property
     def added_bytes(self) -> int:
         """The size of the files that were added."""
-        return sum(each.added_bytes for each in self.commits)
+        return sum(commit.added_bytes for commit in self.commits)
 
     @property
     def known_rows(self) -> int:
@@ -111,8 +108,8 @@ class Period:
             "first_version": self.commits[0].version if self.commits else None,
             "last_version": self.commits[-1].version if self.commits else None,
             "commits": len(self.commits),
-            "operations": dict(Counter(each.operation for each in self.commits if each.operation)),
-            "authors": sorted({each.author for each in self.commits if each.author}),
+            "operations": dict(Counter(commit.operation for commit in self.commits if commit.operation)),
+            "authors": sorted({commit.author for commit in self.commits if commit.author}),
             **{name: None if single and count.unknown else count.rows for name, count in counts.items()},
             "commits_with_unknown_rows": max(count.unknown for count in counts.values()),
             "added_bytes": self.added_bytes,
@@ -121,19 +118,19 @@ class Period:
 
 def periods_of(commits: Sequence[CommitSummary], by: By) -> list[Period]:
     """Return a line for each commit; or for each hour or day from the first commit to the last, also without any."""
-    moments = [datetime.fromtimestamp(each.timestamp_ms / 1000, UTC) for each in commits]
+    moments = [datetime.fromtimestamp(commit.timestamp_ms / 1000, UTC) for commit in commits]
     if by is By.COMMIT or not commits:
-        return [Period(moment, by, [each]) for moment, each in zip(moments, commits, strict=True)]
+        return [Period(moment, by, [commit]) for moment, commit in zip(moments, commits, strict=True)]
     step = timedelta(hours=1) if by is By.HOUR else timedelta(days=1)
-    found: dict[datetime, list[CommitSummary]] = {}
-    for moment, each in zip(moments, commits, strict=True):
+    by_moment: dict[datetime, list[CommitSummary]] = {}
+    for moment, commit in zip(moments, commits, strict=True):
         hour = moment.replace(minute=0, second=0, microsecond=0)
-        found.setdefault(hour if by is By.HOUR else hour.replace(hour=0), []).append(each)
-    begin, last = min(found), max(found)
+        by_moment.setdefault(hour if by is By.HOUR else hour.replace(hour=0), []).append(commit)
+    begin, last = min(by_moment), max(by_moment)
     if (last - begin) / step > len(commits) * _MOST_EMPTY:
-        return [Period(moment, by, found[moment]) for moment in sorted(found)]
+        return [Period(moment, by, by_moment[moment]) for moment in sorted(by_moment)]
     lines = []
     while begin <= last:
-        lines.append(Period(begin, by, found.get(begin, [])))
+        lines.append(Period(begin, by, by_moment.get(begin, [])))
         begin += step
     return lines

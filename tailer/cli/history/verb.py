@@ -14,7 +14,6 @@ import click
 
 from tailer.cli.configuration import ConfiguredCommand, is_given
 from tailer.cli.control import connection, daemon_options
-from tailer.cli.history.deliveries import delivery_seconds
 from tailer.cli.history.paper import Deliveries, print_lines, print_paper
 from tailer.cli.history.periods import By, Period, periods_of
 from tailer.cli.table_options import allow_root, choose_branch, choose_format, folders, places, table_ref
@@ -26,8 +25,30 @@ from tailer.start import Start, StartKind, check_order
 if TYPE_CHECKING:
     from tailer.daemon.client import DaemonClient
     from tailer.daemon.page.history import JourneyReport
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
-__all__ = ["command"]
+if TYPE_CHECKING:
+    from tailer.daemon.page.history import JourneyReport
+
+__all__ = ["command", "delivery_seconds"]
+
+# Times of commit files are made to increase, by milliseconds, from wherever a reader begins.
+_TOLERANCE: Final = timedelta(seconds=1)
+
+
+def delivery_seconds(commits: Sequence[CommitSummary], journeys: Sequence["JourneyReport"]) -> dict[int, float]:
+    """Return the seconds from a commit until the sink had its version, of each version that `journeys` have."""
+    times = {commit.version: datetime.fromtimestamp(commit.timestamp_ms / 1000, UTC) for commit in commits}
+    seconds = {}
+    for journey in journeys:
+        appeared = journey.appeared
+        if appeared is not None and abs(times.get(journey.first, appeared) - appeared) > _TOLERANCE:
+            continue  # a version of another branch, or of a table that was here before
+        for version in times.keys() & range(journey.first, journey.last + 1):
+            seconds[version] = max((journey.delivered - times[version]).total_seconds(), 0.0)
+    return seconds
+
 
 FORMAT: Final = 1  # of the JSON; it grows when a field gets another meaning or goes away
 _NEWEST: Final = 20  # commits, where nothing says how many
@@ -104,7 +125,7 @@ def command(
 ) -> None:
     """Show what each commit of a table did.
 
-    TABLE is the folder of a table, its URI, or its name in AWS Glue. Only the log is read. Numbers of rows are those
+    TABLE is the folder of a table, its URI, or its name in a catalog. Only the log is read. Numbers of rows are those
     that writers noted there; a commit that rewrote files without saying how many rows changed is unknown. Bytes are
     those of the files that a commit added. The output is a table with bars on a terminal, otherwise lines with tabs
     between the columns.
@@ -130,7 +151,7 @@ def command(
     if pipeline is not None and daemon is not None:
         deliveries = delivery_seconds(commits, _journeys(daemon, pipeline, (ref.location, location)))
     if as_json:
-        lines = [_values(each, deliveries) for each in periods]
+        lines = [_values(period, deliveries) for period in periods]
         click.echo(json.dumps({"format": FORMAT, "table": location, "by": per.value, "lines": lines}))
     elif sys.stdout.isatty():
         print_paper(location, periods, deliveries)
@@ -172,23 +193,24 @@ async def _read(look: _Look) -> tuple[str, Sequence[CommitSummary]]:
     last = await log.resolve_end(look.until)
     last = min(last, await log.latest())
     first = 0 if look.begin is None else (await log.resolve(look.begin)).version
-    first = max(first, last - look.limit + 1, 0)
+    first = max(first, 0 if inspector.has_gaps else last - look.limit + 1)
     if look.begin is not None and first > last:
         raise ConfigError("--from", f"version {first} comes after the end, version {last}", "Give an earlier one.")
-    found: deque[CommitSummary] = deque(maxlen=min(look.limit, sys.maxsize))
+    newest: deque[CommitSummary] = deque(maxlen=min(look.limit, sys.maxsize))
     async with aclosing(inspector.summaries(first, last)) as summaries:
         async for summary in summaries:
-            found.append(summary)
-    if look.begin is None and found:
-        first = found[0].version  # the newest that there are
-    _say_missing(first, last, found)
-    return table.location, list(found)
+            newest.append(summary)
+    if look.begin is None and newest:
+        first = newest[0].version
+    if not inspector.has_gaps:
+        _say_missing(first, last, newest)
+    return table.location, list(newest)
 
 
 def _say_missing(first: int, last: int, commits: Iterable[CommitSummary]) -> None:
     """Say on standard error which versions of a range the log does not have."""
     missing, expected = [], first
-    for version in (*(each.version for each in commits), last + 1):
+    for version in (*(commit.version for commit in commits), last + 1):
         if version > expected:
             missing.append(str(expected) if version == expected + 1 else f"{expected} to {version - 1}")
         expected = version + 1

@@ -1,72 +1,65 @@
 """`tailer tail`: print the changes of one table, without any stored progress."""
 
 import logging
-import time
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 import anyio
 import click
+from typing_extensions import override
 
 from tailer.changelog.engine import ChangelogEngine
-from tailer.changelog.net_changes import net_changes
 from tailer.changelog.report import ChangelogReport
 from tailer.changelog.rules import Carryovers, concerns
-from tailer.cli.display.changes import Display, FollowedLog, ShownEngine, announcement, early_end
 from tailer.cli.table_options import allow_root, choose_branch, choose_format, folders, places, table_ref
-from tailer.cli.tail.chosen_rows import ChosenRows, EnoughShownError, HiddenUpdates
-from tailer.cli.tail.explanation import Explainer
+from tailer.cli.tail.output import Output, Shown
 from tailer.config.shapes import RangeOptions
-from tailer.config.sink_kinds import configure_sink
 from tailer.config.tables import TableRef, open_files
 from tailer.daemon.logs import log_to_stderr
-from tailer.daemon.runs import Drainable, run_all
-from tailer.engine.background import background
+from tailer.daemon.runs import Drainable
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError, did_you_mean
 from tailer.events import ChangeWord
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
+from tailer.pipeline.policy import ChangeSource
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.progress.recorded import Recorded
-from tailer.sink import AtLeastOnceSink, Progress
+from tailer.sink import Progress, ProgressStore
 from tailer.start import EARLIER, Start, StartKind, StartPoint
 from tailer.table_log import TableLog
 
 __all__ = ["command"]
 
-# Ctrl-C ends it at once, but after the line that is being written, if possible.
-DRAIN_S: Final = 0.5
-_LOOK_S: Final = 0.05
 # A place that does not answer at all is probably a wrong one.
 _LIMITS: Final = Limits(first_answer_s=10.0)
-_SILENT_S: Final = 4.0
 # How users of `tail` write what a pipeline calls by another name.
 _OTHER_NAMES: Final = {"start": "--from", "end": "--to", "types": "--type", "net": "--net-changes"}
 
 
-class Unrecorded:
+class Unrecorded(ProgressStore):
     """A `ProgressStore` in memory: each run begins at its start."""
 
     def __init__(self) -> None:
         self._progress: dict[str, Progress] = {}
 
+    @override
     async def progress(self, app_id: str) -> Progress | None:
-        """See `ProgressStore.progress`."""
         return self._progress.get(app_id)
 
+    @override
     async def has_delivered(self, pipeline: str) -> bool:
-        """See `ProgressStore.has_delivered`."""
         return bool(self._progress)
 
+    @override
     async def record(self, progress: Progress) -> None:
-        """See `ProgressStore.record`; there is no other instance."""
         self._progress[progress.app_id] = progress
 
+    @override
     async def aclose(self) -> None:
-        """See `ProgressStore.aclose`."""
+        pass
 
 
 @click.command("tail")
@@ -111,6 +104,13 @@ class Unrecorded:
 @click.option("--select", metavar="SQL", help='Show these columns, such as "id, upper(country) AS country".')
 @click.option("--row-ids", is_flag=True, help="Add _row_id and _row_commit_version, if the table tracks rows.")
 @click.option(
+    "--changes",
+    type=click.Choice([choice.value for choice in ChangeSource]),
+    default=ChangeSource.FEED.value,
+    show_default=True,
+    help="Read recorded changes, or compare the data files of each version, whatever is recorded.",
+)
+@click.option(
     "--carryovers",
     type=click.Choice([choice.value for choice in Carryovers]),
     default=Carryovers.DROP.value,
@@ -140,6 +140,7 @@ def command(
     where: str | None,
     select: str | None,
     row_ids: bool,
+    changes: str,
     carryovers: str,
     compute_updates: bool,
     key: str | None,
@@ -151,9 +152,9 @@ def command(
 ) -> None:
     """Show a table's changes as they are committed.
 
-    TABLE is the folder of a table, its URI, or its name in AWS Glue. Without --to the table is followed,
-    like `tail -f`, until Ctrl-C. A timestamp such as 2026-03-01T12:00:00Z is UTC if it has no zone. Standard
-    error names the first version and, on a terminal, the current step.
+    TABLE is the folder of a table, its URI, or its name in a catalog. Without --to the table is followed, like
+    `tail -f`, until Ctrl-C. A timestamp such as 2026-03-01T12:00:00Z is UTC if it has no zone. Standard error names the
+    first version and, on a terminal, the current step.
     """
     read = RangeOptions(
         table_format=table_format,
@@ -162,6 +163,7 @@ def command(
         where=where,
         select=select,
         row_ids=row_ids,
+        changes=ChangeSource(changes),
         carryovers=Carryovers(carryovers),
         compute_updates=compute_updates,
         key=_names("--key", key),
@@ -174,38 +176,22 @@ def command(
     begin, until = Start.parse(start, "--from"), None if end is None else Start.parse(end, "--to")
     read.check_range(begin, until, _spell)
     ref = table_ref(table, table_format, branch, allowed_roots)
-    look = _Look(ref, begin, until, _Shown(form, limit, idle_s, explain, stats), read)
+    shown = Shown(form=form, limit=limit, idle_s=idle_s, explain=explain, stats=stats)
+    look = _Look(table=ref, begin=begin, until=until, shown=shown, read=read)
     log_to_stderr(logging.WARNING)
     # Here a warning that new commits are found by polling alone is of no use.
     logging.getLogger("tailer.stores.wakeup").setLevel(logging.ERROR)
-    anyio.run(_follow_net if net else _follow, look)
+    anyio.run(_follow, look)
 
 
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """The options of `tail` that say what is shown, and for how long."""
-
-    form: str | None
-    limit: int | None
-    idle_s: float | None
-    explain: bool
-    stats: bool
-
-    def open(self, explainer: Explainer) -> ChosenRows:
-        """Open standard output."""
-        stdout = configure_sink("stdout", "stdout", {"format": self.form or "auto"})
-        assert isinstance(stdout, AtLeastOnceSink)
-        return ChosenRows(stdout, self.limit, explainer if self.explain else None)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
     """The arguments of `tail`, checked."""
 
     table: TableRef
     begin: Start
     until: Start | None
-    shown: _Shown
+    shown: Shown
     read: RangeOptions
 
     async def located(self) -> "_Look":
@@ -214,7 +200,7 @@ class _Look:
 
     def open_table(self) -> TableLog:
         """Open the log of the table, which is `located`; no I/O."""
-        return self.table.open(statistics=self.read.where is not None)
+        return self.table.open(policy=self.read.policy())
 
 
 def _spell(option: str) -> str:
@@ -228,10 +214,10 @@ _SPELLED: Final = {name: _spell(name) for name in (*RangeOptions.__struct_fields
 
 
 def _types(text: str | None) -> list[ChangeWord]:
-    known, names = [word.value for word in ChangeWord], _names("--type", text)
+    kinds, names = [word.value for word in ChangeWord], _names("--type", text)
     for name in names:
-        if name not in known:
-            remedy = did_you_mean(name, known) or "Give some of insert, update and delete, with commas between them."
+        if name not in kinds:
+            remedy = did_you_mean(name, kinds) or "Give some of insert, update and delete, with commas between them."
             raise ConfigError("--type", f"{name!r} is no type of change", remedy)
     return [ChangeWord(name) for name in names]
 
@@ -249,101 +235,66 @@ def _names(option: str, text: str | None) -> list[str]:
 
 async def _follow(look: _Look) -> None:
     look = await look.located()
-    display, files = Display(), open_files()
-    rules = look.read.rules()
+    if look.read.net and look.until is not None:
+        output = Output(look.shown, look.read, lambda _plan: True)
+        await _show(output, _NetChanges(look, look.until, output))
+        return
+    files, rules, log = open_files(), look.read.rules(), look.open_table()
     engine = ChangelogEngine(LocalEngine(files=files), rules, ChangelogReport("tail").note, files)
-    compares = partial(concerns, rules=rules)
-    explainer = Explainer(compares)
-    hidden = HiddenUpdates(look.read.policy().types, look.read.compute_updates, display.say)
-    shown = ShownEngine(engine, display, compares, (explainer.note, hidden.note))
-    log, rows = FollowedLog(look.open_table(), display), look.shown.open(explainer)
-    await _run(_pipeline(look, log, look.begin, look.until, shown, rows), display, look.shown, rows)
+    output = Output(look.shown, look.read, partial(concerns, rules=rules))
+    output.status.on_start = lambda start, last: output.announce(log.uri, start, last, look.until)
+    await _show(output, _pipeline(look, log, look.begin, look.until, engine, output))
 
 
-async def _follow_net(look: _Look) -> None:
-    display, explainer = Display(), Explainer(lambda _plan: True)
-    rows = look.shown.open(explainer)
-    await _run(_NetChanges(await look.located(), display, rows, explainer), display, look.shown, rows)
+async def _show(output: Output, work: Drainable) -> None:
+    try:
+        await output.show(work)
+    except ConfigError as error:
+        error.where = _SPELLED.get(error.where, error.where)
+        raise
 
 
-class _NetChanges:
+class _NetChanges(Drainable):
     """Net changes: compares a range of versions, then shows the result. `stop` interrupts both."""
 
-    def __init__(self, look: _Look, display: Display, rows: ChosenRows, explainer: Explainer) -> None:
+    def __init__(self, look: _Look, end: Start, output: Output) -> None:
         self._look = look
-        self._explainer = explainer
-        self._rows = rows
-        self._display = display
+        self._end = end
+        self._output = output
         self._scope = anyio.CancelScope()
 
+    @override
     async def run(self) -> None:
-        look, display, log = self._look, self._display, self._look.open_table()
-        assert look.until is not None, "checked before"
+        from tailer.changelog.net_changes import net_changes  # noqa: PLC0415 - only with --net-changes
+
+        look, output, log = self._look, self._output, self._look.open_table()
         with self._scope:
-            display.busy("reading the log")
-            first, last = (await log.resolve(look.begin)).version, await log.resolve_end(look.until)
-            latest, display.has_answer = await log.latest(), True
+            first, last = (await log.resolve(look.begin)).version, await log.resolve_end(self._end)
+            latest, output.status.has_answer = await log.latest(), True
             if last > latest:
                 raise ConfigError("--to", f"version {last} does not exist yet", f"The latest version is {latest}.")
-            nothing = first > last and look.until.kind is StartKind.LATEST
+            nothing = first > last and self._end.kind is StartKind.LATEST
             if first > last and not nothing:
                 raise ConfigError("--from", f"version {first} comes after the end, version {last}", EARLIER)
-            said = announcement(log.uri, StartPoint(first), last) + ("" if nothing else ", as net changes")
-            display.say(said + early_end(look.until))
+            more = "" if nothing else ", as net changes"
+            output.announce(log.uri, StartPoint(first), last, self._end, more)
             if nothing:
                 return
-            display.busy(f"comparing versions {first} to {last}")
+            output.display.busy(f"comparing versions {first} to {last}")
             wanted, report = look.read.policy().shape, ChangelogReport("tail").note
             versions, files = range(first, last + 1), open_files()
             local = LocalEngine(files=files)
             async with net_changes(log, versions, local, look.read.rules(), wanted, report, files) as engine:
                 begin, until = (Start(StartKind.VERSION, version) for version in (first, last))
-                hidden = HiddenUpdates(look.read.policy().types, look.read.compute_updates, display.say)
-                notes = self._explainer.note, hidden.note
-                shown = ShownEngine(engine, display, lambda _plan: False, notes)
-                await _pipeline(look, look.open_table(), begin, until, shown, self._rows).run()
+                await _pipeline(look, look.open_table(), begin, until, engine, output).run()
 
+    @override
     def stop(self) -> None:
         self._scope.cancel()
 
 
 def _pipeline(
-    look: _Look, log: TableLog, begin: Start, until: Start | None, engine: Engine, rows: ChosenRows
+    look: _Look, log: TableLog, begin: Start, until: Start | None, engine: Engine, output: Output
 ) -> Pipeline:
-    sink = Recorded(rows, Unrecorded())
-    return row_pipeline("tail", log, sink, engine, log.make_wake(), begin, until, look.read.policy(), _LIMITS)
-
-
-async def _run(work: Drainable, display: Display, shown: _Shown, rows: ChosenRows) -> None:
-    begun_s = time.monotonic()
-    try:
-        async with display.shown(), background() as group:
-            group.start_soon(_say_if_silent, display)
-            if shown.idle_s is not None:
-                group.start_soon(_stop_when_idle, work, display, shown.idle_s)
-            failures = await run_all({"tail": work}, DRAIN_S)
-    finally:
-        if shown.stats:
-            display.say(rows.summary(time.monotonic() - begun_s))
-    for error in failures.values():
-        if isinstance(error.__cause__, EnoughShownError):
-            continue
-        if isinstance(error, ConfigError):
-            error.where = _SPELLED.get(error.where, error.where)
-        # The reader of the pipe has gone, which is a normal end for `tail | head`.
-        raise error.__cause__ if isinstance(error.__cause__, BrokenPipeError) else error
-
-
-async def _say_if_silent(display: Display) -> None:
-    await anyio.sleep(_SILENT_S)
-    if not display.has_answer:
-        display.say("the table has not answered yet; trying again for a while (Ctrl-C to stop)")
-
-
-async def _stop_when_idle(work: Drainable, display: Display, idle_s: float) -> None:
-    while True:
-        left_s = idle_s - display.idle_s
-        if left_s <= 0 and display.is_waiting:
-            work.stop()
-            return
-        await anyio.sleep(max(left_s, _LOOK_S))
+    sink, policy, status = Recorded(output.rows, Unrecorded()), look.read.policy(), output.status
+    return row_pipeline("tail", log, sink, engine, log.make_wake(), begin, until, policy, _LIMITS, status=status)

@@ -17,6 +17,7 @@ from typing import Final
 
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.tables import find_location
+from tailer.daemon.runs import Stop
 from tailer.errors import (
     ChangesUnavailable,
     DataCorrupt,
@@ -48,12 +49,12 @@ async def is_missing(pipeline: PipelineSettings, *, is_first: bool = True) -> bo
 
     `is_first`: look also for a table of another format. Raises `StorageError`, and `NotATable` where no table can come.
     """
-    if pipeline.catalog_options is not None or await _format_there(pipeline) is not None:
+    if pipeline.has_catalog or await _format_there(pipeline) is not None:
         return False
     wanted = check_choices(pipeline.source.table_format, pipeline.source.branch)
     expected = default_format() if wanted is None else named_format(wanted)
-    if (found := await in_thread(misplaced, pipeline.table)) is not None:
-        raise NotATable(pipeline.table, found.reason, expected.title, found.remedy)
+    if (fault := await in_thread(misplaced, pipeline.table)) is not None:
+        raise NotATable(pipeline.table, fault.reason, expected.title, fault.remedy)
     if not is_first:
         return True
     other = await find_format(pipeline.stores.open(pipeline.table), whatever_the_name=True)
@@ -96,7 +97,7 @@ class _Log:
 
 
 class AwaitedTable:
-    """The table of a pipeline, which may not exist yet. `status` is told while it is waited for.
+    """The table of a pipeline, which may not exist yet. `status` is told while it is waited for, until `stop`.
 
     `is_new`: whether the table has come just now, and may not be whole yet.
     """
@@ -105,26 +106,21 @@ class AwaitedTable:
         self,
         pipeline: PipelineSettings,
         status: PipelineStatus,
+        stop: Stop,
         *,
         is_new: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pipeline = pipeline
         self._status = status
-        self._is_new = is_new and pipeline.catalog_options is None
-        self._wake = TimerWake()
-        self._polling = Polling.of(pipeline.limits, self._wake)
-        self._stops = False
+        self._is_new = is_new and not pipeline.has_catalog
+        self._stop = stop
+        self._polling = Polling.of(pipeline.limits, TimerWake())
         self._log = _Log()  # as it was listed last
         self._clock = clock
         self._changed_s = clock()
         self._transactions = status.transactions
         self._fault: TailerError | None = None
-
-    def stop(self) -> None:
-        """End the wait."""
-        self._stops = True
-        self._wake.ring()
 
     async def wait(self) -> bool:
         """Return when the table is there, or when a store does not answer: whether it was waited for.
@@ -141,22 +137,22 @@ class AwaitedTable:
         drop_command(self._status)
         before = _Log()
         grown = 0  # looks in a row at a log that has grown at its end, as one does that is written all the time
-        while not self._stops:
+        while not self._stop.is_set:
             self._status.note_missing_table("" if self._fault is None else f"the table is not whole yet: {self._fault}")
-            await self._wake.wait(polling.next_wait_s())
+            await self._stop.wait(polling.next_wait_s())
             try:
-                found = await self._list_log()
+                log = await self._list_log()
             except StorageError:
                 break  # the pipeline meets the same error, names it, and retries
-            grown = grown + 1 if found.first is not None and found.first == before.first else 0
-            if found.files and (found == before or grown == _LOOKS_AT_GROWING):
+            grown = grown + 1 if log.first is not None and log.first == before.first else 0
+            if log.files and (log == before or grown == _LOOKS_AT_GROWING):
                 _log.info("%s: the table at %s is there", name, self._pipeline.table)
                 break
-            if found != self._log:
-                self._log, self._changed_s = found, self._clock()
+            if log != self._log:
+                self._log, self._changed_s = log, self._clock()
                 polling.found()
-            before = found
-        if not self._stops:
+            before = log
+        if not self._stop.is_set:
             self._status.note_start()
         return True
 
@@ -167,14 +163,14 @@ class AwaitedTable:
         except StorageError:
             return False  # the pipeline meets the same error, names it, and retries
 
-    def takes(self, error: TailerError) -> bool:
+    def may_grow(self, error: TailerError) -> bool:
         """Return whether to wait again after `error` of the pipeline, because a table that has come may not be whole.
 
         Nothing was delivered then. A table that stays as it is for as long as errors are retried is broken.
         """
         if not (self._is_new and isinstance(error, _INCOMPLETE) and self._status.transactions == self._transactions):
             return False
-        if self._stops or self._clock() - self._changed_s >= self._pipeline.limits.retry_for_s:
+        if self._stop.is_set or self._clock() - self._changed_s >= self._pipeline.limits.retry_for_s:
             return False
         if str(error) != str(self._fault):
             _log.warning("%s: %s; waiting, because the table has just come", self._pipeline.name, error)
@@ -188,7 +184,7 @@ class AwaitedTable:
             await is_missing(self._pipeline, is_first=False)
             return _Log()
         listed = await self._pipeline.stores.open(self._pipeline.table).list(there.log_folder)
-        files = {each.name: each.size_bytes for each in listed}
+        files = {file.name: file.size_bytes for file in listed}
         # Where a version between others is missing, the first one is not known.
         versions = set(there.versions(files))
         is_whole = versions and max(versions) - min(versions) + 1 == len(versions)

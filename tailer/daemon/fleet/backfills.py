@@ -57,21 +57,21 @@ class BackfillFile:
 
     def _read(self) -> dict[str, BackfillCommand]:
         try:
-            found = msgspec.json.decode(self._path.read_bytes(), type=_Commands)
+            kept = msgspec.json.decode(self._path.read_bytes(), type=_Commands)
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.DecodeError) as error:
             reason = f"the kept backfills cannot be read: {error}"
             raise ConfigError(str(self._path), reason, "Delete the file, and ask for backfills again.") from error
-        if found.format != _FORMAT:
-            reason = f"is in format {found.format}, and this release knows {_FORMAT}"
+        if kept.format != _FORMAT:
+            reason = f"is in format {kept.format}, and this release knows {_FORMAT}"
             raise ConfigError(str(self._path), reason, "Use the release that wrote it, or a newer one.")
-        return found.backfills
+        return kept.backfills
 
     def _keep(self, pipeline: str, command: BackfillCommand | None) -> None:
         """Keep the command of a pipeline; None: it has none. Raises `ConfigError` if the file cannot be written."""
         with self._lock:
-            commands = {name: each for name, each in self._commands.items() if name != pipeline}
+            commands = {name: other for name, other in self._commands.items() if name != pipeline}
             commands |= {} if command is None else {pipeline: command}
             try:
                 _replace(self._path, msgspec.json.encode(_Commands(_FORMAT, commands)) if commands else None)

@@ -14,8 +14,8 @@ import anyio
 
 from tailer.config.pipelines import Settings, TablePattern
 from tailer.errors import ConfigError, ObjectNotFound, TailerError
-from tailer.formats.registry import find_format
-from tailer.stores.glue import is_named, list_tables
+from tailer.formats.port import TableNames
+from tailer.formats.registry import find_format, names_of
 from tailer.stores.port import ObjectStore
 from tailer.stores.stores import Stores
 
@@ -36,9 +36,9 @@ class FoundTables:
     tables: set[Names] = field(default_factory=set)
     faults: list[TailerError] = field(default_factory=list)
 
-    def over(self, known: Set[Names]) -> set[Names]:
-        """Return the tables to follow where `known` are followed: what could not be listed is kept."""
-        return self.tables | known if self.faults else self.tables
+    def over(self, followed: Set[Names]) -> set[Names]:
+        """Return the tables to follow where `followed` are followed: what could not be listed is kept."""
+        return self.tables | followed if self.faults else self.tables
 
 
 async def find_tables(
@@ -53,8 +53,8 @@ async def find_tables(
     """
     search = _Search(pattern, followed, table_format)
     with anyio.move_on_after(_DEADLINE_S) as scope:
-        if is_named(pattern.folder):
-            return await _find_in_catalog(pattern, stores)
+        if (names := names_of(pattern.folder)) is not None:
+            return await _find_in_catalog(names, pattern, stores)
         try:
             store = stores.open(pattern.folder or "/")
         except ConfigError as error:
@@ -66,22 +66,24 @@ async def find_tables(
     return search.found
 
 
-async def _find_in_catalog(pattern: TablePattern, stores: Stores) -> FoundTables:
+async def _find_in_catalog(names: TableNames, pattern: TablePattern, stores: Stores) -> FoundTables:
     try:
-        names = await list_tables(pattern.folder, stores.glue_options(pattern.folder))
+        tables = await names.tables(pattern.folder, pattern.names[-1], stores)
     except TailerError as error:
         return FoundTables(faults=[error])
-    return FoundTables({(name,) for name in names if pattern.fits(0, name)})
+    return FoundTables({(name,) for name in tables if pattern.fits(0, name)})
 
 
 async def with_found_tables(settings: Settings) -> Settings:
     """Return the settings with a pipeline for each table of each template. Raises the first fault of a listing."""
     pipelines = list(settings.pipelines)
     for template in settings.templates:
-        found = await find_tables(template.pattern, settings.stores, table_format=template.pipeline.source.table_format)
-        if found.faults:
-            raise found.faults[0]
-        pipelines += [template.expand(names) for names in sorted(found.tables)]
+        listing = await find_tables(
+            template.pattern, settings.stores, table_format=template.pipeline.source.table_format
+        )
+        if listing.faults:
+            raise listing.faults[0]
+        pipelines += [template.expand(names) for names in sorted(listing.tables)]
     return replace(settings, pipelines=tuple(pipelines))
 
 

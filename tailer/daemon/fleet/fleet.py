@@ -9,10 +9,10 @@ configuration with a fault changes nothing.
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, overload
 
 from tailer.changelog import report
 from tailer.config.overlaps import conflict
@@ -21,16 +21,42 @@ from tailer.config.placement import EngineKind, Writers
 from tailer.config.tables import CurrentStores
 from tailer.daemon.fleet.backfills import BackfillFile, check_backfill, check_verb
 from tailer.daemon.fleet.discovery import Names, find_tables
-from tailer.daemon.fleet.named import NamedRun
+from tailer.daemon.fleet.named import follow_name
 from tailer.daemon.fleet.reload import ReloadWatch
-from tailer.daemon.fleet.statuses import Statuses
-from tailer.daemon.runs import Drainable, Lifecycle, Runs
+from tailer.daemon.runs import Run, Runs, Stop, Work
 from tailer.errors import ConfigError, TailerError
-from tailer.pipeline import status
-from tailer.pipeline.status import PipelineStatus
-from tailer.stores.glue import is_named
+from tailer.formats.registry import names_of
+from tailer.metrics import BAD_VALUES
+from tailer.pipeline.status import METRICS, PipelineStatus
 
-__all__ = ["Difference", "Fleet", "difference", "fixed_changes", "make_lifecycle"]
+__all__ = ["Difference", "Fleet", "Statuses", "difference", "fixed_changes", "make_run"]
+
+
+class Statuses(Sequence[PipelineStatus]):
+    """A sequence that is replaced as a whole, so that a reader in another thread sees all of one moment."""
+
+    def __init__(self, statuses: Iterable[PipelineStatus] = ()) -> None:
+        self._all = tuple(statuses)
+
+    def replace(self, statuses: Iterable[PipelineStatus]) -> None:
+        """Take these in place of all."""
+        self._all = tuple(statuses)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[PipelineStatus]:
+        return iter(self._all)
+
+    @overload
+    def __getitem__(self, index: int) -> PipelineStatus: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[PipelineStatus]: ...
+
+    def __getitem__(self, index: int | slice) -> PipelineStatus | Sequence[PipelineStatus]:
+        return self._all[index]
+
 
 _log = logging.getLogger(__name__)
 
@@ -45,15 +71,15 @@ _FIXED: Final = (
     "engine",
     "spark",
 )
-_METRICS: Final = (*status.METRICS, *report.METRICS)
+_METRICS: Final = (*METRICS, *report.METRICS, BAD_VALUES)
 _SHOWN: Final = 10
 _KEYS: Final = {
     "metrics": "metrics, its token or one of its files",
     "control": "control, its token or backfills_file",
 }
 
-Make = Callable[[PipelineSettings, PipelineStatus, bool], Drainable]
-"""Makes a run of a pipeline; the last: whether its table has come while the process ran."""
+Make = Callable[[PipelineSettings, PipelineStatus, bool], Work]
+"""Makes the work of a pipeline; the last: whether its table has come while the process ran."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,38 +105,14 @@ def difference(running: Mapping[str, PipelineSettings], wanted: Mapping[str, Pip
 
 def fixed_changes(before: Settings, after: Settings) -> list[str]:
     """Return the keys that differ and take effect only when the process starts."""
-    return [_KEYS.get(each, each) for each in _FIXED if getattr(before, each) != getattr(after, each)]
-
-
-class _LaterRun:
-    """A run of a pipeline that came while others run: what is wrong with it is an error of the run."""
-
-    def __init__(self, check: Callable[[], None], make: Callable[[], Drainable]) -> None:
-        self._check = check
-        self._make = make
-        self._made: Drainable | None = None
-        self._stops = False
-
-    async def run(self) -> None:
-        """See `Drainable.run`."""
-        self._check()
-        self._made = self._make()
-        if self._stops:
-            self._made.stop()
-        await self._made.run()
-
-    def stop(self) -> None:
-        """See `Drainable.stop`."""
-        self._stops = True
-        if self._made is not None:
-            self._made.stop()
+    return [_KEYS.get(key, key) for key in _FIXED if getattr(before, key) != getattr(after, key)]
 
 
 class Fleet:
     """The pipelines of a process. `run` lets them come and go, in the task group of `runs`.
 
     `statuses`: of the pipelines of `settings`, in their order; it is kept up to date. `stores`: where files are opened.
-    `make`: makes a run of a pipeline. Raises `ConfigError` if the commands to backfill cannot be read.
+    `make`: makes the work of a pipeline. Raises `ConfigError` if the commands to backfill cannot be read.
     """
 
     def __init__(self, settings: Settings, statuses: Statuses, stores: CurrentStores, make: Make) -> None:
@@ -119,20 +121,20 @@ class Fleet:
         self._statuses = statuses
         self._stores = stores
         self._make = make
-        self._running = {each.name: each for each in settings.pipelines}
+        self._running = {pipeline.name: pipeline for pipeline in settings.pipelines}
         self._claims = dict(self._running)
         self._found: dict[str, set[Names]] = {}
         self._came: set[str] = set()  # pipelines of templates whose tables the first look did not find
         self._due_s: dict[str, float] = {}
         self._faults: dict[str, set[str]] = {}
         self._reloads = ReloadWatch(settings)
-        lifecycles = [
-            make_lifecycle(pipeline, each, partial(self._make_run, pipeline, each, False))
-            for pipeline, each in zip(settings.pipelines, statuses, strict=True)
+        runs = [
+            make_run(pipeline, status, partial(self._make_work, pipeline, status, False))
+            for pipeline, status in zip(settings.pipelines, statuses, strict=True)
         ]
-        for each in statuses:
-            self._commands.restore(each)
-        self.runs: Final = Runs(lifecycles, settings.drain_s, self.run, self._reloads.ask)
+        for status in statuses:
+            self._commands.restore(status)
+        self.runs: Final = Runs(runs, settings.drain_s, self.run, self._reloads.ask)
         self.runs.stays = bool(settings.templates)
 
     async def run(self) -> None:
@@ -155,26 +157,25 @@ class Fleet:
             name = template.pipeline.name
             if self._due_s.get(name, 0.0) > time.monotonic():
                 continue
-            known = self._found.get(name, set())
-            wanted, healthy = template.pipeline.source.table_format, self._healthy(template, known)
-            found = await find_tables(template.pattern, self._settings.stores, healthy, wanted)
+            followed = self._found.get(name, set())
+            wanted, healthy = template.pipeline.source.table_format, self._healthy(template, followed)
+            listing = await find_tables(template.pattern, self._settings.stores, healthy, wanted)
             if name in self._found:
-                self._came |= {template.expand(each).name for each in found.tables - known}
-            self._found[name] = found.over(known)
-            is_new = is_new or self._found[name] != known
+                self._came |= {template.expand(names).name for names in listing.tables - followed}
+            self._found[name] = listing.over(followed)
+            is_new = is_new or self._found[name] != followed
             self._due_s[name] = time.monotonic() + template.interval_s
-            self._report(name, found.faults)
+            self._report(name, listing.faults)
         return is_new
 
-    def _healthy(self, template: Template, known: set[Names]) -> set[Names]:
-        """Return the tables whose pipelines work: their logs exist."""
-        lifecycles = self.runs.lifecycles
-        names = {each: lifecycles.get(template.expand(each).name) for each in known}
-        return {each for each, lifecycle in names.items() if lifecycle is not None and lifecycle.works}
+    def _healthy(self, template: Template, tables: set[Names]) -> set[Names]:
+        """Return those of the tables whose pipelines work: their logs exist."""
+        runs = {names: self.runs.by_name.get(template.expand(names).name) for names in tables}
+        return {names for names, run in runs.items() if run is not None and run.works}
 
     def _report(self, name: str, faults: list[TailerError]) -> None:
         """Log the faults of a listing that the one before did not have."""
-        before, now = self._faults.get(name, set()), {str(each): each for each in faults}
+        before, now = self._faults.get(name, set()), {str(fault): fault for fault in faults}
         self._faults[name] = set(now)
         for text in sorted(now.keys() - before):
             _log.warning("%s: cannot list all tables: %s; the known ones go on", name, now[text])
@@ -185,30 +186,31 @@ class Fleet:
         """Put a configuration in force, but for what cannot change while the process runs."""
         if fixed := fixed_changes(self._first, settings):
             _log.warning("%s: restart the daemon for the change of %s", settings.path, ", ".join(fixed))
-        before = {each.pipeline.name: each.pattern for each in self._settings.templates}
-        found: dict[str, set[Names]] = {}
+        before = {template.pipeline.name: template.pattern for template in self._settings.templates}
+        tables: dict[str, set[Names]] = {}
         for template in settings.templates:
             name = template.pipeline.name
             if name in before:
                 folder = before[name].folder
                 locations = ("/".join((folder, *names)) for names in self._found.get(name, set()))
-                found[name] = {names for each in locations if (names := template.pattern.match(each)) is not None}
+                matches = map(template.pattern.match, locations)
+                tables[name] = {names for names in matches if names is not None}
             if before.get(name) == template.pattern and name in self._due_s:
                 self._due_s[name] = min(self._due_s[name], time.monotonic() + template.interval_s)
             else:
                 self._due_s.pop(name, None)
-        self._due_s = {name: due_s for name, due_s in self._due_s.items() if name in found}
-        self._found = found
-        kept = {each: getattr(self._first, each) for each in _FIXED}
+        self._due_s = {name: due_s for name, due_s in self._due_s.items() if name in tables}
+        self._found = tables
+        kept = {key: getattr(self._first, key) for key in _FIXED}
         self._settings = replace(settings, **kept)
         self.runs.drain_s = settings.drain_s
         self.runs.stays = bool(settings.templates)
 
     def _wanted(self) -> dict[str, PipelineSettings]:
-        wanted = {each.name: each for each in self._settings.pipelines}
+        wanted = {pipeline.name: pipeline for pipeline in self._settings.pipelines}
         for template in self._settings.templates:
             expanded = map(template.expand, sorted(self._found.get(template.pipeline.name, ())))
-            wanted |= {each.name: each for each in expanded}
+            wanted |= {pipeline.name: pipeline for pipeline in expanded}
         return wanted
 
     async def _reconcile(self) -> None:
@@ -222,17 +224,17 @@ class Fleet:
         parts = [f"{word}: {_listed(names)}" for word, names in words.items() if names]
         others = len(wanted) - len(change.added) - len(change.changed)
         _log.info("%s", f"pipelines {'; '.join(parts)}; {others} go on as they are")
-        templates = {each.pipeline.name for each in self._settings.templates}
+        templates = {template.pipeline.name for template in self._settings.templates}
         leaving = dict.fromkeys(change.changed, "its settings have changed")
         for name in change.removed:
             is_found = name.partition("/")[0] in templates and "/" in name
             leaving[name] = "its table is gone" if is_found else "it is no longer in the configuration"
-        before = {name: self.runs.lifecycles[name] for name in change.changed}
+        before = {name: self.runs.by_name[name] for name in change.changed}
         await self.runs.replace(leaving, lambda: self._begin(change, wanted, before))
 
     def _begin(
-        self, change: Difference, wanted: Mapping[str, PipelineSettings], before: Mapping[str, Lifecycle]
-    ) -> list[Lifecycle]:
+        self, change: Difference, wanted: Mapping[str, PipelineSettings], before: Mapping[str, Run]
+    ) -> list[Run]:
         """Forget the pipelines that have ended, and return those that begin."""
         for name in (*change.changed, *change.removed):
             self._claims.pop(name, None)
@@ -240,50 +242,54 @@ class Fleet:
             for metric in _METRICS:
                 metric.remove(name)
         self._stores.stores = self._settings.stores
-        made = [self._lifecycle(wanted[name], before.get(name)) for name in (*change.changed, *change.added)]
-        known = {each.name: each for each in self._statuses} | {each.status.name: each.status for each in made}
-        self._statuses.replace(known[name] for name in wanted)
+        runs = [self._later_run(wanted[name], before.get(name)) for name in (*change.changed, *change.added)]
+        statuses = {status.name: status for status in (*self._statuses, *(run.status for run in runs))}
+        self._statuses.replace(statuses[name] for name in wanted)
         self._running = dict(wanted)
-        return made
+        return runs
 
-    def _lifecycle(self, pipeline: PipelineSettings, before: Lifecycle | None) -> Lifecycle:
-        """Make a pipeline that begins while others run. `before`: the one with other settings that has ended."""
-        state, is_new = pipeline.make_status(), pipeline.name in self._came
-        self._commands.restore(state)
+    def _later_run(self, pipeline: PipelineSettings, before: Run | None) -> Run:
+        """Make a pipeline that begins while others run: a fault of its settings stops it alone.
+
+        `before`: the one with other settings that has ended.
+        """
+        status, is_new = pipeline.make_status(), pipeline.name in self._came
+        self._commands.restore(status)
         if before is not None:
-            state.command = before.status.command
+            status.command = before.status.command
 
-        def make() -> Drainable:
-            return _LaterRun(partial(self._claim, pipeline), partial(self._make_run, pipeline, state, is_new))
+        async def work(stop: Stop) -> None:
+            self._claim(pipeline)
+            await self._make_work(pipeline, status, is_new)(stop)
 
-        return make_lifecycle(pipeline, state, make, is_paused=before is not None and before.is_paused)
+        return make_run(pipeline, status, lambda: work, is_paused=before is not None and before.is_paused)
 
-    def _make_run(self, pipeline: PipelineSettings, state: PipelineStatus, is_new: bool) -> Drainable:
-        if not is_named(pipeline.table):
-            return self._make(pipeline, state, is_new)
+    def _make_work(self, pipeline: PipelineSettings, status: PipelineStatus, is_new: bool) -> Work:
+        if names_of(pipeline.table) is None:
+            return self._make(pipeline, status, is_new)
 
-        def make(located: PipelineSettings, has_come: bool) -> Drainable:
+        def make(located: PipelineSettings, has_come: bool) -> Work:
             self._claim(located)
-            return self._make(located, state, is_new or has_come)
+            return self._make(located, status, is_new or has_come)
 
-        return NamedRun(pipeline, state, make)
+        return partial(follow_name, pipeline, status, make)
 
     def _claim(self, pipeline: PipelineSettings) -> None:
         """Take the target for the pipeline. Raises `ConfigError` where it cannot run in this process."""
         if pipeline.write is Writers.EXECUTORS and self._first.engine is not EngineKind.SPARK:
             reason = "needs executors, for which the daemon was not started"
             raise ConfigError(pipeline.name, reason, "Restart the daemon.")
-        others = (each for name, each in self._claims.items() if name != pipeline.name)
+        others = (other for name, other in self._claims.items() if name != pipeline.name)
         if (error := conflict(pipeline, others)) is not None:
             raise error
         self._claims[pipeline.name] = pipeline
 
 
-def make_lifecycle(
-    pipeline: PipelineSettings, state: PipelineStatus, make: Callable[[], Drainable], *, is_paused: bool = False
-) -> Lifecycle:
-    verb, backfill = partial(check_verb, pipeline), partial(check_backfill, pipeline, state)
-    return Lifecycle(state, make, revives=True, is_paused=is_paused, check_verb=verb, check_backfill=backfill)
+def make_run(
+    pipeline: PipelineSettings, status: PipelineStatus, make: Callable[[], Work], *, is_paused: bool = False
+) -> Run:
+    verb, backfill = partial(check_verb, pipeline), partial(check_backfill, pipeline, status)
+    return Run(status, make, revives=True, is_paused=is_paused, check_verb=verb, check_backfill=backfill)
 
 
 def _listed(names: tuple[str, ...]) -> str:

@@ -69,17 +69,17 @@ class ReloadWatch:
 
     async def _has_changed(self) -> bool:
         """Return whether the file changed and has settled. A missing file is no change."""
-        found = await to_thread.run_sync(digest_of, self._path)
-        if found in (b"", self._digest):
+        digest = await to_thread.run_sync(digest_of, self._path)
+        if digest in (b"", self._digest):
             return False
         while True:
             await anyio.sleep(_SETTLE_S)
             again = await to_thread.run_sync(digest_of, self._path)
-            if again == found:
+            if again == digest:
                 break
-            found = again
-        self._digest, before = found, self._digest
-        return found not in (b"", before)
+            digest = again
+        self._digest, before = digest, self._digest
+        return digest not in (b"", before)
 
     async def _load(self) -> Settings | None:
         """Return the settings of the file; None, after a report, if it has a fault."""

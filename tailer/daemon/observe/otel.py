@@ -112,7 +112,7 @@ def _begin_traces(resource: "Resource") -> Callable[[], None]:
 
 def attributes_of(status: PipelineStatus, done: Committed) -> dict[str, str | int]:
     """Return the attributes of the span of a transaction."""
-    found: dict[str, str | int] = {
+    attributes: dict[str, str | int] = {
         "lake_tailer.pipeline": status.name,
         "lake_tailer.table": status.table,
         "lake_tailer.sink": status.sink_kind,
@@ -120,8 +120,8 @@ def attributes_of(status: PipelineStatus, done: Committed) -> dict[str, str | in
         "lake_tailer.version.last": done.position.version,
         "lake_tailer.position": str(done.position),
     }
-    found |= {"lake_tailer.rows": sum(done.rows.values()), "lake_tailer.bytes": done.size_bytes}
-    return found | {f"lake_tailer.rows.{kind}": count for kind, count in done.rows.items()}
+    attributes |= {"lake_tailer.rows": sum(done.rows.values()), "lake_tailer.bytes": done.size_bytes}
+    return attributes | {f"lake_tailer.rows.{kind}": count for kind, count in done.rows.items()}
 
 
 def _begin_metrics(pipelines: Sequence[PipelineStatus], resource: "Resource") -> Callable[[], None]:
@@ -175,7 +175,7 @@ def _observe(families: _Families, name: str, sample: str, _options: "CallbackOpt
     from opentelemetry.metrics import Observation  # noqa: PLC0415
 
     labels: dict[str, Any]
-    for each in families.current()[name].samples:
-        if each.name == sample:
-            labels = dict(each.labels)
-            yield Observation(float(each.value), labels)
+    for measured in families.current()[name].samples:
+        if measured.name == sample:
+            labels = dict(measured.labels)
+            yield Observation(float(measured.value), labels)

@@ -22,19 +22,18 @@ _KIND: Final = ("pipeline", "kind")
 class VerifiedMetrics(Collector):
     """The metrics of the last verification of `found`, of `pipeline`, which ended at `at_s`, in seconds since 1970."""
 
-    def __init__(self, pipeline: str, found: Sequence[Verification], at_s: float) -> None:
+    def __init__(self, pipeline: str, verifications: Sequence[Verification], at_s: float) -> None:
         self._pipeline = pipeline
-        self._found = found
+        self._found = verifications
         self._at_s = at_s
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the metrics."""
-        found = self._found[-1]
-        repaired = next((each.counts for each in self._found if each.rewritten is not None), {})
+        last = self._found[-1]
+        repaired = next((verification.counts for verification in self._found if verification.rewritten is not None), {})
         values = (
-            ("equal", "Whether the mirror equals its source: 1 or 0.", float(found.is_equal)),
-            ("version", "The version at which they were compared.", found.version),
-            ("rows", "Rows of the source.", found.source_rows),
+            ("equal", "Whether the mirror equals its source: 1 or 0.", float(last.is_equal)),
+            ("version", "The version at which they were compared.", last.version),
+            ("rows", "Rows of the source.", last.source_rows),
             ("timestamp_seconds", "When they were compared, in seconds since 1970.", self._at_s),
         )
         for name, meaning, value in values:
@@ -42,12 +41,12 @@ class VerifiedMetrics(Collector):
             gauge.add_metric([self._pipeline], value)
             yield gauge
         counts = (
-            ("differences", "Rows by which the mirror differs from its source.", found.counts),
+            ("differences", "Rows by which the mirror differs from its source.", last.counts),
             ("repaired", "Rows by which it differed before its repair.", repaired),
         )
         for name, meaning, by_kind in counts:
             gauge = GaugeMetricFamily(f"lake_tailer_verify_{name}", meaning, labels=_KIND)
-            for kind in found.counts:
+            for kind in last.counts:
                 gauge.add_metric([self._pipeline, kind.value], by_kind.get(kind, 0))
             yield gauge
 

@@ -39,7 +39,7 @@ function showCommands(target, found) {
   if (!target.children.length) {
     target.append(element("h3", { textContent: "Control" }));
     if (!takesCommands) {
-      const text = "From a terminal: tailer pause, resume, resnapshot, backfill and skip. For buttons here, set control_token_file.";
+      const text = "From a terminal: tailer pause, resume, resnapshot, backfill and skip. For buttons here, set control_token.";
       target.append(element("p", { className: "soft", textContent: text }));
       return;
     }
@@ -98,7 +98,7 @@ async function send(body) {
       headers: { Authorization: `Bearer ${$("command-token").value.trim()}` },
       credentials: "omit", cache: "no-store", redirect: "error", signal: AbortSignal.timeout(30000),
     });
-    if (answer.status === 401) return [false, "The token is wrong: it is the text in the file that control_token_file names."];
+    if (answer.status === 401) return [false, "The token is wrong: it is the one that control_token gives."];
     const text = await answer.text();
     return [answer.ok, text.startsWith("{") ? JSON.parse(text).message : `The daemon answered ${answer.status}.`];
   } catch {

@@ -28,7 +28,7 @@ import msgspec
 
 from tailer.pipeline.status import PipelineState, PipelineStatus
 
-__all__ = ["EVENTS", "FORMAT", "Event", "History", "HistoryReport", "JourneyReport"]
+__all__ = ["EVENTS", "FORMAT", "History", "HistoryReport", "JourneyReport"]
 
 FORMAT: Final = 2  # 1 also had points of lag and rows over six hours
 EVENTS: Final = 200
@@ -92,23 +92,23 @@ class History:
 
     def look(self) -> None:
         """Note changes of state."""
-        at = _time(self._clock())
-        for each in self._pipelines:
-            state = each.state
-            before = self._states.get(each.name, state)
-            self._states[each.name] = state
+        now = _time(self._clock())
+        for pipeline in self._pipelines:
+            state = pipeline.state
+            before = self._states.get(pipeline.name, state)
+            self._states[pipeline.name] = state
             if before is state or {before, state} <= _QUIET:
                 continue
             begins = before in _BEGINNING and state in _BEGINNING | _QUIET
-            if not begins or each.name in self._unsettled:
-                self._events.appendleft(Event(at, each.name, state, before, each.why))
-                self._unsettled.add(each.name)
+            if not begins or pipeline.name in self._unsettled:
+                self._events.appendleft(Event(now, pipeline.name, state, before, pipeline.why))
+                self._unsettled.add(pipeline.name)
             if state in _QUIET:
-                self._unsettled.discard(each.name)
+                self._unsettled.discard(pipeline.name)
 
     def report(self, pipeline: str | None = None) -> HistoryReport | None:
         """Return the past of all pipelines, or of one with its journeys; None where there is none of that name."""
-        chosen = [each for each in self._pipelines if pipeline in (None, each.name)]
+        chosen = [status for status in self._pipelines if pipeline in (None, status.name)]
         if pipeline is not None and not chosen:
             return None
         events = [event for event in self._events if pipeline in (None, event.pipeline)]
@@ -120,15 +120,15 @@ def _journeys(status: PipelineStatus) -> list[JourneyReport]:
     """Return the journeys of a pipeline, newest first. Its thread may add others meanwhile."""
     return [
         JourneyReport(
-            each.first,
-            each.last,
-            None if each.appeared_s is None else _time(each.appeared_s),
-            _time(each.begun_s),
-            round(each.plan_s, 3),
-            round(each.read_s, 3),
-            round(each.deliver_s, 3),
+            journey.first,
+            journey.last,
+            None if journey.appeared_s is None else _time(journey.appeared_s),
+            _time(journey.begun_s),
+            round(journey.plan_s, 3),
+            round(journey.read_s, 3),
+            round(journey.deliver_s, 3),
         )
-        for each in reversed(tuple(status.backlog.journeys))
+        for journey in reversed(tuple(status.backlog.journeys))
     ]
 
 

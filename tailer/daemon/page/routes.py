@@ -45,15 +45,13 @@ def page_routes(history: History, takes_commands: bool = False) -> list[Route]:
 
 
 def history_route(history: History) -> Route:
-    """Return the route of `/history`."""
-
     # In the event loop of the server, where the history is kept: its events do not change meanwhile.
     async def answer(request: Request) -> Response:
         pipeline = request.query_params.get("pipeline")
-        found = history.report(pipeline)
-        if found is None:
+        report = history.report(pipeline)
+        if report is None:
             return JSONResponse({"message": f"there is no pipeline {pipeline!r}"}, 404)
-        return Response(msgspec.json.encode(found), media_type="application/json")
+        return Response(msgspec.json.encode(report), media_type="application/json")
 
     return Route("/history", answer)
 

@@ -14,6 +14,6 @@ carries a count, and no time. So neither skew nor jumps of clocks matter.
 All instances run the same command. One that loses the pipeline becomes a standby again.
 """
 
-from tailer.daemon.standby.run import StandbyRun, standing_by
+from tailer.daemon.standby.run import Standby, standing_by
 
-__all__ = ["StandbyRun", "standing_by"]
+__all__ = ["Standby", "standing_by"]

@@ -1,4 +1,4 @@
-"""A run of a pipeline by one of several instances: it watches until nobody is active, then delivers with heartbeats."""
+"""The work of one of several instances: it watches until nobody is active, then delivers with heartbeats."""
 
 import logging
 import time
@@ -10,9 +10,8 @@ from typing import Final, TypeVar
 import anyio
 
 from tailer.config.pipelines import PipelineSettings
-from tailer.daemon.fleet import Make
-from tailer.daemon.runs import Drainable
-from tailer.daemon.standby.watch import Watch
+from tailer.daemon.fleet.fleet import Make
+from tailer.daemon.runs import Stop, Work
 from tailer.engine.background import background
 from tailer.errors import ConfigError, SinkError, SinkFenced, SinkUnavailable, TailerError
 from tailer.pipeline.backfill.command import BackfillPhase
@@ -20,7 +19,47 @@ from tailer.pipeline.states import Active
 from tailer.pipeline.status import PipelineStatus
 from tailer.sink import Heartbeat, Heartbeats, Sink
 
-__all__ = ["StandbyRun", "standing_by"]
+__all__ = ["Standby", "Watch", "standing_by"]
+
+
+class Watch:
+    """The looks of the instance `instance`, which takes over after `silence_s` seconds without a new heartbeat.
+
+    `seen`: the last heartbeat.
+    """
+
+    def __init__(self, instance: str, silence_s: float) -> None:
+        self._instance: Final = instance
+        self._silence_s: Final = silence_s
+        self._since_s: float | None = None
+        self.seen: Heartbeat | None = None
+        self.may_resume = True
+
+    def see(self, heartbeat: Heartbeat | None, asked_s: float) -> bool:
+        """Note a heartbeat that was asked for at `asked_s`. Return whether nobody is active.
+
+        The time before the question counts: a standby that was frozen after the answer learns nothing from the time
+        that has passed since. None: there is no heartbeat. One of an earlier term was under way for long, and tells
+        nothing; nor does one that has gone, such as with its folder: the active instance sends another.
+        """
+        is_late = self.seen is not None and (heartbeat is None or heartbeat.rank < self.seen.rank)
+        if self._since_s is None or not (is_late or heartbeat == self.seen):
+            self._since_s = asked_s
+        if not is_late:
+            self.seen = heartbeat
+            is_own = heartbeat is not None and heartbeat.instance == self._instance and self.may_resume
+            if heartbeat is None or heartbeat.released or is_own:
+                return True
+        return asked_s - self._since_s >= self._silence_s
+
+    def miss(self) -> None:
+        """Note a look without an answer: silence is measured anew, for the active instance may have had none either."""
+        self._since_s = None
+
+    def begin(self, *, may_resume: bool) -> None:
+        """Begin to watch. `may_resume`: take over at once if our own heartbeat is still the last one."""
+        self._since_s, self.may_resume = None, may_resume
+
 
 T = TypeVar("T")
 
@@ -32,32 +71,32 @@ _log = logging.getLogger(__name__)
 
 
 def standing_by(make: Make, instance: str, silence_s: float) -> Make:
-    """Return what makes runs like those of `make` that stand by while another instance is active.
+    """Return what makes work like that of `make` that stands by while another instance is active.
 
     Raises `ConfigError` for a pipeline whose sink has no place for heartbeats.
     """
 
-    def made(pipeline: PipelineSettings, status: PipelineStatus, is_new: bool) -> Drainable:
+    def make_standby(pipeline: PipelineSettings, status: PipelineStatus, is_new: bool) -> Work:
         def open_heartbeats() -> Heartbeats:
             sink = pipeline.make_sink()
-            opened = sink.open_heartbeats(pipeline.name, silence_s) if isinstance(sink, Sink) else None
-            if opened is None:
+            heartbeats = sink.open_heartbeats(pipeline.name, silence_s) if isinstance(sink, Sink) else None
+            if heartbeats is None:
                 reason = f'cannot stand by: a sink of kind "{pipeline.sink_kind}" has no place for heartbeats here'
                 remedy = "Run it in a daemon of its own, without --standby. kafka, sql and delta have one."
                 raise ConfigError(pipeline.name, reason, remedy)
-            return opened
+            return heartbeats
 
         with suppress(SinkError):  # such as a secret that cannot be read now, which stops this pipeline alone
             open_heartbeats()
-        return StandbyRun(status, open_heartbeats, lambda: make(pipeline, status, is_new), instance, silence_s)
+        return Standby(status, open_heartbeats, lambda: make(pipeline, status, is_new), instance, silence_s).work
 
-    return made
+    return make_standby
 
 
-class StandbyRun:
-    """A run of a pipeline by the instance `instance`; see the package. `status` is told who is active.
+class Standby:
+    """The work of a pipeline by the instance `instance`; see the package. `status` is told who is active.
 
-    `open_heartbeats`: opens their place. `make`: makes the run of the active instance. `silence_s`: after how long
+    `open_heartbeats`: opens their place. `make`: makes the work of the active instance. `silence_s`: after how long
     without a heartbeat the instance takes over.
     """
 
@@ -65,7 +104,7 @@ class StandbyRun:
         self,
         status: PipelineStatus,
         open_heartbeats: Callable[[], Heartbeats],
-        make: Callable[[], Drainable],
+        make: Callable[[], Work],
         instance: str,
         silence_s: float,
     ) -> None:
@@ -73,53 +112,46 @@ class StandbyRun:
         self._status = status
         self._open = open_heartbeats
         self._make = make
-        self._next: Drainable | None = make()  # made here, because settings that do not fit are refused at the start
+        self._next: Work | None = make()  # made here, because settings that do not fit are refused at the start
         self._silence_s = silence_s
         self._watch = Watch(instance, silence_s)
         self._sent = Heartbeat(instance, 0)
-        self._running: Drainable | None = None
-        self._stopping = anyio.Event()
         self._lost = ""  # why the instance is not active any more
 
-    async def run(self) -> None:
-        """See `Drainable.run`."""
+    async def work(self, stop: Stop) -> None:
+        """Stand by and deliver in turn, until the delivery ends."""
         heartbeats = self._open()
         try:
-            while await self._stand_by(heartbeats):
-                if await self._deliver(heartbeats):
+            while await self._stand_by(heartbeats, stop):
+                if await self._deliver(heartbeats, stop):
                     return
         finally:
             with anyio.move_on_after(_CLOSE_S, shield=True):
                 await heartbeats.aclose()
-                if self._next is not None:  # it has a sink, which its run closes
-                    self._next.stop()
-                    await self._next.run()
+                if self._next is not None:  # it has a sink, which its work closes
+                    at_once = Stop()
+                    at_once.set()
+                    await self._next(at_once)
 
-    def stop(self) -> None:
-        """See `Drainable.stop`."""
-        self._stopping.set()
-        if self._running is not None:
-            self._running.stop()
-
-    async def _stand_by(self, heartbeats: Heartbeats) -> bool:
+    async def _stand_by(self, heartbeats: Heartbeats, stop: Stop) -> bool:
         """Wait until no instance is active, and become it. Return False once it is stopped.
 
         Raises `SinkRejected` where heartbeats cannot be read as things are.
         """
         fault = ""
-        while not self._stopping.is_set():
+        while not stop.is_set:
             asked_s = time.monotonic()
             try:
-                found = await self._ask(heartbeats.read)
+                heartbeat = await self._ask(heartbeats.read)
                 before, fault = self._watch.seen, ""
-                is_due = self._watch.see(found, asked_s)
+                is_due = self._watch.see(heartbeat, asked_s)
                 if self._watch.seen != before:
-                    self._note_active(found, is_here=False)
+                    self._note_active(heartbeat, is_here=False)
                     if before is not None and self._status.active is not None:
                         self._drop_command()
                 active = self._status.active
                 self._status.note_standby(f"{active.instance} is active" if active else "no instance is active yet")
-                if is_due and await self._claim(heartbeats):
+                if is_due and await self._claim(heartbeats, stop):
                     return True
             except SinkUnavailable as error:
                 self._watch.miss()
@@ -127,25 +159,25 @@ class StandbyRun:
                     _log.warning("%s: heartbeats cannot be read: %s", self._name, error)
                     self._status.note_error(error)
                 fault = str(error)
-            await self._pause()
+            await stop.wait(self._silence_s / _LOOKS)
         return False
 
-    async def _claim(self, heartbeats: Heartbeats) -> bool:
+    async def _claim(self, heartbeats: Heartbeats, stop: Stop) -> bool:
         """Begin a term of our own. Return False if another instance has done so."""
         before = self._watch.seen
         self._sent = Heartbeat(self._sent.instance, 1 if before is None else before.term + 1)
-        while not self._stopping.is_set():
+        while not stop.is_set:
             await self._ask(lambda: heartbeats.write(self._sent))
-            await self._pause()  # another standby may do the same
-            found = await self._ask(heartbeats.read)
-            if found == self._sent:
-                if before is None or before.instance == found.instance:
-                    _log.info("%s: %s is active from here on", self._name, found.instance)
+            await stop.wait(self._silence_s / _LOOKS)  # another standby may do the same
+            last = await self._ask(heartbeats.read)
+            if last == self._sent:
+                if before is None or before.instance == last.instance:
+                    _log.info("%s: %s is active from here on", self._name, last.instance)
                 else:
-                    _log.info("%s: %s is active from here on, after %s", self._name, found.instance, before.instance)
+                    _log.info("%s: %s is active from here on, after %s", self._name, last.instance, before.instance)
                     await self._drop_backfill(before.instance)
                 return True
-            if found is not None and found.rank > self._sent.rank:
+            if last is not None and last.rank > self._sent.rank:
                 return False
         await self._release(heartbeats)
         return False
@@ -171,21 +203,19 @@ class StandbyRun:
         except ConfigError as fault:
             _log.warning("%s: the end of a backfill was not recorded: %s", self._name, fault)
 
-    async def _deliver(self, heartbeats: Heartbeats) -> bool:
-        """Run the pipeline as its active instance. Return False if another one is active now.
+    async def _deliver(self, heartbeats: Heartbeats, stop: Stop) -> bool:
+        """Deliver as the active instance. Return False if another one is active now.
 
-        Whoever waits for the next heartbeat is told when the run has ended, whatever ended it.
+        Release the heartbeat when the delivery ends, for any reason.
         """
-        self._running, self._next, self._lost = self._next or self._make(), None, ""
+        work, self._next, self._lost = self._next or self._make(), None, ""
         self._status.note_start()
         self._note_active(self._sent, is_here=True)
-        if self._stopping.is_set():
-            self._running.stop()
         try:
             with anyio.CancelScope() as scope:
                 async with background() as besides:
                     besides.start_soon(self._beat, heartbeats, scope)
-                    await self._running.run()
+                    await work(stop)
         except SinkFenced as error:
             self._lose(str(error))
             # Whoever fenced us leaves heartbeats soon, if it can: an own one must become old first.
@@ -197,7 +227,6 @@ class StandbyRun:
         else:
             self._watch.begin(may_resume=True)
         finally:
-            self._running = None
             if not self._lost:
                 await self._release(heartbeats)
         return not self._lost
@@ -208,9 +237,9 @@ class StandbyRun:
         while not self._lost:
             began_s = time.monotonic()
             try:
-                found = await self._ask(heartbeats.read)
-                if found is not None and found.rank > self._sent.rank:
-                    self._lose(f"{found.instance} is active now")
+                last = await self._ask(heartbeats.read)
+                if last is not None and last.rank > self._sent.rank:
+                    self._lose(f"{last.instance} is active now")
                     break
                 self._sent = replace(self._sent, count=self._sent.count + 1)
                 await self._ask(lambda: heartbeats.write(self._sent))
@@ -252,7 +281,3 @@ class StandbyRun:
                 return await call()
         except TimeoutError as error:
             raise SinkUnavailable(self._name, f"no answer about heartbeats within {limit_s:g} s") from error
-
-    async def _pause(self) -> None:
-        with anyio.move_on_after(self._silence_s / _LOOKS):
-            await self._stopping.wait()

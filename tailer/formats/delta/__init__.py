@@ -11,7 +11,6 @@ history           protocol, metadata and table id at a version
 retention         retention periods from table properties
 commit_plan       a commit file read, and planned by the rules of `changes`
 changes           a commit and the states around it -> ChangePlan (the rules of the change data feed)
-descriptor        descriptors of deletion vectors, made independent of the table
 table             the `TableLog` port for Delta tables
 folders           Delta tables in local folders
 """

@@ -1,4 +1,4 @@
-"""The rules of the change data feed: from a commit and the states around it to a `ChangePlan`. Pure; no I/O.
+r"""The rules of the change data feed: from a commit and the states around it to a `ChangePlan`. Pure; no I/O.
 
 In order (PROTOCOL.md, "Add CDC File", "Change Data Files", "Deletion Vectors"):
 
@@ -9,9 +9,9 @@ In order (PROTOCOL.md, "Add CDC File", "Change Data Files", "Deletion Vectors"):
 
    | remove | add  | deleted rows | inserted rows |
    |--------|------|--------------|---------------|
-   | -      | A    |              | all \\ A      |
-   | R      | -    | all \\ R     |               |
-   | R      | A    | A \\ R       | R \\ A        |
+   | -      | A    |              | all \ A      |
+   | R      | -    | all \ R     |               |
+   | R      | A    | A \ R       | R \ A        |
 
    where A and R are the rows marked by the deletion vectors (none: the empty set). Deletes come before inserts.
 
@@ -20,16 +20,18 @@ table (REPLACE TABLE). All other rows have those after the commit.
 
 These rules apply whether or not the feed is enabled. Without the feed a writer writes no `cdc` actions, and each
 unchanged row of its rewritten files appears as a delete and an insert. `tailer.changelog.carryovers` removes these.
+With `compare`, rule 3 alone applies to every version.
 """
 
+import uuid
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from operator import attrgetter
 from typing import Final, TypeAlias, TypeVar
 
 from tailer.errors import ChangesUnavailable, FileOutsideTable, LogCorrupt, UnsupportedFeature
-from tailer.formats.delta.descriptor import STORAGE_TYPES, resolve
+from tailer.files.deletion_vector import z85_decode
 from tailer.formats.delta.log.actions import (
     AddFile,
     AddWithStatistics,
@@ -55,7 +57,31 @@ from tailer.schema.columns import dropped_column, physical_name
 from tailer.schema.identity import identified, renewed
 from tailer.stores.location import is_readable
 
-__all__ = ["plan_changes", "plan_snapshot", "reads_data_files"]
+__all__ = ["plan_changes", "plan_snapshot", "reads_data_files", "resolve"]
+
+STORAGE_TYPES: Final = frozenset("uip")
+_UUID_CHARACTERS: Final = 20
+
+
+def resolve(vector: DeletionVector, root: str, absolute: Callable[[str], str]) -> DeletionVectorRef:
+    """Make a descriptor independent of its table. `absolute` resolves a path of the log, as for data files.
+
+    Its storage type is one of `STORAGE_TYPES`. Raises `ValueError` for a descriptor that the protocol does not define.
+    """
+    size, count = vector.size_in_bytes, vector.cardinality
+    match vector.storage_type:
+        case "i":
+            return DeletionVectorRef(None, vector.path_or_inline_dv, None, size, count)
+        case "p":
+            return DeletionVectorRef(absolute(vector.path_or_inline_dv), None, vector.offset, size, count)
+        case _:
+            text = vector.path_or_inline_dv
+            prefix, encoded = text[:-_UUID_CHARACTERS], text[-_UUID_CHARACTERS:]
+            name = f"deletion_vector_{uuid.UUID(bytes=z85_decode(encoded, 16))}.bin"
+            if "\0" in prefix or ".." in prefix.split("/"):
+                raise ValueError(f"{prefix!r} is not a folder of the table")
+            return DeletionVectorRef("/".join(filter(None, (root, prefix, name))), None, vector.offset, size, count)
+
 
 _MERGE_METRICS: Final = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
 # Of Spark, Databricks and delta-rs.
@@ -66,11 +92,18 @@ _Paths: TypeAlias = tuple[tuple[str, ...], ...]
 
 
 def plan_changes(
-    commit: Commit, before: Snapshot | None, state: Snapshot, root: str, allowed_roots: tuple[str, ...] = ()
+    commit: Commit,
+    before: Snapshot | None,
+    state: Snapshot,
+    root: str,
+    allowed_roots: tuple[str, ...] = (),
+    *,
+    compare: bool = False,
 ) -> ChangePlan:
     """Plan the changes of `commit`, which led from `before` (None: no table) to `state`. `root`: the table's location.
 
-    `allowed_roots`: other locations that its files may be in; anywhere else is a `FileOutsideTable`.
+    `allowed_roots`: other locations that its files may be in; anywhere else is a `FileOutsideTable`. `compare`: whether
+    to plan it by the files that it adds and removes, whatever is recorded of its changes (`ChangePlan.compared`).
 
     Its removes are complete (`tailer.formats.delta.log.removes`). Where several are of one path, the first goes with
     the add.
@@ -82,7 +115,7 @@ def plan_changes(
     """
     numbers = count()
     new = _TaskMaker(state, state, root, allowed_roots, numbers)
-    if commit.cdcs:
+    if commit.cdcs and not compare:
         dropped = None if before is None else dropped_column(*identified([before.schema, state.schema]))
         if dropped is not None:
             reason = f"it drops column {dropped}, which its change files may still have"
@@ -93,7 +126,7 @@ def plan_changes(
         return _plan(commit, before, state, Regime.CDC, deletes + others)
     adds = _by_key([add for add in commit.adds if add.data_change], state, "add", attrgetter("path"))
     removes = _by_key([remove for remove in commit.removes if remove.data_change], state, "remove", file_key).values()
-    if not reads_data_files(commit) or not (adds or removes):
+    if not reads_data_files(commit, compare) or not (adds or removes):
         return _plan(commit, before, state, Regime.NONE, [])
     old = _TaskMaker(before or state, state, root, allowed_roots, numbers) if removes else new
     paired = {remove.path: remove for remove in reversed(removes)}
@@ -103,7 +136,8 @@ def plan_changes(
         for task in old.deleted(remove, adds.get(remove.path) if paired[remove.path] is remove else None)
     )
     inserted = (task for path, add in adds.items() for task in new.inserted(add, paired.get(path)))
-    return _plan(commit, before, state, Regime.FILES, chain(deleted, inserted))
+    plan = _plan(commit, before, state, Regime.FILES, chain(deleted, inserted))
+    return replace(plan, compared=compare and bool(commit.cdcs or (state.feed_enabled and removes)))
 
 
 def plan_snapshot(
@@ -115,15 +149,15 @@ def plan_snapshot(
     return _plan(None, state, state, Regime.SNAPSHOT, tasks)
 
 
-def reads_data_files(commit: Commit) -> bool:
+def reads_data_files(commit: Commit, compare: bool = False) -> bool:
     """Return whether the changes of `commit` are in the files that it adds and removes.
 
     They are not where it has change files, or is a MERGE that reports no inserted, updated or deleted row. A missing
-    metric proves nothing.
+    metric proves nothing, and with `compare` nothing does.
     """
     info = commit.info
-    if commit.cdcs:
-        return False
+    if compare or commit.cdcs:
+        return compare
     if info is None or info.operation != "MERGE" or not isinstance(info.operation_metrics, dict):
         return True
     metrics = info.operation_metrics
@@ -131,12 +165,12 @@ def reads_data_files(commit: Commit) -> bool:
 
 
 def _by_key(files: Sequence[File], state: Snapshot, action: str, key: Callable[[File], Key]) -> dict[Key, File]:
-    found = {key(file): file for file in files}
-    if len(found) != len(files):
-        duplicate = next(file.path for file in files if found[key(file)] is not file)
+    by_key = {key(file): file for file in files}
+    if len(by_key) != len(files):
+        duplicate = next(file.path for file in files if by_key[key(file)] is not file)
         name = f"_delta_log/{state.version:020d}.json"
         raise LogCorrupt(state.table, name, f"two {action} actions for {duplicate}", state.version)
-    return found
+    return by_key
 
 
 def _plan(

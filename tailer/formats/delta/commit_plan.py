@@ -39,8 +39,8 @@ class CommitFile:
 
     async def is_still(self, store: ObjectStore) -> bool:
         """Return whether the file in the store is this one. Raises `ObjectNotFound`, `StorageUnavailable`."""
-        found = await store.stat(self.meta.name)
-        if found == self.meta:
+        meta = await store.stat(self.meta.name)
+        if meta == self.meta:
             return True
         if self.digest is None:
             return False
@@ -57,7 +57,6 @@ class CommitContent:
         self.is_ended = False
 
     def read(self, size: int = -1) -> bytes:
-        """Read the next bytes."""
         data = self._file.read(size)
         if data:
             self._digest.update(data)
@@ -114,9 +113,9 @@ class CommitPlanner:
     """Planner of the commit of `version` of the table at `uri`.
 
     `before`: the state it applies to; None for the table's first commit. `is_early`: whether that already includes the
-    commit's metadata. `managed`: whether a catalog manages the table. `allowed_roots`: as for
-    `plan_changes`. `stat`: looks for the file of the commit before; None: nobody asks for it. `statistics`: whether
-    tasks have those of files.
+    commit's metadata. `managed`: whether a catalog manages the table. `allowed_roots`: as for `plan_changes`. `stat`:
+    looks for the file of the commit before; None: nobody asks for it. `statistics`: whether tasks have those of files.
+    `compare`: as for `plan_changes`.
     """
 
     uri: str
@@ -127,6 +126,7 @@ class CommitPlanner:
     allowed_roots: tuple[str, ...]
     stat: Callable[[], ObjectMeta] | None = None
     statistics: bool = False
+    compare: bool = False
 
     def plan(self, opened: OpenObject) -> PlannedCommit:
         """Read the commit file to its end, also a damaged one, and plan it.
@@ -139,11 +139,11 @@ class CommitPlanner:
         wanted: list[RemoveFile] = []
         try:
             commit, state = self._read(content, opened.meta)
-            if commit.removes and self.before is not None and reads_data_files(commit):
+            if commit.removes and self.before is not None and reads_data_files(commit, self.compare):
                 commit = fill_from_adds(commit, self.before, state)
                 wanted = incomplete(commit, self.before)
             if not wanted:
-                plan = plan_changes(commit, self.before, state, self.uri, self.allowed_roots)
+                plan = plan_changes(commit, self.before, state, self.uri, self.allowed_roots, compare=self.compare)
         except LogCorrupt as error:
             content.read_all()
             return PlannedCommit(CommitFile(opened.meta, content.digest), content.is_ended, error)
@@ -159,19 +159,19 @@ class CommitPlanner:
 
         `read`: the file of the commit before. Stop where more must be known, and where the files are no longer small.
         """
-        found: list[PlannedCommit] = []
+        commits: list[PlannedCommit] = []
         planner, size_bytes = self, 0
         with suppress(Exception):  # raised again when the version is the first
-            while len(found) < most and size_bytes < _TOGETHER_BYTES:
+            while len(commits) < most and size_bytes < _TOGETHER_BYTES:
                 planned = reads.scan_now(commit_name(planner.version), planner.plan)
                 follows = read is None or planned.predecessor == read.meta
                 if planned.plan is None or not planned.is_ended or not follows:
                     break
-                found.append(planned)
+                commits.append(planned)
                 read, size_bytes = planned.file, size_bytes + planned.file.meta.size_bytes
                 stat, version = partial(reads.stat_now, read.meta.name), planner.version + 1
                 planner = replace(self, version=version, before=planned.state, is_early=False, stat=stat)
-        return found
+        return commits
 
     def complete(self, planned: PlannedCommit, files: FilesBefore) -> PlannedCommit:
         """Plan a commit with what the state before it says of the files that it lacks.
@@ -182,7 +182,7 @@ class CommitPlanner:
         assert planned.state is not None
         assert self.before is not None
         commit = complete(planned.commit, self.before, files)
-        plan = plan_changes(commit, self.before, planned.state, self.uri, self.allowed_roots)
+        plan = plan_changes(commit, self.before, planned.state, self.uri, self.allowed_roots, compare=self.compare)
         return replace(planned, plan=plan, commit=None, incomplete=())
 
     def _read(self, content: CommitContent, meta: ObjectMeta) -> tuple[Commit, Snapshot]:

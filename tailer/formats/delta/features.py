@@ -18,7 +18,6 @@ __all__ = [
     "FEATURES",
     "READER_FEATURES",
     "Answer",
-    "Feature",
     "Scope",
     "check_protocol",
     "maps_columns",

@@ -22,7 +22,7 @@ from tailer.formats.delta.log.removes import FilesBefore
 from tailer.formats.delta.snapshot import CLOCK_WINDOW, Snapshot
 from tailer.stores.port import ObjectStore, in_thread
 
-__all__ = ["Found", "TableHistory", "has_commit"]
+__all__ = ["TableHistory", "has_commit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,10 @@ class TableHistory:
 
         Raises `VersionGone` where the log does not define it, `LogCorrupt`, `UnsupportedFeature`, `StorageUnavailable`.
         """
-        found = await self.find(listing, version)
+        state = await self.find(listing, version)
         begin = partial(Snapshot.begin, managed=self._managed)
         return await in_thread(
-            begin, self._store.uri, version, found.protocol, found.metadata, found.times, found.dated_ms
+            begin, self._store.uri, version, state.protocol, state.metadata, state.times, state.dated_ms
         )
 
     async def dated_state(self, listing: LogListing, version: int) -> Snapshot:
@@ -158,17 +158,17 @@ class TableHistory:
                 return cached
             if times and cached.since <= version < cached.version:
                 return Found(version, cached.since, cached.protocol, cached.metadata, times, None)
-        found = await from_sound_checkpoint(self._log.listing, listing, version, partial(self._read, times))
-        self._cached = found if found.is_settled else None
-        return found
+        definition = await from_sound_checkpoint(self._log.listing, listing, version, partial(self._read, times))
+        self._cached = definition if definition.is_settled else None
+        return definition
 
     async def first_after_loss(self, listing: LogListing, version: int) -> int | None:
         """Return the first version after the lost `version` that can be read from a known state; None: not yet."""
-        known = _around_checkpoints(listing)
+        versions = _around_checkpoints(listing)
         with suppress(VersionGone, LogCorrupt, VersionAhead):
             await self.find(listing, version)
-            known.add(version + 1)
-        return _first_of(listing, version, known)
+            versions.add(version + 1)
+        return _first_of(listing, version, versions)
 
     async def clock(self, listing: LogListing) -> CommitClock:
         """Return the timestamps of the listed commits. Raises as `state` does."""
@@ -232,14 +232,13 @@ class TableHistory:
         return Found(segment.version, since, protocol, metadata, times, dated_ms)
 
 
-def _id_of(table: str, found: Found) -> str:
-    if found.metadata is None:
-        raise LogCorrupt(table, "_delta_log", "no metaData action up to this version", found.version)
-    return found.metadata.id
+def _id_of(table: str, definition: Found) -> str:
+    if definition.metadata is None:
+        raise LogCorrupt(table, "_delta_log", "no metaData action up to this version", definition.version)
+    return definition.metadata.id
 
 
 def has_commit(listing: LogListing, version: int) -> bool:
-    """Return whether the listing has the commit of `version`."""
     return any(path.version == version for path in listing.commits)
 
 
@@ -248,10 +247,10 @@ def _around_checkpoints(listing: LogListing) -> set[int]:
     return {files[0].version + more for files in listing.checkpoints for more in (0, 1)}
 
 
-def _first_of(listing: LogListing, version: int, known: set[int]) -> int | None:
-    """Return the first of the versions `known` after `version` that exists, or is the next one; None: none."""
-    exist = (each for each in sorted(known) if each > listing.latest or has_commit(listing, each))
-    return next((each for each in exist if each > version), None)
+def _first_of(listing: LogListing, version: int, versions: set[int]) -> int | None:
+    """Return the first of `versions` after `version` that exists, or is the next one; None: none."""
+    exist = (other for other in sorted(versions) if other > listing.latest or has_commit(listing, other))
+    return next((other for other in exist if other > version), None)
 
 
 def _times(commits: Sequence[LogPath], version: int) -> tuple[int, ...]:

@@ -4,6 +4,8 @@ import json
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from typing_extensions import override
+
 from tailer.errors import ObjectNotFound
 from tailer.formats.delta.catalog.port import CommitCatalog, RatifiedLog
 from tailer.formats.delta.history import TableHistory
@@ -32,8 +34,8 @@ class DeltaInspector(TableInspector):
         self._log: CommitLog = PublishedLog(store) if catalog is None else RatifiedLog(store, catalog)
         self._history = TableHistory(store, self._log, catalog is not None)
 
+    @override
     async def profile(self) -> TableProfile:
-        """See `TableInspector.profile`."""
         listing = await self._log.recent(CLOCK_WINDOW)
         state = await self._history.dated_state(listing, listing.latest)
         files_ms, log_ms = kept_ms(lower_names(state.metadata.configuration))
@@ -50,16 +52,16 @@ class DeltaInspector(TableInspector):
             hazards=tuple(_hazards(state)),
         )
 
+    @override
     async def summaries(self, first: int, last: int) -> AsyncGenerator[CommitSummary, None]:
-        """See `TableInspector.summaries`."""
         listing = await self._log.recent(CLOCK_WINDOW, first - 1)
         times = {path.version: path.modified_ms for path in listing.commits}
         wanted = [path for path in listing.commits if first <= path.version <= last]
         while wanted:
             together = window(wanted)
-            for found in await read_together(together, lambda path: self._summarize(path, times)):
-                if found is not None:
-                    yield found
+            for summary in await read_together(together, lambda path: self._summarize(path, times)):
+                if summary is not None:
+                    yield summary
                 wanted = wanted[1:]
 
     async def _summarize(self, path: LogPath, times: Mapping[int, int]) -> CommitSummary | None:
@@ -81,7 +83,7 @@ class DeltaInspector(TableInspector):
 
 def _file_time_ms(times: Mapping[int, int], version: int) -> int:
     """Return the timestamp of a version by the times of the files up to it, as `Snapshot` dates it."""
-    recent = [times[each] for each in range(version - CLOCK_WINDOW, version + 1) if each in times]
+    recent = [times[number] for number in range(version - CLOCK_WINDOW, version + 1) if number in times]
     return clock_ms(recent)
 
 

@@ -50,19 +50,19 @@ def kept_ms(properties: Mapping[str, str]) -> tuple[int, int]:
 
 
 def _length(text: str, default: str) -> int:
-    found = parse_interval(text)
-    return _length(default, "interval 0 days") if found is None else found
+    length = parse_interval(text)
+    return _length(default, "interval 0 days") if length is None else length
 
 
 @lru_cache(maxsize=64)  # each look at a table asks
 def parse_interval(text: str) -> int | None:
     """Return the length of an interval in milliseconds; None for text that is not one."""
     rest = text.strip().lower().removeprefix("interval").strip()
-    total, at = 0.0, 0
-    while at < len(rest):
-        part = _PART.match(rest, at)
+    total, position = 0.0, 0
+    while position < len(rest):
+        part = _PART.match(rest, position)
         if part is None or part[2] not in _UNITS_MS:
             return None
         total += float(part[1]) * _UNITS_MS[part[2]]
-        at = part.end()
+        position = part.end()
     return round(total) if rest else None

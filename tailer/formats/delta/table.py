@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Final
 
 import pyarrow as pa
+from typing_extensions import override
 
 from tailer.errors import (
     ChangesUnavailable,
@@ -53,7 +54,7 @@ from tailer.stores.port import ObjectMeta, ObjectStore, in_thread, stays
 from tailer.stores.wakeup import Wake
 from tailer.table_log import Contradiction, TableLog
 
-__all__ = ["PAGE_FILES", "DeltaTableLog"]
+__all__ = ["DeltaTableLog"]
 
 PAGE_FILES: Final = 4096  # of a snapshot, in one plan
 SETTLE_S: Final = 0.1  # for a commit whose last line does not end
@@ -64,7 +65,7 @@ class DeltaTableLog(TableLog):
     """The log of the Delta table at the root of `store`.
 
     `catalog`: the catalog that manages the table. Without it, a catalog-managed table is refused. `allowed_roots`:
-    locations of files, besides the table's own. `statistics`: whether tasks have those of files.
+    locations of files, besides the table's own. `statistics`, `compare`: as for `CommitPlanner`.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class DeltaTableLog(TableLog):
         catalog: CommitCatalog | None = None,
         allowed_roots: tuple[str, ...] = (),
         statistics: bool = False,
+        compare: bool = False,
     ) -> None:
         self.uri = store.uri
         self._store = store
@@ -82,25 +84,23 @@ class DeltaTableLog(TableLog):
         self._history = TableHistory(store, self._log, catalog is not None)
         self._commits = CommitPrefetch(store, self._log, is_on=store.is_atomic and catalog is None)
         self._quiet = QuietLog(store, catalog is not None)
-        reads = store.blocking()
-        self._reads = None if self._managed else reads
-        self._allowed_roots, self._statistics = allowed_roots, statistics
-        self._next = 0
+        self._reads = None if self._managed else store.blocking()
+        self._allowed_roots, self._statistics, self._compare = allowed_roots, statistics, compare
+        self._next, self._known = 0, -1  # `_known`: newest version in a listing
         self._state: Snapshot | None = None
         self._state_is_early = False  # whether the state already includes the next commit's metadata
         self._predecessor: CommitFile | None = None
         self._newest: CommitFile | None = None  # the last file read, for `confirm`
         self._snapshot: int | None = None  # version of the last snapshot
-        self._known = -1  # newest version in a listing
 
     @property
+    @override
     def retention_ms(self) -> int | None:
-        """See `TableLog.retention_ms`."""
         return None if self._state is None else self._state.retention_ms
 
     @property
+    @override
     def state_id(self) -> str | None:
-        """See `TableLog.state_id`."""
         return None if self._state is None else self._state.metadata.id
 
     async def table_id(self) -> str:
@@ -160,8 +160,7 @@ class DeltaTableLog(TableLog):
         before = (CommitFile(path.meta, None) for path in listing.commits if path.version == version - 1)
         self._predecessor = self._newest if self._snapshot == version - 1 else next(before, None)
         self._snapshot, self._newest = None, self._predecessor
-        self._next = version
-        self._known = listing.latest
+        self._next, self._known = version, listing.latest
         self._commits.begin(listing, version)
         self._log.forget_listing()
         self._quiet.found()
@@ -171,20 +170,20 @@ class DeltaTableLog(TableLog):
         """See `TableLog.next_plan`. Raises `TableReplaced` where another table has replaced this one."""
         planner = self._planner(self._next, self._state, self._state_is_early)
         while True:
-            found = await self._commits.read(self._next, planner.plan)
-            if found is None:
+            commit = await self._commits.read(self._next, planner.plan)
+            if commit is None:
                 is_listed = self._next <= self._known or self._commits.listed(self._next) is not None
                 before = None if self._predecessor is None else self._predecessor.meta
                 if is_listed or await self._quiet.is_suspicious(self._next, before):
                     await self._check_gap()
                 return None
-            if await self._is_whole(found):
+            if await self._is_whole(commit):
                 break
-        if found.incomplete:
-            found = await _complete(self._history, planner, found)
-        state, plan = found.outcome
-        await self._check_predecessor(found.file, found.predecessor)
-        self._state, self._predecessor, self._newest, self._state_is_early = state, found.file, found.file, False
+        if commit.incomplete:
+            commit = await _complete(self._history, planner, commit)
+        state, plan = commit.outcome
+        await self._check_predecessor(commit.file, commit.predecessor)
+        self._state, self._predecessor, self._newest, self._state_is_early = state, commit.file, commit.file, False
         self._next += 1
         self._quiet.found()
         return plan
@@ -199,7 +198,7 @@ class DeltaTableLog(TableLog):
         self._state, self._predecessor, self._newest, self._state_is_early = state, file, file, False
         self._next += len(planned)
         self._quiet.found()
-        return [each.outcome[1] for each in planned]
+        return [commit.outcome[1] for commit in planned]
 
     async def confirm(self, delivered: Position | None) -> None:
         """See `TableLog.confirm`. Checks the last file read: a commit that has a successor is complete."""
@@ -222,10 +221,10 @@ class DeltaTableLog(TableLog):
             self._snapshot, self._newest = version, None
             if not self._managed and has_commit(listing, version):
                 self._newest = await _last_commit(self._store, version, version < listing.latest)
-            found = await from_sound_checkpoint(self._log.listing, listing, version, find)
+            sorted_files = await from_sound_checkpoint(self._log.listing, listing, version, find)
         except VersionGone as error:
             raise await self._history.version_gone(error.version) from None
-        with found as files:
+        with sorted_files as files:
             rest, first = iter(files), 0
             while True:
                 page = await in_thread(lambda: list(islice(rest, PAGE_FILES)))
@@ -249,14 +248,16 @@ class DeltaTableLog(TableLog):
                 return after
         raise error
 
+    @override
     def make_wake(self) -> Wake:
-        """See `TableLog.make_wake`."""
         return self._store.make_wake(LOG, COMMIT_FILE)
 
     def _planner(self, version: int, before: Snapshot | None, is_early: bool) -> CommitPlanner:
-        read, reads, roots = self._predecessor, self._reads, self._allowed_roots
+        read, reads, compare = self._predecessor, self._reads, self._compare
         stat = partial(reads.stat_now, read.meta.name) if read is not None and reads is not None else None
-        return CommitPlanner(self.uri, version, before, is_early, self._managed, roots, stat, self._statistics)
+        return CommitPlanner(
+            self.uri, version, before, is_early, self._managed, self._allowed_roots, stat, self._statistics, compare
+        )
 
     async def _is_whole(self, planned: PlannedCommit) -> bool:
         """Return whether a commit file appears to have been read completely.
@@ -285,10 +286,10 @@ class DeltaTableLog(TableLog):
         if self._next <= listing.latest and not has_commit(listing, self._next):
             raise await self._history.version_gone(self._next)
 
-    async def _check_predecessor(self, successor: CommitFile, found: ObjectMeta | None) -> None:
-        """Raise unless the predecessor, last `found` so, is the file that was read, or has been cleaned up since."""
+    async def _check_predecessor(self, successor: CommitFile, predecessor: ObjectMeta | None) -> None:
+        """Raise unless `predecessor`, as it was found last, is the file that was read, or has been cleaned up since."""
         read = self._predecessor
-        if read is None or self._managed or found == read.meta:  # a catalog reports a replaced table itself
+        if read is None or self._managed or predecessor == read.meta:  # a catalog reports a replaced table itself
             return
         listed = self._commits.listed
         if (listed(self._next - 1), listed(self._next)) == (read.meta, successor.meta):
@@ -306,14 +307,14 @@ class DeltaTableLog(TableLog):
         """Raise `TableReplaced` unless the log still belongs to the same table."""
         if self._state is not None:
             self._history.forget()
-            found = await self.ids(self._next - 1)
-            if self._state.metadata.id not in found:
-                raise TableReplaced(self.uri, self._next, self._state.metadata.id, next(iter(found), "unknown"))
+            ids = await self.ids(self._next - 1)
+            if self._state.metadata.id not in ids:
+                raise TableReplaced(self.uri, self._next, self._state.metadata.id, next(iter(ids), "unknown"))
 
 
-async def _complete(history: TableHistory, planner: CommitPlanner, found: PlannedCommit) -> PlannedCommit:
+async def _complete(history: TableHistory, planner: CommitPlanner, commit: PlannedCommit) -> PlannedCommit:
     """Plan a commit that needs to know more about the files that it removes. Raises as `CommitPlanner.complete`."""
-    return await in_thread(planner.complete, found, await history.files_before(planner.version, found.incomplete))
+    return await in_thread(planner.complete, commit, await history.files_before(planner.version, commit.incomplete))
 
 
 async def _first_readable(
@@ -334,9 +335,9 @@ async def _first_readable(
         with suppress(LogCorrupt, VersionGone, UnsupportedFeature, FileOutsideTable):  # reported when it is read
             planner = make_planner(version, *await history.state_before(listing, version))
             try:
-                found = await log.read(version, planner.plan)
-                if found is not None and found.incomplete:
-                    await _complete(history, planner, found)
+                commit = await log.read(version, planner.plan)
+                if commit is not None and commit.incomplete:
+                    await _complete(history, planner, commit)
             except ChangesUnavailable:
                 return version + 1
     return version

@@ -9,7 +9,6 @@ version_names   the manifests in a `_versions` folder, in both naming schemes
 protobuf        the wire format of all metadata
 manifest        one version: schema, fragments, feature flags, transaction
 fragment        data files, deletion file and row ids of one fragment
-transaction     the operation that made a version
 refs/           names of branches and of versions
 rows/           the deleted offsets of a fragment; the reader of rows: pylance, one fragment at a time
 row_ids/        the stable ids of a fragment's rows, and the versions of their last updates

@@ -27,7 +27,6 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from tailer.formats.lance.columns import ColumnNames
-from tailer.formats.lance.format import LANCE
 from tailer.formats.lance.fragment import DataFile, Fragment
 from tailer.formats.lance.manifest import Manifest
 from tailer.plan import SNAPSHOT_TASKS, ChangePlan, ChangeTask, FragmentRef, Regime, RowTracking, TaskKind
@@ -49,6 +48,7 @@ _QUIET: Final = frozenset(
     }
 )
 _ANY_ROWS: Final = 2**32  # the most that a fragment can have
+_READER: Final = "lance"  # the name of the format, by which other processes find its reader
 _SMALL_ROWS: Final = 1024
 _SMALL_BYTES: Final = 64 * 2**10
 _READABLE_ALONE: Final = 2  # version of the files that name their columns themselves
@@ -81,7 +81,7 @@ def deletion_files(before: Version | None, after: Version, operation: str | None
             if old is None or new is None or _is_rewritten(old, new, columns):
                 continue
             if old.deletion != new.deletion:
-                yield from ((version, each) for version, each in ((before, old), (after, new)) if each.deletion)
+                yield from (side for side in ((before, old), (after, new)) if side[1].deletion)
 
 
 def plan_changes(
@@ -126,7 +126,7 @@ def plan_changes(
 
 def plan_snapshot(version: Version, first: int, fragments: list[Fragment]) -> ChangePlan:
     """Plan the rows of some fragments as inserts, from task `first` on."""
-    tasks = [_task(version, version, each, TaskKind.INSERT, None, version.stable_ids) for each in fragments]
+    tasks = [_task(version, version, fragment, TaskKind.INSERT, None, version.stable_ids) for fragment in fragments]
     return replace(_plan(version, None, Regime.SNAPSHOT, tasks, SNAPSHOT_TASKS + first), paired=False)
 
 
@@ -138,12 +138,11 @@ def _differing(old: Mapping[int, Fragment], new: Mapping[int, Fragment]) -> list
 
 def _common_columns(before: Version, after: Version) -> frozenset[int]:
     """Return the field ids that both versions have. Old writers give the id of a dropped column to a new one."""
-    old, new = ({field.id for field in each.manifest.fields} for each in (before, after))
+    old, new = ({field.id for field in version.manifest.fields} for version in (before, after))
     return frozenset(old & new)
 
 
 def _files(fragment: Fragment, columns: frozenset[int]) -> dict[int, tuple[int | None, str]]:
-    """Return the file of each of the columns."""
     return {
         number: (file.base_id, file.path) for file in fragment.files for number in file.field_ids if number in columns
     }
@@ -182,19 +181,19 @@ def _plan(
 
 
 def _task(
-    at: Version, version: Version, fragment: Fragment, kind: TaskKind, chosen: BitMap | None, tracked: bool
+    source: Version, version: Version, fragment: Fragment, kind: TaskKind, chosen: BitMap | None, tracked: bool
 ) -> ChangeTask:
-    """Build a task of `version` for rows of a fragment as it is at the version `at`."""
+    """Build a task of `version` for rows of a fragment as it is at the version `source`."""
     # Old writers noted wrong numbers of rows.
-    is_counted = fragment.physical_rows is not None and bool(at.manifest.data_format)
+    is_counted = fragment.physical_rows is not None and bool(source.manifest.data_format)
     reference = FragmentRef(
-        version=at.manifest.version,
+        version=source.manifest.version,
         number=fragment.id,
         rows=fragment.physical_rows or _ANY_ROWS if is_counted else _ANY_ROWS,
         chosen=None if chosen is None else base64.b64encode(chosen.serialize()).decode("ascii"),
-        columns=at.names.renamed,
+        columns=source.names.renamed,
     )
-    if (file := _file_alone(at, fragment, reference)) is not None:
+    if (file := _file_alone(source, fragment, reference)) is not None:
         reference = replace(reference, path=file.path, fields=file.field_ids)
     return ChangeTask(
         table=version.uri,
@@ -205,14 +204,14 @@ def _task(
         kind=kind,
         uri=version.uri,
         size_bytes=sum(file.size_bytes or 0 for file in fragment.files),
-        schema=at.schema,
+        schema=source.schema,
         tracking=_ROW_ID if tracked else None,
-        reader=LANCE.name,
+        reader=_READER,
         fragment=reference,
     )
 
 
-def _file_alone(at: Version, fragment: Fragment, rows: FragmentRef) -> DataFile | None:
+def _file_alone(source: Version, fragment: Fragment, rows: FragmentRef) -> DataFile | None:
     """Return the file that has all `rows` of a small fragment just as they are delivered; None: there is none."""
     file = fragment.files[0] if len(fragment.files) == 1 else None
     if file is None or fragment.overlays or (fragment.deletion is not None and rows.chosen is None):
@@ -220,4 +219,4 @@ def _file_alone(at: Version, fragment: Fragment, rows: FragmentRef) -> DataFile 
     is_small = rows.rows <= _SMALL_ROWS and 0 < (file.size_bytes or 0) <= _SMALL_BYTES
     is_own = file.base_id is None and file.major_version == _READABLE_ALONE
     in_order = file.column_indices == tuple(range(len(file.field_ids)))
-    return file if at.is_plain and is_small and is_own and in_order else None
+    return file if source.is_plain and is_small and is_own and in_order else None

@@ -17,22 +17,22 @@ __all__ = ["ColumnNames"]
 
 @dataclass(frozen=True, slots=True)
 class ColumnNames:
-    """Physical names by field id. An id that is not `known` has `prefix` and its own digits as its name."""
+    """Physical names by field id. An id that is not in `by_id` has `prefix` and its own digits as its name."""
 
-    known: Mapping[int, str] = field(default_factory=dict)
+    by_id: Mapping[int, str] = field(default_factory=dict)
     prefix: str = ""
 
     @property
     def renamed(self) -> tuple[tuple[str, int], ...]:
         """Return physical names that are not the digits of their field id, with that id."""
-        return tuple((name, number) for number, name in self.known.items() if name != str(number))
+        return tuple((name, number) for number, name in self.by_id.items() if name != str(number))
 
     def after_overwrite(self, before: pa.Schema, after: pa.Schema, version: int) -> "ColumnNames":
         """Return the names of the columns `after` an overwrite. Both schemas are as `arrow_schema` returns them."""
         names = {(path, kind): self._name(number) for path, kind, number in _fields(before)}
         fresh = ColumnNames(prefix=f"{version}.")
-        found = {number: names.get((path, kind), fresh._name(number)) for path, kind, number in _fields(after)}
-        return ColumnNames(found, fresh.prefix)
+        kept = {number: names.get((path, kind), fresh._name(number)) for path, kind, number in _fields(after)}
+        return ColumnNames(kept, fresh.prefix)
 
     def extended(self, schema: pa.Schema) -> "ColumnNames":
         """Return the names with those of all fields of `schema`."""
@@ -45,20 +45,20 @@ class ColumnNames:
 
         It is that of rows as tasks deliver them: a dictionary is its values.
         """
-        return pa.schema([self._field(each) for each in schema])
+        return pa.schema([self._field(column) for column in schema])
 
     def _name(self, number: int) -> str:
-        return self.known.get(number, f"{self.prefix}{number}")
+        return self.by_id.get(number, f"{self.prefix}{number}")
 
-    def _field(self, found: pa.Field) -> pa.Field:
-        name = self._name(field_id(found)).encode()
-        return pa.field(found.name, self._type(found.type), found.nullable, {PHYSICAL_NAME: name})
+    def _field(self, column: pa.Field) -> pa.Field:
+        name = self._name(field_id(column)).encode()
+        return pa.field(column.name, self._type(column.type), column.nullable, {PHYSICAL_NAME: name})
 
     def _type(self, kind: pa.DataType) -> pa.DataType:
         if pa.types.is_dictionary(kind):
             return kind.value_type
         if pa.types.is_struct(kind):
-            return pa.struct([self._field(each) for each in kind])
+            return pa.struct([self._field(column) for column in kind])
         if pa.types.is_list(kind):
             return pa.list_(self._element(kind.value_field))
         if pa.types.is_large_list(kind):
@@ -69,8 +69,8 @@ class ColumnNames:
             return pa.map_(self._type(kind.key_type), self._element(kind.item_field))
         return kind
 
-    def _element(self, found: pa.Field) -> pa.Field:
-        return pa.field(found.name, self._type(found.type), found.nullable)
+    def _element(self, column: pa.Field) -> pa.Field:
+        return pa.field(column.name, self._type(column.type), column.nullable)
 
 
 def _fields(schema: pa.Schema) -> Iterator[tuple[tuple[str, ...], str, int]]:
@@ -79,8 +79,8 @@ def _fields(schema: pa.Schema) -> Iterator[tuple[tuple[str, ...], str, int]]:
 
 
 def _fields_of(kind: pa.DataType, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str, int]]:
-    for each in (kind.field(index) for index in range(kind.num_fields)):
-        path = (*above, each.name)
-        if FIELD_ID in (each.metadata or {}):
-            yield path, "struct" if pa.types.is_struct(each.type) else str(each.type), field_id(each)
-        yield from _fields_of(each.type, path)
+    for column in (kind.field(index) for index in range(kind.num_fields)):
+        path = (*above, column.name)
+        if FIELD_ID in (column.metadata or {}):
+            yield path, "struct" if pa.types.is_struct(column.type) else str(column.type), field_id(column)
+        yield from _fields_of(column.type, path)

@@ -10,10 +10,9 @@ from enum import StrEnum
 from typing import Final
 
 from tailer.errors import UnsupportedFeature
-from tailer.formats.lance.fragment import ExternalFile
 from tailer.formats.lance.manifest import Manifest
 
-__all__ = ["FLAGS", "Answer", "Flag", "refuse_unknown", "uses_stable_row_ids"]
+__all__ = ["FLAGS", "Answer", "refuse_unknown", "uses_stable_row_ids"]
 
 
 class Answer(StrEnum):
@@ -69,7 +68,7 @@ def refuse_unknown(manifest: Manifest, table: str) -> None:
             raise UnsupportedFeature(table, named, manifest.version, flag.why)
         if flag.is_paired and not manifest.writer_feature_flags & bit:
             raise UnsupportedFeature(table, named, manifest.version, "without the flag for writers it has no meaning")
-    if uses_stable_row_ids(manifest) and any(isinstance(each.row_ids, ExternalFile) for each in manifest.fragments):
+    if uses_stable_row_ids(manifest) and any(part.row_ids_are_apart for part in manifest.fragments):
         reason = "the reader of rows finds them in manifests alone"
         raise UnsupportedFeature(table, "row ids in a file of their own", manifest.version, reason)
 

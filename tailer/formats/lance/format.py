@@ -5,6 +5,8 @@ from importlib.util import find_spec
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from typing_extensions import override
+
 from tailer.errors import ConfigError, how_to_install
 from tailer.formats.inspection import TableInspector
 from tailer.formats.lance.refs.branches import folder_of, parse_branch
@@ -19,7 +21,7 @@ __all__ = ["LANCE"]
 _SUFFIX: Final = ".lance"  # of datasets in stores, by which they are known before they are looked at
 
 
-class _Lance:
+class _Lance(TableFormat):
     name = "lance"
     title = "a Lance dataset"
     log_folder = "_versions"
@@ -27,27 +29,29 @@ class _Lance:
     has_branches = True
     thread_libraries = frozenset({"lance"})
 
+    @override
     def may_be_at(self, location: str) -> bool:
-        """See `TableFormat.may_be_at`."""
         return location.endswith(_SUFFIX)
 
+    @override
     async def is_in(self, store: ObjectStore, folder: str) -> bool:
-        """See `TableFormat.is_in`."""
         from tailer.formats.lance.history import has_manifests  # noqa: PLC0415 - not to recognise a table by its name
 
         return await has_manifests(store, folder)
 
+    @override
     def versions(self, names: Iterable[str]) -> Iterable[int]:
-        """See `TableFormat.versions`. A manifest is named by its version, or counts down from the largest number."""
+        """A manifest is named by its version, or counts down from the largest number."""
         paths = (path for path in map(PurePosixPath, names) if path.suffix == ".manifest")
         numbers = [int(path.stem) for path in paths if path.stem.isdecimal()]
-        return [min(each, LARGEST - each) for each in numbers]
+        return [min(number, LARGEST - number) for number in numbers]
 
+    @override
     def root(self, location: str, branch: str | None) -> str:
-        """See `TableFormat.root`."""
         name = parse_branch(branch, "branch")
         return location if name is None else f"{location}/{folder_of(name)}"
 
+    @override
     def open(
         self,
         store: ObjectStore,
@@ -56,12 +60,13 @@ class _Lance:
         branch: str | None = None,
         catalog: Any = None,
         statistics: bool = False,
+        compare: bool = False,
     ) -> TableLog:
-        """See `TableFormat.open`."""
         from tailer.formats.lance.table import LanceTableLog  # noqa: PLC0415 - not to recognise a table
 
         return LanceTableLog(store, open_store, allowed_roots, parse_branch(branch, "branch"))
 
+    @override
     def inspect(
         self,
         store: ObjectStore,
@@ -70,19 +75,18 @@ class _Lance:
         branch: str | None = None,
         catalog: Any = None,
     ) -> TableInspector:
-        """See `TableFormat.inspect`."""
         from tailer.formats.lance.inspect.inspector import LanceInspector  # noqa: PLC0415 - not to follow a table
 
         return LanceInspector(store, open_store, allowed_roots, parse_branch(branch, "branch"))
 
+    @override
     def row_reader(self) -> RowReader:
-        """See `TableFormat.row_reader`."""
         from tailer.formats.lance.rows.reader import FRAGMENTS  # noqa: PLC0415 - not to recognise a table
 
         return FRAGMENTS
 
+    @override
     def check_reader(self) -> None:
-        """See `TableFormat.check_reader`."""
         if find_spec("lance") is None:
             raise ConfigError("table", "is a Lance dataset, and pylance is not installed", how_to_install("lance"))
 

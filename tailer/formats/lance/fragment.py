@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from tailer.formats.lance.protobuf import InvalidMessage, Message
 
-__all__ = ["DataFile", "DeletionFile", "DeletionKind", "ExternalFile", "Fragment", "OverlayFile", "parse_fragment"]
+__all__ = ["DataFile", "DeletionFile", "DeletionKind", "Fragment", "parse_fragment"]
 
 
 class DeletionKind(StrEnum):
@@ -31,7 +31,6 @@ class DataFile:
     field_ids: tuple[int, ...]
     column_indices: tuple[int, ...]
     major_version: int
-    minor_version: int
     size_bytes: int | None
     base_id: int | None
 
@@ -55,43 +54,19 @@ class DeletionFile:
 
 
 @dataclass(frozen=True, slots=True)
-class ExternalFile:
-    """A slice of a file; `path` is relative to the dataset."""
-
-    path: str
-    offset: int
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class OverlayFile:
-    """New values for some rows of some columns, in place of those in the data files.
-
-    `coverage` holds 32-bit Roaring bitmaps of offsets: one for all fields of the file, or one for each of them.
-    """
-
-    file: DataFile
-    coverage: tuple[bytes, ...]
-    is_shared: bool
-    committed_version: int
-
-
-@dataclass(frozen=True, slots=True)
 class Fragment:
-    """One fragment in one version. A later overlay in `overlays` is newer.
+    """One fragment in one version.
 
-    `physical_rows` is None where it was not recorded; old writers recorded wrong numbers. `row_ids` is an encoded
-    sequence of stable row ids, `last_updated` and `created` are encoded versions.
+    `overlays`: new values for some rows of some columns, encoded. `physical_rows` is None where it was not recorded;
+    old writers recorded wrong numbers. `row_ids_are_apart`: whether stable row ids are in a file of their own.
     """
 
     id: int
     files: tuple[DataFile, ...]
     deletion: DeletionFile | None
-    overlays: tuple[OverlayFile, ...]
+    overlays: tuple[bytes, ...]
     physical_rows: int | None
-    row_ids: bytes | ExternalFile | None
-    last_updated: bytes | ExternalFile | None
-    created: bytes | ExternalFile | None
+    row_ids_are_apart: bool
 
 
 def parse_fragment(data: bytes) -> Fragment:
@@ -100,13 +75,11 @@ def parse_fragment(data: bytes) -> Fragment:
     deletion = message.optional_message(3)
     return Fragment(
         id=message.number(1),
-        files=tuple(_data_file(each) for each in message.messages(2)),
+        files=tuple(_data_file(part) for part in message.messages(2)),
         deletion=None if deletion is None else _deletion_file(deletion),
-        overlays=tuple(_overlay_file(each) for each in message.messages(11)),
+        overlays=message.all_data(11),
         physical_rows=message.number(4) or None,
-        row_ids=_sequence(message, inline=5, external=6),
-        last_updated=_sequence(message, inline=7, external=8),
-        created=_sequence(message, inline=9, external=10),
+        row_ids_are_apart=message.one_of(5, 6) == 6,
     )
 
 
@@ -119,7 +92,6 @@ def _data_file(message: Message) -> DataFile:
         field_ids=message.all_signed(2),
         column_indices=message.all_signed(3),
         major_version=message.number(4, 32),
-        minor_version=message.number(5, 32),
         size_bytes=message.number(6) or None,
         base_id=message.optional_number(7, 32),
     )
@@ -136,25 +108,3 @@ def _deletion_file(message: Message) -> DeletionFile:
         num_deleted_rows=message.number(4) or None,
         base_id=message.optional_number(7, 32),
     )
-
-
-def _overlay_file(message: Message) -> OverlayFile:
-    file, is_shared = message.optional_message(1), message.one_of(2, 4) == 2
-    if file is None:
-        raise InvalidMessage("an overlay has no file")
-    sparse = message.optional_message(4)
-    return OverlayFile(
-        file=_data_file(file),
-        coverage=(message.data(2),) if is_shared else () if sparse is None else sparse.all_data(1),
-        is_shared=is_shared,
-        committed_version=message.number(3),
-    )
-
-
-def _sequence(message: Message, inline: int, external: int) -> bytes | ExternalFile | None:
-    if message.one_of(inline, external) is None:
-        return None
-    file = message.optional_message(external)
-    if file is None:
-        return message.data(inline)
-    return ExternalFile(file.text(1), file.number(2), file.number(3))

@@ -1,4 +1,8 @@
-"""The versions of a dataset in a store: listed, read, and found by time. All I/O of the format is here."""
+"""The versions of a dataset in a store: listed, read, and found by time. All I/O of the format is here.
+
+The name of the operation that made a version (Lance format, "Conflict resolution", `protos/transaction.proto`) decides
+which of its changes are only moves. It may be missing or unknown, so nothing else may depend on it.
+"""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
@@ -25,17 +29,45 @@ from tailer.formats.lance.columns import ColumnNames
 from tailer.formats.lance.features import refuse_unknown, uses_stable_row_ids
 from tailer.formats.lance.fragment import DeletionFile, Fragment
 from tailer.formats.lance.manifest import Manifest, parse_manifest
-from tailer.formats.lance.protobuf import InvalidMessage
+from tailer.formats.lance.protobuf import InvalidMessage, Message
 from tailer.formats.lance.rows.deletions import read_deletions
 from tailer.formats.lance.schema import arrow_schema, is_plain
-from tailer.formats.lance.transaction import parse_transaction
 from tailer.formats.lance.version_names import LARGEST, manifests
 from tailer.formats.locations import no_table
 from tailer.plan import ChangePlan
 from tailer.stores.location import is_readable, lies_in, parse_location
 from tailer.stores.port import BlockingScans, ObjectMeta, ObjectStore, OpenObject, StoredObject
 
-__all__ = ["VERSIONS", "Found", "History", "Planned", "has_manifests", "version_gone"]
+__all__ = ["OPERATIONS", "VERSIONS", "History", "has_manifests", "parse_operation", "version_gone"]
+
+OPERATIONS: Final = {
+    100: "Append",
+    101: "Delete",
+    102: "Overwrite",
+    103: "CreateIndex",
+    104: "Rewrite",
+    105: "Merge",
+    106: "Restore",
+    107: "ReserveFragments",
+    108: "Update",
+    109: "Project",
+    110: "UpdateConfig",
+    111: "DataReplacement",
+    112: "UpdateMemWalState",
+    113: "Clone",
+    114: "UpdateBases",
+}
+_FIRST_OPERATION: Final = min(OPERATIONS)
+
+
+def parse_operation(data: bytes) -> str | None:
+    """Return the operation of a transaction, from a `.txn` file or from a manifest. Raises `InvalidMessage`.
+
+    None: it is unknown or missing. Several operations in one transaction count as unknown.
+    """
+    operations = [field for field in Message(data).fields() if field >= _FIRST_OPERATION]
+    return OPERATIONS.get(operations[0]) if len(operations) == 1 else None
+
 
 VERSIONS: Final = "_versions"
 _MANIFEST: Final = ".manifest"
@@ -50,7 +82,7 @@ _DeletionPath = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StoredManifest:
     """A manifest, and the file it was read from."""
 
     meta: ObjectMeta
@@ -104,27 +136,26 @@ class History:
 
     async def _list(self) -> Mapping[int, str]:
         objects = await self._store.list(VERSIONS)
-        return manifests(self.uri, (each.name.rpartition("/")[2] for each in objects))
+        return manifests(self.uri, (file.name.rpartition("/")[2] for file in objects))
 
-    def _note(self, found: Mapping[int, str]) -> Mapping[int, str]:
-        """Note the scheme of the names."""
-        if not found:
+    def _note(self, names: Mapping[int, str]) -> Mapping[int, str]:
+        if not names:
             raise no_table(self.uri, VERSIONS, "no manifest in _versions", "a Lance dataset")
-        version, name = next(iter(found.items()))
+        version, name = next(iter(names.items()))
         self._padded = name != f"{version}.manifest"
-        return found
+        return names
 
     def name(self, version: int) -> str:
         """Return the name of a version's manifest, in the scheme of the last listing."""
         return f"{VERSIONS}/{LARGEST - version:020d}.manifest" if self._padded else f"{VERSIONS}/{version}.manifest"
 
-    async def read(self, version: int, before: Version | None = None) -> Found | None:
+    async def read(self, version: int, before: Version | None = None) -> StoredManifest | None:
         """Read a version's manifest; None where it is missing. Raises `LogCorrupt`, `UnsupportedFeature`.
 
         `before`: an earlier version, with which it may have most in common.
         """
 
-        def decode(stored: StoredObject) -> Found:
+        def decode(stored: StoredObject) -> StoredManifest:
             return self._decode(version, before, stored.meta, stored.data)
 
         try:
@@ -132,20 +163,20 @@ class History:
         except ObjectNotFound:
             return None
 
-    def _decode(self, version: int, before: Version | None, meta: ObjectMeta, data: bytes) -> Found:
-        known = None if before is None else before.manifest
-        manifest = parse_manifest(data, f"{self.uri}/{self.name(version)}", known)
+    def _decode(self, version: int, before: Version | None, meta: ObjectMeta, data: bytes) -> StoredManifest:
+        earlier = None if before is None else before.manifest
+        manifest = parse_manifest(data, f"{self.uri}/{self.name(version)}", earlier)
         if manifest.version != version:
             raise LogCorrupt(self.uri, self.name(version), f"it is of version {manifest.version}", version)
         refuse_unknown(manifest, self.uri)
-        return Found(meta, manifest)
+        return StoredManifest(meta, manifest)
 
-    async def existing(self, version: int) -> Found:
+    async def existing(self, version: int) -> StoredManifest:
         """Read the manifest of a version that a listing showed. Raises `VersionGone` where it is gone since."""
-        found = await self.read(version)
-        if found is None:
+        stored = await self.read(version)
+        if stored is None:
             raise await self.gone(version)
-        return found
+        return stored
 
     async def gone(self, version: int) -> VersionGone:
         """Build the error for a missing version, with those that there are."""
@@ -153,14 +184,14 @@ class History:
 
     def version(self, manifest: Manifest, before: Version | None, operation: str | None) -> Version:
         """Return a version with its schema. `before`: the one that `operation` changed; None: not known."""
-        for base in manifest.base_paths.values():
-            self._root(base.path, manifest.version)
+        for path in manifest.base_paths.values():
+            self._root(path, manifest.version)
         if before is not None and operation != "Overwrite" and manifest.has_columns_of(before.manifest):
             names, schema, plain = before.names, before.schema, before.is_plain
         else:
-            found = arrow_schema(manifest, self.uri)
-            names = self._names(manifest, found, before, operation)
-            schema, plain = names.schema(found), is_plain(manifest.fields)
+            fields = arrow_schema(manifest, self.uri)
+            names = self._names(manifest, fields, before, operation)
+            schema, plain = names.schema(fields), is_plain(manifest.fields)
         fragments, stable = manifest.fragments_by_id(self.uri), uses_stable_row_ids(manifest)
         return Version(self.uri, self.table_id, manifest, schema, names, fragments, stable, plain)
 
@@ -177,10 +208,10 @@ class History:
         """Return the operation that made a version; None where it is not known."""
         with suppress(InvalidMessage, ObjectNotFound):
             if manifest.transaction is not None:
-                return parse_transaction(manifest.transaction).operation
+                return parse_operation(manifest.transaction)
             if manifest.transaction_file:
                 name = f"_transactions/{manifest.transaction_file}"
-                return await self._store.read(name, lambda stored: parse_transaction(stored.data).operation)
+                return await self._store.read(name, lambda stored: parse_operation(stored.data))
         return None
 
     def plan_in_turn(
@@ -191,24 +222,24 @@ class History:
         `before`: the version before; `read`: its manifest's file. Stop where more must be read or known, and where the
         manifests are no longer small.
         """
-        found: list[Planned] = []
+        planned: list[Planned] = []
         size_bytes = 0
         with suppress(Exception):  # raised again when the version is the first
-            while len(found) < most and size_bytes < _TOGETHER_BYTES:
+            while len(planned) < most and size_bytes < _TOGETHER_BYTES:
                 next_one = reads.scan_now(self.name(version), partial(self._decode_open, version, before))
                 manifest = next_one.manifest
                 if (read is not None and reads.stat_now(read.name) != read) or manifest.transaction is None:
                     break
-                operation = parse_transaction(manifest.transaction).operation
+                operation = parse_operation(manifest.transaction)
                 after = self.version(manifest, before, operation)
                 if any(deletion_files(before, after, operation)):
                     break
-                found.append(Planned(after, next_one.meta, plan_changes(before, after, operation, {}, {})))
+                planned.append(Planned(after, next_one.meta, plan_changes(before, after, operation, {}, {})))
                 before, read, version = after, next_one.meta, version + 1
                 size_bytes += read.size_bytes
-        return found
+        return planned
 
-    def _decode_open(self, version: int, before: Version | None, opened: OpenObject) -> Found:
+    def _decode_open(self, version: int, before: Version | None, opened: OpenObject) -> StoredManifest:
         data = opened.file.read()
         return self._decode(version, before, opened.meta._replace(size_bytes=len(data)), data)
 
@@ -216,12 +247,12 @@ class History:
         self, before: Version | None, after: Version, operation: str | None
     ) -> tuple[Deletions, Deletions]:
         """Read the deletion files that a plan needs: of the version before, and of the one after."""
-        found: tuple[dict[int, BitMap], dict[int, BitMap]] = {}, {}
+        bitmaps: tuple[dict[int, BitMap], dict[int, BitMap]] = {}, {}
         for version, fragment in deletion_files(before, after, operation):
             assert fragment.deletion is not None, "deletion_files yields no other"
             bitmap = await self._deleted(version, fragment, fragment.deletion, after.manifest.version)
-            found[version is after][fragment.id] = bitmap
-        return found
+            bitmaps[version is after][fragment.id] = bitmap
+        return bitmaps
 
     async def _deleted(self, version: Version, fragment: Fragment, file: DeletionFile, planned: int) -> BitMap:
         manifest, path = version.manifest, file.path(fragment.id)
@@ -231,7 +262,7 @@ class History:
             if base is None:
                 reason = f"{path} is in the base path {file.base_id}, which it does not have"
                 raise LogCorrupt(self.uri, self.name(manifest.version), reason, planned)
-            store = self._open_store(self._root(base.path, planned))
+            store = self._open_store(self._root(base, planned))
         key = store.uri, path
         if key not in self._bitmaps:
             try:
@@ -256,10 +287,10 @@ class History:
         return location
 
 
-def version_gone(uri: str, version: int, found: Iterable[int]) -> VersionGone:
-    """Build the error for a missing version of the dataset at `uri`, with the versions that were `found`."""
-    versions = sorted(found)
-    resume = next((each for each in versions if each > version and each - 1 in versions), versions[-1] + 1)
+def version_gone(uri: str, version: int, listed: Iterable[int]) -> VersionGone:
+    """Build the error for a missing version of the dataset at `uri`, with the versions that were `listed`."""
+    versions = sorted(listed)
+    resume = next((later for later in versions if later > version and later - 1 in versions), versions[-1] + 1)
     return VersionGone(uri, version, versions[0], versions[-1], resume, ("latest", "snapshot"))
 
 

@@ -20,7 +20,7 @@ from tailer.errors import LogCorrupt
 from tailer.formats.lance.fragment import Fragment, parse_fragment
 from tailer.formats.lance.protobuf import InvalidMessage, Message, delimited
 
-__all__ = ["BasePath", "Field", "Manifest", "parse_manifest"]
+__all__ = ["Field", "Manifest", "parse_manifest"]
 
 _FOOTER: Final = struct.Struct("<qHH4s")
 _LENGTH: Final = struct.Struct("<I")
@@ -34,8 +34,8 @@ _SMALL_BYTES: Final = 2048
 class Field:
     """A column or a nested field. `parent_id` is -1 for a column.
 
-    `encoding` and `dictionary` (offset and length) belong to data files of version 1. `key_position`: place in the
-    unenforced primary key, from 1 on; 0 for a place after those, by field id; None if the field is not in the key.
+    `key_position`: place in the unenforced primary key, from 1 on; 0 for a place after those, by field id; None if the
+    field is not in the key.
     """
 
     id: int
@@ -45,22 +45,7 @@ class Field:
     nullable: bool
     metadata: Mapping[str, bytes]
     extension_name: str
-    encoding: int
-    dictionary: tuple[int, int] | None
     key_position: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class BasePath:
-    """Another place with files of the dataset.
-
-    `is_dataset_root`: whether `path` has the folders `data` and `_deletions`, or holds data files itself.
-    """
-
-    id: int
-    name: str | None
-    is_dataset_root: bool
-    path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +54,9 @@ class Manifest:
 
     `transaction` holds the transaction if the manifest does, else `transaction_file` names a file in `_transactions`;
     it is empty if no file was written. `data_format` is the version of the data files ("2.0"), empty in old manifests.
-    `fields` lists each field before the fields nested in it. `beginning`: of the message, with all fields and
-    fragments; empty where these are not at the beginning, as every known writer has them.
+    `fields` lists each field before the fields nested in it. `base_paths`: other places with files of the dataset, by
+    their ids. `beginning`: of the message, with all fields and fragments; empty where these are not at the beginning,
+    as every known writer has them.
     """
 
     version: int
@@ -80,15 +66,11 @@ class Manifest:
     fields: tuple[Field, ...]
     schema_metadata: Mapping[str, bytes]
     fragments: tuple[Fragment, ...]
-    max_fragment_id: int | None
-    next_row_id: int
     transaction_file: str
     transaction: bytes | None
     data_format: str
     config: Mapping[str, str]
-    table_metadata: Mapping[str, str]
-    base_paths: Mapping[int, BasePath]
-    branch: str | None
+    base_paths: Mapping[int, str]
     writer: str
     beginning: bytes = field(default=b"", repr=False, compare=False)
 
@@ -103,12 +85,12 @@ class Manifest:
 
     def fragments_by_id(self, table: str) -> dict[int, Fragment]:
         """Return the fragments by id. Raises `LogCorrupt` if two have the same: their rows have the same addresses."""
-        found: dict[int, Fragment] = {}
-        for each in self.fragments:
-            if each.id in found:
-                raise LogCorrupt(table, "_versions", f"two fragments have the id {each.id}", self.version)
-            found[each.id] = each
-        return found
+        fragments: dict[int, Fragment] = {}
+        for fragment in self.fragments:
+            if fragment.id in fragments:
+                raise LogCorrupt(table, "_versions", f"two fragments have the id {fragment.id}", self.version)
+            fragments[fragment.id] = fragment
+        return fragments
 
 
 def parse_manifest(data: bytes, uri: str, before: Manifest | None = None) -> Manifest:
@@ -119,12 +101,12 @@ def parse_manifest(data: bytes, uri: str, before: Manifest | None = None) -> Man
     try:
         position = _manifest_position(data)
         encoded = _manifest_message(data, position)
-        known = before if before is not None and encoded.startswith(before.beginning) else None
-        message = Message(encoded[0 if known is None else len(known.beginning) :])
-        if known is not None and (not known.beginning or message.has(_FIELDS)):
-            message, known = Message(encoded), None
-        offset = next((message.number(each) for each in _TRANSACTION_FIELDS if message.has(each)), None)
-        return _manifest(message, None if offset is None else _section(data[:position], offset), encoded, known)
+        earlier = before if before is not None and encoded.startswith(before.beginning) else None
+        message = Message(encoded[0 if earlier is None else len(earlier.beginning) :])
+        if earlier is not None and (not earlier.beginning or message.has(_FIELDS)):
+            message, earlier = Message(encoded), None
+        offset = next((message.number(number) for number in _TRANSACTION_FIELDS if message.has(number)), None)
+        return _manifest(message, None if offset is None else _section(data[:position], offset), encoded, earlier)
     except InvalidMessage as error:
         table, _, name = uri.rpartition("/_versions/")
         raise LogCorrupt(table or uri, f"_versions/{name}", str(error)) from error
@@ -143,19 +125,19 @@ def _manifest_position(data: bytes) -> int:
     return int(position)
 
 
-def _manifest_message(data: bytes, at: int) -> bytes:
-    found = _section(data, at)
-    if at + _LENGTH.size + len(found) + _FOOTER.size != len(data):
-        raise InvalidMessage(f"the manifest has {len(found)} bytes, but the footer does not follow them")
-    return found
+def _manifest_message(data: bytes, position: int) -> bytes:
+    section = _section(data, position)
+    if position + _LENGTH.size + len(section) + _FOOTER.size != len(data):
+        raise InvalidMessage(f"the manifest has {len(section)} bytes, but the footer does not follow them")
+    return section
 
 
-def _section(data: bytes, at: int) -> bytes:
+def _section(data: bytes, position: int) -> bytes:
     """Return the bytes at a place, after their length."""
-    end = at + _LENGTH.size
-    if not 0 <= at <= end <= len(data):
-        raise InvalidMessage(f"a section begins at byte {at} of {len(data)}")
-    (size,) = _LENGTH.unpack_from(data, at)
+    end = position + _LENGTH.size
+    if not 0 <= position <= end <= len(data):
+        raise InvalidMessage(f"a section begins at byte {position} of {len(data)}")
+    (size,) = _LENGTH.unpack_from(data, position)
     if size > len(data) - end:
         raise InvalidMessage(f"a section has {size} bytes, {size - len(data) + end} more than there are")
     return data[end : end + size]
@@ -167,34 +149,29 @@ def _manifest(message: Message, transaction: bytes | None, encoded: bytes, befor
     if version == 0:
         raise InvalidMessage("it has no version")
     columns, fragments = message.all_data(_FIELDS), message.all_data(_FRAGMENTS)
-    parts = [delimited(_FIELDS, each) for each in columns] + [delimited(_FRAGMENTS, each) for each in fragments]
+    parts = [delimited(_FIELDS, part) for part in columns] + [delimited(_FRAGMENTS, part) for part in fragments]
     beginning = b"".join([b"" if before is None else before.beginning, *parts])
-    base_paths = [_base_path(each) for each in message.messages(18)]
     return Manifest(
         version=version,
         timestamp_ns=_timestamp_ns(message.optional_message(7)),
         reader_feature_flags=message.number(9),
         writer_feature_flags=message.number(10),
-        fields=tuple(_field(Message(each)) for each in columns) if before is None else before.fields,
+        fields=tuple(_field(Message(part)) for part in columns) if before is None else before.fields,
         schema_metadata=message.data_by_key(5),
         fragments=(() if before is None else before.fragments) + tuple(map(_shared_fragment, fragments)),
-        max_fragment_id=message.optional_number(11, 32),
-        next_row_id=message.number(14),
         transaction_file=message.text(12),
         transaction=transaction,
         data_format=_nested_text(message, 15, 2),
         config=message.text_by_key(16),
-        table_metadata=message.text_by_key(19),
-        base_paths={each.id: each for each in base_paths},
-        branch=message.optional_text(20),
+        base_paths={part.number(1, 32): part.text(4) for part in message.messages(18)},
         writer=_nested_text(message, 13, 2),
         beginning=beginning if encoded.startswith(beginning) else b"",
     )
 
 
 def _nested_text(message: Message, field: int, nested: int) -> str:
-    found = message.optional_message(field)
-    return "" if found is None else found.text(nested)
+    inner = message.optional_message(field)
+    return "" if inner is None else inner.text(nested)
 
 
 def _timestamp_ns(timestamp: Message | None) -> int:
@@ -203,7 +180,6 @@ def _timestamp_ns(timestamp: Message | None) -> int:
 
 
 def _field(message: Message) -> Field:
-    dictionary = message.optional_message(8)
     in_key = message.flag(12) or message.number(13, 32) > 0
     return Field(
         id=message.signed(3),
@@ -213,14 +189,8 @@ def _field(message: Message) -> Field:
         nullable=message.flag(6),
         metadata=message.data_by_key(10),
         extension_name=message.text(9),
-        encoding=message.number(7),
-        dictionary=None if dictionary is None else (dictionary.signed(1, 64), dictionary.signed(2, 64)),
         key_position=message.number(13, 32) if in_key else None,
     )
-
-
-def _base_path(message: Message) -> BasePath:
-    return BasePath(message.number(1, 32), message.optional_text(2), message.flag(3), message.text(4))
 
 
 def _shared_fragment(data: bytes) -> Fragment:

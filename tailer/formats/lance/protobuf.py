@@ -72,28 +72,17 @@ class Message:
     def all_signed(self, field: int) -> tuple[int, ...]:
         """Return all numbers of a repeated field of type `int32`, packed or not."""
         values = self._values.get(field, ())
-        numbers = (each for value in values for each in (_packed(value) if isinstance(value, bytes) else (value,)))
-        return tuple(_signed(field, each, 32) for each in numbers)
-
-    def optional_data(self, field: int) -> bytes | None:
-        """Return bytes; None if the field is missing."""
-        return _bytes(field, self._values[field][-1]) if field in self._values else None
+        numbers = (number for value in values for number in (_packed(value) if isinstance(value, bytes) else (value,)))
+        return tuple(_signed(field, number, 32) for number in numbers)
 
     def data(self, field: int) -> bytes:
-        """Return bytes."""
-        return self.optional_data(field) or b""
+        return _bytes(field, self._values[field][-1]) if field in self._values else b""
 
     def all_data(self, field: int) -> tuple[bytes, ...]:
         """Return the bytes of all elements of a repeated field."""
-        return tuple(_bytes(field, each) for each in self._values.get(field, ()))
-
-    def optional_text(self, field: int) -> str | None:
-        """Return text; None if the field is missing."""
-        data = self.optional_data(field)
-        return None if data is None else _text(field, data)
+        return tuple(_bytes(field, value) for value in self._values.get(field, ()))
 
     def text(self, field: int) -> str:
-        """Return text."""
         return _text(field, self.data(field))
 
     def optional_message(self, field: int) -> "Message | None":
@@ -104,68 +93,67 @@ class Message:
 
     def messages(self, field: int) -> "Iterator[Message]":
         """Yield the nested messages of a repeated field."""
-        return (Message(each) for each in self.all_data(field))
+        return (Message(data) for data in self.all_data(field))
 
     def data_by_key(self, field: int) -> dict[str, bytes]:
         """Return a map from text to bytes."""
         return {entry.text(1): entry.data(2) for entry in self.messages(field)}
 
     def text_by_key(self, field: int) -> dict[str, str]:
-        """Return a map from text to text."""
         return {entry.text(1): entry.text(2) for entry in self.messages(field)}
 
     def one_of(self, *fields: int) -> int | None:
         """Return the field of a `oneof` that is there. More than one is refused: nothing says which one counts."""
-        found = [field for field in fields if field in self._values]
-        if len(found) > 1:
-            raise InvalidMessage(f"fields {found[0]} and {found[1]} exclude each other")
-        return found[0] if found else None
+        present = [field for field in fields if field in self._values]
+        if len(present) > 1:
+            raise InvalidMessage(f"fields {present[0]} and {present[1]} exclude each other")
+        return present[0] if present else None
 
 
 def delimited(field: int, data: bytes) -> bytes:
     """Return bytes, or a nested message, as the field of a message: with the number of the field and their length."""
-    found, size = bytearray([field << 3 | _BYTES]), len(data)
+    encoded, size = bytearray([field << 3 | _BYTES]), len(data)
     while size > 127:
-        found.append(size & 127 | 128)
+        encoded.append(size & 127 | 128)
         size >>= 7
-    found.append(size)
-    return bytes(found) + data
+    encoded.append(size)
+    return bytes(encoded) + data
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, _Value]]:
     """Yield field number and value of each field, in order."""
-    at, end = 0, len(data)
-    while at < end:
-        key, at = _varint(data, at)
+    place, end = 0, len(data)
+    while place < end:
+        key, place = _varint(data, place)
         field, wire_type = key >> 3, key & 7
         if not 0 < field < 2**29:
             raise InvalidMessage(f"{field} is not the number of a field")
         if wire_type == _VARINT:
-            value, at = _varint(data, at)
+            value, place = _varint(data, place)
             yield field, value
             continue
         if wire_type == _BYTES:
-            size, at = _varint(data, at)
+            size, place = _varint(data, place)
         elif wire_type in _WIDTHS:
             size = _WIDTHS[wire_type]
         else:
             raise InvalidMessage(f"field {field} has the wire type {wire_type}, which is not in use")
-        if size > end - at:
-            raise InvalidMessage(f"field {field} has {size} bytes, {size - end + at} more than there are")
-        yield field, data[at : at + size]
-        at += size
+        if size > end - place:
+            raise InvalidMessage(f"field {field} has {size} bytes, {size - end + place} more than there are")
+        yield field, data[place : place + size]
+        place += size
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: bytes, place: int) -> tuple[int, int]:
     """Return the variable-length number at a place, and the place after it."""
     try:
-        value = data[at]
+        value = data[place]
         if value < 128:
-            return value, at + 1
+            return value, place + 1
         value &= 127
         for shift in range(7, 7 * _VARINT_BYTES, 7):
-            at += 1
-            byte = data[at]
+            place += 1
+            byte = data[place]
             value |= (byte & 127) << shift
             if byte < 128:
                 break
@@ -175,13 +163,13 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         raise InvalidMessage("the message ends within a number") from None
     if value > _LARGEST:
         raise InvalidMessage("a number has more than 64 bits")
-    return value, at + 1
+    return value, place + 1
 
 
 def _packed(data: bytes) -> Iterator[int]:
-    at = 0
-    while at < len(data):
-        value, at = _varint(data, at)
+    place = 0
+    while place < len(data):
+        value, place = _varint(data, place)
         yield value
 
 

@@ -74,24 +74,24 @@ def arrow_schema(manifest: Manifest, table: str) -> pa.Schema:
     Raises `UnsupportedFeature` for a type that is not known, and `LogCorrupt` if the fields are no tree.
     """
     fields = manifest.fields
-    nested: dict[int, list[pa.Field]] = {-1: []} | {each.id: [] for each in fields}
+    nested: dict[int, list[pa.Field]] = {-1: []} | {field.id: [] for field in fields}
     _check_tree(manifest, table)
-    for each in reversed(fields):  # each field comes before those nested in it
-        nested[each.parent_id].insert(0, _arrow_field(each, nested[each.id], manifest, table))
+    for field in reversed(fields):  # each field comes before those nested in it
+        nested[field.parent_id].insert(0, _arrow_field(field, nested[field.id], manifest, table))
     return pa.schema(nested[-1], {key.encode(): value for key, value in manifest.schema_metadata.items()})
 
 
 def is_plain(fields: Sequence[Field]) -> bool:
     """Return whether all columns are in data files just as rows have them: none is nested, a blob or an extension."""
-    return all(each.parent_id < 0 and not each.extension_name and _is_stored_as_read(each) for each in fields)
+    return all(field.parent_id < 0 and not field.extension_name and _is_stored_as_read(field) for field in fields)
 
 
 def key_columns(fields: Sequence[Field]) -> tuple[str, ...]:
     """Return the columns of the unenforced primary key, in its order; none if a field in it is nested."""
-    found = [(each.key_position or len(fields), each.id, each) for each in fields if each.key_position is not None]
-    if any(each.parent_id >= 0 for *_, each in found):
+    parts = [(field.key_position or len(fields), field.id, field) for field in fields if field.key_position is not None]
+    if any(field.parent_id >= 0 for *_, field in parts):
         return ()
-    return tuple(each.name for *_, each in sorted(found, key=lambda place: place[:2]))
+    return tuple(field.name for *_, field in sorted(parts, key=lambda place: place[:2]))
 
 
 def field_id(field: pa.Field) -> int:
@@ -106,12 +106,12 @@ def _is_stored_as_read(field: Field) -> bool:
 
 def _check_tree(manifest: Manifest, table: str) -> None:
     levels = {-1: 0}
-    for each in manifest.fields:
-        level = levels.get(each.parent_id)
-        if each.id < 0 or each.id in levels or level is None or level == _MOST_LEVELS:
-            reason = f"field {each.id} ({each.name}) in field {each.parent_id} is not part of a tree"
+    for field in manifest.fields:
+        level = levels.get(field.parent_id)
+        if field.id < 0 or field.id in levels or level is None or level == _MOST_LEVELS:
+            reason = f"field {field.id} ({field.name}) in field {field.parent_id} is not part of a tree"
             raise LogCorrupt(table, "_versions", reason, manifest.version)
-        levels[each.id] = level + 1
+        levels[field.id] = level + 1
 
 
 def _arrow_field(field: Field, nested: Sequence[pa.Field], manifest: Manifest, table: str) -> pa.Field:
@@ -155,10 +155,10 @@ def _scalar_type(logical: str) -> pa.DataType:
         sizes.append(int(size))
         if len(sizes) > _MOST_LEVELS:
             raise ValueError(f"it has more than {_MOST_LEVELS} levels")
-    found = _element_type(logical)
+    kind = _element_type(logical)
     for size in reversed(sizes):
-        found = pa.list_(found, size)
-    return found
+        kind = pa.list_(kind, size)
+    return kind
 
 
 def _element_type(logical: str) -> pa.DataType:

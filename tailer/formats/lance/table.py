@@ -21,6 +21,7 @@ from re import compile as pattern
 from typing import Final
 
 import pyarrow as pa
+from typing_extensions import override
 
 from tailer.errors import (
     ChangesUnavailable,
@@ -89,31 +90,32 @@ class LanceTableLog(TableLog):
         self._misses = 0
 
     @property
+    @override
     def retention_ms(self) -> int | None:
-        """See `TableLog.retention_ms`. Versions are kept until a writer cleans them up."""
-        return None
+        return None  # versions are kept until a writer cleans them up
 
     @property
+    @override
     def state_id(self) -> str | None:
-        """See `TableLog.state_id`."""
         return None if self._state is None else self._state.table_id
 
+    @override
     async def table_id(self) -> str:
-        """See `TableLog.table_id`. Raises `NotATable` where there is no version, `ConfigError` without the branch."""
         await self._read_branch()
         await self._history.listed()
         return self._history.table_id
 
+    @override
     async def key(self, version: int) -> tuple[str, ...]:
-        """See `TableLog.key`: that of Lance, which no writer enforces. A key with a nested field is left out."""
+        """Return the key of Lance, which no writer enforces. A key with a nested field is left out."""
         if self._state is not None and self._state.manifest.version == version:
             return key_columns(self._state.manifest.fields)
         await self._read_branch()
         await self._history.listed()
         return key_columns((await self._history.existing(version)).manifest.fields)
 
+    @override
     async def ids(self, since: int) -> tuple[str, ...]:
-        """See `TableLog.ids`."""
         await self._read_branch()
         return (self._history.table_id,)
 
@@ -121,8 +123,9 @@ class LanceTableLog(TableLog):
         """Return the newest version."""
         return max(await self._history.listed())
 
+    @override
     async def resolve(self, start: Start) -> StartPoint:
-        """See `TableLog.resolve`. The earliest changes are those after the earliest version, or all of version 1."""
+        """The earliest changes are those after the earliest version, or all of version 1."""
         await self._read_branch()
         versions = list(await self._history.listed())
         latest = versions[-1]
@@ -145,8 +148,8 @@ class LanceTableLog(TableLog):
             raise ConfigError("start", f"{self.uri} has no version after that time", remedy)
         return StartPoint(versions[after])
 
+    @override
     async def resolve_end(self, end: Start) -> int:
-        """See `TableLog.resolve_end`. A time before the earliest version raises `ConfigError`."""
         if end.kind is StartKind.TAG:
             return await self._tagged(end, "end")
         versions = list(await self._history.listed())
@@ -162,8 +165,8 @@ class LanceTableLog(TableLog):
                 return versions[after - 1]
         return versions[-1]
 
+    @override
     async def seek(self, version: int) -> pa.Schema | None:
-        """See `TableLog.seek`."""
         await self._read_branch()
         versions = await self._history.listed()
         latest = max(versions)
@@ -177,70 +180,72 @@ class LanceTableLog(TableLog):
             if before not in versions:
                 reason = f"version {before}, from which it began, was cleaned up"
                 raise ChangesUnavailable(self.uri, version, reason)
-            found = await self._history.existing(before)
+            stored = await self._history.existing(before)
             await self._check_branch(version)
-            self._state = await in_thread(self._history.version, found.manifest, None, None)
-            self._predecessor = found.meta
+            self._state = await in_thread(self._history.version, stored.manifest, None, None)
+            self._predecessor = stored.meta
         self._next, self._misses = max(version, 1), 0
         return None if self._state is None else self._state.schema
 
+    @override
     async def next_plan(self) -> ChangePlan | None:
-        """See `TableLog.next_plan`."""
-        found = await self._history.read(self._next, self._state)
-        if found is None:
+        stored = await self._history.read(self._next, self._state)
+        if stored is None:
             self._misses += 1
             if self._misses % _LIST_MISSES == 0:
                 await self._check_gap()
             return None
         await self._check_predecessor()
-        before, operation = self._state, await self._history.operation(found.manifest)
-        after = await in_thread(self._history.version, found.manifest, before, operation)
+        before, operation = self._state, await self._history.operation(stored.manifest)
+        after = await in_thread(self._history.version, stored.manifest, before, operation)
         deletions = await self._history.deletions(before, after, operation)
         plan = await in_thread(plan_changes, before, after, operation, *deletions)
-        self._state, self._predecessor = after, found.meta
+        self._state, self._predecessor = after, stored.meta
         self._next, self._misses = self._next + 1, 0
         return plan
 
+    @override
     async def next_plans(self, most: int) -> Sequence[ChangePlan]:
-        """See `TableLog.next_plans`. Small manifests of this machine take less time than one call of a thread."""
+        """Small manifests of this machine take less time than one call of a thread."""
         reads, plan = self._store.blocking(), self._history.plan_in_turn
         state = self._next, self._state, self._predecessor
-        found = [] if reads is None else await in_thread(plan, reads, *state, most)
-        if not found:
+        planned = [] if reads is None else await in_thread(plan, reads, *state, most)
+        if not planned:
             return await super().next_plans(most)
-        self._state, self._predecessor = found[-1].version, found[-1].meta
-        self._next, self._misses = self._next + len(found), 0
-        return [each.plan for each in found]
+        self._state, self._predecessor = planned[-1].version, planned[-1].meta
+        self._next, self._misses = self._next + len(planned), 0
+        return [version.plan for version in planned]
 
+    @override
     async def confirm(self, delivered: Position | None) -> None:
-        """See `TableLog.confirm`. There is nothing to check: a manifest appears whole."""
+        """Do nothing: a manifest appears whole."""
 
+    @override
     async def snapshot_plans(self, version: int) -> AsyncGenerator[ChangePlan, None]:
-        """See `TableLog.snapshot_plans`. Fragments are in the order of their ids."""
+        """Fragments are in the order of their ids."""
         if self._branch is None:
             await self._read_branch()
         await self._history.listed()
-        found = await self._history.existing(version)
+        stored = await self._history.existing(version)
         await self._check_branch(version)
-        state = await in_thread(self._history.version, found.manifest, None, None)
+        state = await in_thread(self._history.version, stored.manifest, None, None)
         fragments = [state.fragments[number] for number in sorted(state.fragments)]
         for first in range(0, max(len(fragments), 1), PAGE_FRAGMENTS):
-            page = fragments[first : first + PAGE_FRAGMENTS]
-            yield await in_thread(plan_snapshot, state, first, page)
+            yield await in_thread(plan_snapshot, state, first, fragments[first : first + PAGE_FRAGMENTS])
 
+    @override
     async def after_loss(self, error: TailerError, version: int) -> int:
-        """See `TableLog.after_loss`."""
         if isinstance(error, FileVacuumed | ChangesUnavailable | VersionGone):
             versions = await self._history.listed()
-            later = [each for each in versions if each > version and each - 1 in versions]
-            if later:
-                return later[0]
+            for later in versions:
+                if later > version and later - 1 in versions:
+                    return later
             if version >= max(versions):
                 return version + 1
         raise error
 
+    @override
     def make_wake(self) -> Wake:
-        """See `TableLog.make_wake`."""
         return self._store.make_wake(VERSIONS, _MANIFEST)
 
     @property
@@ -280,10 +285,10 @@ class LanceTableLog(TableLog):
         """
         assert self._state is not None, "there is a manifest before"
         try:
-            found = await self._history.read(self._state.manifest.version)
+            stored = await self._history.read(self._state.manifest.version)
         except LogError:
             return False
-        return found is not None and found.meta.name == name and found.manifest == self._state.manifest
+        return stored is not None and stored.meta.name == name and stored.manifest == self._state.manifest
 
     async def _check_gap(self) -> None:
         """Raise if the awaited version is lost, or was delivered and is gone. The names may have changed since."""
@@ -298,8 +303,8 @@ class LanceTableLog(TableLog):
         low, high = 0, len(versions)
         while low < high:
             middle = (low + high) // 2
-            found = await self._history.existing(versions[middle])
-            if found.manifest.timestamp_ms < time_ms:
+            stored = await self._history.existing(versions[middle])
+            if stored.manifest.timestamp_ms < time_ms:
                 low = middle + 1
             else:
                 high = middle

@@ -25,7 +25,7 @@ def manifests(table: str, names: Iterable[str]) -> dict[int, str]:
     staged and detached manifests, and the hint. Raises `LogCorrupt` for a mixture of both schemes, and for a number
     that no writer gives to a version.
     """
-    found: dict[int, str] = {}
+    by_version: dict[int, str] = {}
     first: dict[bool, str] = {}
     for name in sorted(names):
         if (match := _MANIFEST.fullmatch(name)) is None:
@@ -35,7 +35,7 @@ def manifests(table: str, names: Iterable[str]) -> dict[int, str]:
         if not 0 < version < _DETACHED or (not is_v2 and name.startswith("0")):
             raise LogCorrupt(table, f"_versions/{name}", "not the number of a version")
         first.setdefault(is_v2, name)
-        found[version] = name
+        by_version[version] = name
     if len(first) == 2:
         raise LogCorrupt(table, f"_versions/{first[False]}", f"named by version, but {first[True]} is not")
-    return dict(sorted(found.items()))
+    return dict(sorted(by_version.items()))

@@ -35,8 +35,8 @@ class BackfillCommand:
         cls, version: int | None = None, where: str | None = None, *, announces_gap: bool = False
     ) -> "BackfillCommand":
         """Make a command with an id that no other has."""
-        made = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-        return cls(f"{made}-{secrets.token_hex(4)}", version, where, announces_gap)
+        moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+        return cls(f"{moment}-{secrets.token_hex(4)}", version, where, announces_gap)
 
 
 class BackfillPhase(StrEnum):

@@ -34,7 +34,10 @@ from tailer.plan import BACKFILLS, SNAPSHOT_TASKS, TASKS, ChangePlan, Position
 from tailer.sink import Progress, Sink, app_id_of, backfill_name
 from tailer.table_log import TableLog
 
-__all__ = ["BackfillDelivery", "backfill_plan", "with_where"]
+__all__ = [
+    "BackfillDelivery",
+    "backfill_plan",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -130,17 +133,19 @@ class BackfillDelivery:
                 await writer.skip(gap, plan.schema, at_once=False)
             before = 0
             while True:
-                rows = PrefetchedBatches(self.group, self.engine, plan, after)
+                rows = PrefetchedBatches(self.group, self.engine, [plan], after)
                 try:
                     while batches := await writer.next_batches(rows):
                         self.retries.status.note_step()
                         if self._ends(backfills, command):
                             await writer.salvage()
                             return False
-                        await writer.write(batches, plan)
+                        await writer.write(batches, [plan])
                         backfills.files_done = before + bisect_left(
                             plan.tasks, batches[-1].task, key=lambda task: task.index
                         )
+                    if rows.error is not None:
+                        raise rows.error
                 finally:
                     rows.stop()
                 before += len(plan.tasks)
@@ -164,7 +169,7 @@ class BackfillDelivery:
         await self.table.confirm(position)
         if self.delivered is None:
             return
-        found = await self.sink.progress(self.delivered.app_id)
-        if found != self.delivered:
-            at = "nothing" if found is None else str(found.position)
-            raise SinkFenced(self.sink.name, f"{self.delivered.app_id} is at {at} during its backfill")
+        progress = await self.sink.progress(self.delivered.app_id)
+        if progress != self.delivered:
+            place = "nothing" if progress is None else str(progress.position)
+            raise SinkFenced(self.sink.name, f"{self.delivered.app_id} is at {place} during its backfill")

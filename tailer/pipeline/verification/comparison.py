@@ -2,8 +2,8 @@
 
 The mirror is read as one state, with its version, so the daemon may go on meanwhile. Rows of the source are those of a
 snapshot of that version, with the pipeline's columns and condition, as the destination would hold them. Both are read
-once if they are equal, and twice if not (`tailer.changelog.equal_rows.keyed_difference`), by this process or by
-executors (`sides`). A repair reads the source once more, and replaces the rows of the keys that differ.
+once if they are equal, and twice if not (`tailer.changelog.equal_rows.keyed_difference`). A repair reads the source
+once more, and replaces the rows of the keys that differ.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from tailer.changelog.equal_rows.keyed_difference import Difference, DifferenceK
 from tailer.engine.port import Engine
 from tailer.errors import SinkRejected
 from tailer.pipeline.policy import Policy
-from tailer.pipeline.verification.sides import LocalSides, OpenSides, Sides, Source
+from tailer.pipeline.verification.sides import Sides, Source
 from tailer.sink import MirrorRows, pipeline_of
 from tailer.table_log import TableLog
 
@@ -85,35 +85,34 @@ async def verify(
     limit: int,
     *,
     repairs: bool = False,
-    share: OpenSides | None = None,
     begin: BeginStep = lambda _: None,
 ) -> Verification:
     """Compare `mirror` with `table`. `policy`: of the pipeline. At most `limit` differences are returned.
 
     `repairs`: rewrites the rows of all keys that differ, unless the pipeline has committed since the mirror was opened.
-    `share`: lets others read the rows, if they can; the result is the same. `begin` is told each step.
+    `begin` is told each step.
 
-    Of a log, which has no key, the columns of the source are compared: a column that was dropped is no difference.
+    Of a log, which has no key, the columns of the source are compared: a column that was dropped is no difference. So
+    it is of a history, where a column that was added later is null.
 
     Raises `TableReplaced` if the mirror is one of another table, `SinkRejected` for a log that differs where columns
     may have been renamed, what the table, the engine and the mirror raise, and `ScratchUnavailable`.
     """
     source = Source(table, mirror, policy)
-    columns = await source.columns()
-    missing = tuple(each for each in columns if each not in mirror.columns)
-    unexpected = tuple(each for each in mirror.columns if each not in columns)
+    ours = await source.columns()
+    columns, keeps_dropped = {*ours.names.values(), *ours.added}, mirror.columns_at is not None
+    missing = tuple(column for column, name in ours.names.items() if name not in mirror.columns)
+    unexpected = () if keeps_dropped else tuple(column for column in mirror.columns if column not in columns)
     if missing or (unexpected and mirror.key):
         return Verification(mirror.version, mirror.key, missing, unexpected)
-    shared = [each for each in mirror.columns if each in columns]
-    sides = None if share is None else await share(source, mirror)
-    if sides is None:
-        sides = LocalSides(source, mirror, engine, shared)
+    shared = [column for column in mirror.columns if column in columns]
+    sides = Sides(source, mirror, engine, shared, ours.names)
     with closing(KeyedDifference(shared, mirror.key or shared)) as difference:
         begin(VerificationStep.COMPARING)
         source_rows, mirror_rows = await sides.add_to(difference)
-        found = Verification(mirror.version, mirror.key, source_rows=source_rows, mirror_rows=mirror_rows)
+        verification = Verification(mirror.version, mirror.key, source_rows=source_rows, mirror_rows=mirror_rows)
         if not await to_thread.run_sync(difference.begin_second_pass):
-            return found
+            return verification
         if unexpected:
             # A log keeps a column that was renamed beside its new one, which earlier rows lack.
             reason = (
@@ -123,14 +122,18 @@ async def verify(
             raise SinkRejected(pipeline_of(mirror.app_id), reason, remedy)
         begin(VerificationStep.FINDING)
         await sides.keep_in(difference)
-        found = await to_thread.run_sync(_with_differences, found, difference, limit)
-        return replace(found, rewritten=await _rewrite(sides, mirror, difference, begin)) if repairs else found
+        verification = await to_thread.run_sync(_with_differences, verification, difference, limit)
+        return (
+            replace(verification, rewritten=await _rewrite(sides, mirror, difference, begin))
+            if repairs
+            else verification
+        )
 
 
-def _with_differences(found: Verification, difference: KeyedDifference, limit: int) -> Verification:
+def _with_differences(verification: Verification, difference: KeyedDifference, limit: int) -> Verification:
     counts = difference.pair()
     columns, first = difference.column_counts(), tuple(difference.first(limit))
-    return replace(found, counts=counts, columns=columns, differences=first)
+    return replace(verification, counts=counts, columns=columns, differences=first)
 
 
 async def _rewrite(sides: Sides, mirror: MirrorRows, difference: KeyedDifference, begin: BeginStep) -> Rewritten | None:
@@ -141,9 +144,9 @@ async def _rewrite(sides: Sides, mirror: MirrorRows, difference: KeyedDifference
 
     def remove() -> None:
         nonlocal keys
-        for each in difference.differing_keys():
-            repair.remove(each)
-            keys += len(each)
+        for keys_batch in difference.differing_keys():
+            repair.remove(keys_batch)
+            keys += len(keys_batch)
 
     def add(batch: pa.RecordBatch) -> None:
         nonlocal rows
@@ -153,6 +156,6 @@ async def _rewrite(sides: Sides, mirror: MirrorRows, difference: KeyedDifference
             rows += len(numbers)
 
     await to_thread.run_sync(remove)
-    await sides.give(difference, add)
+    await sides.read_source(add)
     begin(VerificationStep.COMMITTING)
     return Rewritten(keys, rows) if await to_thread.run_sync(repair.commit) else None

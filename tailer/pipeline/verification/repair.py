@@ -13,7 +13,6 @@ from tailer.engine.port import Engine
 from tailer.errors import ConfigError
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.verification.comparison import BeginStep, Verification, verify
-from tailer.pipeline.verification.sides import OpenSides
 from tailer.sink import MirrorRows
 from tailer.table_log import TableLog
 
@@ -30,27 +29,26 @@ async def repair(
     engine: Engine,
     policy: Policy,
     limit: int,
-    share: OpenSides | None = None,
     begin: BeginStep = lambda _: None,
 ) -> AsyncGenerator[Verification, None]:
     """Yield each verification until one finds no difference, comes after a repair, or cannot be repaired.
 
     If the last one differs and has the source's columns, either the repair of the one before it did not help, or the
-    pipeline has committed in each of `ATTEMPTS`. `share`, `begin`: see `verify`. Raises as `verify` and `open_mirror`
-    do; `ConfigError` for a log.
+    pipeline has committed in each of `ATTEMPTS`. `begin`: see `verify`. Raises as `verify` and `open_mirror` do;
+    `ConfigError` for a log.
     """
     for attempt in range(1, ATTEMPTS + 1):
         async with open_mirror() as mirror:
             if not mirror.key:
                 reason = "is for a mirror, and this is a log of changes"
                 raise ConfigError("--repair", reason, "Deliver to a new table, under another name of the pipeline.")
-            found = await verify(mirror, table, engine, policy, limit, repairs=True, share=share, begin=begin)
-        yield found
-        if found.is_equal or not found.has_same_columns:
+            verification = await verify(mirror, table, engine, policy, limit, repairs=True, begin=begin)
+        yield verification
+        if verification.is_equal or not verification.has_same_columns:
             return
-        if found.rewritten is not None:
+        if verification.rewritten is not None:
             async with open_mirror() as mirror:
-                yield await verify(mirror, table, engine, policy, limit, share=share, begin=begin)
+                yield await verify(mirror, table, engine, policy, limit, begin=begin)
             return
         if attempt < ATTEMPTS:
             _log.warning("nothing was rewritten: the mirror was changed meanwhile; comparing again")

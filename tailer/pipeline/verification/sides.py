@@ -1,13 +1,9 @@
-"""The two sides of a comparison: the rows of a source, and those of its mirror.
+"""The two sides of a comparison: the rows of a source, and those of its mirror."""
 
-`LocalSides` reads them in this process. Executors of Spark read those of mirrors that they can reach
-(`tailer.spark.verification`).
-"""
-
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import pyarrow as pa
 from anyio import to_thread
@@ -15,19 +11,19 @@ from anyio import to_thread
 from tailer.changelog.equal_rows.keyed_difference import KeyedDifference
 from tailer.engine.port import Engine
 from tailer.errors import TableReplaced
-from tailer.events import METADATA_FIELDS, ChangeBatch, joined_rows
+from tailer.events import ChangeBatch, joined_rows
 from tailer.pipeline.policy import Policy
+from tailer.pipeline.verification.column_names import ColumnNames, delivered_columns, first_page, later_names
 from tailer.plan import ChangePlan
 from tailer.sink import MirrorRows, table_of
 from tailer.table_log import TableLog
 
-__all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "LocalSides", "OpenSides", "Sides", "Source"]
+__all__ = ["Sides", "Source"]
 
-CHUNK_ROWS: Final = 2**16
-CHUNK_BYTES: Final = 16 * 2**20
-_METADATA: Final = frozenset(each.name for each in METADATA_FIELDS)
+_CHUNK_ROWS: Final = 2**16
+_CHUNK_BYTES: Final = 16 * 2**20
 
-Take = Callable[[pa.RecordBatch], None]
+_Take = Callable[[pa.RecordBatch], None]
 _TakeAll = Callable[[Sequence[pa.RecordBatch]], None]
 
 
@@ -39,14 +35,17 @@ class Source:
         self._mirror = mirror
         self._policy = policy
 
-    async def columns(self) -> list[str]:
-        """Return the columns of the source. Raises `TableReplaced`."""
-        async with aclosing(self._table.snapshot_plans(self._mirror.version)) as pages:
-            page = await anext(pages)
+    async def columns(self) -> ColumnNames:
+        """Return the columns of the source, with their names in the mirror. Raises `TableReplaced`."""
+        page = await first_page(self._table, self._mirror.version)
         mirrored = table_of(self._mirror.app_id)
         if mirrored != page.table_id and mirrored not in await self._table.ids(-1):
             raise TableReplaced(self._table.uri, page.version, mirrored, page.table_id)
-        return [each for each in self._policy.shape(page).schema.names if each not in _METADATA]
+        schema, later = delivered_columns(self._policy, page), self._mirror.columns_at
+        columns = ColumnNames({name: name for name in schema.names})
+        if later is not None and later != page.version:
+            columns = await later_names(self._table, self._policy, page.version, schema, later)
+        return columns.lower() if self._mirror.lower_names else columns
 
     async def plans(self) -> AsyncGenerator[ChangePlan, None]:
         """Yield plans of all rows."""
@@ -55,83 +54,70 @@ class Source:
                 yield self._policy.shape(page)
 
 
-class Sides(Protocol):
-    """Both sides, which are read once if they are equal."""
+class Sides:
+    """Both sides, with those `columns` of the mirror that are compared. They are read once if they are equal.
 
-    async def add_to(self, difference: KeyedDifference) -> tuple[int, int]:
-        """Add all rows to a comparison. Return how many the source has, and the mirror."""
-        ...
+    `names`: of the columns of the source in the mirror.
+    """
 
-    async def keep_in(self, difference: KeyedDifference) -> None:
-        """Let the second pass of a comparison, which has begun, keep the rows that it needs."""
-        ...
-
-    async def give(self, difference: KeyedDifference, take: Take) -> None:
-        """Give the rows of the source that may differ to `take`, in chunks, after the second pass."""
-        ...
-
-
-# Opens other sides than `LocalSides` for a mirror with a key. None: they are read in this process.
-OpenSides = Callable[[Source, MirrorRows], Awaitable[Sides | None]]
-
-
-class LocalSides(Sides):
-    """Sides that are read in this process, with `columns` that both have."""
-
-    def __init__(self, source: Source, mirror: MirrorRows, engine: Engine, columns: Sequence[str]) -> None:
+    def __init__(
+        self, source: Source, mirror: MirrorRows, engine: Engine, columns: Sequence[str], names: Mapping[str, str]
+    ) -> None:
         self._source = source
         self._mirror = mirror
         self._engine = engine
         self._columns = list(columns)
+        self._names = names
 
     async def add_to(self, difference: KeyedDifference) -> tuple[int, int]:
-        """See `Sides.add_to`."""
+        """Add all rows to a comparison. Return how many the source has, and the mirror."""
         return await self._read_both(difference.add)
 
     async def keep_in(self, difference: KeyedDifference) -> None:
-        """See `Sides.keep_in`."""
+        """Let the second pass of a comparison, which has begun, keep the rows that it needs."""
         await self._read_both(difference.keep)
 
-    async def give(self, difference: KeyedDifference, take: Take) -> None:
-        """See `Sides.give`: all rows may differ."""
-        await self._read_source(take)
-
     async def _read_both(self, take: Callable[..., None]) -> tuple[int, int]:
-        source_rows = await self._read_source(self._as_stored(partial(take, is_source=True)))
+        source_rows = await self.read_source(self._as_stored(partial(take, is_source=True)))
         return source_rows, await self._read_mirror(take)
 
-    def _as_stored(self, take: _TakeAll) -> Take:
+    def _as_stored(self, take: _TakeAll) -> _Take:
         """Return what gives rows of the source to `take` as the mirror would hold them, in chunks."""
 
         def give(rows: pa.RecordBatch) -> None:
             stored = self._mirror.as_stored(rows)
             while chunk := _next_chunk(stored):
-                take([each.select(self._columns) for each in chunk])
+                take([batch.select(self._columns) for batch in chunk])
 
         return give
 
-    async def _read_source(self, take: Take) -> int:
-        """Give all rows of the source to `take`, in chunks. Return how many there are."""
+    async def read_source(self, take: _Take) -> int:
+        """Give all rows of the source to `take`, in chunks with the mirror's names. Return how many there are."""
         count = 0
+
+        def give(batches: Sequence[ChangeBatch]) -> None:
+            rows = joined_rows(batches)
+            take(rows.rename_columns([self._names.get(name, name) for name in rows.schema.names]))
+
         async with aclosing(self._source.plans()) as plans:
             async for plan in plans:
-                count += await self._read_plan(plan, take)
+                count += await self._read_plan(plan, give)
         return count
 
-    async def _read_plan(self, plan: ChangePlan, take: Take) -> int:
+    async def _read_plan(self, plan: ChangePlan, give: Callable[[Sequence[ChangeBatch]], None]) -> int:
         waiting: list[ChangeBatch] = []
         total = count = size = 0
-        async with self._engine.run(plan) as batches:
+        async with self._engine.run([plan]) as batches:
             async for batch in batches:
                 waiting.append(batch)
                 count += len(batch)
                 size += batch.size_bytes
-                if count >= CHUNK_ROWS or size >= CHUNK_BYTES:
-                    await to_thread.run_sync(lambda rows: take(joined_rows(rows)), waiting)
+                if count >= _CHUNK_ROWS or size >= _CHUNK_BYTES:
+                    await to_thread.run_sync(give, waiting)
                     total += count
                     waiting, count, size = [], 0, 0
         if waiting:
-            await to_thread.run_sync(lambda rows: take(joined_rows(rows)), waiting)
+            await to_thread.run_sync(give, waiting)
         return total + count
 
     async def _read_mirror(self, take: Callable[..., None]) -> int:
@@ -143,16 +129,16 @@ class LocalSides(Sides):
         for is_source, rows in ((False, self._mirror.rows()), (True, self._mirror.deleted_rows())):
             while chunk := await to_thread.run_sync(_next_chunk, rows):
                 count += sum(map(len, chunk)) * (-1 if is_source else 1)
-                chosen = [each.select(self._columns) for each in chunk]
+                chosen = [batch.select(self._columns) for batch in chunk]
                 await to_thread.run_sync(partial(take, chosen, is_source=is_source))
         return count
 
 
 def _next_chunk(rows: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    found: list[pa.RecordBatch] = []
+    chunk: list[pa.RecordBatch] = []
     count = size = 0
-    while count < CHUNK_ROWS and size < CHUNK_BYTES and (batch := next(rows, None)) is not None:
-        found.append(batch)
+    while count < _CHUNK_ROWS and size < _CHUNK_BYTES and (batch := next(rows, None)) is not None:
+        chunk.append(batch)
         count += len(batch)
         size += batch.nbytes
-    return found
+    return chunk

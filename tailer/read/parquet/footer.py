@@ -62,24 +62,24 @@ class Chunk:
     encodings: frozenset[int]
 
     @classmethod
-    def at(cls, data: bytes, found: dict[int, int]) -> Self:
+    def at(cls, data: bytes, fields: dict[int, int]) -> Self:
         """Return the chunk with values at these offsets. Raises as the functions of `tailer.read.parquet.thrift` do."""
         text_bytes = None
-        if _SIZES in found:
-            sizes = offsets(data, found[_SIZES])[0]
+        if _SIZES in fields:
+            sizes = offsets(data, fields[_SIZES])[0]
             text_bytes = signed(data, sizes[_TEXT_BYTES]) if _TEXT_BYTES in sizes else None
-        begin = signed(data, found[_DATA_PAGE])
-        dictionary = signed(data, found[_DICTIONARY_PAGE]) if _DICTIONARY_PAGE in found else 0
+        begin = signed(data, fields[_DATA_PAGE])
+        dictionary = signed(data, fields[_DICTIONARY_PAGE]) if _DICTIONARY_PAGE in fields else 0
         if 0 < dictionary < begin:  # as Arrow has it
             begin = dictionary
         return cls(
-            num_values=signed(data, found[_NUM_VALUES]),
-            size_bytes=signed(data, found[_SIZE]),
-            stored_bytes=signed(data, found[_STORED]),
+            num_values=signed(data, fields[_NUM_VALUES]),
+            size_bytes=signed(data, fields[_SIZE]),
+            stored_bytes=signed(data, fields[_STORED]),
             text_bytes=text_bytes,
-            codec=signed(data, found[_CODEC]),
+            codec=signed(data, fields[_CODEC]),
             begin=begin,
-            encodings=_encodings(data, found[_ENCODINGS]),
+            encodings=_encodings(data, fields[_ENCODINGS]),
         )
 
     @property
@@ -106,12 +106,12 @@ class ChunkStatistics:
     high: bytes | None = None
 
     @classmethod
-    def at(cls, data: bytes, found: dict[int, int]) -> Self:
+    def at(cls, data: bytes, fields: dict[int, int]) -> Self:
         """Return the statistics of the chunk with values at these offsets. Raises as `Chunk.at`."""
-        num_values = signed(data, found[_NUM_VALUES])
-        if _STATISTICS not in found:
+        num_values = signed(data, fields[_NUM_VALUES])
+        if _STATISTICS not in fields:
             return cls(num_values)
-        noted = offsets(data, found[_STATISTICS])[0]
+        noted = offsets(data, fields[_STATISTICS])[0]
         return cls(
             num_values,
             nulls=signed(data, noted[_NULLS]) if _NULLS in noted else None,
@@ -129,13 +129,13 @@ def encoded_path(path: str) -> bytes:
     return header + b"".join(bytes([len(name)]) + name for name in names)
 
 
-def _encodings(data: bytes, at: int) -> frozenset[int]:
-    count, at = list_size(data, at, I32)
-    found = set()
+def _encodings(data: bytes, offset: int) -> frozenset[int]:
+    count, offset = list_size(data, offset, I32)
+    encodings = set()
     for _ in range(count):
-        found.add(signed(data, at))
-        at = skip(data, at, I32)
-    return frozenset(found)
+        encodings.add(signed(data, offset))
+        offset = skip(data, offset, I32)
+    return frozenset(encodings)
 
 
 class Footer:
@@ -154,7 +154,6 @@ class Footer:
 
     @property
     def content(self) -> bytes:
-        """The bytes of the footer."""
         if not self._content:
             end = self._source.size() - 8
             self._source.seek(end)
@@ -180,25 +179,25 @@ class Footer:
         the fields after it that every writer puts there: `chunks` reads all fields in turn. In a small file that takes
         half as long as to decode the rows.
         """
-        data, found = self.content, []
+        data, sizes = self.content, []
         try:
             for path in paths:
-                at = data.find(path)
-                if at < 0 or data.find(path, at + 1) >= 0:
+                offset = data.find(path)
+                if offset < 0 or data.find(path, offset + 1) >= 0:
                     return None
-                at += len(path)
+                offset += len(path)
                 numbers = []
                 for header in _AFTER_PATH:
-                    if data[at] != header:
+                    if data[offset] != header:
                         return None
-                    value, at = number(data, at + 1)
+                    value, offset = number(data, offset + 1)
                     numbers.append(value >> 1 ^ -(value & 1))
                 if numbers[1] < 0 or numbers[2] <= 0:
                     return None
-                found.append((numbers[1], numbers[2]))
+                sizes.append((numbers[1], numbers[2]))
         except (IndexError, ValueError):
             return None
-        return found
+        return sizes
 
     def statistics(self, group: int, column: int, columns: int) -> ChunkStatistics | None:
         """Return the statistics of a chunk of a file with so many `columns`, as `chunks` numbers them.
@@ -221,8 +220,8 @@ class Footer:
         begin = len(data) - len(orders) - (2 if columns < 15 else 2 + -(-columns.bit_length() // 7))
         if not (begin > 0 and data[begin - 1] == _NEXT_IS_LIST and data.endswith(orders + b"\0")):
             begin = list_offset(data, 0, _COLUMN_ORDERS)
-        count, at = list_size(data, begin, STRUCT)
-        return count == columns and data.startswith(orders, at)
+        count, offset = list_size(data, begin, STRUCT)
+        return count == columns and data.startswith(orders, offset)
 
     def _column(self, group: int, column: int) -> dict[int, int]:
         """Return the offsets of the values of a chunk. Columns before it are skipped, and none is looked at twice."""
@@ -236,20 +235,20 @@ class Footer:
         if column not in self._columns:
             while len(self._starts) <= column:
                 self._starts.append(skip(data, self._starts[-1], STRUCT))
-            found, end = offsets(data, self._starts[column], _META_DATA)
+            fields, end = offsets(data, self._starts[column], _META_DATA)
             if len(self._starts) == column + 1:
                 self._starts.append(end)
-            self._columns[column] = found
+            self._columns[column] = fields
         return self._columns[column]
 
     def _offset(self, group: int) -> int:
         """Return the offset of a row group, and remember those before it: they are read in order."""
-        data, known = self.content, self._group_offsets
-        if not known:
+        data, group_offsets = self.content, self._group_offsets
+        if not group_offsets:
             self._group_count, first = list_size(data, list_offset(data, 0, _ROW_GROUPS), STRUCT)
-            known.append(first)
+            group_offsets.append(first)
         if group >= self._group_count:
             raise IndexError(group)
-        while len(known) <= group:
-            known.append(skip(data, known[-1], STRUCT))
-        return known[group]
+        while len(group_offsets) <= group:
+            group_offsets.append(skip(data, group_offsets[-1], STRUCT))
+        return group_offsets[group]

@@ -6,6 +6,7 @@ partition, only the values of partition columns are worked out.
 """
 
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,14 +16,45 @@ import pyarrow.parquet as pq
 from tailer.plan import ChangeTask, RowTracking, TaskKind
 from tailer.read.matching import RowFilter
 from tailer.read.parquet.batch_sizes import ValueSizes
-from tailer.read.parquet.int96 import int96_paths
-from tailer.read.parquet.legacy_datetimes import OldCalendar
+from tailer.read.parquet.legacy_datetimes import OldCalendar, int96_paths
 from tailer.read.parquet.statistics import FileColumns
-from tailer.read.parquet.uuids import with_uuids
 from tailer.read.projection import Projection
 from tailer.shape.condition import Condition
 
-__all__ = ["ConditionLayout", "Layout", "layout_of"]
+__all__ = ["ConditionLayout", "layout_of"]
+
+
+def with_uuids(arrow: pa.Schema, file: pq.ParquetSchema) -> pa.Schema:
+    """Return the Arrow schema of a file with Arrow's type for UUIDs wherever the file has some, on every level."""
+    leaves = [file.column(index).logical_type.type == "UUID" for index in range(len(file))]
+    if not any(leaves):
+        return arrow
+    are_uuids = iter(leaves)
+    return pa.schema([_field(field, are_uuids) for field in arrow])
+
+
+def _field(field: pa.Field, are_uuids: Iterator[bool]) -> pa.Field:
+    return field.with_type(_type(field.type, are_uuids))
+
+
+def _type(kind: pa.DataType, are_uuids: Iterator[bool]) -> pa.DataType:
+    """Return `kind` with UUIDs. `are_uuids`: of the leaves from its first on, which Arrow and Parquet order alike."""
+    if isinstance(kind, pa.BaseExtensionType):
+        _type(kind.storage_type, are_uuids)
+        return kind
+    if pa.types.is_struct(kind):
+        return pa.struct([_field(field, are_uuids) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_field(kind.key_field, are_uuids), _field(kind.item_field, are_uuids))
+    if pa.types.is_list(kind):
+        return pa.list_(_field(kind.value_field, are_uuids))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_field(kind.value_field, are_uuids))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_field(kind.value_field, are_uuids), kind.list_size)
+    is_uuid = next(are_uuids)
+    return pa.uuid() if is_uuid and kind == pa.binary(16) else kind
+
 
 _CDC: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
 _FOOTER_BYTES: Final = 2**16

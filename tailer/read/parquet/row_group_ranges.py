@@ -48,7 +48,7 @@ class RowGroupRanges:
         following = self._following.get(group)
         wanted = self._of(group)[1]
         later = [] if following is None else self._of(following)[0]
-        self._known = {known: ranges for known, ranges in self._known.items() if known == following}
+        self._known = {row_group: ranges for row_group, ranges in self._known.items() if row_group == following}
         self._read_ahead.expect(wanted, later)
 
     def _of(self, group: int) -> tuple[list[Range], list[Range]]:

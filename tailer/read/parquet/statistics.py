@@ -22,13 +22,13 @@ import pyarrow.parquet as pq
 from tailer.errors import DataCorrupt
 from tailer.plan import ChangeTask
 from tailer.read.log_statistics import shows_values
+from tailer.read.parquet.file_fields import FileFields
 from tailer.read.parquet.footer import ChunkStatistics, Footer
-from tailer.read.projection import FileFields
 from tailer.read.pruning import fields_of, partition_range, paths_of
-from tailer.schema.columns import CHAR, physical_name, widens
+from tailer.schema.columns import CHAR, DEFAULT, physical_name, widens
 from tailer.shape.ranges import ColumnRange, Ranges
 
-__all__ = ["SMALL_BYTES", "FileColumns", "group_ranges"]
+__all__ = ["FileColumns", "group_ranges"]
 
 SMALL_BYTES: Final = 2**15  # of a row group
 _ALL_NULL: Final = ColumnRange(None, None, may_have_values=False)
@@ -100,7 +100,7 @@ class FileColumns:
         for depth, field in enumerate(names, start=1):
             match = None if pa.types.is_null(field.type) else there.find(field)
             if match is None:
-                return _ALL_NULL
+                return None if DEFAULT in (field.metadata or {}) else _ALL_NULL
             number = [sibling.name for sibling in siblings].index(match.name)
             leaves += sum(_leaf_count(sibling.type) for sibling in siblings[:number])
             if depth == len(names):
@@ -110,15 +110,15 @@ class FileColumns:
             there, siblings = FileFields(match.type, self._corrupt), list(match.type)
         return None
 
-    def _leaf(self, index: int, found: pa.Field, wanted: pa.Field, *, is_inner: bool) -> _Leaf | None:
-        if not _is_ordered(found.type, wanted.type) or CHAR in (wanted.metadata or {}):
+    def _leaf(self, index: int, field: pa.Field, wanted: pa.Field, *, is_inner: bool) -> _Leaf | None:
+        if not _is_ordered(field.type, wanted.type) or CHAR in (wanted.metadata or {}):
             return None
-        if self._is_old and pa.types.is_temporal(found.type):
+        if self._is_old and pa.types.is_temporal(field.type):
             return None
         column = self._schema.column(index)
-        if column.max_repetition_level > 0 or column.name != found.name:
+        if column.max_repetition_level > 0 or column.name != field.name:
             return None
-        return _Leaf(index, column.physical_type, found.type, wanted.type, is_inner)
+        return _Leaf(index, column.physical_type, field.type, wanted.type, is_inner)
 
     def _corrupt(self, reason: str) -> DataCorrupt:
         return DataCorrupt(self._task.table, self._task.version, self._task.uri, reason)
@@ -143,10 +143,10 @@ class _GroupRanges(Mapping[tuple[str, ...], ColumnRange]):
     def __getitem__(self, path: tuple[str, ...]) -> ColumnRange:
         if path not in self._known:
             self._known[path] = self._columns.range(path, self._file, self._footer, self._group)
-        found = self._known[path]
-        if found is None:
+        column_range = self._known[path]
+        if column_range is None:
             raise KeyError(path)
-        return found
+        return column_range
 
     def __iter__(self) -> Iterator[tuple[str, ...]]:
         return (path for path in paths_of(self._columns.fields) if path in self)
@@ -164,13 +164,13 @@ def _leaf_count(kind: pa.DataType) -> int:
     return sum(_leaf_count(kind.field(index).type) for index in range(kind.num_fields))
 
 
-def _is_ordered(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether values of `found` are read as those of `wanted` in the same order, and have bounds in that."""
+def _is_ordered(file_type: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether values of `file_type` are read as those of `wanted` in the same order, and have bounds in that."""
     if pa.types.is_string(wanted):
-        return bool(pa.types.is_string(found) or pa.types.is_large_string(found))
-    if pa.types.is_timestamp(wanted) and pa.types.is_timestamp(found):
+        return bool(pa.types.is_string(file_type) or pa.types.is_large_string(file_type))
+    if pa.types.is_timestamp(wanted) and pa.types.is_timestamp(file_type):
         return True
-    return (found.equals(wanted) or widens(found, wanted)) and any(of(found) for of in _WITH_BOUNDS)
+    return (file_type.equals(wanted) or widens(file_type, wanted)) and any(check(file_type) for check in _WITH_BOUNDS)
 
 
 _WITH_BOUNDS: Final = (
@@ -234,19 +234,19 @@ def _scalar(value: Any, leaf: _Leaf) -> pa.Scalar | None:
     """Return a bound as a value of the table; None where it is none, or would not be read."""
     if value is None:
         return None
-    found, wanted = leaf.found, leaf.wanted
+    file_type, wanted = leaf.found, leaf.wanted
     try:
         if isinstance(value, bytes):
             return pa.scalar(value.decode(), wanted)
-        if pa.types.is_decimal(found):
+        if pa.types.is_decimal(file_type):
             digits = tuple(map(int, str(abs(int(value)))))
-            scalar = pa.scalar(Decimal((int(value < 0), digits, -found.scale)), found)
-        elif pa.types.is_date32(found):
-            scalar = pa.scalar(value, pa.int32()).cast(found)
-        elif pa.types.is_timestamp(found):
-            scalar = pa.scalar(value, pa.int64()).cast(found)
+            scalar = pa.scalar(Decimal((int(value < 0), digits, -file_type.scale)), file_type)
+        elif pa.types.is_date32(file_type):
+            scalar = pa.scalar(value, pa.int32()).cast(file_type)
+        elif pa.types.is_timestamp(file_type):
+            scalar = pa.scalar(value, pa.int64()).cast(file_type)
         else:
-            scalar = pa.scalar(value, found)
-        return scalar if found.equals(wanted) else scalar.cast(wanted)
+            scalar = pa.scalar(value, file_type)
+        return scalar if file_type.equals(wanted) else scalar.cast(wanted)
     except (pa.ArrowException, ValueError, OverflowError):
         return None

@@ -31,10 +31,10 @@ _PLAIN_SCALE: Final = 6  # Arrow writes decimals with more digits behind the poi
 
 def cast(kind: pa.DataType, values: Values) -> Values:
     """Return values as another type. Raises `pa.ArrowInvalid` for a value that the type does not have."""
-    found = _way(values.type, kind)
-    if found is None:
+    convert = _way(values.type, kind)
+    if convert is None:
         raise pa.ArrowInvalid(f"no cast from {values.type} to {kind}")
-    return found(kind, values)
+    return convert(kind, values)
 
 
 def castable(source: pa.DataType, target: pa.DataType) -> bool:

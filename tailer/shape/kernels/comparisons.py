@@ -15,26 +15,26 @@ __all__ = ["equal", "equal_or_both_null", "is_in", "less", "less_or_equal"]
 
 def equal(left: Values, right: Values) -> Values:
     """Return `left = right`; null where one is null."""
-    found = pc.equal(left, right)
+    answer = pc.equal(left, right)
     if not _may_be_nan(left) or not _may_be_nan(right):
-        return found
-    return pc.or_kleene(found, pc.and_kleene(pc.is_nan(left), pc.is_nan(right)))
+        return answer
+    return pc.or_kleene(answer, pc.and_kleene(pc.is_nan(left), pc.is_nan(right)))
 
 
 def less(left: Values, right: Values) -> Values:
     """Return `left < right`; null where one is null."""
-    found = pc.less(left, right)
+    answer = pc.less(left, right)
     if not _may_be_nan(right):
-        return found
-    return pc.or_kleene(found, pc.and_kleene(pc.invert(pc.is_nan(left)), pc.is_nan(right)))
+        return answer
+    return pc.or_kleene(answer, pc.and_kleene(pc.invert(pc.is_nan(left)), pc.is_nan(right)))
 
 
 def less_or_equal(left: Values, right: Values) -> Values:
     """Return `left <= right`; null where one is null."""
-    found = pc.less_equal(left, right)
+    answer = pc.less_equal(left, right)
     if not _may_be_nan(right):
-        return found
-    return pc.or_kleene(found, pc.and_kleene(pc.is_nan(right), pc.is_valid(left)))
+        return answer
+    return pc.or_kleene(answer, pc.and_kleene(pc.is_nan(right), pc.is_valid(left)))
 
 
 def equal_or_both_null(left: Values, right: Values) -> Values:
@@ -45,17 +45,17 @@ def equal_or_both_null(left: Values, right: Values) -> Values:
     return pc.or_(pc.coalesce(equal(left, right), pa.scalar(False)), both)
 
 
-def is_in(values: Values, found: Sequence[pa.Scalar]) -> Values:
+def is_in(values: Values, items: Sequence[pa.Scalar]) -> Values:
     """Return `values IN (found)`: null where the value is null, or is none of them and one of them is null."""
-    known = [each for each in found if each.is_valid]
-    listed = pa.array(known, found[0].type)
+    not_null = [item for item in items if item.is_valid]
+    listed = pa.array(not_null, items[0].type)
     if pa.types.is_floating(listed.type):
         # The kernel tells the two zeros apart.
         zeros = pa.array([0.0, -0.0], listed.type)
         listed = pa.concat_arrays([listed, zeros]) if 0.0 in listed.to_pylist() else listed
     answer = pc.is_in(values, value_set=listed, skip_nulls=True)
     unknown = pc.is_null(values)
-    if len(known) < len(found):
+    if len(not_null) < len(items):
         unknown = pc.or_(unknown, pc.invert(answer))
     return pc.if_else(unknown, pa.scalar(None, pa.bool_()), answer)
 

@@ -12,7 +12,7 @@ from tailer.shape.kernels import comparisons
 from tailer.shape.kernels.arithmetic import divisor_can_be_zero, fails_for_integers, remainder
 from tailer.shape.kernels.casts import cast, cast_can_fail
 from tailer.shape.kernels.keyed_hash import keyed_hash
-from tailer.shape.kernels.texts import change_case, hashed, sliced
+from tailer.shape.kernels.texts import change_case, hashed, replaced, sliced, translated
 from tailer.shape.kernels.variants import value_at
 from tailer.shape.rows import Values
 from tailer.shape.tree import Call
@@ -61,6 +61,11 @@ def _with_pattern(kernel: Callable[..., Values]) -> Function:
     return Function(lambda _, value, pattern: kernel(value, pattern=pattern.as_py()))
 
 
+def _with_two_texts(kernel: Callable[[Values, str, str], Values]) -> Function:
+    """Return a function whose second and third arguments are literals that are not null."""
+    return Function(lambda _, value, first, second: kernel(value, first.as_py(), second.as_py()))
+
+
 FUNCTIONS: Final[Mapping[str, Function]] = {
     "=": _plain(comparisons.equal),
     "<=>": _plain(comparisons.equal_or_both_null),
@@ -90,6 +95,8 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     "startswith": _with_pattern(pc.starts_with),
     "endswith": _with_pattern(pc.ends_with),
     "contains": _with_pattern(pc.match_substring),
+    "replace": _with_two_texts(replaced),
+    "translate": _with_two_texts(translated),
     "year": _part_of_time(pc.year),
     "month": _part_of_time(pc.month),
     "day": _part_of_time(pc.day),

@@ -29,8 +29,8 @@ def keyed_hash(values: Values, place: str) -> Values:
         return pa.scalar(hmac.new(secret, raw.as_py(), "sha256").hexdigest() if raw.is_valid else None, STRING)
     # Most columns that need a mask have each value several times.
     distinct = raw.dictionary_encode()
-    found = [hmac.new(secret, each, "sha256").hexdigest() for each in distinct.dictionary.to_pylist()]
-    return pa.array(found, STRING).take(distinct.indices)
+    hashes = [hmac.new(secret, value, "sha256").hexdigest() for value in distinct.dictionary.to_pylist()]
+    return pa.array(hashes, STRING).take(distinct.indices)
 
 
 @lru_cache(maxsize=16)
@@ -41,16 +41,16 @@ def read_secret(place: str) -> bytes:
     """
     kind, _, name = place.partition(":")
     if kind == "env" and name:
-        found = os.environ.get(name, "").encode()
+        secret = os.environ.get(name, "").encode()
         missing = f"the environment has no {name}"
     elif kind == "file" and name:
         try:
-            found = Path(name).read_bytes().removesuffix(b"\n")
+            secret = Path(name).read_bytes().removesuffix(b"\n")
         except OSError as error:
             raise ConfigError(_OPTION, f"the secret in {name} cannot be read: {error.strerror}", _REMEDY) from None
         missing = f"{name} is empty"
     else:
         raise ConfigError(_OPTION, f"{place!r} is no place of a secret", _REMEDY)
-    if not found:
+    if not secret:
         raise ConfigError(_OPTION, missing, "Give it a secret that nobody can guess, such as 32 random bytes in hex.")
-    return found
+    return secret

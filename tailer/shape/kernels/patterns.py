@@ -46,14 +46,14 @@ def _regex(part: str | tuple[str]) -> str:
     """Return a part as a regular expression of RE2."""
     if isinstance(part, tuple):
         return ".*" if part[0] == _ANY_TEXT else "."
-    return "".join(each if each.isalnum() or ord(each) >= 128 else rf"\x{{{ord(each):x}}}" for each in part)
+    return "".join(char if char.isalnum() or ord(char) >= 128 else rf"\x{{{ord(char):x}}}" for char in part)
 
 
 def parse_pattern(text: str, escape: str) -> Pattern:
     """Return the pattern of a text. Raises `ValueError` where the escape character is before any other character."""
     parts: list[str | tuple[str]] = []
-    for found in re.finditer(rf"{re.escape(escape)}(.?)|(.)", text, re.DOTALL):
-        escaped, plain = found[1], found[2]
+    for match in re.finditer(rf"{re.escape(escape)}(.?)|(.)", text, re.DOTALL):
+        escaped, plain = match[1], match[2]
         if plain in (_ANY_TEXT, _ANY_CHARACTER):
             if not (plain == _ANY_TEXT and parts and parts[-1] == (_ANY_TEXT,)):
                 parts.append((plain,))

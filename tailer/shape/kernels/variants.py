@@ -51,16 +51,16 @@ def value_at(is_strict: bool, kind: pa.DataType, variants: Values, path: Values)
     """
     steps, convert = path.as_py(), _conversion(kind)
     metadata, values = (pc.struct_field(variants, name).to_pylist() for name in ("metadata", "value"))
-    found: list[Any] = []
+    results: list[Any] = []
     for names, data in zip(metadata, values, strict=True):
         value = None if names is None or data is None else _decoded(names, data, steps)
         converted = None if value is None else convert(value)
         if converted is None and value is not None and is_strict:
             raise pa.ArrowInvalid(f"a Variant has no value of {kind}")
-        found.append(converted)
+        results.append(converted)
     if kind in (DATE, TIMESTAMP):
-        return pa.array(found, pa.int32() if kind == DATE else pa.int64()).view(kind)
-    return pa.array(found, kind)
+        return pa.array(results, pa.int32() if kind == DATE else pa.int64()).view(kind)
+    return pa.array(results, kind)
 
 
 class _Form:
@@ -99,10 +99,10 @@ _CONTAINER: Final = object()
 def _decoded(metadata: bytes, data: bytes, path: str) -> Any:
     """Return the value at a path; None where there is none, or the Variant null."""
     try:
-        found = Variant(metadata, data).get(path)
-        if found is None:
+        value = Variant(metadata, data).get(path)
+        if value is None:
             return None
-        return _CONTAINER if found.type in (VariantType.OBJECT, VariantType.ARRAY) else found.decoded(_PRIMITIVES)
+        return _CONTAINER if value.type in (VariantType.OBJECT, VariantType.ARRAY) else value.decoded(_PRIMITIVES)
     except InvalidVariant:
         raise pa.ArrowInvalid("a Variant is malformed") from None
 
@@ -221,7 +221,7 @@ def _days(text: str) -> int | None:
 
 def _check_meaningless(text: str, characters: str, *words: str) -> None:
     """Raise unless a text has none of the characters and words with which Spark may read it as a value."""
-    if any(each in text for each in characters) or any(word in text.lower() for word in words) or not text.isascii():
+    if any(char in text for char in characters) or any(word in text.lower() for word in words) or not text.isascii():
         raise _unclear()
 
 

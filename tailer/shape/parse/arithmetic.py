@@ -21,20 +21,20 @@ _Types = tuple[Sequence[pa.DataType], pa.DataType]
 def arithmetic(binding: Binding, node: exp.Binary) -> Expression:
     """Bind `+`, `-`, `*`, `/` and `%`."""
     nodes = (node.this, node.expression)
-    values = [binding.bind(each) for each in nodes]
-    for each, value in zip(nodes, values, strict=True):
-        binding.must_be(each, value, is_number(value.kind), "a number")
+    values = [binding.bind(operand) for operand in nodes]
+    for operand, value in zip(nodes, values, strict=True):
+        binding.must_be(operand, value, is_number(value.kind), "a number")
     operator = OPERATORS[type(node)]
     if any(map(binding.is_unknown, values)):
         return binding.null(pa.null())
-    found = _types(operator, values)
-    if found is None:
+    types = _types(operator, values)
+    if types is None:
         reason = f"{operator} of {' and '.join(kind_text(value.kind) for value in values)} is not supported"
         raise binding.source.error(node, f"{reason}, as it is not exact", "Write CAST(... AS double) of an operand.")
-    kinds, result = found
+    kinds, result = types
     if is_null(values[0]):  # then the other one is not evaluated, as in Spark
         return binding.null(result)
-    arguments = [binding.converted(*each) for each in zip(nodes, values, kinds, strict=True)]
+    arguments = [binding.converted(*operand) for operand in zip(nodes, values, kinds, strict=True)]
     return binding.call(operator, arguments, result)
 
 
@@ -52,18 +52,18 @@ def plus(binding: Binding, node: exp.Unary) -> Expression:
 
 
 def _types(operator: str, values: Sequence[Expression]) -> _Types | None:
-    known = [value.kind for value in values if not pa.types.is_null(value.kind)] or [pa.float64()]
-    kinds = [known[0] if pa.types.is_null(value.kind) else value.kind for value in values]
+    typed = [value.kind for value in values if not pa.types.is_null(value.kind)] or [pa.float64()]
+    kinds = [typed[0] if pa.types.is_null(value.kind) else value.kind for value in values]
     if any(map(pa.types.is_decimal, kinds)) and not any(map(pa.types.is_floating, kinds)):
         first, second = (_decimal(value, kind) for value, kind in zip(values, kinds, strict=True))
         result = _decimal_result(operator, first, second)
         return None if result is None else ((first, second), result)
     if operator == "/":
         return (pa.float64(), pa.float64()), pa.float64()
-    found = common_type(*kinds)
-    if operator == "%" and pa.types.is_floating(found):
+    common = common_type(*kinds)
+    if operator == "%" and pa.types.is_floating(common):
         return None
-    return (found, found), found
+    return (common, common), common
 
 
 def _decimal(value: Expression, kind: pa.DataType) -> pa.DataType:

@@ -57,25 +57,27 @@ class Binding:
         if bound is None or unknown:
             words = self.source.operator(node) or " ".join([type(node).__name__, *sorted(unknown)]).upper()
             raise self.source.error(node, f"{words} is not supported in expressions")
-        found = bound(self, node)
-        self._bound.setdefault(id(found), (found, node))
-        return found
+        expression = bound(self, node)
+        self._bound.setdefault(id(expression), (expression, node))
+        return expression
 
     def boolean(self, node: exp.Expr) -> Expression:
         """Return the typed expression of a node that must be boolean."""
-        found = self.bind(node)
-        if found.kind == BOOLEAN:
-            return found
-        if pa.types.is_null(found.kind):
+        expression = self.bind(node)
+        if expression.kind == BOOLEAN:
+            return expression
+        if pa.types.is_null(expression.kind):
             return self.null(BOOLEAN)
         remedy = "Write a condition, such as country = 'DE'."
-        raise self.source.error(node, f"{self.source.of(node)} is {type_text(found.kind)}, not boolean", remedy)
+        raise self.source.error(
+            node, f"{self.source.written(node)} is {type_text(expression.kind)}, not boolean", remedy
+        )
 
     def condition(self, node: exp.Expr) -> Expression:
         """Return the typed expression of all of a text, which must be boolean, with its constant parts folded."""
-        found = self.whole(node, self.boolean(node))
+        expression = self.whole(node, self.boolean(node))
         check_grammar(self.source)
-        return found
+        return expression
 
     def is_unknown(self, value: Expression) -> bool:
         """Return whether the type of a value is that of a column, and no table is known."""
@@ -87,13 +89,13 @@ class Binding:
 
     def call(self, function: str, arguments: Iterable[Expression], kind: pa.DataType) -> Expression:
         """Return a call; where all arguments are literals, its result, unless it fails."""
-        found = Call(function, tuple(arguments), kind)
-        if not all(isinstance(each, Literal) for each in found.arguments):
-            return found
+        call = Call(function, tuple(arguments), kind)
+        if not all(isinstance(argument, Literal) for argument in call.arguments):
+            return call
         try:
-            return value_of(found) or found
+            return value_of(call) or call
         except pa.ArrowInvalid:
-            return found  # `whole` decides whether that is an error
+            return call  # `whole` decides whether that is an error
 
     def whole(self, node: exp.Expr, expression: Expression) -> Expression:
         """Return the expression of all of a text with its constant parts folded. `node`: for errors."""
@@ -126,8 +128,8 @@ class Binding:
         timely = any(value.kind in TIMES for value in values)
         kinds = [value.kind for value in values if not (timely and isinstance(value, Literal) and value.kind == STRING)]
         unknown = any(map(self.is_unknown, values))
-        found = _common(kinds)
-        if found is None and not (unknown and any(_common([kind, *kinds]) is not None for kind in _UNLIKE)):
+        common = _common(kinds)
+        if common is None and not (unknown and any(_common([kind, *kinds]) is not None for kind in _UNLIKE)):
             types = " and ".join(
                 dict.fromkeys(kind_text(value.kind) for value in values if not pa.types.is_null(value.kind))
             )
@@ -135,13 +137,13 @@ class Binding:
             raise self.source.error(parent, f"{types} have no type in common that is exact", WRITE_CAST)
         if unknown:
             return tuple(self.null(pa.null()) for _ in values)
-        kind = BOOLEAN if pa.types.is_null(found) else found
+        kind = BOOLEAN if pa.types.is_null(common) else common
         return tuple(self.converted(node, value, kind) for node, value in zip(nodes, values, strict=True))
 
     def scalar(self, node: exp.Expr, value: Expression) -> Expression:
         """Return a value that must be of a type with an order."""
         if not is_scalar(value.kind):
-            name = self.source.of(node)
+            name = self.source.written(node)
             remedy = "Name a field of it, or write IS NULL."
             if is_variant(value.kind):
                 remedy = f"Write a path and a type, such as {name}:a.b::string, or IS NULL."
@@ -155,7 +157,7 @@ class Binding:
 
     def mistyped(self, node: exp.Expr, value: Expression, wanted: str) -> ConfigError:
         """Return the error about a value of a wrong type."""
-        reason = f"{self.source.of(node)} is {kind_text(value.kind)}, where {wanted} is needed"
+        reason = f"{self.source.written(node)} is {kind_text(value.kind)}, where {wanted} is needed"
         return self.source.error(node, reason, WRITE_CAST)
 
 

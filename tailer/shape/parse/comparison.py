@@ -27,9 +27,9 @@ def compare(binding: Binding, operator: str, nodes: Sequence[exp.Expr], values: 
     if isinstance(left, Literal) and not isinstance(right, Literal):
         operator, left, right, nodes = _MIRRORED[operator], right, left, nodes[::-1]
     if left.kind in INTEGERS and isinstance(right, Literal) and not isinstance(left, Literal):
-        found = _in_integers(operator, left.kind, right)
-        if found is not None:
-            return binding.call(found[0], [left, found[1]], BOOLEAN)
+        simpler = _in_integers(operator, left.kind, right)
+        if simpler is not None:
+            return binding.call(simpler[0], [left, simpler[1]], BOOLEAN)
     return binding.call(operator, binding.alike(nodes, [left, right]), BOOLEAN)
 
 

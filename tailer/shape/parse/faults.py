@@ -63,7 +63,7 @@ def output_names(option: str, text: str, schema: pa.Schema) -> Iterator[tuple[st
         if _fault(binding, node, bind_output) is None:
             yield from ((name, expression.kind, True) for name, expression in bind_output(binding, node))
         elif isinstance(node, exp.Star):
-            yield from ((each.name, each.type, True) for each in schema)
+            yield from ((field.name, field.type, True) for field in schema)
         else:
             yield node.alias_or_name, None, isinstance(node, exp.Alias)
 

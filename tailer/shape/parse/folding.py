@@ -41,7 +41,7 @@ def folded(expression: Expression, fault: Fault, *, in_branch: bool = False) -> 
     if _is_constant(expression):
         return _evaluated(expression, fault, in_branch)
     below = in_branch or expression.function in ("case", "coalesce")
-    arguments = tuple(folded(each, fault, in_branch=below) for each in expression.arguments)
+    arguments = tuple(folded(argument, fault, in_branch=below) for argument in expression.arguments)
     shorter = _shortened(replace(expression, arguments=arguments))
     return _evaluated(shorter, fault, in_branch) if isinstance(shorter, Call) else shorter
 
@@ -104,9 +104,9 @@ def _with_choices(call: Call) -> Expression:
 
 
 def _up_to_a_value(arguments: tuple[Expression, ...]) -> Iterator[Expression]:
-    for each in arguments:
-        if not isinstance(each, Literal):
-            yield each
-        elif each.value is not None:
-            yield each
+    for argument in arguments:
+        if not isinstance(argument, Literal):
+            yield argument
+        elif argument.value is not None:
+            yield argument
             return

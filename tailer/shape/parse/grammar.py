@@ -238,9 +238,9 @@ class _Reader:
 
     def _takes(self, *texts: str) -> bool:
         """Read the next token if it is one of these."""
-        takes = self._next() in texts
-        self._at += takes
-        return takes
+        is_next = self._next() in texts
+        self._at += is_next
+        return is_next
 
     def _must(self, *texts: str) -> None:
         if not self._takes(*texts):

@@ -30,10 +30,10 @@ def number(text: str) -> Literal:
     if not _NUMBER.fullmatch(text):
         raise ValueError(f"{text} is not a number")
     if "e" in text.lower():
-        found = float(text)
-        if math.isinf(found):
+        double = float(text)
+        if math.isinf(double):
             raise ValueError(f"{text} is beyond the largest double")
-        return Literal(found, pa.float64())
+        return Literal(double, pa.float64())
     if "." not in text:
         value = int(text)
         for kind, bits in ((pa.int32(), 31), (pa.int64(), 63)):
@@ -60,40 +60,40 @@ def text_of(raw: str) -> str:
         raise ValueError("this has one half of a character that takes two") from None
 
 
-def _text(found: re.Match[str]) -> str:
-    quoted = found[0]
+def _text(literal: re.Match[str]) -> str:
+    quoted = literal[0]
     if quoted[0] in "rR":
         return quoted[2:-1]
     return _ESCAPE.sub(lambda escape: _unescaped(escape, quoted[0]), quoted[1:-1])
 
 
-def _unescaped(found: re.Match[str], quote: str) -> str:
-    short, long, octal, plain, twice = found.groups()
+def _unescaped(escape: re.Match[str], quote: str) -> str:
+    short, long, octal, plain, twice = escape.groups()
     if twice is not None:
         return quote if twice[0] == quote else twice
     if plain is not None:
         return _CHARACTERS.get(plain, plain)
     code = int(octal, 8) if octal else int(short or long, 16)
     if code > sys.maxunicode:
-        raise ValueError(f"there is no character {found[0]}")
+        raise ValueError(f"there is no character {escape[0]}")
     return chr(code)
 
 
 def moment(text: str, kind: pa.DataType) -> Literal:
     """Return the date or timestamp that a text names. Raises `ValueError`; Spark reads more forms, we one of each."""
-    found = _MOMENT.fullmatch(text)
-    if found is None or (kind == DATE and found[4]) or (kind == TIMESTAMP_NTZ and found[8]):
+    parts = _MOMENT.fullmatch(text)
+    if parts is None or (kind == DATE and parts[4]) or (kind == TIMESTAMP_NTZ and parts[8]):
         form = "2024-12-31" if kind == DATE else "2024-12-31 23:59:59.999999"
         raise ValueError(f"write it as {form}")
-    day = date(int(found[1]), int(found[2]), int(found[3]))
+    day = date(int(parts[1]), int(parts[2]), int(parts[3]))
     days = (day - _EPOCH.date()).days
     if kind == DATE:
         return Literal(days, kind)
-    hour, minute, second = (int(found[place] or 0) for place in (4, 5, 6))
+    hour, minute, second = (int(parts[place] or 0) for place in (4, 5, 6))
     if hour > 23 or minute > 59 or second > 59:
         raise ValueError("there is no such time of day")
-    since = timedelta(days=days, hours=hour, minutes=minute, seconds=second, microseconds=_micros(found[7]))
-    return Literal((since - _offset(found[8])) // timedelta(microseconds=1), kind)
+    since = timedelta(days=days, hours=hour, minutes=minute, seconds=second, microseconds=_micros(parts[7]))
+    return Literal((since - _offset(parts[8])) // timedelta(microseconds=1), kind)
 
 
 def _micros(fraction: str | None) -> int:

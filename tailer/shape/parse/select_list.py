@@ -42,18 +42,18 @@ def bind_output(binding: Binding, node: exp.Expr) -> list[tuple[str, Expression]
         return [(node.alias, _named(binding, node))]
     bound, source = _bound(binding, node), binding.source
     if not isinstance(bound, Column):
-        raise source.error(node, f"{source.of(node)} has no name", "Give it one: expression AS name.")
+        raise source.error(node, f"{source.written(node)} has no name", "Give it one: expression AS name.")
     return [(bound.path[-1], bound)]
 
 
 def parse_list(option: str, text: str) -> tuple[Source, list[exp.Expr]]:
     """Return the text with its expressions. Raises `ConfigError` where it is no list of expressions."""
     source = Source(option, text, _SELECT)
-    found = parse(source)
-    others = [name for name, value in found.args.items() if value and name not in ("expressions", "kind")]
-    if not isinstance(found, exp.Select) or others or not found.expressions:
-        raise source.error(found, "this is no list of columns and expressions", _EXAMPLE)
-    return source, found.expressions
+    tree = parse(source)
+    others = [name for name, value in tree.args.items() if value and name not in ("expressions", "kind")]
+    if not isinstance(tree, exp.Select) or others or not tree.expressions:
+        raise source.error(tree, "this is no list of columns and expressions", _EXAMPLE)
+    return source, tree.expressions
 
 
 def _bound(binding: Binding, node: exp.Expr) -> Expression:
@@ -72,12 +72,12 @@ def _named(binding: Binding, node: exp.Alias) -> Expression:
     bound, schema = _bound(binding, node.this), binding.schema
     if schema is None or not pa.types.is_null(bound.kind):
         return bound
-    at = schema.get_field_index(node.alias)
-    if at < 0 or not is_scalar(value_type(schema.field(at).type)):
+    index = schema.get_field_index(node.alias)
+    if index < 0 or not is_scalar(value_type(schema.field(index).type)):
         raise binding.source.error(
             node, "a null needs a type", f"Write CAST(NULL AS STRING) AS {node.alias}, or another type."
         )
-    return Literal(None, value_type(schema.field(at).type))
+    return Literal(None, value_type(schema.field(index).type))
 
 
 def _others(binding: Binding, node: exp.Star) -> Iterator[tuple[str, Expression]]:
@@ -85,10 +85,10 @@ def _others(binding: Binding, node: exp.Star) -> Iterator[tuple[str, Expression]
     if any(value for name, value in node.args.items() if name != "except_"):
         raise binding.source.error(node, "only EXCLUDE can follow *", _EXAMPLE)
     named = node.args.get("except_") or ()
-    for each in named:
-        if not isinstance(each, exp.Column) or len(each.parts) != 1:
-            raise binding.source.error(each, "EXCLUDE takes names of columns alone", _EXAMPLE)
-    excluded = {whole_column(binding, each).name for each in named}
+    for name in named:
+        if not isinstance(name, exp.Column) or len(name.parts) != 1:
+            raise binding.source.error(name, "EXCLUDE takes names of columns alone", _EXAMPLE)
+    excluded = {whole_column(binding, name).name for name in named}
     for field in binding.schema or ():
         if field.name not in excluded:
             yield field.name, Column((field.name,), field.type)

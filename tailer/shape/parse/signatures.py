@@ -35,8 +35,8 @@ def bind_function(binding: Binding, node: exp.Anonymous) -> Expression:
 def case(binding: Binding, branches: Sequence[tuple[Expression, exp.Expr]], default: exp.Expr) -> Expression:
     """Bind CASE: each branch is a condition and the node of a value."""
     nodes = [*(value for _, value in branches), default]
-    values = binding.alike(nodes, [binding.bind(each) for each in nodes])
-    arguments = [each for (condition, _), value in zip(branches, values, strict=False) for each in (condition, value)]
+    values = binding.alike(nodes, [binding.bind(part) for part in nodes])
+    arguments = [part for (condition, _), value in zip(branches, values, strict=False) for part in (condition, value)]
     return binding.call("case", [*arguments, values[-1]], values[-1].kind)
 
 
@@ -51,12 +51,14 @@ def _count(binding: Binding, node: exp.Expr, nodes: Sequence[exp.Expr], least: i
     most = least if most is None else most
     if not least <= len(nodes) <= most:
         wanted = str(least) if most == least else f"{least} to {most}"
-        raise binding.source.error(node, f"{binding.source.of(node)} takes {wanted} arguments, and has {len(nodes)}")
+        raise binding.source.error(
+            node, f"{binding.source.written(node)} takes {wanted} arguments, and has {len(nodes)}"
+        )
 
 
 def _coalesce(binding: Binding, node: exp.Expr, nodes: Sequence[exp.Expr]) -> Expression:
     _count(binding, node, nodes, 1, 1000)
-    values = binding.alike(nodes, [binding.bind(each) for each in nodes])
+    values = binding.alike(nodes, [binding.bind(argument) for argument in nodes])
     return binding.call("coalesce", values, values[0].kind)
 
 
@@ -106,13 +108,13 @@ def _absolute(binding: Binding, node: exp.Expr, nodes: Sequence[exp.Expr]) -> Ex
 def concat(binding: Binding, node: exp.Expr, nodes: Sequence[exp.Expr]) -> Expression:
     """Bind `||` and concat."""
     _count(binding, node, nodes, 1, 1000)
-    return binding.call("concat", [_argument(binding, each, [STRING]) for each in nodes], STRING)
+    return binding.call("concat", [_argument(binding, argument, [STRING]) for argument in nodes], STRING)
 
 
 def _literal(binding: Binding, node: exp.Expr, kinds: Sequence[pa.DataType]) -> Literal:
     value = _argument(binding, node, kinds)
     if not isinstance(value, Literal) or value.value is None:
-        raise binding.source.error(node, f"{binding.source.of(node)} is not a constant")
+        raise binding.source.error(node, f"{binding.source.written(node)} is not a constant")
     return value
 
 
@@ -128,12 +130,31 @@ def _search(function: str) -> Signature:
     return bind
 
 
+def _replacing(function: str, least: int) -> Signature:
+    """Return the signature of a function that replaces parts of a text: what, and by what, are constants."""
+
+    def bind(binding: Binding, node: exp.Expr, nodes: Sequence[exp.Expr]) -> Expression:
+        _count(binding, node, nodes, least, 3)
+        arguments = [_argument(binding, argument, [STRING]) for argument in nodes]
+        if any(map(is_null, arguments)):
+            return binding.null(STRING)
+        constants = [_literal(binding, argument, [STRING]) for argument in nodes[1:]]
+        return binding.call(function, [arguments[0], *constants, *[Literal("", STRING)] * (3 - len(nodes))], STRING)
+
+    return bind
+
+
+def _regexp_replace(binding: Binding, node: exp.Expr, _: Sequence[exp.Expr]) -> Expression:
+    remedy = "Write replace or translate: regular expressions of Java have no exact counterpart."
+    raise binding.source.error(node, "regexp_replace is not supported", remedy)
+
+
 def _int(binding: Binding, node: exp.Expr) -> int:
     return int(str(_literal(binding, node, [pa.int32()]).value))
 
 
 def _slice(binding: Binding, text: exp.Expr, position: int, length: int) -> Expression:
-    numbers = [Literal(each, pa.int32()) for each in (position, length)]
+    numbers = [Literal(number, pa.int32()) for number in (position, length)]
     return binding.call("substring", [_argument(binding, text, [STRING]), *numbers], STRING)
 
 
@@ -180,7 +201,7 @@ def _variant_get(function: str) -> Signature:
 
     def bind(binding: Binding, node: exp.Expr, nodes: Sequence[exp.Expr]) -> Expression:
         _count(binding, node, nodes, 3)
-        path, name = (str(_literal(binding, each, [STRING]).value) for each in nodes[1:])
+        path, name = (str(_literal(binding, argument, [STRING]).value) for argument in nodes[1:])
         try:
             kind = kind_from_text("".join(name.lower().split()))
         except (KeyError, ValueError):
@@ -196,7 +217,9 @@ def value_at_path(
     """Bind the value at a path in a Variant, as `kind`."""
     value = binding.bind(variant)
     if not (is_variant(value.kind) or binding.schema is None):
-        raise binding.source.error(variant, f"{binding.source.of(variant)} is {type_text(value.kind)}, not VARIANT")
+        raise binding.source.error(
+            variant, f"{binding.source.written(variant)} is {type_text(value.kind)}, not VARIANT"
+        )
     if kind not in VARIANT_KINDS and not pa.types.is_decimal(kind):
         remedy = f"Write one of {', '.join(map(kind_text, VARIANT_KINDS))}, decimal(10,2)."
         raise binding.source.error(node, f"a Variant as {kind_text(kind)} is not supported", remedy)
@@ -225,6 +248,9 @@ _SIGNATURES: Final[Mapping[str, Signature]] = {
     "startswith": _search("startswith"),
     "endswith": _search("endswith"),
     "contains": _search("contains"),
+    "replace": _replacing("replace", 2),
+    "translate": _replacing("translate", 3),
+    "regexp_replace": _regexp_replace,
     "concat": concat,
     "abs": _absolute,
     "year": _of("year", pa.int32(), *_DAYS),

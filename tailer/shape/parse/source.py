@@ -87,23 +87,23 @@ class Source:
 
     def span(self, node: exp.Expr) -> tuple[int, int] | None:
         """Return the first character of a node, and the one after its last; None: unknown."""
-        places = [each.meta for each in node.walk() if "start" in each.meta]
+        places = [part.meta for part in node.walk() if "start" in part.meta]
         if not places:
             return None
-        begin, end = min(each["start"] for each in places), max(each["end"] for each in places) + 1
+        begin, end = min(part["start"] for part in places), max(part["end"] for part in places) + 1
         missing = self.text.count("(", begin, end) - self.text.count(")", begin, end)
         for _ in range(missing):  # sqlglot has no place for what closes a list
             closing = self.text.find(")", end) + 1
             end = closing or end
         return begin, end
 
-    def of(self, node: exp.Expr) -> str:
+    def written(self, node: exp.Expr) -> str:
         """Return a node as it is written; where that is not known, all of the text."""
         return self.text[slice(*(self.span(node) or (self._prefix, None)))]
 
     def operator(self, node: exp.Expr) -> str:
         """Return the operator of a node as it is written, such as `RLIKE`; empty where it has none."""
-        left, right = (self.span(each) if isinstance(each, exp.Expr) else None for each in map(node.args.get, _SIDES))
+        left, right = (self.span(side) if isinstance(side, exp.Expr) else None for side in map(node.args.get, _SIDES))
         written = self.text[left[1] : right[0]].strip() if left and right else ""
         return " ".join(written.split()) if _OPERATOR.fullmatch(written) else ""
 
@@ -131,20 +131,20 @@ def parse(source: Source) -> exp.Expr:
         tokens = dialect.tokenize(source.text)
         _check_comments(source, tokens)
         source.tokens = _with_signs(_with_texts(source, tokens))
-        found = dialect.parser().parse(source.tokens, source.text)
+        trees = dialect.parser().parse(source.tokens, source.text)
     except _UNREADABLE as error:
         reason, remedy = "this is no SQL expression", "Write a condition of SQL, such as country = 'DE'."
         places = getattr(error, "errors", [])
         span = None
         if places and places[0].get("line"):
             lines = source.text.splitlines(keepends=True)
-            at = sum(map(len, lines[: places[0]["line"] - 1])) + places[0]["col"]
+            end = sum(map(len, lines[: places[0]["line"] - 1])) + places[0]["col"]
             length = len(places[0].get("highlight") or " ")
-            span = (max(0, at - length), at)
+            span = (max(0, end - length), end)
         raise source.error_at(span, reason, remedy) from None
-    if len(found) != 1 or found[0] is None:
+    if len(trees) != 1 or trees[0] is None:
         raise source.error_at(None, "this is not one SQL expression", "Write one condition, such as country = 'DE'.")
-    return found[0]
+    return trees[0]
 
 
 def _check_comments(source: Source, tokens: Sequence[Token]) -> None:
@@ -165,7 +165,7 @@ def _with_texts(source: Source, tokens: Iterable[Token]) -> Iterator[Token]:
         if are_texts:
             texts = list(group)
             typed = last is not None and last.token_type in SparkParser.TYPE_TOKENS
-            yield from (_text(source, each) for each in ([[token] for token in texts] if typed else [texts]))
+            yield from (_text(source, literals) for literals in ([[token] for token in texts] if typed else [texts]))
         else:
             for last in group:
                 yield last
@@ -193,7 +193,7 @@ def _with_signs(tokens: Iterable[Token]) -> list[Token]:
     """
     signed: list[Token] = []
     for token in tokens:
-        before = [each.token_type for each in signed[-2:]]
+        before = [earlier.token_type for earlier in signed[-2:]]
         is_signed = before[-1:] == [TokenType.DASH] and (len(before) == 1 or before[0] in _BEFORE_OPERANDS)
         if is_signed and token.token_type is TokenType.NUMBER:
             sign = signed.pop()

@@ -10,9 +10,10 @@ from typing import Final
 from uuid import uuid4
 
 from pyspark.sql import SparkSession
+from typing_extensions import override
 
+from tailer.changelog.equal_rows.port import SharedIndexes, Stopped
 from tailer.changelog.equal_rows.row_index import RowIndex
-from tailer.changelog.equal_rows.stopped import Stopped
 from tailer.errors import EngineUnavailable
 from tailer.plan import ChangePlan
 from tailer.read.data_files import LOCAL, DataFiles
@@ -26,7 +27,7 @@ __all__ = ["SparkComparisons"]
 DESCRIPTION: Final = "lake-tailer: rows that did not change"
 
 
-class SparkComparisons:
+class SparkComparisons(SharedIndexes):
     """`tailer.changelog.equal_rows.port.SharedIndexes` of a session, whose executors open files with `files`.
 
     `session` is called in a worker thread, because Spark may have to start first.
@@ -36,8 +37,8 @@ class SparkComparisons:
         self._session = session
         self._files = files
 
+    @override
     def is_worth(self, plan: ChangePlan) -> bool:
-        """See `SharedIndexes.is_worth`."""
         if plan.size_bytes < comparing.SHARED_BYTES:
             return False
         session = self._session()
@@ -47,8 +48,8 @@ class SparkComparisons:
             raise EngineUnavailable(engine_name(session), first_sentence(error)) from error
 
     @contextmanager
+    @override
     def index(self, local: RowIndex) -> Iterator[SharedIndex]:
-        """See `SharedIndexes.index`."""
         session = self._session()
         group = JobGroup(session, f"lake-tailer-{uuid4()}", DESCRIPTION)
         try:

@@ -6,7 +6,7 @@ and memory on the driver is bounded by the running splits. If rows must be compa
 the daemon's machine, and its results travel with the splits.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -53,27 +53,30 @@ class SparkEngine(Engine):
         self._files = files
 
     @asynccontextmanager
-    async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
+    async def run(
+        self, plans: Sequence[ChangePlan], after: Position | None = None
+    ) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
         """See `tailer.engine.local.Engine.run`. Iteration may also raise `EngineUnavailable`."""
-        results = await to_thread.run_sync(self._begin, plan, after)
+        results = await to_thread.run_sync(self._begin, plans, after)
         try:
-            async with aclosing(_batches(results, plan)) as batches:
+            async with aclosing(_batches(results, plans[0].table_id)) as batches:
                 yield batches
         finally:
             with CancelScope(shield=True):
                 await to_thread.run_sync(results.close)
 
-    def _begin(self, plan: ChangePlan, after: Position | None) -> Run[_Item]:
+    def _begin(self, plans: Sequence[ChangePlan], after: Position | None) -> Run[_Item]:
         bitmaps: dict[DeletionVectorRef, bytes] = {}  # read once for all slices of a file
-        splits = file_splits(file_slices(plan, after), SPLIT_BYTES, self._files)
+        slices = [part for plan in plans for part in file_slices(plan, after)]
+        splits = file_splits(slices, SPLIT_BYTES, self._files)
         return self._executors().run(_encode_batches, [_item_of(split, bitmaps) for split in splits])
 
 
-async def _batches(results: Run[_Item], plan: ChangePlan) -> AsyncGenerator[ChangeBatch, None]:
+async def _batches(results: Run[_Item], table_id: str) -> AsyncGenerator[ChangeBatch, None]:
     """Yield the rows of the splits. A cancelled wait ends with the run, which the canceller closes."""
     while (chunks := await to_thread.run_sync(next, results, None, abandon_on_cancel=True)) is not None:
         for chunk in chunks:
-            yield await to_thread.run_sync(_decode_batch, chunk, plan)
+            yield await to_thread.run_sync(_decode_batch, chunk, table_id)
 
 
 def _item_of(split: FilesSplit, bitmaps: dict[DeletionVectorRef, bytes]) -> _Item:
@@ -93,7 +96,7 @@ def _encode_batches(item: _Item) -> Iterator[bytes]:
     """Yield the batches of a split, each with the positions of its rows. Runs on an executor."""
     with SpilledBitmaps() as bitmaps:
         both = zip(item.split.slices, item.found, strict=True)
-        parts = (_with_bitmaps(part, found, bitmaps.store_framed) for part, found in both)
+        parts = (_with_bitmaps(part, framed, bitmaps.store_framed) for part, framed in both)
         for batch in read_split(replace(item.split, slices=tuple(parts))):
             numbers = {b"version": str(batch.version).encode(), b"task": str(batch.task).encode()}
             rows = batch.rows.append_column(_ROW_INDEX, batch.row_index).replace_schema_metadata(numbers)
@@ -103,22 +106,24 @@ def _encode_batches(item: _Item) -> Iterator[bytes]:
             yield sink.getvalue().to_pybytes()
 
 
-def _with_bitmaps(part: FileSlice, found: _FramedBitmaps, put: Callable[[bytes, int], DeletionVectorRef]) -> FileSlice:
+def _with_bitmaps(
+    part: FileSlice, framed_bitmaps: _FramedBitmaps, put: Callable[[bytes, int], DeletionVectorRef]
+) -> FileSlice:
     refinement = part.task.refinement
     if refinement is None:
         return part
     refs = (refinement.dropped, refinement.updated)
     dropped, updated = (
         None if ref is None or framed is None else put(framed, ref.cardinality)
-        for ref, framed in zip(refs, found, strict=True)
+        for ref, framed in zip(refs, framed_bitmaps, strict=True)
     )
     return replace(part, task=replace(part.task, refinement=replace(refinement, dropped=dropped, updated=updated)))
 
 
-def _decode_batch(chunk: bytes, plan: ChangePlan) -> ChangeBatch:
+def _decode_batch(chunk: bytes, table_id: str) -> ChangeBatch:
     with pa.ipc.open_stream(chunk) as reader:
         rows = reader.read_next_batch()
     numbers = rows.schema.metadata
     index = rows.column(_ROW_INDEX)
     own = rows.drop_columns([_ROW_INDEX]).replace_schema_metadata(None)
-    return ChangeBatch(plan.table_id, int(numbers[b"version"]), int(numbers[b"task"]), own, index)
+    return ChangeBatch(table_id, int(numbers[b"version"]), int(numbers[b"task"]), own, index)

@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 
 from tailer.errors import ConfigError, EngineUnavailable, TailerError
 from tailer.spark.engine.worker import our_task
-from tailer.spark.release import SameRelease, stale_release
+from tailer.spark.release import SameRelease, unfit_executors
 from tailer.spark.session import engine_name, first_sentence
 
 __all__ = ["Executors", "Run"]
@@ -78,7 +78,7 @@ class Executors:
         `EngineUnavailable`; all other errors are raised by the result.
         """
         run = Run(self._jobs, self._threads, work, items, self.parallelism * ITEMS_PER_CORE)
-        self._runs = {each for each in self._runs if not each.is_over} | {run}
+        self._runs = {old for old in self._runs if not old.is_over} | {run}
         return run
 
     def cancel(self) -> None:
@@ -209,14 +209,8 @@ class _Jobs:
     def translate(self, error: Exception) -> TailerError:
         """Return one of Spark's errors as one of ours."""
         text = str(error)
-        if (stale := stale_release(text)) is not None:
-            return stale
-        if "ModuleNotFoundError: No module named" in text:
-            missing = text.partition("ModuleNotFoundError: No module named")[2].split("'")[1]
-            remedy = (
-                "Let PYSPARK_PYTHON name a Python with lake-tailer on all their machines: see tailer.spark.session."
-            )
-            return ConfigError("spark", f"executors do not have the Python module {missing!r}", remedy)
+        if (unfit := unfit_executors(text)) is not None:
+            return unfit
         if "PYTHON_VERSION_MISMATCH" in text:
             remedy = "Let PYSPARK_PYTHON name a Python of our minor version on all of their machines."
             return ConfigError("spark", "executors run another Python than this process", remedy)

@@ -13,7 +13,6 @@ import logging
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -25,7 +24,7 @@ from tailer.changelog.compared_tasks import InlineSelections
 from tailer.changelog.equal_rows.row_index import borrowed_index
 from tailer.formats.rows import execute
 from tailer.plan import ChangePlan
-from tailer.read.kept_rows import KeptRows
+from tailer.read.decoded_files import DecodedFiles
 from tailer.spark.job_group import SPARK_ERRORS
 from tailer.spark.native.equal_rows import places
 from tailer.spark.native.shared_index import SharedIndex
@@ -70,8 +69,8 @@ def shared(spark: SparkSession, split: Split, kept: ExitStack | None = None) -> 
     try:
         return compared(spark, split, kept) if is_worth(spark, _plans(split)) else None
     except SPARK_ERRORS as error:
-        at, table = _plans(split)[-1].version, _plans(split)[-1].table
-        _log.warning("%s: one executor compares version %d: %s", table, at, first_sentence(error))
+        version, table = _plans(split)[-1].version, _plans(split)[-1].table
+        _log.warning("%s: one executor compares version %d: %s", table, version, first_sentence(error))
         return None
 
 
@@ -86,7 +85,7 @@ def compared(spark: SparkSession, split: DiffSplit | NetChangesSplit, kept: Exit
     with borrowed_index() as local, ExitStack() as here:
         shared_index = SharedIndex(spark, local, FEW_ROWS, split.files)
         index = (here if kept is None else kept).enter_context(closing(shared_index))
-        rows = KeptRows([], partial(execute, files=split.files))
+        rows = DecodedFiles(execute, files=split.files)
         if isinstance(split, NetChangesSplit):
             plans, counts = refine_range(split.plans, split.rules, index, InlineSelections(), rows)
             return Compared([part for plan in plans for part in file_slices(plan)], counts)
@@ -97,9 +96,9 @@ def compared(spark: SparkSession, split: DiffSplit | NetChangesSplit, kept: Exit
             return Compared([*preimages, *others], counts)
         numbers = pa.array([task.index for task in split.plan.tasks], pa.int64())
         tasks = pa.table({"task": pa.array(range(len(numbers)), pa.int64()), "number": numbers})
-        found = places(index.partners(), spark_frame(spark, tasks))
+        partner_places = places(index.partners(), spark_frame(spark, tasks))
         index.clear()
-        return Compared(others, counts, preimages, found)
+        return Compared(others, counts, preimages, partner_places)
 
 
 def at_postimages(preimages: DataFrame, places: DataFrame) -> DataFrame:
@@ -108,8 +107,8 @@ def at_postimages(preimages: DataFrame, places: DataFrame) -> DataFrame:
     rows = preimages.toDF(*names, "its_task", "its_row").join(
         places, sql.expr("its_task = task AND its_row = row"), "left"
     )
-    found = [*names, *(f"coalesce({place}, {_UNPAIRED})" for place in ("to_task", "to_row"))]
-    pairs = zip(found, preimages.columns, strict=True)
+    columns = [*names, *(f"coalesce({place}, {_UNPAIRED})" for place in ("to_task", "to_row"))]
+    pairs = zip(columns, preimages.columns, strict=True)
     return rows.select(*(sql.expr(source).alias(name) for source, name in pairs))
 
 

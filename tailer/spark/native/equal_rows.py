@@ -55,7 +55,7 @@ def uneven(sums: DataFrame) -> DataFrame:
 
 
 def unpacked(packed: DataFrame) -> DataFrame:
-    """Return the rows of `tailer.spark.native.fingerprint_views.FingerprintSums`, which has many to a row."""
+    """Return the rows of `tailer.spark.native.shared_index.FingerprintSums`, which has many to a row."""
     numbered = packed.where("address IS NOT NULL").selectExpr(
         *_ROWS, "explode(sequence(0, size(address) - 1)) AS place"
     )
@@ -79,23 +79,23 @@ def counted(rows: DataFrame) -> DataFrame:
     )
 
 
-def ends(found: DataFrame) -> DataFrame:
-    """Return the addresses of the rows with the fingerprints `found` (`counted`), if each side has one at most."""
-    few = found.where(f"NOT ({_SEVERAL})")
+def ends(counts: DataFrame) -> DataFrame:
+    """Return the addresses of the rows with the fingerprints `counts` (`counted`), if each side has one at most."""
+    few = counts.where(f"NOT ({_SEVERAL})")
     return few.selectExpr("explode(array(deleted, inserted)) AS address").where("address IS NOT NULL")
 
 
-def of_fingerprints(rows: DataFrame, found: DataFrame) -> DataFrame:
-    """Return the addresses of the rows with the fingerprints `found` (`counted`), if a side has several."""
-    return rows.join(found.where(_SEVERAL).select(*_FINGERPRINT), [*_FINGERPRINT], "left_semi").select("address")
+def of_fingerprints(rows: DataFrame, counts: DataFrame) -> DataFrame:
+    """Return the addresses of the rows with the fingerprints `counts` (`counted`), if a side has several."""
+    return rows.join(counts.where(_SEVERAL).select(*_FINGERPRINT), [*_FINGERPRINT], "left_semi").select("address")
 
 
-def first_or_last(rows: DataFrame, found: DataFrame) -> DataFrame:
-    """Return the addresses that are left of the fingerprints `found` (`counted`) that both sides have.
+def first_or_last(rows: DataFrame, counts: DataFrame) -> DataFrame:
+    """Return the addresses that are left of the fingerprints `counts` (`counted`) that both sides have.
 
     These are the first deleted or the last inserted rows.
     """
-    some = rows.join(found.where(BOTH_SIDES).select(*_FINGERPRINT), [*_FINGERPRINT], "left_semi")
+    some = rows.join(counts.where(BOTH_SIDES).select(*_FINGERPRINT), [*_FINGERPRINT], "left_semi")
     # Of the rows of a file, all are left, none, or those before or after some number.
     most = "IF(deleted, all_deleted - all_inserted, all_deleted)"
     kept = _groups(some).where(f"IF(deleted, before < {most}, before + in_file > {most})")
@@ -103,20 +103,20 @@ def first_or_last(rows: DataFrame, found: DataFrame) -> DataFrame:
     return numbered.where(f"IF(deleted, nth <= {most}, nth > {most})").select("address")
 
 
-def tally(found: DataFrame) -> tuple[int, int]:
-    """Count the fingerprints `found` (`counted`) that several rows of one side have, and those that both sides have."""
-    row = found.selectExpr(f"count_if({_SEVERAL} AND NOT ({BOTH_SIDES}))", f"count_if({BOTH_SIDES})").collect()[0]
+def tally(counts: DataFrame) -> tuple[int, int]:
+    """Count the fingerprints (`counted`) that several rows of one side alone have, and those that both sides have."""
+    row = counts.selectExpr(f"count_if({_SEVERAL} AND NOT ({BOTH_SIDES}))", f"count_if({BOTH_SIDES})").collect()[0]
     return int(row[0]), int(row[1])
 
 
-def paired_singles(found: DataFrame) -> DataFrame:
+def paired_singles(counts: DataFrame) -> DataFrame:
     """Return partners of the fingerprints (`counted`) that one row of each side has."""
-    return found.where(SINGLE).select("deleted", "inserted")
+    return counts.where(SINGLE).select("deleted", "inserted")
 
 
-def paired_many(rows: DataFrame, found: DataFrame) -> DataFrame:
+def paired_many(rows: DataFrame, counts: DataFrame) -> DataFrame:
     """Return partners of all other fingerprints that both sides have: the n-th deleted and the n-th inserted row."""
-    many = found.where(f"{BOTH_SIDES} AND NOT ({SINGLE})").select(*_FINGERPRINT)
+    many = counts.where(f"{BOTH_SIDES} AND NOT ({SINGLE})").select(*_FINGERPRINT)
     some = rows.join(many, [*_FINGERPRINT], "left_semi")
     groups = _groups(some).where("before < least(all_deleted, all_inserted)")
     numbered = _numbered(_with_task(some).join(groups, [*_FINGERPRINT, "task", "deleted"]))
@@ -140,7 +140,6 @@ def paired_in_turn(rows: DataFrame) -> DataFrame:
 
 
 def equal_partners(rows: DataFrame, partners: DataFrame) -> DataFrame:
-    """Return the partners that are equal by `rows`."""
     one = rows.where("deleted").select(sql.col("address").alias("deleted"), *_halves("one"))
     other = rows.where("NOT deleted").select(sql.col("address").alias("inserted"), *_halves("other"))
     both = partners.join(one, "deleted").join(other, "inserted")
@@ -191,10 +190,10 @@ def _groups(rows: DataFrame) -> DataFrame:
     )
 
 
-def _numbered(found: DataFrame) -> DataFrame:
+def _numbered(rows: DataFrame) -> DataFrame:
     """Number equal rows of a side from 1 on, in the order of addresses."""
     in_file = Window.partitionBy(*_FINGERPRINT, "task", "deleted").orderBy("address")
-    return found.withColumn("nth", sql.col("before") + sql.row_number().over(in_file))
+    return rows.withColumn("nth", sql.col("before") + sql.row_number().over(in_file))
 
 
 def _halves(side: str) -> list[Column]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
+from typing_extensions import override
 
 from tailer.spark.engine.worker import our_task
 from tailer.spark.next_step import with_next_step
@@ -34,9 +35,7 @@ class SplitView(Protocol[Part]):
     """A form of the rows of parts of work, such as splits. It survives pickle, and is sent with every part."""
 
     @property
-    def spark_schema(self) -> StructType:
-        """The Spark schema of rows."""
-        ...
+    def spark_schema(self) -> StructType: ...
 
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part in this form. Runs on an executor."""
@@ -44,18 +43,18 @@ class SplitView(Protocol[Part]):
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeRows:
-    """Change rows of splits in the form of `view` (`SplitView`)."""
+class ChangeRows(SplitView[Split]):
+    """Change rows of splits in the form of `view`."""
 
     view: RowsView
 
     @property
+    @override
     def spark_schema(self) -> StructType:
-        """See `SplitView.spark_schema`."""
         return self.view.spark_schema
 
+    @override
     def read(self, part: Split) -> Iterator[pa.RecordBatch]:
-        """See `SplitView.read`."""
         for batch in read_split(part):
             yield from self.view.rows(batch)
 
@@ -73,7 +72,6 @@ class ExecutedSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for `format`."""
         return "tailer_executed"
 
     def schema(self) -> StructType:
@@ -102,7 +100,6 @@ class ExecutedReader(DataSourceReader):
         return {**self.__dict__, "_work": ()}
 
     def partitions(self) -> list[InputPartition]:
-        """Return the parts as partitions."""
         return [InputPartition(part) for part in self._work]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

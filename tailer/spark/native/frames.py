@@ -70,16 +70,16 @@ def _uncompared(work: Work, threads: Executor) -> tuple[list[Split], list[FileSl
     """
     others: list[Split] = []
     more: list[FileSlice] = []
-    for each in work.others:
-        if isinstance(each, DiffSplit):
-            tasks = each.plan.tasks
+    for split in work.others:
+        if isinstance(split, DiffSplit):
+            tasks = split.plan.tasks
             empty = threads.map(partial(selects_nothing, files=work.opener), tasks)
-            left = replace(each.plan, tasks=tuple(task for task, none in zip(tasks, empty, strict=True) if not none))
-            if not concerns(left, each.rules):
+            left = replace(split.plan, tasks=tuple(task for task, none in zip(tasks, empty, strict=True) if not none))
+            if not concerns(left, split.rules):
                 more += file_slices(left)
                 continue
-        if not isinstance(each, SchemaChange):  # the columns show it
-            others.append(each)
+        if not isinstance(split, SchemaChange):  # the columns show it
+            others.append(split)
     return others, more
 
 
@@ -90,19 +90,19 @@ def _share_comparisons(
 
     `kept`: see `shared`.
     """
-    found: list[Split] = []
+    remaining: list[Split] = []
     preimages: list[DataFrame] = []
-    for each in splits:
-        changed = shared(spark, each, kept)
+    for split in splits:
+        changed = shared(spark, split, kept)
         if changed is None:
-            found.append(each)
+            remaining.append(split)
             continue
         # Few rows are left as a rule: `execute` finds them by their pages.
-        found += file_splits(changed.slices, files=each.files)
+        remaining += file_splits(changed.slices, files=split.files)
         if changed.places is not None:
-            rows = executed(spark, ChangeRows(view), file_splits(changed.preimages, files=each.files))
+            rows = executed(spark, ChangeRows(view), file_splits(changed.preimages, files=split.files))
             preimages.append(at_postimages(rows, changed.places))
-    return found, preimages
+    return remaining, preimages
 
 
 def _group_by_file(slices: Sequence[FileSlice]) -> list[list[FileSlice]]:
@@ -123,20 +123,20 @@ def _choose_readers(
     Threads help where opening a file takes time; else they only wait for each other.
     """
     left = VECTOR_BYTES
-    at, slow = 0, False
-    while at < len(groups):
-        some = groups[at : at + (_AT_ONCE if at else _MEASURED)]
+    start, slow = 0, False
+    while start < len(groups):
+        some = groups[start : start + (_AT_ONCE if start else _MEASURED)]
         began = perf_counter()
-        for group, found in zip(
+        for group, choice in zip(
             some, (threads.map if slow else map)(partial(_choose_reader, files=files), some), strict=True
         ):
-            size = vector_bytes(found) if isinstance(found, NativeTask) else 0
+            size = vector_bytes(choice) if isinstance(choice, NativeTask) else 0
             if size > left:
-                yield group, ExecutedTask(found.task, "the deletion vectors are too large together")
+                yield group, ExecutedTask(choice.task, "the deletion vectors are too large together")
             else:
                 left -= size
-                yield group, found
-        at += len(some)
+                yield group, choice
+        start += len(some)
         slow = slow or perf_counter() - began > _SLOW_S * len(some)
 
 
@@ -165,12 +165,12 @@ def _split_by_reader(
     native: list[NativeTask] = []
     others: list[FileSlice] = []
     reasons: Reasons = Counter()
-    for group, found in chosen:
-        if isinstance(found, NativeTask):
-            native.append(found)
+    for group, choice in chosen:
+        if isinstance(choice, NativeTask):
+            native.append(choice)
         else:
             others += group
-            reasons[found.reason] += 1
+            reasons[choice.reason] += 1
     return native, others, reasons
 
 

@@ -29,7 +29,7 @@ from tailer.read.data_files import DataFiles
 from tailer.read.execute import open_footer, selected
 from tailer.read.parquet.legacy_datetimes import OldCalendar
 from tailer.schema.char_types import char_lengths
-from tailer.schema.columns import FIELD_ID, is_absent, physical_name, widens
+from tailer.schema.columns import DEFAULT, FIELD_ID, is_absent, physical_name, widens
 
 __all__ = ["ExecutedTask", "NativeTask", "choose_reader", "selects_nothing"]
 
@@ -82,8 +82,8 @@ def selects_nothing(task: ChangeTask, files: DataFiles) -> bool:
     """Return whether deletion vectors alone show that the task has no row, as where a vector has grown."""
     if task.include is None or task.exclude is None:
         return False
-    found = choose_reader(task, files)
-    return isinstance(found, NativeTask) and pc.all(pc.equal(found.words, 0)).as_py() is True
+    choice = choose_reader(task, files)
+    return isinstance(choice, NativeTask) and pc.all(pc.equal(choice.words, 0)).as_py() is True
 
 
 def _task_obstacle(task: ChangeTask, files: DataFiles) -> str | None:
@@ -133,27 +133,29 @@ def _stored_columns(task: ChangeTask) -> Iterator[pa.Field]:
 
 
 def _column_obstacle(
-    wanted: Iterable[pa.Field], found: list[pa.Field], leaves: Mapping[str, str], above: str = ""
+    wanted: Iterable[pa.Field], stored: list[pa.Field], leaves: Mapping[str, str], above: str = ""
 ) -> str | None:
     """Return how the fields of one level differ from those of the file; None if they do not.
 
     A column that the file lacks is null. `leaves`: the physical type of each path in the file. `above`: where the
     fields are.
     """
-    names = [field.name for field in found]
+    names = [field.name for field in stored]
     if len({name.lower() for name in names}) < len(names):
         return "some names differ only by case"
-    numbers = {number for field in found if (number := _field_id(field)) is not None}
+    numbers = {number for field in stored if (number := _field_id(field)) is not None}
     for field in wanted:
         name, number = physical_name(field), _field_id(field)
         if name not in names:
+            if DEFAULT in (field.metadata or {}):
+                return f"column {field.name} has a default, which Spark does not know"
             if above:
                 # If a query asks for no other field of the struct, settings decide whether the struct is null, too.
                 return f"the file has no field {field.name} in {above.removesuffix('.')}"
             if name.lower() in map(str.lower, names) or (number is not None and (number in numbers or not numbers)):
                 return f"column {field.name} has another name in the file"
             continue
-        match = found[names.index(name)]
+        match = stored[names.index(name)]
         if number is not None and _field_id(match) != number:
             return f"column {field.name} has another field id"
         if (reason := _type_obstacle(field.type, match.type, leaves, f"{above}{name}")) is not None:
@@ -161,23 +163,23 @@ def _column_obstacle(
     return None
 
 
-def _type_obstacle(wanted: pa.DataType, found: pa.DataType, leaves: Mapping[str, str], path: str) -> str | None:
-    if pa.types.is_struct(wanted) and pa.types.is_struct(found):
-        return _column_obstacle(wanted, list(found), leaves, f"{path}.")
-    if pa.types.is_list(wanted) and (pa.types.is_list(found) or pa.types.is_large_list(found)):
-        element = f"{path}.list.{found.value_field.name}"
+def _type_obstacle(wanted: pa.DataType, stored: pa.DataType, leaves: Mapping[str, str], path: str) -> str | None:
+    if pa.types.is_struct(wanted) and pa.types.is_struct(stored):
+        return _column_obstacle(wanted, list(stored), leaves, f"{path}.")
+    if pa.types.is_list(wanted) and (pa.types.is_list(stored) or pa.types.is_large_list(stored)):
+        element = f"{path}.list.{stored.value_field.name}"
         if not any(f"{leaf}.".startswith(f"{element}.") for leaf in leaves):
             return f"{path} is not a list of three levels"
-        return _type_obstacle(wanted.value_type, found.value_type, leaves, element)
-    if pa.types.is_map(wanted) and pa.types.is_map(found):
+        return _type_obstacle(wanted.value_type, stored.value_type, leaves, element)
+    if pa.types.is_map(wanted) and pa.types.is_map(stored):
         if not any(leaf.startswith(f"{path}.key_value.key") for leaf in leaves):
             return f"{path} is not a map as the specification has it"
-        return _type_obstacle(wanted.key_type, found.key_type, leaves, f"{path}.key_value.key") or _type_obstacle(
-            wanted.item_type, found.item_type, leaves, f"{path}.key_value.value"
+        return _type_obstacle(wanted.key_type, stored.key_type, leaves, f"{path}.key_value.key") or _type_obstacle(
+            wanted.item_type, stored.item_type, leaves, f"{path}.key_value.value"
         )
-    plain = found.value_type if pa.types.is_dictionary(found) else found
+    plain = stored.value_type if pa.types.is_dictionary(stored) else stored
     plain = _TIMESTAMP if leaves.get(path) == "INT96" else _PLAIN.get(plain, plain)
-    return None if plain.equals(wanted) or widens(plain, wanted) else f"{path} is {found}, not {wanted}"
+    return None if plain.equals(wanted) or widens(plain, wanted) else f"{path} is {stored}, not {wanted}"
 
 
 def _field_id(field: pa.Field) -> bytes | None:

@@ -1,14 +1,28 @@
-"""Scans: change rows read by Spark's own Parquet reader.
+"""Scans: change rows read by Spark's own Parquet reader, over an explicit list of files.
 
 All files of one physical schema are one scan, however many versions they are of, because Spark plans a scan in 20 to 30
-ms. What the plan knows of a file are its constants (`tailer.spark.native.file_constants`).
+ms. Settings of the session that would turn a missing or a broken file into missing rows are set aside for these scans,
+and pages are checked by their checksums, as `execute` does.
 
-Settings of the session that would turn a missing or a broken file into missing rows are set aside for these scans, and
-pages are checked by their checksums, as `execute` does.
+The constants of a file are what the plan knows of it: change type, version, timestamp and partition values. Spark takes
+them for the values of partition columns: the same for all rows of a file, so they cost nothing for each row, and a
+query that wants some of them does not open the other files. Spark finds partition values in the paths of files. Here it
+asks a Java class of ours, `file_index.java`. Spark's own compiler of queries (Janino) compiles it, on the driver alone.
+Python could be called instead, but takes a millisecond for the nine objects of a file. At Spark 4.3: see
+`tailer.spark.java`.
+
+Deletion vectors are in a table that is broadcast, as 64-bit numbers with a bit for each row. It is joined by the number
+of the file, and selects rows by their position. A row that finds no bit ends the query: none are made up.
+
+Files without rows must not be in a scan: with the setting `spark.sql.optimizer.metadataOnly`, Spark takes a partition
+value for that of a row.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files as files_of
+from itertools import accumulate
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -16,13 +30,165 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import StructField, StructType
 
 from tailer.events import CHANGE_TYPE, ChangeType, is_struct
-from tailer.plan import TaskKind
+from tailer.files.partition_values import partition_scalar
+from tailer.files.row_bitmaps import WORD_BITS
+from tailer.plan import ChangeTask, TaskKind, output_schema
 from tailer.schema.columns import physical_name
-from tailer.spark.native.file_constants import Columns, numbered, rows_with_constants
+from tailer.spark.java import Jvm
 from tailer.spark.native.native_eligibility import NativeTask
-from tailer.spark.source.spark_types import spark_schema
+from tailer.spark.source.spark_types import quoted, spark_frame, spark_schema
 
-__all__ = ["VECTOR_BYTES", "columns_of", "scans", "vector_bytes"]
+__all__ = ["VECTOR_BYTES", "scans", "vector_bytes"]
+
+_SOURCES: Final = "org.apache.spark.sql.execution.datasources"
+_NUMBER: Final = "number"
+_JAVA: Final = files_of(__package__).joinpath("file_index.java")
+
+
+def indexed(
+    java: Jvm, stored: StructType, files: Sequence[tuple[str, int]], constants: pa.Table, options: Mapping[str, str]
+) -> DataFrame:
+    """Return the rows of files: the columns `stored`, then those of `constants`, then the number of each row's file.
+
+    `files`: the path and the size in bytes of each. `constants`: a row for each file. Use columns by their place: names
+    of constants are changed where files have a column with such a name. `options`: of Spark's Parquet reader.
+    """
+    values = constants.append_column(_NUMBER, pa.array(range(len(files)), pa.int32()))
+    rows = spark_frame(java.spark, values.rename_columns(_unlike(stored.names, values.column_names)))
+    plan: Any = rows._jdf.queryExecution()  # noqa: SLF001 - the only way to rows as Spark has them inside
+    schema = plan.analyzed().schema()
+    index = java.compile("tailer.Files", _JAVA.read_text("utf-8"))
+    lines = "\n".join(f"{size} {path}" for path, size in files)
+    relation = java.lookup(f"{_SOURCES}.HadoopFsRelation")(
+        java.create(index, java.session, schema, plan.executedPlan().executeCollect(), lines),
+        schema,
+        java.lookup("org.apache.spark.sql.types.DataType").fromJson(stored.json()).asNullable(),
+        java.lookup("scala.None$"),
+        java.lookup(f"{_SOURCES}.parquet.ParquetFileFormat")(),
+        java.lookup("org.apache.spark.api.python.PythonUtils").toScalaMap(dict(options)),
+        java.session,
+    )
+    return DataFrame(java.session.baseRelationToDataFrame(relation), java.spark)
+
+
+def _unlike(stored: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the names with a prefix that none of `stored` begins with."""
+    prefix = "constant_"
+    while any(name.lower().startswith(prefix) for name in stored):
+        prefix += "_"
+    return [f"{prefix}{name}" for name in names]
+
+
+_UNKNOWN: Final = "raise_error(concat('no change of this batch is in ', path))"
+# A row without a bit must end the query: were it left out, Spark would take the join for an inner one.
+_BIT: Final = f"getbit(get(words, int(position div {WORD_BITS})), int(position % {WORD_BITS}))"
+_SELECTED: Final = f"coalesce({_BIT}, {_UNKNOWN}) = 1"
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+_READ: Final = {
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "mergeSchema": "false",
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+    "parquet.page.verify-checksum.enabled": "true",
+}
+
+Constants = dict[str, str]
+"""SQL of the constants of a row by their names: `path`, `type`, `version`, `at`, and `given_` with a column's index.
+
+`task` and `others`: as in `NativeTask`. `row`: the position in the file, if that is wanted.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of a task by their source: `stored` in the file, `given` by the log, in their order among all.
+
+    `types`: whether the file has the change types. `vector`: whether rows are selected by position.
+    """
+
+    stored: pa.Schema
+    given: tuple[int, ...]
+    types: bool
+    vector: bool
+
+
+def numbered(count: int) -> list[str]:
+    """Return names for stored columns. No constant has one of them."""
+    return [f"stored_{index}" for index in range(count)]
+
+
+def rows_with_constants(
+    spark: SparkSession, stored: StructType, columns: Columns, native: Sequence[NativeTask], *, positions: bool
+) -> tuple[DataFrame, Constants]:
+    """Return the rows of tasks with their stored columns numbered, and the constants of each row."""
+    constants = _constants(columns, native)
+    if columns.vector:
+        return _select_by_vectors(spark, stored, native, constants)
+    files = [(file.task.uri, file.size_bytes) for file in native]
+    read = indexed(Jvm(spark), stored, files, constants, _READ)
+    names = [*numbered(len(stored)), *constants.column_names, "number"]
+    sources = {**{name: name for name in constants.column_names}, "row": "position"}
+    if not positions:
+        return read.toDF(*names), sources
+    return read.select("*", read.metadataColumn("_metadata")["row_index"]).toDF(*names, "position"), sources
+
+
+def _select_by_vectors(
+    spark: SparkSession, stored: StructType, native: Sequence[NativeTask], constants: pa.Table
+) -> tuple[DataFrame, Constants]:
+    """Return the rows that vectors select. Tasks may share a file, which is read once."""
+    sizes = {file.task.uri: file.size_bytes for file in native}
+    numbers = {uri: number for number, uri in enumerate(sizes)}
+    read = indexed(
+        Jvm(spark), stored, list(sizes.items()), pa.table({"path": pa.array(list(sizes), pa.string())}), _READ
+    )
+    rows = read.select("*", read.metadataColumn("_metadata")["row_index"])
+    rows = rows.toDF(*numbered(len(stored)), "path", "number", "position")
+    constants = constants.drop_columns(["path"])
+    words = [file.words for file in native if file.words is not None]
+    ends = pa.array(accumulate(map(len, words), initial=0), pa.int32())
+    table = constants.append_column("words", pa.ListArray.from_arrays(ends, pa.concat_arrays(words))).append_column(
+        "of", pa.array([numbers[file.task.uri] for file in native], pa.int32())
+    )
+    joined = spark_frame(spark, table).hint("broadcast")
+    selected = rows.join(joined, rows["number"] == joined["of"], "left").where(_SELECTED)
+    # Without the CASE, a condition on a constant would not show that a row has none.
+    sources = {name: f"CASE WHEN of IS NOT NULL THEN {name} ELSE {_UNKNOWN} END" for name in constants.column_names}
+    return selected, {**sources, "path": "path", "row": "position"}
+
+
+def _constants(columns: Columns, native: Sequence[NativeTask]) -> pa.Table:
+    tasks = [file.task for file in native]
+    arrays: dict[str, Any] = {
+        "path": pa.array([task.uri for task in tasks], pa.string()),
+        "version": pa.array([task.version for task in tasks], pa.int64()),
+        "at": pa.array([task.timestamp_ms * 1000 for task in tasks], _TIMESTAMP),
+        "task": pa.array([task.index for task in tasks], pa.int64()),
+        "others": pa.array([file.others for file in native], pa.int64()),
+    }
+    if not columns.types:
+        arrays["type"] = pa.array([_change_type(task) for task in tasks], pa.string())
+    given = {index: _partition_column(tasks, index) for index in columns.given}
+    # Spark's reader takes no partition column without a type, and needs none: all its values are null.
+    arrays |= {f"given_{index}": values for index, values in given.items() if not pa.types.is_null(values.type)}
+    return pa.table(arrays)
+
+
+def _change_type(task: ChangeTask) -> str:
+    return (ChangeType.DELETE if task.kind is TaskKind.DELETE else ChangeType.INSERT).value
+
+
+def _partition_column(tasks: Sequence[ChangeTask], index: int) -> pa.Array:
+    """Return the values of a column that the log has, one for each task."""
+    kind = output_schema(tasks[0].schema).field(index).type
+    values = []
+    for task in tasks:
+        column = task.schema.field(index).with_type(kind)
+        text = dict(task.partition_values).get(physical_name(column))
+        values.append(partition_scalar(text, column, task.table, task.version, task.uri))
+    return pa.array(values, kind)
+
 
 VECTOR_BYTES: Final = 2**26  # of deletion vectors in one query: every executor has a copy
 
@@ -32,9 +198,9 @@ _CDC: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
 _UNTYPED: Final = f"{CHANGE_TYPE} is null in some row of "
 
 
-def vector_bytes(found: NativeTask) -> int:
+def vector_bytes(file: NativeTask) -> int:
     """Return the size of the bits that select the rows of a task."""
-    return 0 if found.words is None else int(found.words.nbytes)
+    return 0 if file.words is None else int(file.words.nbytes)
 
 
 def scans(
@@ -45,23 +211,23 @@ def scans(
     `positions`: whether those of `tailer.spark.source.views.POSITIONS` come after them.
     """
     by_columns: dict[Columns, list[NativeTask]] = {}
-    for each in native:
-        if each.num_rows:
-            by_columns.setdefault(columns_of(each), []).append(each)
+    for file in native:
+        if file.num_rows:
+            by_columns.setdefault(columns_of(file), []).append(file)
     ends = [*_FEED, *(_POSITIONS if positions else ())]
     return [_scan(spark, columns, group, shown, ends) for columns, group in by_columns.items()]
 
 
-def columns_of(found: NativeTask) -> Columns:
+def columns_of(file: NativeTask) -> Columns:
     """Return the columns of a task by their source."""
-    task, partitions = found.task, dict(found.task.partition_values)
+    task, partitions = file.task, dict(file.task.partition_values)
     given = {
         index
         for index, field in enumerate(task.schema)
         if physical_name(field) in partitions or pa.types.is_null(field.type)
     }
     stored = [_physical(field) for index, field in enumerate(task.schema) if index not in given]
-    return Columns(pa.schema(stored), tuple(sorted(given)), task.kind in _CDC, found.words is not None)
+    return Columns(pa.schema(stored), tuple(sorted(given)), task.kind in _CDC, file.words is not None)
 
 
 def _physical(field: pa.Field) -> pa.Field:
@@ -107,12 +273,8 @@ def _scan(
 
 def _named(source: str, name: str) -> Column:
     """Return SQL under a name. In SQL, also in quotes, Spark would replace `${}` in a name by a setting."""
-    return sql.expr(source).alias(name) if "$" in name else sql.expr(f"{source} AS {_quoted(name)}")
+    return sql.expr(source).alias(name) if "$" in name else sql.expr(f"{source} AS {quoted(name)}")
 
 
 def _cast(source: str, field: StructField) -> Column:
     return sql.expr(source).cast(field.dataType).alias(field.name)
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

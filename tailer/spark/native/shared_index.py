@@ -1,44 +1,108 @@
 """An index of rows that all executors share (`tailer.changelog.equal_rows.port.TaskIndex`).
 
-`add_tasks` has executors read the compared columns of parts of files, each its own, and add up the fingerprints of
-rows by bucket (`tailer.spark.native.fingerprint_views`), which they also keep on their disks. What did not cancel out
-is found among the rows in uneven buckets alone; other queries take all rows. Spark's exchange brings
-equal ones together (`tailer.spark.native.equal_rows`). The driver gets positions, as bits, and the addresses of pairs
-if this process must put preimages beside their postimages. So `tailer.changelog.carryovers` decides here as it does in
-one process, by the same rules and in the same order.
+`add_tasks` has executors read the compared columns of parts of files, each its own, and add up the fingerprints of rows
+by bucket, which they also keep on their disks. What did not cancel out is found among the rows in uneven buckets alone;
+other queries take all rows. Spark's exchange brings equal ones together (`tailer.spark.native.equal_rows`). The driver
+gets positions, as bits, and the addresses of pairs if this process must put preimages beside their postimages. So
+`tailer.changelog.carryovers` decides here as it does in one process, by the same rules and in the same order.
 
 A comparison first cancels out what did not change. If few rows are left then, what follows is left to an index of this
 process, which reads these rows alone: Spark takes longer to begin.
+
+Sums of fingerprints are a few numbers for many rows. Where a row has changed, the sums of its bucket are not zero. So
+in a version of which few rows changed, few rows are exchanged
+(`tailer.changelog.equal_rows.fingerprints.Fingerprints.sums`). All fingerprints are kept where they were computed, many
+to a row, which Spark takes in a hundredth of the time.
 """
 
 import secrets
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, BinaryType, BooleanType, IntegerType, LongType, StructField, StructType
+from typing_extensions import override
 
 from tailer.changelog.equal_rows.addressed_rows import Wanted
-from tailer.changelog.equal_rows.fingerprints import Fingerprints
+from tailer.changelog.equal_rows.fingerprints import SUMS, Fingerprints
+from tailer.changelog.equal_rows.port import TaskIndex
 from tailer.changelog.equal_rows.row_index import RowIndex
-from tailer.events import ChangeType
+from tailer.events import ChangeBatch, ChangeType
 from tailer.files.deletion_vector import inline, load
-from tailer.files.row_bitmaps import Bitmaps, bitmap_of_words, from_bytes
+from tailer.files.row_bitmaps import Bitmaps, bitmap_of_words, from_bytes, to_bytes
 from tailer.plan import ChangeTask, TaskKind
 from tailer.read.data_files import LOCAL, DataFiles
-from tailer.read.kept_rows import ReadTask
+from tailer.read.decoded_files import ReadTask
 from tailer.spark.job_group import SPARK_ERRORS
 from tailer.spark.native import equal_rows
-from tailer.spark.native.executed import executed
-from tailer.spark.native.fingerprint_views import FingerprintSums, NumberedSplit
+from tailer.spark.native.executed import SplitView, executed
 from tailer.spark.source.spark_types import spark_frame
-from tailer.spark.splits import FileSlice, file_splits
+from tailer.spark.splits import FileSlice, FilesSplit, file_splits, read_split
 
-__all__ = ["SharedIndex", "bitmaps"]
+__all__ = ["FingerprintSums", "SharedIndex", "bitmaps"]
+
+_LONGS: Final = ("high", "low", "address")
+_SUMS: Final = StructType(
+    [
+        *(StructField(name, ArrayType(LongType())) for name in _LONGS),
+        StructField("deleted", ArrayType(BooleanType())),
+        StructField("bucket", IntegerType()),
+        *(StructField(name, LongType()) for name in SUMS),
+        StructField("source", LongType()),
+        StructField("positions", BinaryType()),
+    ]
+)
+_COLUMNS: Final = to_arrow_schema(_SUMS)
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedSplit:
+    """A split, and the source of each of its tasks, by version and index."""
+
+    split: FilesSplit
+    numbers: Mapping[tuple[int, int], int]
+
+    def batches(self) -> Iterator[tuple[int, ChangeBatch]]:
+        """Yield its batches with their sources."""
+        for batch in read_split(self.split):
+            yield self.numbers[batch.version, batch.task], batch
+
+
+@dataclass(frozen=True, slots=True)
+class FingerprintSums(SplitView[NumberedSplit]):
+    """Three kinds of rows: many fingerprints, the sums of a bucket, the positions of a source.
+
+    Columns of another kind are null.
+    """
+
+    fingerprints: Fingerprints
+    wanted: Wanted
+    spark_schema: StructType = field(default_factory=lambda: _SUMS)
+
+    @override
+    def read(self, part: NumberedSplit) -> Iterator[pa.RecordBatch]:
+        positions: Bitmaps = {}
+        for rows in self.fingerprints.rows(part.batches(), self.wanted, positions):
+            ends = pa.array([0, rows.num_rows], pa.int32())
+            lists = [pa.ListArray.from_arrays(ends, column) for column in rows.columns]
+            yield _of_one_kind(dict(zip(rows.schema.names, lists, strict=True)))
+        for sums in self.fingerprints.sums():
+            yield _of_one_kind(dict(zip(sums.schema.names, sums.columns, strict=True)))
+        texts = map(to_bytes, positions.values())
+        yield _of_one_kind({"source": pa.array(positions, pa.int64()), "positions": pa.array(texts, pa.binary())})
+
+
+def _of_one_kind(arrays: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    count = len(next(iter(arrays.values())))
+    columns = [arrays[own.name].cast(own.type) if own.name in arrays else pa.nulls(count, own.type) for own in _COLUMNS]
+    return pa.RecordBatch.from_arrays(columns, schema=_COLUMNS)
+
 
 _TASKS_PER_CORE: Final = 4
 _PLAIN: Final = (ChangeType.DELETE, ChangeType.INSERT)
@@ -46,8 +110,8 @@ _DATA_FILES: Final = (TaskKind.DELETE, TaskKind.INSERT)
 _DIVIDED: Final = f"NOT ({equal_rows.SINGLE})"
 
 
-class SharedIndex:
-    """A `TaskIndex` of the executors of `spark`, which open files with `files`. `close` it when done.
+class SharedIndex(TaskIndex):
+    """An index of the executors of `spark`, which open files with `files`. `close` it when done.
 
     `local`: the index for few rows; `few_rows`: how many these are. Methods raise what Spark and `local` raise.
     """
@@ -71,19 +135,20 @@ class SharedIndex:
         _release(self._kept)
         _release(self._kept_partners)
 
+    @override
     def begin(self, maps_in_order: bool = False) -> None:
-        """See `TaskIndex.begin`."""
         self._maps_in_order = maps_in_order
         self._local.begin(maps_in_order)
         self._added, self._partners, self._paired_here = None, None, False
         self.close()
 
+    @override
     def clear(self) -> None:
-        """See `TaskIndex.clear`."""
         self._local.clear()
         self._added = None
         _release(self._kept)
 
+    @override
     def add_tasks(
         self,
         tasks: Sequence[tuple[int, ChangeTask]],
@@ -91,7 +156,6 @@ class SharedIndex:
         types: tuple[ChangeType, ...],
         nulls_differ: bool = False,
     ) -> Bitmaps:
-        """See `TaskIndex.add_tasks`."""
         # Whoever has the pairs compares their rows.
         if self._paired_here or (self._partners is None and self._are_few(tasks)):
             return self._local.add_tasks(tasks, read, types, nulls_differ)
@@ -100,14 +164,14 @@ class SharedIndex:
         positions: Bitmaps = {}
         rows = self._added.where("source IS NOT NULL").select("source", "positions").toArrow()
         for source, data in zip(rows["source"].to_pylist(), rows["positions"], strict=True):
-            found = from_bytes(data.as_py())
-            positions[source] = positions[source] | found if source in positions else found
+            bitmap = from_bytes(data.as_py())
+            positions[source] = positions[source] | bitmap if source in positions else bitmap
         if not nulls_differ and set(_PLAIN) <= set(types):
             self._counts |= {_key(task): len(positions.get(number, ())) + _dropped(task) for number, task in tasks}
         return positions
 
+    @override
     def unmatched(self) -> Bitmaps:
-        """See `TaskIndex.unmatched`."""
         if self._added is None:
             return self._local.unmatched()
         uneven = equal_rows.uneven(self._added).toArrow()
@@ -121,8 +185,8 @@ class SharedIndex:
         left = left.union(equal_rows.of_fingerprints(rows, one_sided)) if several else left
         return bitmaps(left.union(equal_rows.first_or_last(rows, counts)) if on_both_sides else left)
 
+    @override
     def unmatched_singles(self) -> Bitmaps:
-        """See `TaskIndex.unmatched_singles`."""
         if self._added is None:
             return self._local.unmatched_singles()
         rows = self._all_rows()
@@ -130,28 +194,28 @@ class SharedIndex:
         left = equal_rows.ends(counts)
         return bitmaps(left.union(equal_rows.of_fingerprints(rows, counts)) if any(equal_rows.tally(counts)) else left)
 
+    @override
     def pair(self, in_turn: bool = False) -> tuple[Bitmaps, Bitmaps, int]:
-        """See `TaskIndex.pair`."""
         if self._added is None:
-            found_here = self._local.pair(in_turn)
-            self._paired_here = self._paired_here or bool(found_here[0])
-            return found_here
+            pairs = self._local.pair(in_turn)
+            self._paired_here = self._paired_here or bool(pairs[0])
+            return pairs
         rows = self._all_rows()
-        found = self._counted(rows, equal_rows.BOTH_SIDES)
-        total = found.where(_DIVIDED).selectExpr("coalesce(sum(all_deleted + all_inserted), 0) AS total").collect()
+        counts = self._counted(rows, equal_rows.BOTH_SIDES)
+        total = counts.where(_DIVIDED).selectExpr("coalesce(sum(all_deleted + all_inserted), 0) AS total").collect()
         ambiguous = int(total[0]["total"])
         if in_turn:
             paired = equal_rows.paired_in_turn(rows)
         else:
-            paired = equal_rows.paired_singles(found)
-            paired = paired.union(equal_rows.paired_many(rows, found)) if ambiguous else paired
+            paired = equal_rows.paired_singles(counts)
+            paired = paired.union(equal_rows.paired_many(rows, counts)) if ambiguous else paired
         paired = _persisted(paired, self._kept_partners)
         self._partners = paired if self._partners is None else self._partners.union(paired)
         deleted, inserted = (bitmaps(paired.selectExpr(f"{side} AS address")) for side in ("deleted", "inserted"))
         return deleted, inserted, ambiguous
 
+    @override
     def unpair_equal(self) -> Bitmaps:
-        """See `TaskIndex.unpair_equal`."""
         partners = self._partners
         if self._added is None or partners is None:
             return self._local.unpair_equal()
@@ -159,8 +223,8 @@ class SharedIndex:
         self._partners = partners.join(equal.select("inserted"), "inserted", "left_anti")
         return bitmaps(equal.selectExpr("explode(array(deleted, inserted)) AS address"))
 
+    @override
     def partner_ranks(self) -> Generator[pa.RecordBatch, None, None]:
-        """See `TaskIndex.partner_ranks`."""
         if self._partners is not None:
             self._local.add_partners(self._partners.select("deleted", "inserted").toArrow())
         yield from self._local.partner_ranks()
@@ -175,11 +239,11 @@ class SharedIndex:
 
     def _most_rows(self, task: ChangeTask) -> int:
         """Return how many rows a task has at most, as far as is known."""
-        known = self._counts.get(_key(task))
+        count = self._counts.get(_key(task))
         # Of change files, rows of some types are not counted.
-        found = [] if known is None or task.kind not in _DATA_FILES else [max(0, known - _dropped(task))]
-        found += [] if task.include is None else [task.include.cardinality]
-        return min(found, default=self._few_rows + 1)
+        limits = [] if count is None or task.kind not in _DATA_FILES else [max(0, count - _dropped(task))]
+        limits += [] if task.include is None else [task.include.cardinality]
+        return min(limits, default=self._few_rows + 1)
 
     def _work(self, tasks: Sequence[tuple[int, ChangeTask]]) -> list[NumberedSplit]:
         numbers = {_key(task): number for number, task in tasks}
@@ -229,23 +293,23 @@ def _release(kept: list[DataFrame]) -> None:
 
 def _travelling(task: ChangeTask) -> ChangeTask:
     """Return the task with what was found out about its rows, not where that is on this machine's disk."""
-    found = task.refinement
-    if found is None:
+    refinement = task.refinement
+    if refinement is None:
         return task
     dropped, updated = (
         ref if ref is None or ref.uri is None else inline(load(ref, task, LOCAL.read))
-        for ref in (found.dropped, found.updated)
+        for ref in (refinement.dropped, refinement.updated)
     )
-    return replace(task, refinement=replace(found, dropped=dropped, updated=updated))
+    return replace(task, refinement=replace(refinement, dropped=dropped, updated=updated))
 
 
 def bitmaps(addresses: DataFrame) -> Bitmaps:
     """Collect addresses as the positions of each task."""
     words = equal_rows.words(addresses).toArrow().sort_by("task").combine_chunks()
-    found: Bitmaps = {}
+    by_task: Bitmaps = {}
     start = 0
     for run in pc.value_counts(words["task"]).to_pylist():
         own = words.slice(start, run["counts"])
-        found[run["values"]] = bitmap_of_words(own["word"].combine_chunks(), own["bits"].combine_chunks())
+        by_task[run["values"]] = bitmap_of_words(own["word"].combine_chunks(), own["bits"].combine_chunks())
         start += run["counts"]
-    return found
+    return by_task

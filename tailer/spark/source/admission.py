@@ -10,7 +10,7 @@ compared is never cut. An error, be it corrupt data or a schema that the reader 
 before it is delivered.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -142,53 +142,40 @@ class Admission:
         if after.position > through:
             reason = f"a batch from {after.position} to {through} goes backwards"
             raise ConfigError("checkpointLocation", reason, "Give the query a new checkpoint folder.")
-        found: list[Split | SchemaChange] = []
+        others: list[Split | SchemaChange] = []
         rows: list[FileSlice] = []
         ranged: list[ChangePlan] = []
         async with aclosing(self._cache.steps(after)) as steps:
-            reached, found_id = after.position, after.table_id
+            reached, last_id = after.position, after.table_id
             table_ids = set()
             while reached < through:
                 step = await anext(steps, None)
                 if step is None:
                     raise VersionAhead(self._table.uri, through.version, reached.version)
-                part = (step, after.position, through, found, rows, ranged)
-                if self._is_whole(step):  # finding the rows to compare takes long if a version has many files
-                    await in_thread(self._take, *part)
+                others += self._announced(step, after.position)
+                for place in (after.position, through):
+                    check_reading(step.plan, place)
+                if self._is_whole(step):
+                    _check_whole(step, after.position, through)
+                if self._net and not step.in_snapshot:
+                    ranged.append(step.plan)
+                elif self._is_whole(step):  # finding the rows to compare takes long if a version has many files
+                    splits, alone = await in_thread(self._compared, step.plan)
+                    others += splits
+                    rows += alone
                 else:
-                    self._take(*part)
-                reached, found_id = step.end, step.plan.table_id
-                table_ids.add(found_id)
-        if table_id not in (None, found_id) and after.position < through:
-            raise TableReplaced(self._table.uri, through.version, str(table_id), found_id)
+                    rows += file_slices(step.plan, after.position, through)
+                reached, last_id = step.end, step.plan.table_id
+                table_ids.add(last_id)
+        if table_id not in (None, last_id) and after.position < through:
+            raise TableReplaced(self._table.uri, through.version, str(table_id), last_id)
         if any(plan.tasks for plan in ranged):
-            found.append(NetChangesSplit(tuple(ranged), self._rules, self._files))
-        span = Span(after.position, through, frozenset(table_ids or {found_id}), after.position)
-        return Work(tuple(found), tuple(rows), self._files, span)
+            others.append(NetChangesSplit(tuple(ranged), self._rules, self._files))
+        span = Span(after.position, through, frozenset(table_ids or {last_id}), after.position)
+        return Work(tuple(others), tuple(rows), self._files, span)
 
-    def _take(
-        self,
-        step: Step,
-        after: Position,
-        through: Position,
-        found: list[Split | SchemaChange],
-        rows: list[FileSlice],
-        ranged: list[ChangePlan],
-    ) -> None:
-        """Add the part of a step between two places to the list it belongs to."""
-        found += self._announced(step, after)
-        for place in (after, through):
-            check_reading(step.plan, place)
-        if self._is_whole(step):
-            _check_whole(step, after, through)
-        if self._net and not step.in_snapshot:
-            ranged.append(step.plan)
-        elif self._is_whole(step):
-            work, alone = diff_splits(renumbered(step.plan, self._rules), self._rules, self._files)
-            found += work
-            rows += alone
-        else:
-            rows += file_slices(step.plan, after, through)
+    def _compared(self, plan: ChangePlan) -> tuple[Sequence[Split], Sequence[FileSlice]]:
+        return diff_splits(renumbered(plan, self._rules), self._rules, self._files)
 
     def _is_whole(self, step: Step) -> bool:
         """Return whether the rows of a step must be compared, so that a batch has all of them or none."""
@@ -206,8 +193,8 @@ class Admission:
         changes = describe_changes(before, plan.schema)
         if not changes:
             return []
-        rows = output_schema(before), output_schema(plan.schema)
-        return [SchemaChange(plan.table_id, plan.version, plan.timestamp_ms, *rows, changes)]
+        old, new = output_schema(before), output_schema(plan.schema)
+        return [SchemaChange(plan.table_id, plan.version, plan.timestamp_ms, old, new, changes)]
 
     async def _admit(self, step: Step, after: Position, remaining: "_RemainingBudget") -> Position:
         """Return how far the budget reaches into a step after `after`. It is closed unless that is the end."""
@@ -282,11 +269,11 @@ def _group_end(groups: list[int], begin: int, rows: int, *, some: bool) -> int:
 
     `some`: take at least the first row group. Returns `begin` if there is none.
     """
-    found = begin
+    reached = begin
     for end in accumulate(groups):
-        if end > begin and (end - begin <= rows or (some and found == begin)):
-            found = end
-    return found
+        if end > begin and (end - begin <= rows or (some and reached == begin)):
+            reached = end
+    return reached
 
 
 class _RemainingBudget:

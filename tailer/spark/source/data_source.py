@@ -3,7 +3,7 @@
     spark.read.format("tailer").option("startingVersion", 0).load("/data/orders")
     spark.readStream.format("tailer").load("/data/orders")
 
-`tailer.spark.source.options` lists the options. Spark calls these methods, in these processes:
+Spark calls these methods, in these processes:
 
 - `TailerSource.schema` on the driver, once, when the query is written. The columns are those of the table now, or at
   the end of a batch. The versions found then travel with the source, so every run of a batch reads the same ones.
@@ -48,7 +48,10 @@ from tailer.spark.splits import Split, read_split
 from tailer.start import Start, StartKind, StartPoint
 from tailer.table_log import TableLog
 
-__all__ = ["SplitPartition", "StreamReader", "TailerSource", "read_partition"]
+__all__ = [
+    "StreamReader",
+    "TailerSource",
+]
 
 T = TypeVar("T")
 
@@ -73,7 +76,6 @@ class TailerSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for `format`."""
         return "tailer"
 
     def schema(self) -> StructType:
@@ -85,10 +87,9 @@ class TailerSource(DataSource):
         with with_next_step():
             self._chosen.check_batch()
             view = self._checked(schema, follows=False)
-        return BatchReader(self._chosen, view, self._found().latest)
+        return BatchReader(self._chosen, view, self._load_once().latest)
 
     def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: N802 - Spark's name
-        """Make the reader of a stream."""
         chosen, _ = self.followed()
         return StreamReader(chosen, self._checked(schema, follows=True))
 
@@ -112,24 +113,24 @@ class TailerSource(DataSource):
 
     def _view(self, *, follows: bool) -> SparkView:
         with with_next_step():
-            found, chosen, read = self._found(), self._chosen, self._chosen.read
+            loaded, chosen, read = self._load_once(), self._chosen, self._chosen.read
             if chosen.envelope:
                 return EnvelopeView(
-                    found.columns, tuple(read.columns), row_ids=read.row_ids, since=found.end, where=read.where
+                    loaded.columns, tuple(read.columns), row_ids=read.row_ids, since=loaded.end, where=read.where
                 )
             view = TypedView(
-                found.columns,
+                loaded.columns,
                 tuple(read.columns),
                 row_ids=read.row_ids,
-                since=found.end,
+                since=loaded.end,
                 follows=follows,
                 positions=chosen.positions,
                 where=read.where,
             )
-            refuse_names(view.columns, chosen.table.location, found.end)
+            refuse_names(view.columns, chosen.table.location, loaded.end)
             return view
 
-    def _found(self) -> Loaded:
+    def _load_once(self) -> Loaded:
         if self._loaded is None:
             self._loaded = loaded = anyio.run(_load, self._chosen)
             self._chosen = self._chosen.spelled_as(loaded.columns.names)
@@ -146,7 +147,6 @@ class BatchReader(DataSourceReader):
         self._latest = latest
 
     def partitions(self) -> list["SplitPartition"]:
-        """Return the splits as partitions."""
         return [SplitPartition(split) for split in self.work().splits()]
 
     def work(self) -> Work:
@@ -160,7 +160,7 @@ class BatchReader(DataSourceReader):
 
     async def _work(self) -> Work:
         chosen = self._chosen
-        table = chosen.open_table()
+        table = await chosen.open_table()
         first = await _point(table, chosen.start, self._latest)
         last = self._latest if chosen.end is None else min(await _end(table, chosen.end), self._latest)
         if first.version > last + 1:
@@ -228,7 +228,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(self._view, partition)
 
     def stop(self) -> None:
-        """Stop planning."""
         if self._planning is not None:
             self._planning.close()
             self._planning = None
@@ -256,7 +255,7 @@ class _Planning:
 
     def __init__(self, chosen: SourceOptions, view: SparkView) -> None:
         self._chosen = chosen
-        self._table = chosen.open_table()
+        self._table = anyio.run(chosen.open_table)
         files = chosen.open_files()
         self._admission = Admission(
             self._table, view, chosen.rules, net=chosen.read.net, whole_images=chosen.positions, files=files
@@ -306,7 +305,7 @@ class _Planning:
 
 
 async def _load(chosen: SourceOptions) -> Loaded:
-    table = chosen.open_table()
+    table = await chosen.open_table()
     latest = await table.latest()
     end = latest if chosen.end is None else min(await _end(table, chosen.end), latest)
     columns = await table.seek(end + 1)

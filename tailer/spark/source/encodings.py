@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tailer.errors import ConfigError
 
-__all__ = ["RowEncoding", "RowTexts", "row_encoding"]
+__all__ = ["RowTexts", "row_encoding"]
 
 ENTRY_POINTS: Final = "tailer.encodings"
 
@@ -39,12 +39,12 @@ Raises `ValueError` for a column whose type has no text.
 @cache
 def row_encoding(name: str) -> RowEncoding:
     """Load the encoding called `name`. Raises `ConfigError` if it is not installed or cannot be loaded."""
-    found = entry_points(group=ENTRY_POINTS, name=name)
+    entries = entry_points(group=ENTRY_POINTS, name=name)
     remedy = f"Install lake-tailer with its metadata, on Spark's executors too: it registers the group {ENTRY_POINTS}."
-    if not found:
+    if not entries:
         raise ConfigError("schema", f"no encoding of rows is called {name!r}", remedy)
     try:
-        encoding: RowEncoding = next(iter(found)).load()
+        encoding: RowEncoding = next(iter(entries)).load()
     except (ImportError, AttributeError) as error:
         raise ConfigError("schema", f"the encoding {name!r} cannot be loaded: {error}", remedy) from error
     return encoding

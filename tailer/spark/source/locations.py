@@ -15,7 +15,8 @@ import msgspec
 from tailer.config.shapes import StoreAccess
 from tailer.config.stores import make_options, store_faults
 from tailer.errors import ConfigError
-from tailer.stores.location import is_local, parse_location, split_location
+from tailer.formats.registry import names_of, parse_table
+from tailer.stores.location import parse_location, split_location
 from tailer.stores.stores import Stores
 
 __all__ = ["Locations", "location_of", "roots_of", "spell", "stores_of"]
@@ -66,6 +67,8 @@ def location_of(text: str, where: str) -> str:
     """Return the location that `text` names. Raises `ConfigError` naming the option `where`."""
     if not text:
         raise ConfigError(where, "is missing or empty", "Give the folder that contains _delta_log: load('/data/t').")
+    if where == "path" and names_of(text) is not None:
+        return parse_table(text, Path("/"), where)
     if split_location(text) is not None:
         return parse_location(text, Path("/"), where)
     scheme = _SCHEME.fullmatch(text)
@@ -90,7 +93,7 @@ def roots_of(text: str) -> tuple[str, ...]:
 def stores_of(given: Locations, locations: tuple[str, ...]) -> Stores:
     """Return the stores of `locations`, those of a query. Raises `ConfigError` for a wrong option of the store."""
     values = {name: getattr(given, name) for name in _SPELLED}
-    remote = [location for location in locations if not is_local(location)]
+    remote = [location for location in locations if split_location(location) is not None]
     for option, reason, remedy in store_faults(values, remote):
         raise ConfigError(_SPELLED[option], reason, remedy)
     for option, name in _SPELLED.items():

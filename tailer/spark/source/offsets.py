@@ -35,26 +35,25 @@ class StreamPlace:
         return Place(self.place.table_id, self.start)
 
 
-def offset_of(at: StreamPlace, app_id: str | None) -> Offset:
-    """Convert a place to an offset of the stream `app_id`."""
+def offset_of(reached: StreamPlace, app_id: str | None) -> Offset:
     named = {} if app_id is None else {"appId": app_id}
-    position = at.place.position
+    position = reached.place.position
     return {
         **named,
-        "tableId": at.place.table_id,
+        "tableId": reached.place.table_id,
         "version": position.version,
         "task": position.task,
         "row": position.row,
-        "startVersion": at.start.version,
-        "startTask": at.start.task,
+        "startVersion": reached.start.version,
+        "startTask": reached.start.task,
     }
 
 
 def place_of(offset: Mapping[str, Any], app_id: str | None) -> StreamPlace:
     """Parse an offset. Raises `ConfigError` for one that is not of the stream `app_id`."""
-    found = offset.get("appId")
-    if found != app_id:
-        reason = f"is {app_id!r}, and the checkpoint is of a stream with {found!r}"
+    stored = offset.get("appId")
+    if stored != app_id:
+        reason = f"is {app_id!r}, and the checkpoint is of a stream with {stored!r}"
         raise ConfigError("appId", reason, "Give the appId that the query began with, or a new checkpoint folder.")
     try:
         position = Position(int(offset["version"]), int(offset["task"]), int(offset["row"]))

@@ -1,51 +1,8 @@
 """The options of the data source `tailer`, from the text that Spark hands over to checked values. No I/O, no pyspark.
 
-Where to read (a version, or a time such as `2026-03-01T12:00:00Z` or `2026-03-01 12:00:00.5`, UTC where it has no zone;
-both ends belong to it):
-
-| option | value |
-|---|---|
-| `path` | the folder with `_delta_log`, or another log: a path or a URI (docs/stores.md); what `load` is given |
-| `tableFormat` | the name of a format, such as `delta`; default: a folder is looked at, in a store its name |
-| `branch` | of a table whose format has branches; default: the main one |
-| `allowedRoots` | folders outside of the table that its files may be in, separated by commas |
-| `startingVersion` | a version, `earliest`, or (streams) `latest`: after the newest one; `tag:NAME`: after that one |
-| `startingTimestamp` | the first version not earlier than it |
-| `snapshot` | `true`: begin with all rows of the newest version; a stream without a start does |
-| `endingVersion`, `endingTimestamp` | default: the newest; a stream has no more rows after it; also `tag:NAME` |
-
-How to reach a store (`tailer.spark.source.locations`; as in `[stores.NAME]` of the configuration):
-
-| option | value |
-|---|---|
-| `endpoint`, `region`, `pathStyle` | where it is; default: as the cloud's own tools find it |
-| `profile`, `roleArn`, `externalId`, `anonymous` | how to log in; keys themselves are refused |
-| `serviceAccount`, `credentialType` | the same for Google Cloud Storage, and for Azure |
-| `requesterPays` | `true`: agree to pay for requests |
-
-How much a micro-batch holds; without any of the three, 1000 files:
-
-| option | value |
-|---|---|
-| `maxFilesPerTrigger`, `maxRowsPerTrigger` | a number; rows are those that files have |
-| `maxBytesPerTrigger` | bytes, or as Spark writes sizes: `64m`, `1g` |
-
-What the rows are:
-
-| option | value |
-|---|---|
-| `columns` | names separated by commas, in backticks if they contain commas; default: all |
-| `where` | a condition in SQL that rows must fulfil, as in a pipeline; columns by their present names |
-| `carryovers` | `drop` (default) or `keep`: rows that a rewritten file holds unchanged |
-| `computeUpdates` | `true`: make a delete and an insert of one row the two images of an update |
-| `netChanges` | `true`: only the net change of each row, over a batch or a micro-batch |
-| `key` | columns that identify rows for these two; default: row tracking, if the table has it |
-| `skipUnchanged` | `true`: leave out updates that change nothing |
-| `rowIds` | `true`: add `_row_id` and `_row_commit_version`, for tables that track rows |
-| `schema` | `typed` (default): the table's columns; `envelope`: JSON that survives changes of the schema |
-| `appId` | a name for the query: offsets of another are refused |
-
-Names of options and columns are found without regard to case, as everywhere in Spark.
+docs/spark.md lists them. A place to read from is a version, or a time such as `2026-03-01T12:00:00Z` or
+`2026-03-01 12:00:00.5`, UTC where it has no zone. Names of options and columns are found without regard to case, as
+everywhere in Spark.
 """
 
 import re
@@ -69,7 +26,7 @@ from tailer.start import Start, StartKind
 from tailer.stores.stores import Stores
 from tailer.table_log import TableLog
 
-__all__ = ["DEFAULT_MAX_FILES", "SourceOptions", "read_options"]
+__all__ = ["SourceOptions", "read_options"]
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -116,17 +73,17 @@ _REFUSED: Final = {
 def _joined(*shapes: type[msgspec.Struct]) -> type[msgspec.Struct]:
     """Return a struct of all options of `shapes` that can be given to Spark, in its spelling."""
     options = {field.name: field for shape in shapes for field in msgspec.structs.fields(shape)}
-    made = [
+    fields = [
         (name, field.type, [] if field.default is msgspec.NODEFAULT else field.default)
         for name, field in options.items()
         if name not in _REFUSED
     ]
-    return msgspec.defstruct("_Options", made, namespace={"refused": {**_Given.refused, **_REFUSED}}, rename=spell)
+    return msgspec.defstruct("_Options", fields, namespace={"refused": {**_Given.refused, **_REFUSED}}, rename=spell)
 
 
 _OPTIONS: Final = _joined(_Given, RangeOptions)
 _NAMES: Final = {name.lower(): name for name in (*option_names(_OPTIONS), *_Given.refused)}
-_WORDS: Final = frozenset({"carryovers", "schema", "tableFormat"})  # in any case
+_WORDS: Final = frozenset({"carryovers", "changes", "schema", "tableFormat"})  # in any case
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +111,10 @@ class SourceOptions:
         """The rules by which rows are compared."""
         return self.read.rules(self.demanded)
 
-    def open_table(self) -> TableLog:
-        """Open the log of the table. Raises as `TableRef.open`."""
-        return self.table.open(self.stores, statistics=self.read.where is not None)
+    async def open_table(self) -> TableLog:
+        """Open the log of the table, where its catalog has it. Raises as `TableRef.located` and `TableRef.open`."""
+        located = await self.table.located(self.stores)
+        return located.open(self.stores, policy=self.read.policy())
 
     def open_files(self) -> DataFiles:
         """Make what opens the table's files, on any machine; no I/O."""
@@ -243,8 +201,8 @@ def _given(options: Mapping[str, str]) -> tuple[_Given, RangeOptions]:
     values: dict[str, object] = {**from_texts(texts, _OPTIONS)}
     values |= {name: _columns(name, texts[name]) for name in ("columns", "key") if name in texts}
     for fault in faults_of(values, _OPTIONS, texts=True):
-        known = fault.where in option_names(_OPTIONS)
-        reason = f"is {texts[fault.where]!r}, but {fault.reason}" if known else fault.reason
+        is_known = fault.where in option_names(_OPTIONS)
+        reason = f"is {texts[fault.where]!r}, but {fault.reason}" if is_known else fault.reason
         raise ConfigError(fault.where, reason, fault.remedy)
     if "columns" in values and "key" in values:  # without regard to case, as everywhere in Spark
         there = {column.lower(): column for column in _columns("columns", texts["columns"])}
@@ -283,20 +241,20 @@ def _place(which: str, version: str | None, timestamp: str | None, words: Sequen
     name = f"{which}Timestamp"
     if version is not None:
         raise ConfigError(name, f"does not go with {which}Version", "Give one of the two.")
-    found = _parse(timestamp)
-    if found is None or found.kind is not StartKind.TIMESTAMP:
+    place = _parse(timestamp)
+    if place is None or place.kind is not StartKind.TIMESTAMP:
         remedy = "Give a time such as 2026-03-01T12:00:00Z or 2026-03-01 12:00:00 (UTC)."
         raise ConfigError(name, f"{timestamp!r} is not a time", remedy)
-    return found
+    return place
 
 
 def _version(which: str, text: str, words: Sequence[StartKind]) -> Start:
     prefix, name = text[: len(_TAG)].lower(), text[len(_TAG) :]
-    found = _parse(f"{_TAG}{name}" if prefix == _TAG else text.lower())
-    if found is None or found.kind not in (StartKind.VERSION, StartKind.TAG, *words) or found.value >= 2**63:
+    place = _parse(f"{_TAG}{name}" if prefix == _TAG else text.lower())
+    if place is None or place.kind not in (StartKind.VERSION, StartKind.TAG, *words) or place.value >= 2**63:
         remedy = f"Give a version such as 12, or {' or '.join(words)}; for a time there is {which}Timestamp."
         raise ConfigError(f"{which}Version", f"{text!r} is not a version", remedy)
-    return found
+    return place
 
 
 def _parse(text: str) -> Start | None:
@@ -331,23 +289,23 @@ def _spelled(option: str, wanted: Sequence[str], names: Sequence[str]) -> list[s
 
 def _columns(name: str, text: str) -> list[str]:
     """Parse names separated by commas. A name in backticks may contain commas, and doubled backticks."""
-    found: list[str] = []
+    names: list[str] = []
     place = 0
-    while place < len(text) or not found or text[place - 1] == ",":
+    while place < len(text) or not names or text[place - 1] == ",":
         match = _NAME.match(text, place)
         if match is None or not match[0]:
             remedy = "Give names separated by commas: id, amount, `a, b`."
             raise ConfigError(name, f"{text!r} has an empty name, or half a pair of backticks", remedy)
-        found.append(match[2] if match[1] is None else match[1].replace("``", "`"))
+        names.append(match[2] if match[1] is None else match[1].replace("``", "`"))
         place = match.end()
-    folded = [column.lower() for column in found]
-    for column in found:
+    folded = [column.lower() for column in names]
+    for column in names:
         if folded.count(column.lower()) > 1:
             raise ConfigError(name, f"names {column!r} twice", "Name each column once.")
         if column.lower() in _ALWAYS_THERE:
             remedy = f"Leave it out of {name}: every change row has it."
             raise ConfigError(name, f"{column!r} is not a column of the table", remedy)
-    return found
+    return names
 
 
 _ALWAYS_THERE: Final = frozenset(column.name for column in METADATA_FIELDS)

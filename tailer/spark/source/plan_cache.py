@@ -61,7 +61,6 @@ class Step:
 
     @property
     def end(self) -> Position:
-        """The position at its end."""
         if self.closes:
             return Position.end(self.plan.version)
         return Position(self.plan.version, self.plan.tasks[-1].index) if self.plan.tasks else self.begin
@@ -73,7 +72,7 @@ class PlanCache:
     def __init__(self, table: TableLog, view: View) -> None:
         self._table = table
         self._view = view
-        self._known: list[Step] = []
+        self._steps: list[Step] = []
         self._begin: Position | None = None  # where the first cached plan begins
         self._pages: AsyncGenerator[ChangePlan, None] | None = None
         self._page: ChangePlan | None = None  # the newest page
@@ -83,7 +82,7 @@ class PlanCache:
     def forget(self, before: Position) -> None:
         """Drop all plans that end at `before` or earlier."""
         if self._begin is not None and self._begin <= before <= self._reached(self._begin):
-            self._known = [step for step in self._known if step.end > before]
+            self._steps = [step for step in self._steps if step.end > before]
             self._begin = before
 
     async def steps(self, after: Place) -> AsyncGenerator[Step, None]:
@@ -93,23 +92,23 @@ class PlanCache:
             await self._seek(after)
         index = 0
         while True:
-            while index < len(self._known):
-                step, index = self._known[index], index + 1
+            while index < len(self._steps):
+                step, index = self._steps[index], index + 1
                 if step.end > position:
                     yield step
-            found = await self._read()
-            if found is None:
+            next_step = await self._read()
+            if next_step is None:
                 return
-            if found.end <= position and not self._known:
-                self._begin = found.end  # a delivered page of a snapshot is never needed again
+            if next_step.end <= position and not self._steps:
+                self._begin = next_step.end  # a delivered page of a snapshot is never needed again
             else:
-                self._known.append(found)
+                self._steps.append(next_step)
 
     def _reached(self, begin: Position) -> Position:
-        return max(begin, self._known[-1].end) if self._known else begin
+        return max(begin, self._steps[-1].end) if self._steps else begin
 
     async def _seek(self, after: Place) -> None:
-        position, self._begin, self._known = after.position, None, []
+        position, self._begin, self._steps = after.position, None, []
         if self._pages is not None:
             await self._pages.aclose()
             self._pages = None
@@ -125,14 +124,15 @@ class PlanCache:
             self._unchecked = after
             if self._table.state_id is not None:
                 await self._check_lineage(after, self._table.state_id)
+            await self._table.check_delivered(position.version if position.is_inside else first - 1)
             position = Position.end(first - 1)
         self._begin = position
 
-    async def _check_lineage(self, after: Place, found: str) -> None:
+    async def _check_lineage(self, after: Place, table_id: str) -> None:
         """Raise `TableReplaced` if `after` is a place in another table than this one."""
         self._unchecked = None
-        if found != after.table_id and after.table_id not in await self._table.ids(-1):
-            raise TableReplaced(self._table.uri, after.position.version, after.table_id, found)
+        if table_id != after.table_id and after.table_id not in await self._table.ids(-1):
+            raise TableReplaced(self._table.uri, after.position.version, after.table_id, table_id)
 
     async def _read(self) -> Step | None:
         begin = self._begin

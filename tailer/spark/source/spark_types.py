@@ -18,10 +18,15 @@ from tailer.events import has_variant, is_variant
 from tailer.schema.exact_types import exact_type
 from tailer.variant.nested import changed, changes_where
 
-__all__ = ["spark_column", "spark_frame", "spark_schema"]
+__all__ = ["quoted", "spark_column", "spark_frame", "spark_schema"]
 
 _VARIANT: Final = to_arrow_type(VariantType())
 _DIGITS: Final = 38  # of a decimal
+
+
+def quoted(name: str) -> str:
+    """Return the name of a column as SQL has it."""
+    return f"`{name.replace('`', '``')}`"
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
@@ -48,16 +53,16 @@ def _spark_field(field: pa.Field) -> StructField:
     if _has_more(field.type):
         raise lacking
     try:
-        (found,) = from_arrow_schema(pa.schema([field])).fields
+        (spark_field,) = from_arrow_schema(pa.schema([field])).fields
     except PySparkTypeError as error:
         raise lacking from error
-    return found
+    return spark_field
 
 
 def _has_more(kind: pa.DataType) -> bool:
     """Return whether values are times in nanoseconds, or have more digits than Spark would keep."""
     if pa.types.is_nested(kind):
-        return any(_has_more(kind.field(at).type) for at in range(kind.num_fields))
+        return any(_has_more(kind.field(index).type) for index in range(kind.num_fields))
     if pa.types.is_decimal(kind):
         return bool(kind.precision > _DIGITS)
     is_time: bool = pa.types.is_timestamp(kind) or pa.types.is_time(kind) or pa.types.is_duration(kind)

@@ -74,9 +74,9 @@ class TypedRows:
         version that drops a column are delivered without it, but compared in all columns.
         """
         schemas = {id(task.schema): task.schema for task in plan.tasks}
-        made = {key: self._restated(plan, schema) for key, schema in schemas.items()}
-        found = ((task, made[id(task.schema)]) for task in plan.tasks)
-        tasks = tuple(replace(task, schema=each.schema, compared=each.compared) for task, each in found)
+        ours = {key: self._restated(plan, schema) for key, schema in schemas.items()}
+        pairs = ((task, ours[id(task.schema)]) for task in plan.tasks)
+        tasks = tuple(replace(task, schema=own.schema, compared=own.compared) for task, own in pairs)
         return replace(plan, schema=self.columns, tasks=tasks)
 
     def moves_away(self, before: pa.Schema | None, after: pa.Schema) -> tuple[str, ...]:
@@ -113,12 +113,12 @@ class TypedRows:
         newest = self._newest
         # Most versions of a table share their schema objects.
         if newest is None or newest.then is not then or newest.now is not plan.schema:
-            made = self._made(plan, then)
+            schema = self._schema_of(plan, then)
             lost = not self._chosen and dropped_column(then, self.columns) is not None
-            self._newest = newest = _Restated(then, plan.schema, made, then if lost else None)
+            self._newest = newest = _Restated(then, plan.schema, schema, then if lost else None)
         return newest
 
-    def _made(self, plan: ChangePlan, then: pa.Schema) -> pa.Schema:
+    def _schema_of(self, plan: ChangePlan, then: pa.Schema) -> pa.Schema:
         # A column that this version drops cannot be missed: those it keeps are in its own schema.
         kept = then if dropped_column(then, plan.schema) is None else plan.schema
         missed = dropped_column(pa.schema(self._read_of(kept)), self.columns)
@@ -169,8 +169,8 @@ def _columns_away(read: pa.StructType, before: pa.DataType | None, after: pa.Str
 
     `above`: the prefix of names. `before`: None if the struct did not exist, or is unknown.
     """
-    known, then, now = _by_identity(read), _by_identity(before), _by_identity(after)
-    for key, field in known.items():
+    wanted, then, now = _by_identity(read), _by_identity(before), _by_identity(after)
+    for key, field in wanted.items():
         name, old, new = above + field.name, then.get(key), now.get(key)
         if new is not None:
             if old is not None and old.name == field.name != new.name:
@@ -179,7 +179,7 @@ def _columns_away(read: pa.StructType, before: pa.DataType | None, after: pa.Str
         elif old is not None:
             yield f"column {name} was dropped"
     for key, field in now.items():
-        if key not in known and key not in then:
+        if key not in wanted and key not in then:
             yield f"column {above}{field.name} {field.type} was added"
 
 

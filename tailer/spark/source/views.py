@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 from pyspark.sql.types import LongType, StructField, StructType
+from typing_extensions import override
 
 from tailer.errors import ConfigError
 from tailer.events import ChangeBatch, SchemaChange
@@ -34,9 +35,7 @@ class RowsView(Protocol):
     """The executor side of a view."""
 
     @property
-    def spark_schema(self) -> StructType:
-        """The Spark schema of rows."""
-        ...
+    def spark_schema(self) -> StructType: ...
 
     def rows(self, batch: ChangeBatch) -> Iterator[pa.RecordBatch]:
         """Convert change rows for Spark."""
@@ -51,7 +50,7 @@ class SparkView(View, RowsView, Protocol):
     """A view with both sides."""
 
 
-class TypedView:
+class TypedView(RowsView, View):
     """Rows with the columns of `table`, a schema of the table.
 
     `since`: the version with that schema. `follows`: whether the view ends at the first later version that changes it.
@@ -89,12 +88,13 @@ class TypedView:
         return self._shown
 
     @property
+    @override
     def spark_schema(self) -> StructType:
-        """See `RowsView.spark_schema`."""
         return StructType([*typed_schema(self._shown), *(POSITIONS if self.positions else ())])
 
+    @override
     def plan(self, plan: ChangePlan, before: pa.Schema | None) -> ChangePlan:
-        """See `tailer.spark.source.plan_cache.View.plan`. Raises `SchemaChanged`."""
+        """Raise also `SchemaChanged`."""
         own = self._own
         self._check_removal(plan, before)
         plan.check_change_files()
@@ -128,21 +128,22 @@ class TypedView:
         if plan.tasks and (self._first is None or plan.version < self._first):
             self._first = plan.version
 
+    @override
     def schema(self, schema: pa.Schema) -> pa.Schema:
-        """See `tailer.spark.source.plan_cache.View.schema`."""
         return self._shown
 
+    @override
     def rows(self, batch: ChangeBatch) -> Iterator[pa.RecordBatch]:
-        """See `RowsView.rows`."""
         rows = TypedRows(self._shown).batches(batch)
         yield _with_positions(rows, batch) if self.positions else rows
 
+    @override
     def change(self, event: SchemaChange) -> Iterator[pa.RecordBatch]:
-        """See `RowsView.change`. The columns show the change."""
+        """Yield nothing: the columns show the change."""
         return iter(())
 
 
-class EnvelopeView:
+class EnvelopeView(View, RowsView):
     """Rows as JSON in an envelope that is the same for every version.
 
     `table`: the table's columns when the query was written. `columns` are names of that time: they stay chosen whatever
@@ -167,17 +168,18 @@ class EnvelopeView:
         self._row_ids = row_ids
         self._since = since
 
+    @override
     def plan(self, plan: ChangePlan, before: pa.Schema | None) -> ChangePlan:
-        """See `plan_cache.View.plan`. Raises `ConfigError` if the chosen columns are no longer the same."""
+        """Raise `ConfigError` if the chosen columns are no longer the same."""
         plan.check_change_files()
         plan = plan if self._where is None else with_condition(plan, self._where, self._table)
         plan = plan.with_schemas(self._with_paths)
         schemas = {id(schema): schema for schema in (plan.schema, *(task.schema for task in plan.tasks))}
         for schema in schemas.values():
             self._check_chosen(plan, schema)
-        made = {key: self._columns(schema) for key, schema in schemas.items()}
-        tasks = tuple(replace(task, schema=made[id(task.schema)]) for task in plan.tasks)
-        plan = replace(plan, schema=made[id(plan.schema)], tasks=tasks)
+        columns = {key: self._columns(schema) for key, schema in schemas.items()}
+        tasks = tuple(replace(task, schema=columns[id(task.schema)]) for task in plan.tasks)
+        plan = replace(plan, schema=columns[id(plan.schema)], tasks=tasks)
         plan.check_reserved()
         return plan.with_row_ids() if self._row_ids else plan
 
@@ -195,16 +197,16 @@ class EnvelopeView:
                     remedy = "Leave columns out; or read the versions before and after the removal with two queries."
                     raise ConfigError("columns", reason, remedy)
 
+    @override
     def schema(self, schema: pa.Schema) -> pa.Schema:
-        """See `tailer.spark.source.plan_cache.View.schema`."""
         return _with_ids(self._columns(self._with_paths(schema)), self._row_ids)
 
+    @override
     def rows(self, batch: ChangeBatch) -> Iterator[pa.RecordBatch]:
-        """See `RowsView.rows`."""
         yield from EnvelopeRows().batches(batch)
 
+    @override
     def change(self, event: SchemaChange) -> Iterator[pa.RecordBatch]:
-        """See `RowsView.change`."""
         yield EnvelopeRows().change(event)
 
     def _with_paths(self, schema: pa.Schema) -> pa.Schema:
@@ -215,10 +217,11 @@ class EnvelopeView:
         """Return the chosen columns, in the order of the choice."""
         if not self._chosen:
             return schema
-        known, named = {physical_name(field): field for field in schema}, {field.name: field for field in schema}
+        by_identity = {physical_name(field): field for field in schema}
+        by_name = {field.name: field for field in schema}
         # A replaced table may have columns with the same names that are not the same columns.
-        found = [known.get(key) or named.get(name) for key, name in self._chosen]
-        return pa.schema([field for field in found if field is not None])
+        fields = [by_identity.get(key) or by_name.get(name) for key, name in self._chosen]
+        return pa.schema([field for field in fields if field is not None])
 
 
 def _with_positions(rows: pa.RecordBatch, batch: ChangeBatch) -> pa.RecordBatch:

@@ -99,8 +99,8 @@ class _Jvm(Jvm):
             none,
             self.lookup("org.apache.spark.sql.catalyst.streaming.Unassigned$"),
         )
-        made = self.lookup("org.apache.spark.sql.classic.Dataset").ofRows(self.session, relation)
-        return DataFrame(made, self.spark)
+        rows = self.lookup("org.apache.spark.sql.classic.Dataset").ofRows(self.session, relation)
+        return DataFrame(rows, self.spark)
 
 
 class _StreamObject(Called):
@@ -215,9 +215,9 @@ class _Stream(_StreamObject):
     def _offset(self, place: object) -> Any:
         return self._keep(self._java.offset(json.dumps(place)))
 
-    def _keep(self, found: Any) -> Any:
-        self._returned = found
-        return found
+    def _keep(self, value: Any) -> Any:
+        self._returned = value
+        return value
 
     class Java:
         """The interfaces of Java."""

@@ -21,8 +21,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tailer.errors import ConfigError
 from tailer.spark.java import check_session
+from tailer.spark.native.changes import Option, source_options
 from tailer.spark.native.frames import frame
-from tailer.spark.native.options import Option, source_options
 from tailer.spark.next_step import with_next_step
 from tailer.spark.source.admission import Work
 from tailer.spark.source.data_source import TailerSource
@@ -68,9 +68,9 @@ def follow(
 
     `deliver` is what `foreachBatch` takes, such as the functions of `tailer.spark.recipes`, or what
     `tailer.spark.into_kafka` returns. After a failure it gets the last batch again, with the same rows and the same
-    number. `start`, `end`, `options` and the columns: as in
-    `tailer.spark.changes`; `end`: None follows the table without an end. Options also say how much a micro-batch holds
-    (`maxFilesPerTrigger` and the others), and `appId`. Give the query a checkpoint folder, a trigger, and start it::
+    number. `start`, `end`, `options` and the columns: as in `tailer.spark.changes`; `end`: None follows the table
+    without an end. Options also say how much a micro-batch holds (`maxFilesPerTrigger` and the others), and `appId`.
+    Give the query a checkpoint folder, a trigger, and start it::
 
         query = tailer.spark.follow(spark, "/data/orders", append_once("/data/orders_changes", "orders"), start=0)
         query.option("checkpointLocation", "/data/checkpoints/orders").start()

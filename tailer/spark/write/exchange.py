@@ -4,22 +4,32 @@ Each file is read once, whatever the number of shards, and all executors share t
 brings the rows of a shard to one task, in the order of their positions, which writes them
 (`tailer.spark.write.shard_rows`). Micro-batches of a query come this way (`tailer.spark.write.kafka_shards`), as rows
 that Spark may have read by itself, and ranges of versions of the daemon (`ShardExchange`), packed where they are read.
+
+`DataFrame.mapInArrow` asks for pandas, and uses nothing of it, so what is behind it is called here. PySpark is pinned,
+and `tests/integration/test_spark_kafka.py` runs it.
+
+Of an error, Spark passes on nothing but text. So an executor raises a `MarkedError`: its text has the pickled error
+between two random marks.
 """
 
 import logging
 import pickle
+import re
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache, partial, reduce
 from secrets import token_hex
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
+from pyspark.sql.udf import UserDefinedFunction
+from pyspark.util import PythonEvalType
 
 from tailer.changelog.carryovers import ChangelogCounts
 from tailer.errors import ConfigError, EngineUnavailable, SinkFenced, SinkUnavailable, TailerError
@@ -32,16 +42,44 @@ from tailer.shards.worker import ShardReport, ShardWork
 from tailer.spark.engine.worker import our_task
 from tailer.spark.job_group import SPARK_ERRORS, JobGroup, run_stoppable
 from tailer.spark.native.comparing import at_postimages, shared
-from tailer.spark.release import SameRelease
+from tailer.spark.release import SameRelease, unfit_executors
 from tailer.spark.session import engine_name, first_sentence
-from tailer.spark.source.spark_types import spark_schema
+from tailer.spark.source.spark_types import quoted, spark_schema
 from tailer.spark.source.views import POSITIONS
 from tailer.spark.splits import DiffSplit, Split, file_splits, read_split
-from tailer.spark.write.arrow_map import map_in_arrow
-from tailer.spark.write.executor_errors import MarkedError, raised_on_executor
 from tailer.spark.write.shard_rows import SHARD, PackedForm, ShardRows
 
 __all__ = ["ShardExchange", "check_columns", "deliver_exchanged", "exchanged"]
+
+
+class MarkedError(RuntimeError):
+    """An error on its way to the driver, as text."""
+
+    def __init__(self, mark: str, error: TailerError) -> None:
+        super().__init__(f"{error}\n{mark}:{b64encode(pickle.dumps(error)).decode()}:{mark}")
+
+
+def raised_on_executor(error: Exception, mark: str) -> TailerError | None:
+    """Return what an executor raised as a `MarkedError`, or why it cannot run our code; None: neither is in `error`."""
+    text = str(error)
+    match = re.search(f"{mark}:([A-Za-z0-9+/=]+):{mark}", text)
+    if match is not None:
+        ours: TailerError = pickle.loads(b64decode(match[1]))
+        return ours
+    return unfit_executors(text)
+
+
+ArrowMap = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def map_in_arrow(rows: DataFrame, function: ArrowMap, schema: StructType) -> DataFrame:
+    """Return what `function` makes of each partition, rows of `schema`."""
+    udf = UserDefinedFunction(function, returnType=schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+    columns = (sql.col(quoted(name)) for name in rows.columns)
+    column: Any = udf(*columns)
+    java: Any = rows._jdf  # noqa: SLF001 - the only way there
+    return DataFrame(java.mapInArrow(column._jc, False, None), rows.sparkSession)  # noqa: SLF001
+
 
 _log = logging.getLogger(__name__)
 
@@ -114,17 +152,17 @@ class _Job:
         splits: list[Split] = []
         preimages: list[DataFrame] = []
         for split in self._splits:
-            found = shared(session, split, kept) if _may_share(split) else None
-            if found is None or not isinstance(split, DiffSplit):
+            compared = shared(session, split, kept) if _may_share(split) else None
+            if compared is None or not isinstance(split, DiffSplit):
                 splits.append(split)
                 continue
             _log.info("%s: all executors compared version %d", self._work.settings.name, split.plan.version)
-            self._counts.append((split.plan, found.counts))
-            splits += file_splits(found.slices, files=split.files)
-            if found.places is not None:
+            self._counts.append((split.plan, compared.counts))
+            splits += file_splits(compared.slices, files=split.files)
+            if compared.places is not None:
                 self._lone[split.plan.version] = split.plan.schema
-                lone = self._read(session, file_splits(found.preimages, files=split.files), is_lone=True)
-                preimages.append(self._with_shard(at_postimages(lone, found.places)))
+                lone = self._read(session, file_splits(compared.preimages, files=split.files), is_lone=True)
+                preimages.append(self._with_shard(at_postimages(lone, compared.places)))
         # The plan of the rows alone has a fixed number of partitions.
         planner = session if preimages else _planning_once(session)
         return reduce(DataFrame.union, preimages, self._read(planner, splits))
@@ -142,8 +180,8 @@ class _Job:
         return lone.withColumn(SHARD, sql.coalesce(sql.col(SHARD), own))
 
     def _translate(self, session: SparkSession, error: Exception) -> TailerError:
-        found = raised_on_executor(error, self._mark)
-        return EngineUnavailable(engine_name(session), first_sentence(error)) if found is None else found
+        ours = raised_on_executor(error, self._mark)
+        return EngineUnavailable(engine_name(session), first_sentence(error)) if ours is None else ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +233,9 @@ def exchanged(rows: DataFrame, key: Sequence[str], shards: int) -> DataFrame:
 
 def deliver_exchanged(rows: DataFrame, delivered: ShardRows) -> list[ShardReport]:
     """Deliver rows that are exchanged. Return a report of each shard, in their order; blocks."""
-    found = map_in_arrow(rows, delivered, _REPORT).collect()
+    answers = map_in_arrow(rows, delivered, _REPORT).collect()
     # Spark may leave out a partition without rows.
-    return _with_others(delivered, [pickle.loads(row["report"]) for row in found])
+    return _with_others(delivered, [pickle.loads(row["report"]) for row in answers])
 
 
 def _with_others(delivered: ShardRows, reports: Sequence[ShardReport]) -> list[ShardReport]:
@@ -210,7 +248,6 @@ def _with_others(delivered: ShardRows, reports: Sequence[ShardReport]) -> list[S
 
 
 def _without_rows(delivered: ShardRows, shard: int) -> ShardReport:
-    """Deliver a shard without rows."""
     try:
         return delivered.report(shard, iter(()))
     except SinkFenced as fenced:
@@ -239,9 +276,9 @@ def _planning_once(session: SparkSession) -> SparkSession:
 
     That takes a fifth of Java's processor time from a range of a few rows.
     """
-    found = session.newSession()
-    found.conf.set("spark.sql.adaptive.enabled", "false")
-    return found
+    planner = session.newSession()
+    planner.conf.set("spark.sql.adaptive.enabled", "false")
+    return planner
 
 
 def _in_shards(parts: DataFrame, shards: int) -> DataFrame:

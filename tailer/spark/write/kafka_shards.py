@@ -26,12 +26,12 @@ from tenacity import Retrying, retry_if_exception, wait_random_exponential
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.placement import DEFAULT_SHARDS, MOST_SHARDS, Writers
 from tailer.config.tables import TableRef
-from tailer.errors import ConfigError, Retry, SinkRejected, TailerError
+from tailer.errors import ConfigError, SinkRejected
 from tailer.plan import Position
 from tailer.shards.assignment import check_shard_key
 from tailer.shards.division import Division
 from tailer.shards.resharding import Layout, stream_names
-from tailer.shards.worker import ShardWork, make_sink
+from tailer.shards.worker import ShardWork, make_sink, may_pass, open_sink, worst_error
 from tailer.sink import Sink
 from tailer.spark.release import SameRelease
 from tailer.spark.source.admission import Work
@@ -108,7 +108,7 @@ class KafkaShards:
         work = ShardWork(settings, table_id, view.columns, span.after, span.through, before=view.columns)
         patience = Patience(self.name, settings.limits.retry_for_s, is_stopped, partial(_places, work))
         retrying = Retrying(
-            retry=retry_if_exception(_may_pass),
+            retry=retry_if_exception(may_pass),
             wait=wait_random_exponential(multiplier=0.5, max=30.0),
             stop=patience.is_over,
             before_sleep=patience.say,
@@ -123,21 +123,19 @@ class KafkaShards:
         with ThreadPoolExecutor(1, "tailer-shards") as thread:
             patience.note(thread.submit(anyio.run, partial(_settle, work, start)).result())
         delivered = ShardRows(SameRelease(), work, SparkForm(work.table_id, work.columns))
-        errors = [report.error for report in deliver_exchanged(ordered, delivered) if report.error is not None]
-        if errors:
-            # A lasting error matters more to a person.
-            raise min(errors, key=_may_pass)
+        if (error := worst_error(deliver_exchanged(ordered, delivered))) is not None:
+            raise error
 
     def _settings(self, chosen: SourceOptions) -> PipelineSettings:
         return PipelineSettings(
-            self.name,
-            chosen.table,
-            Start(StartKind.EARLIEST),
-            chosen.read.policy(),
-            chosen.rules,
-            _POLL_S,
-            "kafka",
-            self.sink,
+            name=self.name,
+            source=chosen.table,
+            start=Start(StartKind.EARLIEST),
+            policy=chosen.read.policy(),
+            pairing=chosen.rules,
+            poll_interval_s=_POLL_S,
+            sink_kind="kafka",
+            sink_options=self.sink,
             write=Writers.EXECUTORS,
             shards=self.shards,
             stores=chosen.stores,
@@ -177,8 +175,6 @@ def _check_place(name: str, place: Position, begin: Position, sink: Sink) -> Non
 
 
 def _places(work: ShardWork) -> list[Position]:
-    """Return where the shards are."""
-
     async def look() -> list[Position]:
         async with _layout(work.settings) as (layout, _):
             return await layout.places(work.settings.shards)
@@ -189,13 +185,6 @@ def _places(work: ShardWork) -> list[Position]:
 
 @asynccontextmanager
 async def _layout(settings: PipelineSettings) -> AsyncIterator[tuple[Layout, Sink]]:
-    sink = make_sink(settings)
-    try:
-        yield Layout(settings.name, settings.open_table(), sink, lambda: make_sink(settings)), sink
-    finally:
-        with anyio.CancelScope(shield=True):
-            await sink.aclose()
-
-
-def _may_pass(error: BaseException) -> bool:
-    return isinstance(error, TailerError) and error.retry in (Retry.TIMED, Retry.ASK)
+    make = partial(make_sink, settings)
+    async with open_sink(make) as sink:
+        yield Layout(settings.name, settings.open_table(), sink, make), sink

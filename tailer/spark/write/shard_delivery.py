@@ -21,14 +21,15 @@ from typing import Final
 
 import pyarrow as pa
 from anyio import to_thread
+from typing_extensions import override
 
 from tailer.changelog.report import ChangelogReport
 from tailer.changelog.rules import PairingRules, check_key, concerns
 from tailer.changelog.task_ids import check_reading, renumbered
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.tables import open_files
-from tailer.errors import ConfigError, Retry, TailerError
-from tailer.pipeline.delivery import ResumePoint, VersionRange
+from tailer.errors import ConfigError, TailerError
+from tailer.pipeline.delivery import Delivery, ResumePoint, VersionRange
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.policy import OnDataLoss, PlanReport
@@ -40,7 +41,7 @@ from tailer.plan import END, ChangePlan, Position
 from tailer.shards.assignment import check_shard_key
 from tailer.shards.division import Division
 from tailer.shards.resharding import Layout, layout_id
-from tailer.shards.worker import ShardReport, ShardWork, make_sink
+from tailer.shards.worker import ShardReport, ShardWork, make_sink, worst_error
 from tailer.sink import Sink
 from tailer.spark.write.exchange import ShardExchange
 from tailer.spark.write.version_ranges import RANGE_VERSIONS, VersionRanges, fewer_versions, splits_of
@@ -82,8 +83,8 @@ def sharded_pipeline(
     return Pipeline(name, table, delivery, wake, settings.start, until, policy, polling, retries, watch)
 
 
-class ShardDelivery:
-    """See `sharded_pipeline`. `retries`: of the pipeline."""
+class ShardDelivery(Delivery):
+    """Delivery in the shards of `settings`; `retries`: of the pipeline."""
 
     def __init__(
         self, settings: PipelineSettings, table: TableLog, sink: Sink, exchange: ShardExchange, retries: Retries
@@ -98,8 +99,9 @@ class ShardDelivery:
         self.most_versions = RANGE_VERSIONS
 
     @asynccontextmanager
+    @override
     async def session(self, table_id: str) -> AsyncIterator["ShardSession"]:
-        """See `Delivery.session`. Puts the division in force, with every shard at some position."""
+        """Put the division in force first, with every shard at some position."""
         settings = self.settings
         layout = Layout(settings.name, self.table, self.sink, lambda: make_sink(settings))
         await layout.settle(Division.of(settings, self.sink), settings.start)
@@ -107,7 +109,7 @@ class ShardDelivery:
 
 
 class ShardSession:
-    """A session of `delivery`: all shards of `layout` continue from their `places`."""
+    """A `Session` of `delivery`: all shards of `layout` continue from their `places`."""
 
     table_id: Final = None
     announces_columns: Final = True
@@ -134,10 +136,10 @@ class ShardSession:
         self._under_way: VersionRange | None = None
 
     async def record_start(self, plan: ChangePlan) -> None:
-        """See `Session.record_start`. `Layout.settle` has recorded it."""
+        """Do nothing: `Layout.settle` has recorded it."""
 
     async def snapshot(self, version: int, after: Position | None) -> bool:
-        """See `Session.snapshot`. It may be stopped between its parts."""
+        """Deliver a snapshot; it may be stopped between its parts."""
         last: ChangePlan | None = None
         async with aclosing(self._table.snapshot_plans(version)) as pages:
             async for page in pages:
@@ -155,17 +157,17 @@ class ShardSession:
         return True
 
     def begin(self, version: int, schema: pa.Schema | None, last: int | None) -> None:
-        """See `Session.begin`."""
+        """Begin to divide the versions up to `last`."""
         self._schema = schema
         self._ranges = VersionRanges(self._table, self._settings.policy, schema, last, self._range_bytes)
 
     async def plan(self) -> VersionRange | None:
-        """See `Session.plan`. Raises if the first version cannot be planned."""
+        """Plan the next range. Raises if its first version cannot be planned."""
         assert self._ranges is not None, "begun before"
         return await self._ranges.next(self._delivery.most_versions)
 
     async def deliver(self, versions: VersionRange, after: Position | None) -> None:
-        """See `Session.deliver`: a job that brings all shards to the end of the range.
+        """Run a job that brings all shards to the end of the range.
 
         Raises the error that stopped one of them, and `SinkFenced` if another instance has claimed the layout.
         """
@@ -175,10 +177,10 @@ class ShardSession:
         self._delivery.retries.note_commit(Committed(Position.end(versions.last), {}, first=versions.first))
 
     async def commit(self) -> None:
-        """See `Session.commit`. Nothing is open in the driver."""
+        """Do nothing: nothing is open in the driver."""
 
     def narrow(self, error: TailerError) -> bool:
-        """See `Session.narrow`: the next range ends before the version that failed."""
+        """Let the next range end before the version that failed."""
         fewer = fewer_versions(self._under_way, error)
         if fewer == 0 or self._delivery.retries.is_stopping():
             return False
@@ -187,7 +189,7 @@ class ShardSession:
         return True
 
     async def salvage(self, error: TailerError) -> bool:
-        """See `Session.salvage`. Nothing is open in the driver."""
+        """Return True: nothing is open in the driver."""
         return True
 
     @property
@@ -197,10 +199,10 @@ class ShardSession:
     def _parts(self, page: ChangePlan) -> Iterator[ChangePlan]:
         """Divide a page of a snapshot into parts of the size of a range; at least one."""
         first, size_bytes = 0, 0
-        for at, task in enumerate(page.tasks):
+        for index, task in enumerate(page.tasks):
             if size_bytes >= self._range_bytes:
-                yield replace(page, tasks=page.tasks[first:at])
-                first, size_bytes = at, 0
+                yield replace(page, tasks=page.tasks[first:index])
+                first, size_bytes = index, 0
             size_bytes += task.size_bytes
         yield replace(page, tasks=page.tasks[first:])
 
@@ -219,7 +221,7 @@ class ShardSession:
             if plan.tasks and settings.pairing.compute_updates:
                 check_key(plan, settings.pairing)
             schemas = [task.schema for task in plan.tasks] + ([] if plan.is_bare else [plan.schema])
-            for schema in {id(each): each for each in schemas}.values():
+            for schema in {id(schema): schema for schema in schemas}.values():
                 check_shard_key(key, schema, plan.table, plan.version)
             self._delivery.plan_report.note(plan)
         splits = await to_thread.run_sync(
@@ -246,15 +248,13 @@ class ShardSession:
 
     def _note(self, reports: Sequence[ShardReport]) -> None:
         for report in reports:
-            self._delivery.retries.status.note_rows(report.rows)
+            self._delivery.retries.status.rows.update(report.rows)
             for plan, counts in report.compared:
                 self._delivery.report.note(plan, counts)
-        errors = [report.error for report in reports if report.error is not None]
-        if errors:
+        if (error := worst_error(reports)) is not None:
             if any(report.rows for report in reports):
                 self._delivery.retries.note_progress()
-            # A lasting error matters more to a person than a temporary one.
-            raise min(errors, key=_passes)
+            raise error
 
 
 def _without_tasks(plan: ChangePlan) -> ChangePlan:
@@ -262,7 +262,3 @@ def _without_tasks(plan: ChangePlan) -> ChangePlan:
     schemas = {id(task.schema): task.schema for task in plan.tasks}
     same = all(schema.equals(plan.schema, check_metadata=True) for schema in schemas.values())
     return replace(plan, tasks=()) if same else plan
-
-
-def _passes(error: TailerError) -> bool:
-    return error.retry in (Retry.TIMED, Retry.ASK)

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
+from typing_extensions import override
 
 from tailer.events import CHANGE_TYPE, COMMIT_VERSION, ChangeBatch, ChangeType
 from tailer.plan import output_schema
@@ -21,7 +22,7 @@ from tailer.spark.engine.worker import our_task
 from tailer.spark.release import SameRelease
 from tailer.spark.source.views import POSITIONS
 
-__all__ = ["SHARD", "Form", "PackedForm", "ShardRows", "SparkForm"]
+__all__ = ["SHARD", "PackedForm", "ShardRows", "SparkForm"]
 
 SHARD: Final = "_shard"
 _REPORT: Final = pa.schema([pa.field("report", pa.binary())])
@@ -64,7 +65,7 @@ class ShardRows:
 
 
 @dataclass(frozen=True, slots=True)
-class PackedForm:
+class PackedForm(Form):
     """Parts (`tailer.shards.packed_rows`) of the table with the id `table_id`.
 
     `lone`: by version, the columns of its lone rows, as in `tailer.plan.ChangeTask.schema`.
@@ -73,25 +74,26 @@ class PackedForm:
     table_id: str
     lone: tuple[tuple[int, pa.Schema], ...] = ()
 
+    @override
     def changes(self, report: ShardReport, batches: Iterator[pa.RecordBatch]) -> Iterator[ChangeBatch]:
-        """See `Form.changes`."""
         lone = {version: output_schema(columns) for version, columns in self.lone}
         return unpacked(batches, report.shard, self.table_id, lone, report.note)
 
 
 @dataclass(frozen=True, slots=True)
-class SparkForm:
+class SparkForm(Form):
     """Change rows with `columns` (`tailer.plan.ChangeTask.schema`), and with their positions (`POSITIONS`)."""
 
     table_id: str
     columns: pa.Schema
 
+    @override
     def changes(self, report: ShardReport, batches: Iterator[pa.RecordBatch]) -> Iterator[ChangeBatch]:
-        """See `Form.changes`. The two images of an update that have one position stay together."""
+        """The two images of an update that have one position stay together."""
         schema = output_schema(self.columns)
         held: pa.RecordBatch | None = None
-        for each in _of_shard(report.shard, batches):
-            batch = each if held is None else pa.concat_batches([held, each])
+        for arrived in _of_shard(report.shard, batches):
+            batch = arrived if held is None else pa.concat_batches([held, arrived])
             held = None
             if batch.column(CHANGE_TYPE)[-1] == _PREIMAGE:
                 batch, held = batch.slice(0, len(batch) - 1), batch.slice(len(batch) - 1)
@@ -117,8 +119,8 @@ def _by_task(batch: pa.RecordBatch, schema: pa.Schema, table_id: str) -> Iterato
     changes = pc.or_(
         pc.not_equal(versions.slice(0, others), versions.slice(1)), pc.not_equal(tasks.slice(0, others), tasks.slice(1))
     )
-    starts = [0, *(at + 1 for at in pc.indices_nonzero(changes).to_pylist())]
-    columns = [batch.column(at).cast(field.type) for at, field in enumerate(schema)]
+    starts = [0, *(place + 1 for place in pc.indices_nonzero(changes).to_pylist())]
+    columns = [batch.column(place).cast(field.type) for place, field in enumerate(schema)]
     rows = pa.RecordBatch.from_arrays(columns, schema=schema)
     for start, end in zip(starts, [*starts[1:], len(batch)], strict=True):
         part, index = rows.slice(start, end - start), batch.column(_ROW).slice(start, end - start)

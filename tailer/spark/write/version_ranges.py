@@ -20,7 +20,7 @@ from tailer.schema.changes import describe_changes
 from tailer.spark.splits import FileSlice, Split, diff_splits, file_slices, file_splits
 from tailer.table_log import TableLog
 
-__all__ = ["RANGE_VERSIONS", "VersionRanges", "changes_of", "fewer_versions", "splits_of"]
+__all__ = ["RANGE_VERSIONS", "VersionRanges", "fewer_versions", "splits_of"]
 
 RANGE_BYTES: Final = 4 * 2**30  # of files: the work that is repeated after a failure
 RANGE_VERSIONS: Final = 1000
@@ -48,9 +48,12 @@ class VersionRanges:
         self._range_bytes = range_bytes
         self._ahead: ChangePlan | None = None
         self._failed: TailerError | None = None
+        self._last: int | None = None  # version that was planned
 
     async def next(self, most_versions: int = RANGE_VERSIONS) -> VersionRange | None:
         """Return the next range, of at most `most_versions`; None if there is nothing new.
+
+        It may come after the last version, where there is none with its number.
 
         Raises if the first version cannot be planned, `SchemaChanged` if its columns must not change.
         """
@@ -58,15 +61,18 @@ class VersionRanges:
         size = 0
         while len(plans) < most_versions and size < self._range_bytes:
             plan = await self._plan(is_first=not plans)
-            if plan is None or (self._until is not None and plan.version > self._until):
+            if plan is None:
                 break
             self._ahead = plan
+            if self._until is not None and plan.version > self._until:
+                is_gap = self._last is None or self._last < self._until
+                return VersionRange.of(plans or [plan]) if plans or is_gap else None
             changes = () if self._schema is None else changes_of(self._schema, plan)
             if plans and (changes or plan.table_id != plans[0].table_id):
                 break
             if changes and self._policy.on_schema_change is OnSchemaChange.FAIL:
                 raise SchemaChanged(plan.table, plan.version, "; ".join(changes))
-            self._ahead, self._schema = None, plan.schema
+            self._ahead, self._schema, self._last = None, plan.schema, plan.version
             plans.append(plan)
             size += plan.size_bytes
         return VersionRange.of(plans) if plans else None
@@ -102,10 +108,10 @@ def fewer_versions(version_range: VersionRange | None, error: TailerError) -> in
     """
     if version_range is None or not isinstance(error, SinkRejected | LogError | ChangeError | ConfigError):
         return 0
-    first, last, at = version_range.first, version_range.last, getattr(error, "version", None)
-    if at is None:
-        return (last - first + 1) // 2
-    return at - first if first < at <= last else 0
+    versions, failed = [plan.version for plan in version_range.plans], getattr(error, "version", None)
+    if failed is None:
+        return len(versions) // 2
+    return sum(version < failed for version in versions) if failed <= version_range.last else 0
 
 
 def splits_of(
@@ -115,16 +121,16 @@ def splits_of(
 
     Raises `ConfigError` if rows lack the key of `rules`.
     """
-    found: list[Split] = []
+    splits: list[Split] = []
     rows: list[FileSlice] = []
     for plan in version_range.plans:
         if concerns(plan, rules):
             work, alone = diff_splits(plan, rules, files)
-            found += work
+            splits += work
             rows += alone
         else:
             rows += file_slices(plan, after)
-    return [*found, *file_splits(rows, files=files)]
+    return [*splits, *file_splits(rows, files=files)]
 
 
 def _schemas(plan: ChangePlan) -> Iterator[pa.Schema]:

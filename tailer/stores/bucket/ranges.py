@@ -3,16 +3,18 @@
 import threading
 from collections.abc import Callable
 
+from typing_extensions import override
+
 from tailer.errors import ObjectAlreadyExists, StorageUnavailable
 from tailer.stores.bucket.port import Bucket, Part, RangeClient
 from tailer.stores.bucket.requests import ask_now
-from tailer.stores.ranges import ObjectEnd
+from tailer.stores.ranges import ObjectEnd, ObjectRanges
 from tailer.stores.traffic import READ_BYTES
 
 __all__ = ["BucketRanges"]
 
 
-class BucketRanges:
+class BucketRanges(ObjectRanges):
     """`ObjectRanges` over the object `key` of `bucket`. `etag`: of the content to read; by default the first one found.
 
     All answers are of one content: an object that is replaced meanwhile raises `StorageUnavailable`. A missing object
@@ -26,19 +28,19 @@ class BucketRanges:
         self._lock = threading.Lock()
 
     @property
+    @override
     def uri(self) -> str:
-        """See `ObjectRanges.uri`."""
         return f"{self._bucket.uri}/{self._key}"
 
+    @override
     def end(self, length: int) -> ObjectEnd:
-        """See `ObjectRanges.end`."""
         part = self._fetch(lambda client: client.get_end(self._key, max(length, 1), self._etag))
         if part is None:
             return ObjectEnd(0, b"")
         return ObjectEnd(part.size_bytes, part.data[-length:] if length > 0 else b"")
 
+    @override
     def read(self, offset: int, length: int) -> bytes:
-        """See `ObjectRanges.read`."""
         if length <= 0:
             return b""
         part = self._fetch(lambda client: client.get_range(self._key, offset, length, self._etag))

@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar, cast
 
+from typing_extensions import override
+
 from tailer.errors import (
     ObjectAlreadyExists,
     ObjectNotFound,
@@ -86,25 +88,29 @@ class BucketStore(UploadStore):
         opened = await self._ask(name, "get", open_object)
         return await in_thread(work, opened)
 
+    @override
+    def ranges(self, name: str) -> BucketRanges:
+        return BucketRanges(self.bucket, self._key(name))
+
+    @override
     async def stat(self, name: str) -> ObjectMeta:
-        """See `ObjectStore.stat`."""
         return self._named((await self._head(name)).meta)
 
+    @override
     async def list(self, prefix: str, start_after: str = "") -> Objects:
-        """See `ObjectStore.list`."""
         above = f"{prefix}/" if prefix else ""
-        found: Objects = []
+        objects: Objects = []
         async for page in self._list_pages(prefix, start_after):
-            found += map(self._named, page.objects)
+            objects += map(self._named, page.objects)
         # An object equal to the prefix is how some tools mark a folder; some servers ignore where to begin.
-        direct = (meta for meta in found if "/" not in meta.name.removeprefix(above) and meta.name != above)
+        direct = (meta for meta in objects if "/" not in meta.name.removeprefix(above) and meta.name != above)
         return sorted((meta for meta in direct if meta.name > start_after), key=lambda meta: meta.name)
 
+    @override
     async def list_folders(self, prefix: str) -> Folders:
-        """See `ObjectStore.list_folders`."""
         pages = [page async for page in self._list_pages(prefix)]
-        found = (each.removeprefix(self._folder(prefix)).rstrip("/") for page in pages for each in page.folders)
-        return sorted(filter(None, found))
+        names = (folder.removeprefix(self._folder(prefix)).rstrip("/") for page in pages for folder in page.folders)
+        return sorted(filter(None, names))
 
     async def put_if_absent(self, name: str, data: bytes) -> None:
         """See `ObjectStore.put_if_absent`. Raises `StorageUnavailable` if it cannot be known who created the object.
@@ -126,8 +132,8 @@ class BucketStore(UploadStore):
 
         await self._create(name, send, multipart=upload.is_multipart)
 
+    @override
     async def attributes(self, name: str) -> Mapping[str, str]:
-        """See `UploadStore.attributes`."""
         return (await self._head(name)).attributes
 
     async def names_below(self, prefix: str, start_after: str = "") -> Sequence[str]:
@@ -136,19 +142,19 @@ class BucketStore(UploadStore):
         keys = await self._ask_listing(prefix, lambda client: client.list_below(folder, after))
         return sorted(name for key in keys if (name := key.removeprefix(self._above)) > start_after)
 
+    @override
     async def put(self, name: str, data: bytes) -> None:
-        """See `ObjectStore.put`."""
         await self._ask(name, "put", lambda client: client.put(self._key(name), data, {}, if_absent=False))
 
+    @override
     async def delete(self, name: str) -> None:
-        """See `ObjectStore.delete`."""
         try:
             await self._ask(name, "delete", lambda client: client.delete(self._key(name)))
         except ObjectNotFound:
             return
 
+    @override
     def make_wake(self, prefix: str, names: re.Pattern[str]) -> Wake:
-        """See `ObjectStore.make_wake`."""
         return self.bucket.make_wake(self._key(prefix), names)
 
     def _key(self, name: str) -> str:
@@ -241,14 +247,14 @@ class BucketStore(UploadStore):
         `StorageUnavailable` where an object exists that cannot be asked.
         """
         try:
-            found = (await self.attributes(name)).get(_WRITE_ID, "")
+            written = (await self.attributes(name)).get(_WRITE_ID, "")
         except StorageError as doubt:
             if isinstance(error, ObjectAlreadyExists):
                 raise StorageUnavailable(error.path, "it is unknown who created the object") from doubt
             return False
-        if found != write_id and not isinstance(error, StorageRefused):
+        if written != write_id and not isinstance(error, StorageRefused):
             raise ObjectAlreadyExists(error.path) from error
-        return found == write_id
+        return written == write_id
 
     async def _content(self, answer: Answer) -> bytes | memoryview:
         """Read the content of an object. Raises `TornBody`."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import obstore
+from typing_extensions import override
 
 from tailer.errors import StorageError
 from tailer.stores.bucket.port import Answer, Bucket, Failure, Head, Page, Part, TornBody
@@ -42,32 +43,32 @@ class CloudBucket(Bucket):
     for_uploads: bool = False
 
     @property
+    @override
     def uri(self) -> str:
-        """See `Bucket.uri`."""
         return self.location
 
     @property
+    @override
     def noun(self) -> str:
-        """See `Bucket.noun`."""
         return self.location
 
     @property
+    @override
     def store_name(self) -> str:
-        """See `Bucket.store_name`."""
         return Place(self.location, self.options).store_name
 
     @property
+    @override
     def failures(self) -> tuple[type[Exception], ...]:
-        """See `Bucket.failures`."""
         return FAILURES
 
     @asynccontextmanager
+    @override
     async def lend(self) -> AsyncIterator["_CloudClient"]:
-        """See `Bucket.lend`."""
         yield await in_thread(self.connect)
 
+    @override
     def connect(self) -> "_CloudClient":
-        """See `Bucket.connect`."""
         return _CloudClient(self, find_client(self.location, self.options, self.for_uploads))
 
     def make_upload(self, key: str, source: Path) -> "_Upload":
@@ -77,20 +78,20 @@ class CloudBucket(Bucket):
             content = b"" if is_empty else mmap(file.fileno(), 0, access=ACCESS_READ)
         return _Upload(replace(self, for_uploads=True), key, content)
 
+    @override
     def failure_of(self, error: BaseException) -> Failure:
-        """See `Bucket.failure_of`."""
         return failure_of(error)
 
+    @override
     def fault_of(self, error: Exception) -> Fault | None:
-        """See `Bucket.fault_of`."""
         return fault_of(error)
 
+    @override
     def translate(self, error: Exception, uri: str) -> StorageError:
-        """See `Bucket.translate`."""
         return translate(error, uri, Place(self.location, self.options))
 
 
-class _CloudClient:
+class _CloudClient(Client):
     """`Client` and `RangeClient`."""
 
     def __init__(self, bucket: CloudBucket, lent: Client) -> None:
@@ -98,8 +99,8 @@ class _CloudClient:
         self._lent = lent
         self._store = lent.store
 
+    @override
     def retire(self) -> None:
-        """See `Client.retire`."""
         self._lent.retire()
 
     def translate(self, error: Exception, uri: str) -> StorageError:
@@ -132,10 +133,10 @@ class _CloudClient:
         with self._request("list"):
             if after:
                 return Page(
-                    [_meta(each) for each in await obstore.list(self._store, prefix, offset=after).collect_async()]
+                    [_meta(entry) for entry in await obstore.list(self._store, prefix, offset=after).collect_async()]
                 )
-            found = await obstore.list_with_delimiter_async(self._store, prefix)
-        return Page([_meta(each) for each in found["objects"]], found["common_prefixes"])
+            listing = await obstore.list_with_delimiter_async(self._store, prefix)
+        return Page([_meta(entry) for entry in listing["objects"]], listing["common_prefixes"])
 
     async def list_below(self, folder: str, after: str) -> Sequence[str]:
         """See `Client.list_below`; the servers list in order."""
@@ -143,8 +144,8 @@ class _CloudClient:
             listing = obstore.list(self._store, folder.rstrip("/") or None, offset=after or None, chunk_size=_PAGE)
             async for page in listing:
                 # Some servers ignore where to begin.
-                if found := [key for each in page if (key := each["path"]) > after]:
-                    return found
+                if keys := [key for entry in page if (key := entry["path"]) > after]:
+                    return keys
         return []
 
     async def put(self, key: str, data: bytes | mmap, attributes: Mapping[str, str], *, if_absent: bool) -> None:
@@ -175,7 +176,6 @@ class _CloudClient:
         return self._get(key, {"range": (max(size - length, 0), size)}, first.etag)
 
     def _get(self, key: str, options: "GetOptions", etag: str) -> Part | None:
-        """Request a part."""
         pinned: GetOptions = {**options, "if_match": etag} if etag else options
         try:
             with self._request("get"):
@@ -216,6 +216,6 @@ class _Upload:
         await ask(self.bucket, f"{self.bucket.uri}/{self.key}", "put", put)
 
 
-def _meta(found: "Found") -> ObjectMeta:
-    modified_ms = int(found["last_modified"].timestamp()) * 1000
-    return ObjectMeta(found["path"], found["size"], modified_ms, (found["e_tag"] or "").strip('"'))
+def _meta(attributes: "Found") -> ObjectMeta:
+    modified_ms = int(attributes["last_modified"].timestamp()) * 1000
+    return ObjectMeta(attributes["path"], attributes["size"], modified_ms, (attributes["e_tag"] or "").strip('"'))

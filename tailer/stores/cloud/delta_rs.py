@@ -60,8 +60,8 @@ def delta_rs_settings(bucket: str, options: CloudOptions) -> Mapping[str, str]:
 
 def _azure_login(bucket: str, options: AzureOptions) -> dict[str, str]:
     """Return the settings of the login that is meant, of those in the environment."""
-    found = {name: _values(wanted) for name, wanted in _LOGINS.items()}
-    there = {name: values for name, values in found.items() if values is not None}
+    logins = {name: _values(wanted) for name, wanted in _LOGINS.items()}
+    there = {name: values for name, values in logins.items() if values is not None}
     chosen = options.credential_type or (next(iter(there)) if len(there) == 1 else _MANAGED)
     others = [name for name in there if name != chosen]
     if options.credential_type is None and others:

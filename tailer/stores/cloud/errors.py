@@ -105,7 +105,6 @@ class Place:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return the kind of an error."""
     if isinstance(error, TornBody):
         return Failure.TORN
     if isinstance(error, UnauthenticatedError) or _status(error) == "401":
@@ -208,8 +207,8 @@ def _no_answer(error: Exception, place: Place) -> str:
     if isinstance(error, TornBody):
         return "the server did not send the whole object"
     address = _ADDRESS.search(text)
-    found = address[1] if address is not None else place.options.endpoint
-    host = (urlsplit(found).netloc.rpartition("@")[2] if found else "") or "the server"
+    address_or_endpoint = address[1] if address is not None else place.options.endpoint
+    host = (urlsplit(address_or_endpoint).netloc.rpartition("@")[2] if address_or_endpoint else "") or "the server"
     if "TimedOut" in str(error):
         return f"no answer from {host} in time"
     if "dns error" in str(error):
@@ -228,10 +227,10 @@ def _text(error: BaseException) -> str:
 
 
 def _status(error: BaseException) -> str:
-    found = _STATUS.search(_text(error))
-    return found[1] if found is not None else ""
+    match = _STATUS.search(_text(error))
+    return match[1] if match is not None else ""
 
 
 def _code(error: BaseException) -> str:
-    found = _CODE.search(_text(error))
-    return (found[1] or found[2]) if found is not None else ""
+    match = _CODE.search(_text(error))
+    return (match[1] or match[2]) if match is not None else ""

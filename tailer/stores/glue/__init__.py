@@ -5,11 +5,10 @@ client comes with the extra `s3`, and is imported when it is used.
 """
 
 from tailer.errors import missing_client
-from tailer.stores.glue.names import check_prefix, is_named, parse_table
-from tailer.stores.glue.options import GlueOptions
+from tailer.stores.glue.names import GlueOptions, check_prefix, is_named, parse_name
 from tailer.stores.port import in_thread
 
-__all__ = ["GlueOptions", "check_prefix", "find_location", "is_named", "list_tables", "parse_table"]
+__all__ = ["GlueOptions", "check_prefix", "find_location", "is_named", "list_tables", "parse_name"]
 
 
 async def find_location(name: str, options: GlueOptions) -> str | None:

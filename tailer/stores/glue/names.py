@@ -4,13 +4,38 @@ Names are literal: percent signs in them are not escapes.
 """
 
 import re
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tailer.errors import ConfigError
-from tailer.stores.location import parse_location
+from tailer.stores.s3.options import S3Options
 
-__all__ = ["SCHEME", "TableName", "check_prefix", "is_named", "parse_table", "split_name"]
+__all__ = ["SCHEME", "GlueOptions", "check_prefix", "is_named", "parse_name", "split_name"]
+
+
+@dataclass(frozen=True, slots=True)
+class GlueOptions:
+    """Address and login of the catalog for one database; see `S3Options`. None: as AWS's own tools would."""
+
+    endpoint: str | None = None
+    region: str | None = None
+    profile: str | None = None
+    role_arn: str | None = None
+    external_id: str | None = None
+    name: str | None = None
+
+    @property
+    def login(self) -> S3Options:
+        """The options of a client of AWS. Raises `ConfigError` as `S3Options`."""
+        return S3Options(
+            endpoint=self.endpoint,
+            region=self.region,
+            profile=self.profile,
+            role_arn=self.role_arn,
+            external_id=self.external_id,
+            name=self.name,
+        )
+
 
 SCHEME: Final = "glue://"
 _NAME: Final = re.compile(r"glue://(.*)", re.DOTALL | re.IGNORECASE)
@@ -27,24 +52,19 @@ class TableName(NamedTuple):
 
 
 def is_named(table: str) -> bool:
-    """Return whether `parse_table` returned a name in the catalog, not a location."""
+    """Return whether `parse_name` returned `table`: it is no location."""
     return table.startswith(SCHEME)
 
 
 def split_name(name: str) -> TableName:
-    """Split a name as `parse_table` returns it."""
+    """Split a name as `parse_name` returns it."""
     return TableName(*name.removeprefix(SCHEME).split("/"))
 
 
-def parse_table(text: str, beside: Path, where: str) -> str:
-    """Return the location of a table to follow, or its name in the catalog; a path is relative to `beside`. No I/O.
-
-    The table of a name may be a pattern. Raises `ConfigError` naming `where`.
-    """
-    found = _NAME.fullmatch(text)
-    if found is None:
-        return parse_location(text, beside, where)
-    parts = found[1].rstrip("/").split("/")
+def parse_name(text: str, where: str) -> str:
+    """Return the name that `text` is; its table may be a pattern. No I/O. Raises `ConfigError` naming `where`."""
+    match = _NAME.fullmatch(text)
+    parts = match[1].rstrip("/").split("/") if match is not None else []
     if len(parts) != 2 or not all(map(_may_be_a_name, parts)):
         raise ConfigError(where, "is not the name of a table in Glue", _REMEDY)
     if "*" in parts[0]:
@@ -58,10 +78,10 @@ def check_prefix(text: str, where: str) -> str | None:
 
     Raises `ConfigError` naming `where`.
     """
-    found = _NAME.fullmatch(text)
-    if found is None:
+    match = _NAME.fullmatch(text)
+    if match is None:
         return None
-    database = found[1].rstrip("/")
+    database = match[1].rstrip("/")
     if "/" in database or "*" in database or not _may_be_a_name(database):
         raise ConfigError(where, "is not a database of Glue", _PREFIX_REMEDY)
     return SCHEME + database

@@ -7,29 +7,35 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPException
+from io import BufferedReader
 from mmap import mmap
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 import aiohttp
 from botocore.exceptions import BotoCoreError, ClientError
+from typing_extensions import override
 from urllib3.exceptions import HTTPError
 
 from tailer.errors import StorageError
-from tailer.stores.bucket.port import Answer, Bucket, Failure, Head, Page, Part, TornBody
+from tailer.stores.bucket.port import Answer, Bucket, Client, Failure, Head, Page, Part, RangeClient, TornBody
+from tailer.stores.bucket.requests import ask_now
 from tailer.stores.port import ObjectMeta
 from tailer.stores.s3.clients import LoopClient, loop_client
 from tailer.stores.s3.errors import EMPTY_RANGE, Place, error_code, failure_of, translate
 from tailer.stores.s3.notifications import QueueWake
 from tailer.stores.s3.options import S3Options
 from tailer.stores.s3.thread_clients import ThreadClient, thread_client
-from tailer.stores.s3.traffic import unseen_fault
+from tailer.stores.s3.traffic import unseen_fault, verb_of
 from tailer.stores.s3.uploads import S3Upload
 from tailer.stores.traffic import Fault
 from tailer.stores.wakeup import TimerWake, Wake
 
-__all__ = ["S3Bucket", "S3RangeClient"]
+__all__ = [
+    "S3Bucket",
+]
 
 L = TypeVar("L", LoopClient, ThreadClient)
 _Found = dict[str, Any]
@@ -54,55 +60,63 @@ class S3Bucket(Bucket):
     options: S3Options
 
     @property
+    @override
     def uri(self) -> str:
-        """See `Bucket.uri`."""
         return f"s3://{self.name}"
 
     @property
+    @override
     def noun(self) -> str:
-        """See `Bucket.noun`."""
         return f"the bucket {self.name}"
 
     @property
+    @override
     def store_name(self) -> str:
-        """See `Bucket.store_name`."""
         return self.options.store_name(self.name)
 
     @property
+    @override
     def failures(self) -> tuple[type[Exception], ...]:
-        """See `Bucket.failures`."""
         return _FAILURES
 
     @property
+    @override
     def needs_condition_check(self) -> bool:
-        """See `Bucket.needs_condition_check`."""
         return True
 
     @asynccontextmanager
+    @override
     async def lend(self) -> AsyncIterator["_LogClient"]:
-        """See `Bucket.lend`."""
         async with loop_client(self.options) as lent:
             yield _LogClient(self, lent)
 
+    @override
     def connect(self) -> "S3RangeClient":
-        """See `Bucket.connect`."""
         return S3RangeClient(self, thread_client(self.options))
 
+    @override
     def make_upload(self, key: str, source: Path) -> S3Upload:
-        """See `Bucket.make_upload`."""
-        return S3Upload(self, key, source)
+        return S3Upload(partial(self._send_now, key), source)
 
+    @override
     def failure_of(self, error: BaseException) -> Failure:
-        """See `Bucket.failure_of`."""
         return failure_of(error)
 
+    @override
     def fault_of(self, error: Exception) -> Fault | None:
-        """See `Bucket.fault_of`."""
         return unseen_fault(error)
 
+    @override
     def translate(self, error: Exception, uri: str) -> StorageError:
-        """See `Bucket.translate`."""
         return translate(error, uri, Place(self.noun, self.options))
+
+    def _send_now(self, key: str, operation: str, **request: Any) -> _Found:
+        def send(client: "S3RangeClient") -> _Found:
+            if isinstance(body := request.get("Body"), BufferedReader):
+                body.seek(0)
+            return client.send(operation, Key=key, **request)
+
+        return ask_now(self, self.connect, f"{self.uri}/{key}", verb_of(operation), send)
 
     def make_wake(self, folder: str, names: re.Pattern[str]) -> Wake:
         """See `Bucket.make_wake`; notifications come from a queue, if one is configured."""
@@ -132,11 +146,11 @@ class _S3Client(Generic[L]):
         return translate(error, uri, place.through(self._client, self._lent.credentials))
 
 
-class _LogClient(_S3Client[LoopClient]):
+class _LogClient(_S3Client[LoopClient], Client):
     """`Client` with aiobotocore."""
 
+    @override
     async def get(self, key: str) -> Answer:
-        """See `Client.get`."""
         answer = await self._lent.templates.send("GetObject", Key=key, **self._request)
 
         async def read() -> bytes:
@@ -149,8 +163,8 @@ class _LogClient(_S3Client[LoopClient]):
 
         return Answer(_meta(key, answer, "ContentLength"), answer.get("ETag", ""), read, answer["Body"].close)
 
+    @override
     async def head(self, key: str) -> Head:
-        """See `Client.head`."""
         answer = await self._lent.templates.send("HeadObject", Key=key, **self._request)
         return Head(_meta(key, answer, "ContentLength"), answer.get("Metadata", {}))
 
@@ -161,37 +175,37 @@ class _LogClient(_S3Client[LoopClient]):
         folders = [entry["Prefix"] for entry in page.get("CommonPrefixes", ())]
         return Page(objects, folders, page["NextContinuationToken"] if page.get("IsTruncated") else None)
 
+    @override
     async def list_below(self, folder: str, after: str) -> Sequence[str]:
-        """See `Client.list_below`."""
         page = await self._list(folder, after, {})
         return [entry["Key"] for entry in page.get("Contents", ())]
 
+    @override
     async def put(self, key: str, data: bytes | mmap, attributes: Mapping[str, str], *, if_absent: bool) -> None:
-        """See `Client.put`."""
         more: dict[str, Any] = {"Metadata": dict(attributes)} if attributes else {}
         if if_absent:
             more["IfNoneMatch"] = "*"
         await self._client.put_object(Key=key, Body=data, **more, **self._request)
 
+    @override
     async def delete(self, key: str) -> None:
-        """See `Client.delete`."""
         await self._client.delete_object(Key=key, **self._request)
 
     async def _list(self, folder: str, after: str, more: Mapping[str, str]) -> _Found:
         start = {"StartAfter": after} if after else {}
-        found: _Found = await self._client.list_objects_v2(Prefix=folder, **start, **more, **self._request)
-        return found
+        page: _Found = await self._client.list_objects_v2(Prefix=folder, **start, **more, **self._request)
+        return page
 
 
-class S3RangeClient(_S3Client[ThreadClient]):
+class S3RangeClient(_S3Client[ThreadClient], RangeClient):
     """`RangeClient` with botocore, also for the requests of uploads."""
 
+    @override
     def get_range(self, key: str, offset: int, length: int, etag: str) -> Part | None:
-        """See `RangeClient.get_range`."""
         return self._get(key, f"{offset}-{offset + length - 1}", etag, offset)
 
+    @override
     def get_end(self, key: str, length: int, etag: str) -> Part | None:
-        """See `RangeClient.get_end`."""
         return self._get(key, f"-{length}", etag, None)
 
     def send(self, operation: str, **request: Any) -> _Found:
@@ -224,7 +238,7 @@ class S3RangeClient(_S3Client[ThreadClient]):
         return Part(size, first if total else 0, data, answer.get("ETag", ""))
 
 
-def _meta(key: str, found: _Found, size: str) -> ObjectMeta:
+def _meta(key: str, attributes: _Found, size: str) -> ObjectMeta:
     """Return the metadata of an object from an answer, or from an entry of a listing."""
-    modified_ms = int(found["LastModified"].timestamp()) * 1000
-    return ObjectMeta(key, found[size], modified_ms, found.get("ETag", "").strip('"'))
+    modified_ms = int(attributes["LastModified"].timestamp()) * 1000
+    return ObjectMeta(key, attributes[size], modified_ms, attributes.get("ETag", "").strip('"'))

@@ -2,29 +2,73 @@
 
 A client is held by an asynchronous generator, which the event loop closes when it ends. A client whose token has
 expired is replaced by one that looks for credentials from the start; requests that still run end with the old one.
+
+Their HTTP session counts what aiohttp repeats by itself: it sends a request again, once, if the connection breaks
+before the answer. Botocore does not see that.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Final
 
 import anyio
 from aiobotocore.config import AioConfig
 from aiobotocore.credentials import AioAssumeRoleCredentialFetcher, AioDeferredRefreshableCredentials
+from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession
+from aiohttp import ClientSession, TraceConfig
 from anyio.lowlevel import RunVar
 from botocore.credentials import CredentialProvider
 from botocore.exceptions import NoCredentialsError
 
 from tailer.stores.port import in_thread
-from tailer.stores.s3.http_sessions import CountingSession
 from tailer.stores.s3.options import S3Options
 from tailer.stores.s3.sessions import client_arguments, credentials_name, prepare, role_request
 from tailer.stores.s3.templates import LoopTemplates
+from tailer.stores.s3.traffic import REQUEST
+from tailer.stores.traffic import FAULTS, REQUESTS, Fault
 
-__all__ = ["LoopClient", "loop_client", "loop_session"]
+__all__ = ["CountingSession", "LoopClient", "loop_client", "loop_session"]
+
+# Store and verb of the request that this task sends.
+_SENT: Final[ContextVar[tuple[str, str] | None]] = ContextVar("request to S3", default=None)
+
+
+class CountingSession(AIOHTTPSession):  # type: ignore[misc]
+    """aiobotocore's session over aiohttp."""
+
+    async def send(self, request: Any) -> Any:
+        token = _SENT.set(request.context.get(REQUEST))
+        try:
+            return await super().send(request)
+        finally:
+            _SENT.reset(token)
+
+    async def _get_session(self, proxy_url: str | None) -> ClientSession:
+        session: ClientSession = await super()._get_session(proxy_url)
+        if not session.trace_configs:
+            tracing = TraceConfig()
+            tracing.on_request_headers_sent.append(_count_repeat)
+            tracing.on_request_redirect.append(_expect_another)
+            tracing.freeze()
+            session.trace_configs.append(tracing)
+        return session
+
+
+async def _count_repeat(_session: ClientSession, context: SimpleNamespace, _sent: object) -> None:
+    is_repeat, context.is_sent = getattr(context, "is_sent", False), True
+    request = _SENT.get()
+    if is_repeat and request is not None:
+        REQUESTS.add(request, 1)
+        FAULTS.add((*request, Fault.CONNECTION), 1)
+
+
+async def _expect_another(_session: ClientSession, context: SimpleNamespace, _answer: object) -> None:
+    context.is_sent = False
 
 
 @dataclass(eq=False)
@@ -111,8 +155,8 @@ async def _open(
     arguments = await in_thread(partial(client_arguments, options, make_config, warm_up_loader_caches=True))
     session = loop_session(options, arguments["region_name"])
     async with session.create_client(service, **arguments) as client:
-        found = None if options.anonymous else await session.get_credentials()
-        name = credentials_name(options, found and found.method)
+        credentials = None if options.anonymous else await session.get_credentials()
+        name = credentials_name(options, credentials and credentials.method)
         opened = LoopClient(client, name, LoopTemplates(client))
         try:
             yield opened
@@ -147,11 +191,11 @@ class _AssumedRole(CredentialProvider):  # type: ignore[misc]
     async def load(self) -> Any:
         """Return credentials that assume the role when they are first used. Raises `NoCredentialsError`."""
         for provider in self._others:
-            if (found := await provider.load()) is not None:
+            if (credentials := await provider.load()) is not None:
                 break
         else:
             raise NoCredentialsError
         fetcher = AioAssumeRoleCredentialFetcher(
-            self._create_client, found, self._options.role_arn, extra_args=role_request(self._options)
+            self._create_client, credentials, self._options.role_arn, extra_args=role_request(self._options)
         )
         return AioDeferredRefreshableCredentials(method=self.METHOD, refresh_using=fetcher.fetch_credentials)

@@ -107,7 +107,6 @@ def error_code(error: BaseException) -> str:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return the kind of an error."""
     if isinstance(error, TornBody):
         return Failure.TORN
     if isinstance(error, boto.NoCredentialsError):

@@ -23,9 +23,8 @@ from anyio.lowlevel import RunVar
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tailer.stores.port import in_thread
-from tailer.stores.s3.clients import loop_session
+from tailer.stores.s3.clients import CountingSession, loop_session
 from tailer.stores.s3.errors import error_code
-from tailer.stores.s3.http_sessions import CountingSession
 from tailer.stores.s3.options import S3Options
 from tailer.stores.s3.sessions import client_arguments
 from tailer.stores.s3.traffic import unseen_fault
@@ -158,8 +157,8 @@ def _queue(url: str) -> _Queue:
 def _login(options: S3Options, url: str) -> S3Options:
     """Return the options for a client of the queue: the store's login, at the queue's address and in its region."""
     address = urlsplit(url)
-    found = _AMAZON.fullmatch(address.hostname or "")
-    region = found[1] if found else options.region
+    match = _AMAZON.fullmatch(address.hostname or "")
+    region = match[1] if match else options.region
     endpoint = f"{address.scheme}://{address.netloc}"
     return replace(options, endpoint=endpoint, region=region, path_style=None, anonymous=False)
 

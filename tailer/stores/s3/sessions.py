@@ -26,7 +26,6 @@ from tailer.stores.s3.options import S3Options
 from tailer.stores.s3.traffic import count_traffic
 
 __all__ = [
-    "ROLE_SESSION",
     "client_arguments",
     "credentials_name",
     "parse_time",
@@ -70,9 +69,9 @@ def prepare(session: Any, options: S3Options) -> None:
 def parse_time(text: Any) -> datetime:
     """Parse a time of an answer: of a listing (ISO 8601), of a header (RFC 9110), or any that botocore knows."""
     try:
-        found = datetime.fromisoformat(text) if text[:1].isdigit() else parsedate_to_datetime(text)
-        if found.tzinfo is not None:
-            return found
+        moment = datetime.fromisoformat(text) if text[:1].isdigit() else parsedate_to_datetime(text)
+        if moment.tzinfo is not None:
+            return moment
     except (TypeError, ValueError):
         pass
     parsed: datetime = parse_timestamp(text)
@@ -136,8 +135,8 @@ def _configured_endpoint(session: Any, region: str) -> str:
 
 
 def _region(session: Any, options: S3Options) -> str:
-    found = options.region or session.get_config_variable("region") or os.environ.get("AWS_REGION")
-    return found or _DEFAULT_REGION
+    region = options.region or session.get_config_variable("region") or os.environ.get("AWS_REGION")
+    return region or _DEFAULT_REGION
 
 
 class _AssumedRole(CredentialProvider):  # type: ignore[misc]
@@ -153,10 +152,10 @@ class _AssumedRole(CredentialProvider):  # type: ignore[misc]
 
     def load(self) -> Any:
         """Return credentials that assume the role when they are first used. Raises `NoCredentialsError`."""
-        found = next(filter(None, (provider.load() for provider in self._others)), None)
-        if found is None:
+        credentials = next(filter(None, (provider.load() for provider in self._others)), None)
+        if credentials is None:
             raise NoCredentialsError
         fetcher = AssumeRoleCredentialFetcher(
-            self._create_client, found, self._options.role_arn, extra_args=role_request(self._options)
+            self._create_client, credentials, self._options.role_arn, extra_args=role_request(self._options)
         )
         return DeferredRefreshableCredentials(method=self.METHOD, refresh_using=fetcher.fetch_credentials)

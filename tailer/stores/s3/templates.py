@@ -64,20 +64,20 @@ class _Template:
     def of(cls, sent: Any, key: str) -> Self | None:
         """Return the template of a request for `key` that was sent; None where others cannot be made after it."""
         name = _encode(key)
-        headers = {each: _text(value) for each, value in sent.headers.items()}
+        headers = {name: _text(value) for name, value in sent.headers.items()}
         is_known = headers.get("Authorization", _SIGNATURE).startswith(_SIGNATURE)
         if not sent.url.endswith(f"/{name}") or not is_known:
             return None
-        shared = {each: value for each, value in headers.items() if each.lower() not in _OWN}
+        shared = {name: value for name, value in headers.items() if name.lower() not in _OWN}
         return cls(sent.method, sent.url.removesuffix(name), shared, sent.context, sent.stream_output)
 
     def fill(self, arguments: Mapping[str, str]) -> AWSRequest:
         """Make a request, which is not signed yet."""
         own = {header: arguments[name] for name, header in _ARGUMENTS.items() if name in arguments}
         url = f"{self.above}{_encode(arguments['Key'])}"
-        made = AWSRequest(self.method, url, {**self.headers, **own}, b"", stream_output=self.streams)
-        made.context = dict(self.context)
-        return made
+        request = AWSRequest(self.method, url, {**self.headers, **own}, b"", stream_output=self.streams)
+        request.context = dict(self.context)
+        return request
 
 
 @dataclass(slots=True)
@@ -167,16 +167,16 @@ class LoopTemplates(_Templates):
         """Send `GetObject` or `HeadObject`; return a part of what the client's method returns. Raises its errors."""
         first: Any = None
         if (template := self._template(operation, arguments["Bucket"])) is not None:
-            made = template.fill(arguments)
-            await self._signer.sign(operation, made)
+            request = template.fill(arguments)
+            await self._signer.sign(operation, request)
             try:
-                first = await self._session.send(made.prepare())
+                first = await self._session.send(request.prepare())
                 error_body = await first.content if first.status_code == 404 else b""
             except Exception as error:  # noqa: BLE001 - the client decides what it means
                 first = error
             else:
-                if (found := _read(operation, template, first, error_body, AioStreamingBody)) is not None:
-                    return found
+                if (direct := _read(operation, template, first, error_body, AioStreamingBody)) is not None:
+                    return direct
         with self._learning(operation, arguments, first):
             answer: _Found = await getattr(self._client, _METHODS[operation])(**arguments)
         return answer
@@ -189,16 +189,16 @@ class ThreadTemplates(_Templates):
         """See `LoopTemplates.send`."""
         first: Any = None
         if (template := self._template(operation, arguments["Bucket"])) is not None:
-            made = template.fill(arguments)
-            self._signer.sign(operation, made)
+            request = template.fill(arguments)
+            self._signer.sign(operation, request)
             try:
-                first = self._session.send(made.prepare())
+                first = self._session.send(request.prepare())
                 error_body = first.content if first.status_code == 404 else b""
             except Exception as error:  # noqa: BLE001 - the client decides what it means
                 first = error
             else:
-                if (found := _read(operation, template, first, error_body, StreamingBody)) is not None:
-                    return found
+                if (direct := _read(operation, template, first, error_body, StreamingBody)) is not None:
+                    return direct
         with self._learning(operation, arguments, first):
             answer: _Found = getattr(self._client, _METHODS[operation])(**arguments)
         return answer

@@ -20,7 +20,7 @@ from tailer.stores.s3.options import S3Options
 from tailer.stores.s3.sessions import client_arguments, credentials_name, sync_session
 from tailer.stores.s3.templates import ThreadTemplates
 
-__all__ = ["ThreadClient", "delta_rs_settings", "thread_client"]
+__all__ = ["ThreadClient", "thread_client"]
 
 _TOKEN: Final = "AWS_SESSION_TOKEN"
 
@@ -58,9 +58,9 @@ def thread_client(options: S3Options) -> ThreadClient:
         if key not in _CLIENTS:
             session = sync_session(options)
             client = session.create_client("s3", **client_arguments(options, Config))
-            found = None if options.anonymous else session.get_credentials()
-            name = credentials_name(options, found and found.method)
-            _CLIENTS[key] = ThreadClient(client, name, options, ThreadTemplates(client), found)
+            credentials = None if options.anonymous else session.get_credentials()
+            name = credentials_name(options, credentials and credentials.method)
+            _CLIENTS[key] = ThreadClient(client, name, options, ThreadTemplates(client), credentials)
         return _CLIENTS[key]
 
 

@@ -7,19 +7,18 @@ stays until a lifecycle rule of the bucket removes it.
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
+
+from typing_extensions import override
 
 from tailer.errors import StorageError
-from tailer.stores.bucket.requests import ask_now
+from tailer.stores.bucket.port import Upload
 from tailer.stores.port import in_thread
-from tailer.stores.s3.traffic import verb_of
 
-if TYPE_CHECKING:
-    from tailer.stores.s3.bucket import S3Bucket, S3RangeClient
-
-__all__ = ["S3Upload"]
+__all__ = [
+    "S3Upload",
+]
 
 # A PUT may have 5 GB, but a failure repeats all of it.
 _WHOLE_BYTES: Final = 64 * 2**20
@@ -28,22 +27,27 @@ _PART_BYTES: Final = 16 * 2**20
 _MOST_PARTS: Final = 9_000
 
 
-class S3Upload:
-    """`Upload` of the file `source` as the object `key` of `bucket`."""
+class SendNow(Protocol):
+    """Sends a request of the API about one object, and repeats it where that may help. Raises `StorageError`."""
 
-    def __init__(self, bucket: "S3Bucket", key: str, source: Path) -> None:
-        self._bucket = bucket
-        self._key = key
+    def __call__(self, operation: str, **request: Any) -> dict[str, Any]: ...
+
+
+class S3Upload(Upload):
+    """An upload of the file `source` as the object that `ask` is about."""
+
+    def __init__(self, ask: SendNow, source: Path) -> None:
+        self._ask = ask
         self._source = source
         self._size = source.stat().st_size
 
     @property
+    @override
     def is_multipart(self) -> bool:
-        """See `Upload.is_multipart`."""
         return self._size > _WHOLE_BYTES
 
+    @override
     async def send(self, attributes: Mapping[str, str]) -> None:
-        """See `Upload.send`."""
         await in_thread(self._send_parts if self.is_multipart else self._send_whole, attributes)
 
     def _send_whole(self, attributes: Mapping[str, str]) -> None:
@@ -71,12 +75,3 @@ class S3Upload:
 
     def _part(self, upload: str, number: int, part: bytes) -> str:
         return str(self._ask("upload_part", UploadId=upload, PartNumber=number, Body=part)["ETag"])
-
-    def _ask(self, operation: str, **request: Any) -> dict[str, Any]:
-        def send(client: "S3RangeClient") -> dict[str, Any]:
-            if isinstance(body := request.get("Body"), BufferedReader):
-                body.seek(0)
-            return client.send(operation, Key=self._key, **request)
-
-        uri = f"{self._bucket.uri}/{self._key}"
-        return ask_now(self._bucket, self._bucket.connect, uri, verb_of(operation), send)

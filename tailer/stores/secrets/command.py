@@ -33,23 +33,25 @@ def printed_by(command: Sequence[str]) -> str:
     """Run a program with its arguments, and return what it prints. Blocks. Raises `NoSecret`."""
     place = f"the command {command[0]}"
     remedy = "It must print the secret alone, as text. Run it by hand, as the user of this process."
-    none, pipe = subprocess.DEVNULL, subprocess.PIPE
+    none, (ours, theirs) = subprocess.DEVNULL, os.pipe()
     try:
-        process = subprocess.Popen(command, stdin=none, stdout=pipe, stderr=none, start_new_session=True)
+        process = subprocess.Popen(command, stdin=none, stdout=theirs, stderr=none, start_new_session=True)
     except (OSError, ValueError) as error:
+        os.close(ours)
         reason = getattr(error, "strerror", None) or "an argument has a null byte"
         raise NoSecret(f"{place} cannot be run: {reason}", remedy) from None
-    assert process.stdout is not None
+    finally:
+        os.close(theirs)
     deadline_s = time.monotonic() + _LIMIT_S
     try:
-        printed = _read(process, deadline_s)
+        printed = _read(process, ours, deadline_s)
         code = process.wait(max(deadline_s - time.monotonic(), 0.0)) if len(printed) <= _LARGEST else 0
     except (TimeoutError, subprocess.TimeoutExpired):
         raise NoSecret(f"{place} did not end within {_LIMIT_S:g} s") from None
     finally:
         with suppress(ProcessLookupError, PermissionError):  # what it has started, too; another user's goes on
             os.killpg(process.pid, signal.SIGKILL)
-        process.stdout.close()
+        os.close(ours)
         with suppress(subprocess.TimeoutExpired):
             process.wait(_END_S)
     if code != 0:
@@ -63,25 +65,24 @@ def printed_by(command: Sequence[str]) -> str:
         raise NoSecret(f"{place} printed what is not UTF-8", remedy) from None
 
 
-def _read(process: "subprocess.Popen[bytes]", deadline_s: float) -> bytes:
-    """Read what a process prints up to its end, or a little more than `_LARGEST` bytes. Raises `TimeoutError`.
+def _read(process: "subprocess.Popen[bytes]", output: int, deadline_s: float) -> bytes:
+    """Read what a process prints into the pipe `output` up to its end, or a little more than `_LARGEST` bytes.
 
-    What it has started may keep its output open beyond that.
+    What it has started may keep the pipe open beyond that. Raises `TimeoutError`.
     """
-    assert process.stdout is not None
-    found, number = b"", process.stdout.fileno()
+    printed = b""
     with selectors.DefaultSelector() as selector:
-        selector.register(number, selectors.EVENT_READ)
-        while len(found) <= _LARGEST:
+        selector.register(output, selectors.EVENT_READ)
+        while len(printed) <= _LARGEST:
             has_ended = process.poll() is not None  # then all that it has printed is there
             rest_s = deadline_s - time.monotonic()
             if not has_ended and rest_s <= 0:
                 raise TimeoutError
             if selector.select(0 if has_ended else min(_LOOK_S, rest_s)):
-                more = os.read(number, _LARGEST + 1)
-                found += more
+                more = os.read(output, _LARGEST + 1)
+                printed += more
                 if not more:
                     break
             if has_ended:
                 break
-    return found
+    return printed

@@ -1,36 +1,72 @@
-"""Secrets: given as they are, in a file, or by a command.
+"""Secrets: given as they are, in a file, by a command, or in a variable of the environment.
 
-A secret that is the option `password` may also be in `password_file`, or be what the command `password_command` prints.
-The command is run without a shell. What it prints is in no message, and neither are its arguments.
+A configuration gives the secret `password` as a text, or as a table with its place: `{file = "..."}`,
+`{command = ["..."]}` or `{env = "..."}`. A command is run without a shell. What it prints is in no message, and neither
+are its arguments.
 """
 
 import math
+import os
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
-from tailer.errors import ConfigError
 from tailer.stores.secrets.command import NoSecret, printed_by
 
-__all__ = ["KEPT_S", "KeptSecret", "Secret", "secret_faults"]
+__all__ = ["KEPT_S", "WAYS", "KeptSecret", "Secret"]
 
 KEPT_S: Final = 3600.0  # for which what a command printed is used, unless it is refused
+# The keys of a table that gives a secret, with an example of each.
+WAYS: Final[Mapping[str, str]] = {"file": '"..."', "command": '["..."]', "env": '"..."'}
 
 
-@dataclass(frozen=True, slots=True)
 class Secret:
-    """The place of a secret: it is `value`, or in the file `file`, or what `command` prints; or there is none."""
+    """The place of a secret: it is `value`, in the file `file`, what `command` prints, or in the variable `env`.
 
-    value: str | None = field(default=None, repr=False)
-    file: str | None = None
-    command: tuple[str, ...] = field(default=(), repr=False)
+    At most one of them is given. In a struct of options, a field of this type takes what `of` takes.
+    """
+
+    __slots__ = ("command", "env", "file", "value")
+
+    def __init__(
+        self, value: str | None = None, *, file: str | None = None, command: Sequence[str] = (), env: str | None = None
+    ) -> None:
+        self.value: Final = value
+        self.file: Final = file
+        self.command: Final = tuple(command)
+        self.env: Final = env
 
     @classmethod
-    def of(cls, options: Any, option: str, value: str | None) -> Self:
-        """Return the secret that has `value`, or else what the others with the suffixes `_file` and `_command` say."""
-        return cls(value, getattr(options, f"{option}_file"), tuple(getattr(options, f"{option}_command")))
+    def of(cls, given: object) -> Self:
+        """Return the secret that a configuration gives: a text, or a table with one place. Raises `ValueError`."""
+        match given:
+            case str():
+                return cls(given)
+            case {"file": str(file), **others} if file and not others:
+                return cls(file=file)
+            case {"env": str(env), **others} if env and not others:
+                return cls(env=env)
+            case {"command": [str(program), *_] as command, **others} if program and not others:
+                if all(isinstance(part, str) for part in command):
+                    return cls(command=command)
+        raise ValueError("not a secret")
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the other is at the same place."""
+        return isinstance(other, Secret) and self._place() == other._place()
+
+    def __hash__(self) -> int:
+        return hash(self._place())
+
+    def __repr__(self) -> str:
+        """Return a text without the secret, and without the arguments of a command."""
+        return f"Secret({self.place if self.value is None else '...'})"
+
+    @property
+    def is_given(self) -> bool:
+        """Return whether there is a secret; an empty text is none."""
+        return any(self._place())
 
     @property
     def may_change(self) -> bool:
@@ -39,30 +75,40 @@ class Secret:
 
     @property
     def place(self) -> str:
-        """The file, or the command without its arguments."""
-        return f"the command {self.command[0]}" if self.command else str(self.file)
+        """The file, the variable, or the command without its arguments."""
+        if self.command:
+            return f"the command {self.command[0]}"
+        return f"the variable {self.env}" if self.env is not None else str(self.file)
 
     def remedy(self, option: str) -> str:
         """Return how to correct the secret, which is that of `option`."""
         if self.command:
-            return f"Correct what {option}_command prints ({self.command[0]}); it runs again for each attempt."
+            return f"Correct what the command of {option} prints ({self.command[0]}); it runs again for each attempt."
         if self.file is not None:
-            return f"Correct {option}_file ({self.file}); it is read again for each attempt."
+            return f"Correct the file of {option} ({self.file}); it is read again for each attempt."
+        if self.env is not None:
+            return f"Correct the variable of {option} ({self.env}), and restart the daemon."
         if self.value:
             return f"Correct {option}; where it is in the environment, restart the daemon."
-        return f"Give {option} in the environment, or {option}_file, or {option}_command."
+        return f"Give {option} in the environment, or by a file or a command (docs/secrets.md)."
 
     def read(self) -> str | None:
         """Return the secret, without the end of its last line; None: none is given. Blocks. Raises `NoSecret`."""
         if self.command:
             return printed_by(self.command).rstrip("\r\n")
-        if self.file is None:
+        if self.file is None and self.env is None:
             return self.value
         try:
-            return Path(self.file).read_text(encoding="utf-8").rstrip("\r\n")
-        except (OSError, UnicodeError) as error:
-            reason = f"{self.file} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}"
+            secret = os.environb[os.fsencode(self.env)] if self.env is not None else Path(str(self.file)).read_bytes()
+            return secret.decode().rstrip("\r\n")
+        except KeyError:
+            raise NoSecret(f"{self.place} is not set", "Set it where this process is started.") from None
+        except (OSError, ValueError) as error:
+            reason = f"{self.place} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}"
             raise NoSecret(reason, "Put the secret there, readable for this process only.") from None
+
+    def _place(self) -> tuple[object, ...]:
+        return self.value, self.file, self.command, self.env
 
 
 class KeptSecret:
@@ -74,7 +120,7 @@ class KeptSecret:
         self._until_s = -math.inf
 
     def read(self) -> str | None:
-        """See `Secret.read`."""
+        """Return the secret as `Secret.read` does, or what the command printed last."""
         now_s = time.monotonic()
         if not self._secret.command or now_s >= self._until_s:
             self._last, self._until_s = self._secret.read(), now_s + KEPT_S
@@ -83,19 +129,3 @@ class KeptSecret:
     def forget(self) -> None:
         """Let the next `read` run the command again: what it printed was refused."""
         self._until_s = -math.inf
-
-
-def secret_faults(name: str, options: Any, secrets: Mapping[str, object]) -> Iterator[ConfigError]:
-    """Yield the faults of `name` with secrets that are given twice.
-
-    `secrets`: what is given by each option that has others with the suffixes `_file` and `_command` in `options`.
-    """
-    for option, value in secrets.items():
-        file, command = getattr(options, f"{option}_file"), getattr(options, f"{option}_command")
-        if value and file is not None:
-            yield ConfigError(f"{name}.{option}_file", "is given beside the secret itself", "Give one of them.")
-        elif command and (value or file is not None):
-            yield ConfigError(f"{name}.{option}_command", "is not the only one with this secret", "Give one of them.")
-        if command and not command[0]:
-            remedy = 'Give a program and its arguments, such as ["pass", "show", "kafka"].'
-            yield ConfigError(f"{name}.{option}_command", "names no program", remedy)

@@ -14,7 +14,10 @@ import pyarrow as pa
 from tailer.variant.batch.tree import Buffer, Flags, Numbers
 from tailer.variant.text import US_PER_DAY
 
-__all__ = ["FORMATS", "JSON_FORMATS", "Format"]
+__all__ = [
+    "FORMATS",
+    "JSON_FORMATS",
+]
 
 Format = Callable[[Buffer, Numbers], tuple[pa.Array, Flags, Flags | None]]
 
@@ -32,15 +35,15 @@ _POWERS: Final = np.array([10**power for power in range(19)], np.int64)
 
 
 def _integers(layout: str) -> Format:
-    def texts(buffer: Buffer, at: Numbers) -> tuple[pa.Array, Flags, Flags | None]:
-        return pa.array(buffer.take(layout, at + 1)).cast(pa.string()), _all(at), None
+    def texts(buffer: Buffer, places: Numbers) -> tuple[pa.Array, Flags, Flags | None]:
+        return pa.array(buffer.take(layout, places + 1)).cast(pa.string()), _all(places), None
 
     return texts
 
 
 def _floats(layout: str) -> Format:
-    def texts(buffer: Buffer, at: Numbers) -> tuple[pa.Array, Flags, Flags | None]:
-        numbers: npt.NDArray[Any] = buffer.take(layout, at + 1)
+    def texts(buffer: Buffer, places: Numbers) -> tuple[pa.Array, Flags, Flags | None]:
+        numbers: npt.NDArray[Any] = buffer.take(layout, places + 1)
         size = np.abs(numbers)
         fits = ((size >= _SMALLEST) & (size < _LARGEST)) | (size == 0)
         numbers = np.where(fits, numbers, np.zeros(1, layout))
@@ -50,10 +53,10 @@ def _floats(layout: str) -> Format:
 
 
 def _decimals(size: int, digits: int) -> Format:
-    def texts(buffer: Buffer, at: Numbers) -> tuple[pa.Array, Flags, Flags | None]:
-        scales = buffer.bytes[at + 1].astype(np.int64)
-        low: Numbers = buffer.take("<i4" if size == 4 else "<i8", at + 2).astype(np.int64)
-        high: Numbers = buffer.take("<i8", at + 10).astype(np.int64) if size == 16 else low >> 63
+    def texts(buffer: Buffer, places: Numbers) -> tuple[pa.Array, Flags, Flags | None]:
+        scales = buffer.bytes[places + 1].astype(np.int64)
+        low: Numbers = buffer.take("<i4" if size == 4 else "<i8", places + 2).astype(np.int64)
+        high: Numbers = buffer.take("<i8", places + 10).astype(np.int64) if size == 16 else low >> 63
         fits = (high >= -_LARGEST_HIGH) & (high < _LARGEST_HIGH)
         if size < 16:
             fits &= (low < _POWERS[digits]) & (low > -_POWERS[digits])
@@ -67,43 +70,44 @@ def _decimals(size: int, digits: int) -> Format:
 
 def _decimal_texts(unscaled: Numbers, scales: Numbers) -> pa.Array:
     """Return the texts of decimals; `unscaled`: pairs of a lower and an upper half."""
-    found, order = [], []
+    texts, order = [], []
     for scale in np.unique(scales):
         chosen = np.flatnonzero(scales == scale)
         data = pa.py_buffer(np.ascontiguousarray(unscaled[chosen]))
         kind = pa.decimal128(_MAX_SCALE, int(scale))
-        found.append(pa.Array.from_buffers(kind, len(chosen), [None, data]).cast(pa.string()))
+        texts.append(pa.Array.from_buffers(kind, len(chosen), [None, data]).cast(pa.string()))
         order.append(chosen)
-    return found[0] if len(found) == 1 else pa.concat_arrays(found).take(pa.array(np.argsort(np.concatenate(order))))
+    return texts[0] if len(texts) == 1 else pa.concat_arrays(texts).take(pa.array(np.argsort(np.concatenate(order))))
 
 
-def _dates(buffer: Buffer, at: Numbers) -> tuple[pa.Array, Flags, Flags | None]:
-    days: Numbers = buffer.take("<i4", at + 1).astype(np.int64)
+def _dates(buffer: Buffer, places: Numbers) -> tuple[pa.Array, Flags, Flags | None]:
+    days: Numbers = buffer.take("<i4", places + 1).astype(np.int64)
     fits = (days >= _DAYS[0]) & (days <= _DAYS[1])
     return pa.array(np.where(fits, days, 0).astype(np.int32)).cast(pa.date32()).cast(pa.string()), fits, None
 
 
 def _moments(unit: str) -> Format:
-    def texts(buffer: Buffer, at: Numbers) -> tuple[pa.Array, Flags, Flags | None]:
-        counts: Numbers = buffer.take("<i8", at + 1).astype(np.int64)
-        fits = (counts >= _MOMENTS[0]) & (counts <= _MOMENTS[1]) if unit == "us" else _all(at)
-        found = pa.array(np.where(fits, counts, 0)).cast(pa.timestamp(unit)).cast(pa.string())
+    def texts(buffer: Buffer, places: Numbers) -> tuple[pa.Array, Flags, Flags | None]:
+        counts: Numbers = buffer.take("<i8", places + 1).astype(np.int64)
+        fits = (counts >= _MOMENTS[0]) & (counts <= _MOMENTS[1]) if unit == "us" else _all(places)
+        plain = pa.array(np.where(fits, counts, 0)).cast(pa.timestamp(unit)).cast(pa.string())
         # All have one length.
-        data = np.frombuffer(found.buffers()[2], np.uint8).copy()
-        data.reshape(len(at), -1)[:, _SPACE_AT] = ord("T")
-        return pa.Array.from_buffers(pa.string(), len(at), [None, found.buffers()[1], pa.py_buffer(data)]), fits, None
+        data = np.frombuffer(plain.buffers()[2], np.uint8).copy()
+        data.reshape(len(places), -1)[:, _SPACE_AT] = ord("T")
+        buffers = [None, plain.buffers()[1], pa.py_buffer(data)]
+        return pa.Array.from_buffers(pa.string(), len(places), buffers), fits, None
 
     return texts
 
 
-def _times(buffer: Buffer, at: Numbers) -> tuple[pa.Array, Flags, Flags | None]:
-    counts: Numbers = buffer.take("<i8", at + 1).astype(np.int64)
+def _times(buffer: Buffer, places: Numbers) -> tuple[pa.Array, Flags, Flags | None]:
+    counts: Numbers = buffer.take("<i8", places + 1).astype(np.int64)
     fits = (counts >= 0) & (counts < US_PER_DAY)
     return pa.array(np.where(fits, counts, 0)).cast(pa.time64("us")).cast(pa.string()), fits, None
 
 
-def _all(at: Numbers) -> Flags:
-    return np.ones(len(at), np.bool_)
+def _all(places: Numbers) -> Flags:
+    return np.ones(len(places), np.bool_)
 
 
 # By the numbers of types. In every form, integers are written alike.

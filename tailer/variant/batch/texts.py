@@ -57,11 +57,11 @@ class BatchTexts:
         for first, stop in _batches(column):
             part = column.slice(first, stop - first)
             if len(part) < _FEWEST_ROWS:
-                found: list[str | None] = [None] * len(part)
+                part_texts: list[str | None] = [None] * len(part)
                 left = np.flatnonzero(_valid(part))
             else:
-                found, left = self._read(part)
-            texts += found
+                part_texts, left = self._read(part)
+            texts += part_texts
             odd += (left + first).tolist()
         return texts, odd
 
@@ -73,16 +73,17 @@ class BatchTexts:
         encoded = metadata.take(pa.array(rows)).dictionary_encode()
         dictionaries = [_parse(data) for data in encoded.dictionary.to_pylist()]
         indexes = encoded.indices.to_numpy().astype(np.int64)
-        odd = np.array([each is None for each in dictionaries] or [False])[indexes] if len(rows) else np.zeros(0, bool)
+        unreadable = np.array([own is None for own in dictionaries] or [False])
+        odd = unreadable[indexes] if len(rows) else np.zeros(0, bool)
         buffer, starts, ends = _values(values, rows)
-        names = Names.of(dictionaries, indexes)
+        names = Names.combine(dictionaries, indexes)
         levels = read_levels(buffer, starts, ends, names, odd)
-        found = self._texts(buffer, levels, names, odd)
-        if found is None:
+        joined = self._texts(buffer, levels, names, odd)
+        if joined is None:
             return [None] * len(column), np.flatnonzero(valid)
         place = np.full(len(column), -1)
         place[rows] = np.where(odd, -1, np.arange(len(rows)))
-        texts: list[str | None] = found.take(pa.array(place, mask=place < 0)).to_pylist()
+        texts: list[str | None] = joined.take(pa.array(place, mask=place < 0)).to_pylist()
         return texts, np.flatnonzero(valid & (place < 0))
 
     def _texts(self, buffer: Buffer, levels: list[Level], names: Names, odd: Flags) -> pa.Array | None:
@@ -104,30 +105,30 @@ class BatchTexts:
         self, buffer: Buffer, levels: list[Level], pieces: "_Pieces", odd: Flags
     ) -> tuple[Numbers, Numbers, Flags]:
         """Return the pieces for body and end of each value, and which prefixes open a quote."""
-        at, row = (np.concatenate([getattr(level, name) for level in levels]) for name in ("at", "row"))
+        starts, row = (np.concatenate([getattr(level, name) for level in levels]) for name in ("start", "row"))
         kinds = _KINDS[np.concatenate([level.header for level in levels])]
         sizes = np.concatenate([level.size for level in levels])
         body = np.select(
             [kinds < _CONSTANTS, kinds == _OBJECT_KIND, kinds == _ARRAY_KIND], [kinds + _NULL, _OBJECT, _ARRAY]
         )
         end = np.select([kinds == _OBJECT_KIND, kinds == _ARRAY_KIND], [_OBJECT_END, _ARRAY_END])
-        is_quoted = np.zeros(len(at), np.bool_)
+        is_quoted = np.zeros(len(starts), np.bool_)
         leaves = np.flatnonzero((kinds >= _CONSTANTS) & (kinds < _OBJECT_KIND) & ~odd[row])
         leaves = leaves[np.argsort(kinds[leaves].astype(np.uint8), kind="stable")]
         counts = np.bincount(kinds[leaves])
         groups = np.split(leaves, np.cumsum(counts))
         for kind in np.flatnonzero(counts).tolist():
             places = groups[kind]
-            known: tuple[pa.Array, Flags, Flags | None] | None = None
+            formatted: tuple[pa.Array, Flags, Flags | None] | None = None
             if kind == _TEXT:
-                known = _texts_of(buffer, at[places], sizes[places])
+                formatted = _texts_of(buffer, starts[places], sizes[places])
             elif kind in self._formats:
-                known = self._formats[kind](buffer, at[places])
+                formatted = self._formats[kind](buffer, starts[places])
             rest = places
-            if known is not None:
-                found, fits, is_whole = known
+            if formatted is not None:
+                texts, fits, is_whole = formatted
                 quoted = kind == _TEXT or kind in self._quoted
-                body[places] = pieces.add(found) + np.arange(len(places))
+                body[places] = pieces.add(texts) + np.arange(len(places))
                 is_quoted[places] = quoted
                 end[places] = (_UTC_END if kind in _UTC else _QUOTE) if quoted else 0
                 if is_whole is not None:
@@ -135,15 +136,15 @@ class BatchTexts:
                 rest = places[~fits]
             if len(rest):
                 is_quoted[rest], end[rest] = False, 0
-                body[rest] = self._one_by_one(buffer, at[rest], sizes[rest], row[rest], pieces, odd)
+                body[rest] = self._one_by_one(buffer, starts[rest], sizes[rest], row[rest], pieces, odd)
         return body, end, is_quoted
 
     def _one_by_one(
-        self, buffer: Buffer, at: Numbers, size: Numbers, row: Numbers, pieces: "_Pieces", odd: Flags
+        self, buffer: Buffer, starts: Numbers, size: Numbers, row: Numbers, pieces: "_Pieces", odd: Flags
     ) -> Numbers:
         """Return the pieces of leaves that the reference decodes; mark the rows that it refuses."""
         texts = []
-        for start, length, owner in zip(at.tolist(), size.tolist(), row.tolist(), strict=True):
+        for start, length, owner in zip(starts.tolist(), size.tolist(), row.tolist(), strict=True):
             try:
                 value, _ = decode_at(_NO_NAMES, buffer.data, start, start + length, self._known)
                 texts.append(_encode(value))
@@ -186,7 +187,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 def _places(levels: list[Level], own: Numbers) -> tuple[Numbers, Numbers]:
     """Return the place of each value's first piece, and how many it has with its children. `own`: without them."""
-    stops = np.cumsum([len(level.at) for level in levels]).tolist()
+    stops = np.cumsum([len(level.start) for level in levels]).tolist()
     sizes = own.copy()
     sums: list[Numbers] = []
     for level, (first, stop) in zip(levels[-2::-1], list(pairwise([0, *stops]))[-2::-1], strict=True):
@@ -205,10 +206,10 @@ def _places(levels: list[Level], own: Numbers) -> tuple[Numbers, Numbers]:
     return places, sizes
 
 
-def _texts_of(buffer: Buffer, at: Numbers, size: Numbers) -> tuple[pa.Array, Flags, None] | None:
+def _texts_of(buffer: Buffer, places: Numbers, size: Numbers) -> tuple[pa.Array, Flags, None] | None:
     """Return texts as they are inside of quotes; None where they are broken or overlap."""
-    starts = at + np.where(buffer.bytes[at] & 3, 1, 5)
-    ends = at + size
+    starts = places + np.where(buffer.bytes[places] & 3, 1, 5)
+    ends = places + size
     order = np.argsort(starts, kind="stable")
     bounds = np.column_stack((starts[order], ends[order])).ravel()
     if (bounds[1:] < bounds[:-1]).any():
@@ -222,7 +223,7 @@ def _texts_of(buffer: Buffer, at: Numbers, size: Numbers) -> tuple[pa.Array, Fla
         texts = data.take(pa.array(chosen)).cast(pa.string())
     except pa.ArrowInvalid:
         return None
-    fits = np.ones(len(at), np.bool_)
+    fits = np.ones(len(places), np.bool_)
     escaped = np.flatnonzero(_IS_ESCAPED[np.frombuffer(texts.buffers()[2], np.uint8)]) if bounds.size else bounds
     fits[np.searchsorted(_offsets(texts), escaped, "right") - 1] = False
     return texts, fits, None
@@ -251,13 +252,13 @@ def _values(values: pa.Array, rows: Numbers) -> tuple[Buffer, Numbers, Numbers]:
 
 
 def _offsets(column: pa.Array) -> Numbers:
-    found: npt.NDArray[Any] = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, column.offset * 4)
-    return found.astype(np.int64)
+    offsets: npt.NDArray[Any] = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, column.offset * 4)
+    return offsets.astype(np.int64)
 
 
 def _valid(column: pa.Array) -> Flags:
-    found: Flags = column.is_valid().to_numpy(zero_copy_only=False)
-    return found
+    valid: Flags = column.is_valid().to_numpy(zero_copy_only=False)
+    return valid
 
 
 def _parse(data: bytes) -> Metadata | None:

@@ -49,15 +49,15 @@ class Buffer:
         self.data = data
         self.bytes = np.frombuffer(data, np.uint8)
 
-    def take(self, layout: str, at: Numbers) -> npt.NDArray[np.generic]:
+    def take(self, layout: str, places: Numbers) -> npt.NDArray[np.generic]:
         """Return the numbers of a layout of numpy at these places."""
         size = np.dtype(layout).itemsize
         view: npt.NDArray[np.generic] = np.ndarray((len(self.data) - size + 1,), layout, self.data, 0, (1,))
-        return view[at]
+        return view[places]
 
-    def unsigned(self, at: Numbers, size: Numbers) -> Numbers:
+    def unsigned(self, places: Numbers, size: Numbers) -> Numbers:
         """Return the numbers of 0 to 4 bytes at these places."""
-        return self.take("<u4", at).astype(np.int64) & _MASKS[size]
+        return self.take("<u4", places).astype(np.int64) & _MASKS[size]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +73,15 @@ class Names:
     count: Numbers
 
     @staticmethod
-    def of(dictionaries: list[Metadata | None], indexes: Numbers) -> "Names":
+    def combine(dictionaries: list[Metadata | None], indexes: Numbers) -> "Names":
         """Combine the dictionaries; `indexes`: which of them each row has."""
-        lists: list[tuple[str, ...]] = [each.names if each is not None else () for each in dictionaries]
+        lists: list[tuple[str, ...]] = [own.names if own is not None else () for own in dictionaries]
         texts = sorted(set().union(*lists))
         ranks = {name: rank for rank, name in enumerate(texts)}
         counts = np.array([len(names) for names in lists], np.int64)
         first = np.cumsum(counts) - counts
-        found = np.array([ranks[name] for names in lists for name in names] or [0], np.int64)
-        return Names(texts, found, first[indexes], counts[indexes])
+        all_ranks = np.array([ranks[name] for names in lists for name in names] or [0], np.int64)
+        return Names(texts, all_ranks, first[indexes], counts[indexes])
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class Level:
     `name`: the rank of a field's name, -1 for others; `is_first`: among its siblings; `children`: how many it has.
     """
 
-    at: Numbers
+    start: Numbers
     row: Numbers
     name: Numbers
     is_first: Flags
@@ -119,23 +119,23 @@ class _Containers:
 
 def read_levels(buffer: Buffer, starts: Numbers, ends: Numbers, names: Names, odd: Flags) -> list[Level]:
     """Read the structure of each row's value. Sets `odd` for rows that are left to the reference."""
-    at, limit, row = starts, ends, np.arange(len(starts))
-    name, is_first = np.full(len(at), -1), np.ones(len(at), np.bool_)
+    start, limit, row = starts, ends, np.arange(len(starts))
+    name, is_first = np.full(len(start), -1), np.ones(len(start), np.bool_)
     levels: list[Level] = []
     parents: _Containers | None = None
     while True:
-        odd[row[at >= limit]] = True
-        at = np.where(at < limit, at, 0)
-        header = buffer.bytes[at].astype(np.int64)
+        odd[row[start >= limit]] = True
+        start = np.where(start < limit, start, 0)
+        header = buffer.bytes[start].astype(np.int64)
         size = _LEAF_SIZES[header]
         sized = np.flatnonzero(size == 0)
-        containers = _containers(buffer, at, limit, header, size, sized)
-        odd[row[at + size > limit]] = True
+        containers = _containers(buffer, start, limit, header, size, sized)
+        odd[row[start + size > limit]] = True
         if parents is None:
-            odd[row[at + size != limit]] = True
+            odd[row[start + size != limit]] = True
         else:
             _check_sharing(parents, size, levels[-1].row, odd)
-        levels.append(level := Level(at, row, name, is_first, header, size, np.zeros(len(at), np.int64)))
+        levels.append(level := Level(start, row, name, is_first, header, size, np.zeros(len(start), np.int64)))
         parents = containers.take((containers.count > 0) & ~odd[row[containers.index]])
         if len(levels) == MAX_DEPTH or (len(levels) > 1 and len(parents.index) < _FEW):
             odd[row[parents.index]] = True
@@ -143,28 +143,28 @@ def read_levels(buffer: Buffer, starts: Numbers, ends: Numbers, names: Names, od
         if not len(parents.index):
             return levels
         level.children[parents.index] = parents.count
-        at, limit, row, name, is_first = _children(buffer, parents, row, names, odd)
+        start, limit, row, name, is_first = _children(buffer, parents, row, names, odd)
 
 
 def _containers(
-    buffer: Buffer, at: Numbers, limit: Numbers, header: Numbers, size: Numbers, sized: Numbers
+    buffer: Buffer, start: Numbers, limit: Numbers, header: Numbers, size: Numbers, sized: Numbers
 ) -> _Containers:
     """Return the containers of a level, and set the sizes of those that say them: texts, binaries and containers."""
     kinds = header[sized] & 3
     plain = sized[kinds == 0]
-    size[plain] = 5 + buffer.unsigned(at[plain] + 1, np.full(len(plain), 4))
+    size[plain] = 5 + buffer.unsigned(start[plain] + 1, np.full(len(plain), 4))
     index = sized[kinds >= OBJECT]
-    at, limit, header = at[index], limit[index], header[index]
+    start, limit, header = start[index], limit[index], header[index]
     is_object = header & 3 != ARRAY
     is_large = np.where(is_object, header >> 6, header >> 4) & 1
     id_size = np.where(is_object, (header >> 4 & 3) + 1, 0)
     offset_size = (header >> 2 & 3) + 1
-    count = buffer.unsigned(at + 1, 1 + 3 * is_large)
-    ids_at = at + 2 + 3 * is_large
+    count = buffer.unsigned(start + 1, 1 + 3 * is_large)
+    ids_at = start + 2 + 3 * is_large
     last = ids_at + count * (id_size + offset_size)
     fits = last + offset_size <= limit
     total = buffer.unsigned(np.where(fits, last, 0), offset_size)
-    size[index] = np.where(fits, last + offset_size + total - at, _TOO_LONG)
+    size[index] = np.where(fits, last + offset_size + total - start, _TOO_LONG)
     return _Containers(index, is_object, count, id_size, offset_size, ids_at, last + offset_size, total)
 
 

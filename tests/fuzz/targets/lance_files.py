@@ -5,11 +5,11 @@ from contextlib import suppress
 from tailer.errors import TailerError
 from tailer.formats.lance.features import refuse_unknown
 from tailer.formats.lance.fragment import DeletionKind
+from tailer.formats.lance.history import parse_operation
 from tailer.formats.lance.manifest import parse_manifest
 from tailer.formats.lance.protobuf import InvalidMessage
 from tailer.formats.lance.rows.deletions import read_deletions
 from tailer.formats.lance.schema import arrow_schema
-from tailer.formats.lance.transaction import parse_transaction
 from tests.fuzz.archives import files_of
 from tests.fuzz.target import Target, outcome
 from tests.support.histories.recorded_lance import LANCE_HISTORIES
@@ -34,7 +34,7 @@ def _manifest(data: bytes) -> None:
         arrow_schema(manifest, "t")
     with suppress(TailerError):
         assert all(key == each.id for key, each in manifest.fragments_by_id("t").items())
-    parse_transaction(manifest.transaction or b"")
+    parse_operation(manifest.transaction or b"")
 
 
 def _run(data: bytes) -> None:
@@ -42,7 +42,7 @@ def _run(data: bytes) -> None:
         case 0:
             outcome(lambda: _manifest(data[1:]), InvalidMessage)
         case 1:
-            outcome(lambda: parse_transaction(data[1:]), InvalidMessage)
+            outcome(lambda: parse_operation(data[1:]), InvalidMessage)
         case kind:
             outcome(
                 lambda: read_deletions((DeletionKind.ARROW, DeletionKind.BITMAP)[kind - 2], data[1:]), InvalidMessage

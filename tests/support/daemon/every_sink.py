@@ -19,7 +19,6 @@ from deltalake.exceptions import TableNotFoundError
 from tailer.plan import SNAPSHOT_TASKS
 from tests.support.kafka.history import TABLE_ID, History, Row, RowChange, change_of, row_of
 from tests.support.mirrors.databases import Database, mirrored, rows_in
-from tests.support.servers.endpoint import Endpoint
 
 __all__ = [
     "Backfills",
@@ -29,7 +28,6 @@ __all__ = [
     "DeltaMirror",
     "Faults",
     "FilesLog",
-    "HttpLog",
     "Lane",
 ]
 
@@ -293,34 +291,4 @@ class DatabaseLog(_DatabaseLane):
         add_backfills(faults, history, again, replace(backfills, are_whole=True))
         positions = Counter(tuple(row[each] for each in POSITION) for row in rows)
         faults.doubled += [each for each, n in positions.items() if n > 1]
-        return faults
-
-
-@dataclass
-class HttpLog:
-    """Changes sent to a web service, at least once: events may come again with their ids."""
-
-    endpoint: Endpoint
-    name: str
-    commands: str = ""
-    is_verified: bool = False
-
-    @property
-    def sink(self) -> str:
-        """See `Lane.sink`."""
-        return f'kind = "http"\nurl = "{self.endpoint.url}"\nbatch_rows = 50\n'
-
-    def reached(self) -> int:
-        """See `Lane.reached`. What is complete is in the state table, so this is the last version that was seen."""
-        return max((event["_commit_version"] for event in self.endpoint.events()), default=-1)
-
-    def faults(self, history: History, backfills: Backfills) -> Faults:
-        """See `Lane.faults`. The last version may have come in part until all has ended."""
-        events = {event["_event_id"]: change_of(event) for event in self.endpoint.events()}
-        changed = [event for event in self.endpoint.events() if events[event["_event_id"]] != change_of(event)]
-        complete = history.last if backfills.ended else self.reached() - 1
-        seen = Counter(change for change in events.values() if change[0] <= complete)
-        faults = log_faults(history, complete, seen, announces=True)
-        faults.changed += changed
-        faults.disordered = disordered([change[0]] for change in events.values())
         return faults

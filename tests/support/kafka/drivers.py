@@ -1,6 +1,6 @@
 """The drivers of the `kafka` sink, for suites that each must pass, and messages for them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -10,9 +10,11 @@ import pytest
 from tailer_sinks.encoding.messages import BYTES, Messages
 from tailer_sinks.kafka.clients.confluent_producer import ConfluentProducer
 from tailer_sinks.kafka.clients.port import Connection, Producer, ProducerFactory, ProducerSettings
+from tailer_sinks.kafka.clients.python_cluster import Cluster
 from tailer_sinks.kafka.clients.python_producer import PythonProducer
+from tests.support.waiting import until
 
-__all__ = ["DRIVERS", "SINK", "connection_to", "every_driver", "messages_of", "producing"]
+__all__ = ["DRIVERS", "SINK", "await_values", "connection_to", "every_driver", "messages_of", "producing"]
 
 SINK: Final = "orders-out"
 
@@ -56,3 +58,15 @@ def producing(
         yield producer
     finally:
         producer.close()
+
+
+def await_values(cluster: Cluster, topic: str, expected: Mapping[bytes | None, bytes | None]) -> None:
+    """Wait until these are the newest values by key: commits are visible soon after they were acknowledged."""
+    until(lambda: _newest(cluster, topic) == expected)
+
+
+def _newest(cluster: Cluster, topic: str) -> dict[bytes | None, bytes | None]:
+    """Return the newest value of each key in a topic, which exists."""
+    content = cluster.read(topic)
+    assert content is not None
+    return {key: record.value for key, record in content.records.items()}

@@ -2,7 +2,9 @@
 
 from collections import Counter
 from functools import partial
+from typing import Any
 
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
@@ -33,11 +35,33 @@ class HistoryMirror:
         except TableNotFoundError:
             return -1
         version = table.transaction_version(self._app_id)
-        found = table.to_pyarrow_table(columns=["id"]).column("id").to_pylist()
+        rows = table.to_pyarrow_table()
+        for column in {"_deleted_version", "_valid_to_version"}.intersection(rows.column_names):
+            rows = rows.filter(pc.field(column).is_null())
+        found = rows.column("id").to_pylist()
         assert len(found) == len(set(found))
         assert set(found) == (set() if version is None else self._states[version]), f"not version {version}"
         return -1 if version is None else version
 
+    def check_past(self) -> None:
+        """Check that the newest commit has the source as of each known version, and says when rows were deleted."""
+        table = self._open()
+        rows, last = table.to_pyarrow_table().to_pylist(), table.transaction_version(self._app_id)
+        known_from = table.transaction_version("orders/#known-from")
+        assert last is not None
+        for version in range(last + 1 if known_from is None else known_from, last + 1):
+            found = sorted(row["id"] for row in rows if _holds(row, version))
+            assert found == sorted(self._states[version]), f"not version {version}"
+        for row in rows:
+            if (deleted := row.get("_deleted_version")) is not None:
+                assert not any(row["id"] in ids for ids in self._states[deleted : last + 1])
+
     def commits(self) -> int:
         """Return the number of commits."""
         return int(self._open().version()) + 1
+
+
+def _holds(row: dict[str, Any], version: int) -> bool:
+    """Return whether a state of a history holds at a version."""
+    ended = row["_valid_to_version"]
+    return bool(row["_valid_from_version"] <= version and (ended is None or version < ended))

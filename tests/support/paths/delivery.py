@@ -15,8 +15,9 @@ import anyio
 
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
+from tailer.config.placement import AHEAD_BYTES
 from tailer.config.tables import TableRef, open_files
-from tailer.engine.local import AHEAD_BYTES, LocalEngine
+from tailer.engine.local import LocalEngine
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
 from tailer.pipeline.row_delivery import row_pipeline

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from tailer_sinks.encoding.messages import Messages
-from tailer_sinks.kafka.clients.port import Connection, Producer, ProducerSettings
+from tailer_sinks.kafka.clients.port import Connection, Producer, ProducerSettings, TopicState
 from tailer_sinks.kafka.clients.python_cluster import Owner, ReadResult
 from tailer_sinks.kafka.clients.python_records import Record
-from tailer_sinks.kafka.topics import TopicState
 
 __all__ = ["MemoryCluster", "MemoryProducer"]
 

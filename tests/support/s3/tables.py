@@ -80,5 +80,5 @@ class RemoteTable:
 
 
 async def _run(plan: ChangePlan, engine: LocalEngine) -> Followed:
-    async with engine.run(plan) as batches:
+    async with engine.run([plan]) as batches:
         return Followed(plan, tuple([batch async for batch in batches]))

@@ -1,7 +1,8 @@
 """Schema registries on loopback ports: one in this process, and a real one.
 
-`RegistryServer` implements the part of Confluent's API that a producer and a consumer use, with the compatibility rule
-BACKWARD: the new schema must read messages of the latest one, by Avro's own rules of schema resolution.
+`RegistryServer` implements the part of Confluent's API that a producer and a consumer use, with all rules of
+compatibility. By BACKWARD the new schema must read messages of the latest one, by Avro's own rules of schema
+resolution; by FORWARD the latest one must read those of the new schema.
 
 `serving_apicurio` runs Apicurio Registry, which has that API under a path, in memory.
 """
@@ -51,9 +52,8 @@ class RegistryServer:
     """A registry in this process. `uris`: its addresses, one per port.
 
     `authorization`: the required header; `broken`: answers to send instead, by path or `:port`; `asked`: method and
-    path
-    of each request, without the port; `verbose` False: compatibility is answered without reasons; `rule`: BACKWARD or
-    NONE.
+    path of each request, without the port; `verbose` False: compatibility is answered without reasons; `rule`: of
+    subjects that are not in `rules`.
     """
 
     def __init__(self) -> None:
@@ -63,6 +63,7 @@ class RegistryServer:
         self.asked: list[str] = []
         self.verbose = True
         self.rule = "BACKWARD"
+        self.rules: dict[str, str] = {}
         self.schemas: list[str] = []
         self.subjects: dict[str, list[int]] = {}
 
@@ -80,29 +81,36 @@ class RegistryServer:
                 return self._find(subject, body["schema"])
             case "POST", ["subjects", subject, "versions"]:
                 return self._register(subject, body["schema"])
-            case "GET", ["subjects", subject, "versions", "latest"]:
-                return {"schema": self._latest(subject), "version": len(self.subjects[subject])}
-            case "POST", ["compatibility", "subjects", subject, "versions", "latest"]:
-                problems = self._problems(subject, body["schema"])
+            case "GET", ["config", subject]:
+                return {"compatibilityLevel": self.rules.get(subject, self.rule)}
+            case "GET", ["subjects", subject, "versions"]:
+                return [version for version, _ in enumerate(self._versions(subject), 1)]
+            case "GET", ["subjects", subject, "versions", version]:
+                return {"schema": self._versions(subject)[int(version) - 1], "version": int(version)}
+            case "POST", ["compatibility", "subjects", subject, "versions", version]:
+                problems = self._problems(subject, body["schema"], self._versions(subject)[int(version) - 1])
                 messages = {"messages": [*problems, "{oldSchema: '...'}"] if problems else []} if self.verbose else {}
                 return {"is_compatible": not problems, **messages}
         raise Refused(404, "HTTP 404 Not Found")
 
-    def _latest(self, subject: str) -> str:
+    def _versions(self, subject: str) -> list[str]:
         if subject not in self.subjects:
             raise Refused(40401, f"Subject '{subject}' not found.")
-        return self.schemas[self.subjects[subject][-1] - 1]
+        return [self.schemas[number - 1] for number in self.subjects[subject]]
 
     def _find(self, subject: str, schema: str) -> Json:
-        self._latest(subject)
-        for version, number in enumerate(self.subjects[subject], 1):
-            if self.schemas[number - 1] == schema:
+        for version, known in enumerate(self._versions(subject), 1):
+            if known == schema:
+                number = self.subjects[subject][version - 1]
                 return {"subject": subject, "version": version, "id": number, "schema": schema}
         raise Refused(40403, "Schema not found")
 
     def _register(self, subject: str, schema: str) -> Json:
-        if subject in self.subjects and (problems := self._problems(subject, schema)):
-            raise Refused(409, f"Schema being registered is incompatible: {problems}")
+        former = self._versions(subject) if subject in self.subjects else []
+        is_transitive = self.rules.get(subject, self.rule).endswith("_TRANSITIVE")
+        for version in former if is_transitive else former[-1:]:
+            if problems := self._problems(subject, schema, version):
+                raise Refused(409, f"Schema being registered is incompatible: {problems}")
         if schema not in self.schemas:
             self.schemas.append(schema)
         number = self.schemas.index(schema) + 1
@@ -111,9 +119,10 @@ class RegistryServer:
             versions.append(number)
         return {"id": number}
 
-    def _problems(self, subject: str, schema: str) -> list[str]:
-        latest = json.loads(self._latest(subject))
-        return [] if self.rule == "NONE" else _problems(json.loads(schema), latest, {}, {}, "")
+    def _problems(self, subject: str, schema: str, former: str) -> list[str]:
+        new, old, rule = json.loads(schema), json.loads(former), self.rules.get(subject, self.rule)
+        problems = _problems(new, old, {}, {}, "") if rule.startswith(("BACKWARD", "FULL")) else []
+        return problems + (_problems(old, new, {}, {}, "") if rule.startswith(("FORWARD", "FULL")) else [])
 
 
 def _problems(reader: Any, writer: Any, read: Json, written: Json, path: str) -> list[str]:

@@ -15,11 +15,11 @@ from typing import Any, Final
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from tailer.errors import ConfigError, LogCorrupt, ObjectNotFound, TailerError, VersionAhead, VersionGone
+from tailer.errors import ConfigError, FileVacuumed, LogCorrupt, ObjectNotFound, TailerError, VersionAhead, VersionGone
 from tailer.files.deletion_vector import inline
 from tailer.formats.inspection import PlanInspector, TableInspector
 from tailer.formats.locations import no_table
-from tailer.formats.port import TableFormat
+from tailer.formats.port import TableFormat, TableNames
 from tailer.plan import SNAPSHOT_TASKS, ChangePlan, ChangeTask, DeletionVectorRef, Position, Regime, TaskKind
 from tailer.read import execute
 from tailer.read.port import RowReader
@@ -137,15 +137,16 @@ class ToyLog(TableLog):
         return None if self._state.commit is None else self._state.commit.schema
 
     async def next_plan(self) -> ChangePlan | None:
-        commit = await self._read(self._next)
-        if commit is None:
+        following = [version for version in await self._versions() if version >= self._next]
+        if not following:
             return None
+        commit = await self._existing(following[0])
         deletes = [
             self._task(commit, path, TaskKind.DELETE, include=inline(BitMap64(rows))) for path, rows in commit.deleted
         ]
         inserts = [self._task(commit, path, TaskKind.INSERT, size) for path, size in commit.added]
         self._state.add(commit)
-        self._next += 1
+        self._next = commit.version + 1
         return self._plan(commit, Regime.FILES, [*deletes, *inserts], 0)
 
     async def confirm(self, delivered: Position | None) -> None:
@@ -161,6 +162,8 @@ class ToyLog(TableLog):
         yield self._plan(commit, Regime.SNAPSHOT, tasks, SNAPSHOT_TASKS)
 
     async def after_loss(self, error: TailerError, version: int) -> int:
+        if isinstance(error, FileVacuumed):
+            return error.version + 1
         raise error
 
     def make_wake(self) -> Wake:
@@ -192,8 +195,9 @@ class ToyLog(TableLog):
 
     async def _state_at(self, version: int) -> State:
         state = State()
-        for each in range(version + 1):
-            state.add(await self._existing(each))
+        for each in await self._versions():
+            if each <= version:
+                state.add(await self._existing(each))
         return state
 
     async def _existing(self, version: int) -> Commit:
@@ -214,6 +218,7 @@ class _Toy:
     title = "a toy table"
     log_folder = LOG
     has_catalogs = has_branches = False
+    names: TableNames | None = None
     thread_libraries = frozenset[str]()
 
     def may_be_at(self, location: str) -> bool:
@@ -236,6 +241,7 @@ class _Toy:
         branch: str | None = None,
         catalog: Any = None,
         statistics: bool = False,
+        compare: bool = False,
     ) -> TableLog:
         return ToyLog(store)
 

@@ -30,13 +30,14 @@ class ToyTable:
 
     path: Path
     version: int = -1
+    step: int = 1  # from the number of a version to the next one
     table_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     rows: dict[tuple[str, int], int] = field(default_factory=dict)
     history: list[list[int]] = field(default_factory=list)
 
     def commit(self, added: Mapping[str, Sequence[int]], deleted: Mapping[str, Sequence[int]] = {}) -> None:
         """Write a version that adds files of rows with these ids, and deletes the rows at these positions of files."""
-        self.version += 1
+        self.version += self.step
         (self.path / LOG).mkdir(parents=True, exist_ok=True)
         schema = base64.b64encode(SCHEMA.serialize().to_pybytes()).decode()
         lines: list[dict[str, Any]] = [{"id": self.table_id, "timestamp_ms": 1000 * self.version, "schema": schema}]

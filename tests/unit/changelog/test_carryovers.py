@@ -20,8 +20,8 @@ from tailer.changelog.spill.preimages import RUN_BYTES, SpilledPreimages
 from tailer.errors import ConfigError, FileVacuumed
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch
 from tailer.plan import ChangePlan, ChangeTask, Regime, RowTracking, TaskKind
+from tailer.read.decoded_files import DecodedFiles, compared_tasks
 from tailer.read.execute import execute
-from tailer.read.kept_rows import KeptRows
 from tailer.schema.char_types import with_chars
 from tailer.schema.columns import PHYSICAL_NAME
 from tests.support.seeds import repeats
@@ -145,16 +145,24 @@ def rows_of(batches: Iterable[ChangeBatch], preimages: SpilledPreimages | None =
     return found
 
 
+def kept_rows(*plans: ChangePlan) -> DecodedFiles:
+    """Return what reads the rows of `plans` into memory, and others from their files."""
+    rows = DecodedFiles(execute)
+    for plan in plans:
+        rows.expect(compared_tasks(plan))
+    return rows
+
+
 def refined(plan: ChangePlan, rules: PairingRules, run_bytes: int = RUN_BYTES) -> tuple[list[Row], ChangelogCounts]:
     """Return the rows of a plan by `rules`, and the counts: the same whether rows are kept in memory or read again."""
     if not concerns(plan, rules):
         return read(plan.tasks), ChangelogCounts()
     answers = []
-    for kept in (KeptRows([plan], execute), KeptRows([], execute)):
+    for kept in (kept_rows(plan), kept_rows()):
         with SpilledBitmaps() as selections, SpilledPreimages(run_bytes) as preimages:
             found, counts = refine(plan, rules, matches(), selections, preimages, kept)
             answers.append((read(found.tasks, preimages), counts))
-            if kept.has_all(found):
+            if all(map(kept.has, found.tasks)):
                 answers.append(
                     (rows_of((batch for task in found.tasks for batch in kept.read(task)), preimages), counts)
                 )
@@ -734,7 +742,7 @@ class TestPartitions:
         plan = table.files(files[:1], files[1:], schema)
         list(execute(plan.tasks[0]))
         with SpilledBitmaps() as selections, SpilledPreimages() as preimages:
-            _, counts = refine(plan, DROP, matches(), selections, preimages, KeptRows([plan], execute))
+            _, counts = refine(plan, DROP, matches(), selections, preimages, kept_rows(plan))
         assert counts.carryovers == 4
 
     def test_a_partition_column_that_widens(self, table: Versions) -> None:
@@ -751,7 +759,7 @@ class TestPartitions:
         for index in (0, 3):
             Path(plan.tasks[index].uri).unlink()
         with SpilledBitmaps() as selections, SpilledPreimages() as preimages:
-            found, counts = refine(plan, DROP, matches(), selections, preimages, KeptRows([plan], execute))
+            found, counts = refine(plan, DROP, matches(), selections, preimages, kept_rows(plan))
             assert counts == ChangelogCounts(carryovers=4)
             assert read(found.tasks[1:3]) == []
             with pytest.raises(FileVacuumed):
@@ -813,7 +821,7 @@ def net(table: Versions, rules: PairingRules = DROP, plans: Sequence[ChangePlan]
     with SpilledBitmaps() as selections:
         plans = table.plans if plans is None else plans
         answers = []
-        for kept in (KeptRows(plans, execute), KeptRows([], execute)):
+        for kept in (kept_rows(*plans), kept_rows()):
             found, _ = refine_range(plans, rules, matches(), selections, kept)
             answers.append([(row[0], plan.version, *row[1:]) for plan in found for row in read(plan.tasks)])
         assert answers[0] == answers[1]
@@ -821,6 +829,7 @@ def net(table: Versions, rules: PairingRules = DROP, plans: Sequence[ChangePlan]
 
 
 class TestNetChanges:
+    @pytest.mark.sampled(2)
     @pytest.mark.parametrize("rules", [DROP, BY_ID, KEEP], ids=["drop", "updates", "keep"])
     @pytest.mark.parametrize(
         ("versions", "expected"),

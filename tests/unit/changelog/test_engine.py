@@ -2,7 +2,7 @@
 
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,16 +12,18 @@ import anyio
 import pyarrow as pa
 import pytest
 
+from tailer.changelog import engine as engine_module
 from tailer.changelog.carryovers import ChangelogCounts, refine
 from tailer.changelog.engine import ChangelogEngine
+from tailer.changelog.equal_rows.port import Stopped
 from tailer.changelog.equal_rows.row_index import RowIndex, close_idle
-from tailer.changelog.equal_rows.stopped import Stopped
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.changelog.task_ids import renumbered
 from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError, FileVacuumed, StorageUnavailable
 from tailer.events import CHANGE_TYPE, ChangeBatch
 from tailer.plan import TASKS, ChangePlan, ChangeTask, Position, Regime, TaskKind
+from tailer.read.decoded_files import DecodedFiles
 from tailer.read.execute import execute
 from tests.support.streams import become
 from tests.support.tables.log_files import parquet
@@ -72,7 +74,7 @@ def files_in(folder: Path) -> list[Path]:
 async def run(engine: ChangelogEngine, plan: ChangePlan, after: Position | None = None) -> Seen:
     """Return kind, task, position and key of all delivered rows."""
     seen: Seen = []
-    async with engine.run(plan, after) as batches:
+    async with engine.run([plan], after) as batches:
         async for batch in batches:
             columns = (batch.rows[CHANGE_TYPE], batch.row_index, batch.rows["k"])
             rows = zip(*(column.to_pylist() for column in columns), strict=True)
@@ -83,6 +85,36 @@ async def run(engine: ChangelogEngine, plan: ChangePlan, after: Position | None 
 async def test_without_room_nothing_is_kept(plan: ChangePlan) -> None:
     whole = await run(ChangelogEngine(LocalEngine(1), BY_KEY), plan)
     assert await run(ChangelogEngine(LocalEngine(1, ahead_bytes=0), BY_KEY), plan) == whole
+
+
+@pytest.mark.parametrize("most_parts", [3, 4])
+async def test_rows_from_memory_and_from_files_in_turns(
+    plan: ChangePlan, monkeypatch: pytest.MonkeyPatch, most_parts: int
+) -> None:
+    """All tasks are run by the engine, in one run, where these take turns too often."""
+    whole = await run(ChangelogEngine(LocalEngine(1), BY_KEY), plan)
+    sizes = [2**10, 2**21] * 2
+    mixed = [replace(task, size_bytes=size) for task, size in zip(plan.tasks, sizes, strict=True)]
+    plan = replace(plan, tasks=tuple(mixed))
+    runs: list[int] = []
+    monkeypatch.setattr(engine_module, "_MOST_PARTS", most_parts)
+    monkeypatch.setattr(LocalEngine, "run", noting_tasks(LocalEngine.run, runs))
+    changelog = ChangelogEngine(LocalEngine(1), BY_KEY)
+    assert await run(changelog, plan) == whole
+    assert runs == ([4] if most_parts == 3 else [1, 1])
+    for place in (whole[10], whole[-10]):
+        after = Position(plan.version, place[1], place[2])
+        assert await run(changelog, plan, after) == whole[whole.index(place) + 1 + place[0].endswith("preimage") :]
+
+
+def noting_tasks(run: Callable[..., Any], runs: list[int]) -> Callable[..., Any]:
+    """Return `run` of an engine that notes how many tasks it gets."""
+
+    def noting(self: LocalEngine, plans: Sequence[ChangePlan], after: Position | None = None) -> Any:
+        runs.append(sum(len(plan.tasks) for plan in plans))
+        return run(self, plans, after)
+
+    return noting
 
 
 async def test_remaining_rows_and_reported_counts(plan: ChangePlan) -> None:
@@ -191,7 +223,7 @@ async def test_plans_without_pairs_pass_unchanged(plan: ChangePlan, folder: Path
 async def test_temporary_files_are_gone_afterwards(plan: ChangePlan, folder: Path) -> None:
     """Only the spill folder of the pooled row index remains, until the pool is closed."""
     engine = ChangelogEngine(LocalEngine(1), BY_KEY)
-    async with engine.run(plan) as batches:
+    async with engine.run([plan]) as batches:
         async for _ in batches:
             assert len(files_in(folder)) >= 2
             break
@@ -204,7 +236,7 @@ async def test_temporary_files_are_gone_afterwards(plan: ChangePlan, folder: Pat
 
 async def fail_inside(engine: ChangelogEngine, plan: ChangePlan) -> None:
     with suppress(KeyError):
-        async with engine.run(plan):
+        async with engine.run([plan]):
             raise KeyError
 
 
@@ -250,7 +282,7 @@ class Endless:
     def __init__(self) -> None:
         self.reading = threading.Event()
 
-    def __call__(self, task: ChangeTask, **_: object) -> Iterator[ChangeBatch]:
+    def __call__(self, task: ChangeTask, *_: object, **__: object) -> Iterator[ChangeBatch]:
         first = next(iter(execute(task)))
         for number in range(2**40):
             rows = pa.array(range(number * len(first), (number + 1) * len(first)), pa.int64())
@@ -265,7 +297,7 @@ async def test_cancelled_in_the_middle_of_a_comparison(
     endless, reports = Endless(), list[Any]()
     engine = ChangelogEngine(LocalEngine(1), BY_KEY, lambda *found: reports.append(found))
     with monkeypatch.context() as patch:
-        patch.setattr("tailer.changelog.rows_ahead.execute", endless)
+        patch.setattr(engine, "_rows", DecodedFiles(endless))
         async with anyio.create_task_group() as group:
             group.start_soon(run, engine, plan)
             await become(endless.reading.is_set)

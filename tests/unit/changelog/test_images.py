@@ -1,7 +1,7 @@
 """Images that lie side by side in change files: the same rows at the same places as by comparing them."""
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ class Reading:
 
         async def run() -> list[ChangeBatch]:
             engine = ChangelogEngine(LocalEngine(2), self._rules, note)
-            async with engine.run(plan, after) as batches:
+            async with engine.run([plan], after) as batches:
                 return [batch async for batch in batches]
 
         return anyio.run(run)
@@ -169,13 +169,13 @@ def test_a_preimage_without_its_postimage_is_no_end(tmp_path: Path, files: int) 
     class Cut(LocalEngine):
         @asynccontextmanager
         async def run(
-            self, plan: ChangePlan, after: Position | None = None
+            self, plans: Sequence[ChangePlan], after: Position | None = None
         ) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
-            async with super().run(plan, after) as batches:
+            async with super().run(plans, after) as batches:
                 yield (batch async for batch in batches if batch.row_index[0].as_py() < 3)
 
     async def run() -> None:
-        async with ChangelogEngine(Cut(2), rules).run(plan) as batches:
+        async with ChangelogEngine(Cut(2), rules).run([plan]) as batches:
             async for _ in batches:
                 pass
 

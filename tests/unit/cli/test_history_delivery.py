@@ -9,11 +9,12 @@ import pytest
 from rich.console import Console
 
 from tailer.cli.history import command, paper
-from tailer.cli.history.deliveries import delivery_seconds
 from tailer.cli.history.paper import print_lines, print_paper
 from tailer.cli.history.periods import By, periods_of
+from tailer.cli.history.verb import delivery_seconds
 from tailer.daemon.page.history import JourneyReport
 from tailer.formats.inspection import CommitSummary, RowCounts
+from tests.support.cases import cases
 
 BEGIN_S = 1_764_000_000.25
 COMMITS = [
@@ -36,7 +37,7 @@ def journey(first: int, last: int, appeared_s: float | None, begun_s: float, rea
     return JourneyReport(first, last, None if appeared_s is None else at(appeared_s), at(begun_s), 0.25, read_s, 0.5)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("found", "seconds"),
     [
         (journey(1, 1, 1, 2, 0.5), {1: 2.25}),

@@ -2,7 +2,8 @@
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -17,7 +18,7 @@ from tailer.engine.local import LocalEngine
 from tailer.errors import StorageUnavailable
 from tailer.events import ChangeBatch
 from tailer.formats.delta.table import DeltaTableLog
-from tailer.plan import ChangePlan
+from tailer.plan import ChangePlan, Position
 
 IDLE_S = 0.3
 LONG_IDLE_S = 2.0  # longer than the pipeline waits between two looks
@@ -51,18 +52,22 @@ def shown(table: Path, idle_s: float = IDLE_S) -> list[int]:
 
 
 def test_versions_that_are_read_together_slowly_are_not_idle(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = LocalEngine.read_together
+    run = LocalEngine.run
     groups: list[int] = []
 
-    async def read_slowly(self: LocalEngine, plans: Sequence[ChangePlan]) -> Sequence[Sequence[ChangeBatch]]:
+    @asynccontextmanager
+    async def run_slowly(
+        self: LocalEngine, plans: Sequence[ChangePlan], after: Position | None = None
+    ) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
         groups.append(len(plans))
         await anyio.sleep(IDLE_S * 3)
-        return await read(self, plans)
+        async with run(self, plans, after) as batches:
+            yield batches
 
     monkeypatch.setattr(look_ahead, "_MOST_S", 60.0)
-    monkeypatch.setattr(LocalEngine, "read_together", read_slowly)
+    monkeypatch.setattr(LocalEngine, "run", run_slowly)
     assert shown(table) == [0, 1, 2, 3]
-    assert groups == [3]
+    assert groups == [1, 3]
 
 
 def test_an_outage_is_not_idle(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 from tailer.config.options import faults_by
 from tailer.config.pipelines import configure_catalog
 from tailer.errors import ConfigError
+from tests.support.cases import cases
 
 SOUND: Final = {"uri": "http://127.0.0.1:8080", "table": "main.sales.orders"}
 
@@ -18,7 +19,7 @@ def faults(options: dict[str, Any]) -> list[ConfigError]:
     return faults_by(partial(configure_catalog, options))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "where"),
     [
         ({"uri": "127.0.0.1:8080"}, "uri"),
@@ -36,10 +37,10 @@ def faults(options: dict[str, Any]) -> list[ConfigError]:
         ({"token": "hush\n"}, "token"),
         ({"token": 12345}, "token"),
         ({"token": "hush", "token_file": "f"}, "token_file"),
-        ({"token": "hush", "token_command": ["pass"]}, "token_command"),
-        ({"token_file": "f", "token_command": ["pass"]}, "token_command"),
-        ({"token_command": [""]}, "token_command"),
-        ({"token_file": ""}, "token_file"),
+        ({"token_command": ["pass", "hush"]}, "token_command"),
+        ({"token": {"file": "f", "command": ["pass", "hush"]}}, "token"),
+        ({"token": {"command": [""]}}, "token"),
+        ({"token": {"file": ""}}, "token"),
     ],
 )
 def test_invalid_options_are_named(options: dict[str, Any], where: str) -> None:
@@ -55,7 +56,7 @@ def test_all_faults_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(fault.where, fault.hint) for fault in found] == [
         ("catalog", "Install it: pip install 'lake-tailer[unity]'."),
         ("catalog.tabel", "Did you mean 'table'?"),
-        ("catalog.tokenFile", "Did you mean 'token_file'?"),
+        ("catalog.tokenFile", "Did you mean 'token'?"),
     ]
     assert [fault.where for fault in faults({"uri": "nowhere", "table": "orders"})] == [
         "catalog",

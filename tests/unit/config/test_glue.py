@@ -7,7 +7,7 @@ import pytest
 
 from tailer.config.settings import examine, load
 from tailer.config.tables import TableRef
-from tailer.daemon.fleet import discovery, find_tables
+from tailer.daemon.fleet.discovery import find_tables
 from tailer.errors import ConfigError, NotATable, ObjectNotFound
 from tailer.stores import glue
 from tailer.stores.glue import GlueOptions
@@ -85,7 +85,7 @@ def test_formats() -> None:
     assert TableRef("glue://sales/orders").checked().table_format == "delta"
     assert TableRef("s3://lake/orders").checked().table_format is None
     assert TableRef("s3://lake/orders", "lance").checked().table_format == "lance"
-    with pytest.raises(ConfigError, match="'lance', but of the tables in Glue only a Delta table"):
+    with pytest.raises(ConfigError, match="'lance', but of the tables that glue:// names only a Delta table"):
         TableRef("glue://sales/orders", "lance").checked()
 
 
@@ -108,7 +108,7 @@ def test_a_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             raise ObjectNotFound(database)
         return ["sales_a", "sales_b", "items", "_sales_c"]
 
-    monkeypatch.setattr(discovery, "list_tables", listed)
+    monkeypatch.setattr(glue, "list_tables", listed)
     store = '[stores.glue]\nprefix = "glue://shop"\nregion = "eu-central-1"\n'
     text = '[pipelines.all]\ntable = "glue://shop/sales_*"\nsink = {kind = "files", path = "out/{table}"}\n'
     settings = load(written(tmp_path, store + text))

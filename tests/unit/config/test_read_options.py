@@ -13,11 +13,19 @@ from tailer.config.options import option_names
 from tailer.config.shapes import PipelineShape, RangeOptions
 from tailer.errors import ConfigError
 from tailer.spark.source.options import read_options
+from tests.support.cases import cases
 
 # What has another meaning, or another name, for somebody.
 OPTIONS: Final = RangeOptions.__struct_fields__
 OF_TAIL: Final = {"net": "--net-changes", "types": "--type"}
 OF_SPARK: Final = {"net": "netChanges"}
+# Through `TableRef`, the views, the rules of comparing, and `Admission`.
+OBEYED_ON_SPARK: Final = {
+    *("table_format", "branch"),
+    *("columns", "where", "row_ids", "changes"),
+    *("carryovers", "compute_updates", "key", "skip_unchanged"),
+    "net",
+}
 NO_OPTION: Final = {"pipeline": {"net"}, "spark": {"select", "types"}}
 
 
@@ -38,7 +46,12 @@ def test_the_api_and_tail_have_them() -> None:
     assert {OF_TAIL.get(option, f"--{option.replace('_', '-')}") for option in OPTIONS} <= spelled
 
 
-@pytest.mark.parametrize("option", OPTIONS)
+def test_the_source_for_spark_obeys_what_it_has() -> None:
+    """Its spelling comes by itself, so it would also take an option that nothing there reads."""
+    assert {*OPTIONS} == OBEYED_ON_SPARK | NO_OPTION["spark"]
+
+
+@cases("option", OPTIONS)
 def test_the_source_for_spark_has_them(option: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_options({"path": "/t", camel(option): "" if option == "columns" else "\0"})

@@ -7,6 +7,7 @@ import pytest
 from tailer.config.overlaps import conflict
 from tailer.config.pipelines import PipelineSettings, TablePattern
 from tailer.config.settings import examine, load
+from tests.support.cases import cases
 
 TEMPLATE = """
 [pipelines.sales]
@@ -56,7 +57,7 @@ def test_only_a_star_makes_a_pattern(location: str) -> None:
     assert TablePattern.parse(location) is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("location", "names"),
     [
         ("s3://lake/eu/orders", ("eu", "orders")),

@@ -1,7 +1,7 @@
 """The choice of the engine for a version, and the error without PySpark."""
 
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -32,9 +32,10 @@ class Noting(Engine):
         self.ran: list[int] = []
 
     @asynccontextmanager
-    async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
-        """See `Engine.run`."""
-        self.ran.append(plan.version)
+    async def run(
+        self, plans: Sequence[ChangePlan], after: Position | None = None
+    ) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
+        self.ran += [plan.version for plan in plans]
         yield _nothing()
 
 
@@ -55,7 +56,7 @@ async def test_large_versions_go_to_the_large_engine() -> None:
     small, large = Noting(), Noting()
     engine = SizedEngine(small, large, from_bytes=3)
     for version, files in enumerate([0, 2, 3, 1, 9]):
-        async with engine.run(plan(version, files)):
+        async with engine.run([plan(version, files)]):
             pass
     assert (small.ran, large.ran, engine.key) == ([0, 1, 3], [2, 4], ("id",))
 

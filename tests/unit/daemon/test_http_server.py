@@ -12,7 +12,6 @@ from starlette.responses import PlainTextResponse
 from tailer.daemon.http_server import HttpServer, Listener, WithToken, listen
 
 TOKEN: Final = "open: sesame"
-BASIC: Final = b64encode(f"me:{TOKEN}".encode()).decode()
 
 
 class TestToken:

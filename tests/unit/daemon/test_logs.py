@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from tailer.daemon.logs import LogFormat, Summaries, log_to_stderr
-from tailer.daemon.runs import Lifecycle, Runs
+from tailer.daemon.runs import Run, Runs
 from tailer.errors import FileVacuumed, SinkUnavailable, TailerError
 from tailer.pipeline.retry import Retries
 from tailer.pipeline.status import Committed, PipelineStatus
@@ -115,13 +115,13 @@ def restored_logging() -> Iterator[None]:
 async def run_twice(status: PipelineStatus, *sessions: TailerError | None) -> None:
     """Run a pipeline, and once more after it has stopped with an error."""
     scripted = ScriptedRuns(status, *sessions)
-    runs = Runs([lifecycle := Lifecycle(status, lambda: scripted, revives=False)], 1)
+    runs = Runs([run := Run(status, lambda: lambda stop: stop.run(scripted), revives=False)], 1)
     runs.stays = True
     async with anyio.create_task_group() as group:
         group.start_soon(runs.run)
-        await become(lambda: lifecycle.error is not None)
+        await become(lambda: run.error is not None)
         runs.stays = False
-        lifecycle.resume()
+        run.resume()
 
 
 @pytest.mark.anyio

@@ -9,9 +9,10 @@ import anyio
 import pytest
 
 from tailer.config.settings import load
+from tailer.daemon.runs import Stop
 from tailer.daemon.serve import serve
-from tailer.daemon.standby import StandbyRun
-from tailer.daemon.standby.watch import Watch
+from tailer.daemon.standby import Standby
+from tailer.daemon.standby.run import Watch
 from tailer.errors import ConfigError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.pipeline.policy import OnDataLoss
 from tailer.pipeline.status import PipelineState, PipelineStatus
@@ -48,13 +49,14 @@ class Instance:
         self.delay_s = 0.0
         self.error: Exception | None = None
         self.scope = anyio.CancelScope()
-        self.run = StandbyRun(self.status, lambda: self, lambda: Delivery(self), name, SILENCE_S)
+        self.stop = Stop()
+        self.standby = Standby(self.status, lambda: self, lambda: Delivery(self), name, SILENCE_S)
 
     async def live(self) -> None:
         """Run until it is stopped or killed."""
         self.status.note_start()
         with self.scope:
-            await self.run.run()
+            await self.standby.work(self.stop)
 
     def kill(self) -> None:
         """End it with nothing said."""
@@ -81,31 +83,25 @@ class Instance:
 
 
 class Delivery:
-    """A run of the pipeline."""
+    """The work of the active instance."""
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
-        self.stopping = anyio.Event()
         instance.place.open.append(instance.name)
 
-    async def run(self) -> None:
+    async def __call__(self, stop: Stop) -> None:
         """Deliver until it is stopped, or has the error of the instance."""
         place, name = self.instance.place, self.instance.name
         place.delivering.add(name)
         try:
-            while not self.stopping.is_set():
+            while not stop.is_set:
                 if (error := self.instance.error) is not None:
                     self.instance.error = None
                     raise error
-                with anyio.move_on_after(0.1):
-                    await self.stopping.wait()
+                await stop.wait(0.1)
         finally:
             place.delivering.discard(name)
             place.open.remove(name)
-
-    def stop(self) -> None:
-        """See `Drainable.stop`."""
-        self.stopping.set()
 
 
 def state_of(instance: Instance) -> PipelineState:
@@ -149,6 +145,7 @@ def test_one_is_active_and_the_other_one_says_so() -> None:
     play(check)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(20))
 def test_a_killed_one_is_replaced_in_time(seed: int) -> None:
     async def check(place: Place, first: Instance, second: Instance) -> None:
@@ -165,12 +162,13 @@ def test_a_killed_one_is_replaced_in_time(seed: int) -> None:
 
 def test_one_that_is_stopped_is_replaced_at_once() -> None:
     async def check(place: Place, first: Instance, _second: Instance) -> None:
-        first.run.stop()
+        first.stop.set()
         assert await place.settle(SILENCE_S / 2) == {"b"}
 
     play(check)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("after_ms", range(0, 1000, 50))
 def test_one_that_is_stopped_while_it_takes_over_leaves_nobody_waiting(after_ms: int) -> None:
     async def main() -> None:
@@ -179,10 +177,10 @@ def test_one_that_is_stopped_while_it_takes_over_leaves_nobody_waiting(after_ms:
         async with anyio.create_task_group() as group:
             group.start_soon(first.live)
             await anyio.sleep(after_ms / 1000)
-            first.run.stop()
+            first.stop.set()
             group.start_soon(second.live)
             assert await place.settle(SILENCE_S / 2) == {"b"}
-            second.run.stop()
+            second.stop.set()
         assert place.delivering == set()
 
     Physics(after_ms).run(main())
@@ -193,7 +191,7 @@ def test_one_that_never_was_active_closes_its_sink() -> None:
 
     async def check(place: Place, _first: Instance, second: Instance) -> None:
         assert place.open == ["a", "b"]
-        second.run.stop()
+        second.stop.set()
         assert await place.settle(1) == {"a"}
         assert place.open == ["a"]
 
@@ -243,6 +241,7 @@ def test_a_slow_one_stays_active() -> None:
     play(check)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(20))
 def test_of_two_that_start_at_once_one_is_active(seed: int) -> None:
     async def check(place: Place, _first: Instance, _second: Instance) -> None:

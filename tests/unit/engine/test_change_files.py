@@ -1,7 +1,8 @@
 """Change files that are decoded once: the same rows at the same places, whatever of them is kept."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,14 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailer.engine import change_files, local
+from tailer.engine import local
 from tailer.engine.local import LocalEngine
 from tailer.errors import DataCorrupt
 from tailer.events import ChangeBatch
 from tailer.formats.rows import execute
 from tailer.pipeline.policy import Policy
-from tailer.plan import ChangePlan, Position
+from tailer.plan import ChangePlan, ChangeTask, Position, TaskKind
+from tailer.read import decoded_files
 from tailer.read.data_files import DataFile, DataFiles
+from tailer.read.decoded_files import Budget, DecodedFiles, change_file_tasks
 from tests.support.follow import plans
 from tests.support.tables.log_files import cdc, metadata, protocol, schema_string, write_commit
 
@@ -47,15 +50,18 @@ def rows(batches: Iterator[ChangeBatch] | list[ChangeBatch]) -> list[Row]:
 def read(plan: ChangePlan, after: Position | None = None, files: DataFiles | None = None) -> list[Row]:
     """Read a version alone."""
     found: list[ChangeBatch] = []
-    read_until_error(plan, found, after, files)
+    read_until_error([plan], found, after, files)
     return rows(found)
 
 
 def read_until_error(
-    plan: ChangePlan, found: list[ChangeBatch], after: Position | None = None, files: DataFiles | None = None
+    plans: Sequence[ChangePlan],
+    found: list[ChangeBatch],
+    after: Position | None = None,
+    files: DataFiles | None = None,
 ) -> None:
     async def run() -> None:
-        async with LocalEngine(2, files or DataFiles()).run(plan, after) as batches:
+        async with LocalEngine(2, files or DataFiles()).run(plans, after) as batches:
             async for batch in batches:
                 found.append(batch)  # noqa: PERF401 - those before an error are kept
 
@@ -64,8 +70,9 @@ def read_until_error(
 
 def read_together(plan: ChangePlan, files: DataFiles | None = None) -> list[Row]:
     """Read a version as one of several small ones."""
-    (found,) = anyio.run(LocalEngine(2, files or DataFiles()).read_together, [plan])
-    return rows(list(found))
+    found: list[ChangeBatch] = []
+    read_until_error([plan, replace(plan, version=plan.version + 1, tasks=())], found, files=files)
+    return rows(found)
 
 
 def change_plan(path: Path, seed: int, files: int = 3, most_rows: int = 1200, select: str | None = None) -> ChangePlan:
@@ -100,7 +107,7 @@ def test_the_rows_are_those_of_each_task(
 ) -> None:
     plan = change_plan(tmp_path, seed, select=select)
     wanted = [row for task in plan.tasks for row in rows(execute(task))]
-    monkeypatch.setattr(change_files, "KEPT_BYTES", kept_bytes)
+    monkeypatch.setattr(decoded_files, "BUDGET_BYTES", kept_bytes)
     assert read_together(plan) == wanted
     monkeypatch.setattr(local, "READ_BYTES", 1)
     monkeypatch.setattr(local, "CHUNK_BYTES", 1)
@@ -119,7 +126,7 @@ def test_each_file_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     files.opened.clear()
     read_together(plan, files)
     assert sorted(files.opened) == names
-    monkeypatch.setattr(change_files, "KEPT_BYTES", 0)
+    monkeypatch.setattr(decoded_files, "BUDGET_BYTES", 0)
     files.opened.clear()
     read(plan, files=files)
     assert set(files.opened) == set(names)
@@ -133,5 +140,51 @@ def test_an_error_comes_after_the_rows_before_it(tmp_path: Path) -> None:
     second.write_bytes(second.read_bytes()[:-20] + bytes(20))
     found: list[ChangeBatch] = []
     with pytest.raises(DataCorrupt):
-        read_until_error(plan, found)
+        read_until_error([plan], found)
     assert rows(found) == wanted
+
+
+def delivered(rows_of: DecodedFiles, task: ChangeTask) -> Iterator[ChangeBatch]:
+    return rows_of.deliver(task, files=DataFiles(), use_threads=False)
+
+
+def decoded_with_deletes(plan: ChangePlan, budget: Budget) -> DecodedFiles:
+    """Deliver the deletes of a version, so that the other rows of its files are in memory."""
+    decoded = DecodedFiles(execute, budget)
+    decoded.expect(change_file_tasks([(task, -1) for task in plan.tasks]))
+    for task in plan.tasks:
+        if task.kind is TaskKind.CDC_DELETES:
+            list(delivered(decoded, task))
+    return decoded
+
+
+def test_rows_that_were_given_up_when_they_are_due_are_read_again(tmp_path: Path) -> None:
+    plan = change_plan(tmp_path, 1)
+    task = plan.tasks[3]
+    decoded = decoded_with_deletes(plan, Budget())
+    assert decoded.has(task)
+    lock = decoded._lock
+
+    class OtherThread:
+        """Gives rows up before the lock is got."""
+
+        def __enter__(self) -> None:
+            decoded._lock = lock
+            decoded.release()
+            lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            lock.release()
+
+    decoded._lock = OtherThread()  # type: ignore[assignment]
+    assert rows(delivered(decoded, task)) == rows(execute(task))
+
+
+def test_memory_is_taken_until_rows_are_delivered(tmp_path: Path) -> None:
+    plan, budget = change_plan(tmp_path, 5), Budget()
+    decoded = decoded_with_deletes(plan, budget)
+    assert sum(batch.size_bytes for task in plan.tasks[3:] for batch in execute(task)) == budget.used_bytes
+    for task in plan.tasks[3:]:
+        before = budget.used_bytes
+        assert {budget.used_bytes for _ in delivered(decoded, task)} == {before}
+    assert budget.used_bytes == 0

@@ -14,12 +14,13 @@ import pyarrow as pa
 import pytest
 
 import tailer.engine.local
-from tailer.engine.local import LocalEngine, remaining
+from tailer.engine.local import LocalEngine
 from tailer.errors import DataCorrupt, SinkUnavailable
 from tailer.events import ChangeBatch
 from tailer.formats.delta.table import DeltaTableLog
-from tailer.plan import END, SNAPSHOT_TASKS, ChangePlan, ChangeTask, Position, Regime, TaskKind
+from tailer.plan import END, SNAPSHOT_TASKS, ChangePlan, ChangeTask, Position, Regime, TaskKind, remaining
 from tailer.stores.local import LocalStore
+from tests.support.cases import cases
 from tests.support.follow import plans, run_plan, snapshot
 from tests.support.streams import become
 from tests.support.tables.handwritten import HandwrittenTable
@@ -83,7 +84,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Reader:
 
 async def run(engine: LocalEngine, of: ChangePlan, seen: Seen, after: Position | None = None) -> None:
     """Run a plan and record (task, row) of all rows."""
-    async with engine.run(of, after) as batches:
+    async with engine.run([of], after) as batches:
         async for batch in batches:
             seen.extend((batch.task, row) for row in batch.row_index.to_pylist())
 
@@ -96,7 +97,7 @@ async def test_without_room_nothing_is_read_ahead(reader: Reader, room_bytes: in
     seen: list[Seen] = [[] for _ in range(20)]
 
     async def consume(into: Seen) -> None:
-        async with engine.run(plan(*[BIG] * 6)) as batches:
+        async with engine.run([plan(*[BIG] * 6)]) as batches:
             async for batch in batches:
                 into.extend((batch.task, row) for row in batch.row_index.to_pylist())
                 await go_on.wait()
@@ -118,7 +119,7 @@ def everything(tasks: int, batches: int = 3) -> Seen:
 class TestRemaining:
     PLAN = plan(1, 1, 1, version=7)
 
-    @pytest.mark.parametrize(
+    @cases(
         ("after", "expected"),
         [
             (None, [(0, -1), (1, -1), (2, -1)]),
@@ -133,7 +134,6 @@ class TestRemaining:
             (Position(8, 0, 0), []),
             (Position.end(9), []),
         ],
-        ids=str,
     )
     def test_changes(self, after: Position | None, expected: Seen) -> None:
         assert [(task.index, row) for task, row in remaining(self.PLAN, after)] == expected
@@ -200,7 +200,7 @@ async def test_rows_before_an_error_come_even_if_both_were_pulled_at_once(
 async def test_looking_ahead_is_bounded(reader: Reader, threads: int) -> None:
     reader.batches = 5
     taken = 0
-    async with LocalEngine(threads).run(plan(*[BIG] * 20)) as batches:
+    async with LocalEngine(threads).run([plan(*[BIG] * 20)]) as batches:
         async for batch in batches:
             taken += 1
             if taken % 7 == 0:
@@ -235,7 +235,7 @@ async def test_small_files_are_read_together(monkeypatch: pytest.MonkeyPatch) ->
 async def test_one_thread_reads_tiny_files(reader: Reader, size: int, most_open: int) -> None:
     """A size of 0 is unknown: such a file may be large."""
     seen: Seen = []
-    async with LocalEngine(4).run(plan(*[size] * 500)) as batches:
+    async with LocalEngine(4).run([plan(*[size] * 500)]) as batches:
         async for batch in batches:
             seen.extend((batch.task, row) for row in batch.row_index.to_pylist())
             if len(seen) < 100:
@@ -247,7 +247,7 @@ async def test_one_thread_reads_tiny_files(reader: Reader, size: int, most_open:
 @pytest.mark.parametrize("size", [1, BIG])
 async def test_leaving_early_stops_the_work_and_closes_the_files(reader: Reader, size: int) -> None:
     reader.batches = 50
-    async with LocalEngine(4).run(plan(*[size] * 20)) as batches:
+    async with LocalEngine(4).run([plan(*[size] * 20)]) as batches:
         async for _ in batches:
             await anyio.sleep(0.01)
             break
@@ -258,7 +258,7 @@ async def test_leaving_early_stops_the_work_and_closes_the_files(reader: Reader,
 
 
 async def test_leaving_without_a_look_closes_the_files(reader: Reader) -> None:
-    async with LocalEngine(4).run(plan(*[BIG] * 20)):
+    async with LocalEngine(4).run([plan(*[BIG] * 20)]):
         await anyio.sleep(0.01)
     assert reader.open == 0
 
@@ -268,7 +268,7 @@ async def test_an_error_of_the_consumer_passes_unchanged(reader: Reader, size: i
     error = SinkUnavailable("s", "down")
 
     async def take_one() -> None:
-        async with LocalEngine(4).run(plan(*[size] * 20)) as batches:
+        async with LocalEngine(4).run([plan(*[size] * 20)]) as batches:
             async for _ in batches:
                 await anyio.sleep(0.01)  # by now all other tasks wait for their consumer
                 raise error
@@ -378,7 +378,7 @@ async def test_real_files_are_closed(table: HandwrittenTable, tmp_path: Path, mo
     monkeypatch.setattr(tailer.engine.local, "CHUNK_BYTES", 1)
     monkeypatch.setattr(tailer.engine.local, "READ_BYTES", 1)
     of = (await anyio.to_thread.run_sync(plans, table.path))[1]
-    async with LocalEngine(4).run(of) as batches:
+    async with LocalEngine(4).run([of]) as batches:
         async for _ in batches:
             await anyio.sleep(0.01)
             assert open_files(tmp_path) > 0

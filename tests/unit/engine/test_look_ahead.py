@@ -3,22 +3,20 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Final, cast
 
 import anyio
 import pyarrow as pa
 import pytest
 
-import tailer.engine.look_ahead
 from tailer.engine.background import background
 from tailer.engine.look_ahead import LookAhead, PrefetchedBatches
 from tailer.engine.port import Engine
-from tailer.errors import FileVacuumed, LogCorrupt
+from tailer.errors import LogCorrupt
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, ChangeTask, FragmentRef, Position, Regime, TaskKind
 from tailer.table_log import TableLog
-from tests.support.streams import APP, Destination, Growing, become, pipeline
+from tests.support.streams import become
 
 pytestmark = pytest.mark.anyio
 
@@ -65,13 +63,15 @@ class OneRowEngine(Engine):
         self.running: list[int] = []
 
     @asynccontextmanager
-    async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
-        self.began.append(plan.version)
-        self.running.append(plan.version)
+    async def run(
+        self, plans: Sequence[ChangePlan], after: Position | None = None
+    ) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
+        self.began += [plan.version for plan in plans]
+        self.running.append(plans[0].version)
         try:
-            yield self._rows(plan)
+            yield self._rows(plans[0])
         finally:
-            self.running.remove(plan.version)
+            self.running.remove(plans[0].version)
 
     async def _rows(self, plan: ChangePlan) -> AsyncIterator[ChangeBatch]:
         rows = pa.record_batch({"id": pa.array([plan.version])})
@@ -89,9 +89,9 @@ async def looking(log: Log, engine: Engine, last: int | None = None) -> AsyncIte
 
 async def turn(ahead: LookAhead) -> PrefetchedBatches:
     """Begin to read the next version; return its rows."""
-    (found,) = await ahead.next_plans()
-    shaped, rows = await ahead.read(found, None)
-    assert shaped == found
+    plans = await ahead.next_plans()
+    shaped, rows = await ahead.read(plans, None)
+    assert shaped == plans
     return rows
 
 
@@ -120,14 +120,6 @@ async def test_after_a_wait_one_version_is_asked_for() -> None:
         log.plans = [plan(2), plan(3)]
         await turn(ahead)
         assert log.asked == asked + 1
-
-
-async def test_small_versions_are_not_worth_it() -> None:
-    log, engine = Log(*(plan(version, 1000) for version in range(4))), OneRowEngine()
-    async with looking(log, engine) as ahead:
-        for asked in range(1, 5):
-            await turn(ahead)
-            assert log.asked == asked
 
 
 async def test_small_versions_of_lance_datasets_are() -> None:
@@ -227,97 +219,9 @@ async def test_a_seek_forgets_what_is_ahead() -> None:
         assert [batch.version for batch in await (await turn(ahead)).take()] == [7]
 
 
-class TakingEngine(OneRowEngine):
-    """An engine that takes plans together."""
-
-    def takes(self, _: ChangePlan) -> bool:
-        return True
-
-    async def read_together(self, plans: Sequence[ChangePlan]) -> Sequence[Sequence[ChangeBatch]]:
-        raise NotImplementedError
-
-
 async def versions(ahead: LookAhead) -> list[int]:
     """Take the next plans as a delivery does; return their versions."""
-    found = await ahead.next_plans()
-    if len(found) == 1:
-        (await ahead.read(found[0], None))[1].stop()
-    return [each.version for each in found]
-
-
-@pytest.mark.parametrize("at_once", [1, 3, 100])
-async def test_small_versions_of_a_backlog_come_together(at_once: int) -> None:
-    small = (plan(version, 1000) for version in range(5))
-    log = Log(*small, plan(5), plan(6, 1000), plan(7, 1000), at_once=at_once)
-    async with looking(log, TakingEngine()) as ahead:
-        assert [await versions(ahead) for _ in range(5)] == [[0], [1, 2, 3, 4], [5], [6, 7], []]
-
-
-@pytest.mark.parametrize("at_once", [1, 3, 100])
-async def test_only_as_many_as_are_small_together(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    many = [replace(each, tasks=each.tasks * 50) for each in (plan(version, 10) for version in range(10))]
-    async with looking(Log(*many, at_once=at_once), TakingEngine()) as ahead:
-        assert [await versions(ahead) for _ in range(4)] == [[0], [1, 2, 3], [4, 5, 6], [7, 8, 9]]
-    large = [plan(version, 200_000) for version in range(14)]
-    async with looking(Log(*large, at_once=at_once), TakingEngine()) as ahead:
-        assert [len(await versions(ahead)) for _ in range(4)] == [1, 6, 6, 1]
-    monkeypatch.setattr(tailer.engine.look_ahead, "_MOST_S", 0.0)
-    few = Log(*(plan(version, 10) for version in range(3)), at_once=at_once)
-    async with looking(few, TakingEngine()) as ahead:
-        assert [await versions(ahead) for _ in range(3)] == [[0], [1], [2]], "planning takes long"
-
-
-@pytest.mark.parametrize("at_once", [1, 3, 100])
-async def test_versions_that_differ_come_apart(at_once: int) -> None:
-    other = replace(plan(2, 10), table_id="other")
-    schema = pa.schema([pa.field("a", pa.int64(), metadata={"id": "2"})])
-    renamed = replace(plan(4, 10), schema=schema)
-    log = Log(plan(0, 10), plan(1, 10), other, plan(3, 10), renamed, plan(5, 10), at_once=at_once)
-    async with looking(log, TakingEngine()) as ahead:
-        assert [await versions(ahead) for _ in range(7)] == [[0], [1], [2], [3], [4], [5], []]
-
-
-async def test_they_end_before_an_error_and_with_the_last_version() -> None:
-    lost = LogCorrupt("t", "00000000000000000003.json", "not JSON", 3)
-    async with looking(Log(*(plan(version, 10) for version in range(3)), lost), TakingEngine()) as ahead:
-        assert [await versions(ahead) for _ in range(2)] == [[0], [1, 2]]
-        for _ in range(2):
-            with pytest.raises(LogCorrupt):
-                await ahead.next_plans()
-    log = Log(*(plan(version, 10) for version in range(9)))
-    async with looking(log, TakingEngine(), last=3) as ahead:
-        assert [await versions(ahead) for _ in range(2)] == [[0], [1, 2, 3]]
-        assert log.asked == 4
-
-
-@pytest.fixture
-def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let versions of any size be worth it."""
-    monkeypatch.setattr(tailer.engine.look_ahead, "_WORTH_BYTES", 0)
-
-
-@pytest.mark.usefixtures("_eager")
-async def test_a_lost_file_stops_at_its_version(tmp_path: Path) -> None:
-    """A file that is gone when it is due, or earlier: the versions before are delivered and committed."""
-    table, there = Growing(tmp_path / "t"), Destination()
-    for version in range(5):
-        table.insert([version])
-    (table.path / "3-0.parquet").unlink()
-    with pytest.raises(FileVacuumed) as found:
-        await pipeline(table, there.sink(), until="latest").run()
-    assert found.value.version == 3
-    assert there.delivered(APP) == table.rows(last=2)
-
-
-@pytest.mark.usefixtures("_eager")
-@pytest.mark.parametrize("max_versions", [1, 3])
-async def test_a_stop_leaves_no_version_out(tmp_path: Path, max_versions: int) -> None:
-    """Whenever it is stopped, the next run goes on after what was committed, whatever was read ahead."""
-    table, there = Growing(tmp_path / "t"), Destination()
-    for version in range(12):
-        table.insert([version, 100 + version])
-    while (position := there.position(APP)) is None or position.version < table.version:
-        running = pipeline(table, there.sink(), until="latest", max_versions=max_versions)
-        there.then = running.stop
-        await running.run()
-    assert there.delivered(APP) == table.rows()
+    plans = await ahead.next_plans()
+    if plans:
+        (await ahead.read(plans, None))[1].stop()
+    return [plan.version for plan in plans]

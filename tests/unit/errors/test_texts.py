@@ -21,6 +21,7 @@ from tailer.errors import (
     VersionGone,
 )
 from tailer.sink import instance_name, process_of
+from tests.support.cases import cases
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 LACKING: Final = re.compile(r"`tailer (pause|resume|resnapshot|skip|progress reset)`")
@@ -34,7 +35,7 @@ def test_a_text_is_one_line(reason: str, text: str) -> None:
     assert str(NotATable("t", reason)) == f"t: not a Delta table: {text}"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("gone", "says", "does_not_say"),
     [
         (VersionGone("t", 3, 0, 9), ("it holds others from 0 to 9", "with --from"), ("--from 4",)),

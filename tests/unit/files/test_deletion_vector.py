@@ -14,9 +14,10 @@ from pyroaring import BitMap, BitMap64
 from tailer.errors import DataCorrupt
 from tailer.files import deletion_vector
 from tailer.files.deletion_vector import encode, load, z85_decode
-from tailer.formats.delta.descriptor import resolve
+from tailer.formats.delta.changes import resolve
 from tailer.formats.delta.log.actions import DeletionVector
 from tailer.plan import ChangeTask, DeletionVectorRef
+from tests.support.cases import cases
 from tests.support.tables.log_files import PORTABLE_MAGIC, marked, task, vector_data, vector_file, z85
 
 NATIVE_MAGIC = 1681511376
@@ -88,7 +89,7 @@ def test_z85_with_counted_padding(data: bytes) -> None:
     assert z85_decode(text, len(data)) == data
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "size"),
     [
         ("0000", 3),

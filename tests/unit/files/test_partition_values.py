@@ -16,6 +16,7 @@ from tailer.errors import ChangesUnavailable
 from tailer.events import type_text
 from tailer.files.partition_values import partition_scalar
 from tailer.schema.char_types import with_chars
+from tests.support.cases import cases
 from tests.support.oracle.partition_texts import spark_answers
 from tests.support.oracle.rows import ATOMS
 from tests.support.tables.log_files import task
@@ -28,7 +29,7 @@ def moment(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "kind", "value"),
     [
         (None, pa.int64(), None),
@@ -129,7 +130,7 @@ def value_of(scalar: pa.Scalar) -> Any:
     return str(value) if isinstance(value, Decimal) else value
 
 
-@pytest.mark.parametrize("name", TYPES)
+@cases("name", TYPES)
 def test_texts_are_what_spark_reads(name: str) -> None:
     """Each text that Spark's cast takes is its value, or refused by name; no other is taken."""
     refused = {text for text, answer in ANSWERS[name].items() if answer is None and text}

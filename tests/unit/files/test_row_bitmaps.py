@@ -28,3 +28,7 @@ def test_words_far_apart_in_any_order() -> None:
 def test_positions_and_back(positions: set[int]) -> None:
     assert positions_of(BitMap64(positions)).to_pylist() == sorted(positions)
     assert set(bitmap_of(pa.array(list(positions), pa.int64()))) == positions
+
+
+def test_positions_of_a_slice() -> None:
+    assert list(bitmap_of(pa.array([9, 3, 1, 7], pa.int64())[1:3])) == [1, 3]

@@ -57,7 +57,8 @@ def test_in_a_store_the_name_decides() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_names() -> None:
-    assert [each.name for each in registry.formats()] == registry.format_names() == ["delta", "lance", "other"]
+    names = ["delta", "lance", "iceberg", "other"]
+    assert [each.name for each in registry.formats()] == registry.format_names() == names
     assert (named_format("delta"), named_format("lance")) == (DELTA, LANCE)
     with pytest.raises(ConfigError, match="table_format: 'othre' is no format of a table") as raised:
         named_format("othre")

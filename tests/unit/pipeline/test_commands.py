@@ -46,7 +46,7 @@ async def deliver(table: Growing, sink: Sink, status: PipelineStatus, until: Sta
         await made.run()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
 @pytest.mark.parametrize("step", [Step.PROGRESS, Step.BEGIN, Step.WRITE, Step.ANNOUNCE, Step.COMMIT])

@@ -18,6 +18,7 @@ from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy
 from tailer.pipeline.polling import Polling
 from tailer.pipeline.retry import Retries
 from tailer.plan import SNAPSHOT_TASKS, ChangePlan, Position
+from tailer.sink import Sink
 from tailer.start import Start
 from tailer.stores.local import LocalStore
 from tailer.stores.wakeup import TimerWake
@@ -31,7 +32,7 @@ class Scripted:
     """A delivery of up to `together` versions at once, and its only session; `fails` on the version of an error."""
 
     def __init__(self, table: DeltaTableLog, resume: ResumePoint | None, fails: TailerError | None = None) -> None:
-        self.sink = MemorySink("memory")
+        self.sink: Sink = MemorySink("memory")
         self.commands = None
         self.resume = resume
         self.table_id: str | None = None

@@ -38,7 +38,9 @@ class Ready(Engine):
         self.given = 0
 
     @asynccontextmanager
-    async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
+    async def run(
+        self, plans: Sequence[ChangePlan], after: Position | None = None
+    ) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
         yield self._all()
 
     async def _all(self) -> AsyncIterator[ChangeBatch]:
@@ -183,7 +185,7 @@ async def test_another_schema_divides_them(tmp_path: Path) -> None:
     assert max(map(len, sink.taken)) > 1
 
 
-@pytest.mark.parametrize(("rows", "most"), [(1, 64), (20_000, 1), (200_000, 1)])
+@pytest.mark.parametrize(("rows", "most"), [(1, 128), (20_000, 1), (200_000, 1)])
 async def test_what_comes_together_is_bounded(tmp_path: Path, rows: int, most: int) -> None:
     table = many(tmp_path)
     plan = await last_plan(table)
@@ -192,7 +194,7 @@ async def test_what_comes_together_is_bounded(tmp_path: Path, rows: int, most: i
     engine = Ready([batch] * 1000)
     taken = 0
     async with background() as group:
-        arrivals = PrefetchedBatches(group, engine, plan)
+        arrivals = PrefetchedBatches(group, engine, [plan])
         while found := await arrivals.take():
             taken += len(found)
             await anyio.lowlevel.checkpoint()
@@ -228,7 +230,7 @@ async def test_large_batches_are_written_one_by_one(tmp_path: Path) -> None:
 async def test_batches_can_be_taken_after_a_cancellation(tmp_path: Path) -> None:
     table = many(tmp_path)
     async with background() as group:
-        arrivals = PrefetchedBatches(group, LocalEngine(), await last_plan(table))
+        arrivals = PrefetchedBatches(group, LocalEngine(), [await last_plan(table)])
         with anyio.move_on_after(0) as scope:
             await arrivals.take()
         assert scope.cancelled_caught

@@ -7,11 +7,12 @@ import pytest
 
 from tailer.formats.delta.retention import parse_interval, retention_ms
 from tailer.pipeline.retention import VacuumWatch
+from tests.support.cases import cases
 
 HOUR_MS = 3_600_000
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "hours"),
     [
         ("interval 1 week", 168),
@@ -28,7 +29,7 @@ def test_intervals(text: str, hours: float) -> None:
     assert parse_interval(text) == round(hours * HOUR_MS)
 
 
-@pytest.mark.parametrize("text", ["", "interval", "interval x", "interval 1", "interval 1 fortnight", "1 day x"])
+@cases("text", ["", "interval", "interval x", "interval 1", "interval 1 fortnight", "1 day x"])
 def test_invalid_intervals(text: str) -> None:
     assert parse_interval(text) is None
 

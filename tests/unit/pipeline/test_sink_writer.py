@@ -1,7 +1,7 @@
 """A sink with short transactions, or one that refuses a version: all earlier versions are delivered."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -10,6 +10,7 @@ import anyio
 import pyarrow as pa
 import pytest
 
+import tailer.engine.look_ahead
 from tailer.engine.background import background
 from tailer.engine.local import LocalEngine
 from tailer.engine.look_ahead import PrefetchedBatches
@@ -49,21 +50,27 @@ class Slow(Engine):
         self._batches = batches
 
     @asynccontextmanager
-    async def run(self, plan: ChangePlan, after: Position | None = None) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
-        async with self._inside.run(plan, after) as batches:
-            yield self._slowly(batches, plan.version)
+    async def run(
+        self, plans: Sequence[ChangePlan], after: Position | None = None
+    ) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
+        async with self._inside.run(plans, after) as batches:
+            yield self._slowly(batches)
 
-    async def _slowly(self, batches: AsyncIterator[ChangeBatch], version: int) -> AsyncIterator[ChangeBatch]:
+    async def _slowly(self, batches: AsyncIterator[ChangeBatch]) -> AsyncIterator[ChangeBatch]:
         count = 0
         async for batch in batches:
-            if version == self._version and count == self._batches:
-                await self.may.wait()
-            count += 1
+            if batch.version == self._version:
+                if count == self._batches:
+                    await self.may.wait()
+                count += 1
             yield batch
 
 
 @pytest.mark.parametrize("batches", [0, 1])
-async def test_available_rows_are_committed_meanwhile(tmp_path: Path, batches: int) -> None:
+async def test_available_rows_are_committed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int
+) -> None:
+    monkeypatch.setattr(tailer.engine.look_ahead, "_MOST_VERSIONS", 1)
     table = Growing(tmp_path / "table")
     first = table.insert(range(3))
     second = table.insert(range(10, 13), range(20, 23))
@@ -116,10 +123,10 @@ async def test_an_error_comes_at_its_place(tmp_path: Path) -> None:
     (table.path / f"{table.version}-1.parquet").unlink()
     seen = []
     async with background() as group:
-        arrivals = PrefetchedBatches(group, LocalEngine(), plans[-1])
-        with pytest.raises(FileVacuumed):  # noqa: PT012 - raised behind the first batch
-            while batches := await arrivals.take():
-                seen += joined_rows(batches).column("id").to_pylist()
+        arrivals = PrefetchedBatches(group, LocalEngine(), plans[-1:])
+        while batches := await arrivals.take():
+            seen += joined_rows(batches).column("id").to_pylist()
+        assert isinstance(arrivals.error, FileVacuumed)
     assert seen == [0, 1, 2]
 
 

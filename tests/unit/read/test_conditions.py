@@ -114,6 +114,7 @@ def expected(kind: TaskKind, types: Sequence[str], fulfils: Sequence[bool]) -> F
     return rows
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("any_batch_size")
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("kind", [TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS])

@@ -318,7 +318,7 @@ async def test_engines_read_stores(tmp_path: Path) -> None:
         ]
         plan = ChangePlan("t", "id", 3, 1000, None, Regime.FILES, schema, tuple(tasks))
         rules = PairingRules(carryovers=Carryovers.DROP, compute_updates=True, key=("k",))
-        async with ChangelogEngine(LocalEngine(2, files), rules, files=files).run(plan) as batches:
+        async with ChangelogEngine(LocalEngine(2, files), rules, files=files).run([plan]) as batches:
             found.append([row async for batch in batches for row in batch.rows.to_pylist()])
     assert found[0] == found[1]
     assert len(found[0]) == 2 * 286
@@ -334,7 +334,7 @@ async def test_small_files_are_opened_ahead(tmp_path: Path) -> None:
     objects = StoredObjects(delay_s=0.005)
 
     async def values(found: list[int]) -> None:
-        async with LocalEngine(1, DataFiles(objects)).run(plan) as batches:
+        async with LocalEngine(1, DataFiles(objects)).run([plan]) as batches:
             async for batch in batches:
                 found += batch.rows.column("a").to_pylist()
 
@@ -360,12 +360,12 @@ async def test_larger_files_are_opened_before_a_thread_is_free(tmp_path: Path) -
     )
     plan = ChangePlan("t", "id", 3, 1000, None, Regime.FILES, schema, tasks)
     objects = StoredObjects(delay_s=0.02)
-    async with LocalEngine(1, DataFiles(objects)).run(plan) as batches:
+    async with LocalEngine(1, DataFiles(objects)).run([plan]) as batches:
         assert sum([len(batch) async for batch in batches]) == 20 * len(data)
     assert len(objects.requests) == len(paths)
     assert objects.most_running > 4
     objects = StoredObjects(delay_s=0.02)
-    async with LocalEngine(1, DataFiles(objects)).run(plan) as batches:
+    async with LocalEngine(1, DataFiles(objects)).run([plan]) as batches:
         await anext(batches)
     await become(lambda: not objects.running)
     assert 1 < len(objects.requests) <= 8

@@ -19,6 +19,7 @@ from tailer.plan import ChangeTask, DeletionVectorRef, Refinement, TaskKind, out
 from tailer.read.execute import execute, row_groups
 from tailer.read.parquet.batch_sizes import BATCH_BYTES
 from tailer.schema.char_types import with_chars
+from tests.support.cases import cases
 from tests.support.follow import follow
 from tests.support.tables.log_files import marked, parquet, task, vector_data
 
@@ -88,6 +89,7 @@ def test_rows_and_their_metadata(tmp_path: Path) -> None:
     assert batch.rows.column(COMMIT_TIMESTAMP).cast(pa.int64()).to_pylist() == [1_000_000] * 2
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("any_batch_size")
 @pytest.mark.parametrize(
     ("include", "exclude"),
@@ -149,6 +151,7 @@ IMAGE = {"delete": "update_preimage", "insert": "update_postimage"}
 PLAIN = {image: plain for plain, image in IMAGE.items()}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("any_batch_size")
 @pytest.mark.parametrize("dropped", MARKS)
 @pytest.mark.parametrize("updated", MARKS)
@@ -169,6 +172,7 @@ def test_rows_that_are_dropped_or_images_of_updates(
                 assert rows(execute(replace(job, refinement=refinement), after_row)) == expected
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("any_batch_size")
 @pytest.mark.parametrize("dropped", MARKS)
 @pytest.mark.parametrize("updated", MARKS)
@@ -335,7 +339,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, spoil: Callable[[Path], None]
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("uri", "error"),
     [
         ("/nowhere/f", FileVacuumed),

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailer.read.parquet.dictionary import Dictionary
+from tailer.read.parquet.batch_sizes import Dictionary
 from tailer.read.parquet.footer import Footer, encoded_path
 from tests.support.tables.log_files import parquet
 

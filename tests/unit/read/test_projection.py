@@ -16,7 +16,7 @@ from tailer.errors import ChangesUnavailable, DataCorrupt, UnsupportedFeature
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID
 from tailer.plan import RowTracking, TaskKind, add_row_ids, output_schema
 from tailer.read.execute import execute
-from tailer.schema.columns import FIELD_ID, PHYSICAL_NAME
+from tailer.schema.columns import DEFAULT, FIELD_ID, FILE_NAMES, PHYSICAL_NAME
 from tests.support.tables.log_files import marked, parquet, task
 
 LONG, TEXT = pa.int64(), pa.string()
@@ -214,6 +214,40 @@ def test_by_field_id_but_the_file_has_none(tmp_path: Path) -> None:
         read(tmp_path, file, [mapped("s", pa.struct([mapped("x", LONG, "x", 2)]), "s", 1)])
 
 
+def with_metadata(field: pa.Field, **more: bytes) -> pa.Field:
+    """Add to what is known of a column."""
+    names = {"default": DEFAULT, "names": FILE_NAMES}
+    return field.with_metadata(field.metadata | {names[name]: value for name, value in more.items()})
+
+
+def test_a_file_without_field_ids_has_columns_by_their_names_in_files(tmp_path: Path) -> None:
+    file = pa.table({"a": [1], "s": [{"x": 2}], "1": [3]})
+    inner = pa.struct([with_metadata(mapped("y", LONG, "4", 4), names=b'["q", "x"]')])
+    columns = [(mapped("b", LONG, "1", 1), b'["a"]'), (mapped("s", inner, "2", 2), b'["s"]')]
+    columns.append((mapped("none", LONG, "3", 3), b"[]"))
+    found = read(tmp_path, file, [with_metadata(column, names=names) for column, names in columns])
+    assert found.to_pylist() == [{"b": 1, "s": {"y": 2}, "none": None}]
+    twice = with_metadata(mapped("b", LONG, "1", 1), names=b'["a", "1"]')
+    with pytest.raises(DataCorrupt, match="several columns may be b"):
+        read(tmp_path, file, [twice])
+
+
+def test_columns_that_a_file_lacks_have_their_defaults(tmp_path: Path) -> None:
+    item = pa.struct([("x", LONG)])
+    file = pa.table(
+        {"s": pa.array([{"x": 1}, None], item), "l": pa.array([[{"x": 2}, None], None], pa.list_(item)), "v": [7, None]}
+    )
+    added = pa.struct([pa.field("x", LONG), pa.field("y", TEXT, metadata={DEFAULT: b"new"})])
+    fields = [pa.field("s", added), pa.field("l", pa.list_(added)), pa.field("v", LONG, metadata={DEFAULT: b"5"})]
+    fields += [pa.field("t", pa.time64("us"), metadata={DEFAULT: b"01:02:03.5"})]
+    fields += [pa.field("f", pa.binary(2), metadata={DEFAULT: b"\xff\x00"}), pa.field("n", added)]
+    t, f = time(1, 2, 3, 500_000), b"\xff\x00"
+    assert read(tmp_path, file, fields).to_pylist() == [
+        {"s": {"x": 1, "y": "new"}, "l": [{"x": 2, "y": "new"}, None], "v": 7, "t": t, "f": f, "n": None},
+        {"s": None, "l": None, "v": None, "t": t, "f": f, "n": None},
+    ]
+
+
 def decimals(*texts: str | None) -> list[Decimal | None]:
     return [None if text is None else Decimal(text) for text in texts]
 
@@ -405,6 +439,7 @@ IN_PLACES: Final[dict[str, tuple[Callable[[pa.DataType], pa.DataType], Callable[
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("place", IN_PLACES)
 @pytest.mark.parametrize(
     ("narrow", "wide", "expected"), WIDENED, ids=[f"{narrow.type} to {wide}" for narrow, wide, _ in WIDENED]

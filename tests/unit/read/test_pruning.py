@@ -16,6 +16,7 @@ from tailer.read.pruning import prune
 from tailer.schema.columns import CHAR, PHYSICAL_NAME
 from tailer.shape.condition import parse_condition
 from tailer.shape.ranges import ColumnRange
+from tests.support.cases import cases
 from tests.support.oracle.ranges import task_ranges
 from tests.support.tables.log_files import task
 
@@ -47,9 +48,7 @@ def bounds(
     return None if found is None else values_of(found)[:2]
 
 
-@pytest.mark.parametrize(
-    ("kind", "low", "high", "expected"),
-    [
+@cases(("kind", "low", "high", "expected"), [
         (LONG, "-7", "5", (-7, 5)),
         (pa.int8(), "-7", "300", (-7, None)),
         (LONG, "-9007199254740992", "9007199254740992", (-9007199254740994, 9007199254740994)),  # a double
@@ -93,14 +92,12 @@ def bounds(
         (pa.float64(), '"NaN"', "1e999", (None, None)),
         (pa.float32(), "-1e39", "3.41e38", (None, None)),
         (pa.float64(), "-1e39", "3.41e38", (-1e39, None)),
-    ],
-    ids=str,
-)  # fmt: skip
+    ])  # fmt: skip
 def test_bounds(kind: pa.DataType, low: str, high: str, expected: tuple[Any, Any] | None) -> None:
     assert bounds(kind, low, high) == expected
 
 
-@pytest.mark.parametrize("text", ["0.1", "-0.1", "0", "-0.0", "1e-45", "16777217", "3.3e38", "1.17549435E-38"])
+@cases("text", ["0.1", "-0.1", "0", "-0.0", "1e-45", "16777217", "3.3e38", "1.17549435E-38"])
 def test_bounds_of_floats_hold_for_numbers_of_32_bits(text: str) -> None:
     for kind in (pa.float32(), pa.float64()):
         found = bounds(kind, text, text)
@@ -116,7 +113,7 @@ def test_chars_have_no_bounds() -> None:
     assert bounds(TEXT, '"a"', '"b"', {CHAR: b'{"": 3}'}) == (None, None)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("stats", "expected"),
     [
         ({"numRecords": 3, "nullCount": {"a": 1}}, (None, None, True, True)),
@@ -147,7 +144,6 @@ def test_chars_have_no_bounds() -> None:
         ("[" * 100_000, None),
         ('{"numRecords":' + "9" * 10_000 + "}", None),
     ],
-    ids=lambda value: str(value)[:40],
 )
 def test_what_writers_leave_out_or_get_wrong_is_unknown(stats: Any, expected: Found | None) -> None:
     fields = pa.schema([("a", LONG)])

@@ -14,7 +14,7 @@ from tailer.plan import add_row_ids
 from tailer.read.execute import open_footer
 from tailer.read.parquet.footer import ChunkStatistics, Footer
 from tailer.read.parquet.statistics import group_ranges
-from tailer.schema.columns import CHAR, FIELD_ID, PHYSICAL_NAME
+from tailer.schema.columns import CHAR, DEFAULT, FIELD_ID, PHYSICAL_NAME
 from tailer.schema.variant_paths import with_paths
 from tailer.shape.ranges import ColumnRange, Ranges
 from tests.support.oracle.ranges import columns_of, ranges_of_groups
@@ -140,6 +140,8 @@ def test_groups_and_nulls(tmp_path: Path) -> None:
         (None, None, True, False),
     ]
     assert [(group[("b",)], group[("n",)]) for group in groups] == [(ALL_NULL, ALL_NULL)] * 3
+    with_default = pa.field("b", LONG, metadata={DEFAULT: b"1"})
+    assert ("b",) not in ranges_of_groups(task(path, pa.schema([with_default])))[0]
 
 
 def test_structs(tmp_path: Path) -> None:

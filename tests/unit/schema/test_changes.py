@@ -8,6 +8,7 @@ import pytest
 from tailer.plan import add_row_ids
 from tailer.schema.changes import describe_changes, former_names
 from tailer.schema.columns import FIELD_ID, PHYSICAL_NAME
+from tests.support.cases import cases
 
 INT, LONG, TEXT = pa.int32(), pa.int64(), pa.string()
 
@@ -25,7 +26,7 @@ def struct(*fields: Any) -> pa.DataType:
     return pa.struct(list(fields))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("before", "after", "changes"),
     [
         ([("a", LONG)], [("a", LONG)], []),

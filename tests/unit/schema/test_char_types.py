@@ -18,6 +18,7 @@ from tailer.schema.changes import describe_changes
 from tailer.schema.char_types import char_lengths, with_chars
 from tailer.schema.columns import physical_name, restated
 from tailer.schema.identity import identified, united
+from tests.support.cases import cases
 from tests.support.seeds import repeats
 from tests.support.tables.log_files import marked, parquet, task
 
@@ -152,7 +153,7 @@ def file_of(schema: pa.Schema, rows: list[tuple[Any, Any]], mapped: bool) -> pa.
     return pa.table(arrays, [physical_name(schema.field(name)) for name in "ab"])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "note"),
     [
         ("integer", "char(3)"),

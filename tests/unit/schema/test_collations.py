@@ -14,6 +14,7 @@ from tailer.schema.collations import collations
 from tailer.schema.columns import restated
 from tailer.shape.condition import parse_condition
 from tailer.shape.select import parse_select
+from tests.support.cases import cases
 
 MAPPED: Final = "delta.columnMapping.physicalName"
 LCASE: Final = "spark.UTF8_LCASE"
@@ -61,7 +62,7 @@ def test_collations_on_every_level() -> None:
     assert output_schema(found).field("s").metadata is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("where", "name"),
     [
         ("s = 'abc'", "s"),

@@ -1,10 +1,10 @@
 """`identified` and `united`: the identity of columns over several schemas, and the union of these."""
 
 import pyarrow as pa
-import pytest
 
 from tailer.schema.columns import FIELD_ID, PHYSICAL_NAME, column_id, dropped_column, physical_name, restated
 from tailer.schema.identity import identified, renewed, united
+from tests.support.cases import cases
 
 LONG, INT, TEXT = pa.int64(), pa.int32(), pa.string()
 
@@ -24,7 +24,7 @@ def columns(text: str) -> pa.Schema:
     return pa.schema(fields)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("schemas", "called"),
     [
         (["a", "a"], ["a a"]),
@@ -88,7 +88,7 @@ def test_columns_that_only_older_rows_have_are_not_theirs() -> None:
     assert dropped_column(rows, new) is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("before", "after", "names"),
     [
         ("a=1 b=2", "a=1 b=3", [("b",)]),
@@ -107,7 +107,7 @@ def test_names_that_belong_to_another_column(before: str, after: str, names: lis
         assert renewed(*inside) == (tuple(("s", *name) for name in names), ())
 
 
-@pytest.mark.parametrize(
+@cases(
     ("narrow", "wide", "is_widened"),
     [
         (INT, LONG, False),

@@ -14,6 +14,7 @@ from tailer.events import VARIANT
 from tailer.schema.columns import CHAR
 from tailer.shape.condition import Condition, condition_faults, parse_condition
 from tailer.shape.tree import Literal
+from tests.support.cases import cases
 
 NAN: Final = float("nan")
 SCHEMA: Final = pa.schema(
@@ -54,7 +55,7 @@ def answers(condition: str, **columns: list[Any]) -> list[bool]:
     return list(found.to_pylist())
 
 
-@pytest.mark.parametrize(
+@cases(
     ("condition", "expected"),
     [
         ("a = 1", [True, False, False]),
@@ -84,7 +85,7 @@ def test_conditions_over_an_integer(condition: str, expected: list[bool]) -> Non
     assert answers(condition, a=[1, 2, None]) == expected
 
 
-@pytest.mark.parametrize(
+@cases(
     ("condition", "expected"),
     [
         ("x = 0", [False, True, True, False]),
@@ -112,7 +113,7 @@ def test_a_bigint_is_compared_with_a_double_as_a_double_and_with_a_decimal_exact
     assert answers("m = 1.5", m=[Decimal("1.50"), Decimal("1.51")]) == [True, False]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("condition", "expected"),
     [
         ("s LIKE 'a%'", [True, True, False, False]),
@@ -154,7 +155,7 @@ def test_a_condition_has_the_columns_that_it_reads_with_their_metadata() -> None
     assert found.mask(rows(a=[2], n=[None]).select(["n", "a"])).to_pylist() == [True]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("condition", "reason", "hint"),
     [
         ("cas = 1", "the table has no column cas, at character 1: cas = 1", "Did you mean 'CASE'?"),
@@ -240,7 +241,7 @@ def test_the_text_of_a_condition_is_persisted() -> None:
         Condition.from_text('{"format":2}')
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "expected"),
     [
         ("TRUE", True),
@@ -274,7 +275,7 @@ def test_a_branch_that_fails_does_so_for_the_rows_that_need_it() -> None:
         answers("CASE WHEN a < 0 THEN 1/0 ELSE 1 END = 1", a=[-1])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "expected"),
     [
         ("'O''Brien'", "O'Brien"),

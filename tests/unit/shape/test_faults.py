@@ -1,16 +1,16 @@
 """All faults of a text at once: over the columns of a table, and those that need no table."""
 
 import pyarrow as pa
-import pytest
 
 from tailer.shape.condition import condition_faults
 from tailer.shape.select import select_faults
+from tests.support.cases import cases
 
 SCHEMA = pa.schema([("id", pa.int64()), ("country", pa.string()), ("at", pa.timestamp("us", "UTC"))])
 NO_TYPE = "have no type in common that is exact, at character"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "anywhere", "here"),
     [
         ("idd = 1 AND contry = 'x'", [], ["no column idd", "no column contry"]),
@@ -40,7 +40,7 @@ def test_conditions(text: str, anywhere: list[str], here: list[str]) -> None:
         assert all(part in fault for part, fault in zip(expected, faults, strict=True)), faults
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "anywhere", "here"),
     [
         ("idd, upper(contry) AS c, id", [], ["no column idd", "no column contry"]),

@@ -12,6 +12,7 @@ from tailer.shape.parse.bind import binding_over
 from tailer.shape.parse.source import Source, parse
 from tailer.shape.rows import BatchRows
 from tailer.shape.tree import Expression
+from tests.support.cases import cases
 
 SCHEMA: Final = pa.schema(
     [
@@ -49,7 +50,7 @@ def values(text: str, **columns: list[Any]) -> list[Any]:
     return [found.as_py()] * length if isinstance(found, pa.Scalar) else list(found.to_pylist())
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "kind"),
     [
         ("1", pa.int32()),
@@ -99,7 +100,7 @@ def test_arithmetic_over_rows() -> None:
     assert values("abs(d)", d=[-1.5, None]) == [1.5, None]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "columns"),
     [
         ("i + 1", {"i": [2**31 - 1]}),
@@ -137,11 +138,16 @@ def test_functions_of_text() -> None:
     assert values("left(s, 2)", s=texts) == ["äß", " a", "", None]
     assert values("right(s, 1)", s=texts) == ["\U0001f600", " ", "", None]
     assert values("contains(s, 'a') OR startswith(s, 'ä') OR endswith(s, '?')", s=texts) == [True, True, False, None]
+    assert values("replace(s, 'a', 'bb')", s=texts) == ["äß\U0001f600", " bb ", "", None]
+    assert values("replace(s, ' ')", s=texts) == ["äß\U0001f600", "a", "", None]
+    assert values("replace(s, '', 'x')", s=texts) == texts
+    assert values("replace(s, NULL)", s=texts) == [None] * 4
+    assert values("translate(s, '\U0001f600äaä', 'x\U0001f600')", s=texts) == ["\U0001f600ßx", "  ", "", None]
     digest = "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb"
     assert values("sha2(s, 256)", s=["a", None]) == [digest, None]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("position", "length", "expected"),
     [(1, 2, "ab"), (0, 2, "ab"), (2, 5, "bc"), (4, 1, ""), (-2, 1, "b"), (-5, 3, "a"), (-5, 2, ""), (1, -1, "")],
 )
@@ -181,7 +187,7 @@ def test_casts() -> None:
     assert values("hour(at)", at=[-1]) == [23]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "reason"),
     [
         ("rand()", "the function rand is not supported"),
@@ -203,6 +209,8 @@ def test_casts() -> None:
         ("i & 1", "& is not supported"),
         ("s RLIKE 'a'", "RLIKE is not supported"),
         ("interval 1 day", "INTERVAL"),
+        ("regexp_replace(s, 'a', 'b')", "regexp_replace is not supported"),
+        ("replace(s, s)", "s is not a constant"),
         ("*", "STAR is not supported"),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 from tailer.errors import ExpressionFailed
 from tailer.shape.condition import parse_condition
 from tailer.shape.ranges import ColumnRange
+from tests.support.cases import cases
 from tests.support.seeds import repeats, seeds
 
 NAN: Final = float("nan")
@@ -49,7 +50,7 @@ X: Final = {("x",): spread(pa.float64(), 1.0, 2.0)}
 NESTED: Final = {("n", "c"): spread(pa.int32(), 5, 10, nulls=True)}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("condition", "ranges", "expected"),
     [
         ("a = 4", A, False),

@@ -13,6 +13,7 @@ from tailer.events import METADATA_FIELDS
 from tailer.schema.columns import physical_name, restated, select_columns
 from tailer.shape.kernels.keyed_hash import read_secret
 from tailer.shape.select import Select, parse_select
+from tests.support.cases import cases
 
 IDENTITY = {b"PARQUET:field_id": b"7"}
 COLUMNS = pa.schema(
@@ -51,7 +52,7 @@ def made(select: Select, schema: pa.Schema) -> pa.RecordBatch:
     return columns.apply(pa.RecordBatch.from_arrays([*read, ROWS["_change_type"], *metadata], schema=schema))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "expected"),
     [
         ("id, email", {"id": [1, 2], "email": ["a@x", None]}),
@@ -86,7 +87,7 @@ def test_an_expression_has_a_type_of_its_own() -> None:
     assert not {*map(physical_name, select.schema)} & {*COLUMNS.names}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "reason"),
     [
         ("", "leaves no column|this is no"),

@@ -60,9 +60,9 @@ Row = tuple[Any, ...]  # task, row, and the row's values
         (pa.array([Decimal("2.56")], pa.decimal128(10, 2)), [b"v\x00\x01" + bytes(14)]),
     ],
 )
-@pytest.mark.parametrize("shards", [1, 2, 7, 1000])
-def test_shards_are_what_they_always_were(values: pa.Array, texts: list[bytes], shards: int) -> None:
-    assert shard_numbers([values], shards).to_pylist() == [crc32(text) % shards for text in texts]
+def test_shards_are_what_they_always_were(values: pa.Array, texts: list[bytes]) -> None:
+    for shards in (1, 2, 7, 1000):
+        assert shard_numbers([values], shards).to_pylist() == [crc32(text) % shards for text in texts]
 
 
 def test_numbers_that_readers_of_the_progress_rely_on() -> None:
@@ -113,7 +113,7 @@ async def plans(history: History) -> list[ChangePlan]:
 
 
 async def rows_of(engine: Engine, plan: ChangePlan) -> list[Row]:
-    async with engine.run(plan) as batches:
+    async with engine.run([plan]) as batches:
         return [row async for batch in batches for row in rows_in(batch)]
 
 
@@ -124,7 +124,7 @@ def rows_in(batch: ChangeBatch) -> list[Row]:
 
 async def rows_in_shards(plan: ChangePlan, rules: PairingRules, key: Sequence[str], shards: int) -> list[list[Row]]:
     """Return the rows of each shard, as executors bring them there."""
-    async with ChangelogEngine(LocalEngine(), rules).run(plan) as batches:
+    async with ChangelogEngine(LocalEngine(), rules).run([plan]) as batches:
         parts = [parts_of(batch, key, shards) async for batch in batches]
     places = [(name, "ascending") for name in ("_version", "_task", "_row")]
     ordered = pa.Table.from_batches(parts, PARTS).sort_by(places)
@@ -181,7 +181,17 @@ def settings(tmp_path: Path, kind: str, options: dict[str, Any], policy: Policy)
     start = Start.parse("earliest")
     rules = PairingRules()
     table = TableRef(str(tmp_path))
-    return PipelineSettings("p", table, start, policy, rules, 1.0, kind, options, write=Writers.EXECUTORS)
+    return PipelineSettings(
+        name="p",
+        source=table,
+        start=start,
+        policy=policy,
+        pairing=rules,
+        poll_interval_s=1.0,
+        sink_kind=kind,
+        sink_options=options,
+        write=Writers.EXECUTORS,
+    )
 
 
 LOGIN = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "me", "sasl.password": "hush"}

@@ -18,7 +18,7 @@ from tailer.plan import TASKS, ChangePlan, Regime
 from tailer.shards import packed_rows
 from tailer.shards.packed_rows import PARTS, lone_rows, note_part, parts_of, unpacked
 
-SEEDS: Final = range(30)
+SEEDS: Final = range(4)
 NOW: Final = datetime(2024, 3, 10, 2, 30, tzinfo=UTC)
 
 # Two values of each type that a table of Delta or Lance may have.
@@ -73,10 +73,15 @@ def in_shards(parts: Sequence[pa.RecordBatch], shards: int, lone: pa.Schema | No
     ]
 
 
-@pytest.mark.parametrize("kind", VALUES, ids=str)
 @pytest.mark.parametrize("key", [(), ("id",)], ids=["tasks", "key"])
-def test_types_and_names_are_kept(kind: pa.DataType, key: Sequence[str]) -> None:
+def test_types_and_names_are_kept(key: Sequence[str]) -> None:
     """Names that differ in case, and those of our own columns, too."""
+    for kind in VALUES:
+        check_kept(kind, key)
+
+
+def check_kept(kind: pa.DataType, key: Sequence[str]) -> None:
+    """Check the values of a type."""
     values = pa.array([*VALUES[kind], None], kind)
     names = ["id", "ID", "_row", "_shard", *(field.name for field in METADATA_FIELDS)]
     ids, more = pa.array([1, 2, 3]), [pa.nulls(3, field.type) for field in METADATA_FIELDS]
@@ -109,7 +114,6 @@ def updates(rng: random.Random) -> Iterator[tuple[list[int], list[int]]]:
         first = rows[-1] + 1
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("key", [(), ("id",)], ids=["tasks", "key"])
 @pytest.mark.parametrize("most", [1, 3, packed_rows.MOST_LONE])

@@ -1,9 +1,9 @@
 """JSON of a mirror as it is compared: which texts are those of one value of the source, and which are not."""
 
 import pyarrow as pa
-import pytest
 
 from tailer_sinks.comparable_json import comparable_json
+from tests.support.cases import cases
 
 STRUCT = pa.struct([("a", pa.int64()), ("b", pa.float64()), ("c", pa.struct([("d", pa.string())]))])
 MAP = pa.map_(pa.int64(), pa.string())
@@ -13,7 +13,7 @@ def compared(kind: pa.DataType, *texts: str | None) -> list[str | None]:
     return list(comparable_json(kind)(pa.array(texts, pa.large_string())).to_pylist())
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "one", "other"),
     [
         (STRUCT, '{"a":1,"b":2.5}', '{ "b": 2.5, "a": 1 }'),
@@ -30,7 +30,7 @@ def test_texts_of_one_value(kind: pa.DataType, one: str, other: str) -> None:
     assert first == second
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "one", "other"),
     [
         (STRUCT, '{"a":1}', '{"a":"1"}'),

@@ -70,7 +70,7 @@ async def test_a_new_password_is_read_for_each_connection(tmp_path: Path, monkey
         raise psycopg.OperationalError("password authentication failed")
 
     monkeypatch.setattr(psycopg, "connect", connect)
-    options = {"url": "postgresql://tailer@127.0.0.1:1/shop", "password_file": str(secret), "key": ["id"]}
+    options = {"url": "postgresql://tailer@127.0.0.1:1/shop", "password": {"file": str(secret)}, "key": ["id"]}
     secret.write_text("former")
     heartbeats = SqlSink.configure("s", {**options, "table": "t"}).open_heartbeats("p", 5.0)
     assert isinstance(heartbeats, TableHeartbeats)

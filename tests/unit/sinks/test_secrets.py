@@ -3,11 +3,13 @@
 import logging
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from tailer.config.options import faults_by
 from tailer.errors import ConfigError, SinkError, SinkRejected, SinkUnavailable
 from tailer.stores.secrets import KEPT_S
 from tailer.stores.secrets import command as running
@@ -17,7 +19,7 @@ from tailer_sinks.kafka.options import connection_of, registry_secrets
 from tailer_sinks.kafka.options import read as read_kafka
 from tailer_sinks.secrets import KeptSecret, Secret, read_secret
 from tailer_sinks.sql.options import read as read_sql
-from tailer_sinks.sql.options import secret_of
+from tests.support.cases import cases
 
 SECRET: Final = "hunter2-in-the-vault"
 
@@ -123,31 +125,36 @@ def test_a_kept_secret_runs_its_command_once_an_hour(tmp_path: Path, monkeypatch
 
 
 def test_every_secret_of_the_sinks_may_come_from_a_command() -> None:
-    sql = read_sql("s", {"url": "postgresql://db/shop", "password_command": PRINTS})
+    by_command = {"command": PRINTS}
+    sql = read_sql("s", {"url": "postgresql://db/shop", "password": by_command})
     login = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "u"}
     given = {"bootstrap_servers": "b:9092", "topic": "t", "client": login}
-    kafka = read_kafka("s", {**given, "sasl_password_command": PRINTS, "ssl_key_password_command": PRINTS})
+    kafka = read_kafka("s", {**given, "client": {**login, "sasl.password": by_command, "ssl_key_password": by_command}})
     oauth = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "OAUTHBEARER",
         "sasl.oauthbearer.client.id": "u",
         "sasl.oauthbearer.token.endpoint.url": "https://login.example.com/token",
+        "sasl": {"oauthbearer": {"client": {"secret": by_command}}},
     }
-    by_token = read_kafka("s", {**given, "client": oauth, "sasl_oauthbearer_client_secret_command": PRINTS})
+    by_token = read_kafka("s", {**given, "client": oauth})
     connection, with_token = connection_of("s", kafka), connection_of("s", by_token)
     assert connection.sasl is not None
     assert connection.tls is not None
     assert with_token.sasl is not None
     assert with_token.sasl.oauth is not None
-    assert secret_of(sql).read() == connection.sasl.password == connection.tls.key_password == SECRET
+    assert sql.password.read() == connection.sasl.password == connection.tls.key_password == SECRET
     assert with_token.sasl.oauth.client_secret == SECRET
     avro = {**given, "client": {}, "encoding": "avro", "envelope": "flat", "registry_url": "http://r:8081"}
-    by_user = read_kafka("s", {**avro, "registry_username": "u", "registry_password_command": PRINTS})
+    by_user = read_kafka("s", {**avro, "registry_username": "u", "registry_password": by_command})
     assert registry_secrets("s", by_user) == (SECRET, None)
-    assert registry_secrets("s", read_kafka("s", {**avro, "registry_token_command": PRINTS})) == (None, SECRET)
-    header = python("import sys; print('Authorization: Bearer ' + sys.argv[1])")
+    assert registry_secrets("s", read_kafka("s", {**avro, "registry_token": by_command})) == (None, SECRET)
+    header = python("import sys; print('Bearer ' + sys.argv[1])")
     key = python("print('whsec_' + 'A' * 40)")
-    web = read_http("s", {"url": "https://x", "headers_command": header, "signature_secret_command": key})
+    web = read_http(
+        "s",
+        {"url": "https://x", "headers": {"authorization": {"command": header}}, "signature_secret": {"command": key}},
+    )
     of_requests = RequestSecrets("s", web).read()
     assert of_requests.headers == {"authorization": f"Bearer {SECRET}"}
     assert of_requests.keys == (bytes(30),)
@@ -155,15 +162,21 @@ def test_every_secret_of_the_sinks_may_come_from_a_command() -> None:
         assert SECRET not in repr(each)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("more", "where"),
     [
-        ({"password_command": PRINTS, "password": "x"}, "s.password_command"),
-        ({"password_command": PRINTS, "password_file": "/x"}, "s.password_command"),
-        ({"password": "x", "password_file": "/x"}, "s.password_file"),
-        ({"password_command": [""]}, "s.password_command"),
-        ({"password_command": "pass show db"}, "s.password_command"),
-        ({"password_command": PRINTS, "url": "sqlite:///x.db"}, "s.password_command"),
+        ({"password": {"command": PRINTS, "file": "/x"}}, "s.password"),
+        ({"password": {"command": PRINTS, "value": "x"}}, "s.password"),
+        ({"password": {SECRET: SECRET}}, "s.password"),
+        ({"password": {}}, "s.password"),
+        ({"password": [SECRET]}, "s.password"),
+        ({"password": {"command": [""]}}, "s.password"),
+        ({"password": {"command": []}}, "s.password"),
+        ({"password": {"command": f"pass {SECRET}"}}, "s.password"),
+        ({"password": {"command": ["pass", 7]}}, "s.password"),
+        ({"password": {"file": 7}}, "s.password"),
+        ({"password": {"env": ""}}, "s.password"),
+        ({"password": {"command": PRINTS}, "url": "sqlite:///x.db"}, "s.password"),
     ],
 )
 def test_faults_of_the_configuration(more: dict[str, Any], where: str) -> None:
@@ -171,3 +184,45 @@ def test_faults_of_the_configuration(more: dict[str, Any], where: str) -> None:
         read_sql("s", {"url": "postgresql://db/shop", **more})
     assert caught.value.where == where
     assert SECRET not in str(caught.value)
+
+
+@cases(
+    ("read", "option", "said"),
+    [
+        (read_sql, "password_file", 'is now password = {file = "..."}'),
+        (read_sql, "password_command", 'is now password = {command = ["..."]}'),
+        (read_http, "signature_secret_file", 'is now signature_secret = {file = "..."}'),
+        (read_http, "headers_command", 'is now headers = {NAME = {command = ["..."]}}'),
+        (read_kafka, "registry_token_file", 'is now registry_token = {file = "..."}'),
+        (read_kafka, "ssl_key_password_file", 'is now "ssl.key.password" = {file = "..."}, in the table client'),
+    ],
+)
+def test_a_former_option_is_refused_with_what_it_is_now(read: Any, option: str, said: str) -> None:
+    """One rule for every secret: an option for each place became a table with it."""
+    faults = faults_by(partial(read, "s", {"url": "https://db", "bootstrap_servers": "b:9092", option: SECRET}))
+    (fault,) = [fault for fault in faults if fault.where == f"s.{option}"]
+    assert fault.reason == said
+    assert fault.remedy
+    assert SECRET not in f"{fault}{fault.hint}"
+
+
+def test_a_secret_in_a_variable_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = read_sql("s", {"url": "postgresql://db/shop", "password": {"env": "SHOP_PASSWORD"}}).password
+    with pytest.raises(SinkRejected, match="the variable SHOP_PASSWORD is not set"):
+        read_secret("s", secret)
+    monkeypatch.setenv("SHOP_PASSWORD", f"{SECRET}\n")
+    assert read_secret("s", secret) == SECRET
+    assert SECRET not in repr(secret)
+    monkeypatch.setenv("SHOP_PASSWORD", f"{SECRET}\udcff")
+    with pytest.raises(SinkRejected, match="SHOP_PASSWORD cannot be read: it is not UTF-8"):
+        read_secret("s", secret)
+    assert secret.remedy("password") == "Correct the variable of password (SHOP_PASSWORD), and restart the daemon."
+
+
+def test_a_secret_is_where_it_is_and_shows_nothing_else() -> None:
+    places = [Secret(), Secret("x"), Secret(file="x"), Secret(command=["x"]), Secret(env="x")]
+    assert [places.index(place) for place in places] == [0, 1, 2, 3, 4]
+    assert places == [Secret(), Secret("x"), Secret(file="x"), Secret(command=["x"]), Secret(env="x")]
+    assert repr([Secret(SECRET), Secret(file="f"), Secret(command=["pass", SECRET])]) == (
+        "[Secret(...), Secret(f), Secret(the command pass)]"
+    )

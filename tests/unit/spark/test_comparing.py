@@ -5,10 +5,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 from tailer.plan import ChangePlan, ChangeTask, Regime, TaskKind
 from tailer.spark.native.comparing import is_worth
+from tests.support.cases import cases
 
 SCHEMA = pa.schema([("a", pa.int64())])
 
@@ -25,7 +25,7 @@ def session(cores: int) -> Any:
     return SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=cores))
 
 
-@pytest.mark.parametrize(("cores", "least_gb"), [(1, None), (3, None), (4, 4.0), (8, 1.34), (16, 1.0), (1000, 0.81)])
+@cases(("cores", "least_gb"), [(1, None), (3, None), (4, 4.0), (8, 1.34), (16, 1.0), (1000, 0.81)])
 def test_more_cores_share_smaller_versions(cores: int, least_gb: float | None) -> None:
     if least_gb is None:
         assert not is_worth(session(cores), [plan_of(10**15)])

@@ -1,6 +1,6 @@
 """The arguments of `tailer.spark.changes` and `follow` as options of the data source."""
 
-from tailer.spark.native.options import Option, source_options
+from tailer.spark.native.changes import Option, source_options
 
 
 def test_values_become_text() -> None:

@@ -18,8 +18,10 @@ from tailer.errors import (
     StorageUnavailable,
     TailerError,
 )
-from tailer.stores.glue import GlueOptions, catalog, check_prefix, find_location, is_named, list_tables, parse_table
-from tailer.stores.glue.entries import is_delta, location_of
+from tailer.formats.registry import parse_table
+from tailer.stores.glue import GlueOptions, catalog, check_prefix, find_location, is_named, list_tables
+from tailer.stores.glue.catalog import is_delta, location_of
+from tests.support.cases import cases
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +40,7 @@ def entry(location: str = "", path: str = "", **parameters: str) -> dict[str, An
 SPARK: Final = {"spark__sql__sources__provider": "delta"}
 
 
-@pytest.mark.parametrize(
+@cases(
     "found",
     [
         entry("s3://lake/orders", table_type="DELTA"),  # Athena
@@ -55,7 +57,7 @@ def test_locations_of_delta_tables(found: dict[str, Any]) -> None:
     assert location_of(NAME, found) == "s3://lake/orders"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("found", "reason", "remedy"),
     [
         (entry("s3://lake/orders", table_type="ICEBERG"), "in Glue it is an Iceberg table", "name of a Delta table"),
@@ -95,7 +97,7 @@ def test_a_symlink_manifest_is_refused(location: str) -> None:
         location_of(NAME, found)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("found", "reason"),
     [
         (entry(**SPARK), "no location"),
@@ -127,7 +129,7 @@ def test_names() -> None:
     assert check_prefix("s3://lake", "prefix") is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "reason"),
     [
         ("glue://", "not the name"),

@@ -63,6 +63,19 @@ async def test_nothing_is_left_beside_what_was_written(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "log") == ["a"]  # noqa: PTH208
 
 
+async def test_bytes_are_on_the_disk_before_the_object_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync, path = os.fsync, tmp_path / "log" / "a"
+    synced: list[tuple[object, bool]] = []
+
+    def fsync(handle: int) -> None:
+        synced.append((os.stat(handle).st_size if stat.S_ISREG(os.fstat(handle).st_mode) else "folder", path.exists()))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    await LocalStore(tmp_path).put_if_absent("log/a", b"two")
+    assert synced == [(3, False), ("folder", True)]
+
+
 async def test_times_are_the_files(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"")
     os.utime(tmp_path / "a", ns=(0, 1_234_999_999))

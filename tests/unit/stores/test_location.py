@@ -10,11 +10,12 @@ from tailer.stores.cloud.options import AzureOptions, GcsOptions
 from tailer.stores.location import is_local, parse_location, split_location
 from tailer.stores.s3.options import S3Options
 from tailer.stores.stores import Stores
+from tests.support.cases import cases
 
 HOST: Final = "shop1.dfs.core.windows.net"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "expected"),
     [
         ("s3://lake/sales/orders", "s3://lake/sales/orders"),
@@ -44,7 +45,7 @@ def test_locations(text: str, expected: str) -> None:
     assert parse_location(found, Path("/elsewhere"), "table") == found
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "reason"),
     [
         ("", "is empty"),

@@ -4,7 +4,6 @@ from typing import Any
 
 import aiohttp
 import botocore.exceptions as boto
-import pytest
 from botocore.exceptions import ClientError
 from urllib3.exceptions import ProtocolError
 
@@ -21,6 +20,7 @@ from tailer.stores.bucket.requests import Attempts
 from tailer.stores.s3.bucket import S3Bucket
 from tailer.stores.s3.errors import Place, error_code, failure_of, translate
 from tailer.stores.s3.options import S3Options
+from tests.support.cases import cases
 
 URI = "s3://shop/orders/a"
 PLACE = Place("the bucket shop", S3Options(profile="sales"), "with credentials from env", "minio.example:9000")
@@ -33,7 +33,7 @@ def answer(code: str, status: int, message: str = "as told", operation: str = "G
     return ClientError({"Error": {"Code": code, "Message": message}, "ResponseMetadata": metadata}, operation)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("error", "kind", "text", "hint"),
     [
         (answer("NoSuchKey", 404), ObjectNotFound, "not found", ""),

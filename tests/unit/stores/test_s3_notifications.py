@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailer.stores.s3.notifications import named_objects
+from tests.support.cases import cases
 from tests.support.s3.queues import event_bridge_message, s3_message, sns_message
 
 KEY = "lake/großer Tisch+a=1%20/_delta_log/00000000000000000007.json"
@@ -41,7 +42,7 @@ def test_foreign_messages_do_no_harm(message: object) -> None:
         assert isinstance(key, str)
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     ["", "{", "hello", "[" * 100_000, '{"Event": "s3:TestEvent", "Bucket": "b"}', '{"Message": "plain text"}', "NaN"],
 )

@@ -12,6 +12,7 @@ from botocore.exceptions import ProfileNotFound
 from tailer.errors import ConfigError
 from tailer.stores.s3.options import S3Options
 from tailer.stores.s3.sessions import client_arguments, credentials_name, parse_time, sync_session
+from tests.support.cases import cases
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +116,7 @@ def test_an_endpoint_is_an_address_alone(endpoint: str, reason: str) -> None:
     assert "hush" not in f"{caught.value} {caught.value.hint}"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "second"),
     [
         ("2026-11-23T06:33:12.000Z", 12),  # in a listing

@@ -17,6 +17,7 @@ from watchfiles.main import watch
 
 from tailer.formats.delta.log.listing import COMMIT_FILE
 from tailer.stores.wakeup import ACTIVE_S, LOOK_S, LocalWake, Pace, TimerWake, Wake
+from tests.support.cases import cases
 from tests.support.streams import become
 
 pytestmark = pytest.mark.anyio
@@ -105,7 +106,7 @@ async def test_ring_works_beside_the_notices(tmp_path: Path) -> None:
             await wake.wait(LONG_S)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("change", "name", "rings"),
     [
         (Change.added, "00000000000000000012.json", True),

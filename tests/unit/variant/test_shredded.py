@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailer.variant import UNSHREDDED, InvalidVariant, json_texts, unshred
+from tests.support.cases import cases
 from tests.support.variant.encoder import metadata, object_of
 
 NAMES = metadata(["a", "b"])
@@ -56,7 +57,7 @@ def test_items() -> None:
     assert texts(rows, typed) == ["[0.1,7,null]", "[]", "null"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("typed", "content", "text"),
     [
         (pa.decimal128(5, 2), "1.50", '"1.50"'),
@@ -79,7 +80,7 @@ def test_types(typed: pa.DataType, content: Any, text: str) -> None:
     assert json_texts(column) == [text]
 
 
-@pytest.mark.parametrize(
+@cases(
     "typed",
     [
         pa.uint32(),
@@ -96,7 +97,6 @@ def test_types(typed: pa.DataType, content: Any, text: str) -> None:
         pa.struct([("a", pa.int32())]),
         pa.struct([("a", pa.struct([("other", pa.int32())]))]),
     ],
-    ids=str,
 )
 def test_types_that_are_not_for_shredding(typed: pa.DataType) -> None:
     for kind in (typed, pa.list_(place(typed)), pa.struct([("a", place(typed))])):
@@ -104,7 +104,7 @@ def test_types_that_are_not_for_shredding(typed: pa.DataType) -> None:
             texts([None], kind)  # the schema is checked although there is no value
 
 
-@pytest.mark.parametrize(
+@cases(
     "kind",
     [
         pa.int32(),
@@ -115,7 +115,6 @@ def test_types_that_are_not_for_shredding(typed: pa.DataType) -> None:
         pa.struct([("metadata", BINARY), ("value", BINARY), ("other", BINARY)]),
         pa.struct([("metadata", BINARY), ("value", BINARY), ("value", BINARY)]),
     ],
-    ids=str,
 )
 def test_columns_that_are_no_variants(kind: pa.DataType) -> None:
     with pytest.raises(InvalidVariant):

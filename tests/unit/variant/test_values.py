@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from tailer.variant import Date, InvalidVariant, Timestamp, Variant, VariantType
+from tests.support.cases import cases
 from tests.support.variant.encoder import Layout, Scalar, array, encode, metadata, object_of
 
 NONE = metadata([])
@@ -20,7 +21,7 @@ def value(number: int, content: Any) -> Variant:
     return Variant(NONE, encode(Scalar(number, content, ""), [], iter([])))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("number", "content", "kind", "python", "json"),
     [
         (0, None, "null", None, "null"),
@@ -106,20 +107,20 @@ def test_get() -> None:
         assert found.get(missing) is None, missing
 
 
-@pytest.mark.parametrize("name", ["", "\n", "a.b", "[0]", "$", 'say "a"', "é"])
+@cases("name", ["", "\n", "a.b", "[0]", "$", 'say "a"', "é"])
 def test_any_name_can_be_quoted(name: str) -> None:
     found = Variant(metadata([name]), object_of([0], [b"\x0c\x07"])).get(f"$['{name}']")
     assert found is not None
     assert found.to_python() == 7
 
 
-@pytest.mark.parametrize("path", ["", "a", "$a", "$.", "$..a", "$[", "$[a]", "$[-1]", "$['a]"])
+@cases("path", ["", "a", "$a", "$.", "$..a", "$[", "$[a]", "$[-1]", "$['a]"])
 def test_malformed_paths(path: str) -> None:
     with pytest.raises(ValueError, match=r"path|begin"):
         Variant(NONE, b"\x00").get(path)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("data", "reason"),
     [
         (b"", "empty"),
@@ -140,7 +141,7 @@ def test_broken_metadata(data: bytes, reason: str) -> None:
         Variant(data, b"\x00")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("data", "reason"),
     [
         (b"", "ends early"),

@@ -4,20 +4,12 @@ A transaction is one Delta commit: a MERGE by key, with the `txn` action that ho
 versions only, so readers never see half of one. A snapshot is one commit, too: it takes the place of all rows. So does
 a transaction that is too large to merge, of which the table's other rows are a part.
 
-    sink      the port of sinks
-    table     the table, through delta-rs: merges and replaces rows
-    columns   which columns the table can have, and which changes of them it can follow
-    changes   the changes of a transaction, reduced to one for each key, in bounded memory
-    keyed_rows  change rows as rows with a key, inserted or deleted
-    paths     files that delta-rs cannot remove
-    merging   a MERGE by a cluster's own writer
-    verified_rows, stored_rows, repair   the rows for `tailer verify`, rows as texts, and their repair
-
 A row is identified by its key. A version deletes a key at most once, and inserts it at most once, after that. So the
 rows of a version need no order. Of each key, the first change says whether the table must have it, and the last one
 whether the table has it afterwards. Whatever contradicts that stops the pipeline, before anything is committed.
 
-The property `lakeTailer.mirror` names the pipeline that made the table.
+The property `lakeTailer.mirror` names the pipeline that made the table. A mirror may keep what is gone (`past`): the
+property `lakeTailer.mirror.past` says what.
 """
 
 __all__: list[str] = []

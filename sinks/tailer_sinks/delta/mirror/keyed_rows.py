@@ -2,21 +2,16 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tailer.errors import SinkRejected
-from tailer.events import CHANGE_TYPE, COMMIT_VERSION, ROW_ID, ChangeType
-from tailer_sinks.delta.mirror.keys import no_key
+from tailer.events import COMMIT_VERSION
 from tailer_sinks.delta.schema import partition_refusal
 from tailer_sinks.encoding.typed import Misfit, conform
+from tailer_sinks.mirrors import check_never_null, deleted_and_inserted
 
 __all__ = ["KeyedRows"]
-
-_INSERTS: Final = pa.array([ChangeType.INSERT, ChangeType.UPDATE_POSTIMAGE], pa.string())
-_DELETES: Final = pa.array([ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE], pa.string())
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +33,11 @@ class KeyedRows:
         Deleted rows have nothing but their key. Raises `SinkRejected` for a key with a null, and for values that the
         mirror cannot have.
         """
-        versions = rows.column(COMMIT_VERSION)
-        for column in self.key:
-            values = rows.column(column)
-            if values.null_count:
-                if column == ROW_ID:
-                    raise no_key(self.name, self.path)
-                version = versions.filter(values.is_null())[0]
-                reason = f"the key column {column} of {self.path} is null in version {version}"
-                raise SinkRejected(self.name, reason, "Set key to columns that are never null.")
-        changes = rows.column(CHANGE_TYPE)
-        inserted, deleted = pc.is_in(changes, _INSERTS), pc.is_in(changes, _DELETES)
-        known = pc.or_(inserted, deleted)
-        if not pc.all(known).as_py():
-            version = versions.filter(pc.invert(known))[0]
-            reason = f"version {version} has rows of another change type than Delta defines"
-            raise SinkRejected(self.name, reason, 'Set mode = "append".')
+        check_never_null(self.name, self.path, rows, self.key)
+        deleted, inserted = deleted_and_inserted(self.name, rows)
         for chosen, is_insert in ((deleted, False), (inserted, True)):
-            if len(found := rows.filter(chosen)):
-                yield self._conformed(found, is_insert=is_insert), found.column(COMMIT_VERSION), is_insert
+            if len(part := rows.filter(chosen)):
+                yield self._conformed(part, is_insert=is_insert), part.column(COMMIT_VERSION), is_insert
 
     def _conformed(self, rows: pa.RecordBatch, *, is_insert: bool) -> pa.RecordBatch:
         if is_insert and (reason := partition_refusal(rows, self.partition_by)):

@@ -1,7 +1,6 @@
 """Rows of the source, or of a mirror, as texts that are equal where the mirror would hold equal values.
 
-Both have the types of the table. Executors do the same as the driver, and have no delta-rs, so this module does not
-import it.
+Both have the types of the table.
 """
 
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from tailer.events import is_variant
 from tailer.variant import InvalidVariant, compare_keys
 from tailer.variant.nested import changed, changes_where
 from tailer_sinks.comparable_json import comparable_json
-from tailer_sinks.delta.mirror.columns import difference, table_schema
+from tailer_sinks.delta.mirror.columns import difference, origins_of, table_schema
 from tailer_sinks.encoding.columns import TEXT, NoText, whole, writer_for
 from tailer_sinks.encoding.typed import Misfit, conform
 
@@ -25,15 +24,15 @@ _LEAVE_OUT: Final = "Leave the column out with select."
 
 
 class StoredRows:
-    """Rows as texts, as the table at `path` with `schema` would hold them. `name`: the sink's. It survives pickle."""
+    """Rows as texts, as the table at `path` with `schema` would hold them. `name`: the sink's.
 
-    def __init__(self, name: str, path: str, schema: pa.Schema) -> None:
+    `lacks_columns`: whether rows of the source may lack columns of the table, and have narrower types.
+    """
+
+    def __init__(self, name: str, path: str, schema: pa.Schema, *, lacks_columns: bool = False) -> None:
         self._named = name, path, schema
-        self._texts: dict[str, Callable[[pa.Array], pa.Array]] = {each.name: _texts(each.type) for each in schema}
-
-    def __reduce__(self) -> tuple[type["StoredRows"], tuple[str, str, pa.Schema]]:
-        """Return how to make the same one: functions do not survive pickle."""
-        return StoredRows, self._named
+        self._lacks_columns = lacks_columns
+        self._texts: dict[str, Callable[[pa.Array], pa.Array]] = {column.name: _texts(column.type) for column in schema}
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows of the source as texts. Raises as `conformed` and `texts`."""
@@ -42,7 +41,14 @@ class StoredRows:
     def conformed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows of the source with the types of the table. Raises `SinkRejected` where that has others."""
         name, path, schema = self._named
-        if (refusal := difference(name, path, schema, table_schema(name, rows.schema))) is not None:
+        there, wanted = schema, table_schema(name, rows.schema)
+        if self._lacks_columns:
+            origins_of(name, path, wanted, schema, None)
+            wanted = pa.schema(
+                [schema.field(column.name) if column.name in schema.names else column for column in wanted]
+            )
+            there = pa.schema([column for column in schema if column.name in wanted.names])
+        if (refusal := difference(name, path, there, wanted)) is not None:
             raise refusal
         try:
             return conform(rows, schema)
@@ -53,7 +59,7 @@ class StoredRows:
         """Return rows of the table as texts. Raises `SinkRejected` for a value without one."""
         names = rows.schema.names
         try:
-            return pa.record_batch([self._texts[each](rows.column(each)) for each in names], names)
+            return pa.record_batch([self._texts[name](rows.column(name)) for name in names], names)
         except (NoText, InvalidVariant) as problem:
             raise SinkRejected(self._named[0], str(problem), _LEAVE_OUT) from problem
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from tailer_sinks.encoding.columns import NoText, check_midnight, check_times
 from tailer_sinks.encoding.values import DIGITS, MS_PER_DAY, is_binary, is_float, is_json, is_list, is_plain_string
 
-__all__ = ["Part", "Writer", "joined", "writer_for"]
+__all__ = ["Part", "joined", "writer_for"]
 
 BYTES: Final = pa.large_binary()
 TEXT: Final = pa.large_string()
@@ -70,12 +70,12 @@ def joined(parts: Sequence[Part], length: int) -> pa.Array:
 def varint(number: int) -> bytes:
     """Encode one integer as Avro does."""
     rest = _zigzag(number)
-    made = bytearray()
+    encoded = bytearray()
     while rest > 0x7F:
-        made.append(rest & 0x7F | 0x80)
+        encoded.append(rest & 0x7F | 0x80)
         rest >>= 7
-    made.append(rest)
-    return bytes(made)
+    encoded.append(rest)
+    return bytes(encoded)
 
 
 def _zigzag(number: int) -> int:
@@ -216,16 +216,16 @@ def _structs(kind: pa.DataType) -> Writer:
             raise error.below(field.name) from None
 
     def parts(column: pa.Array) -> list[Part]:
-        made: list[Part] = []
+        encoded: list[Part] = []
         for index, (field, write) in enumerate(writers):
             values = column.field(index)
             try:
                 if not field.nullable:
                     _check_present(values, column.is_valid())
-                made += write(values)
+                encoded += write(values)
             except NoText as error:
                 raise error.below(field.name) from error
-        return made
+        return encoded
 
     return parts
 

@@ -20,14 +20,14 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from fastavro import parse_schema, schemaless_writer
+from typing_extensions import override
 
 from tailer.errors import SinkRejected
-from tailer.events import METADATA_FIELDS, ChangeBatch
+from tailer.events import ChangeBatch
 from tailer_sinks.encoding.avro.columns import Part, joined, writer_for
 from tailer_sinks.encoding.avro.schema import full_name, record_schema
 from tailer_sinks.encoding.columns import TEXT, NoText
 from tailer_sinks.encoding.debezium.images import (
-    REMEDY,
     Images,
     PairedRows,
     PairingEncoder,
@@ -35,14 +35,17 @@ from tailer_sinks.encoding.debezium.images import (
     commit_moment,
     in_snapshot,
 )
-from tailer_sinks.encoding.debezium.messages import TRACKING
+from tailer_sinks.encoding.debezium.messages import TRACKING, row_columns
 from tailer_sinks.encoding.debezium.operations import NEW_KEY, OLD_KEY, has_deletes, plan
 from tailer_sinks.encoding.debezium.schema import Snapshot, Source, envelope_schema, source_texts
-from tailer_sinks.encoding.flat import FlatEncoder
+from tailer_sinks.encoding.flat import REMEDY, FlatEncoder
 from tailer_sinks.encoding.flat_messages import FlatMessages
 from tailer_sinks.encoding.messages import BYTES, Messages
 
-__all__ = ["DebeziumAvroEncoder", "FlatAvroEncoder", "Register"]
+__all__ = [
+    "DebeziumAvroEncoder",
+    "FlatAvroEncoder",
+]
 
 Register = Callable[[str, str], int]
 """From a subject and a schema, as JSON, to the schema's id, as `SchemaRegistry.schema_id` gives it."""
@@ -121,27 +124,19 @@ class FlatAvroEncoder(FlatMessages):
         except NoText as error:
             raise SinkRejected(sink, str(error), REMEDY) from error
 
-    def encode_divided(self, batch: ChangeBatch, topics: Topics[Any]) -> Messages:
-        """See `FlatMessages.encode_divided`."""
-        messages = super().encode_divided(batch, topics)
-        return replace(messages, values=self._values_of(messages, topics))
-
-    def _values_of(self, messages: Messages, topics: Topics[Any]) -> pa.Array:
-        """Return the values with the frames of topics, in which alone their records differ."""
-        frames = [each._flat.frame for each in topics.encoders]  # noqa: SLF001
-        return _reframed(messages.values, topics.choose(frames, BYTES))
-
-    def write_divided(self, now_ms: int, paired: PairedRows, topics: Topics[Any]) -> tuple[Messages, pa.Array | None]:
-        """See `PairedEncoder.write_divided`. Keys are in Avro, too."""
+    @override
+    def write(self, now_ms: int, paired: PairedRows, topics: Topics[Any]) -> tuple[Messages, pa.Array | None]:
         if self._records is not None:
             paired = replace(paired, keys=self._records.framed(paired.batch.rows.select(self._key).to_struct_array()))
-        messages, rows = super().write_divided(now_ms, paired, topics)
+        messages, rows = super().write(now_ms, paired, topics)
         topics = topics.of(rows)
-        values = self._values_of(messages, topics)
-        keys = messages.keys
+        # Records of several topics only differ in their frames.
+        keys, frames = messages.keys, [encoder._flat.frame for encoder in topics.encoders]  # noqa: SLF001
+        values = _reframed(messages.values, topics.choose(frames, BYTES))
         if self._records is not None and keys is not None:
-            keys = _reframed(keys, topics.choose([each._records.frame for each in topics.encoders], BYTES))  # noqa: SLF001
-        return Messages(keys, values, messages.row_index, messages.headers), rows
+            frames = [encoder._records.frame for encoder in topics.encoders]  # noqa: SLF001
+            keys = _reframed(keys, topics.choose(frames, BYTES))
+        return Messages(keys, values, messages.row_index), rows
 
 
 def _reframed(messages: pa.Array, frame: Part) -> pa.Array:
@@ -177,10 +172,7 @@ class DebeziumAvroEncoder(PairingEncoder):
         self._source = source
         self._tombstones = tombstones and bool(key)
         self._key = list(key)
-        metadata = {field.name for field in METADATA_FIELDS}
-        columns = [field for field in schema if field.name not in metadata]
-        self._tracked = [(field.name, field.type) for field in columns[-2:]] == TRACKING
-        columns = columns[:-2] if self._tracked else columns
+        columns, self._tracked = row_columns(schema)
         self._columns = [field.name for field in columns]
         try:
             envelope = _envelope(source, columns)
@@ -192,20 +184,16 @@ class DebeziumAvroEncoder(PairingEncoder):
         except NoText as error:
             raise SinkRejected(sink, str(error), REMEDY) from error
 
-    def write(self, now_ms: int, paired: PairedRows) -> Messages:
-        """Return the messages of rows that are paired. `now_ms`: when they are made."""
-        return self.write_divided(now_ms, paired, Topics([self]))[0]
-
-    def write_divided(
+    @override
+    def write(
         self, now_ms: int, paired: PairedRows, topics: "Topics[DebeziumAvroEncoder]"
     ) -> tuple[Messages, pa.Array | None]:
-        """See `DividedEncoder.write_divided`."""
         batch = paired.batch
         created = "r" if in_snapshot(batch) else "c"
         rows = self._rows.parts(batch.rows.select(self._columns).to_struct_array())
         keys = None
         if self._keys is not None:
-            frame = topics.choose([each._key_frame for each in topics.encoders], BYTES)  # noqa: SLF001
+            frame = topics.choose([encoder._key_frame for encoder in topics.encoders], BYTES)  # noqa: SLF001
             keys = joined([frame, *self._keys.parts(batch.rows.select(self._key).to_struct_array())], len(batch))
         tracking = [batch.rows.column(name) for name, _ in TRACKING] if self._tracked else []
         if paired.second is None and not has_deletes(paired.kinds):
@@ -213,20 +201,20 @@ class DebeziumAvroEncoder(PairingEncoder):
             return Messages(
                 keys, _values(images, SOME + created.encode(), now_ms, topics, len(batch)), batch.row_index
             ), None
-        made = plan(paired.kinds, paired.second, paired.keys, self._tombstones, created)
-        topics = topics.of(made.key)
+        drafts = plan(paired.kinds, paired.second, paired.keys, self._tombstones, created)
+        topics = topics.of(drafts.key)
         whole = joined([SOME, *rows], len(batch))
-        images = [pc.fill_null(whole.take(index), NO_IMAGE) for index in (made.before, made.after)]
-        row_index = batch.row_index.take(made.position)
-        operation = joined([SOME, pc.cast(made.operation, BYTES)], len(made.operation))
-        tracking = [column.take(made.row) for column in tracking]
+        images = [pc.fill_null(whole.take(index), NO_IMAGE) for index in (drafts.before, drafts.after)]
+        row_index = batch.row_index.take(drafts.position)
+        operation = joined([SOME, pc.cast(drafts.operation, BYTES)], len(drafts.operation))
+        tracking = [column.take(drafts.row) for column in tracking]
         images += self._source_parts(batch, row_index, tracking, topics)
         values = _values(images, operation, now_ms, topics, len(row_index))
         if keys is None:
-            return Messages(None, values, row_index), made.key
-        named = ((NEW_KEY, made.new_key), (OLD_KEY, made.old_key))
+            return Messages(None, values, row_index), drafts.key
+        named = ((NEW_KEY, drafts.new_key), (OLD_KEY, drafts.old_key))
         headers = tuple((name, keys.take(index)) for name, index in named if index.null_count < len(index))
-        return Messages(keys.take(made.key), values, row_index, headers), made.key
+        return Messages(keys.take(drafts.key), values, row_index, headers), drafts.key
 
     def _source_parts(
         self, batch: ChangeBatch, row_index: pa.Array, tracking: list[pa.Array], topics: "Topics[DebeziumAvroEncoder]"
@@ -235,7 +223,7 @@ class DebeziumAvroEncoder(PairingEncoder):
         place = batch.table_id, batch.version, batch.task
         snapshot = Snapshot.TRUE if in_snapshot(batch) else Snapshot.FALSE
         moment = commit_moment(self._sink, batch)
-        sources = [source_texts(each._source, snapshot, place, moment) for each in topics.encoders]  # noqa: SLF001
+        sources = [source_texts(encoder._source, snapshot, place, moment) for encoder in topics.encoders]  # noqa: SLF001
         same: list[Json] = [json.loads("{}0{}0{}null}}".format(*texts)) for texts in sources]
         before, after = same[0]["sequence"].rsplit("0", 1)
         numbers = pc.cast(pc.cast(row_index, TEXT), BYTES)
@@ -249,7 +237,7 @@ class DebeziumAvroEncoder(PairingEncoder):
             if name in by_name:
                 parts += writer_for(by_name[name].type, nullable=isinstance(kind, list))(by_name[name])
             else:
-                parts.append(topics.choose([_scalar(kind, each.get(name)) for each in same], BYTES))
+                parts.append(topics.choose([_scalar(kind, source.get(name)) for source in same], BYTES))
         return parts
 
 
@@ -259,7 +247,7 @@ def _values(
     """Join images and source to values, null where the operation is null."""
     moments = [_scalar("long", now) for now in (now_ms, now_ms * 1000, now_ms * 1_000_000)]
     now = b"".join(SOME + moment for moment in moments)
-    frame = topics.choose([each._rows.frame for each in topics.encoders], BYTES)  # noqa: SLF001
+    frame = topics.choose([encoder._rows.frame for encoder in topics.encoders], BYTES)  # noqa: SLF001
     return joined([frame, *images, NULL, operation, now], length)
 
 

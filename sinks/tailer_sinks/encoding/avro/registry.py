@@ -1,8 +1,9 @@
 """A client of schema registries with Confluent's API, the source of schema ids.
 
 A schema is first looked up, which needs no permission to write. If the subject lacks it, it is checked against the
-latest version, so that a refusal can name the columns, and then registered; or refused if registering is switched off.
-Known subjects and schemas are cached, because an id never changes.
+latest version, or against all if the subject's rule is transitive, so that a refusal can name the columns, and then
+registered; or refused if registering is switched off. Known subjects and schemas are cached, because an id never
+changes.
 
 `SchemaRegistry` blocks, and several threads may call it. It connects again for each unknown schema: at the start, and
 when columns change.
@@ -32,12 +33,13 @@ from tailer.errors import ConfigError, SinkAccessRefused, SinkRejected, SinkUnav
 __all__ = ["RegistryAccess", "SchemaRegistry", "check_address", "differences"]
 
 MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
-ABSENT: Final = frozenset([40401, 40402, 40403])  # no such subject, version, schema
+NO_SUBJECT: Final = 40401
+ABSENT: Final = frozenset([NO_SUBJECT, 40402, 40403])  # also no such version, schema
 LARGEST_ID: Final = 2**31 - 1
 LONGEST_TEXT: Final = 600
 REFUSED_SCHEMA: Final = (
-    "Deliver to a new topic. Or, if all readers can live with the change, set the subject's compatibility so that the "
-    "registry accepts it, such as NONE."
+    "If all readers can live with the change, set the subject's compatibility to one that allows it, such as NONE. "
+    "Or keep the columns as they were with select, or deliver to a new topic, by another pipeline."
 )
 
 
@@ -79,39 +81,48 @@ class _Version(msgspec.Struct):
     schema: str
 
 
+class _Rule(msgspec.Struct):
+    level: str = msgspec.field(name="compatibilityLevel")
+
+
 class _Absent(Exception):
     """The error for a subject, version or schema that the registry does not have."""
 
+    def __init__(self, code: int) -> None:
+        super().__init__()
+        self.code = code
 
-A = TypeVar("A", _Registered, _Compatibility, _Version)
+
+class _Refused(Exception):
+    """The error for a schema that the registry refuses, with its words."""
+
+
+A = TypeVar("A", _Registered, _Compatibility, _Version, _Rule, list[int])
 
 
 def check_address(where: str, url: str) -> None:
     """Raise `ConfigError` about `where`, without quoting `url`, unless it is the address of a registry."""
     try:
         parts = urlsplit(url)
-        known = parts.scheme in {"http", "https"} and bool(parts.hostname) and not (parts.query or parts.fragment)
-        known = known and (parts.port is None or parts.port > 0)
+        is_sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and not (parts.query or parts.fragment)
+        is_sound = is_sound and (parts.port is None or parts.port > 0)
     except ValueError:
         raise ConfigError(where, "is not an address", "Give one such as https://registry:8081.") from None
     if "@" in parts.netloc:
         raise ConfigError(
             where, "contains a user name or a password", "Remove them; use registry_username and registry_password."
         )
-    if not known:
+    if not is_sound:
         raise ConfigError(where, "is not an address", "Give one such as https://registry:8081.")
 
 
 class SchemaRegistry:
     """The ids of schemas. `sink`: its name in errors. `auto_register` False: schemas are only looked up.
-    `only_looks`: one that would be registered is checked alone, and has the id 0.
 
     Raises `ConfigError` for an invalid address, and for two kinds of credentials.
     """
 
-    def __init__(
-        self, sink: str, access: RegistryAccess, auto_register: bool = True, *, only_looks: bool = False
-    ) -> None:
+    def __init__(self, sink: str, access: RegistryAccess, auto_register: bool = True) -> None:
         for url in access.urls or [""]:
             check_address(f"{sink}.registry_url", url)
         if access.token is not None and access.username is not None:
@@ -119,7 +130,6 @@ class SchemaRegistry:
         self._sink = sink
         self._access = access
         self._auto_register = auto_register
-        self._only_looks = only_looks
         self._ids: dict[tuple[str, str], int] = {}
         self._lock = threading.Lock()
         self._first = 0
@@ -130,30 +140,48 @@ class SchemaRegistry:
         Raises `SinkUnavailable` if no address of the registry answers, `SinkRejected` if it refuses access or the
         schema, and if the schema is missing and may not be registered.
         """
-        with self._lock:
-            known = self._ids.get((subject, schema))
-            if known is None:
-                with self._client() as client:
-                    known = self._asked(client, subject, schema)
-                self._ids[subject, schema] = known
-            return known
+        return self._id(subject, schema)
 
-    def _asked(self, client: httpx2.Client, subject: str, schema: str) -> int:
-        path = f"/subjects/{quote(subject, safe='')}"
-        body = {"schema": schema}
+    def look(self, subject: str, schema: str, *, passes_new: bool = False) -> int:
+        """Raise as `schema_id` does, but register nothing: a schema that it would register has the id 0.
+
+        `passes_new`: whether nothing is raised for a subject that does not exist.
+        """
+        return self._id(subject, schema, only_looks=True, passes_new=passes_new)
+
+    def _id(self, subject: str, schema: str, *, only_looks: bool = False, passes_new: bool = False) -> int:
+        with self._lock:
+            number = self._ids.get((subject, schema))
+            if number is not None:
+                return number
+            with self._client() as client:
+                try:
+                    number = self._known_id(client, subject, schema, passes_new)
+                    if number is None and only_looks:
+                        return 0
+                    if number is None:
+                        number = self._registered_id(client, subject, schema)
+                except _Refused as refused:
+                    raise self._refusal(client, subject, str(refused)) from None
+            self._ids[subject, schema] = number
+            return number
+
+    def _known_id(self, client: httpx2.Client, subject: str, schema: str, passes_new: bool) -> int | None:
+        """Return the id that the subject has for the schema; None: it lacks the schema, and would take it."""
         try:
-            return self._checked(subject, self._post(client, path, body, _Registered))
-        except _Absent:
-            pass
-        if not self._auto_register:
-            reason = f"subject {subject} of the schema registry does not have the schema of the rows"
-            remedy = f"Register it there, or let the sink do it: registry_register = true. It is: {schema}"
-            raise SinkRejected(self._sink, reason, remedy)
+            return self._checked(subject, self._post(client, _path(subject), {"schema": schema}, _Registered))
+        except _Absent as absent:
+            if not self._auto_register and not (passes_new and absent.code == NO_SUBJECT):
+                reason = f"subject {subject} of the schema registry does not have the schema of the rows"
+                remedy = f"Register it there, or let the sink do it: registry_register = true. It is: {schema}"
+                raise SinkRejected(self._sink, reason, remedy) from None
         self._check_compatible(client, subject, schema)
-        if self._only_looks:
-            return 0
+        return None
+
+    def _registered_id(self, client: httpx2.Client, subject: str, schema: str) -> int:
         try:
-            return self._checked(subject, self._post(client, f"{path}/versions", body, _Registered))
+            path = f"{_path(subject)}/versions"
+            return self._checked(subject, self._post(client, path, {"schema": schema}, _Registered))
         except _Absent:
             raise self._unexpected("it can neither find nor register a schema") from None
 
@@ -165,27 +193,44 @@ class SchemaRegistry:
         return registered.id
 
     def _check_compatible(self, client: httpx2.Client, subject: str, schema: str) -> None:
-        """Raise `SinkRejected` if the subject refuses the schema beside its latest one."""
-        quoted = quote(subject, safe="")
-        path = f"/compatibility/subjects/{quoted}/versions/latest?verbose=true"
+        """Raise `SinkRejected` if the subject refuses the schema beside its latest one, or any by a transitive rule."""
         try:
-            found = self._post(client, path, {"schema": schema}, _Compatibility)
-            if found.is_compatible:
-                return
-            latest = self._send(client, "GET", f"/subjects/{quoted}/versions/latest", None, _Version)
+            versions = self._send(client, "GET", f"{_path(subject)}/versions", None, list[int])
+            is_transitive = len(versions) > 1 and self._rule(client, subject).endswith("_TRANSITIVE")
+            for version in reversed(versions if is_transitive else versions[-1:]):
+                place = f"{_path(subject)}/versions/{version}"
+                answer = self._post(client, f"/compatibility{place}?verbose=true", {"schema": schema}, _Compatibility)
+                if not answer.is_compatible:
+                    former = self._send(client, "GET", place, None, _Version)
+                    said = "; ".join(text for text in answer.messages if not text.startswith("{oldSchema"))
+                    columns = "; ".join(differences(former.schema, schema)) or "no column has changed"
+                    beside = f" beside version {version}" if is_transitive else ""
+                    raise self._refusal(client, subject, said, f"{beside}: {columns}")
         except _Absent:  # the first schema of a subject
             return
-        said = "; ".join(message for message in found.messages if not message.startswith("{oldSchema"))
-        columns = "; ".join(differences(latest.schema, schema))
-        reason = f"subject {subject} of the schema registry rejects the new schema: "
-        reason += columns or "no column has changed"
-        raise SinkRejected(self._sink, reason + (f" (it says: {_cut(said)})" if said else ""), REFUSED_SCHEMA)
+
+    def _rule(self, client: httpx2.Client, subject: str) -> str:
+        """Return the compatibility that the registry demands of a subject; empty: it does not say."""
+        for place in (f"/config/{quote(subject, safe='')}?defaultToGlobal=true", "/config"):
+            try:
+                return self._send(client, "GET", place, None, _Rule).level
+            except (_Absent, _Refused, SinkRejected):
+                continue
+        return ""
+
+    def _refusal(self, client: httpx2.Client, subject: str, said: str, columns: str = "") -> SinkRejected:
+        rule = self._rule(client, subject)
+        reason = f"subject {subject} of the schema registry rejects the new schema{f' by its rule {rule}' * bool(rule)}"
+        return SinkRejected(self._sink, f"{reason}{columns}{f' (it says: {_cut(said)})' * bool(said)}", REFUSED_SCHEMA)
 
     def _post(self, client: httpx2.Client, path: str, body: Any, answer: type[A]) -> A:
         return self._send(client, "POST", path, body, answer)
 
     def _send(self, client: httpx2.Client, method: str, path: str, body: Any, answer: type[A]) -> A:
-        """Return the answer of the first address that has one, starting with the last that did. Raises `_Absent`."""
+        """Return the answer of the first address that has one, starting with the last that did.
+
+        Raises `_Absent` and `_Refused`.
+        """
         content = None if body is None else msgspec.json.encode(body)
         reasons = []
         for step in range(len(self._access.urls)):
@@ -216,19 +261,14 @@ class SchemaRegistry:
                 raise self._unexpected("its answer is not that of a schema registry") from None
             failure = _Failure()
         if status == HTTPStatus.NOT_FOUND and failure.error_code in ABSENT:
-            raise _Absent
+            raise _Absent(failure.error_code)
         said = f"{_status(response)}{': ' if failure.message else ''}{_cut(failure.message)}"
         if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-            remedy = (
-                "Check registry_username and registry_password (registry_password_file, registry_password_command), "
-                "or registry_token (registry_token_file, registry_token_command), and their permissions."
-            )
+            remedy = "Check registry_username and registry_password, or registry_token, and their permissions."
             raise SinkAccessRefused(self._sink, f"the schema registry refuses access: {said}", remedy)
         if status in {HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY}:
-            remedy = REFUSED_SCHEMA
-        else:
-            raise self._unexpected(said)
-        raise SinkRejected(self._sink, f"the schema registry refuses: {said}", remedy)
+            raise _Refused(said)
+        raise self._unexpected(said)
 
     def _unexpected(self, reason: str) -> SinkRejected:
         remedy = "Check registry_url: it must be the root of an API like Confluent's, with its path if it has one."
@@ -249,7 +289,8 @@ class SchemaRegistry:
     def _tls(self) -> ssl.SSLContext | bool:
         access = self._access
         if access.ca_file is None and access.certificate_file is None:
-            return True
+            # Plain HTTP has nothing to verify, and a context takes 20 ms.
+            return any(urlsplit(url).scheme == "https" for url in access.urls)
         context = ssl.create_default_context()
         file = access.ca_file
         try:
@@ -282,16 +323,16 @@ def _columns(schema: Any, prefix: str = "") -> dict[str, str]:
     if not prefix and schema["name"] == "Envelope":
         images = next(field["type"] for field in schema["fields"] if field["name"] == "before")
         return _columns(images[-1])
-    found: dict[str, str] = {}
+    kinds: dict[str, str] = {}
     for entry in schema["fields"]:
         name = prefix + entry.get("column", entry["name"])
         kind = entry["type"]
         inner = kind[-1] if isinstance(kind, list) else kind
         if isinstance(inner, dict) and inner["type"] == "record":
-            found |= _columns(inner, f"{name}.")
+            kinds |= _columns(inner, f"{name}.")
         else:
-            found[name] = _kind(kind)
-    return found
+            kinds[name] = _kind(kind)
+    return kinds
 
 
 def _kind(kind: Any) -> str:
@@ -309,6 +350,10 @@ def _kind(kind: Any) -> str:
         members = (f"{entry.get('column', entry['name'])} {_kind(entry['type'])}" for entry in kind["fields"])
         return f"record ({', '.join(members)})"
     return str(kind.get("connect.type") or kind.get("logicalType") or kind["type"])
+
+
+def _path(subject: str) -> str:
+    return f"/subjects/{quote(subject, safe='')}"
 
 
 def _host(url: str) -> str:

@@ -44,7 +44,7 @@ import pyarrow as pa
 from tailer_sinks.encoding.columns import NoText
 from tailer_sinks.encoding.values import is_binary, is_list, is_plain_string, is_string
 
-__all__ = ["Schema", "avro_field", "avro_name", "full_name", "record_schema"]
+__all__ = ["avro_name", "full_name", "record_schema"]
 
 Schema = str | Mapping[str, Any] | Sequence[Any]
 
@@ -83,16 +83,16 @@ _UNITS: Final = {"s": "millis", "ms": "millis", "us": "micros", "ns": "nanos"}
 
 def avro_name(name: str) -> str:
     """Return `name` as a valid Avro name that no other name has, unless it looks like an escaped one."""
-    made = "".join(
+    name_there = "".join(
         letter if letter in LETTERS or (place and letter in DIGITS) else _escaped(letter)
         for place, letter in enumerate(name)
     )
-    return made or "_"
+    return name_there or "_"
 
 
 def _escaped(letter: str) -> str:
     units = letter.encode("utf-16-be", "surrogatepass")
-    return "".join(f"_u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+    return "".join(f"_u{units[start : start + 2].hex()}" for start in range(0, len(units), 2))
 
 
 def full_name(*parts: str) -> str:
@@ -103,15 +103,15 @@ def full_name(*parts: str) -> str:
 def record_schema(name: str, fields: Iterable[pa.Field], **attributes: Any) -> dict[str, Any]:
     """Build a record named `name` (`full_name`). Raises `NoText` for an unknown type, and for names that collide."""
     namespace, _, last = name.rpartition(".")
-    made: dict[str, dict[str, Any]] = {}
+    by_name: dict[str, dict[str, Any]] = {}
     for field in fields:
         entry = avro_field(name, field)
-        if (other := made.get(entry["name"])) is not None:
+        if (other := by_name.get(entry["name"])) is not None:
             other_name = other.get("column", other["name"])
             raise NoText(f"has the same name in Avro, {entry['name']}, as the column {other_name}", field.name)
-        made[entry["name"]] = entry
+        by_name[entry["name"]] = entry
     placed = {"namespace": namespace} if namespace else {}
-    return {"type": "record", "name": last, **placed, "fields": list(made.values()), **attributes}
+    return {"type": "record", "name": last, **placed, "fields": list(by_name.values()), **attributes}
 
 
 def avro_field(record: str, field: pa.Field) -> dict[str, Any]:

@@ -26,11 +26,11 @@ class CsvEncoder:
     def lines(self, rows: pa.RecordBatch) -> bytes:
         """Return the lines of rows. Raises `SinkRejected` for a column without a text."""
         columns = [self._texts(name, column) for name, column in zip(rows.schema.names, rows.columns, strict=True)]
-        found = [_line(cells) for cells in zip(*columns, strict=True)]
+        lines = [_line(cells) for cells in zip(*columns, strict=True)]
         if self._heading_due:
-            found.insert(0, _line([_field(name) for name in rows.schema.names]))
+            lines.insert(0, _line([_field(name) for name in rows.schema.names]))
             self._heading_due = False
-        return "".join(found).encode()
+        return "".join(lines).encode()
 
     def _texts(self, name: str, column: pa.Array) -> list[str]:
         try:

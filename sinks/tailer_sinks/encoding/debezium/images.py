@@ -4,15 +4,15 @@ The two images of an update may be the last row of one batch and the first of th
 images at the end of a batch, visible in `pending`, until the next batch of the task or `flush` decides about them. The
 result is the same for every division of a task's rows into batches.
 
-`PairingEncoder` is the common part of the encoders that hold back images. `drafted` turns rows into the common parts of
-messages, for any envelope: `before` and `after`, keys, positions.
+`PairingEncoder` is the common part of the encoders of rows. `drafted` turns rows into the common parts of messages, for
+any envelope: `before` and `after`, keys, positions.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,13 +22,12 @@ from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, METADATA_FIELDS, Change
 from tailer.plan import SNAPSHOT_TASKS
 from tailer_sinks.encoding.columns import NULL, TEXT, DecimalForm, NoText, Texts, whole, writer_for
 from tailer_sinks.encoding.debezium.operations import KINDS, PREIMAGE, UNRELATED, decided, has_deletes, pairs, plan
-from tailer_sinks.encoding.messages import BYTES, Encoder, Messages
+from tailer_sinks.encoding.flat import REMEDY
+from tailer_sinks.encoding.messages import BYTES, Messages
 
 __all__ = [
-    "REMEDY",
     "Draft",
     "Images",
-    "PairedEncoder",
     "PairedRows",
     "PairingEncoder",
     "Topics",
@@ -38,10 +37,10 @@ __all__ = [
     "refuse_variants",
 ]
 
-E = TypeVar("E")
+E = TypeVar("E", bound="PairingEncoder")
 V = TypeVar("V", str, bytes)
+W = TypeVar("W")
 
-REMEDY: Final = "Leave the column out, or use a sink that keeps types: delta, or files with format parquet."
 NO_MESSAGES: Final = Messages(None, pa.array([], BYTES), pa.array([], pa.int64()))
 
 
@@ -49,13 +48,13 @@ NO_MESSAGES: Final = Messages(None, pa.array([], BYTES), pa.array([], pa.int64()
 class PairedRows:
     """Rows whose images are paired: `kinds`: their places in `KINDS`, `second` as in `Pairs`, JSON texts as `keys`.
 
-    `second` is None if there are no images, `keys` if there is no key.
+    `second` is None if there are no images, `keys` if there is no key, and all are None if images are not paired.
     """
 
     batch: ChangeBatch
-    kinds: pa.Array
-    second: pa.Array | None
-    keys: pa.Array | None
+    kinds: pa.Array | None = None
+    second: pa.Array | None = None
+    keys: pa.Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,33 +105,21 @@ class Topics(Generic[E]):
         return pa.array(values, kind).take(self.numbers)
 
 
-class PairedEncoder(Encoder, Protocol):
-    """An encoder that can be given rows whose images are paired already."""
-
-    def write(self, now_ms: int, paired: PairedRows) -> Messages:
-        """Return the messages of rows. `now_ms`: when they are made. Raises `SinkRejected` and `NoText`."""
-        ...
-
-    def write_divided(self, now_ms: int, paired: PairedRows, topics: Topics[Any]) -> tuple[Messages, pa.Array | None]:
-        """Return the messages of rows for several topics, and the row of each; None: each row has one message.
-
-        `topics`: those of the rows, with encoders of the same options. Raises as `write`.
-        """
-        ...
-
-
 class Images:
     """Pairs the images of updates among rows of one schema, except those that depend on the next batch.
 
     `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). `key`: the columns of the
-    messages' keys. `decimal`: the form of decimals in these. Raises `SinkRejected` for a column of the key that is
-    missing, has Variants, or has a type without a JSON form.
+    messages' keys. `decimal`: the form of decimals in these. `pairs`: False passes rows on as they are, without keys.
+    Raises `SinkRejected` for a column of the key that is missing, has Variants, or has a type without a JSON form.
     """
 
-    def __init__(self, sink: str, schema: pa.Schema, key: Sequence[str], decimal: DecimalForm) -> None:
+    def __init__(
+        self, sink: str, schema: pa.Schema, key: Sequence[str] = (), decimal: DecimalForm = "string", pairs: bool = True
+    ) -> None:
         self._sink = sink
         self._schema = schema
         self._key = list(key)
+        self._pairs = pairs
         self._held: _Given | None = None
         metadata = {field.name for field in METADATA_FIELDS}
         missing = [name for name in key if name in metadata or name not in schema.names]
@@ -150,8 +137,8 @@ class Images:
         """The rows that are held back, at most two."""
         return self._held.batch if self._held else None
 
-    def encode(self, batch: ChangeBatch, write: Callable[[PairedRows], Messages]) -> Messages:
-        """Encode the held back rows, and those of `batch` that need not be held back, with `write`.
+    def encode(self, batch: ChangeBatch, write: Callable[[PairedRows], W]) -> W | None:
+        """Return what `write` makes of the held back rows, and those of `batch` that need not be; None: there are none.
 
         Raises `SinkRejected`, also for a change type that is not one of Delta's, and `ValueError` if rows of another
         task are held back; nothing has changed then.
@@ -159,32 +146,30 @@ class Images:
         if not batch.rows.schema.equals(self._schema):
             raise SinkRejected(self._sink, f"rows of another schema than was announced: {batch.rows.schema.names}")
         if len(batch) == 0:
-            return NO_MESSAGES
+            return None
         given = _Given(batch)
         if self._held and self._held.place != given.place:
             raise ValueError(f"rows of {self._held.place} are held back, but rows of {given.place} follow")
-        messages, self._held = self._encode(self._held.followed_by(batch) if self._held else given, write, last=False)
-        return messages
+        return self._encode(self._held.followed_by(batch) if self._held else given, write, last=False)
 
-    def flush(self, write: Callable[[PairedRows], Messages]) -> Messages | None:
-        """Encode the rows that are held back with `write`. None: there are none."""
-        if self._held is None:
-            return None
-        messages, self._held = self._encode(self._held, write, last=True)
-        return messages
+    def flush(self, write: Callable[[PairedRows], W]) -> W | None:
+        """Return what `write` makes of the rows that are held back. None: there are none."""
+        return None if self._held is None else self._encode(self._held, write, last=True)
 
-    def _encode(
-        self, given: _Given, write: Callable[[PairedRows], Messages], last: bool
-    ) -> tuple[Messages, _Given | None]:
-        """Return the messages of rows, and the rows to hold back unless these are the last ones."""
+    def _encode(self, given: _Given, write: Callable[[PairedRows], W], last: bool) -> W | None:
+        """Return what `write` makes of rows; hold back the undecided ones unless these are the last ones."""
         try:
             paired, held = self._pair(given, last)
-            return NO_MESSAGES if paired is None else write(paired), held
+            written = None if paired is None else write(paired)
         except NoText as error:
             raise SinkRejected(self._sink, str(error), REMEDY) from error
+        self._held = held
+        return written
 
     def _pair(self, given: _Given, last: bool) -> tuple[PairedRows | None, _Given | None]:
         batch = given.batch
+        if not self._pairs:
+            return PairedRows(batch), None
         kinds = pc.index_in(batch.rows.column(CHANGE_TYPE), KINDS)
         if kinds.null_count:  # of change types that are not Delta's
             other = batch.rows.column(CHANGE_TYPE).filter(kinds.is_null())[0].as_py()
@@ -193,28 +178,34 @@ class Images:
         keys = whole(self._write_key(batch.rows.select(self._key).to_struct_array())) if self._key else None
         if not pc.any(pc.greater_equal(kinds, PREIMAGE)).as_py():
             return PairedRows(batch, kinds, None, keys), None
-        found = pairs(kinds, batch.row_index, keys, given.earlier)
-        count = len(batch) if last else decided(kinds, found)
-        relation = found.relations[count - 1] if 0 < count < len(batch) else given.earlier
+        images = pairs(kinds, batch.row_index, keys, given.earlier)
+        count = len(batch) if last else decided(kinds, images)
+        relation = images.relations[count - 1] if 0 < count < len(batch) else given.earlier
         rest = batch.slice(count, len(batch) - count)
         held = _Given(rest, relation) if len(rest) else None
         if count == 0:
             return None, held
         keys = keys if keys is None else keys.slice(0, count)
-        return PairedRows(batch.slice(0, count), kinds.slice(0, count), found.second.slice(0, count), keys), held
+        return PairedRows(batch.slice(0, count), kinds.slice(0, count), images.second.slice(0, count), keys), held
 
 
 class PairingEncoder(ABC):
     """An encoder of batches of one schema. Holds back images at the end of a batch until the next one.
 
-    `_images` pairs the images, and `write` makes messages of rows that are paired.
+    `_images` pairs the images, and `write` makes messages of rows that are paired. Raises `SinkRejected`, also for a
+    change type that is not one of Delta's where images are paired.
     """
 
+    schema: pa.Schema
     _images: Images
 
     @abstractmethod
-    def write(self, now_ms: int, paired: PairedRows) -> Messages:
-        """Return the messages of rows. `now_ms`: when they are made."""
+    def write(self, now_ms: int, paired: PairedRows, topics: Topics[Self]) -> tuple[Messages, pa.Array | None]:
+        """Return the messages of rows, and the row of each; None: each row has one message.
+
+        `now_ms`: when they are made. `topics`: those of the rows, with encoders of the same options. Raises
+        `SinkRejected` and `NoText`.
+        """
 
     @property
     def pending(self) -> ChangeBatch | None:
@@ -222,22 +213,22 @@ class PairingEncoder(ABC):
         return self._images.pending
 
     def encode(self, batch: ChangeBatch, now_ms: int) -> Messages:
-        """Encode `batch`, except rows at its end that depend on the next batch.
+        """Encode `batch`, after the held back rows of the same task. Call `flush` between tasks.
 
-        Messages of held back rows come first. `now_ms`: when the messages are made. Raises `SinkRejected`, also for a
-        change type that is not one of Delta's; the encoder is then unchanged.
+        `now_ms`: when the messages are made. Raises `SinkRejected`; the encoder is then unchanged.
         """
-        return self._images.encode(batch, partial(self.write, now_ms))
+        messages = self._images.encode(batch, partial(self._of_one_topic, now_ms))
+        return NO_MESSAGES if messages is None else messages
 
     def flush(self, now_ms: int) -> Messages | None:
-        """Encode the rows that are held back. None: there are none.
+        """Encode the rows that are held back, at the end of a task. None: there are none."""
+        return self._images.flush(partial(self._of_one_topic, now_ms))
 
-        Call it at the end of a task, and before the encoder is discarded.
-        """
-        return self._images.flush(partial(self.write, now_ms))
+    def _of_one_topic(self, now_ms: int, paired: PairedRows) -> Messages:
+        return self.write(now_ms, paired, Topics([self]))[0]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
     """The common parts of messages.
 
@@ -269,18 +260,28 @@ def drafted(paired: PairedRows, texts: Texts, tombstones: bool) -> Draft:
     created = "r" if in_snapshot(paired.batch) else "c"
     if paired.second is None and not has_deletes(paired.kinds):
         images = [f'"before":null,"after":{texts.before}', texts.middle, texts.after]
-        return Draft(images, pa.scalar(created, TEXT), row_index, pc.cast(row_index, TEXT), keys)
-    made = plan(paired.kinds, paired.second, keys, tombstones and keys is not None, created)
+        number = pc.cast(row_index, TEXT)
+        return Draft(images=images, operation=pa.scalar(created, TEXT), row_index=row_index, number=number, keys=keys)
+    messages = plan(paired.kinds, paired.second, keys, tombstones and keys is not None, created)
     rows = whole(texts)
-    before, after = (pc.fill_null(rows.take(index), NULL) for index in (made.before, made.after))
-    images = ['"before":', before, ',"after":', after]
-    row_index = row_index.take(made.position)
-    number = pc.cast(row_index, TEXT)
-    if keys is None:
-        return Draft(images, made.operation, row_index, number, None, rows=made.row, about=made.key)
-    moves = made.new_key.null_count < len(made.new_key)
-    new_key, old_key = (keys.take(index) if moves else None for index in (made.new_key, made.old_key))
-    return Draft(images, made.operation, row_index, number, keys.take(made.key), new_key, old_key, made.row, made.key)
+    before, after = (pc.fill_null(rows.take(index), NULL) for index in (messages.before, messages.after))
+    row_index = row_index.take(messages.position)
+    new_key = old_key = None
+    if keys is not None:
+        if messages.new_key.null_count < len(messages.new_key):
+            new_key, old_key = keys.take(messages.new_key), keys.take(messages.old_key)
+        keys = keys.take(messages.key)
+    return Draft(
+        images=['"before":', before, ',"after":', after],
+        operation=messages.operation,
+        row_index=row_index,
+        number=pc.cast(row_index, TEXT),
+        keys=keys,
+        new_key=new_key,
+        old_key=old_key,
+        rows=messages.row,
+        about=messages.key,
+    )
 
 
 def in_snapshot(batch: ChangeBatch) -> bool:

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from typing_extensions import override
 
 from tailer.errors import SinkRejected
 from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID, ChangeBatch
 from tailer_sinks.encoding.columns import NULL, TEXT, DecimalForm, NoText, writer_for
 from tailer_sinks.encoding.debezium.images import (
-    REMEDY,
     Draft,
     Images,
     PairedRows,
@@ -37,9 +37,10 @@ from tailer_sinks.encoding.debezium.schema import (
     not_finite,
     source_texts,
 )
+from tailer_sinks.encoding.flat import REMEDY
 from tailer_sinks.encoding.messages import BYTES, Messages
 
-__all__ = ["NEW_KEY", "OLD_KEY", "TRACKING", "DebeziumEncoder", "Snapshot", "Source"]
+__all__ = ["TRACKING", "DebeziumEncoder", "Source", "row_columns"]
 
 EMPTY: Final = pa.scalar("", TEXT)
 TRACKING: Final = [(ROW_ID, pa.int64()), (ROW_COMMIT_VERSION, pa.int64())]
@@ -76,10 +77,7 @@ class DebeziumEncoder(PairingEncoder):
         self._source = source
         self._tombstones = tombstones
         self._images = Images(sink, schema, key, decimal)
-        metadata = {field.name for field in METADATA_FIELDS}
-        columns = [field for field in schema if field.name not in metadata]
-        self._tracked = [(field.name, field.type) for field in columns[-2:]] == TRACKING
-        columns = columns[:-2] if self._tracked else columns
+        columns, self._tracked = row_columns(schema)
         self._columns = [field.name for field in columns]
         self._embedded = embed_schemas
         self._value_ends = self._key_ends = ("", "")
@@ -91,14 +89,10 @@ class DebeziumEncoder(PairingEncoder):
         except NoText as error:
             raise SinkRejected(sink, str(error), REMEDY) from error
 
-    def write(self, now_ms: int, paired: PairedRows) -> Messages:
-        """Return the messages of rows that are paired. `now_ms`: when they are made."""
-        return self.write_divided(now_ms, paired, Topics([self]))[0]
-
-    def write_divided(
+    @override
+    def write(
         self, now_ms: int, paired: PairedRows, topics: "Topics[DebeziumEncoder]"
     ) -> tuple[Messages, pa.Array | None]:
-        """See `DividedEncoder.write_divided`."""
         batch = paired.batch
         if self._embedded:
             self._check_finite(batch.rows)
@@ -126,10 +120,10 @@ class DebeziumEncoder(PairingEncoder):
         place = batch.table_id, batch.version, batch.task
         snapshot = Snapshot.TRUE if in_snapshot(batch) else Snapshot.FALSE
         moment = commit_moment(self._sink, batch)
-        sources = [source_texts(each._source, snapshot, place, moment) for each in topics.encoders]  # noqa: SLF001
+        sources = [source_texts(encoder._source, snapshot, place, moment) for encoder in topics.encoders]  # noqa: SLF001
         source, between, ending = (topics.choose(texts, TEXT) for texts in zip(*sources, strict=True))
         now = json_text({"ts_ms": now_ms, "ts_us": now_ms * 1000, "ts_ns": now_ms * 1_000_000})
-        ends = [each._value_ends for each in topics.encoders]  # noqa: SLF001
+        ends = [encoder._value_ends for encoder in topics.encoders]  # noqa: SLF001
         start, end = (topics.choose(texts, TEXT) for texts in zip(*ends, strict=True))
         row_id, row_version = tracking or (NULL, NULL)
         first, *images = draft.images
@@ -141,9 +135,17 @@ class DebeziumEncoder(PairingEncoder):
         return _joined(parts)
 
 
+def row_columns(schema: pa.Schema) -> tuple[list[pa.Field], bool]:
+    """Return the columns of rows in messages, and whether the table's end with those of row tracking, which are not."""
+    metadata = {field.name for field in METADATA_FIELDS}
+    columns = [field for field in schema if field.name not in metadata]
+    is_tracked = [(field.name, field.type) for field in columns[-2:]] == TRACKING
+    return (columns[:-2] if is_tracked else columns), is_tracked
+
+
 def _keys(keys: pa.Array, topics: Topics[DebeziumEncoder]) -> pa.Array:
     """Return the keys in their form in messages."""
-    ends = [each._key_ends for each in topics.encoders]  # noqa: SLF001
+    ends = [encoder._key_ends for encoder in topics.encoders]  # noqa: SLF001
     start, end = (topics.choose(texts, TEXT) for texts in zip(*ends, strict=True))
     return _joined([start, keys, end])
 

@@ -51,8 +51,6 @@ __all__ = [
     "OLD_KEY",
     "PREIMAGE",
     "UNRELATED",
-    "Pairs",
-    "Plan",
     "decided",
     "has_deletes",
     "moved",
@@ -155,12 +153,12 @@ def _every_other(linked: pa.Array) -> pa.Array:
     return pc.and_not(linked, odd)
 
 
-def decided(kinds: pa.Array, found: Pairs) -> int:
+def decided(kinds: pa.Array, images: Pairs) -> int:
     """Return how many rows, from the first, do not depend on the row after the last one."""
     count = len(kinds)
     if kinds[-1].as_py() < PREIMAGE.as_py():
         return count
-    if count == 1 or found.relations[-1].as_py() <= UNRELATED.as_py() or found.second[count - 2].as_py():
+    if count == 1 or images.relations[-1].as_py() <= UNRELATED.as_py() or images.second[count - 2].as_py():
         return count - 1
     return count - 2
 

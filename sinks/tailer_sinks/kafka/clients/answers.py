@@ -5,9 +5,9 @@ Some need a person, with a next step; all others pass with time.
 
 from typing import Final
 
-from tailer.errors import SinkAccessRefused, SinkError, SinkFenced, SinkRejected, SinkUnavailable
+from tailer.errors import CommitUnknown, SinkAccessRefused, SinkError, SinkFenced, SinkRejected, SinkUnavailable
 
-__all__ = ["OLDEST_BROKER", "UNAUTHENTICATED", "UNKNOWN_TOPIC", "error_of", "too_old"]
+__all__ = ["OLDEST_BROKER", "UNAUTHENTICATED", "UNKNOWN_TOPIC", "commit_error", "error_of", "too_old"]
 
 OLDEST_BROKER: Final = (2, 7)  # the oldest with reliable transactions in the clients
 
@@ -21,8 +21,8 @@ _FORGOTTEN: Final = frozenset({49, 59})
 
 _SMALLER = 'Raise max.message.bytes of the topic, or set large_records = "dead_letter" and a lower max_record_bytes.'
 _LOGIN = (
-    'Check "sasl.username", "sasl.password" (sasl_password_file, sasl_password_command) and "sasl.mechanism"; for '
-    'OAUTHBEARER, "sasl.oauthbearer.client.id" and what the brokers accept of its tokens.'
+    'Check "sasl.username", "sasl.password" and "sasl.mechanism"; for OAUTHBEARER, "sasl.oauthbearer.client.id" and '
+    "what the brokers accept of its tokens."
 )
 _GRANT = (
     "Let this user read the progress topic and the end topic, describe (with their settings) and write all topics, "
@@ -80,6 +80,11 @@ def error_of(sink: str, code: int | None, text: str, topic: str | None = None) -
         kind = SinkAccessRefused if code in _NO_ACCESS else SinkRejected
         return kind(sink, f"{about}{reason} ({text})", remedy)
     return SinkUnavailable(sink, f"{about}{text}")
+
+
+def commit_error(error: SinkError) -> SinkError:
+    """Return the error of a commit that was asked for: its outcome is unknown, unless a broker refused."""
+    return error if isinstance(error, SinkFenced | SinkRejected) else CommitUnknown(error.sink, error.reason)
 
 
 def too_old(sink: str, version: tuple[int, ...]) -> SinkRejected:

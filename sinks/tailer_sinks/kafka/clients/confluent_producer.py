@@ -11,13 +11,14 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
+from typing_extensions import override
 
-from tailer.errors import CommitUnknown, SinkError, SinkFenced, SinkRejected, SinkUnavailable
+from tailer.errors import SinkError, SinkRejected, SinkUnavailable
 from tailer_sinks.encoding.messages import Messages
-from tailer_sinks.kafka.clients.answers import UNAUTHENTICATED, UNKNOWN_TOPIC, error_of
+from tailer_sinks.kafka.clients.answers import UNAUTHENTICATED, UNKNOWN_TOPIC, commit_error, error_of
 from tailer_sinks.kafka.clients.librdkafka.batches import BatchClient, Deliveries, TokenSource
 from tailer_sinks.kafka.clients.librdkafka.library import library
-from tailer_sinks.kafka.clients.port import Connection, ProducerSettings
+from tailer_sinks.kafka.clients.port import Connection, Producer, ProducerSettings
 from tailer_sinks.kafka.clients.security import Tokens, protocol_of, tls_context
 from tailer_sinks.kafka.clients.settings import reconnect_waits
 
@@ -72,7 +73,7 @@ class _Trouble:
             self.refusal = error
 
 
-class ConfluentProducer:
+class ConfluentProducer(Producer):
     """A `tailer_sinks.kafka.clients.port.Producer`, made as `ProducerFactory` says."""
 
     def __init__(self, connection: Connection, settings: ProducerSettings, transactional_id: str) -> None:
@@ -91,34 +92,34 @@ class ConfluentProducer:
                 raise
         self._client = client
 
+    @override
     def begin(self) -> None:
-        """Open a transaction."""
         with self._refusing_after_failure() as client:
             self._trouble.latest = None
             self._deliveries = client.begin_transaction()
 
+    @override
     def send(self, topic: str, messages: Messages, partition: int | None = None) -> None:
-        """Send messages in order; blocks while `in_flight_bytes` are in flight."""
         with self._refusing_after_failure(topic) as client:
             for start in range(0, len(messages), _CHUNK_MESSAGES):
                 client.produce(topic, messages.slice(start, _CHUNK_MESSAGES), partition)
                 client.poll(0)
                 self._raise_failure()
 
+    @override
     def start_flush(self) -> None:
-        """Send everything without waiting for more; `commit` or `abort` follows."""
         with self._refusing_after_failure() as client:
             client.start_flush(_SLICE_S)
 
+    @override
     def flush(self) -> int | None:
-        """Return when all messages are stored, with the offset of the first one; None if no broker told it."""
         with self._refusing_after_failure() as client:
             self._flush(client)
             self._check_delivered()
         return self._deliveries.first_offset
 
+    @override
     def commit(self) -> None:
-        """Return when all messages are stored and visible together: each delivery is checked before the commit."""
         with self._refusing_after_failure() as client:
             self._flush(client)
             self._check_delivered()
@@ -126,18 +127,15 @@ class ConfluentProducer:
             try:
                 client.commit_transaction(_END_S)
             except KafkaException as error:
-                translated = self._error_for(error.args[0])
-                if isinstance(translated, SinkFenced | SinkRejected):
-                    raise translated from error
-                raise CommitUnknown(self._name, translated.reason) from error
+                raise commit_error(self._error_for(error.args[0])) from error
 
+    @override
     def abort(self) -> None:
-        """Abort the open transaction, so that the producer can be used again."""
         with self._refusing_after_failure() as client:
             client.abort_transaction(_END_S)
 
+    @override
     def close(self) -> None:
-        """Close the connection without waiting for the open transaction."""
         self._failed = True
         client, self._client = self._client, None
         if client is not None:
@@ -152,7 +150,9 @@ class ConfluentProducer:
         try:
             yield self._client  # type: ignore[misc]  # None only while it is made
         except KafkaException as error:
-            raise self._error_for(_cause(self._client, error.args[0]), topic) from error
+            cause = _cause(self._client, error.args[0])
+            # A failed transaction refuses messages to all topics, and the cause names its own.
+            raise self._error_for(cause, topic if cause is error.args[0] else None) from error
         self._failed = False
 
     def _init(self, client: BatchClient) -> None:

@@ -25,6 +25,7 @@ __all__ = [
     "Sasl",
     "Settings",
     "Tls",
+    "TopicState",
 ]
 
 Settings = Mapping[str, str | int | bool]
@@ -96,6 +97,15 @@ class ProducerSettings:
     request_bytes: int = 2**20
     compression: Compression = "lz4"
     settings: Settings = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """The state of a topic: its number of partitions, its settings, and its id (None: brokers are too old for ids)."""
+
+    partitions: int
+    configs: Mapping[str, str]
+    topic_id: str | None = None
 
 
 class Producer(Protocol):

@@ -27,10 +27,9 @@ from kafka.structs import OffsetAndMetadata
 
 from tailer.errors import SinkError, SinkRejected, SinkUnavailable
 from tailer_sinks.kafka.clients.answers import UNKNOWN_TOPIC, error_of
-from tailer_sinks.kafka.clients.port import Connection
+from tailer_sinks.kafka.clients.port import Connection, TopicState
 from tailer_sinks.kafka.clients.python_connection import CLIENT_ERRORS, connected, error_for
 from tailer_sinks.kafka.clients.python_records import Record, Transactions, batches
-from tailer_sinks.kafka.topics import TopicState
 
 __all__ = ["Cluster", "Owner", "ReadResult"]
 
@@ -82,9 +81,9 @@ class _Read:
     def take(self, batch: Any) -> None:
         """Take the next batch."""
         for record in self.transactions.take(batch):
-            known = self.newest.get(record.key)
+            newest = self.newest.get(record.key)
             # Commits come in another order than records.
-            if known is None or known.offset < record.offset:
+            if newest is None or newest.offset < record.offset:
                 self.newest[record.key] = record
         self.position = batch.next_offset
 
@@ -105,36 +104,20 @@ class Cluster:
     def describe(self, topics: Sequence[str], with_configs: bool = True) -> dict[str, TopicState]:
         """Describe those of `topics` that exist; their settings only `with_configs`."""
         with self._connected() as admin:
-            found = {topic: each for topic, each in self._described(admin, topics).items() if each is not None}
-            if not found or not with_configs:
-                return {topic: TopicState(len(each["partitions"]), {}, _id(each)) for topic, each in found.items()}
-            wanted = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in found]
-            configs = admin.describe_configs(wanted, config_filter="all").get("topic", {})
+            existing = {name: topic for name, topic in self._described(admin, topics).items() if topic is not None}
+            configs: dict[str, dict[str, Any]] = {}
+            if existing and with_configs:
+                wanted = [ConfigResource(ConfigResourceType.TOPIC, name) for name in existing]
+                configs = admin.describe_configs(wanted, config_filter="all").get("topic", {})
             return {
-                topic: TopicState(
-                    len(described["partitions"]),
-                    {
-                        key: about["value"]
-                        for key, about in configs.get(topic, {}).items()
-                        if about["value"] is not None
-                    },
-                    _id(described),
-                )
-                for topic, described in found.items()
+                name: TopicState(len(topic["partitions"]), _values(configs.get(name, {})), _id(topic))
+                for name, topic in existing.items()
             }
 
     def names(self) -> list[str]:
         """Return the names of all topics."""
         with self._connected() as admin:
             return list(admin.list_topics())
-
-    def partitions(self, topic: str) -> int:
-        """Return the number of partitions of a topic. Raises `SinkRejected` if there is no such topic."""
-        with self._connected() as admin:
-            described = self._described(admin, [topic])[topic]
-            if described is None:
-                raise error_of(self._name, UNKNOWN_TOPIC, "asked for its partitions", topic)
-            return len(described["partitions"])
 
     def create(self, topic: str, partitions: int, replication_factor: int, configs: Mapping[str, str]) -> None:
         """Create a topic unless it exists. Returns when every partition has a leader.
@@ -188,14 +171,14 @@ class Cluster:
         for is_last in (False, True):
             with self._connected() as admin:
                 try:
-                    found = admin.describe_transactions([transactional_id])[transactional_id]
+                    transaction = admin.describe_transactions([transactional_id])[transactional_id]
                 except (NotCoordinatorError, CoordinatorNotAvailableError):
                     pass
                 except BrokerResponseError:
                     break
                 else:
-                    writer = found.producer_id, found.producer_epoch
-                    return Owner(writer, found.state == TransactionState.ONGOING)
+                    writer = transaction.producer_id, transaction.producer_epoch
+                    return Owner(writer, transaction.state == TransactionState.ONGOING)
             if not is_last:
                 self.close()  # the client remembers coordinators, but not that one has moved
         return None
@@ -209,7 +192,7 @@ class Cluster:
             described = self._described(admin, [topic])[topic]
             if described is None:
                 return False
-            partitions = [TopicPartition(topic, each["partition_index"]) for each in described["partitions"]]
+            partitions = [TopicPartition(topic, part["partition_index"]) for part in described["partitions"]]
             return any(end.offset > 0 for end in _ends(admin, partitions).values())
 
     def scan(self, topic: str, take: Callable[[bytes], None]) -> None:
@@ -231,10 +214,10 @@ class Cluster:
         partition = TopicPartition(topic, 0)
 
         def keep(admin: Any) -> bool:
-            found = admin.alter_group_offsets(group, {partition: OffsetAndMetadata(0, text, None)})[partition]
-            if found.errno not in {0, UNKNOWN_TOPIC}:
-                raise found
-            return bool(found.errno == 0)
+            answer = admin.alter_group_offsets(group, {partition: OffsetAndMetadata(0, text, None)})[partition]
+            if answer.errno not in {0, UNKNOWN_TOPIC}:
+                raise answer
+            return bool(answer.errno == 0)
 
         return self._ask_coordinator(topic, keep)
 
@@ -243,8 +226,8 @@ class Cluster:
         partition = TopicPartition(topic, 0)
 
         def look(admin: Any) -> str | None:
-            found = admin.list_group_offsets({group: [partition]})[group].get(partition)
-            return None if found is None else found.metadata or None
+            offset = admin.list_group_offsets({group: [partition]})[group].get(partition)
+            return None if offset is None else offset.metadata or None
 
         return self._ask_coordinator(topic, look)
 
@@ -305,6 +288,10 @@ def _ends(admin: Any, partitions: Sequence[TopicPartition]) -> Any:
     """Return the same for several partitions."""
     asked = dict.fromkeys(partitions, OffsetSpec.LATEST)
     return admin.list_partition_offsets(asked, IsolationLevel.READ_UNCOMMITTED)
+
+
+def _values(settings: Mapping[str, Any]) -> dict[str, str]:
+    return {name: setting["value"] for name, setting in settings.items() if setting["value"] is not None}
 
 
 def _id(described: Any) -> str | None:

@@ -1,18 +1,31 @@
 """Connections with kafka-python, and the meaning of its errors for a sink."""
 
 import logging
+import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import ssl
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
-from kafka.errors import BrokerResponseError, IllegalStateError, KafkaConfigurationError, KafkaError, KafkaTimeoutError
+from kafka.errors import (
+    BrokerResponseError,
+    IllegalStateError,
+    KafkaConfigurationError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+)
 from kafka.net.compat import KafkaNetClient
+from kafka.net.inet import create_connection
+from kafka.net.manager import KafkaConnectionManager
 from kafka.net.sasl.oauth import AbstractTokenProvider
+from kafka.net.selector import NetworkSelector
+from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
 from tailer.errors import SinkError, SinkRejected, SinkUnavailable
 from tailer_sinks.kafka.clients.answers import OLDEST_BROKER, error_of, too_old
 from tailer_sinks.kafka.clients.port import Connection, Settings
-from tailer_sinks.kafka.clients.python_login import probe_login
 from tailer_sinks.kafka.clients.security import Tokens, protocol_of, tls_context
 from tailer_sinks.kafka.clients.settings import PYTHON_NAMES, reconnect_waits
 
@@ -31,8 +44,10 @@ if _client_log.level == logging.NOTSET:
 _TALKATIVE: Final = ("kafka.net.connection", "kafka.protocol.parser")
 
 _CONNECT_MS: Final = 15_000
+_ONE_MS: Final = 5_000
 _TOKENS: Final = "sasl_oauth_token_provider"
 _CODE: Final = re.compile(r"\[Error (\d+)\]")
+_ERRNO: Final = re.compile(r"(\d+) E[A-Z]+")  # as the client names what the system answers
 
 
 class _Secret(str):
@@ -53,6 +68,62 @@ class _Provider(AbstractTokenProvider):  # type: ignore[misc]  # the client has 
     def token(self) -> str:
         """Return a valid token."""
         return self._tokens.token()[0]
+
+
+class _LastAnswers:
+    """Gives an answer that comes together with the end of the connection, such as a refusal: the client drops it."""
+
+    def _sock_recv(self) -> tuple[bytes, Exception | None]:
+        data, error = super()._sock_recv()  # type: ignore[misc]
+        return data, None if data else error  # the next call gives the error again
+
+
+class _Plain(_LastAnswers, KafkaTCPTransport):  # type: ignore[misc]
+    pass
+
+
+class _Secure(_LastAnswers, KafkaSSLTransport):  # type: ignore[misc]
+    pass
+
+
+class _Connections(KafkaConnectionManager):  # type: ignore[misc]  # the client has no types
+    """The connections of a client, which begins with those to bootstrap servers.
+
+    It would try these again for `_CONNECT_MS`, also after a login that brokers refuse, and then give no reason. Here it
+    ends as soon as a broker refuses, or all servers have failed. `failures`: why, by server.
+    """
+
+    def __init__(self, net: Any, **configs: Any) -> None:
+        super().__init__(net, **configs)
+        self.failures: dict[str, Exception] = {}
+        self.begins = True
+
+    def get_connection(self, node_id: Any, timeout_ms: float | None = None, **options: Any) -> Any:
+        """Return a connection to a broker, which may not be ready yet."""
+        if not self.begins:
+            return super().get_connection(node_id, timeout_ms=timeout_ms, **options)
+        refusals = [error for error in self.failures.values() if isinstance(error, BrokerResponseError)]
+        if refusals or len(self.failures) >= len(self.cluster.bootstrap_brokers()):
+            raise next(iter([*refusals, *self.failures.values()]))
+        connection = super().get_connection(node_id, timeout_ms=min(timeout_ms or _ONE_MS, _ONE_MS), **options)
+        node = self.cluster.broker_metadata(node_id)
+        connection.init_future.add_errback(partial(self.failures.__setitem__, f"{node.host}:{node.port}"))
+        return connection
+
+    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
+        """Connect to a broker. The client itself leaves a socket open whose handshake fails."""
+        options, context = self.config["socket_options"], self.config["ssl_context"]
+        stream = await create_connection(self._net, node.host, node.port, options, timeout_at=timeout_at)
+        if context is None:
+            transport: Any = _Plain(self._net, stream, host=node.host)
+        else:
+            transport = _Secure(self._net, stream, host=node.host, ssl_context=context)
+        try:
+            await transport.handshake()
+        except Exception as error:
+            transport.close()
+            raise KafkaConnectionError(f"Handshake failed: {error}") from error
+        return transport
 
 
 def arguments_of(connection: Connection) -> dict[str, Any]:
@@ -89,28 +160,30 @@ def connected(make: Callable[..., Any], connection: Connection, **more: Any) -> 
 
     Raises `SinkError`. Threads and sockets that the client leaves when it cannot connect are closed.
     """
-    made: list[KafkaNetClient] = []
+    networks: list[tuple[KafkaNetClient, _Connections]] = []
 
     def network(**configs: Any) -> KafkaNetClient:
-        made.append(KafkaNetClient(**configs))
-        return made[-1]
+        selector = NetworkSelector(**configs)
+        connections = _Connections(selector, **configs)
+        networks.append((KafkaNetClient(selector, connections), connections))
+        return networks[-1][0]
 
     arguments = arguments_of(connection)
     if _TOKENS in arguments:
         # Without a token the client would only report that it cannot connect.
         arguments[_TOKENS].token()
-    # The client itself would try for `_CONNECT_MS`, and then give no reason.
-    if reasons := probe_login(connection, arguments):
-        raise _no_broker(connection, reasons)
     for logger in _TALKATIVE:
         logging.getLogger(logger).addFilter(_is_fit_for_logs)
     try:
         client = make(**arguments, **more, kafka_client=network)
-        version = made[0].get_broker_version()
+        version = networks[0][0].get_broker_version()
     except CLIENT_ERRORS as error:
-        for network_client in made:
+        failures: dict[str, Exception] = {}
+        for network_client, connections in networks:
+            failures |= connections.failures
             network_client.close()
-        raise _unreachable(connection, arguments, error) from error
+        raise _unreachable(connection, failures, error) from error
+    networks[0][1].begins = False
     if version < OLDEST_BROKER:
         client.close()
         raise too_old(connection.name, version)
@@ -134,16 +207,25 @@ def error_for(sink: str, error: BaseException, topic: str | None = None) -> Sink
     return SinkUnavailable(sink, f"a broker cannot be reached, or does not answer as it should ({text})")
 
 
-def _unreachable(connection: Connection, arguments: Mapping[str, Any], error: Exception) -> SinkError:
-    """Find the reason why brokers cannot be reached, which the client does not give."""
-    if not isinstance(error, KafkaTimeoutError):
+def _unreachable(connection: Connection, failures: Mapping[str, Exception], error: Exception) -> SinkError:
+    """Return the reason why brokers cannot be reached. `failures`: of attempts, by server."""
+    for server, failure in failures.items():
+        if isinstance(cause := failure.__cause__, ssl.SSLCertVerificationError):
+            reason = f"{server}: its certificate is not trusted: {cause.verify_message}"
+            remedy = 'Check "ssl.ca.location", and that the certificate has the name of the server.'
+            return SinkRejected(connection.name, reason, remedy)
+    if not isinstance(error, KafkaConnectionError | KafkaTimeoutError):
         return error_for(connection.name, error)
-    otherwise = f"something answers, but not as a broker that is up and wants {protocol_of(connection)}"
-    return _no_broker(connection, probe_login(connection, arguments) or [otherwise])
+    reasons = [f"{server}: {_reason(connection, failure)}" for server, failure in failures.items()]
+    return SinkUnavailable(connection.name, f"no broker can be reached ({'; '.join(reasons) or error})")
 
 
-def _no_broker(connection: Connection, reasons: Sequence[str]) -> SinkUnavailable:
-    return SinkUnavailable(connection.name, f"no broker can be reached ({'; '.join(reasons)})")
+def _reason(connection: Connection, failure: Exception) -> str:
+    """Return why a server failed: what the system answers, or else it is no broker that we can talk to."""
+    if number := _ERRNO.search(str(failure)):
+        return os.strerror(int(number[1]))
+    wanted = f"as a broker that is up and wants {protocol_of(connection)}"
+    return f"it does not answer {wanted} ({type(failure).__name__}: {failure})"
 
 
 def _is_fit_for_logs(record: logging.LogRecord) -> bool:

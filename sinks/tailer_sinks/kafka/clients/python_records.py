@@ -56,7 +56,7 @@ class Transactions:
             decided = self._open.pop(batch.producer_id, ())
             return decided if marker.commit else ()
         writer = batch.producer_id, batch.producer_epoch
-        records = [Record(each.offset, each.key, each.value, writer) for each in batch]
+        records = [Record(message.offset, message.key, message.value, writer) for message in batch]
         if not batch.is_transactional:
             return records
         self._open.setdefault(batch.producer_id, []).extend(records)
@@ -102,7 +102,7 @@ def _fetch(admin: Any, partition: TopicPartition, offset: int) -> bytes:
         return await manager.send(request, node_id=next(iter(leaders)))
 
     response = manager.run(ask_leader)
-    found = response.responses[0].partitions[0] if response.responses else response
-    if response.error_code or found.error_code:
-        raise for_code(response.error_code or found.error_code)(f"reading {partition.topic} from offset {offset}")
-    return bytes(found.records or b"")
+    answer = response.responses[0].partitions[0] if response.responses else response
+    if response.error_code or answer.error_code:
+        raise for_code(response.error_code or answer.error_code)(f"reading {partition.topic} from offset {offset}")
+    return bytes(answer.records or b"")

@@ -116,8 +116,5 @@ class Tokens:
         reason = f"{self._oauth.token_endpoint} gives no token: it answers {status}"
         if status == 429 or status >= 500:
             return SinkUnavailable(self._sink, reason)
-        remedy = (
-            'Check "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret" '
-            "(sasl_oauthbearer_client_secret_file, sasl_oauthbearer_client_secret_command) and the scope."
-        )
+        remedy = 'Check "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret" and the scope.'
         return (SinkAccessRefused if status in _NO_ACCESS else SinkRejected)(self._sink, reason, remedy)

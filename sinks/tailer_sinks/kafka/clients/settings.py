@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 import msgspec
 
 from tailer_sinks import flattened
+from tailer_sinks.secrets import WAYS, Secret
 
 __all__ = [
     "CONFLUENT_ONLY",
@@ -100,58 +101,58 @@ class ClientSettings(
 
     refused: ClassVar = _REFUSED
 
-    security_protocol: Protocol = "PLAINTEXT"  # encryption (SSL) and login (SASL)
+    security_protocol: Protocol = "PLAINTEXT"  # SSL: encryption; SASL: login
     sasl_mechanism: Mechanism | None = None  # how to log in
     sasl_username: str | None = None  # for PLAIN and SCRAM
-    sasl_password: str | None = None  # keep it in the environment, or in sasl_password_file of the sink
-    sasl_oauthbearer_method: Literal["oidc"] | None = None  # tokens by the client credentials grant, the only method
-    sasl_oauthbearer_token_endpoint_url: str | None = None  # for OAUTHBEARER: where to get a token
+    sasl_password: Secret = Secret()  # the password
+    sasl_oauthbearer_method: Literal["oidc"] | None = None  # tokens by client credentials, the only method
+    sasl_oauthbearer_token_endpoint_url: str | None = None  # OAUTHBEARER: where to get a token
     sasl_oauthbearer_client_id: str | None = None  # the client
-    sasl_oauthbearer_client_secret: str | None = None  # keep it in the environment, or in a file
+    sasl_oauthbearer_client_secret: Secret = Secret()  # its secret
     sasl_oauthbearer_scope: str | None = None  # the scope to ask for
-    ssl_ca_location: str | None = None  # a file with certificates to trust; by default the system's
+    ssl_ca_location: str | None = None  # certificates to trust; default: the system's
     ssl_certificate_location: str | None = None  # a file with a client certificate
     ssl_key_location: str | None = None  # a file with its key
-    ssl_key_password: str | None = None  # the key's password; keep it in the environment, or in a file
-    ssl_endpoint_identification_algorithm: Literal["https", "none"] = "https"  # none: accept any name of a broker
+    ssl_key_password: Secret = Secret()  # its password
+    ssl_endpoint_identification_algorithm: Literal["https", "none"] = "https"  # none: accept any broker's name
 
-    client_id: str | None = None  # the name in logs and quotas of brokers; by default lake-tailer
-    # how addresses of brokers are looked up
+    client_id: str | None = None  # name in logs and quotas of brokers; default: lake-tailer
+    # how addresses are looked up
     client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"] | None = None
-    # close connections after this time without use
+    # close unused connections after this time
     connections_max_idle_ms: Annotated[int, msgspec.Meta(ge=60_000, le=2**31 - 1)] | None = None
-    # refresh what is known of topics after this time
+    # refresh metadata of topics after this time
     metadata_max_age_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000)] | None = None
     reconnect_backoff_ms: Reconnect | None = None  # wait before connecting again
-    reconnect_backoff_max_ms: Reconnect | None = None  # the longest such wait
+    reconnect_backoff_max_ms: Reconnect | None = None  # longest such wait
     retry_backoff_ms: Retry | None = None  # wait before sending again
     socket_send_buffer_bytes: SocketBuffer | None = None  # of each socket
     socket_receive_buffer_bytes: SocketBuffer | None = None  # of each socket
 
     compression_type: Compression = "lz4"  # of batches of messages
-    linger_ms: Linger | None = None  # wait for more messages before a batch is sent
-    batch_size: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None  # the most bytes of a batch
+    linger_ms: Linger | None = None  # wait for more messages of a batch
+    batch_size: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None  # most bytes of a batch
 
-    # (confluent-kafka) the most messages of a batch
+    # (confluent-kafka) most messages of a batch
     batch_num_messages: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
     broker_address_family: Literal["any", "v4", "v6"] | None = None  # (confluent-kafka) of IP addresses
-    broker_address_ttl: Lifetime | None = None  # (confluent-kafka) keep resolved addresses for this many milliseconds
+    broker_address_ttl: Lifetime | None = None  # (confluent-kafka) milliseconds to keep addresses
     compression_level: Annotated[int, msgspec.Meta(ge=-1, le=12)] | None = None  # (confluent-kafka) of the codec
-    retry_backoff_max_ms: Retry | None = None  # (confluent-kafka) the longest wait before sending again
-    # (confluent-kafka) the longest time to connect
+    retry_backoff_max_ms: Retry | None = None  # (confluent-kafka) longest wait before sending again
+    # (confluent-kafka) longest time to connect
     socket_connection_setup_timeout_ms: Annotated[int, msgspec.Meta(ge=1000, le=2**31 - 1)] | None = None
     socket_keepalive_enable: bool | None = None  # (confluent-kafka) TCP keepalive
-    # (confluent-kafka) disconnect after this many failed requests
+    # (confluent-kafka) disconnect after so many failures
     socket_max_fails: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None = None
     socket_nagle_disable: bool | None = None  # (confluent-kafka) TCP_NODELAY
-    # (confluent-kafka) stay at a partition, for messages without a key
+    # (confluent-kafka) stay at a partition, without a key
     sticky_partitioning_linger_ms: Linger | None = None
-    # (confluent-kafka) refresh what is known of topics; -1: never
+    # (confluent-kafka) refresh metadata of topics; -1: never
     topic_metadata_refresh_interval_ms: Annotated[int, msgspec.Meta(ge=-1, le=3_600_000)] | None = None
 
     def __repr__(self) -> str:
         """Return the names of the settings that are given, without values: some are secrets."""
-        return f"ClientSettings({', '.join(sorted(msgspec.to_builtins(self)))})"
+        return f"ClientSettings({', '.join(sorted(msgspec.to_builtins(self, enc_hook=repr)))})"
 
 
 # The settings that are passed on to both clients, by the name of kafka-python's argument.
@@ -195,17 +196,23 @@ def spelled(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
     In TOML, a name with dots and without quotes makes tables in tables. In the environment, dots are underscores.
     """
-    known = {field.encode_name for field in msgspec.structs.fields(ClientSettings)} | _REFUSED.keys() | _ALIASES.keys()
-    found: dict[str, Any] = {}
+    fields = msgspec.structs.fields(ClientSettings)
+    names = {field.encode_name for field in fields} | _REFUSED.keys() | _ALIASES.keys()
+    secrets = {field.encode_name for field in fields if field.type is Secret}
+    settings: dict[str, Any] = {}
     twice: list[str] = []
     for given, value in flattened(table):
         dotted = given.replace("_", ".")
-        name = dotted if dotted in known else given
+        stem, _, way = dotted.rpartition(".")
+        if stem in secrets and way in WAYS:
+            settings[stem] = {**settings.get(stem, {}), way: value}
+            continue
+        name = dotted if dotted in names else given
         name = _ALIASES.get(name, name)
-        if name in found:
+        if name in settings:
             twice.append(name)
-        found[name] = value
-    return found, twice
+        settings[name] = value
+    return settings, twice
 
 
 def passed_on(settings: ClientSettings, *, to_producers: bool) -> dict[str, Any]:
@@ -215,7 +222,7 @@ def passed_on(settings: ClientSettings, *, to_producers: bool) -> dict[str, Any]
     """
     producers = OF_PRODUCERS | CONFLUENT_ONLY
     wanted = producers if to_producers else PYTHON_NAMES.keys() - producers
-    return {name: value for name, value in msgspec.to_builtins(settings).items() if name in wanted}
+    return {name: value for name, value in msgspec.to_builtins(settings, enc_hook=repr).items() if name in wanted}
 
 
 def reconnect_waits(settings: Mapping[str, Any]) -> dict[str, Any]:

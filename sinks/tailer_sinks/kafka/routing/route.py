@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from tailer.errors import SinkRejected
 from tailer.events import METADATA_FIELDS, ChangeBatch, is_struct, type_text
 
-__all__ = ["Column", "Route", "column_in", "is_topic", "parse_topic", "route_faults"]
+__all__ = ["Column", "Route", "column_in", "is_topic", "route_faults"]
 
 TABLE: Final = "table"
 _PLACEHOLDER: Final = re.compile(r"\{([^{}]+)\}")
@@ -36,11 +36,11 @@ Fault = tuple[str, str, str]  # option, reason, next step
 
 def is_topic(topic: str) -> bool:
     """Return whether brokers accept the name of a topic."""
-    known = all(char.isascii() and (char.isalnum() or char in "._-") for char in topic)
-    return known and 0 < len(topic) <= 249 and topic not in {".", ".."}
+    allowed = all(char.isascii() and (char.isalnum() or char in "._-") for char in topic)
+    return allowed and 0 < len(topic) <= 249 and topic not in {".", ".."}
 
 
-def parse_topic(topic: str) -> tuple[str, str, str] | None:
+def _parse_topic(topic: str) -> tuple[str, str, str] | None:
     """Split `shop.{country}` into the text before the column, the column and the text after it; None: no column."""
     before, *rest = _PLACEHOLDER.split(topic)
     return (before, rest[0], rest[1]) if len(rest) == 2 else None
@@ -65,7 +65,7 @@ class Route:
     @classmethod
     def of(cls, topic: str, topics: Sequence[str] | str, other: str | None) -> "Route | None":
         """Return the route of these options, which `route_faults` found to be sound; None: `topic` has no column."""
-        parts = parse_topic(topic)
+        parts = _parse_topic(topic)
         if parts is None:
             return None
         return cls(*parts, re.compile(topics) if isinstance(topics, str) else frozenset(topics), other)
@@ -110,20 +110,18 @@ class Route:
             numbers.append(_OUTSIDE if named is None else topics.setdefault(named, len(topics)))
         table = pa.array(numbers, pa.int32())
         of_rows = table.take(pc.fill_null(indices, pa.scalar(len(values), indices.type)))
-        if (at := pc.index(of_rows, pa.scalar(_OUTSIDE, pa.int32())).as_py()) >= 0:
-            raise self._refusal(sink, batch, at, indices[at].is_valid)
-        used = pc.unique(of_rows)
-        if len(used) == 1:
-            return [list(topics)[used[0].as_py()]], None
-        return list(topics), of_rows
+        if (row := pc.index(of_rows, pa.scalar(_OUTSIDE, pa.int32())).as_py()) >= 0:
+            raise self._refusal(sink, batch, row, indices[row].is_valid)
+        used, names = pc.unique(of_rows), list(topics)  # without those of null, and of values that no row has
+        return [names[number] for number in used.to_pylist()], None if len(used) == 1 else pc.index_in(of_rows, used)
 
     def _is_allowed(self, topic: str) -> bool:
         if isinstance(self.topics, re.Pattern):
             return self.topics.fullmatch(topic) is not None
         return topic in self.topics
 
-    def _refusal(self, sink: str, batch: ChangeBatch, at: int, has_value: bool) -> SinkRejected:
-        place = f"version {batch.version}, task {batch.task}, row {batch.row_index[at].as_py()}"
+    def _refusal(self, sink: str, batch: ChangeBatch, row: int, has_value: bool) -> SinkRejected:
+        place = f"version {batch.version}, task {batch.task}, row {batch.row_index[row].as_py()}"
         what = "has a value (not shown here) that names no topic of topics" if has_value else "is null"
         reason = f"column {self.column}, which names the topic, {what} ({place})"
         return SinkRejected(sink, reason, "Add the topic to topics, or give other_topic for such rows.")
@@ -180,21 +178,21 @@ def column_in(sink: str, route: Route, schema: pa.Schema) -> Column:
 
 def route_faults(topic: str, topics: Sequence[str] | str | None, other: str | None) -> Iterator[Fault]:
     """Yield the faults of the options of a route, without those in names of topics that have no column."""
-    found = _PLACEHOLDER.findall(topic)
-    if not found:
+    columns = _PLACEHOLDER.findall(topic)
+    if not columns:
         for option, value in (("topics", topics), ("other_topic", other)):
             if value is not None:
                 remedy = 'Name a column in topic, such as topic = "shop.{country}", or leave it out.'
                 yield option, "goes with a topic that is named by a column", remedy
         return
-    if len(found) > 1:
-        yield "topic", f"names {len(found)} columns: {', '.join(found)}", "Name one column."
-    elif found[0] == TABLE:
+    if len(columns) > 1:
+        yield "topic", f"names {len(columns)} columns: {', '.join(columns)}", "Name one column."
+    elif columns[0] == TABLE:
         reason = "has {table}, which is the name of the table where one pipeline stands for many, never a column"
         yield "topic", reason, "Rename the column in the table, or give table a pattern such as lake/*."
     elif topics is None or not topics:
         remedy = 'List the topics that may exist, topics = ["shop.de", "shop.fr"], or give a pattern of their names.'
-        yield "topics", f"is missing: topic is named by the column {found[0]}", remedy
+        yield "topics", f"is missing: topic is named by the column {columns[0]}", remedy
     else:
         yield from _topics_faults(topic, topics, other)
 
@@ -210,13 +208,13 @@ def _topics_faults(topic: str, topics: Sequence[str] | str, other: str | None) -
     route = Route.of(topic, topics, other)
     assert route is not None, "topic names a column"
     if not isinstance(topics, str):
-        for each in topics:
-            if not is_topic(each):
+        for listed in topics:
+            if not is_topic(listed):
                 remedy = "Use up to 249 letters, digits, '.', '_' and '-'."
-                yield "topics", f"{each!r} is not a valid topic name", remedy
-            elif not route.names(each):
+                yield "topics", f"{listed!r} is not a valid topic name", remedy
+            elif not route.names(listed):
                 remedy = "Leave it out, or change topic."
-                yield "topics", f"no value of column {route.column} makes {each} of {topic}", remedy
+                yield "topics", f"no value of column {route.column} makes {listed} of {topic}", remedy
     if other is not None and route.names(other):
         remedy = "Give other_topic a name that no value makes."
         yield "other_topic", f"{other} is among topics: its rows could not be told from others", remedy
@@ -227,11 +225,11 @@ def _place_of(schema: pa.Schema, path: Sequence[str]) -> tuple[int, ...] | None:
     place: list[int] = []
     fields: Sequence[pa.Field] = list(schema)
     for depth, name in enumerate(path):
-        at = next((index for index, each in enumerate(fields) if each.name == name), None)
-        if at is None or (depth + 1 < len(path) and not is_struct(fields[at].type)):
+        place_in = next((index for index, field in enumerate(fields) if field.name == name), None)
+        if place_in is None or (depth + 1 < len(path) and not is_struct(fields[place_in].type)):
             return None
-        place.append(at)
-        fields = list(fields[at].type) if is_struct(fields[at].type) else []
+        place.append(place_in)
+        fields = list(fields[place_in].type) if is_struct(fields[place_in].type) else []
     return tuple(place)
 
 

@@ -8,13 +8,13 @@ version that is under way.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tailer.errors import SinkRejected, SinkUnavailable
+from tailer.errors import SinkUnavailable
 from tailer.plan import Position
 from tailer.sink import pipeline_of, shard_of
-from tailer_sinks.kafka.clients.port import Producer
+from tailer_sinks.kafka.clients.port import Producer, TopicState
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.progress import Count, Entry, ProgressTopic, topic_key
-from tailer_sinks.kafka.topics import TopicState, recreated
+from tailer_sinks.kafka.topics import check_id, check_partitions, recreated
 
 __all__ = ["RoutedTopics"]
 
@@ -44,8 +44,8 @@ class RoutedTopics:
         self._former = {topic: entry for topic, entry in replaced.items() if reaches(topic)}
         ours = (topics for app_id, topics in read.topics.items() if _undivided(app_id) == _undivided(self._app_id))
         self._others = frozenset(topic for topics in ours for topic in topics if reaches(topic))
-        found = read.entries.get(self._app_id) or read.entries.get(predecessor or "")
-        self._delivered = None if found is None else found.position
+        progress = read.entries.get(self._app_id) or read.entries.get(predecessor or "")
+        self._delivered = None if progress is None else progress.position
         self._recorded = {}
         self._states.clear()
         self._touched.clear()
@@ -60,11 +60,11 @@ class RoutedTopics:
     def check(self, read: ProgressTopic, former: Entry | None) -> None:
         """Take the records as `load` does. Raise `SinkRejected` if a topic was deleted, or its keys would move."""
         self.load(read, former)
-        known = [topic for topic in {**self._former, **self._own} if self._has_rows(topic)]
-        states = self._link.present(known)
-        for topic in known:
+        used = [topic for topic in {**self._former, **self._own} if self._has_rows(topic)]
+        states = self._link.present(used)
+        for topic in used:
             if topic not in states:
-                raise self._recreated(topic)
+                raise recreated(self._link.name, topic, self._delivered_to(self._known(topic)))
             self._check_place(topic, states[topic])
 
     def begin(self) -> None:
@@ -88,8 +88,8 @@ class RoutedTopics:
             self._check_place(topic, now)
             if now.topic_id != before.topic_id and not self._has_rows(topic):
                 raise SinkUnavailable(self._link.name, f"the topic {topic} was just created again")
-            if now.partitions != before.partitions and self._link.options.key:
-                raise self._moved(topic, before.partitions, now.partitions)
+            if self._link.options.key:
+                check_partitions(self._link.name, topic, before.partitions, now.partitions)
 
     def counts(self, version: int) -> Mapping[str, Count]:
         """Return what topics have of a version that is under way."""
@@ -111,10 +111,10 @@ class RoutedTopics:
 
     def reset(self, producer: Producer, position: Position) -> None:
         """Send records that set all topics to `position`, as they are now; those that are gone are forgotten."""
-        known = {**self._former, **self._own}
-        states = self._link.present(list(known))
+        recorded = {**self._former, **self._own}
+        states = self._link.present(list(recorded))
         self._recorded = {
-            topic: self._entry(topic, position, states.get(topic, TopicState(_GONE, {}))) for topic in known
+            topic: self._entry(topic, position, states.get(topic, TopicState(_GONE, {}))) for topic in recorded
         }
         self._send(producer)
         self.commit(position)  # if the transaction fails, all is loaded again
@@ -129,8 +129,8 @@ class RoutedTopics:
             self._link.record_progress(producer, topic_key(self._app_id, topic), entry)
 
     def _has_own(self, topic: str) -> bool:
-        known = self._own.get(topic)
-        return known is not None and known.partitions != _GONE
+        entry = self._own.get(topic)
+        return entry is not None and entry.partitions != _GONE
 
     def _entry(self, topic: str, position: Position, state: TopicState, count: Count | None = None) -> Entry:
         instance = self._link.instance
@@ -140,34 +140,21 @@ class RoutedTopics:
         return self._own.get(topic) or self._former.get(topic)
 
     def _has_rows(self, topic: str) -> bool:
-        known = self._known(topic)
-        return known is not None and known.partitions != _GONE
+        entry = self._known(topic)
+        return entry is not None and entry.partitions != _GONE
 
     def _check_place(self, topic: str, now: TopicState) -> None:
         """Raise if rows that were delivered are not in the topic as it is now, or keys would move."""
-        known = self._known(topic)
-        if known is None or known.partitions == _GONE:
+        entry = self._known(topic)
+        if entry is None or entry.partitions == _GONE:
             return
-        if None not in (known.topic_id, now.topic_id) and known.topic_id != now.topic_id:
-            raise self._recreated(topic, f"has another id now ({now.topic_id}, not {known.topic_id})")
-        if known.partitions != now.partitions and self._link.options.key:
-            raise self._moved(topic, known.partitions, now.partitions)
+        check_id(self._link.name, topic, self._delivered_to(entry), entry.topic_id, now.topic_id)
+        if self._link.options.key:
+            check_partitions(self._link.name, topic, entry.partitions, now.partitions)
 
-    def _recreated(self, topic: str, what: str = "is not there any more") -> SinkRejected:
-        known = self._known(topic)
-        at = self._delivered or (None if known is None else known.position) or Position.end(-1)
-        return recreated(self._link.name, topic, at, what)
-
-    def _moved(self, topic: str, before: int, now: int) -> SinkRejected:
-        reason = (
-            f"the topic {topic} has {now} partitions and had {before}: keys would move, and the order of a key's "
-            "messages would be lost"
-        )
-        remedy = (
-            "Deliver to new topics, by another pipeline; or continue with them nevertheless, after the delivered "
-            "rows: `tailer progress reset PIPELINE --to VERSION`."
-        )
-        return SinkRejected(self._link.name, reason, remedy)
+    def _delivered_to(self, entry: Entry | None) -> Position:
+        """Return the last position of the stream; `entry`: of one of its topics."""
+        return self._delivered or (None if entry is None else entry.position) or Position.end(-1)
 
 
 def _undivided(app_id: str) -> str:

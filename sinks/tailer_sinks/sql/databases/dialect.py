@@ -8,14 +8,18 @@ time.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
+from typing_extensions import override
+
+from tailer_sinks.sql.adoption.existing import ExistingTable
 
 __all__ = [
     "Columns",
     "Connection",
     "Dialect",
+    "Holds",
     "InFile",
     "UniqueViolationError",
     "altered_in_place",
@@ -42,6 +46,23 @@ class Columns:
     added: Sequence[pa.Field] = ()
     emptied: Sequence[str] = ()
     key: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holds:
+    """The values of its types that a database holds.
+
+    `row_bytes`: the most of the texts and bytes of a row, in each of which a byte counts `bytes_of_a_byte`. `has_nul`:
+    whether texts may have U+0000. `days`, `micros`: the first and the last one, since 1970. `key_bytes`: the most of
+    the values of a key.
+    """
+
+    row_bytes: int
+    bytes_of_a_byte: int = 1
+    has_nul: bool = True
+    days: tuple[int, int] | None = None
+    micros: tuple[int, int] | None = None
+    key_bytes: int | None = None
 
 
 class Connection(Protocol):
@@ -103,31 +124,19 @@ class Connection(Protocol):
 class Dialect(Protocol):
     """A database.
 
-    `name_bytes`: the most bytes of a name. `enforces_keys`: whether a table has a constraint for its key; otherwise
-    rows whose key is there twice are looked for after they were inserted. `has_users`: whether one may be refused what
-    another one may do. `widens_first`: whether `widen` gives columns the last types that a transaction has for them,
-    before all rows; otherwise `alter` widens them.
+    `holds`: see `Holds`. `name_bytes`: the most bytes of a name. `enforces_keys`: whether a table has a constraint for
+    its key; otherwise rows whose key is there twice are looked for after they were inserted. `has_users`: whether one
+    may be refused what another one may do. `widens_first`: whether `widen` gives columns the last types that a
+    transaction has for them, before all rows; otherwise `alter` widens them. `defers`: whether constraints can wait for
+    the end of a transaction.
     """
 
-    @property
-    def name_bytes(self) -> int:
-        """See the class."""
-        ...
-
-    @property
-    def enforces_keys(self) -> bool:
-        """See the class."""
-        ...
-
-    @property
-    def has_users(self) -> bool:
-        """See the class."""
-        ...
-
-    @property
-    def widens_first(self) -> bool:
-        """See the class."""
-        ...
+    holds: Holds
+    name_bytes: int
+    enforces_keys: bool
+    has_users: bool
+    widens_first: bool
+    defers: bool
 
     def is_there(self) -> bool:
         """Return whether there may be a database; False: connecting would make an empty one."""
@@ -141,12 +150,20 @@ class Dialect(Protocol):
         """Return the type of columns that hold every value of `kind`; None: there is none."""
         ...
 
+    def signed_text(self, value: str) -> str:
+        """Return the expression of a text of a float: another one for 0.0 than for -0.0, which are equal."""
+        return f"CAST({value} AS TEXT)"
+
     def name_of(self, table: str) -> str:
         """Return the quoted name of a table that stays."""
         ...
 
     def has_table(self, connection: Connection, table: str) -> bool:
         """Return whether there is a table, or anything else, with this name."""
+        ...
+
+    def describe(self, connection: Connection, table: str) -> ExistingTable:
+        """Describe a table that a user made."""
         ...
 
     def empty(self, connection: Connection, table: str) -> None:
@@ -169,6 +186,10 @@ class Dialect(Protocol):
         """Widen columns that were prepared, in the open transaction, if `widens_first`."""
         ...
 
+    def check_room(self, connection: Connection, table: str, change: Columns) -> None:
+        """Raise `SinkRejected` if a table cannot have so many columns."""
+        ...
+
     def alter(self, table: str, change: Columns) -> Iterator[str]:
         """Yield the statements that change the columns of a table. Raises `SinkRejected` if they cannot be changed."""
         ...
@@ -183,31 +204,42 @@ class Dialect(Protocol):
         ...
 
 
-class InFile:
+class InFile(Dialect):
     """The part of a `Dialect` of a database in a file: a reader has one state of it, with its columns."""
 
-    widens_first: Final = False
+    widens_first = False
+    defers = False
 
+    @override
     def prepare(self, connection: Connection, table: str, widened: Widened, hold: Callable[[], None]) -> None:
-        """See `Dialect.prepare`."""
+        pass
 
+    @override
     def widen(self, connection: Connection, table: str, widened: Widened) -> None:
-        """See `Dialect.widen`."""
+        pass
 
+    @override
+    def check_room(self, connection: Connection, table: str, change: Columns) -> None:
+        pass
+
+    @override
     def name_of(self, table: str) -> str:
-        """See `Dialect.name_of`."""
         return quoted(table)
 
+    @override
     def make_again(
         self, connection: Connection, table: str, before: pa.Schema, after: Columns, create: Callable[[], None]
     ) -> None:
-        """See `Dialect.make_again`."""
         connection.execute(f"DROP TABLE {self.name_of(table)}")
         create()
 
 
 class UniqueViolationError(Exception):
-    """The database refuses a row whose key, or position, is there already."""
+    """The database refuses a row whose key, or position, is there already. `index`: as `ExistingTable` names it."""
+
+    def __init__(self, index: str = "") -> None:
+        super().__init__("a key is there already")
+        self.index = index
 
 
 def quoted(name: str) -> str:
@@ -234,5 +266,5 @@ def altered_in_place(dialect: Dialect, table: str, change: Columns, widen: Widen
         yield f"ALTER TABLE {table} RENAME COLUMN {quoted(name_between)} TO {quoted(new)}"
     for widened in change.widened:
         yield from widen(*widened)
-    for each in change.added:
-        yield f"ALTER TABLE {table} ADD COLUMN {quoted(each.name)} {dialect.type_of(each.type)}"
+    for field in change.added:
+        yield f"ALTER TABLE {table} ADD COLUMN {quoted(field.name)} {dialect.type_of(field.type)}"

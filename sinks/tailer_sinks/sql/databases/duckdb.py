@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+from typing_extensions import override
 
-from tailer_sinks.sql.databases.dialect import Columns, Connection, InFile, column_list, quoted
+from tailer_sinks.sql.adoption.existing import ExistingTable
+from tailer_sinks.sql.adoption.files import described_in_duckdb
+from tailer_sinks.sql.databases.dialect import Columns, Connection, Holds, InFile, column_list, quoted
 from tailer_sinks.sql.databases.texts import NoText, holds_json, json_texts
 
-__all__ = ["DuckDb"]
+__all__ = ["DAYS", "MICROS", "DuckDb"]
 
 _FILE: Final = "lake_tailer_file"  # the name of the database in the file
 _AGAIN: Final = "lake_tailer_again"  # the name of a table while it is written again
@@ -43,29 +46,36 @@ _TYPES: Final = {
 }
 
 
+# The first and last day and moment of DuckDB's calendar; the numbers next to them stand for infinity.
+DAYS: Final = (-2_147_483_646, 2_147_483_646)
+MICROS: Final = (-9_223_372_022_400_000_000, 9_223_372_036_854_775_806)
+
+
 class DuckDb(InFile):
     """The database in the file at `path`, for the sink called `name`."""
 
-    name_bytes: Final = 1 << 16
-    has_users: Final = False
-    enforces_keys: Final = False
+    holds = Holds(row_bytes=4 * 10**9, days=DAYS, micros=MICROS)
+    name_bytes = 1 << 16
+    has_users = False
+    enforces_keys = False
 
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
         self.path = path
 
+    @override
     def is_there(self) -> bool:
-        """See `Dialect.is_there`."""
         return self.path.exists()
 
+    @override
     def connect(self) -> Connection:
-        """See `Dialect.connect`. The file is made by the first query, if it is not there."""
+        """The file is made by the first query, if it is not there."""
         from tailer_sinks.sql.databases.duckdb_connection import DuckDbConnection  # noqa: PLC0415 - in a worker thread
 
         return DuckDbConnection(self.name, self.path.absolute(), _FILE)
 
+    @override
     def type_of(self, kind: pa.DataType) -> str | None:
-        """See `Dialect.type_of`."""
         if pa.types.is_decimal(kind):
             fits = 0 <= kind.scale <= kind.precision <= _MOST_DIGITS
             return f"DECIMAL({kind.precision}, {kind.scale})" if fits else None
@@ -77,35 +87,41 @@ class DuckDb(InFile):
             return "JSON"
         return "BLOB" if pa.types.is_fixed_size_binary(kind) else _TYPES.get(kind)
 
+    @override
     def name_of(self, table: str) -> str:
-        """See `Dialect.name_of`."""
         return f"{_FILE}.main.{quoted(table)}"
 
+    @override
     def has_table(self, connection: Connection, table: str) -> bool:
-        """See `Dialect.has_table`."""
         statement = f"SELECT 1 FROM information_schema.tables WHERE table_catalog = '{_FILE}' AND table_schema = 'main'"
         return bool(connection.query(f"{statement} AND lower(table_name) = lower(?)", [table]))
 
+    @override
+    def describe(self, connection: Connection, table: str) -> ExistingTable:
+        return described_in_duckdb(connection.query, _FILE, table, self.type_of)
+
+    @override
     def empty(self, connection: Connection, table: str) -> None:
-        """See `Dialect.empty`."""
         connection.execute(f"DELETE FROM {table}")
 
+    @override
     def analyze(self, connection: Connection, table: str, columns: Sequence[str]) -> None:
-        """See `Dialect.analyze`."""
+        pass
 
+    @override
     def alter(self, table: str, change: Columns) -> Iterator[str]:
-        """See `Dialect.alter`. The table is written again."""
+        """The table is written again."""
         if not (change.dropped or change.renamed or change.widened or change.added):
             return
         old_names = {new: old for old, new in change.renamed}
         narrow = {name: kind for name, kind, _ in change.widened}
-        added = {each.name for each in change.added}
+        added = {column.name for column in change.added}
         columns, values = [], []
-        for each in change.after:
-            kind, is_key = self.type_of(each.type), each.name in change.key
-            columns.append(f"{quoted(each.name)} {kind}{' NOT NULL' if is_key else ''}")
-            has_values = each.name not in added and not pa.types.is_null(narrow.get(each.name, each.type))
-            old = quoted(old_names.get(each.name, each.name))
+        for column in change.after:
+            kind, is_key = self.type_of(column.type), column.name in change.key
+            columns.append(f"{quoted(column.name)} {kind}{' NOT NULL' if is_key else ''}")
+            has_values = column.name not in added and not pa.types.is_null(narrow.get(column.name, column.type))
+            old = quoted(old_names.get(column.name, column.name))
             values.append(f"CAST({old if has_values else 'NULL'} AS {kind})")
         now, again, names = self.name_of(table), self.name_of(_AGAIN), column_list(change.after.names)
         yield f"CREATE TABLE {again} ({', '.join(columns)})"

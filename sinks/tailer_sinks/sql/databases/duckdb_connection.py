@@ -10,11 +10,13 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
+from typing_extensions import override
 
 from tailer.changelog.spill.directory import scratch_folder
 from tailer.changelog.spill.scratch_database import open_database
 from tailer.errors import CommitUnknown, SinkError, SinkRejected, SinkUnavailable
-from tailer_sinks.sql.databases.dialect import UniqueViolationError
+from tailer_sinks.sql.databases.dialect import Connection, UniqueViolationError
+from tailer_sinks.sql.databases.duckdb import DAYS, MICROS
 from tailer_sinks.sql.databases.texts import TEXT, NoText, holds_json, json_texts
 
 __all__ = ["DuckDbConnection"]
@@ -35,12 +37,9 @@ _MAY_PASS: Final = (
 )
 # Errors whose texts may have values of rows.
 _OF_VALUES: Final = (duckdb.DataError, duckdb.InvalidInputException, duckdb.ConstraintException)
-# The first and last day and moment of DuckDB's calendar; the numbers next to them stand for infinity.
-_DAYS: Final = (-2_147_483_646, 2_147_483_646)
-_MICROS: Final = (-9_223_372_022_400_000_000, 9_223_372_036_854_775_806)
 
 
-class DuckDbConnection:
+class DuckDbConnection(Connection):
     """See `Connection`. `path`: of the file; `alias`: the name of its database in statements."""
 
     def __init__(self, name: str, path: Path, alias: str) -> None:
@@ -53,29 +52,30 @@ class DuckDbConnection:
         with self._translated():
             self._connection = open_database(self._folder, _MEMORY_BYTES)
 
+    @override
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> int:
-        """See `Connection.execute`."""
-        found = self.query(statement, parameters)
-        return found[0][0] if found else 0
+        rows = self.query(statement, parameters)
+        return rows[0][0] if rows else 0
 
+    @override
     def query(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """See `Connection.query`. The file is needed for statements that name its database."""
+        """The file is needed for statements that name its database."""
         with self._file() if self._alias in statement else nullcontext(), self._translated():
             return self._connection.execute(statement, parameters).fetchall()
 
+    @override
     def texts(self, query: str, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """See `Connection.texts`."""
         with self._file() if self._alias in query else nullcontext(), self._translated():
             for rows in self._connection.sql(query).to_arrow_reader(_READ_ROWS):
                 yield pa.record_batch(list(map(_texts, rows.columns)), columns.names)
 
+    @override
     def load_texts(self, table: str, rows: pa.RecordBatch, columns: pa.Schema) -> None:
-        """See `Connection.load_texts`."""
         values = [_from_texts(field.type, column) for field, column in zip(columns, rows.columns, strict=True)]
         self.load(table, pa.record_batch(values, columns.names))
 
+    @override
     def load(self, table: str, rows: pa.RecordBatch) -> None:
-        """See `Connection.load`."""
         columns = [
             _converted(self._name, field.name, column) for field, column in zip(rows.schema, rows.columns, strict=True)
         ]
@@ -88,8 +88,8 @@ class DuckDbConnection:
                 self._connection.unregister(_LOADED)
 
     @contextmanager
+    @override
     def transaction(self) -> Iterator[None]:
-        """See `Connection.transaction`."""
         with self._file():
             self.execute("BEGIN")
             try:
@@ -107,8 +107,9 @@ class DuckDbConnection:
                     raise CommitUnknown(self._name, f"DuckDB: {_first_line(error)}") from error
 
     @contextmanager
+    @override
     def one_state(self, table: str) -> Iterator[None]:
-        """See `Connection.one_state`. Nobody else opens the file meanwhile."""
+        """Nobody else opens the file meanwhile."""
         with self._file():
             self.execute("BEGIN")
             try:
@@ -117,17 +118,18 @@ class DuckDbConnection:
                 with suppress(SinkError):
                     self.execute("ROLLBACK")
 
+    @override
     def lock(self, table: str) -> None:
-        """See `Connection.lock`. Whoever has the file open is the only one."""
+        """Nothing to do: whoever has the file open is the only one."""
 
+    @override
     def interrupt(self) -> None:
-        """See `Connection.interrupt`."""
         self._interrupted.set()
         with suppress(duckdb.Error):  # it was closed meanwhile
             self._connection.interrupt()
 
+    @override
     def close(self) -> None:
-        """See `Connection.close`."""
         self._connection.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -172,13 +174,13 @@ class DuckDbConnection:
             yield
         except duckdb.ConstraintException as error:
             if "duplicate key" in str(error).lower():
-                raise UniqueViolationError from None
+                raise UniqueViolationError("that is there") from None  # the sink makes none, and the text has values
             raise self._refused(error) from None
         except _OF_VALUES as error:
             raise self._refused(error) from None
         except duckdb.Error as error:
             text = _first_line(error)
-            if any(each in text for each in _NOT_A_DATABASE):
+            if any(words in text for words in _NOT_A_DATABASE):
                 remedy = "Give another file: this one is not a database of DuckDB, or one of a later release."
                 raise SinkRejected(self._name, f"DuckDB refuses {self._path}: {text}", remedy) from None
             if isinstance(error, _MAY_PASS):
@@ -211,9 +213,9 @@ def _converted(name: str, column: str, values: pa.Array) -> pa.Array:
             reason = f"column {column} has a text that is not UTF-8, which DuckDB cannot have"
             raise SinkRejected(name, reason, "Leave the column out.") from None
     if pa.types.is_date(kind):
-        _check_range(name, column, values.cast(pa.int32()), *_DAYS)
+        _check_range(name, column, values.cast(pa.int32()), *DAYS)
     if pa.types.is_timestamp(kind):
-        _check_range(name, column, values.cast(pa.int64()), *_MICROS)
+        _check_range(name, column, values.cast(pa.int64()), *MICROS)
     return values
 
 
@@ -248,7 +250,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def _check_range(name: str, column: str, numbers: pa.Array, first: int, last: int) -> None:
-    found = pc.min_max(numbers).as_py()
-    if found["min"] is not None and (found["min"] < first or found["max"] > last):
+    bounds = pc.min_max(numbers).as_py()
+    if bounds["min"] is not None and (bounds["min"] < first or bounds["max"] > last):
         reason = f"column {column} has a date beyond those of DuckDB"
         raise SinkRejected(name, reason, "Leave the column out, or change it with select.")

@@ -15,20 +15,30 @@ import psycopg
 import pyarrow as pa
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pyarrow import csv
+from typing_extensions import override
 
 from tailer.errors import CommitUnknown, SinkAccessRefused, SinkError, SinkRejected, SinkUnavailable
 from tailer_sinks.encoding.flat import slices
+from tailer_sinks.sql.adoption.existing import ExistingTable
+from tailer_sinks.sql.adoption.postgresql import described
 from tailer_sinks.sql.databases.dialect import (
     Columns,
     Connection,
+    Dialect,
     UniqueViolationError,
     Widened,
     altered_in_place,
     column_list,
     quoted,
 )
-from tailer_sinks.sql.databases.postgresql_columns import make_again, prepare_wider, take_wider
-from tailer_sinks.sql.databases.postgresql_copy import copied
+from tailer_sinks.sql.databases.postgresql_columns import (
+    columns_left,
+    forget_dropped,
+    make_again,
+    prepare_wider,
+    take_wider,
+)
+from tailer_sinks.sql.databases.postgresql_copy import HOLDS, copied
 from tailer_sinks.sql.databases.postgresql_dependents import DROP_DEPENDENTS, kept_dependents
 from tailer_sinks.sql.databases.texts import TEXT, NoText, holds_json, json_texts
 
@@ -47,6 +57,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
 }
 # A client that is frozen or cut off inside a transaction keeps its locks until the server ends its session.
 _BEGIN: Final = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '5s'"
+_AGAIN: Final = "lake_tailer_again"  # a table that takes the place of another one
 _READ_BYTES: Final = 4 * 2**20  # of texts that are read at a time
 _MARK: Final = re.compile(r'"(?:[^"]|"")*"|\?|%')
 # Classes of errors that may pass: connection, rollback of a transaction, resources, operators, the system.
@@ -63,8 +74,18 @@ _ENGLISH: Final = re.compile(r"\b(the|is|are|does|to|many|failed|cannot|server|d
 # Errors of statements that change columns, with their next steps.
 _OF_DEPENDENTS: Final = ("2BP01", "0A000")
 _REMEDIES: Final = {
-    "54011": "Dropped columns count, too, until the table is made again: CREATE TABLE copy (LIKE it INCLUDING ALL), "
-    "INSERT INTO copy SELECT * FROM it, DROP it, rename the copy, and run `tailer resume PIPELINE`.",
+    "54011": "Dropped columns count, too, until `tailer resnapshot PIPELINE` makes the table again. Or make it again "
+    "yourself: CREATE TABLE copy (LIKE it INCLUDING ALL), INSERT INTO copy SELECT * FROM it, DROP it, rename the copy, "
+    "and run `tailer resume PIPELINE`.",
+}
+_TOO_LARGE: Final = "54000"  # of a row, or its part in an index; the message has sizes and the name of the index
+_FEWER: Final = (
+    "Leave columns out with select: only long values are outside of a page. Or choose a key of shorter values."
+)
+# Errors of rows that the table's own constraints refuse.
+_OF_ROWS: Final = dict.fromkeys(("23514", "23P01"), "Drop it, or make a partition for the row") | {
+    "23502": "Let it be null, with ALTER COLUMN ... DROP NOT NULL",
+    "23503": "Give the other table the rows that the key asks for, or drop it",
 }
 _TYPES: Final = {
     pa.bool_(): "boolean",
@@ -86,16 +107,18 @@ _TYPES: Final = {
 }
 
 
-class PostgreSql:
+class PostgreSql(Dialect):
     """The database at `url`, for the sink called `name`. `schema`: of the tables; None: the user's.
 
     `password`: reads the password for a connection; None: in the ways of libpq. `remedy`: how to correct it.
     """
 
-    name_bytes: Final = 63
-    enforces_keys: Final = True
-    has_users: Final = True
-    widens_first: Final = True
+    holds = HOLDS
+    name_bytes = 63
+    enforces_keys = True
+    has_users = True
+    widens_first = True
+    defers = True
 
     def __init__(
         self, name: str, url: str, password: Callable[[], str | None], schema: str | None, remedy: str = ""
@@ -106,12 +129,12 @@ class PostgreSql:
         self._password = password
         self._remedy = remedy
 
+    @override
     def is_there(self) -> bool:
-        """See `Dialect.is_there`."""
         return True
 
+    @override
     def connect(self) -> Connection:
-        """See `Dialect.connect`."""
         try:
             given = conninfo_to_dict(self.url)
             options = f"{given.get('options', '')} {_OPTIONS}".strip()
@@ -129,8 +152,8 @@ class PostgreSql:
             raise SinkRejected(self.name, reason, "See PostgreSQL's page on connection URIs.") from None
         return _PostgreSqlConnection(self.name, connection)
 
+    @override
     def type_of(self, kind: pa.DataType) -> str | None:
-        """See `Dialect.type_of`."""
         if pa.types.is_decimal(kind):
             return f"numeric({kind.precision}, {kind.scale})"
         if holds_json(kind):
@@ -141,30 +164,34 @@ class PostgreSql:
             return "jsonb"
         return "bytea" if pa.types.is_fixed_size_binary(kind) else _TYPES.get(kind)
 
+    @override
     def name_of(self, table: str) -> str:
-        """See `Dialect.name_of`."""
         return quoted(table) if self.schema is None else f"{quoted(self.schema)}.{quoted(table)}"
 
+    @override
     def has_table(self, connection: Connection, table: str) -> bool:
-        """See `Dialect.has_table`."""
         return connection.query("SELECT to_regclass(?) IS NOT NULL", [self.name_of(table)]) == [(True,)]
 
+    @override
+    def describe(self, connection: Connection, table: str) -> ExistingTable:
+        return described(connection.query, self.name_of(table), self.type_of)
+
+    @override
     def empty(self, connection: Connection, table: str) -> None:
-        """See `Dialect.empty`."""
         connection.execute(f"TRUNCATE {table}")
 
+    @override
     def analyze(self, connection: Connection, table: str, columns: Sequence[str]) -> None:
-        """See `Dialect.analyze`."""
         # A sample of 3,000 rows is enough.
         connection.execute(f"SET default_statistics_target = 10; ANALYZE {table} ({column_list(columns)})")
 
+    @override
     def prepare(self, connection: Connection, table: str, widened: Widened, hold: Callable[[], None]) -> None:
-        """See `Dialect.prepare`."""
         if replaced := self._replaced(widened):
             prepare_wider(self.name, connection, self.name_of(table), replaced, hold)
 
+    @override
     def widen(self, connection: Connection, table: str, widened: Widened) -> None:
-        """See `Dialect.widen`."""
         in_place = [(column, self.type_of(wide)) for column, narrow, wide in widened if _is_in_place(narrow, wide)]
         replaced, name = self._replaced(widened), self.name_of(table)
         columns = [column for column, *_ in in_place + replaced]
@@ -174,25 +201,36 @@ class PostgreSql:
             if replaced:
                 take_wider(self.name, connection, name, replaced)
 
+    @override
+    def check_room(self, connection: Connection, table: str, change: Columns) -> None:
+        needed = len(change.added) + len(self._replaced(change.widened))
+        if (left := columns_left(connection, self.name_of(table))) < needed:
+            reason = f"{table} may get {left} more columns before it has had 1600 columns, and {needed} are needed"
+            raise SinkRejected(self.name, reason, _REMEDIES["54011"])
+
+    @override
     def alter(self, table: str, change: Columns) -> Iterator[str]:
-        """See `Dialect.alter`. Columns are widened before, by `widen`."""
+        """Columns are widened before, by `widen`."""
         return altered_in_place(self, table, change, lambda *_: [])
 
+    @override
     def make_again(
         self, connection: Connection, table: str, before: pa.Schema, after: Columns, create: Callable[[], None]
     ) -> None:
-        """See `Dialect.make_again`."""
-        kinds = [{each.name: str(self.type_of(each.type)) for each in schema} for schema in (before, after.after)]
-        make_again(self.name, connection, self.name_of(table), kinds[0], kinds[1], after.key)
+        kinds = [{column.name: str(self.type_of(column.type)) for column in schema} for schema in (before, after.after)]
+        name, added = self.name_of(table), kinds[1].items() - kinds[0].items()
+        if columns_left(connection, name) < len(added):
+            forget_dropped(self.name, connection, name, table, self.name_of(_AGAIN))
+        make_again(self.name, connection, name, kinds[0], kinds[1], after.key)
 
     def _replaced(self, widened: Widened) -> list[tuple[str, str, str]]:
         """Return the columns that another one replaces, with its type and values; all others are widened in place."""
-        found = []
+        columns = []
         for column, narrow, wide in widened:
             kind = self.type_of(wide)
             if kind is not None and kind != self.type_of(narrow) and not _is_in_place(narrow, wide):
-                found.append((column, kind, f"{'NULL' if pa.types.is_null(narrow) else quoted(column)}::{kind}"))
-        return found
+                columns.append((column, kind, f"{'NULL' if pa.types.is_null(narrow) else quoted(column)}::{kind}"))
+        return columns
 
 
 class _PostgreSqlConnection:
@@ -225,7 +263,7 @@ class _PostgreSqlConnection:
         if not len(rows):
             return
         # Of deleted rows only the key is there, and what is not sent need not be read.
-        given = [each for each in rows.schema.names if rows.column(each).null_count < len(rows)]
+        given = [name for name in rows.schema.names if rows.column(name).null_count < len(rows)]
         rows = rows.select(given or rows.schema.names)
         statement = f"COPY {table} ({column_list(rows.schema.names)}) FROM STDIN".encode()
         with (
@@ -281,16 +319,22 @@ class _PostgreSqlConnection:
         """Translate errors. Details of PostgreSQL's errors have values of rows, and are left out."""
         try:
             yield
-        except psycopg.errors.UniqueViolation:
-            raise UniqueViolationError from None
+        except psycopg.errors.UniqueViolation as error:
+            raise UniqueViolationError(error.diag.constraint_name or "") from None
         except psycopg.Error as error:
             state = error.sqlstate or ""
             if not state or state.startswith(_MAY_PASS):
                 raise SinkUnavailable(self._name, f"PostgreSQL: {_first_line(error)}") from None
             what = f"{type(error).__name__}, {state}"
+            if state == _TOO_LARGE:
+                reason = f"PostgreSQL refuses a row: {error.diag.message_primary} ({what})"
+                raise SinkRejected(self._name, reason, _FEWER) from None
+            if state in _OF_ROWS:
+                reason = f"PostgreSQL refuses a row of {error.diag.table_name}: {_broken(error)} ({what})"
+                raise SinkRejected(self._name, reason, f"{_OF_ROWS[state]}; then run `tailer resume`.") from None
             if state.startswith(("22", "23", "54")) and state not in _REMEDIES:  # of values, which messages may have
-                found = re.search(r"column (.*?)(?:: |$)", error.diag.context or "")
-                column = error.diag.column_name or (found[1] if found else "")
+                match = re.search(r"column (.*?)(?:: |$)", error.diag.context or "")
+                column = error.diag.column_name or (match[1] if match else "")
                 place = f"a value of column {column}" if column in columns else "a value of a row"
                 remedy = "Leave the column out, or change it with select."
                 raise SinkRejected(self._name, f"PostgreSQL refuses {place} ({what})", remedy) from None
@@ -307,6 +351,12 @@ class _PostgreSqlConnection:
 def _is_in_place(narrow: pa.DataType, wide: pa.DataType) -> bool:
     """Return whether PostgreSQL widens a column without writing the table again."""
     return bool(pa.types.is_decimal(narrow) and pa.types.is_decimal(wide) and narrow.scale == wide.scale)
+
+
+def _broken(error: psycopg.Error) -> str:
+    """Return what refuses a row. A partitioned table without a place for it has no constraint."""
+    named, column = error.diag.constraint_name, error.diag.column_name
+    return f"the constraint {named}" if named else f"column {column} is null" if column else "no partition is for it"
 
 
 def _refusal(error: psycopg.OperationalError) -> str | None:

@@ -18,11 +18,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from tailer.errors import SinkUnavailable
+from tailer.errors import SinkRejected, SinkUnavailable
 from tailer_sinks.sql.databases.dialect import Connection, column_list, quoted
 from tailer_sinks.sql.databases.postgresql_dependents import COLUMNS, GRANTEE, kept_dependents
 
-__all__ = ["make_again", "prepare_wider", "take_wider"]
+__all__ = ["columns_left", "forget_dropped", "make_again", "prepare_wider", "take_wider"]
+
+_MOST_COLUMNS: Final = 1600  # of a table, with those that were dropped
 
 _WIDER: Final = "lake_tailer_wider_"
 _COMMENT: Final = "The values of another column, whose place it takes with the next version."
@@ -72,6 +74,33 @@ SELECT statement FROM (
 _PRIMARY_KEY: Final = """
 SELECT conname, ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = conrelid AND attnum = ANY(conkey))
 FROM pg_constraint WHERE conrelid = to_regclass(?) AND contype = 'p'
+"""
+# What a copy of a table lacks, beside what depends on its columns. A foreign key is of either side.
+_NOT_COPIED: Final = """
+SELECT what FROM pg_class t, LATERAL (
+    SELECT format('the trigger %I', tgname) FROM pg_trigger WHERE tgrelid = t.oid AND NOT tgisinternal
+    UNION ALL SELECT format('the policy %I', polname) FROM pg_policy WHERE polrelid = t.oid
+    UNION ALL SELECT format('the foreign key %I of %s', conname, conrelid::regclass) FROM pg_constraint
+    WHERE contype = 'f' AND t.oid IN (conrelid, confrelid)
+    UNION ALL SELECT format('the rule %I', rulename) FROM pg_rewrite WHERE ev_class = t.oid
+    UNION ALL SELECT format('the publication %I', pubname) FROM pg_publication_rel r
+    JOIN pg_publication p ON p.oid = r.prpubid WHERE prrelid = t.oid
+    UNION ALL SELECT 'its partitions, or its parent' FROM pg_inherits WHERE t.oid IN (inhrelid, inhparent)
+) AS others (what) WHERE t.oid = to_regclass(?)
+"""
+_NAMES: Final = """
+SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass(?) AND attnum > 0 AND NOT attisdropped
+"""
+_GRANTS: Final = f"""
+WITH again AS (SELECT to_regclass(?) AS tab), own AS (SELECT * FROM pg_class WHERE oid = to_regclass(?))
+SELECT format('ALTER TABLE %s OWNER TO %I', tab, pg_get_userbyid(relowner)) FROM again, own
+UNION ALL SELECT format('COMMENT ON TABLE %s IS %L', tab, obj_description(oid, 'pg_class')) FROM again, own
+UNION ALL SELECT format('GRANT %s ON %s TO %s%s', privilege_type, tab, {GRANTEE},
+    CASE WHEN is_grantable THEN ' WITH GRANT OPTION' ELSE '' END)
+FROM again, own, aclexplode(relacl)
+UNION ALL SELECT format('GRANT %s (%I) ON %s TO %s%s', privilege_type, attname, tab, {GRANTEE},
+    CASE WHEN is_grantable THEN ' WITH GRANT OPTION' ELSE '' END)
+FROM again, own JOIN pg_attribute ON attrelid = oid AND NOT attisdropped, aclexplode(attacl)
 """
 # Sessions that read the rows as they were before the columns were filled.
 _OLDER: Final = f"""
@@ -165,6 +194,29 @@ def make_again(
         connection.execute(f"ALTER TABLE {table} ADD PRIMARY KEY ({column_list(key)})")
 
 
+def columns_left(connection: Connection, table: str) -> int:
+    """Return how many more columns a table may get."""
+    rows = connection.query("SELECT max(attnum) FROM pg_attribute WHERE attrelid = to_regclass(?)", [table])
+    return _MOST_COLUMNS - (rows[0][0] or 0)
+
+
+def forget_dropped(name: str, connection: Connection, own: str, table: str, again: str) -> None:
+    """Make `table`, whose quoted name is `own`, again without its rows, in the open transaction: as `again`.
+
+    `name`: the sink's. Readers with an older snapshot find no rows. Raises `SinkRejected` for what would be lost.
+    """
+    if lost := connection.query(_NOT_COPIED, [own]):
+        reason = f"{table} cannot be made again, because of {', '.join(what for (what,) in lost)}"
+        raise SinkRejected(name, reason, "Drop it, run `tailer resume PIPELINE`, and make it again.")
+    columns = [column for (column,) in connection.query(_NAMES, [own])]
+    with kept_dependents(name, connection, own, columns):
+        connection.execute(f"CREATE TABLE {again} (LIKE {own} INCLUDING ALL)")
+        for (statement,) in connection.query(_GRANTS, [again, own]):
+            connection.execute(statement)
+        connection.execute(f"DROP TABLE {own}")
+        connection.execute(f"ALTER TABLE {again} RENAME TO {quoted(table)}")
+
+
 def _wait_for_older(name: str, connection: Connection, table: str, names: Sequence[str]) -> None:
     deadline_s = time.monotonic() + _WAIT_S
     while older := connection.query(_OLDER, [table, names]):
@@ -180,8 +232,8 @@ def _wider_name(column: str, kind: str) -> str:
 
 def _wider_columns(connection: Connection, table: str) -> set[str]:
     query = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(?) AND starts_with(attname::text, ?)"
-    found = connection.query(query, [table, _WIDER])
-    return {column for (column,) in found}
+    rows = connection.query(query, [table, _WIDER])
+    return {column for (column,) in rows}
 
 
 def _are_filled(connection: Connection, table: str, names: Sequence[str]) -> bool:

@@ -11,10 +11,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.errors import SinkRejected
+from tailer_sinks.sql.databases.dialect import Holds
 from tailer_sinks.sql.databases.texts import TEXT, Convert, NoText, holds_json, json_texts
 
-__all__ = ["copied"]
+__all__ = ["HOLDS", "copied"]
 
+# The calendar of PostgreSQL begins in 4714 BC. A line of COPY is less than 1 GB, with two digits for a byte.
+HOLDS: Final = Holds(
+    row_bytes=2**30 - 2**16,
+    bytes_of_a_byte=2,
+    has_nul=False,
+    days=(-2_440_588, 2_145_042_905),
+    micros=(-210_866_803_200_000_000, 2**63 - 1),
+    key_bytes=2600,
+)
 _EPOCH_DAY: Final = pa.scalar(2_440_588, pa.int64())  # the Julian day of 1970-01-01
 _US_PER_DAY: Final = 86_400_000_000
 _NUL: Final = "\0"

@@ -1,9 +1,9 @@
 """Dependents of columns of a table of PostgreSQL, which stand in the way of other columns in their place.
 
 Views, views of these, triggers and policies are dropped, and made again at the end of the transaction, from the texts
-that PostgreSQL has of them. A view gets back its owner, options, grants, comments, defaults, rules and
-triggers. Whatever else depends on a column or on such a view is left where it is, and PostgreSQL refuses to drop the
-column, and names it:
+that PostgreSQL has of them. A view gets back its owner, options, grants, comments, defaults, rules and triggers.
+Whatever else depends on a column or on such a view is left where it is, and PostgreSQL refuses to drop the column, and
+names it:
 
 - A materialized view: readers with an older snapshot would find the new one empty.
 - A generated column: adding one writes the table again.
@@ -127,12 +127,12 @@ def kept_dependents(name: str, connection: Connection, table: str, columns: Sequ
 
     `name`: the sink's. Raises `SinkRejected` where it does not go with the columns that are there then.
     """
-    found = connection.query(_DEPENDENTS, [table, list(columns)])
-    for _, _, remove in reversed(found):
+    dependents = connection.query(_DEPENDENTS, [table, list(columns)])
+    for _, _, remove in reversed(dependents):
         if remove is not None:
             connection.execute(remove)
     yield
-    for what, make, _ in found:
+    for what, make, _ in dependents:
         try:
             connection.execute(make)
         except SinkRejected as error:

@@ -7,7 +7,7 @@ commit: a loss of power may take the last commits back, rows and progress togeth
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -15,16 +15,21 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from typing_extensions import override
 
 from tailer.errors import CommitUnknown, SinkError, SinkRejected, SinkUnavailable
 from tailer.sink import OTHER_CLASS
 from tailer_sinks.encoding.flat import slices
+from tailer_sinks.sql.adoption.existing import ExistingTable
+from tailer_sinks.sql.adoption.files import described_in_sqlite
 from tailer_sinks.sql.databases.dialect import (
     Columns,
     Connection,
+    Holds,
     InFile,
     UniqueViolationError,
     altered_in_place,
+    column_list,
     quoted,
 )
 from tailer_sinks.sql.databases.texts import TEXT, NoText, bare_texts, holds_json, json_texts
@@ -38,27 +43,30 @@ _FINAL: Final = frozenset(
 )
 _HEADER: Final = b"SQLite format 3\0"
 _NAN: Final = "NaN"
+_SIGNED_TEXT: Final = "lake_tailer_signed_text"  # SQLite's own texts of 0.0 and -0.0 are the same
 _READ_ROWS: Final = 8192
 
 
 class Sqlite(InFile):
     """The database in the file at `path`, for the sink called `name`. `timeout_s`: how long to wait for its lock."""
 
-    name_bytes: Final = 1 << 16
-    enforces_keys: Final = True
-    has_users: Final = False
+    holds = Holds(row_bytes=10**9)
+    name_bytes = 1 << 16
+    enforces_keys = True
+    has_users = False
 
     def __init__(self, name: str, path: Path, timeout_s: float) -> None:
         self.name = name
         self.path = path
         self.timeout_s = timeout_s
 
+    @override
     def is_there(self) -> bool:
-        """See `Dialect.is_there`."""
         return self.path.exists()
 
+    @override
     def connect(self) -> Connection:
-        """See `Dialect.connect`. The file is made if it is not there.
+        """The file is made if it is not there.
 
         One that begins like a database and is none may be half written, as on a full disk: it is tried again.
         """
@@ -69,6 +77,7 @@ class Sqlite(InFile):
             try:
                 connection.execute("PRAGMA schema_version")  # reads the file
                 connection.execute("PRAGMA synchronous = NORMAL")
+                connection.create_function(_SIGNED_TEXT, 1, repr, deterministic=True)
             except sqlite3.DatabaseError as error:
                 connection.close()
                 if error.sqlite_errorname == "SQLITE_NOTADB" and self._begins_like_one():
@@ -84,8 +93,8 @@ class Sqlite(InFile):
             return file.read(len(_HEADER)) == _HEADER
         return False
 
+    @override
     def type_of(self, kind: pa.DataType) -> str | None:
-        """See `Dialect.type_of`."""
         if pa.types.is_floating(kind):
             return ""
         if pa.types.is_duration(kind):
@@ -99,19 +108,29 @@ class Sqlite(InFile):
         )
         return next((name for applies, name in names if applies(kind)), "TEXT" if _converter(kind) else None)
 
+    @override
+    def signed_text(self, value: str) -> str:
+        return f"{_SIGNED_TEXT}({value})"
+
+    @override
     def has_table(self, connection: Connection, table: str) -> bool:
-        """See `Dialect.has_table`."""
         return bool(connection.query("SELECT 1 FROM main.sqlite_master WHERE lower(name) = lower(?)", [table]))
 
+    @override
+    def describe(self, connection: Connection, table: str) -> ExistingTable:
+        return described_in_sqlite(connection.query, table, self.type_of)
+
+    @override
     def empty(self, connection: Connection, table: str) -> None:
-        """See `Dialect.empty`."""
         connection.execute(f"DELETE FROM {table}")
 
+    @override
     def analyze(self, connection: Connection, table: str, columns: Sequence[str]) -> None:
-        """See `Dialect.analyze`."""
+        pass
 
+    @override
     def alter(self, table: str, change: Columns) -> Iterator[str]:
-        """See `Dialect.alter`. Columns of text are widened in place, others are replaced, which a key cannot be."""
+        """Columns of text are widened in place, others are replaced, which a key cannot be."""
         for column, narrow, wide in change.widened:
             if column in change.key and self._is_replaced(column, narrow, wide):
                 reason = f"column {column} of the key of {table} was widened to {wide}"
@@ -155,26 +174,30 @@ class _SqliteConnection:
         with _translated(self._name):
             cursor = self._connection.execute(query)
             while rows := cursor.fetchmany(_READ_ROWS):
-                found = [
+                arrays = [
                     _texts(field.type, values) for field, values in zip(columns, zip(*rows, strict=True), strict=True)
                 ]
-                yield pa.record_batch(found, columns.names)
+                yield pa.record_batch(arrays, columns.names)
 
     def load(self, table: str, rows: pa.RecordBatch) -> None:
-        for part in slices(rows):
-            self._insert(table, [_values(self._name, name, part.column(name)) for name in part.schema.names])
+        # Of deleted rows only the key is there. Python's library takes longer for a null than for most values.
+        names = [name for name in rows.schema.names if rows.column(name).null_count < len(rows)] or rows.schema.names
+        parts = ([_values(self._name, name, part.column(name)) for name in names] for part in slices(rows))
+        self._insert(table, names, parts)
 
     def load_texts(self, table: str, rows: pa.RecordBatch, columns: pa.Schema) -> None:
         classes = map(_stored_class, columns.types)
-        self._insert(table, [_from_texts(own, column) for own, column in zip(classes, rows.columns, strict=True)])
+        values = [_from_texts(own, column) for own, column in zip(classes, rows.columns, strict=True)]
+        self._insert(table, rows.schema.names, [values])
 
-    def _insert(self, table: str, columns: Sequence[Sequence[Any]]) -> None:
-        marks = ", ".join("?" * len(columns))
+    def _insert(self, table: str, names: Sequence[str], parts: Iterable[Sequence[Sequence[Any]]]) -> None:
+        statement = f"INSERT INTO {table} ({column_list(names)}) VALUES ({', '.join('?' * len(names))})"
         with _translated(self._name):
             # One transaction for all of them, which locks only the temporary tables.
             self._connection.execute("BEGIN")
             try:
-                self._connection.executemany(f"INSERT INTO {table} VALUES ({marks})", zip(*columns, strict=True))
+                for columns in parts:
+                    self._connection.executemany(statement, zip(*columns, strict=True))
             except BaseException:
                 self._roll_back()
                 raise
@@ -228,7 +251,8 @@ def _translated(name: str) -> Iterator[None]:
         yield
     except sqlite3.IntegrityError as error:
         if "UNIQUE" in error.sqlite_errorname or "PRIMARYKEY" in error.sqlite_errorname:
-            raise UniqueViolationError(str(error)) from error
+            named = str(error).rpartition(": ")[2].split(", ")
+            raise UniqueViolationError(", ".join(column.partition(".")[2] for column in named)) from error
         raise SinkRejected(name, f"a constraint of the table refuses a row: {error}", "Drop the constraint.") from error
     except sqlite3.DatabaseError as error:
         code = getattr(error, "sqlite_errorname", "")

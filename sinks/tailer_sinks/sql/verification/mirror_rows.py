@@ -9,16 +9,18 @@ from contextlib import ExitStack, contextmanager
 from typing import Final
 
 import pyarrow as pa
+from typing_extensions import override
 
 from tailer.errors import SinkRejected
 from tailer.events import METADATA_FIELDS
+from tailer.sink import MirrorRows
 from tailer_sinks.comparable_json import comparable_json
 from tailer_sinks.sql.append import ROW, TABLE_ID, TASK, ChangeLog
 from tailer_sinks.sql.databases.dialect import Connection, column_list, quoted
 from tailer_sinks.sql.databases.texts import holds_json
+from tailer_sinks.sql.mirror import Mirror
 from tailer_sinks.sql.segments import create_waiting
 from tailer_sinks.sql.stream import Stream
-from tailer_sinks.sql.target import Target
 from tailer_sinks.sql.verification.folded_log import fold_of
 from tailer_sinks.sql.verification.repair import MirrorState, SqlRepair, conformed
 
@@ -30,7 +32,7 @@ _NUMBER: Final = "lake_tailer_number"
 _LOG_COLUMNS: Final = frozenset([*(each.name for each in METADATA_FIELDS), TABLE_ID, TASK, ROW])  # not the source's
 
 
-class SqlMirrorRows:
+class SqlMirrorRows(MirrorRows):
     """A `tailer.sink.MirrorRows`, by two connections.
 
     `mirror` is in a transaction that reads one state, `state`, until `release`. `scratch` has temporary tables.
@@ -40,14 +42,18 @@ class SqlMirrorRows:
         self,
         stream: Stream,
         state: MirrorState,
+        version: int,
         mirror: Connection,
         scratch: Connection,
         release: Callable[[], None],
     ) -> None:
+        shape = state.record.schema
         self.app_id = state.record.app_id
-        self.version = state.version
-        added = frozenset() if state.fold is None else _LOG_COLUMNS
-        self.columns = tuple(each for each in state.record.schema.names if each not in added)
+        self.version, known_from = version, state.record.known_from
+        self.known_from = state.version if known_from is None else known_from
+        self.columns_at = None if known_from is None else state.version
+        own = _LOG_COLUMNS if state.target is None else {field.name for field in state.target.own}
+        self.columns = tuple(name for name in shape.names if name not in own)
         self.key = state.record.key
         self._stream = stream
         self._dialect = stream.dialect
@@ -55,52 +61,60 @@ class SqlMirrorRows:
         self._mirror = mirror
         self._scratch = scratch
         self._release = release
-        self._schema = pa.schema([state.record.schema.field(each) for each in self.columns])
-        self._keys = pa.schema([pa.field(_NUMBER, pa.int64()), *(self._schema.field(each) for each in self.key)])
-        self._json = {each.name: comparable_json(each.type) for each in self._schema if holds_json(each.type)}
+        self._schema = pa.schema([pa.field(name, shape.field(name).type) for name in self.columns])
+        self._keys = pa.schema([pa.field(_NUMBER, pa.int64()), *(self._schema.field(column) for column in self.key)])
+        self._json = {column.name: comparable_json(column.type) for column in self._schema if holds_json(column.type)}
         create_waiting(scratch, self._dialect, _COMPARED, self._schema, stays=False)
         create_waiting(scratch, self._dialect, _KEYS, self._keys, stays=False)
 
+    @override
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """See `MirrorRows.rows`."""
-        yield from self._stored(None if self._state.fold is None else self._state.fold.inserted)
+        state = self._state
+        if state.target is not None:
+            is_newest = self.version == state.version
+            yield from self._stored(state.target.rows_of(self.version, is_newest=is_newest))
+        elif state.fold is not None:
+            yield from self._stored(state.fold.inserted)
 
+    @override
     def deleted_rows(self) -> Iterator[pa.RecordBatch]:
-        """See `MirrorRows.deleted_rows`."""
         if self._state.fold is not None:
             yield from self._stored(self._state.fold.deleted)
 
+    @override
     def as_stored(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """See `MirrorRows.as_stored`."""
         self._dialect.empty(self._scratch, quoted(_COMPARED))
-        self._scratch.load(quoted(_COMPARED), conformed(rows, self._schema))
+        conforming = conformed(rows, self._schema)
+        self._stream.bad_values.load_compared(self._scratch, quoted(_COMPARED), conforming, self.key)
         yield from self._texts(self._scratch, quoted(_COMPARED))
 
+    @override
     def stored_keys(self, rows: pa.RecordBatch) -> pa.Table:
-        """See `MirrorRows.stored_keys`."""
         numbers = pa.array(range(len(rows)), pa.int64())
         numbered = pa.record_batch([numbers, *map(rows.column, self.key)], [_NUMBER, *self.key])
         self._dialect.empty(self._scratch, quoted(_KEYS))
-        self._scratch.load(quoted(_KEYS), conformed(numbered, self._keys))
+        # A key that the database cannot hold is null here, and no row has it.
+        self._stream.bad_values.load(self._scratch, quoted(_KEYS), conformed(numbered, self._keys), (), ())
         keys = self._keys.remove(0)
         query = f"SELECT {column_list(self.key)} FROM {quoted(_KEYS)} ORDER BY {_NUMBER}"
         return pa.Table.from_batches(self._scratch.texts(query, keys))
 
+    @override
     def begin_repair(self) -> SqlRepair:
-        """See `MirrorRows.begin_repair`."""
-        return SqlRepair(self._stream, self._state, self._scratch, self._release)
+        if self.version != self._state.version:
+            reason = f"version {self.version} of {self._state.record.table} is one of the past, which no repair changes"
+            raise SinkRejected(self._stream.name, reason, "Repair the newest version.")
+        return SqlRepair(self._stream, self._state, self._schema, self._scratch, self._release)
 
-    def copy(self) -> None:
-        """Return None: one transaction reads one state of the database."""
+    def _stored(self, condition: str) -> Iterator[pa.RecordBatch]:
+        table = self._dialect.name_of(self._state.record.table)
+        yield from self._texts(self._mirror, table, condition)
 
-    def _stored(self, condition: str | None) -> Iterator[pa.RecordBatch]:
-        yield from self._texts(self._mirror, self._dialect.name_of(self._state.record.table), condition)
-
-    def _texts(self, connection: Connection, table: str, condition: str | None = None) -> Iterator[pa.RecordBatch]:
+    def _texts(self, connection: Connection, table: str, condition: str = "1 = 1") -> Iterator[pa.RecordBatch]:
         # With the table's name: SQLite takes the name of a column that is not there for a text.
-        columns = ", ".join(f"compared.{quoted(each)}" for each in self.columns)
-        where = "" if condition is None else f" WHERE {condition}"
-        for batch in connection.texts(f"SELECT {columns} FROM {table} AS compared{where}", self._schema):
+        columns = ", ".join(f"compared.{quoted(column)}" for column in self.columns)
+        query = f"SELECT {columns} FROM {table} AS compared WHERE {condition}"
+        for batch in connection.texts(query, self._schema):
             texts = [
                 self._json[name](column) if name in self._json else column
                 for name, column in zip(self.columns, batch.columns, strict=True)
@@ -109,8 +123,10 @@ class SqlMirrorRows:
 
 
 @contextmanager
-def mirror_rows(stream: Stream, target: Target, pipeline: str) -> Iterator[SqlMirrorRows]:
-    """Open the rows of the table that `pipeline` fills. Raises as entering `Sink.open_mirror` does."""
+def mirror_rows(
+    stream: Stream, target: ChangeLog | Mirror, pipeline: str, version: int | None
+) -> Iterator[SqlMirrorRows]:
+    """Open the rows of the table that `pipeline` fills at a version. Raises as entering `Sink.open_mirror` does."""
     dialect, records = stream.dialect, stream.records
     nothing = SinkRejected(
         stream.name,
@@ -132,8 +148,16 @@ def mirror_rows(stream: Stream, target: Target, pipeline: str) -> Iterator[SqlMi
         record = stream.record(mirror, target, pipeline)
         if record is None:
             raise nothing
-        version, progress = records.version(mirror, target.table), records.progress(mirror, record.app_id)
-        fold = None
-        if record.mode == ChangeLog.mode:
-            fold = fold_of(stream.name, mirror, dialect.name_of(target.table), record, version)
-        yield SqlMirrorRows(stream, MirrorState(record, version, progress, fold), mirror, scratch, reading.close)
+        newest, progress = records.version(mirror, target.table), records.progress(mirror, record.app_id)
+        first = newest if record.known_from is None else record.known_from
+        if version is not None and not first <= version <= newest:
+            reason = f"{target.table} has the rows of versions {first} to {newest}, not of version {version}"
+            raise SinkRejected(stream.name, reason, "Name one of these.")
+        if isinstance(target, Mirror):
+            target.key = record.key
+            state = MirrorState(record, newest, progress, target)
+        else:
+            commands = records.complete_backfills(mirror, pipeline)
+            fold = fold_of(stream.name, mirror, dialect.name_of(target.table), record, newest, commands)
+            state = MirrorState(record, newest, progress, fold=fold)
+        yield SqlMirrorRows(stream, state, newest if version is None else version, mirror, scratch, reading.close)

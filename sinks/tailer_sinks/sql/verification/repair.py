@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
+from typing_extensions import override
 
 from tailer.errors import SinkFenced, SinkRejected
-from tailer_sinks.sql.databases.dialect import Connection, UniqueViolationError, column_list, quoted
+from tailer.sink import MirrorRepair
+from tailer_sinks.sql.adoption.fit import held
+from tailer_sinks.sql.databases.dialect import Connection, UniqueViolationError, quoted
+from tailer_sinks.sql.mirror import Mirror
 from tailer_sinks.sql.records import Entry, TableRecord
 from tailer_sinks.sql.segments import create_waiting
 from tailer_sinks.sql.stream import Stream
-from tailer_sinks.sql.target import insert
 from tailer_sinks.sql.verification.folded_log import Fold
 
 __all__ = ["MirrorState", "SqlRepair", "conformed"]
@@ -27,45 +30,57 @@ _ADDED: Final = "lake_tailer_added"
 
 @dataclass(frozen=True, slots=True)
 class MirrorState:
-    """One state of a table: its version, and the progress of the stream that filled it last. `fold`: of a log."""
+    """One state of a table: its version, and the progress of the stream that filled it last.
+
+    `target`: of a mirror; `fold`: of a log.
+    """
 
     record: TableRecord
     version: int
     progress: Entry | None
+    target: Mirror | None = None
     fold: Fold | None = None
 
 
-class SqlRepair:
-    """A `tailer.sink.MirrorRepair` of the mirror that was read as `state`. Its rows wait in temporary tables.
+class SqlRepair(MirrorRepair):
+    """A `tailer.sink.MirrorRepair` of the mirror that was read as `state`. Its `rows` wait in temporary tables.
 
     `release`: ends the transaction that reads the mirror. A change of the columns waits for that, with the lock for
     which `commit` waits.
     """
 
-    def __init__(self, stream: Stream, state: MirrorState, connection: Connection, release: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        state: MirrorState,
+        rows: pa.Schema,
+        connection: Connection,
+        release: Callable[[], None],
+    ) -> None:
         self._stream = stream
         self._state = state
         self._connection = connection
         self._release = release
-        self._rows = state.record.schema
-        self._keys = pa.schema([self._rows.field(each) for each in state.record.key])
+        self._rows = rows
+        self._keys = pa.schema([self._rows.field(column) for column in state.record.key])
         create_waiting(connection, stream.dialect, _REMOVED, self._keys, stays=False)
         create_waiting(connection, stream.dialect, _ADDED, self._rows, stays=False)
 
+    @override
     def remove(self, keys: pa.RecordBatch) -> None:
-        """See `MirrorRepair.remove`."""
         self._connection.load_texts(quoted(_REMOVED), pa.record_batch(keys.columns, self._keys.names), self._keys)
 
+    @override
     def add(self, rows: pa.RecordBatch) -> None:
-        """See `MirrorRepair.add`."""
-        self._connection.load(quoted(_ADDED), conformed(rows, self._rows))
+        conforming = conformed(rows, self._rows)
+        self._stream.bad_values.load_compared(self._connection, quoted(_ADDED), conforming, self._keys.names)
 
+    @override
     def commit(self) -> bool:
-        """See `MirrorRepair.commit`."""
         connection, dialect, record = self._connection, self._stream.dialect, self._state.record
         self._release()
-        for each in (_REMOVED, _ADDED):
-            dialect.analyze(connection, quoted(each), self._keys.names)
+        for table in (_REMOVED, _ADDED):
+            dialect.analyze(connection, quoted(table), self._keys.names)
         try:
             with self._stream.limited(connection), connection.transaction():
                 self._stream.records.hold(connection, record.app_id, self._state.progress)
@@ -84,15 +99,15 @@ class SqlRepair:
     def _has_moved(self) -> bool:
         """Return whether the table is another one, or at another version, whatever the progress is."""
         records, record = self._stream.records, self._state.record
-        found = records.table(self._connection, record.table)
-        return found != record or records.version(self._connection, record.table) != self._state.version
+        record_now = records.table(self._connection, record.table)
+        return record_now != record or records.version(self._connection, record.table) != self._state.version
 
     def _replace(self) -> None:
-        connection, dialect, table = self._connection, self._stream.dialect, self._state.record.table
-        key = column_list(self._keys.names)
-        removed = f"SELECT {key} FROM {quoted(_REMOVED)}"
-        connection.execute(f"DELETE FROM {dialect.name_of(table)} WHERE ({key}) IN ({removed})")
-        insert(connection, dialect, table, self._rows.names, self._keys.names, quoted(_ADDED))
+        target = self._state.target
+        assert target is not None, "a log has no key"
+        stream, table, tables = self._stream, target.table, (quoted(_REMOVED), quoted(_ADDED))
+        with held(stream.name, self._connection, stream.dialect, table, target.existing, (), is_new=False):
+            target.repair(self._connection, *tables, self._rows.names, self._state.version)
 
 
 def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -101,9 +116,9 @@ def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     A column that the source has no longer is null.
     """
     names = set(rows.schema.names)
-    columns = [rows.column(each.name) if each.name in names else pa.nulls(len(rows), each.type) for each in schema]
+    columns = [rows.column(field.name) if field.name in names else pa.nulls(len(rows), field.type) for field in schema]
     typed = [
-        column if column.type == each.type else column.cast(each.type)
-        for column, each in zip(columns, schema, strict=True)
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(columns, schema, strict=True)
     ]
     return pa.record_batch(typed, schema=schema)

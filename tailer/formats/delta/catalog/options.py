@@ -7,13 +7,13 @@ import msgspec
 
 from tailer.errors import ConfigError
 from tailer.stores.location import address_faults
-from tailer.stores.secrets import secret_faults
+from tailer.stores.secrets import Secret
 
 __all__ = ["UnityOptions", "fits_header", "unity_faults"]
 
 _URI_REMEDIES: Final = (
     "Give one such as https://catalog.example or http://127.0.0.1:8080.",
-    "Remove them; use `token_file`.",
+    "Remove them; use `token`.",
 )
 
 
@@ -25,11 +25,9 @@ class UnityOptions(msgspec.Struct, frozen=True, kw_only=True):
         "table": "Give the table's full name, such as main.sales.orders.",
     }
 
-    uri: str  # the address of the server
-    table: str  # the table's name in the catalog: catalog.schema.name
-    token: str | None = None  # keep it in the environment, or in a file; by default no token
-    token_file: str | None = None  # a file with the token, read for every request
-    token_command: list[str] = []  # a command that prints the token: a program and its arguments
+    uri: str  # address of the server
+    table: str  # name in the catalog: catalog.schema.name
+    token: Secret = Secret()  # a bearer token; default: none
 
     def __repr__(self) -> str:
         """Return a text without the token."""
@@ -41,11 +39,8 @@ def unity_faults(name: str, options: UnityOptions) -> Iterator[ConfigError]:
     yield from (ConfigError(f"{name}.uri", *fault) for fault in address_faults(options.uri, *_URI_REMEDIES))
     if options.table.count(".") != 2 or not all(options.table.split(".")):
         yield ConfigError(f"{name}.table", f"{options.table!r} is not a full name", "Give catalog.schema.table.")
-    yield from secret_faults(name, options, {"token": options.token})
-    if options.token is not None and not fits_header(options.token):
+    if options.token.value is not None and not fits_header(options.token.value):
         yield ConfigError(f"{name}.token", "is not a token: it is empty or contains spaces", "Set it again.")
-    if options.token_file == "":
-        yield ConfigError(f"{name}.token_file", "is empty", "Give the path of a file.")
 
 
 def fits_header(token: str) -> bool:

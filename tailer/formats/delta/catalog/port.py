@@ -16,9 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
+from typing_extensions import override
+
 from tailer.errors import ObjectNotFound, VersionGone
 from tailer.formats.delta.log.listing import (
     LOG,
+    CommitLog,
     LastListing,
     LogFileKind,
     LogListing,
@@ -76,7 +79,7 @@ class RatifiedCommits:
 
     def name(self, version: int) -> str:
         """Return the object name of the commit of `version`, which must not be later than `latest`."""
-        return next((each.path.name for each in self.staged if each.version == version), commit_name(version))
+        return next((commit.path.name for commit in self.staged if commit.version == version), commit_name(version))
 
 
 class CommitCatalog(Protocol):
@@ -94,7 +97,7 @@ class CommitCatalog(Protocol):
         ...
 
 
-class RatifiedLog:
+class RatifiedLog(CommitLog):
     """The commits of the catalog-managed table in `store`: those its catalog has ratified."""
 
     def __init__(self, store: ObjectStore, catalog: CommitCatalog) -> None:
@@ -103,23 +106,23 @@ class RatifiedLog:
         self._known = RatifiedCommits(-1)
         self._last = LastListing()
 
+    @override
     async def listing(self) -> LogListing:
-        """See `CommitLog.listing`."""
-        self._known = known = await self._catalog.ratified(self._store.uri)
-        return merge(await list_log(self._store, self._last), known)
+        self._known = commits = await self._catalog.ratified(self._store.uri)
+        return merge(await list_log(self._store, self._last), commits)
 
+    @override
     def forget_listing(self) -> None:
-        """See `CommitLog.forget_listing`."""
         self._last.forget()
 
     async def recent(self, clock_window: int, version: int | None = None) -> LogListing:
         """See `CommitLog.recent`. Checkpoints later than the catalog's latest version are not used."""
-        self._known = known = await self._catalog.ratified(self._store.uri)
-        upto = known.latest if version is None else min(version, known.latest)
-        return merge(await list_recent(self._store, clock_window, upto, self._last), known)
+        self._known = commits = await self._catalog.ratified(self._store.uri)
+        upto = commits.latest if version is None else min(version, commits.latest)
+        return merge(await list_recent(self._store, clock_window, upto, self._last), commits)
 
+    @override
     async def read(self, version: int, decode: Callable[[OpenObject], T]) -> T | None:
-        """See `CommitLog.read`."""
         missing: str | None = None
         if version > self._known.latest:
             self._known = await self._catalog.ratified(self._store.uri)

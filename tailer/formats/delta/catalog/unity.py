@@ -5,9 +5,9 @@ A name may later refer to another table. So the answer must have the location of
 first answer.
 
 Each request uses its own connection, so there is nothing to close and no connection goes stale between two polls. The
-token comes from the environment (as an option of the pipeline), a file or a command. The file is read for every
-request, and the command runs again when the token is refused, so that the token can be renewed. No message contains the
-token, because the catalog's own texts are not repeated.
+token comes from the environment, a file or a command. The file is read for every request, and the command runs again
+when the token is refused, so that the token can be renewed. No message contains the token, because the catalog's own
+texts are not repeated.
 """
 
 import os
@@ -17,15 +17,16 @@ from urllib.parse import quote, unquote, urlsplit
 import anyio
 import httpx2
 import msgspec
+from typing_extensions import override
 
 from tailer.errors import ConfigError, StorageAccessRefused, StorageUnavailable, TableReplaced
 from tailer.formats.delta.catalog.options import UnityOptions, fits_header
-from tailer.formats.delta.catalog.port import RatifiedCommits, StagedCommit
+from tailer.formats.delta.catalog.port import CommitCatalog, RatifiedCommits, StagedCommit
 from tailer.stores.location import split_location
 from tailer.stores.port import in_thread
-from tailer.stores.secrets import KeptSecret, NoSecret, Secret
+from tailer.stores.secrets import KeptSecret, NoSecret
 
-__all__ = ["ANSWER_WITHIN_S", "UnityCatalog"]
+__all__ = ["UnityCatalog"]
 
 ANSWER_WITHIN_S: Final = 20.0
 _STEP_WITHIN_S: Final = 10.0  # to connect, and between two chunks of a response
@@ -61,14 +62,14 @@ class _Refusal(msgspec.Struct):
     error: _Fault
 
 
-class UnityCatalog:
+class UnityCatalog(CommitCatalog):
     """A table of a Unity Catalog server. `options`: without a fault, see `unity_faults`."""
 
     def __init__(self, options: UnityOptions) -> None:
         self._uri = options.uri.rstrip("/")
         self._table = options.table
         self._place = f"{self._table} in {self._uri}"
-        self._secret = Secret.of(options, "token", options.token)
+        self._secret = options.token
         self._token = KeptSecret(self._secret)
         self._id: str | None = None
         catalog, schema, name = (quote(part, safe="") for part in self._table.split("."))
@@ -76,8 +77,8 @@ class UnityCatalog:
         self._url = f"{api}/delta/v1/catalogs/{catalog}/schemas/{schema}/tables/{name}"
         self._client: httpx2.AsyncClient | None = None
 
+    @override
     async def ratified(self, location: str) -> RatifiedCommits:
-        """See `CommitCatalog.ratified`."""
         answer = await self._load()
         table, latest = answer.metadata, answer.latest_table_version
         if table.table_type != _MANAGED or latest is None or latest < 0:
@@ -137,7 +138,6 @@ class UnityCatalog:
     def _refused(
         self, response: httpx2.Response, had_token: bool
     ) -> ConfigError | StorageAccessRefused | StorageUnavailable:
-        """Build the error for an error response."""
         status, kind = response.status_code, _fault(response.content)
         if status >= 500 or status in (408, 429):
             return self._unavailable(f"it answers {status} {kind}".rstrip())
@@ -186,6 +186,6 @@ def _same_location(location: str, ours: str) -> bool:
 def _normalize(location: str) -> str:
     if location.startswith("file:"):
         location = unquote(urlsplit(location).path)
-    if (found := split_location(location)) is not None:
-        return f"{found.root}/{found.key}".rstrip("/")
+    if (place := split_location(location)) is not None:
+        return f"{place.root}/{place.key}".rstrip("/")
     return location.rstrip("/") if "://" in location else os.path.realpath(location)

@@ -89,33 +89,33 @@ def json_values(array: pa.Array) -> list[Any]:
     Converting column by column is ten times as fast as `to_pylist` of structs and maps. Raises `ValueError` for a map
     with a duplicate key.
     """
-    made: list[Any]
+    values: list[Any]
     if pa.types.is_struct(array.type):
         names = [field.name for field in array.type]
         rows = zip(*map(json_values, array.flatten()), strict=True)
-        made = [{name: item for name, item in zip(names, row, strict=True) if item is not None} for row in rows]
+        values = [{name: item for name, item in zip(names, row, strict=True) if item is not None} for row in rows]
     elif pa.types.is_map(array.type):
         keys, items, offsets = json_values(array.keys), json_values(array.items), array.offsets.to_pylist()
-        made = [dict(zip(keys[begin:end], items[begin:end], strict=True)) for begin, end in pairwise(offsets)]
-        if any(len(value) != end - begin for value, (begin, end) in zip(made, pairwise(offsets), strict=True)):
+        values = [dict(zip(keys[begin:end], items[begin:end], strict=True)) for begin, end in pairwise(offsets)]
+        if any(len(value) != end - begin for value, (begin, end) in zip(values, pairwise(offsets), strict=True)):
             raise ValueError("a map has a duplicate key")
     else:
-        made = array.to_pylist()
-        return made
+        values = array.to_pylist()
+        return values
     if array.null_count:
-        return [value if there else None for value, there in zip(made, array.is_valid().to_pylist(), strict=True)]
-    return made
+        return [value if there else None for value, there in zip(values, array.is_valid().to_pylist(), strict=True)]
+    return values
 
 
 def _usual(adds: pa.Array, columns: pa.StructType) -> pa.StructArray:
     """Return the columns without converting values. Raises `_UnusualColumnError`, `pa.ArrowException`."""
     adds.validate(full=True)  # what Parquet calls texts need not be UTF-8
-    made = _typed(adds, columns)
-    _check_present(made, _REQUIRED)
-    _check_present(made.field("deletionVector").drop_null(), _VECTOR_REQUIRED)
-    if _has_duplicate_keys(made.field("partitionValues")):
+    array = _typed(adds, columns)
+    _check_present(array, _REQUIRED)
+    _check_present(array.field("deletionVector").drop_null(), _VECTOR_REQUIRED)
+    if _has_duplicate_keys(array.field("partitionValues")):
         raise _UnusualColumnError
-    return made
+    return array
 
 
 def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -167,8 +167,8 @@ class _RequiredActions:
                 reason = reason or f"a checkpoint has one {name} action, this one {count}"
         is_v2 = first.kind is LogFileKind.CHECKPOINT_V2 or self.sidecars or self.versions
         if is_v2 and self.versions != [first.version]:
-            found = ", ".join(map(str, self.versions)) or "none"
-            reason = reason or f"a V2 checkpoint has checkpointMetadata of version {first.version}, this one {found}"
+            versions = ", ".join(map(str, self.versions)) or "none"
+            reason = reason or f"a V2 checkpoint has checkpointMetadata of version {first.version}, this one {versions}"
         if reason:
             raise LogCorrupt(segment.table, first.name, reason, segment.version)
 

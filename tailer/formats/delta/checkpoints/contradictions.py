@@ -30,7 +30,7 @@ from tailer.formats.delta.log.removes import file_key
 from tailer.stores.port import ObjectStore, OpenObject, in_thread
 from tailer.table_log import Contradiction
 
-__all__ = ["MOST_COMMITS", "newest_contradictions"]
+__all__ = ["newest_contradictions"]
 
 MOST_COMMITS: Final = 1000
 _BATCH_ROWS: Final = 4096
@@ -127,11 +127,11 @@ def _checkpointed(adds: pa.StructArray, root: str) -> pa.RecordBatch:
 
 
 def _replay(entries: SpillingSort) -> tuple[Contradiction, ...]:
-    found: dict[int, Contradiction] = {}
+    by_version: dict[int, Contradiction] = {}
     for location, rows in groupby(_rows(entries), key=itemgetter(0)):
-        for each in _of_location(location, list(rows)):
-            found.setdefault(each.version, each)
-    return tuple(found[version] for version in sorted(found))
+        for contradiction in _of_location(location, list(rows)):
+            by_version.setdefault(contradiction.version, contradiction)
+    return tuple(by_version[version] for version in sorted(by_version))
 
 
 def _rows(entries: SpillingSort) -> Iterator[Entry]:

@@ -57,11 +57,11 @@ def parse_last_checkpoint(data: bytes) -> int:
     """Parse the version from `_last_checkpoint`. Raises `ValueError` for malformed content or a wrong checksum."""
     try:
         hint = msgspec.json.decode(data, type=_Hint)
-        found = json_checksum(data)
+        checksum = json_checksum(data)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(str(error)) from error
-    if hint.checksum not in (None, found):
-        raise ValueError(f"its checksum is {found}, it says {hint.checksum}")
+    if hint.checksum not in (None, checksum):
+        raise ValueError(f"its checksum is {checksum}, it says {hint.checksum}")
     return hint.version
 
 
@@ -77,10 +77,10 @@ def json_checksum(data: bytes) -> str:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         raise ValueError("a duplicate key")
-    return found
+    return fields
 
 
 def _canonical(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:

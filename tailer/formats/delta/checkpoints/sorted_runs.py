@@ -65,7 +65,6 @@ class SpillingSort:
             self._file = None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows."""
         self._run.append(batch)
         self._size_bytes += batch.nbytes
         if self._size_bytes >= self._run_bytes:
@@ -149,10 +148,10 @@ class SpillingSort:
         """
         heads = [(head, run) for run in runs for head in islice(run, 1)]
         while heads:
-            bound, number = min((self._key(head, len(head) - 1), each) for each, (head, _) in enumerate(heads))
+            bound, number = min((self._key(head, len(head) - 1), index) for index, (head, _) in enumerate(heads))
             parts, left = [], []
-            for each, (head, run) in enumerate(heads):
-                end = self._end(head, bound, after_equal=each <= number)
+            for index, (head, run) in enumerate(heads):
+                end = self._end(head, bound, after_equal=index <= number)
                 parts.append(head.slice(0, end))
                 left += [(rest, run) for rest in ((head.slice(end),) if end < len(head) else islice(run, 1))]
             heads = left

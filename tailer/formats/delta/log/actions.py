@@ -21,12 +21,10 @@ __all__ = [
     "AddFile",
     "AddWithStatistics",
     "CdcFile",
-    "CheckpointMetadata",
     "Commit",
     "CommitInfo",
     "DeletionVector",
     "FileAction",
-    "Format",
     "Line",
     "LineWithStatistics",
     "Metadata",
@@ -260,7 +258,7 @@ def scan_commit(
     Raises `LogCorrupt` with path, version and line for anything malformed, for an empty file, and for a second
     `metaData`, `protocol` or `commitInfo`, which the protocol forbids.
     """
-    found, first = _Found(), 1
+    parts, first = _Found(), 1
     decode_lines = (_LINES_WITH_STATISTICS if statistics else _LINES).decode_lines
     for chunk, rest in _chunks(file, begun):
         try:
@@ -274,23 +272,23 @@ def scan_commit(
                 lines = decode_lines(whole)
             except MALFORMED:
                 raise _first_bad_line(whole, table, path, version, first) from None
-        found.add(lines, keep)
+        parts.add(lines, keep)
         first += chunk.count(b"\n")
-    if not found.any_line:
+    if not parts.any_line:
         raise LogCorrupt(table, path, "the commit file is empty", version)
-    for name, actions in (("protocol", found.protocols), ("metaData", found.metadatas), ("commitInfo", found.infos)):
+    for name, actions in (("protocol", parts.protocols), ("metaData", parts.metadatas), ("commitInfo", parts.infos)):
         if len(actions) > 1:
             raise LogCorrupt(table, path, f"{len(actions)} {name} actions in one commit", version)
     return Commit(
         version=version,
         modified_ms=modified_ms,
-        protocol=found.protocols[0] if found.protocols else None,
-        metadata=found.metadatas[0] if found.metadatas else None,
-        info=found.infos[0] if found.infos else None,
-        adds=tuple(found.adds),
-        removes=tuple(found.removes),
-        cdcs=tuple(found.cdcs),
-        txns=tuple(found.txns),
+        protocol=parts.protocols[0] if parts.protocols else None,
+        metadata=parts.metadatas[0] if parts.metadatas else None,
+        info=parts.infos[0] if parts.infos else None,
+        adds=tuple(parts.adds),
+        removes=tuple(parts.removes),
+        cdcs=tuple(parts.cdcs),
+        txns=tuple(parts.txns),
     )
 
 

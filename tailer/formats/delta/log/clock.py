@@ -50,24 +50,24 @@ class CommitClock:
         """Return the first version at or after `moment_ms`. Raises `ConfigError` where there is none."""
         if self._since_ms is None or moment_ms < self._since_ms:
             index = bisect_left(self._file_ms, moment_ms)
-            found = (self._by_file[index:] or self._by_commit)[:1]
+            commits = (self._by_file[index:] or self._by_commit)[:1]
         else:
-            found = self._by_commit[await self._count_before(moment_ms) :][:1]
-        if not found:
+            commits = self._by_commit[await self._count_before(moment_ms) :][:1]
+        if not commits:
             reason = f"{_text(moment_ms)} is after the latest commit, version {self._listing.latest}"
             raise ConfigError("start", reason, "Give an earlier time, or `latest` to start with new commits.")
-        return found[0].version
+        return commits[0].version
 
     async def last_at_or_before(self, moment_ms: int) -> int:
         """Return the last version at or before `moment_ms`. Raises `ConfigError` where there is none."""
         if self._since_ms is None or moment_ms < self._since_ms:
-            found = self._by_file[: bisect_right(self._file_ms, moment_ms)]
+            commits = self._by_file[: bisect_right(self._file_ms, moment_ms)]
         else:
-            found = self._by_file + self._by_commit[: await self._count_before(moment_ms + 1)]
-        if not found:
+            commits = self._by_file + self._by_commit[: await self._count_before(moment_ms + 1)]
+        if not commits:
             reason = f"{_text(moment_ms)} is before the earliest commit, version {self._listing.earliest}"
             raise ConfigError("end", reason, "Give a later time.")
-        return found[-1].version
+        return commits[-1].version
 
     def _number(self, configuration: Mapping[str, str | None], key: str) -> int:
         """Parse a numeric property; 0 where it is not set."""
@@ -97,10 +97,10 @@ class CommitClock:
             commit = scan_commit(opened.file, table, path.name, path.version, modified_ms, lambda _: False)
             return commit.info.in_commit_timestamp if commit.info is not None else None
 
-        found = await self._store.scan(path.name, decode)
-        if found is None:
+        timestamp_ms = await self._store.scan(path.name, decode)
+        if timestamp_ms is None:
             raise LogCorrupt(table, path.name, "no inCommitTimestamp, though the table has them enabled", path.version)
-        return found
+        return timestamp_ms
 
 
 def _text(moment_ms: int) -> str:

@@ -68,11 +68,11 @@ class CommitReader:
         if paths[number].modified_ms >= settled_ms:
             return _actions(await self.commit(paths[number]))
         wanted = self._window(paths, number, settled_ms)
-        found = await self._read_all(wanted)
-        for path, (meta, actions) in zip(wanted, found, strict=False):
+        results = await self._read_all(wanted)
+        for path, (meta, actions) in zip(wanted, results, strict=False):
             if meta.modified_ms < settled_ms:
                 self._cache(path.meta if path.meta == meta else meta, actions)
-        return found[0][1]
+        return results[0][1]
 
     def _window(self, paths: Sequence[LogPath], number: int, settled_ms: float) -> list[LogPath]:
         """Return the commits to read together with `paths[number]`: as many as were read before it, within limits.
@@ -100,17 +100,17 @@ class CommitReader:
             return await read_together(paths, self._read_state)
 
         def scan() -> list[tuple[ObjectMeta, StateActions]]:
-            found: list[tuple[ObjectMeta, StateActions]] = []
+            results: list[tuple[ObjectMeta, StateActions]] = []
             try:
                 for path in paths:
-                    found.append(reads.scan_now(path.meta.name, partial(self._parse_state, path)))  # noqa: PERF401
+                    results.append(reads.scan_now(path.meta.name, partial(self._parse_state, path)))  # noqa: PERF401
             except ObjectNotFound as error:
-                if not found:
+                if not results:
                     raise _removed(error) from error
             except TailerError:
-                if not found:
+                if not results:
                     raise
-            return found
+            return results
 
         return await in_thread(scan)
 

@@ -121,23 +121,23 @@ def summarize(commit: Commit, tally: FileTally, timestamp_ms: int) -> CommitSumm
     """Return the summary of a commit whose file actions were noted by `tally`."""
     info = commit.info
     operation = None if info is None else info.operation_name
-    found = info.operation_metrics if info is not None else None
-    rows = _rows(operation or "", found if isinstance(found, dict) else {}, tally)
+    metrics = info.operation_metrics if info is not None else None
+    rows = _rows(operation or "", metrics if isinstance(metrics, dict) else {}, tally)
     return CommitSummary(commit.version, timestamp_ms, operation, _author(info), rows, tally.added_bytes)
 
 
 def _author(info: CommitInfo | None) -> str | None:
     named = () if info is None else (info.user_name, info.engine_info)
-    return next((each for each in named if isinstance(each, str) and each), None)
+    return next((name for name in named if isinstance(name, str) and name), None)
 
 
 def _rows(operation: str, metrics: Mapping[str, Any], tally: FileTally) -> RowCounts:
     if not (tally.adds or tally.removes or tally.has_change_files):
         return NO_ROWS
     kinds = _METRICS.get(operation, {})
-    known = {kind: _metric(metrics, names) for kind, names in kinds.items()}
-    if any(count is not None for count in known.values()):
-        return RowCounts(**{**dict.fromkeys(("inserted", "updated", "deleted"), 0), **known})
+    counts = {kind: _metric(metrics, names) for kind, names in kinds.items()}
+    if any(count is not None for count in counts.values()):
+        return RowCounts(**{**dict.fromkeys(("inserted", "updated", "deleted"), 0), **counts})
     if tally.has_change_files or operation in _UPDATING:
         return RowCounts()
     by_files = tally.rows

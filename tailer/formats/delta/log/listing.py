@@ -25,6 +25,8 @@ from enum import IntEnum
 from itertools import groupby, pairwise
 from typing import Final, NamedTuple, Protocol, Self, TypeVar
 
+from typing_extensions import override
+
 from tailer.errors import NotATable, ObjectNotFound, StorageUnavailable, VersionAhead, VersionGone
 from tailer.formats.delta.checkpoints.hint import read_last_checkpoint
 from tailer.formats.locations import no_table
@@ -87,7 +89,6 @@ class LogPath(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the object."""
         return self.meta.name
 
     @property
@@ -257,23 +258,23 @@ class LastListing:
 
     async def _list(self, store: ObjectStore, since: int) -> LogListing:
         at_s, mark = self._clock(), await store.folder_mark(LOG)
-        made = self._made
-        if made is not None and made.since == since and mark is not None and mark == made.mark:
+        memo = self._made
+        if memo is not None and memo.since == since and mark is not None and mark == memo.mark:
             # Some file systems do not change a folder's time when a file appears, so its last files are listed.
-            number = max(len(made.objects) - _LAST_FILES, 0)
-            after = made.objects[number - 1].name if number else _name_before(since)
-            if at_s - made.at_s < REUSE_S and made.objects[number:] == await store.list(LOG, after):
-                return made.listing
+            number = max(len(memo.objects) - _LAST_FILES, 0)
+            after = memo.objects[number - 1].name if number else _name_before(since)
+            if at_s - memo.at_s < REUSE_S and memo.objects[number:] == await store.list(LOG, after):
+                return memo.listing
         objects = await store.list(LOG, _name_before(since))
         listing = await in_thread(self._listing, store.uri, objects, since)
         self._made = _Made(since, objects, listing, mark, at_s)
         return listing
 
     def _listing(self, table: str, objects: list[ObjectMeta], since: int) -> LogListing:
-        made = self._made
-        if made is not None and made.since == since and made.objects == objects:
-            return made.listing
-        self._made = made = None  # not held while the next one is made
+        memo = self._made
+        if memo is not None and memo.since == since and memo.objects == objects:
+            return memo.listing
+        self._made = memo = None  # not held while the next one is made
         try:
             return LogListing.of(table, objects, since)
         except NotATable as error:
@@ -371,23 +372,23 @@ class CommitLog(Protocol):
         ...
 
 
-class PublishedLog:
+class PublishedLog(CommitLog):
     """The commits of a table without a catalog: those in its log."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._last = LastListing()
 
+    @override
     async def listing(self) -> LogListing:
-        """See `CommitLog.listing`."""
         return await list_log(self._store, self._last)
 
+    @override
     def forget_listing(self) -> None:
-        """See `CommitLog.forget_listing`."""
         self._last.forget()
 
+    @override
     async def recent(self, clock_window: int, version: int | None = None) -> LogListing:
-        """See `CommitLog.recent`."""
         return await list_recent(self._store, clock_window, version, self._last)
 
     async def read(self, version: int, decode: Callable[[OpenObject], T]) -> T | None:

@@ -58,8 +58,8 @@ def _resolve(path: str, root: str) -> str:
         scheme, host, name = uri[1], "", uri[3]
         if uri[2] == "//":
             host, _, name = name.partition("/")
-        if host and (found := split_location(f"{scheme}://{host}")) is not None:
-            return f"{found.root}/{_without_dots(_decode(name))}"
+        if host and (place := split_location(f"{scheme}://{host}")) is not None:
+            return f"{place.root}/{_without_dots(_decode(name))}"
         if scheme.lower() != "file" or host.lower() not in ("", "localhost"):
             return _decode(path)
         return _without_dots(_decode("/" + name.lstrip("/")))

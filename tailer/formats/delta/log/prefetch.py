@@ -3,8 +3,8 @@
 A backlog is what a listing showed: the one made when the log was entered, or one made after `LIST_AFTER` versions were
 found in a row. Nothing is fetched beyond it. A window is fetched when its first commit is needed, and held until each
 of its commits is. The first is one commit, and each window has twice as many as the one before, as only few may be
-wanted; commits larger than a window are read when they are due. Commits that could not be fetched, and those
-after them, are fetched again when they are due, so an error comes at its version.
+wanted; commits larger than a window are read when they are due. Commits that could not be fetched, and those after
+them, are fetched again when they are due, so an error comes at its version.
 """
 
 from collections.abc import Callable, Iterator
@@ -64,9 +64,9 @@ class CommitPrefetch:
         held = self._held.pop(version, None)
         if held is not None:
             return await in_thread(decode, OpenObject(held.meta, BytesIO(held.data)))
-        found = await self._log.read(version, decode)
-        self._unlisted = 0 if found is None or version in self._listed else self._unlisted + 1
-        return found
+        result = await self._log.read(version, decode)
+        self._unlisted = 0 if result is None or version in self._listed else self._unlisted + 1
+        return result
 
     async def _fetch(self, version: int) -> None:
         """Hold the window that begins with `version`, unless it is that commit alone."""
@@ -83,10 +83,10 @@ class CommitPrefetch:
                     self._held[path.version] = held
 
     def _ahead(self, version: int) -> Iterator[LogPath]:
-        for each in count(version):
-            if each not in self._listed or each in self._held:
+        for number in count(version):
+            if number not in self._listed or number in self._held:
                 return
-            yield self._listed[each]
+            yield self._listed[number]
 
     def _note(self, paths: Iterator[LogPath]) -> None:
         self._listed = {path.version: path for path in islice(paths, _MOST_LISTED)} if self._is_on else {}

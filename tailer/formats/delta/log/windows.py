@@ -21,14 +21,14 @@ WINDOW_BYTES: Final = 4 * 2**20
 
 def window(paths: Iterable[LogPath], most: int = WINDOW_FILES) -> list[LogPath]:
     """Return the first of `paths`, and those after it that may be read at the same time: together at most `most`."""
-    found: list[LogPath] = []
+    files: list[LogPath] = []
     size_bytes = 0
     for path in paths:
         size_bytes += path.size_bytes or WINDOW_BYTES  # of a staged commit the catalog does not give the size
-        if found and (len(found) == most or size_bytes > WINDOW_BYTES):
+        if files and (len(files) == most or size_bytes > WINDOW_BYTES):
             break
-        found.append(path)
-    return found
+        files.append(path)
+    return files
 
 
 async def read_together(paths: Sequence[LogPath], read: Callable[[LogPath], Awaitable[T]]) -> list[T]:
@@ -37,12 +37,12 @@ async def read_together(paths: Sequence[LogPath], read: Callable[[LogPath], Awai
     Raises the error of the first path. Another path's error is not reported: it belongs to the moment at which that
     commit is needed, and is found again then.
     """
-    found: dict[int, T] = {}
+    results: dict[int, T] = {}
     errors: dict[int, TailerError] = {}
 
     async def one(number: int) -> None:
         try:
-            found[number] = await read(paths[number])
+            results[number] = await read(paths[number])
         except TailerError as error:
             errors[number] = error
 
@@ -51,4 +51,4 @@ async def read_together(paths: Sequence[LogPath], read: Callable[[LogPath], Awai
             group.start_soon(one, number)
     if 0 in errors:
         raise errors[0]
-    return [found[number] for number in range(min(errors, default=len(paths)))]
+    return [results[number] for number in range(min(errors, default=len(paths)))]

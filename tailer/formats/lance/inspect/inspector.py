@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from pyroaring import BitMap
+from typing_extensions import override
 
 from tailer.formats.inspection import DeclaredKey, PlanInspector, RowCounts, TableProfile, total
 from tailer.formats.lance.features import FLAGS, uses_stable_row_ids
@@ -34,8 +35,8 @@ class LanceInspector(PlanInspector):
         self._history = History(store, dataset_id(store.uri), open_store, allowed_roots)
         self._manifests: dict[int, Manifest] = {}  # the last one read
 
+    @override
     async def profile(self) -> TableProfile:
-        """See `TableInspector.profile`."""
         latest = max(await self._history.listed())
         manifest = (await self._history.existing(latest)).manifest
         return TableProfile(
@@ -48,8 +49,9 @@ class LanceInspector(PlanInspector):
             hazards=tuple(_hazards(manifest)),
         )
 
+    @override
     async def rows(self, plan: ChangePlan) -> RowCounts:
-        """See `PlanInspector.rows`. Where row ids pair deleted and inserted rows, only these would tell updates."""
+        """Return none where row ids pair deleted and inserted rows: only these would tell updates."""
         kinds = {task.kind for task in plan.tasks}
         if plan.paired and len(kinds) > 1:
             return RowCounts()
@@ -58,8 +60,9 @@ class LanceInspector(PlanInspector):
             counts[task.kind].append(await self._count(task))
         return RowCounts(total(counts[TaskKind.INSERT]), 0, total(counts[TaskKind.DELETE]))
 
+    @override
     async def author(self, version: int) -> str | None:
-        """See `PlanInspector.author`: the version of the library that wrote."""
+        """The version of the library that wrote."""
         writer = (await self._manifest(version)).writer
         return f"lance {writer}" if writer else None
 
@@ -75,7 +78,7 @@ class LanceInspector(PlanInspector):
         if part.chosen is not None:
             return len(BitMap.deserialize(base64.b64decode(part.chosen)))
         manifest = await self._manifest(part.version)
-        fragment = next(each for each in manifest.fragments if each.id == part.number)
+        fragment = next(candidate for candidate in manifest.fragments if candidate.id == part.number)
         if fragment.physical_rows is None or not manifest.data_format:  # old writers noted wrong numbers
             return None
         if fragment.deletion is None:

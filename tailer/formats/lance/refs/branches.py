@@ -1,18 +1,52 @@
-"""Branches: a history of its own from some version on, in the folder `tree/NAME` of the dataset.
+"""Branches and tags: one JSON object each, below `_refs`. A tagged version is not cleaned up.
 
-The folder is that of a dataset: `_versions`, `data` and so on. Its first manifest has the number and the rows of the
-version that the branch was made from, and a base path to the dataset, for the files that both share.
+A branch is a history of its own from some version on, in the folder `tree/NAME` of the dataset. The folder is that of a
+dataset: `_versions`, `data` and so on. Its first manifest has the number and the rows of the version that the branch
+was made from, and a base path to the dataset, for the files that both share.
 """
 
+import json
 import re
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import quote, unquote
 
-from tailer.errors import ConfigError
-from tailer.formats.lance.refs.ref_files import number_of, read_ref
+from tailer.errors import ConfigError, LogCorrupt, ObjectNotFound, did_you_mean
 from tailer.stores.port import ObjectStore
 
-__all__ = ["MAIN", "Branch", "folder_of", "parse_branch", "read_branch"]
+__all__ = ["MAIN", "Branch", "Tag", "folder_of", "parse_branch", "read_branch", "read_tag"]
+
+_SUFFIX: Final = ".json"
+
+
+async def read_ref(store: ObjectStore, kind: str, name: str, where: str) -> dict[str, Any]:
+    """Read the file of a branch (`kind`: branches) or tag (tags).
+
+    Raises `ConfigError` naming `where` for a name that the dataset does not have, and `LogCorrupt`.
+    """
+    folder = f"_refs/{kind}"
+    path = f"{folder}/{quote(name, safe='')}{_SUFFIX}"
+    try:
+        document = await store.read(path, lambda stored: json.loads(stored.data))
+    except ObjectNotFound:
+        listed = [file.name.rpartition("/")[2] for file in await store.list(folder)]
+        names = [unquote(file.removesuffix(_SUFFIX)) for file in listed if file.endswith(_SUFFIX)]
+        remedy = did_you_mean(name, names) or f"Its {kind}: {', '.join(names) or 'none'}."
+        raise ConfigError(where, f"{store.uri} has no {name!r} among its {kind}", remedy) from None
+    except ValueError as error:
+        raise LogCorrupt(store.uri, path, f"not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise LogCorrupt(store.uri, path, "not a JSON object")
+    return document
+
+
+def number_of(document: dict[str, Any], key: str, store: ObjectStore, name: str) -> int:
+    """Return a version in the file of the branch or tag `name`. Raises `LogCorrupt`."""
+    value = document.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise LogCorrupt(store.uri, f"_refs, {name}", f"{key} is not a version")
+    return value
+
 
 MAIN: Final = "main"
 _NAME: Final = re.compile(r"[\w.-]+(/[\w.-]+)*")
@@ -47,14 +81,39 @@ def parse_branch(text: str | None, where: str) -> str | None:
 
 async def read_branch(store: ObjectStore, name: str) -> Branch:
     """Read a branch of the dataset at the root of `store`. Raises `ConfigError` where there is none, `LogCorrupt`."""
-    found = await read_ref(store, "branches", name, "branch")
-    return Branch(name, number_of(found, "parentVersion", store, name), _identity(found))
+    document = await read_ref(store, "branches", name, "branch")
+    return Branch(name, number_of(document, "parentVersion", store, name), _identity(document))
 
 
-def _identity(found: dict[str, Any]) -> str:
+def _identity(document: dict[str, Any]) -> str:
     """Return the id that the branch was given, or else the time when it was made."""
-    identifier = found.get("identifier")
+    identifier = document.get("identifier")
     mapping = identifier.get("version_mapping") if isinstance(identifier, dict) else None
     if isinstance(mapping, list) and mapping and isinstance(mapping[-1], list):
         return str(mapping[-1][-1])
-    return str(found.get("createAt"))
+    return str(document.get("createAt"))
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A tag of a version. `branch`: None for the main one."""
+
+    name: str
+    branch: str | None
+    version: int
+
+
+async def read_tag(store: ObjectStore, name: str, branch: str | None, where: str) -> Tag:
+    """Read a tag of the dataset at the root of `store`, which must be one of `branch` (None: the main one).
+
+    Raises `ConfigError` naming `where`, `LogCorrupt`.
+    """
+    document = await read_ref(store, "tags", name, where)
+    own = document.get("branch")
+    if not isinstance(own, str | None):
+        raise LogCorrupt(store.uri, f"_refs, {name}", "branch is not a name")
+    tag = Tag(name, None if own == MAIN else own, number_of(document, "version", store, name))
+    if tag.branch != branch:
+        reason = f"{name!r} is a tag of the branch {tag.branch or MAIN}"
+        raise ConfigError(where, reason, f"Follow that branch: branch = {tag.branch or MAIN!r}.")
+    return tag

@@ -26,18 +26,18 @@ ROW_ID: Final = "_rowid"
 class Columns:
     """The columns that a task needs.
 
-    `found`: the columns that can be read. `named`: the same, with ids of fields as names on every level and with types
+    `readable`: those that can be read. `named`: the same, with ids of fields as names on every level and with types
     without dictionaries. `names`: those to read. `with_ids`: whether row ids are read too. `schema`: of change rows.
     """
 
-    def __init__(self, task: ChangeTask, found: Sequence[pa.Field], named: Sequence[pa.Field]) -> None:
-        own = {renamed.name: column for column, renamed in zip(found, named, strict=True)}
+    def __init__(self, task: ChangeTask, readable: Sequence[pa.Field], named: Sequence[pa.Field]) -> None:
+        own = {renamed.name: column for column, renamed in zip(readable, named, strict=True)}
         self.with_ids = has_row_ids(task)
         named = [*named, pa.field(ROW_ID, pa.uint64())] if self.with_ids else named
         self._projection = Projection(task, pa.schema(named))
         wanted = self._projection.columns if any(self._projection.columns) else []
         self._names = {name: own[name].name for name in wanted if name in own}
-        self._types = {each.name: each.type for each in named}
+        self._types = {column.name: column.type for column in named}
         self._encoded = frozenset(own[name].name for name in self._names if _has_dictionaries(own[name].type))
         self.names = list(self._names.values())
         self.schema = self._projection.schema
@@ -98,13 +98,13 @@ def _stored_type(kind: pa.DataType) -> pa.DataType:
 
 def _decoded_bytes(column: pa.Array) -> int:
     """Return the bytes of the texts and binaries that the dictionaries of a column decode to."""
-    found: list[int] = []
+    sizes: list[int] = []
 
     def count(values: pa.DictionaryArray) -> pa.DictionaryArray:
         if not pa.types.is_primitive(values.dictionary.type):
             lengths = pc.binary_length(values.dictionary).take(values.indices)
-            found.append(pc.sum(lengths).as_py() or 0)
+            sizes.append(pc.sum(lengths).as_py() or 0)
         return values
 
     _in_dictionaries(column, count)
-    return sum(found)
+    return sum(sizes)

@@ -38,12 +38,12 @@ def _read_arrow(data: bytes) -> BitMap:
         numbers = pc.cast(offsets, pa.uint32())
     except pa.ArrowInvalid as error:
         raise InvalidMessage(f"an offset does not fit into 32 bits: {error}") from error
-    found = BitMap()
+    deleted = BitMap()
     for chunk in numbers.chunks:
         buffer, start = chunk.buffers()[1], 4 * chunk.offset
         if len(chunk):
-            found |= BitMap(array("I", buffer[start : start + 4 * len(chunk)].to_pybytes()))
-    return found
+            deleted |= BitMap(array("I", buffer[start : start + 4 * len(chunk)].to_pybytes()))
+    return deleted
 
 
 def _read_bitmap(data: bytes) -> BitMap:

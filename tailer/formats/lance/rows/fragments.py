@@ -62,11 +62,10 @@ def execute_fragment(task: ChangeTask, fragment: FragmentRef, rows: range, files
     with _translated(task):
         scan: SmallFile | _Scan | None = open_small_file(task, fragment, files)
         scan = scan or _Scan(task, fragment, open_dataset(task, fragment, files))
-        for found, offsets in scan.batches(wanted):
-            batch, positions = found, offsets
+        for batch, positions in scan.batches(wanted):
             if wanted is not None:
                 ours = pc.is_in(positions, value_set=_within(wanted, positions))
-                batch, positions = batch.filter(ours), positions.filter(ours)
+                batch, positions = batch.filter(ours), positions.filter(ours)  # noqa: PLW2901
             for first, part in scan.columns.decodable(batch) if batch.num_rows > 0 else ():
                 row_index = positions.slice(first, part.num_rows)
                 columns = [*scan.columns.projected(part), *_metadata(task, row_index, updated)]
@@ -78,11 +77,11 @@ def count_rows(task: ChangeTask, fragment: FragmentRef, files: Files) -> int:
     """Return the number of physical rows of a task's fragment, and read one of them. Raises as `execute_fragment`."""
     with _translated(task):
         dataset = open_dataset(task, fragment, files)
-        found = dataset.get_fragment(fragment.number)
-        if found is None:
+        stored = dataset.get_fragment(fragment.number)
+        if stored is None:
             raise _lacks(task, fragment)
-        found.scanner(limit=1, columns=dataset.schema.names[:1]).to_table()
-        return int(found.physical_rows)
+        stored.scanner(limit=1, columns=dataset.schema.names[:1]).to_table()
+        return int(stored.physical_rows)
 
 
 def rows_in_part(fragment: FragmentRef, size_bytes: int, first_byte: int, end_byte: int) -> range:
@@ -101,15 +100,15 @@ def _wanted(task: ChangeTask, fragment: FragmentRef, rows: range, files: Files) 
     is_all = rows.start <= 0 and rows.stop >= fragment.rows
     if is_all and fragment.chosen is None and task.include is None and not any(excluded):
         return None
-    found = span(max(rows.start, 0), min(rows.stop, fragment.rows))
+    offsets = span(max(rows.start, 0), min(rows.stop, fragment.rows))
     if fragment.chosen is not None:
-        found &= BitMap64(BitMap.deserialize(base64.b64decode(fragment.chosen)))
+        offsets &= BitMap64(BitMap.deserialize(base64.b64decode(fragment.chosen)))
     if (included := _loaded(task, task.include, files)) is not None:
-        found &= included
-    for each in excluded:
-        if (left_out := _loaded(task, each, files)) is not None:
-            found -= left_out
-    return found
+        offsets &= included
+    for ref in excluded:
+        if (left_out := _loaded(task, ref, files)) is not None:
+            offsets -= left_out
+    return offsets
 
 
 def _loaded(task: ChangeTask, ref: DeletionVectorRef | None, files: Files) -> BitMap64 | None:
@@ -141,8 +140,8 @@ def _metadata(task: ChangeTask, positions: pa.Array, updated: BitMap64 | None) -
     if updated is not None:
         image = ChangeType.UPDATE_PREIMAGE if is_delete else ChangeType.UPDATE_POSTIMAGE
         types = pc.if_else(pc.is_in(positions, value_set=_within(updated, positions)), pa.scalar(image.value), types)
-    made = _FEW_ROWS if count <= _FEW_ROWS else MAX_ROWS
-    return [types, *(each.slice(0, count) for each in stamps(task.version, task.timestamp_ms, made))]
+    length = _FEW_ROWS if count <= _FEW_ROWS else MAX_ROWS
+    return [types, *(column.slice(0, count) for column in stamps(task.version, task.timestamp_ms, length))]
 
 
 class _Scan:
@@ -152,9 +151,9 @@ class _Scan:
         self._task = task
         self._ref = fragment
         self._dataset = dataset
-        known = {number: name for name, number in fragment.columns}
+        names = {number: name for name, number in fragment.columns}
         own = _as_read(dataset)
-        named = [_named(column, field, known) for column, field in zip(own, dataset.lance_schema.fields(), strict=True)]
+        named = [_named(column, field, names) for column, field in zip(own, dataset.lance_schema.fields(), strict=True)]
         self.columns = Columns(task, list(own), named)
 
     def batches(self, wanted: BitMap64 | None) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
@@ -189,12 +188,12 @@ class _Scan:
         if not self._dataset.has_stable_row_ids:
             first = self._ref.number * _OFFSETS
             return serialize_row_addrs([first + offset for offset in wanted])
-        found: list[int] = []
+        ids: list[int] = []
         for batch in fragment.scanner(columns=[], with_row_id=True, with_row_address=True).to_reader():
             positions = _offsets(batch)
             ours = pc.is_in(positions, value_set=_within(wanted, positions))
-            found += batch[ROW_ID].filter(ours).to_pylist()
-        return serialize_row_addrs(found)
+            ids += batch[ROW_ID].filter(ours).to_pylist()
+        return serialize_row_addrs(ids)
 
 
 def _offsets(batch: pa.RecordBatch) -> pa.Array:
@@ -209,29 +208,29 @@ def _as_read(dataset: "lance.LanceDataset") -> pa.Schema:
     return dataset.scanner(blob_handling=_BLOBS).projected_schema
 
 
-def _named(column: pa.Field, field: "LanceField", known: Mapping[int, str]) -> pa.Field:
+def _named(column: pa.Field, field: "LanceField", names: Mapping[int, str]) -> pa.Field:
     """Name a column, and all fields within, by the ids of their fields."""
-    name = known.get(field.id(), str(field.id()))
-    return pa.field(name, _named_type(column.type, field, known), column.nullable)
+    name = names.get(field.id(), str(field.id()))
+    return pa.field(name, _named_type(column.type, field, names), column.nullable)
 
 
-def _named_type(kind: pa.DataType, field: "LanceField", known: Mapping[int, str]) -> pa.DataType:
+def _named_type(kind: pa.DataType, field: "LanceField", names: Mapping[int, str]) -> pa.DataType:
     """Return the type of the decoded values, with the ids of fields as their names."""
     inner = field.children()
     if isinstance(kind, pa.BaseExtensionType):
-        return _named_type(kind.storage_type, field, known)
+        return _named_type(kind.storage_type, field, names)
     if pa.types.is_dictionary(kind):
         return kind.value_type
     if pa.types.is_struct(kind):
-        return pa.struct([_named(each, child, known) for each, child in zip(kind, inner, strict=True)])
+        return pa.struct([_named(column, child, names) for column, child in zip(kind, inner, strict=True)])
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_named_type(kind.value_type, inner[0], known)))
+        return pa.list_(kind.value_field.with_type(_named_type(kind.value_type, inner[0], names)))
     if pa.types.is_large_list(kind):
-        return pa.large_list(kind.value_field.with_type(_named_type(kind.value_type, inner[0], known)))
+        return pa.large_list(kind.value_field.with_type(_named_type(kind.value_type, inner[0], names)))
     if pa.types.is_map(kind):
         key, value = inner[0].children()
-        item = kind.item_field.with_type(_named_type(kind.item_type, value, known))
-        return pa.map_(_named_type(kind.key_type, key, known), item)
+        item = kind.item_field.with_type(_named_type(kind.item_type, value, names))
+        return pa.map_(_named_type(kind.key_type, key, names), item)
     return kind
 
 
@@ -256,8 +255,8 @@ def _translated(task: ChangeTask) -> Iterator[None]:
 
 def _missing(text: str, uri: str) -> str | None:
     """Return the path that a text of pylance names as not found, if any."""
-    found = _NOT_FOUND.search(text)
-    return None if found is None else f"{uri}/{found[1].rpartition(uri.rpartition('/')[2] + '/')[2]}"
+    match = _NOT_FOUND.search(text)
+    return None if match is None else f"{uri}/{match[1].rpartition(uri.rpartition('/')[2] + '/')[2]}"
 
 
 def _first_line(text: str) -> str:

@@ -41,14 +41,14 @@ def _login(task: ChangeTask, files: Files) -> _Login:
 def _dataset(uri: str, version: int, _timestamp_ms: int, login: _Login) -> "lance.LanceDataset":
     """Open a version of a dataset. `_timestamp_ms`: of the commit that is read; another dataset may take the place."""
     options = dict(login) or None
-    made: lance.LanceDataset = _pylance().dataset(uri, version=version, storage_options=options, session=_session())
-    return made
+    dataset: lance.LanceDataset = _pylance().dataset(uri, version=version, storage_options=options, session=_session())
+    return dataset
 
 
 @lru_cache(maxsize=8)
 def _folder(uri: str, login: _Login) -> "LanceFileSession":
-    made: LanceFileSession = _pylance().file.LanceFileSession(uri, storage_options=dict(login) or None)
-    return made
+    folder: LanceFileSession = _pylance().file.LanceFileSession(uri, storage_options=dict(login) or None)
+    return folder
 
 
 @lru_cache(maxsize=1)

@@ -3,6 +3,8 @@
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Final
 
+from typing_extensions import override
+
 from tailer.errors import DataCorrupt
 from tailer.events import ChangeBatch
 from tailer.formats.lance.rows.fragments import count_rows, execute_fragment, rows_in_part
@@ -14,11 +16,13 @@ from tailer.read.port import RowReader
 __all__ = ["FRAGMENTS"]
 
 
-class _Fragments:
+class _Fragments(RowReader):
+    @override
     def opens_each_version(self, task: ChangeTask) -> bool:
-        """See `RowReader.opens_each_version`. Not where the plan names a file that is read by itself."""
+        """Return False where the plan names a file that is read by itself."""
         return not names_file(task)
 
+    @override
     def execute(
         self,
         task: ChangeTask,
@@ -30,26 +34,29 @@ class _Fragments:
         files: Files,
         use_threads: bool,
     ) -> Iterator[ChangeBatch]:
-        """See `RowReader.execute`. pylance has threads of its own."""
+        """Yield the rows; pylance has threads of its own."""
         check_task(task, files)
         fragment = _fragment(task)
         part = rows_in_part(fragment, task.size_bytes, first_byte, end_byte)
         rows = range(max(part.start, after_row + 1), min(part.stop, through_row + 1))
         return execute_fragment(task, fragment, rows, files)
 
+    @override
     def row_groups(self, task: ChangeTask, files: Files) -> list[int]:
-        """See `RowReader.row_groups`. A fragment is one."""
+        """Return one: that of the fragment."""
         check_task(task, files)
         return [count_rows(task, _fragment(task), files)]
 
+    @override
     def needed_files(
         self, task: ChangeTask, after_row: int, through_row: int, first_byte: int, end_byte: int
     ) -> Sequence[tuple[str, int]]:
-        """See `RowReader.needed_files`. pylance opens files by itself."""
+        """Return none: pylance opens files by itself."""
         return ()
 
+    @override
     def file_of(self, task: ChangeTask) -> Hashable:
-        """See `RowReader.file_of`. All tasks have the location of the dataset, so a fragment counts."""
+        """Return the fragment: all tasks have the location of the dataset."""
         fragment = _fragment(task)
         return task.uri, fragment.version, fragment.number
 

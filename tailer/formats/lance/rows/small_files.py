@@ -34,20 +34,20 @@ def open_small_file(task: ChangeTask, fragment: FragmentRef, files: Files) -> "S
     if fragment.path is None or not names_file(task):
         return None
     reader = open_folder(task, files).open_reader(fragment.path)
-    found = reader.metadata().schema
-    is_flat = not any(pa.types.is_nested(kind) and not pa.types.is_fixed_size_list(kind) for kind in found.types)
-    if not is_flat or len(found) != len(fragment.fields) or reader.num_rows() != fragment.rows:
+    columns = reader.metadata().schema
+    is_flat = not any(pa.types.is_nested(kind) and not pa.types.is_fixed_size_list(kind) for kind in columns.types)
+    if not is_flat or len(columns) != len(fragment.fields) or reader.num_rows() != fragment.rows:
         return None
-    return SmallFile(task, fragment, reader, found)
+    return SmallFile(task, fragment, reader, columns)
 
 
 class SmallFile:
-    """The rows of a file; `found`: its columns."""
+    """The rows of a file with `columns`."""
 
-    def __init__(self, task: ChangeTask, fragment: FragmentRef, reader: "LanceFileReader", found: pa.Schema) -> None:
-        known = {number: name for name, number in fragment.columns}
-        names = [known.get(number, str(number)) for number in fragment.fields]
-        self.columns = Columns(task, found, [_named(*each) for each in zip(found, names, strict=True)])
+    def __init__(self, task: ChangeTask, fragment: FragmentRef, reader: "LanceFileReader", columns: pa.Schema) -> None:
+        physical = {number: name for name, number in fragment.columns}
+        names = [physical.get(number, str(number)) for number in fragment.fields]
+        self.columns = Columns(task, columns, [_named(*pair) for pair in zip(columns, names, strict=True)])
         self._reader = reader
         # No value is larger than the file, unless it is compressed as a whole.
         self._rows = max(_BATCH_BYTES // max(task.size_bytes, 1), 1)

@@ -85,29 +85,6 @@ def test_the_keys_that_differ_are_listed_and_found() -> None:
         assert difference.find(given).to_pylist() == [1, 3, 4]
 
 
-@pytest.mark.parametrize("changed", [0, 3])
-def test_others_add_rows_and_choose_those_of_buckets_that_differ(changed: int) -> None:
-    source: list[Row] = [(str(number), f"n{number}", None) for number in range(3000)]
-    names = ["x" if number < changed else f"n{number}" for number in range(3000)]
-    mirror: list[Row] = [(str(number), name, None) for number, name in enumerate(names)]
-    mirror.reverse()
-    with closing(KeyedDifference(COLUMNS, ("id",))) as difference:
-        for is_source, rows in ((True, source), (False, mirror)):
-            for part in batches(rows, size=1000):
-                with closing(KeyedDifference(COLUMNS, ("id",), salt=difference.salt)) as other:
-                    other.add([part], is_source=is_source)
-                    sums = other.sums()
-                assert abs(sum(sums.column("side").to_pylist())) == 1000
-                difference.add_sums(sums)
-        assert difference.begin_second_pass() == bool(changed)
-        with closing(KeyedDifference(COLUMNS, ("id",), salt=difference.salt)) as other:
-            (part,) = batches(source, size=3000)
-            chosen = other.choose(part, difference.buckets()).to_pylist()
-    # Another key may be in one of the buckets, of which there are 65,536.
-    assert chosen[:changed] == list(range(changed))
-    assert len(chosen) <= changed * 3
-
-
 def test_equal_tables_in_any_order_need_one_pass() -> None:
     rows: list[Row] = [(str(number), "é\0\n", None) for number in range(100)]
     assert compared(rows, rows[::-1]) == ([0, 0, 0], {}, [])

@@ -24,12 +24,13 @@ from tailer.changelog.equal_rows import database_index
 from tailer.changelog.equal_rows.comparable_values import comparable, most_bytes, row_bytes
 from tailer.changelog.equal_rows.database_index import DatabaseIndex
 from tailer.changelog.equal_rows.memory_index import FEW_BYTES, FEW_ROWS, MemoryIndex
+from tailer.changelog.equal_rows.port import Stopped
 from tailer.changelog.equal_rows.row_index import RowIndex
-from tailer.changelog.equal_rows.stopped import Stopped
 from tailer.changelog.spill.scratch_database import open_database, spill_failure
 from tailer.errors import FileVacuumed, StorageUnavailable
 from tailer.events import METADATA_FIELDS, ChangeBatch, ChangeType
 from tailer.files.row_bitmaps import Bitmaps, bitmap_of
+from tests.support.cases import cases
 from tests.support.seeds import examples, repeats
 
 ALL = tuple(ChangeType)
@@ -367,13 +368,14 @@ DIFFERENT: dict[str, list[pa.Array]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_different_rows_are_different(shared: RowIndex, name: str) -> None:
     columns = DIFFERENT[name]
     assert different(shared, columns)
 
 
-@pytest.mark.parametrize("name", DIFFERENT)
+@cases("name", DIFFERENT)
 def test_few_rows_are_compared_in_memory(name: str) -> None:
     """Of every type that a table may have."""
     index = RowIndex()
@@ -381,7 +383,7 @@ def test_few_rows_are_compared_in_memory(name: str) -> None:
     assert index._database is None
 
 
-@pytest.mark.parametrize("name", DIFFERENT)
+@cases("name", DIFFERENT)
 def test_rows_have_no_more_bytes_than_are_counted(name: str) -> None:
     columns = [comparable(column) for column in DIFFERENT[name]]
     made = row_bytes(columns, len(columns[0]))
@@ -497,6 +499,7 @@ EQUAL: dict[str, tuple[pa.Array, pa.Array]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", EQUAL)
 def test_equal_rows_are_equal(shared: RowIndex, name: str) -> None:
     one, other = EQUAL[name]

@@ -10,7 +10,8 @@ import pytest
 
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.settings import load
-from tailer.daemon.fleet import AwaitedTable, is_missing
+from tailer.daemon.fleet.awaited import AwaitedTable, is_missing
+from tailer.daemon.runs import Stop
 from tailer.errors import FileVacuumed, NotATable, StorageUnavailable, TableReplaced, UnsupportedFeature
 from tailer.formats.delta.log.listing import LOG
 from tailer.pipeline.status import PipelineState, PipelineStatus
@@ -65,7 +66,7 @@ async def test_a_table_that_comes_is_waited_for(tmp_path: Path) -> None:
     """In a folder that does not exist, in one with files of others, and beside a log without a commit."""
     pipeline = configured(tmp_path, "lake/orders")
     status = pipeline.make_status()
-    awaited, log = AwaitedTable(pipeline, status), tmp_path / "lake" / "orders" / "_delta_log"
+    awaited, log = AwaitedTable(pipeline, status, Stop()), tmp_path / "lake" / "orders" / "_delta_log"
     async with anyio.create_task_group() as group:
         group.start_soon(awaited.wait)
         await become(lambda: status.state is PipelineState.WAITING)
@@ -80,19 +81,20 @@ async def test_a_table_that_comes_is_waited_for(tmp_path: Path) -> None:
         assert await is_missing(pipeline)
         (log / f"{0:020d}.json").touch()
     assert status.state is PipelineState.STARTING
-    assert not await AwaitedTable(pipeline, status).wait()
+    assert not await AwaitedTable(pipeline, status, Stop()).wait()
 
 
 async def test_the_wait_ends_with_the_pipeline(tmp_path: Path) -> None:
     pipeline = configured(tmp_path, "lake/orders", "")
     status = pipeline.make_status()
-    awaited = AwaitedTable(replace(pipeline, poll_interval_s=3600.0, idle_poll_interval_s=3600.0), status)
+    stop = Stop()
+    awaited = AwaitedTable(replace(pipeline, poll_interval_s=3600.0, idle_poll_interval_s=3600.0), status, stop)
     with anyio.fail_after(300):
         async with anyio.create_task_group() as group:
             group.start_soon(awaited.wait)
             await become(lambda: status.state is PipelineState.WAITING)
             status.note_drain("SIGTERM")
-            awaited.stop()
+            stop.set()
     status.note_stop()
     assert status.why == "SIGTERM"
 
@@ -167,7 +169,7 @@ async def test_a_look_is_two_listings_at_most(tmp_path: Path, name: str, there: 
     pipeline = stored(tmp_path, store, name, more)
     status = pipeline.make_status()
     async with anyio.create_task_group() as group:
-        group.start_soon(AwaitedTable(pipeline, status).wait)
+        group.start_soon(AwaitedTable(pipeline, status, Stop()).wait)
         await become(lambda: status.state is PipelineState.WAITING)
         store.listings = 0
         assert await is_missing(pipeline, is_first=False)
@@ -179,7 +181,7 @@ async def test_a_look_is_two_listings_at_most(tmp_path: Path, name: str, there: 
 async def test_a_store_that_does_not_answer_is_left_to_the_pipeline(tmp_path: Path) -> None:
     store = Recording()
     pipeline = stored(tmp_path, store)
-    awaited, store.down = AwaitedTable(pipeline, pipeline.make_status()), True
+    awaited, store.down = AwaitedTable(pipeline, pipeline.make_status(), Stop()), True
     assert not await awaited.wait()
 
 
@@ -209,7 +211,7 @@ async def test_a_table_that_is_copied_into_place_is_followed_once_it_is_whole(tm
     steps = [(commit(7), b""), (f"_delta_log/{7:020d}.checkpoint.parquet", b""), (commit(8), b""), (commit(8), b"8")]
     steps += [(commit(version), b"0") for version in (6, 2, 0, 4, 5, 1, 3)]
     store = Changing(steps)
-    awaited = AwaitedTable(stored(tmp_path, store), PipelineStatus("orders"), is_new=True)
+    awaited = AwaitedTable(stored(tmp_path, store), PipelineStatus("orders"), Stop(), is_new=True)
     await store.put(*steps[0])
     assert await awaited.wait()
     assert [*store.steps] == []
@@ -220,14 +222,14 @@ async def test_a_table_that_is_copied_into_place_is_followed_once_it_is_whole(tm
 async def test_a_table_that_is_written_without_a_pause_is_followed(tmp_path: Path) -> None:
     store = Changing((commit(version), b"0") for version in count())
     await store.put(commit(0), b"0")
-    assert await AwaitedTable(stored(tmp_path, store), PipelineStatus("orders"), is_new=True).wait()
+    assert await AwaitedTable(stored(tmp_path, store), PipelineStatus("orders"), Stop(), is_new=True).wait()
     assert store.looks < 20
 
 
 async def test_a_table_that_was_there_is_followed_at_once(tmp_path: Path) -> None:
     store = Changing([])
     await store.put(commit(0), b"0")
-    assert not await AwaitedTable(stored(tmp_path, store), PipelineStatus("orders")).wait()
+    assert not await AwaitedTable(stored(tmp_path, store), PipelineStatus("orders"), Stop()).wait()
     assert store.looks == 0
 
 
@@ -235,15 +237,15 @@ async def test_a_table_that_has_come_and_is_not_whole_is_waited_for_again(tmp_pa
     """Until something was delivered, or it has stayed as it is for as long as errors are retried."""
     pipeline, error = configured(tmp_path, "t"), FileVacuumed("t", 1, "0.parquet")
     status = pipeline.make_status()
-    awaited = AwaitedTable(pipeline, status, is_new=True)
-    assert awaited.takes(error)
-    assert not awaited.takes(TableReplaced("t", 1, "a", "b"))
-    assert not awaited.takes(UnsupportedFeature("t", "f", 1))
-    assert not AwaitedTable(pipeline, status).takes(error)
+    awaited = AwaitedTable(pipeline, status, Stop(), is_new=True)
+    assert awaited.may_grow(error)
+    assert not awaited.may_grow(TableReplaced("t", 1, "a", "b"))
+    assert not awaited.may_grow(UnsupportedFeature("t", "f", 1))
+    assert not AwaitedTable(pipeline, status, Stop()).may_grow(error)
     seconds = iter((0.0, 3600.0))
-    assert not AwaitedTable(pipeline, status, is_new=True, clock=lambda: next(seconds)).takes(error)
+    assert not AwaitedTable(pipeline, status, Stop(), is_new=True, clock=lambda: next(seconds)).may_grow(error)
     status.transactions = 1
-    assert not awaited.takes(error)
+    assert not awaited.may_grow(error)
 
 
 async def test_a_catalog_knows_its_tables(tmp_path: Path) -> None:

@@ -4,26 +4,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tailer.changelog.rules import PairingRules
 from tailer.config.control import MetricsSettings
 from tailer.config.overlaps import conflict
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.placement import EngineKind
 from tailer.config.tables import TableRef
-from tailer.daemon.fleet.fleet import Difference, difference, fixed_changes
-from tailer.daemon.fleet.statuses import Statuses
+from tailer.daemon.fleet.fleet import Difference, Statuses, difference, fixed_changes
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.status import PipelineStatus
 from tailer.start import Start
+from tests.support.cases import cases
 
 
 def pipeline(name: str, **more: Any) -> PipelineSettings:
     """Return a pipeline with some settings of its own."""
     source, options = TableRef(more.pop("table", f"/lake/{name}")), {"path": f"/out/{name}"}
     start = Start.parse("earliest")
-    made = PipelineSettings(name, source, start, Policy(), PairingRules(), 1.0, "delta", options)
+    made = PipelineSettings(
+        name=name,
+        source=source,
+        start=start,
+        policy=Policy(),
+        pairing=PairingRules(),
+        poll_interval_s=1.0,
+        sink_kind="delta",
+        sink_options=options,
+    )
     return replace(made, **more)
 
 
@@ -39,7 +46,7 @@ def test_what_comes_changes_and_goes() -> None:
     assert not difference(running, dict(running))
 
 
-@pytest.mark.parametrize(
+@cases(
     "more",
     [
         {"table": "/x"},
@@ -53,14 +60,13 @@ def test_what_comes_changes_and_goes() -> None:
         {"source": TableRef("/lake/a", allowed_roots=("/x",))},
         {"max_polls_per_hour": 9},
     ],
-    ids=lambda more: next(iter(more)),
 )
 def test_every_setting_counts(more: dict[str, object]) -> None:
     assert pipeline("a", **more).differs(pipeline("a"))
 
 
 def test_settings_of_the_whole_process() -> None:
-    before = Settings(Path("t.toml"), None, 30.0, (pipeline("a"),))
+    before = Settings(path=Path("t.toml"), state_table=None, drain_s=30.0, pipelines=(pipeline("a"),))
     after = replace(
         before, drain_s=1.0, pipelines=(), state_table="/s", metrics=MetricsSettings("h", 1), engine=EngineKind.AUTO
     )
@@ -73,7 +79,7 @@ def topic(name: str, **more: str) -> PipelineSettings:
     return pipeline(name, sink_kind="kafka", sink_options=options)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("other", "reason"),
     [
         (pipeline("b"), None),

@@ -1,7 +1,8 @@
 """A pipeline whose table is a name: it waits for the name, follows the location, and goes where the table moves."""
 
-from collections.abc import Callable
+import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -12,7 +13,8 @@ from tailer.config.pipelines import PipelineSettings
 from tailer.config.settings import load
 from tailer.daemon.fleet import named
 from tailer.daemon.fleet.backfills import check_backfill
-from tailer.daemon.fleet.named import NamedRun
+from tailer.daemon.fleet.named import follow_name
+from tailer.daemon.runs import Stop
 from tailer.errors import NotATable, StorageUnavailable, VersionAhead
 from tailer.pipeline.backfill.command import BackfillCommand
 from tailer.pipeline.policy import OnDataLoss
@@ -44,20 +46,15 @@ class Glue:
 
 
 class Made:
-    """A run that goes on until it is stopped."""
+    """Work that goes on until it is stopped."""
 
     def __init__(self, pipeline: PipelineSettings, has_come: bool) -> None:
         self.table = pipeline.table
         self.has_come = has_come
-        self._stop = anyio.Event()
 
-    async def run(self) -> None:
+    async def __call__(self, stop: Stop) -> None:
         """Wait."""
-        await self._stop.wait()
-
-    def stop(self) -> None:
-        """End it."""
-        self._stop.set()
+        await stop.wait(math.inf)
 
 
 @pytest.fixture
@@ -77,16 +74,6 @@ def glue(monkeypatch: pytest.MonkeyPatch) -> Glue:
     return made
 
 
-async def follow(run: NamedRun, *steps: Callable[[], None]) -> None:
-    """Run it, with steps after each of which it is given time, and stop it."""
-    async with anyio.create_task_group() as group:
-        group.start_soon(run.run)
-        for step in steps:
-            step()
-            await anyio.sleep(0.1)
-        run.stop()
-
-
 async def test_a_name_is_waited_for(pipeline: PipelineSettings, glue: Glue) -> None:
     made: list[Made] = []
     status = pipeline.make_status()
@@ -96,9 +83,9 @@ async def test_a_name_is_waited_for(pipeline: PipelineSettings, glue: Glue) -> N
         made.append(Made(located, has_come))
         return made[-1]
 
-    run = NamedRun(pipeline, status, make)
+    stop = Stop()
     async with anyio.create_task_group() as group:
-        group.start_soon(run.run)
+        group.start_soon(follow_name, pipeline, status, make, stop)
         await become(lambda: status.state is PipelineState.WAITING)
         assert [status.why, status.command] == [f"there is no table at {NAME} yet", None]
         assert not made
@@ -106,23 +93,27 @@ async def test_a_name_is_waited_for(pipeline: PipelineSettings, glue: Glue) -> N
         await become(lambda: bool(made))
         assert (made[0].table, made[0].has_come) == ("s3://lake/orders", True)
         assert status.state is not PipelineState.WAITING
-        run.stop()
+        stop.set()
 
 
 async def test_a_wait_can_be_stopped(pipeline: PipelineSettings, glue: Glue) -> None:
+    slow, stop = replace(pipeline, poll_interval_s=60.0), Stop()
     with anyio.fail_after(30):
-        await follow(NamedRun(replace(pipeline, poll_interval_s=60.0), pipeline.make_status(), Made), lambda: None)
+        async with anyio.create_task_group() as group:
+            group.start_soon(follow_name, slow, pipeline.make_status(), Made, stop)
+            await anyio.sleep(0.1)
+            stop.set()
     assert glue.asked
 
 
 async def test_a_run_that_is_stopped_while_the_catalog_answers_does_not_begin(
     pipeline: PipelineSettings, glue: Glue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    glue.location, answer = "s3://lake/orders", glue.find
+    glue.location, answer, stop = "s3://lake/orders", glue.find, Stop()
     made: list[Made] = []
 
     async def find(*asked: object) -> str | None:
-        run.stop()
+        stop.set()
         return await answer(*asked)  # type: ignore[arg-type]
 
     monkeypatch.setattr(named, "find_location", find)
@@ -131,9 +122,8 @@ async def test_a_run_that_is_stopped_while_the_catalog_answers_does_not_begin(
         made.append(Made(located, has_come))
         return made[-1]
 
-    run = NamedRun(pipeline, pipeline.make_status(), make)
     with anyio.fail_after(30):
-        await run.run()
+        await follow_name(pipeline, pipeline.make_status(), make, stop)
     assert not made
 
 
@@ -161,9 +151,10 @@ async def test_a_table_that_moves_is_followed(pipeline: PipelineSettings, glue: 
         return made[-1]
 
     glue.location = "s3://lake/orders"
-    run = NamedRun(pipeline, pipeline.make_status(), make, ask_again_s=0.01)
+    stop = Stop()
+    work = partial(follow_name, pipeline, pipeline.make_status(), make, stop, ask_again_s=0.01)
     async with anyio.create_task_group() as group:
-        group.start_soon(run.run)
+        group.start_soon(work)
         await become(lambda: glue.asked > 3)
         # What the catalog does not tell changes nothing.
         for glue.error in (StorageUnavailable(NAME, "down"), NotATable(NAME, "in Glue it is an Iceberg table")):
@@ -176,24 +167,24 @@ async def test_a_table_that_moves_is_followed(pipeline: PipelineSettings, glue: 
         glue.location = "s3://other/orders"
         await become(lambda: len(made) == 2)
         assert (made[1].table, made[1].has_come) == ("s3://other/orders", True)
-        run.stop()
+        stop.set()
 
 
 @pytest.mark.parametrize("error", [StorageUnavailable(NAME, "down"), NotATable(NAME, "in Glue it is an Iceberg table")])
 async def test_what_the_catalog_refuses_is_raised(pipeline: PipelineSettings, glue: Glue, error: Exception) -> None:
     glue.error = error
     with pytest.raises(type(error)):
-        await NamedRun(pipeline, pipeline.make_status(), Made).run()
+        await follow_name(pipeline, pipeline.make_status(), Made, Stop())
 
 
 async def test_errors_of_the_run_are_raised_as_they_are(pipeline: PipelineSettings, glue: Glue) -> None:
     class Broken(Made):
-        async def run(self) -> None:
+        async def __call__(self, stop: Stop) -> None:
             raise NotATable(self.table)
 
     glue.location = "s3://lake/orders"
     with pytest.raises(NotATable, match="s3://lake/orders"):
-        await NamedRun(pipeline, pipeline.make_status(), Broken).run()
+        await follow_name(pipeline, pipeline.make_status(), Broken, Stop())
 
 
 def test_a_target_in_the_own_table_is_refused(pipeline: PipelineSettings) -> None:

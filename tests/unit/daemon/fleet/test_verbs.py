@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from tailer.config.settings import load
 from tailer.daemon.control import VERBS, Control
-from tailer.daemon.fleet.fleet import make_lifecycle
-from tailer.daemon.runs import Drainable, Lifecycle, Runs
+from tailer.daemon.fleet.fleet import make_run
+from tailer.daemon.runs import Run, Runs, Stop, Work
 from tailer.errors import FileVacuumed, SinkFenced, SinkRejected, TableReplaced, TailerError
 from tailer.pipeline.status import PipelineStatus
 from tailer.plan import Position
@@ -66,13 +66,13 @@ _REST: Final = "has stopped in a snapshot, whose rest comes before any backfill"
 _PARENT: Final = "'p' has a pipeline for each of its tables: name one, such as 'p/a'"
 
 
-def stopped(error: TailerError, note: Callable[[PipelineStatus], object]) -> Callable[[Lifecycle], object]:
+def stopped(error: TailerError, note: Callable[[PipelineStatus], object]) -> Callable[[Run], object]:
     """Make what stops a pipeline with an error, after `note`."""
 
-    def stop(lifecycle: Lifecycle) -> None:
-        note(lifecycle.status)
-        lifecycle.error = error
-        lifecycle.status.note_stop(error)
+    def stop(run: Run) -> None:
+        note(run.status)
+        run.error = error
+        run.status.note_stop(error)
 
     return stop
 
@@ -90,7 +90,7 @@ def in_snapshot(status: PipelineStatus) -> None:
     status.note_snapshot(0)
 
 
-STATES: Final[Mapping[str, tuple[Callable[[Lifecycle], object], Mapping[str, str]]]] = {
+STATES: Final[Mapping[str, tuple[Callable[[Run], object], Mapping[str, str]]]] = {
     "starting": (lambda each: each.status.note_start(), {"skip": _NOTHING}),
     "streaming": (lambda each: caught_up(each.status), {"skip": _NOTHING}),
     "snapshot": (lambda each: in_snapshot(each.status), {"skip": _NOTHING}),
@@ -125,19 +125,13 @@ def expected(verb: str, kind: str, state: str) -> str:
     return by_kind[0] if by_kind else by_state
 
 
-class Never:
-    """A run that nobody begins."""
-
-    async def run(self) -> None:
-        """Do nothing."""
-
-    def stop(self) -> None:
-        """Do nothing."""
+async def never(_stop: Stop) -> None:
+    """Do no work: nobody begins it."""
 
 
-def never() -> Drainable:
-    """Make a run."""
-    return Never()
+def make() -> Work:
+    """Make the work."""
+    return never
 
 
 async def answer(control: Control, verb: str) -> Response:
@@ -165,14 +159,14 @@ async def test_a_command_is_refused_at_once_or_obeyed(tmp_path: Path, kind: str,
     for state, (bring, _) in STATES.items():
         for verb in VERBS:
             name = "p/a" if state == "parent" else "p"
-            lifecycle = make_lifecycle(pipeline, PipelineStatus(name, str(table.path)), never)
-            bring(lifecycle)
-            control.runs = Runs([lifecycle], 1)
-            before = lifecycle.status.command, lifecycle.status.backfills.command
+            run = make_run(pipeline, PipelineStatus(name, str(table.path)), make)
+            bring(run)
+            control.runs = Runs([run], 1)
+            before = run.status.command, run.status.backfills.command
             response = await answer(control, verb)
             said, reason = msgspec.json.decode(response.body)["message"], expected(verb, kind, state)
             with subtests.test(state=state, verb=verb):
                 assert (response.status_code == 200) == (not reason), said
                 assert reason in said
-                after = lifecycle.status.command, lifecycle.status.backfills.command
+                after = run.status.command, run.status.backfills.command
                 assert (after != before) == (not reason and verb in ("resnapshot", "skip", "backfill"))

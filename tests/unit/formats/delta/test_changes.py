@@ -14,6 +14,7 @@ from tailer.formats.delta.log.paths import locate
 from tailer.formats.delta.snapshot import Snapshot
 from tailer.plan import SNAPSHOT_TASKS, ChangePlan, ChangeTask, DeletionVectorRef, Regime, RowTracking, TaskKind
 from tailer.stores.location import parse_location
+from tests.support.cases import cases
 from tests.support.tables.log_files import (
     add,
     cdc,
@@ -58,7 +59,7 @@ def vector(rows: list[int] | None) -> dict[str, Any] | None:
 NONE = "none"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("removed", "added", "deleted_rows", "inserted_rows"),
     [
         (None, NONE, (None, None), None),
@@ -120,7 +121,7 @@ def test_commits_that_change_no_row(actions: list[dict[str, Any]]) -> None:
     assert (found.tasks, found.regime, found.operation) == ((), Regime.NONE, "TEST")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("metrics", "skipped"),
     [
         ({"numTargetRowsInserted": "0", "numTargetRowsUpdated": "0", "numTargetRowsDeleted": "0"}, True),
@@ -304,7 +305,7 @@ def test_the_feed_is_visible_in_the_plan() -> None:
     assert [(found.feed, found.regime) for found in (on, off)] == [(True, Regime.FILES), (False, Regime.FILES)]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("path", "uri"),
     [
         ("f", "/lake/f"),
@@ -353,7 +354,7 @@ def test_resolution_of_paths(path: str, uri: str) -> None:
     assert task.exclude.uri == uri
 
 
-@pytest.mark.parametrize(
+@cases(
     ("path", "location"),
     [
         ("/lakes/f", "/lakes/f"),
@@ -400,7 +401,7 @@ def test_a_snapshot_has_no_files_outside_of_the_allowed_folders() -> None:
         plan_snapshot(commit.adds, 0, state(), "/lake")
 
 
-@pytest.mark.parametrize("path", ["", ".", "..", "a/", "a/..", "%2e", "a/%2E%2E", "../..", "/", "file:///lake/"])
+@cases("path", ["", ".", "..", "a/", "a/..", "%2e", "a/%2E%2E", "../..", "/", "file:///lake/"])
 def test_a_path_that_names_no_file_is_refused(path: str) -> None:
     with pytest.raises(LogCorrupt, match=f"_delta_log/.*json.*path {path!r}: it does not name a file"):
         plan(add(path))

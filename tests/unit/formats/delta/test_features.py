@@ -17,6 +17,7 @@ from tailer.formats.delta.features import (
 )
 from tailer.formats.delta.log.actions import Protocol
 from tailer.formats.delta.schema import arrow_schema
+from tests.support.cases import cases
 from tests.support.tables.log_files import schema_string
 
 SUPPORTED = [
@@ -92,13 +93,13 @@ def test_each_has_one_answer_and_says_why() -> None:
     assert not names(Scope.WRITER, Answer.REFUSED)
 
 
-@pytest.mark.parametrize("name", SUPPORTED)
+@cases("name", SUPPORTED)
 def test_supported_features_pass(name: str) -> None:
     assert name in READER_FEATURES
     check_protocol(gate(3, [name]), "t", 1)
 
 
-@pytest.mark.parametrize("name", [*REFUSED, "teleport"])
+@cases("name", [*REFUSED, "teleport"])
 def test_refused_and_unknown_features_stop_with_their_name(name: str) -> None:
     with pytest.raises(UnsupportedFeature) as caught:
         check_protocol(gate(3, ["deletionVectors", name]), "t", 7)
@@ -107,6 +108,7 @@ def test_refused_and_unknown_features_stop_with_their_name(name: str) -> None:
     assert error.reason == next((row.why for row in FEATURES if row.name == name), error.reason)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("reader", [1, 2, 3])
 @pytest.mark.parametrize("name", [*WRITER_ONLY, "teleport", "variantType"])
 def test_writer_features_never_stop_a_reader(reader: int, name: str) -> None:
@@ -143,7 +145,7 @@ def test_reader_version_3_without_its_list() -> None:
     check_protocol(gate(3, []), "t", 1)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("protocol", "maps"),
     [
         (gate(1), False),
@@ -181,7 +183,7 @@ def test_a_mapping_mode_that_the_protocol_does_not_support(mode: str, nested: bo
     assert arrow_schema(schema("col-1"), "none", "t", 3, maps_columns=False).equals(plain)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "reason"),
     [
         ("interval day to second", "still a proposal"),

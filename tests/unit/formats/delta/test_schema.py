@@ -13,6 +13,7 @@ from tailer.errors import LogCorrupt, UnsupportedFeature
 from tailer.events import VARIANT
 from tailer.formats.delta.schema import arrow_schema
 from tailer.schema.columns import FIELD_ID, PHYSICAL_NAME, dropped_column, physical_name, restates, widens
+from tests.support.cases import cases
 from tests.support.tables.log_files import schema_string
 
 UTC_MICROS = pa.timestamp("us", tz="UTC")
@@ -25,7 +26,7 @@ def read(text: str, mode: str = "none") -> pa.Schema:
     return arrow_schema(text, mode, "t", 3)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("delta", "arrow"),
     [
         ("string", pa.string()),
@@ -55,13 +56,13 @@ def test_types(delta: Any, arrow: pa.DataType) -> None:
     assert read(schema_string(c=delta)).field("c").type == arrow
 
 
-@pytest.mark.parametrize("kind", ["variants", "interval day", "geometry", "varchar(3)", "", {"type": "udt"}])
+@cases("kind", ["variants", "interval day", "geometry", "varchar(3)", "", {"type": "udt"}])
 def test_unknown_types(kind: Any) -> None:
     with pytest.raises(UnsupportedFeature, match="column type"):
         read(schema_string(c={"type": "array", "elementType": kind, "containsNull": True}))
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         "",
@@ -223,7 +224,7 @@ def stored_as(name: str, kind: pa.DataType, stored: str) -> pa.Field:
 LONG, INT, TEXT = pa.int64(), pa.int32(), pa.string()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("before", "after", "expected"),
     [
         (LONG, LONG, True),

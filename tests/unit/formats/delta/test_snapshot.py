@@ -16,6 +16,7 @@ from tailer.formats.delta.log.listing import LogListing, commit_name
 from tailer.formats.delta.snapshot import CLOCK_WINDOW, Snapshot
 from tailer.stores.memory import MemoryStore
 from tailer.stores.port import ObjectMeta, StoredObject
+from tests.support.cases import cases
 from tests.support.tables.log_files import commit_info, metadata, protocol, schema_string
 
 
@@ -29,7 +30,7 @@ def begin(*actions: dict[str, Any]) -> Snapshot:
     return Snapshot.begin("t", 0, first.protocol, first.metadata, [0])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("reader", "features", "refused"),
     [
         (1, None, None),

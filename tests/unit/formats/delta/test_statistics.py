@@ -12,6 +12,7 @@ from tailer.formats.delta.checkpoints.add_columns import ADD_COLUMNS_WITH_STATIS
 from tailer.formats.delta.log.actions import AddFile, AddWithStatistics, parse_commit
 from tailer.formats.delta.log.listing import LOG
 from tailer.formats.delta.table import DeltaTableLog
+from tailer.pipeline.policy import Policy
 from tailer.plan import TaskKind
 from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
@@ -78,7 +79,7 @@ def test_checkpoints_of_other_types(stats: pa.Array) -> None:
 async def test_opening_a_table(tmp_path: Path) -> None:
     write_commit(tmp_path, 0, *HEAD, add("f0", stats=STATS))
     for wanted, expected in ((True, STATS), (False, None)):
-        log = TableRef(str(tmp_path)).open(statistics=wanted)
+        log = TableRef(str(tmp_path)).open(policy=Policy(where="true" if wanted else None))
         await log.seek((await log.resolve(Start(StartKind.EARLIEST))).version)
         plan = await log.next_plan()
         assert plan is not None

@@ -1,14 +1,14 @@
 """Tests for `tailer.formats.lance.manifest` and `tailer.formats.lance.fragment`."""
 
 import struct
-from dataclasses import replace
 
 import pytest
 
 from tailer.errors import LogCorrupt
-from tailer.formats.lance.fragment import DataFile, DeletionFile, DeletionKind, ExternalFile, Fragment, OverlayFile
-from tailer.formats.lance.manifest import BasePath, Field, parse_manifest
+from tailer.formats.lance.fragment import DataFile, DeletionFile, DeletionKind, Fragment
+from tailer.formats.lance.manifest import Field, parse_manifest
 from tailer.formats.lance.protobuf import InvalidMessage
+from tests.support.cases import cases
 from tests.support.tables.lance_files import FOOTER, field, manifest_file
 
 URI = "s3://bucket/t/_versions/3.manifest"
@@ -38,27 +38,20 @@ def test_every_field() -> None:
     )
     found = parse_manifest(manifest_file(message), URI)
     assert found.fields == (
-        Field(0, -1, "s", "struct", True, {}, "ext", 0, None, 2),
-        Field(1, 0, "x", "int32", False, {"k": b"\xff"}, "", 0, None, None),
-        Field(2, -1, "d", "", False, {}, "", 3, (40, 5), 0),
+        Field(0, -1, "s", "struct", True, {}, "ext", 2),
+        Field(1, 0, "x", "int32", False, {"k": b"\xff"}, "", None),
+        Field(2, -1, "d", "", False, {}, "", 0),
     )
     assert (found.version, found.timestamp_ns, found.timestamp_ms) == (3, 1_700_000_000_123_456_789, 1_700_000_000_123)
-    assert (found.reader_feature_flags, found.writer_feature_flags, found.max_fragment_id) == (3, 9, 0)
+    assert (found.reader_feature_flags, found.writer_feature_flags, found.data_format) == (3, 9, "2.1")
     assert (found.transaction_file, found.transaction, found.writer) == ("2-some-uuid.txn", None, "14.0.2")
-    assert (found.next_row_id, found.data_format, found.branch) == (77, "2.1", "side")
-    assert (found.config, found.table_metadata, found.schema_metadata) == ({"a": "b"}, {"c": "d"}, {"meta": b"\x00"})
-    assert found.base_paths == {4: BasePath(4, "tag", True, "s3://other"), 5: BasePath(5, None, False, "s3://files")}
+    assert (found.config, found.schema_metadata) == ({"a": "b"}, {"meta": b"\x00"})
+    assert found.base_paths == {4: "s3://other", 5: "s3://files"}
 
 
 def test_a_manifest_of_little_more_than_a_version() -> None:
     found = parse_manifest(manifest_file(small()), URI)
-    assert (found.fields, found.fragments, found.base_paths, found.branch, found.max_fragment_id) == (
-        (),
-        (),
-        {},
-        None,
-        None,
-    )
+    assert (found.fields, found.fragments, found.base_paths) == ((), (), {})
     assert (found.timestamp_ns, found.data_format, found.writer, found.transaction) == (0, "", "", None)
 
 
@@ -70,28 +63,23 @@ def test_times_before_1970_are_rounded_down() -> None:
 
 def test_every_field_of_a_fragment() -> None:
     file = field(1, "a.lance") + field(2, b"\x00\x01") + field(2, -2) + field(3, b"\x00") + field(4, 2) + field(5, 1)
-    overlay = field(1, field(1, "o.lance"))
     message = (
         *(field(1, 9), field(2, file + field(6, 100) + field(7, 0)), field(2, field(1, "old.lance"))),
         field(3, field(1, 1) + field(2, 5) + field(3, 2**63) + field(4, 6) + field(7, 4)),
-        *(field(4, 50), field(5, b"ids"), field(8, field(1, "up.bin") + field(2, 3) + field(3, 4)), field(9, b"made")),
-        field(11, overlay + field(2, b"bits") + field(3, 8)),
-        field(11, overlay + field(4, field(1, b"x") + field(1, b"y"))),
+        *(field(4, 50), field(6, field(1, "ids.bin") + field(2, 3) + field(3, 4)), field(9, b"made")),
+        field(11, b"an overlay"),
     )
     (found,) = parse_manifest(manifest_file(small(field(2, b"".join(message)))), URI).fragments
-    overlaid = DataFile("o.lance", (), (), 0, 0, None, None)
     assert found == Fragment(
         id=9,
         files=(
-            DataFile("a.lance", (0, 1, -2), (0,), 2, 1, 100, 0),
-            replace(overlaid, path="old.lance"),
+            DataFile("a.lance", (0, 1, -2), (0,), 2, 100, 0),
+            DataFile("old.lance", (), (), 0, None, None),
         ),
         deletion=DeletionFile(DeletionKind.BITMAP, 5, 2**63, 6, 4),
-        overlays=(OverlayFile(overlaid, (b"bits",), True, 8), OverlayFile(overlaid, (b"x", b"y"), False, 0)),
+        overlays=(b"an overlay",),
         physical_rows=50,
-        row_ids=b"ids",
-        last_updated=ExternalFile("up.bin", 3, 4),
-        created=b"made",
+        row_ids_are_apart=True,
     )
     assert found.deletion is not None
     assert found.deletion.path(found.id) == "_deletions/9-5-9223372036854775808.bin"
@@ -109,7 +97,7 @@ TWO = field(2, field(1, 0)) + field(2, field(1, 1) + field(4, 300))
 THIRD = field(2, field(1, 2) + field(5, b"i" * 200))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("after", "is_shared"),
     [
         (COLUMNS + TWO + field(3, 4), True),
@@ -121,7 +109,6 @@ THIRD = field(2, field(1, 2) + field(5, b"i" * 200))
         (COLUMNS + TWO[:-1] + b"\x00" + field(3, 4), False),
         (field(3, 4) + COLUMNS + TWO, False),
     ],
-    ids=["same", "appended", "appended-later", "later-column", "removed", "added-column", "changed", "other-order"],
 )
 def test_what_a_manifest_has_of_the_one_before_is_not_read_again(after: bytes, is_shared: bool) -> None:
     before = parse_manifest(manifest_file(COLUMNS + TWO + field(3, 3)), URI)
@@ -150,7 +137,7 @@ def test_two_fragments_with_one_id_are_refused() -> None:
     assert list(parse_manifest(manifest_file(small(field(2, field(1, 4)))), URI).fragments_by_id("t")) == [4]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("data", "reason"),
     [
         (b"", "0 bytes are too short"),
@@ -166,7 +153,6 @@ def test_two_fragments_with_one_id_are_refused() -> None:
         (manifest_file(small(field(2, field(2, b"")))), "a data file has no path"),
         (manifest_file(small(field(2, field(3, field(1, 2))))), "a deletion file has the type 2"),
         (manifest_file(small(field(2, field(5, b"") + field(6, b"")))), "exclude each other"),
-        (manifest_file(small(field(2, field(11, b"")))), "an overlay has no file"),
         (manifest_file(small(field(1, b"\xff"))), "ends within a number"),
     ],
 )

@@ -13,6 +13,7 @@ from lance._arrow.bf16 import BFloat16Type
 from tailer.errors import LogCorrupt, UnsupportedFeature
 from tailer.formats.lance.manifest import Manifest, parse_manifest
 from tailer.formats.lance.schema import EXTENSION, FIELD_ID, arrow_schema, field_id
+from tests.support.cases import cases
 from tests.support.tables.lance_files import field, manifest_file
 from tests.support.tables.lance_oracle import compare
 
@@ -117,7 +118,7 @@ def test_types_that_only_other_writers_use() -> None:
     assert found.types == [pa.large_binary(), bfloat16, pa.dictionary(pa.int32(), pa.string())]
 
 
-@pytest.mark.parametrize(
+@cases(
     "logical",
     [
         *("", "interval", "decimal:32:5:1", "decimal:128:99:0", "timestamp:us", "time32:us", "fixed_size_list:float:x"),
@@ -146,7 +147,7 @@ def test_a_type_that_cannot_have_these_fields_is_refused(logical: str) -> None:
         arrow_schema(manifest_of(*fields), "t")
 
 
-@pytest.mark.parametrize(
+@cases(
     "fields",
     [
         [child(0, 5, "int8")],

@@ -17,9 +17,10 @@ from tailer_sinks.encoding import FlatEncoder, row_texts
 from tailer_sinks.encoding.arrow_messages import ArrowMessages
 from tailer_sinks.encoding.cloudevents import CloudEventsEncoder, ContentMode
 from tailer_sinks.encoding.columns import DecimalForm
+from tailer_sinks.encoding.debezium.images import PairingEncoder
 from tailer_sinks.encoding.debezium.messages import DebeziumEncoder, Source
 from tailer_sinks.encoding.flat_messages import FlatMessages
-from tailer_sinks.encoding.messages import Encoder, Messages
+from tailer_sinks.encoding.messages import Messages
 from tests.support.seeds import repeats
 from tests.support.tables.change_rows import (
     DELETE,
@@ -61,7 +62,7 @@ def listed(messages: Messages | None) -> list[Message]:
     return [(key and key.decode(), value and value.decode(), *rest) for key, value, *rest in rows]
 
 
-def encoded(made: Encoder, *batches: ChangeBatch) -> list[Message]:
+def encoded(made: PairingEncoder, *batches: ChangeBatch) -> list[Message]:
     """Return the messages of all batches of one task, after the final flush."""
     messages = [message for batch in batches for message in listed(made.encode(batch, 1))]
     messages += listed(made.flush(1))
@@ -260,18 +261,15 @@ def test_binary_events() -> None:
     assert events(inserts, mode="binary") == events(batch, mode="binary")[:1]
 
 
-def test_names_in_events_and_a_schema_of_the_data() -> None:
+def test_names_in_events() -> None:
     batch = changes([INSERT], people([1], ["Ann"]))
-    ((_, text, _, _),) = events(batch, name='a/b "é"', dataschema="https://example.com/people.json")
+    ((_, text, _, _),) = events(batch, name='a/b "é"')
     event = json.loads(str(text))
-    assert list(event) == ["specversion", "id", "source", "type", "time", "datacontenttype", "dataschema", "data"]
+    assert list(event) == ["specversion", "id", "source", "type", "time", "datacontenttype", "data"]
     assert event["id"] == 'a/b "é";table;5;3;0;c'
     assert event["source"] == "/lake-tailer/a%2Fb%20%22%C3%A9%22"
-    assert event["dataschema"] == "https://example.com/people.json"
-    options: dict[str, Any] = {"name": 'a/b "é"', "dataschema": "https://example.com/people.json"}
-    ((_, _, _, headers),) = events(batch, mode="binary", **options)
+    ((_, _, _, headers),) = events(batch, mode="binary", name='a/b "é"')
     assert headers["ce_id"] == event["id"]
-    assert headers["ce_dataschema"] == event["dataschema"]
 
 
 def test_a_commit_beyond_the_years_of_events_is_refused() -> None:
@@ -356,7 +354,7 @@ def after_flat(table: dict[str, str], key: str, value: str) -> None:
         table[key] = name
 
 
-ENCODERS: dict[str, tuple[Callable[[pa.Schema, bool], Encoder], Callable[[dict[str, str], str, str], None]]] = {
+ENCODERS: dict[str, tuple[Callable[[pa.Schema, bool], PairingEncoder], Callable[[dict[str, str], str, str], None]]] = {
     "debezium": (
         lambda schema, tombstones: DebeziumEncoder("kafka", schema, SOURCE, ["id"], tombstones=tombstones),
         after_debezium,

@@ -11,6 +11,7 @@ from tailer.errors import SinkRejected
 from tailer.events import CHANGE_TYPE, ChangeBatch, Gap, SchemaChange
 from tailer_sinks.encoding.terminal import TerminalView
 from tailer_sinks.testing import change_batch
+from tests.support.cases import cases
 
 MOMENT = "2026-03-01T12:00:00.00000"
 
@@ -88,7 +89,7 @@ def test_many_columns_are_wrapped() -> None:
     assert all(len(line) <= 30 for line in lines)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("value", "text"),
     [
         ("\x1b[31mred\x07", r"\u001b[31mred\u0007"),
@@ -179,7 +180,7 @@ def test_colours() -> None:
     assert [line.partition("m")[0] for line in shown(table, batch)[2:]] == ["\x1b[33", "\x1b[2;33"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kinds", "index", "signs"),
     [
         ("ui", [0, 1], ["~-", "+ "]),

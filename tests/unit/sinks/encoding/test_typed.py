@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tailer.events import METADATA_FIELDS, Gap
 from tailer_sinks.encoding.typed import GAP, Misfit, conform, fits, gap_row, unite
+from tests.support.cases import cases
 
 NTZ = pa.timestamp("us")
 
@@ -18,7 +19,7 @@ def decimal(precision: int, scale: int) -> pa.DataType:
     return pa.decimal128(precision, scale)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("narrow", "wide"),
     [
         (pa.int8(), pa.int16()),
@@ -43,7 +44,7 @@ def test_one_way_only(narrow: pa.DataType, wide: pa.DataType) -> None:
         assert unite(pa.schema([("c", first)]), pa.schema([("c", second)])) == pa.schema([("c", wide)])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("first", "second"),
     [
         (pa.int64(), pa.float64()),  # 2^53 + 1 is not a double

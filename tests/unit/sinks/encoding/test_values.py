@@ -12,6 +12,7 @@ from tailer.events import VARIANT, Gap, SchemaChange
 from tailer_sinks.encoding import FlatEncoder, event_line, event_values, row_texts, slices
 from tailer_sinks.encoding.values import NoText, value_text
 from tailer_sinks.testing import DELTA_TYPES
+from tests.support.cases import cases
 
 DAY = 86_400_000_000
 
@@ -30,7 +31,7 @@ def values(array: pa.Array) -> list[str]:
     return [text.removeprefix('{"v":').removesuffix("}") for text in encoded(pa.record_batch({"v": array}))]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "cases"),
     [
         (pa.null(), {None: "null"}),
@@ -67,13 +68,12 @@ def values(array: pa.Array) -> list[str]:
             {2**63 - 1: '"2262-04-11T23:47:16.854775807"', -(2**63): '"1677-09-21T00:12:43.145224192"'},
         ),
     ],
-    ids=str,
 )
 def test_plain_values(kind: pa.DataType, cases: dict[Any, str]) -> None:
     assert values(pa.array(list(cases), kind)) == list(cases.values())
 
 
-@pytest.mark.parametrize(
+@cases(
     ("number", "text"),
     [
         (1.0, "1.0"),
@@ -97,7 +97,7 @@ def test_doubles(number: float, text: str) -> None:
     assert values(pa.array([number, None])) == [text, "null"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("number", "text"),
     [
         (0.1, "0.1"),
@@ -112,7 +112,7 @@ def test_floats_have_the_digits_of_their_own_width(number: float, text: str) -> 
     assert values(pa.array([number, None], pa.float32())) == [text, "null"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "number", "text"),
     [
         (pa.decimal128(5, 2), "1.5", "1.50"),
@@ -129,7 +129,7 @@ def test_decimals_keep_every_digit(kind: pa.DataType, number: str, text: str | N
     assert values(pa.array([Decimal(number), None], kind)) == [f'"{text or number}"', "null"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("days", "text"),
     [
         (0, "1970-01-01"),
@@ -148,6 +148,7 @@ def test_dates(days: int, text: str) -> None:
     assert values(pa.array([days, None], pa.date32())) == [f'"{text}"', "null"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin", "+05:30", "No/Such_Zone"])
 @pytest.mark.parametrize(
     ("us", "text"),
@@ -197,7 +198,7 @@ def test_dictionaries_are_their_values() -> None:
     assert values(array.slice(0, 1)) == [r'"b\""']
 
 
-@pytest.mark.parametrize("name", DELTA_TYPES)
+@cases("name", DELTA_TYPES)
 def test_a_column_of_one_value_has_that_in_every_row(name: str) -> None:
     kind, values = DELTA_TYPES[name]
     for value in [*values, None]:
@@ -251,7 +252,7 @@ def test_the_reference_refuses_too() -> None:
         value_text(pa.scalar((1, 2, 3), pa.month_day_nano_interval()))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "count", "reason"),
     [
         (pa.time32("s"), 86_400, "a time that is not between 00:00 and 24:00"),

@@ -2,13 +2,8 @@
 
 import json
 import os
-import random
 import resource
-import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -33,8 +28,7 @@ from tailer_sinks.testing import change_batch
 from tailer_sinks.testing.announcements import change, gap, wider
 from tailer_sinks.testing.rows import numbered
 from tailer_sinks.testing.suite import SCHEMA, Item, deliver, up_to
-from tests.support.seeds import repeats
-from tests.support.waiting import until
+from tests.support.cases import cases
 
 APP = "pipeline/table-id"
 Objects = list[ObjectMeta]
@@ -218,15 +212,6 @@ async def test_reset_takes_back_a_reset(tmp_path: Path, folder: Path) -> None:
     await sink.aclose()
 
 
-async def test_reset_to_before_everything(tmp_path: Path, folder: Path) -> None:
-    sink = FilesSink("files", tmp_path)
-    await sink.reset(up_to(APP, -1))
-    assert await sink.progress(APP) == up_to(APP, -1)
-    await deliver(sink, numbered(1), app_id=APP)
-    assert data_file(0, 1) in names(folder)
-    await sink.aclose()
-
-
 async def test_reset_inside_a_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SinkRejected, match="whole versions"):
         await FilesSink("files", tmp_path).reset(Progress(APP, Position(3, 0, 7)))
@@ -255,17 +240,6 @@ async def test_an_existing_file_is_never_replaced(tmp_path: Path, folder: Path) 
         with pytest.raises(SinkFenced, match=data_file(1, 1)):
             await transaction.commit(up_to(APP, 1))
     assert (folder / data_file(1, 1)).read_text() == "somebody else's"
-    await sink.aclose()
-
-
-async def test_of_two_transactions_at_once_one_is_committed(tmp_path: Path, folder: Path) -> None:
-    sink = FilesSink("files", tmp_path)
-    async with sink.begin(APP, SCHEMA) as transaction:
-        await transaction.write(numbered(1))
-        await deliver(sink, numbered(1), numbered(2), app_id=APP)
-        with pytest.raises(SinkFenced, match="ends with version 2 now"):
-            await transaction.commit(up_to(APP, 1))
-    assert names(folder) == [data_file(1, 2)]
     await sink.aclose()
 
 
@@ -478,7 +452,7 @@ async def test_a_path_that_is_no_directory_is_named(tmp_path: Path) -> None:
         await sink.progress(APP)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("part", "name"),
     [
         ("orders-2_b.c~", "orders-2_b.c~"),
@@ -501,57 +475,6 @@ async def test_no_app_id_leads_out_of_the_path(tmp_path: Path) -> None:
     assert names(tmp_path) == ["out"]
     assert (tmp_path / "out" / "%2E." / "%2E." / "x" / "%2E" / "y" / data_file(1, 1)).exists()
     await sink.aclose()
-
-
-WRITER = """
-import sys
-import anyio
-from pathlib import Path
-from tailer_sinks.files.sink import FilesSink
-from tailer_sinks.testing.announcements import change, wider
-from tailer_sinks.testing.rows import numbered
-from tailer_sinks.testing.suite import deliver
-
-async def main():
-    sink = FilesSink("files", Path(sys.argv[1]), sys.argv[2])
-    progress = await sink.progress("pipeline/table-id")
-    version = 0 if progress is None else progress.position.version + 1
-    print("ready", flush=True)
-    while True:
-        items = [numbered(version, rows=2000), change(version + 1), wider(version + 1, rows=2000)]
-        await deliver(sink, *items, app_id="pipeline/table-id")
-        version += 2
-
-anyio.run(main)
-"""
-
-
-@pytest.mark.parametrize("form", ["jsonl", "parquet"])
-def test_killed_at_any_moment_nothing_is_missing_doubled_or_half(tmp_path: Path, folder: Path, form: str) -> None:
-    chance = random.Random(7)
-    for number in range(1 + repeats(3)):
-        wanted = len(visible(folder)) + 2
-        command = [sys.executable, "-c", WRITER, str(tmp_path), form]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
-            assert writer.stdout is not None
-            assert writer.stdout.readline() == b"ready\n"
-            if number % 2:  # on a slow machine, too, some have delivered something
-                until(lambda wanted=wanted: len(visible(folder)) >= wanted)  # type: ignore[misc]
-            time.sleep(chance.uniform(0.0, 0.25))
-            os.kill(writer.pid, signal.SIGKILL)
-    delivered: list[int] = []
-    for name in visible(folder):
-        rows = read_ids(folder / name)
-        first, last = (int(part) for part in name.partition(".")[0].split("-"))
-        assert sorted({number // 1_000_000 for number in rows}) == list(range(first, last + 1))
-        delivered += rows
-    last = delivered[-1] // 1_000_000
-    assert delivered == [version * 1_000_000 + row for version in range(last + 1) for row in range(2000)]
-    assert last >= 1
-
-
-def visible(folder: Path) -> list[str]:
-    return sorted(name for name in names(folder) if not name.startswith(".")) if folder.exists() else []
 
 
 def read_ids(file: Path) -> list[int]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tailer.errors import SinkFenced, SinkRejected
+from tailer.errors import SinkRejected
 from tailer.plan import SNAPSHOT_TASKS, Position
 from tailer.sink import Progress
 from tailer_sinks.files.sink import FilesSink, Format
@@ -162,18 +162,6 @@ async def test_a_snapshot_only_goes_forward(tmp_path: Path, folder: Path) -> Non
     with pytest.raises(SinkRejected, match="do not belong"):
         await take(sink, 7, 3)
     await sink.aclose()
-
-
-async def test_another_instance_reads_the_position_in_the_snapshot(tmp_path: Path, folder: Path) -> None:
-    first, second = FilesSink("files", tmp_path), FilesSink("files", tmp_path)
-    await take(first, 7, 1)
-    assert await second.progress(APP) == at(7, 1, 2)
-    await take(first, 7, 2)
-    await first.aclose()
-    with pytest.raises(SinkFenced, match=r"ends with version 0*7\.0*2\.0*2 now"):
-        await take(second, 7, 2)
-    assert names(folder) == [name("7", "7.1.2"), name("7.1.2", "7.2.2")]
-    await second.aclose()
 
 
 async def test_a_place_without_rows_is_a_file_too(tmp_path: Path, folder: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from tailer.config.options import each_fault
 from tailer.errors import ConfigError, SinkRejected
 from tailer_sinks.http.options import Options, RequestSecrets, origin, read
+from tests.support.cases import cases
 
 URL: Final = "https://api.example.com:8443/changes?token=hush"
 KEY: Final = b64encode(b"hush" * 6).decode()
@@ -33,7 +34,7 @@ def test_an_address_is_enough() -> None:
     assert origin(options.url) == "https://api.example.com:8443"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("option", "options"),
     [
         ("url", {"url": "api.example.com/hush"}),
@@ -48,7 +49,7 @@ def test_an_address_is_enough() -> None:
         ("batch_rows", {"batch_rows": 0}),
         ("batch_bytes", {"batch_bytes": 2**31}),
         ("timeout_s", {"timeout_s": 0}),
-        ("headers", {"headers": {"X-Team": 7}}),
+        ("headers.X-Team", {"headers": {"X-Team": 7}}),
         ("headers.X Team", {"headers": {"X Team": "hush"}}),
         ("headers.Authorization", {"headers": {"Authorization": "hush\r\nX-Team: hush"}}),
         ("headers.Authorization", {"headers": {"Authorization": "hüsh"}}),
@@ -57,6 +58,9 @@ def test_an_address_is_enough() -> None:
         ("signature_secret", {"signature_secret": "hush!"}),
         ("signature_secret", {"signature_secret": " "}),
         ("signature_secret", {"signature_secret": b64encode(b"hush").decode()}),
+        ("headers.file", {"headers": {"file": "hush"}}),
+        ("headers.Authorization", {"headers": {"Authorization": {"file": "hush", "command": ["hush"]}}}),
+        ("headers.X Team", {"headers": {"X Team": {"file": "hush"}}}),
         ("signature_secret_file", {"signature_secret": KEY, "signature_secret_file": "/key"}),
         ("dead_letters", {"dead_letters": "folder"}),
     ],
@@ -69,9 +73,15 @@ def test_what_is_wrong_is_named_without_its_value(option: str, options: dict[str
 
 
 def test_headers_from_everywhere(tmp_path: Path) -> None:
-    (tmp_path / "headers").write_text("Authorization: Bearer hush:hush\n\nX-Team:lake\n")
+    (tmp_path / "token").write_text("Bearer hush:hush\n")
     # As the environment spells names.
-    options = of(headers={"x_team": "other", "X-Kind": "a"}, headers_file=str(tmp_path / "headers"))
+    options = of(
+        headers={
+            "x_team": {"command": ["echo", " lake"]},
+            "X-Kind": "a",
+            "authorization": {"file": str(tmp_path / "token")},
+        }
+    )
     secrets = RequestSecrets("orders", options).read()
     assert secrets.headers == {"authorization": "Bearer hush:hush", "x-team": "lake", "x-kind": "a"}
     assert "hush" not in repr(secrets)
@@ -79,15 +89,19 @@ def test_headers_from_everywhere(tmp_path: Path) -> None:
 
 def test_keys_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "key").write_text(f"whsec_{KEY} {KEY}\n")
-    assert RequestSecrets("orders", of(signature_secret_file=str(tmp_path / "key"))).read().keys == (b"hush" * 6,) * 2
+    assert (
+        RequestSecrets("orders", of(signature_secret={"file": str(tmp_path / "key")})).read().keys == (b"hush" * 6,) * 2
+    )
 
 
-@pytest.mark.parametrize("option", ["headers_file", "signature_secret_file"])
-@pytest.mark.parametrize("content", [None, b"hush", b"\xffhush", b"host: hush"])
+@pytest.mark.parametrize("option", ["headers", "signature_secret"])
+@pytest.mark.parametrize("content", [None, b"", b"\xffhush", b"hush\nhush"])
 def test_a_file_that_cannot_be_used(tmp_path: Path, option: str, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / "file").write_bytes(content)
+    secret = {"file": str(tmp_path / "file")}
+    secrets = RequestSecrets("orders", of(**{option: {"Authorization": secret} if option == "headers" else secret}))
     with pytest.raises(SinkRejected, match="file") as raised:
-        RequestSecrets("orders", of(**{option: str(tmp_path / "file")})).read()
+        secrets.read()
     assert raised.value.hint
     assert "hush" not in f"{raised.value}{raised.value.hint}"

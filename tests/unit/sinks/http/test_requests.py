@@ -12,6 +12,7 @@ def events(*texts: bytes) -> Events:
     return Events("table", list(texts), [(5, 0, row) for row in range(len(texts))])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("most", [1, 2, 3, 7, 100])
 @pytest.mark.parametrize("most_bytes", [1, 8, 9, 12, 50, 1000])
 def test_batches_are_as_large_as_they_may_be(most: int, most_bytes: int) -> None:

@@ -85,16 +85,15 @@ async def test_requests_come_one_after_the_other_on_one_connection(endpoint: End
 
 
 async def test_headers_and_the_signature(endpoint: Endpoint, tmp_path: Path) -> None:
-    (tmp_path / "headers").write_text("Authorization: Bearer one")
+    (tmp_path / "token").write_text("Bearer one")
     options = {
         "format": "cloudevents",
-        "headers": {"X-Team": "lake"},
-        "headers_file": str(tmp_path / "headers"),
+        "headers": {"X-Team": "lake", "Authorization": {"file": str(tmp_path / "token")}},
         "signature_secret": b64encode(KEY).decode(),
     }
     async with opened(endpoint.url, **options) as sink:
         await sink.write(numbered(1))
-        (tmp_path / "headers").write_text("Authorization: Bearer two")
+        (tmp_path / "token").write_text("Bearer two")
         await sink.write(numbered(2))
     first, second = endpoint.posts
     assert (first.headers["authorization"], second.headers["authorization"]) == ("Bearer one", "Bearer two")
@@ -110,26 +109,27 @@ async def test_headers_and_the_signature(endpoint: Endpoint, tmp_path: Path) -> 
 async def test_a_command_runs_again_after_a_refusal(endpoint: Endpoint, tmp_path: Path, status: int) -> None:
     """It is not run for each request, and a request is sent again only with other secrets, once."""
     runs, held = tmp_path / "runs", tmp_path / "held"
-    held.write_text("Authorization: Bearer one")
+    held.write_text("Bearer one")
     command = ["sh", "-c", 'echo >> "$0"; cat "$1"', str(runs), str(held)]
-    async with opened(endpoint.url, headers_command=command) as sink:
+    hint = "Correct what the command of headers.Authorization prints (sh); it runs again for each attempt."
+    async with opened(endpoint.url, headers={"Authorization": {"command": command}}) as sink:
         await sink.write(numbered(1))
         await sink.write(numbered(2))
         assert len(runs.read_text()) == 1
-        held.write_text("Authorization: Bearer two")
+        held.write_text("Bearer two")
         endpoint.answer_in_turn([Answer(status)])
         await sink.write(numbered(3))
         assert len(runs.read_text()) == 2
         endpoint.answer_in_turn([Answer(status)])
         with pytest.raises(SinkAccessRefused, match=f"answers {status}") as refused:
             await sink.write(numbered(4))
-        assert refused.value.hint == "Correct what headers_command prints (sh); it runs again for each attempt."
+        assert refused.value.hint == hint
         assert len(runs.read_text()) == 3
-        held.write_text("Authorization: Bearer three")
+        held.write_text("Bearer three")
         endpoint.answer_in_turn([Answer(status), Answer(status)])
         with pytest.raises(SinkAccessRefused, match=f"answers {status}") as refused:
             await sink.write(numbered(4))
-        assert refused.value.hint == "Correct what headers_command prints (sh); it runs again for each attempt."
+        assert refused.value.hint == hint
     sent = [post.headers["authorization"].removeprefix("Bearer ") for post in endpoint.posts]
     assert sent == ["one", "one", "one", "two", "two", "two", "three"]
     assert endpoint.posts[2].headers["webhook-id"] == endpoint.posts[3].headers["webhook-id"]

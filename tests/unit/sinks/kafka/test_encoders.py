@@ -14,9 +14,9 @@ from tailer.events import VARIANT, SchemaChange
 from tailer.plan import output_schema
 from tailer_sinks.encoding.arrow_messages import ArrowMessages
 from tailer_sinks.encoding.cloudevents import CloudEventsEncoder
+from tailer_sinks.encoding.debezium.images import PairingEncoder
 from tailer_sinks.encoding.debezium.messages import DebeziumEncoder
 from tailer_sinks.encoding.flat_messages import FlatMessages
-from tailer_sinks.encoding.messages import Encoder
 from tailer_sinks.kafka.encoders import encoder_for, key_form, source_of
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.options import read, registry_secrets
@@ -28,8 +28,11 @@ from tests.support.tables.change_rows import changes
 SCHEMA = numbered(0).rows.schema
 
 
-def encoder(**options: Any) -> Encoder:
-    return encoder_for(Link("orders", read("orders", {"bootstrap_servers": "one:9092", **options})), SCHEMA)
+def encoder(schema: pa.Schema = SCHEMA, **options: Any) -> PairingEncoder:
+    options = {"bootstrap_servers": "one:9092", **options}
+    one = encoder_for(Link("orders", read("orders", options)), schema).sample
+    assert isinstance(one, PairingEncoder), "all messages have one topic"
+    return one
 
 
 @pytest.mark.parametrize(
@@ -54,8 +57,7 @@ def test_the_modes_of_cloudevents(mode: str, header: str) -> None:
 def test_decimals_as_they_are_wanted() -> None:
     batch = change_batch(1, {"amount": pa.array([1, 2], pa.decimal128(10, 2))})
     for decimal, amount in (("string", "1.00"), ("number", 1)):
-        options = read("orders", {"bootstrap_servers": "one:9092", "decimal": decimal})
-        (first, _) = encoder_for(Link("orders", options), batch.rows.schema).encode(batch, 0).values.to_pylist()
+        (first, _) = encoder(batch.rows.schema, decimal=decimal).encode(batch, 0).values.to_pylist()
         assert json.loads(first)["amount"] == amount
 
 
@@ -70,9 +72,8 @@ def test_messages_are_those_of_the_page() -> None:
     columns = {"id": pa.array([2, 2]), "amount": pa.array([20.0, 21.0])}
     batch = replace(changes(["update_preimage", "update_postimage"], columns, [0, 0], 0), table_id=table_id)
     for envelope, messages in shown.items():
-        given = {"bootstrap_servers": "one:9092", "topic": "shop.orders", "key": ["id"], "envelope": envelope}
-        made = encoder_for(Link("orders", read("orders", given)), batch.rows.schema)
-        parts = [made.encode(batch, made_ms), made.flush(made_ms)]
+        one = encoder(batch.rows.schema, topic="shop.orders", key=["id"], envelope=envelope)
+        parts = [one.encode(batch, made_ms), one.flush(made_ms)]
         keys = [json.loads(key) for part in parts if part and part.keys for key in part.keys.to_pylist()]
         values = [json.loads(value) for part in parts if part for value in part.values.to_pylist()]
         found = [{"key": key, "value": value} for key, value in zip(keys, values, strict=True)]
@@ -131,10 +132,11 @@ def test_the_form_of_keys_contains_everything_that_determines_their_bytes() -> N
 
 def test_the_registry_s_secrets(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("hush\n")
+    secret = {"file": str(tmp_path / "secret")}
     given = {"bootstrap_servers": "one:9092", "encoding": "avro", "registry_url": "http://one:8081"}
-    by_user = read("orders", {**given, "registry_username": "ada", "registry_password_file": str(tmp_path / "secret")})
+    by_user = read("orders", {**given, "registry_username": "ada", "registry_password": secret})
     assert registry_secrets("orders", by_user) == ("hush", None)
-    by_token = read("orders", {**given, "registry_token_file": str(tmp_path / "secret"), "registry_register": False})
+    by_token = read("orders", {**given, "registry_token": secret, "registry_register": False})
     assert registry_secrets("orders", by_token) == (None, "hush")
     assert "hush" not in repr(by_user) + repr(by_token)
 
@@ -144,6 +146,5 @@ def test_the_registry_s_secrets(tmp_path: Path) -> None:
 def test_keys_cannot_have_variants(envelope: str, kind: pa.DataType) -> None:
     """The integer 1 and the decimal 1.00 are equal Variants, and would be two keys."""
     schema = output_schema(pa.schema([("id", pa.int64()), ("v", kind)]))
-    options = {"bootstrap_servers": "one:9092", "envelope": envelope, "key": ["id", "v"]}
     with pytest.raises(SinkRejected, match="column v of the key has Variants"):
-        encoder_for(Link("orders", read("orders", options)), schema)
+        encoder(schema, envelope=envelope, key=["id", "v"])

@@ -26,6 +26,7 @@ from tailer_sinks.kafka.clients.settings import (
 from tailer_sinks.kafka.link import producer_factory
 from tailer_sinks.kafka.options import Options, connection_of, read, settings_of
 from tailer_sinks.kafka.sink import KafkaSink
+from tests.support.cases import cases
 
 SERVERS = {"bootstrap_servers": "one:9092, two:9092"}
 USER = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "ada"}
@@ -57,7 +58,7 @@ def test_little_is_needed() -> None:
     assert of(envelope="debezium").with_tombstones
 
 
-@pytest.mark.parametrize(
+@cases(
     ("option", "given"),
     [
         ("bootstrap_servers", {"bootstrap_servers": "one"}),
@@ -89,6 +90,8 @@ def test_little_is_needed() -> None:
         ("client.ssl.ca.location", {"client": {"ssl.ca.location": "ca.pem"}}),
         ("client.ssl.certificate.location", {"client": {**SASL, "ssl.certificate.location": "mine.pem"}}),
         ("sasl_password_file", {"client": SASL, "sasl_password_file": "secret"}),
+        ("client.sasl.password", {"client": {**SASL, "sasl.password": {"file": "hush", "env": "hush"}}}),
+        ("client.sasl.password", {"client": {**SASL, "sasl.password": {"env": ""}}}),
         ("client.sasl.username", {"client": {**OAUTH, "sasl.mechanism": "PLAIN", "sasl.password": "hush"}}),
         ("client.sasl.password", {"client": USER}),
         ("client.sasl.password", {"client": {"sasl.password": "hush"}}),
@@ -98,7 +101,7 @@ def test_little_is_needed() -> None:
         ("client.sasl.oauthbearer.client.secret", {"client": {**SASL, "sasl.oauthbearer.client.secret": "hush"}}),
         (
             "client.sasl.oauthbearer.token.endpoint.url",
-            {"client": {**OAUTH, "sasl.oauthbearer.client.id": "a"}, "sasl_oauthbearer_client_secret_file": "b"},
+            {"client": {**OAUTH, "sasl.oauthbearer.client.id": "a", "sasl.oauthbearer.client.secret": {"file": "b"}}},
         ),
         (
             "client.sasl.oauthbearer.token.endpoint.url",
@@ -107,8 +110,8 @@ def test_little_is_needed() -> None:
                     **OAUTH,
                     "sasl.oauthbearer.client.id": "a",
                     "sasl.oauthbearer.token.endpoint.url": "http://ada:hush@one/token",
+                    "sasl.oauthbearer.client.secret": {"file": "b"},
                 },
-                "sasl_oauthbearer_client_secret_file": "b",
             },
         ),
         ("registry_url", {"encoding": "avro", "registry_url": "http://ada:hush@one:8081"}),
@@ -133,7 +136,7 @@ def test_invalid_options_are_refused_by_name(option: str, given: dict[str, Any])
     assert "hush" not in "".join(f"{fault}{fault.hint}" for fault in found)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "expected"),
     [
         ({"boundary": "row", "partitions": 0, "linger_ms": 5}, ["linger_ms", "boundary", "partitions"]),
@@ -182,13 +185,13 @@ def test_packages_that_are_not_installed_are_named(
 def test_secrets_come_from_files_and_are_not_shown(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("hush\n")
     scram = {**USER, "sasl.mechanism": "SCRAM-SHA-512"}
-    connection = connection_of("orders", of(client=scram, sasl_password_file=str(tmp_path / "secret")))
+    connection = connection_of("orders", of(client={**scram, "sasl.password": {"file": str(tmp_path / "secret")}}))
     assert connection.sasl == Sasl("SCRAM-SHA-512", "ada", "hush")
     options = of(client=SASL)
     assert not any("hush" in repr(each) for each in (connection, options, options.client, connection_of("o", options)))
     assert repr(options.client) == "ClientSettings(sasl.mechanism, sasl.password, sasl.username, security.protocol)"
     with pytest.raises(SinkRejected, match="cannot be read"):
-        connection_of("orders", of(client=USER, sasl_password_file=str(tmp_path / "none")))
+        connection_of("orders", of(client={**USER, "sasl": {"password": {"file": str(tmp_path / "none")}}}))
 
 
 def test_a_connection_has_what_was_given() -> None:
@@ -227,7 +230,7 @@ def test_settings_are_passed_on_however_they_are_spelled(table: dict[str, Any]) 
     assert (arguments["client_id"], arguments["send_buffer_bytes"]) == ("us", 65536)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("setting", "said"),
     [
         ("transactional.id", "refuse a second instance"),

@@ -1,22 +1,26 @@
 """Records of the progress topic, and checks of the topics' settings."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from tailer.errors import SinkRejected
 from tailer.plan import SNAPSHOT_TASKS, Position
+from tailer_sinks.kafka.clients.port import Connection, TopicState
+from tailer_sinks.kafka.clients.python_cluster import Cluster
 from tailer_sinks.kafka.first_start import LastEnds
 from tailer_sinks.kafka.options import Options, read
 from tailer_sinks.kafka.progress import Count, Entry, decode, encode
 from tailer_sinks.kafka.records import end_records
-from tailer_sinks.kafka.topics import TopicState, check, check_id, check_present
+from tailer_sinks.kafka.topics import check, check_id, check_present
+from tests.support.cases import cases
 
 APP = "orders/5f0c"
 
 
-@pytest.mark.parametrize(
+@cases(
     "entry",
     [
         Entry(None, "me", "orders", 1),
@@ -28,7 +32,6 @@ APP = "orders/5f0c"
         Entry(Position(7, SNAPSHOT_TASKS + 3), "me", "orders", 6, count=Count(100)),
         Entry(Position.end(7), "me", "orders", 6, topic_id="226281ba-0a32-4a47-9a7a-e683a7d7cace"),
     ],
-    ids=lambda entry: str(entry.position),
 )
 def test_records_are_read_back(entry: Entry) -> None:
     assert decode("sink", "progress", {APP.encode(): encode(entry)}) == {APP: entry}
@@ -75,16 +78,19 @@ def test_invalid_records_are_refused(value: bytes) -> None:
     assert "progress_topic" in raised.value.hint
 
 
-class Topics:
+class Topics(Cluster):
     """Topics in memory."""
 
     def __init__(self, **topics: TopicState) -> None:
+        super().__init__(Connection("sink", ["one:9092"]))
         self.topics = {name.replace("_", "-"): state for name, state in topics.items()}
         self.created: dict[str, tuple[int, int, dict[str, str]]] = {}
 
-    def describe(self, topics: list[str]) -> Mapping[str, TopicState]:
+    @override
+    def describe(self, topics: Sequence[str], with_configs: bool = True) -> dict[str, TopicState]:
         return {topic: self.topics[topic] for topic in topics if topic in self.topics}
 
+    @override
     def create(self, topic: str, partitions: int, replication_factor: int, configs: Mapping[str, str]) -> None:
         self.created[topic] = (partitions, replication_factor, dict(configs))
         self.topics[topic] = TopicState(partitions, {"max.message.bytes": "1048588", **configs})
@@ -120,7 +126,7 @@ def test_topics_are_created_on_request_only() -> None:
     assert not topics.created
 
 
-@pytest.mark.parametrize(
+@cases(
     ("topics", "given", "reason"),
     [
         (Topics(orders=DELETED, progress=DELETED), {}, "has 3 partitions"),
@@ -192,7 +198,7 @@ def ends_of(*records: tuple[str, int, int, int]) -> LastEnds:
     return ends
 
 
-@pytest.mark.parametrize(
+@cases(
     ("records", "found", "version"),
     [
         ([], False, None),
@@ -210,7 +216,7 @@ def test_last_end_records(records: list[tuple[str, int, int, int]], found: bool,
     assert (ends.found, ends.version) == (found, version)
 
 
-@pytest.mark.parametrize(
+@cases(
     "value",
     [
         b"",

@@ -16,12 +16,13 @@ from tailer.errors import ConfigError, SinkRejected
 from tailer.events import CHANGE_TYPE, VARIANT, ChangeBatch
 from tailer.shape.select import parse_select
 from tailer_sinks.encoding.messages import Messages
-from tailer_sinks.kafka.encoders import encoder_for, topic_encoder_for
+from tailer_sinks.kafka.encoders import encoder_for
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.options import Options, read
 from tailer_sinks.kafka.progress import Count, Entry, ProgressTopic, decode, encode, topic_key
 from tailer_sinks.kafka.routing.route import MOST_KNOWN, Route, column_in
 from tailer_sinks.testing import change_batch
+from tests.support.cases import cases
 from tests.support.tables.change_rows import DELETE, INSERT, POST, PRE, changes
 
 NAMES = b"\x01\x01\x00\x01c"  # of a Variant with a field c,
@@ -47,7 +48,7 @@ def in_countries(
 
 def sent(batches: Sequence[ChangeBatch], **given: Any) -> dict[str, list[tuple[Any, Any]]]:
     """Return the keys and values for each topic; Debezium's values without their source."""
-    encoder = topic_encoder_for(link(**given), batches[0].rows.schema)
+    encoder = encoder_for(link(**given), batches[0].rows.schema)
     found: dict[str, list[tuple[Any, Any]]] = {}
     for topic, messages, _ in [each for batch in batches for each in encoder.encode(batch, 0)] + [*encoder.flush(0)]:
         keys = [None] * len(messages) if messages.keys is None else messages.keys.to_pylist()
@@ -59,7 +60,7 @@ def sent(batches: Sequence[ChangeBatch], **given: Any) -> dict[str, list[tuple[A
     return found
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "option", "reason"),
     [
         ({"topic": "shop.{country}"}, "topics", "is missing: topic is named by the column country"),
@@ -111,7 +112,7 @@ def test_few_values_are_remembered() -> None:
     assert len(route._known) <= MOST_KNOWN
 
 
-@pytest.mark.parametrize(
+@cases(
     ("values", "texts"),
     [
         (pa.array(["de", None, "de"]), ["de", None, "de"]),
@@ -144,7 +145,7 @@ def test_a_path_leads_to_a_field_of_structs() -> None:
     assert (distinct, indices.to_pylist()) == (["de"], [0, None, None])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("schema", "name", "reason"),
     [
         ([("id", pa.int64())], "country", "the rows have no column country"),
@@ -227,7 +228,7 @@ def test_flat_rows_without_a_key_keep_their_change_types() -> None:
 
 
 def test_arrow_messages_have_rows_of_one_topic() -> None:
-    encoder = topic_encoder_for(link(encoding="arrow"), MOVE.rows.schema)
+    encoder = encoder_for(link(encoding="arrow"), MOVE.rows.schema)
     found = {
         topic: [pa.ipc.open_stream(each).read_all() for each in messages.values.to_pylist()]
         for topic, messages, _ in encoder.encode(MOVE, 0)
@@ -338,6 +339,11 @@ class Registry:
             self.subjects.append(subject)
         return self.subjects.index(subject)
 
+    def look(self, subject: str, schema: str) -> int:
+        assert subject
+        assert schema
+        return 0
+
 
 AVRO = {"encoding": "avro", "registry_url": "http://one:8081"}
 
@@ -360,7 +366,7 @@ def test_messages_are_those_that_an_encoder_of_the_topic_alone_makes(
     registry: Any = Registry()
     routed = link(**given, **key)
     routed.registry = registry
-    encoder = topic_encoder_for(routed, batch.rows.schema)
+    encoder = encoder_for(routed, batch.rows.schema)
     sent = [*encoder.encode(batch, 5), *encoder.flush(5)]
     assert {topic for topic, _, _ in sent} == {"shop.de", "shop.fr"}
     for topic in ("shop.de", "shop.fr"):
@@ -369,26 +375,38 @@ def test_messages_are_those_that_an_encoder_of_the_topic_alone_makes(
         one = Link("sink", options(topic=topic, **given, **key))
         one.registry = registry
         alone = encoder_for(one, batch.rows.schema)
-        wanted = [alone.encode(replace(batch, rows=rows, row_index=row_index), 5), alone.flush(5)]
-        assert content([messages for each, messages, _ in sent if each == topic]) == content(wanted)
+        wanted = [*alone.encode(replace(batch, rows=rows, row_index=row_index), 5), *alone.flush(5)]
+        assert content([messages for name, messages, _ in sent if name == topic]) == content(
+            [messages for _, messages, _ in wanted]
+        )
 
 
-def content(found: Sequence[Messages | None]) -> list[tuple[Any, ...]]:
+def test_only_topics_of_rows_get_an_encoder() -> None:
+    countries = pa.DictionaryArray.from_arrays(pa.array([2, 0, 2], pa.int32()), pa.array(["de", "at", "fr"]))
+    batch = changes([INSERT] * 3, {"id": pa.array([1, 2, 3], pa.int64()), "country": countries}, [0, 1, 2])
+    routed = link(**AVRO, topics=r"shop\.[a-z]+", other_topic="rest")
+    registry: Any = Registry()
+    routed.registry = registry
+    sent = encoder_for(routed, batch.rows.schema).encode(batch, 0)
+    assert {topic: messages.row_index.to_pylist() for topic, messages, _ in sent} == {"shop.fr": [0, 2], "shop.de": [1]}
+    assert sorted(registry.subjects) == ["shop.de-value", "shop.fr-value"]
+
+
+def content(parts: Sequence[Messages]) -> list[tuple[Any, ...]]:
     """Return the key, the value, the row and the headers of each message."""
     return [
         message
-        for each in found
-        if each is not None
+        for part in parts
         for message in zip(
-            [None] * len(each) if each.keys is None else each.keys.to_pylist(),
-            each.values.to_pylist(),
-            each.row_index.to_pylist(),
+            [None] * len(part) if part.keys is None else part.keys.to_pylist(),
+            part.values.to_pylist(),
+            part.row_index.to_pylist(),
             map(
                 str,
-                zip(*([(name, value) for value in column.to_pylist()] for name, column in each.headers), strict=True),
+                zip(*([(name, value) for value in column.to_pylist()] for name, column in part.headers), strict=True),
             )
-            if each.headers
-            else [""] * len(each),
+            if part.headers
+            else [""] * len(part),
             strict=True,
         )
     ]

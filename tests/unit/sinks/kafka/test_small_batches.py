@@ -15,6 +15,7 @@ from tailer.events import METADATA_FIELDS, ChangeBatch, SchemaChange
 from tailer_sinks.encoding.flat_messages import FlatMessages
 from tailer_sinks.encoding.messages import Messages
 from tailer_sinks.kafka import small_batches
+from tailer_sinks.kafka.clients.port import TopicState
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.options import read
 from tailer_sinks.kafka.progress import Count
@@ -190,7 +191,7 @@ def test_a_name_that_keys_or_routes_messages_may_not_become_another_columns(
 ) -> None:
     """Nor may that of a field in it."""
     monkeypatch.setattr(Link, "progress_of", lambda *_: None)  # no broker is asked
-    monkeypatch.setattr(Link, "partitions", lambda *_: 0)
+    monkeypatch.setattr(Link, "look_at_topics", lambda _, topics: dict.fromkeys(topics, TopicState(0, {})))
     monkeypatch.setattr(KafkaTransaction, "_encoder_for", lambda *_: None)
     place = pa.struct([("street", pa.string()), ("town", pa.string())])
     schema = pa.schema([("id", pa.int64()), ("place", place), *METADATA_FIELDS])

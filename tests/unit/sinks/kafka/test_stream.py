@@ -11,14 +11,13 @@ from tailer.errors import SinkFenced, SinkRejected, SinkUnavailable
 from tailer.plan import Position
 from tailer.sink import LAYOUT
 from tailer_sinks.encoding.messages import Messages
-from tailer_sinks.kafka.clients.port import Producer
+from tailer_sinks.kafka.clients.port import Producer, TopicState
 from tailer_sinks.kafka.clients.python_cluster import Owner
 from tailer_sinks.kafka.first_start import check_first_start
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.options import read
 from tailer_sinks.kafka.progress import Entry, ProgressTopic
 from tailer_sinks.kafka.stream import Stream
-from tailer_sinks.kafka.topics import TopicState
 
 APP = "orders/5f0c"
 DELIVERED = Position.end(7)

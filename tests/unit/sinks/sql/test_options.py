@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from tailer.errors import ConfigError
-from tailer_sinks.sql.options import file_of, read, secret_of
+from tailer_sinks.sql.options import file_of, read
+from tests.support.cases import cases
 
 SERVER = "postgresql://tailer@db:5432/shop"
 FILE = "sqlite:////data/shop.db"
@@ -16,11 +17,13 @@ def test_defaults() -> None:
     found = read("orders", {"url": SERVER})
     assert (found.table, found.mode, found.boundary, found.key) == ("orders", "mirror", "version", [])
     assert file_of(found) is None
+    assert read("orders", {"url": SERVER, "key": ["Id", "id"]}).key == ["Id", "id"]
+    assert read("orders", {"url": SERVER, "key": ["Id"], "names": "lower"}).key == ["id"]
     for url in (FILE, "duckdb:////data/shop.db"):
         assert file_of(read("orders", {"url": url})) == Path("/data/shop.db")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "where"),
     [
         ({"url": "mysql://db/shop"}, "url"),
@@ -34,12 +37,20 @@ def test_defaults() -> None:
         ({"url": "duckdb:///shop.db", "password": "hunter2"}, "password"),
         ({"url": FILE, "password": "hunter2"}, "password"),
         ({"url": FILE, "schema": "s"}, "schema"),
-        ({"url": SERVER, "password": "hunter2", "password_file": "/f"}, "password_file"),
+        ({"url": SERVER, "password_file": "/hunter2"}, "password_file"),
         ({"url": SERVER, "table": "lake_tailer_progress"}, "table"),
         ({"url": SERVER, "table": "x" * 64}, "table"),
         ({"url": SERVER, "key": ["id", "id"]}, "key"),
+        ({"url": SERVER, "key": ["id", "Id"], "names": "lower"}, "key"),
         ({"url": SERVER, "mode": "append", "key": ["id"]}, "key"),
+        ({"url": SERVER, "names": "upper"}, "names"),
         ({"url": SERVER, "boundary": "chunk"}, "boundary"),
+        ({"url": SERVER, "mode": "history", "boundary": "chunk"}, "boundary"),
+        ({"url": SERVER, "mode": "history", "deletes": "mark"}, "deletes"),
+        ({"url": SERVER, "mode": "append", "deletes": "mark"}, "deletes"),
+        ({"url": SERVER, "deletes": "keep"}, "deletes"),
+        ({"url": SERVER, "mode": "append", "adopt": True}, "adopt"),
+        ({"url": SERVER, "deletes": "mark", "adopt": True}, "adopt"),
         ({"url": SERVER, "timeout_s": 0.5}, "timeout_s"),
         ({"url": SERVER, "mode": "upsert"}, "mode"),
     ],
@@ -55,6 +66,6 @@ def test_faults_are_named(options: dict[str, Any], where: str) -> None:
 def test_the_password_is_in_no_text(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("hunter2\n")
-    given = read("orders", {"url": SERVER, "password_file": str(file)})
-    assert secret_of(given).read() == "hunter2"
+    given = read("orders", {"url": SERVER, "password": {"file": str(file)}})
+    assert given.password.read() == "hunter2"
     assert "hunter2" not in repr(read("orders", {"url": SERVER, "password": "hunter2"}))

@@ -15,9 +15,10 @@ from psycopg.conninfo import conninfo_to_dict
 from tailer.errors import SinkAccessRefused, SinkError, SinkRejected, SinkUnavailable
 from tailer_sinks.sql.databases.postgresql import PostgreSql, prepared
 from tailer_sinks.sql.databases.postgresql_copy import copied
+from tests.support.cases import cases
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "value", "text"),
     [
         (pa.bool_(), True, "true"),
@@ -34,7 +35,6 @@ from tailer_sinks.sql.databases.postgresql_copy import copied
         (pa.list_(pa.string()), ["a\\"], r'["a\\\\"]'),
         (pa.string(), None, r"\N"),
     ],
-    ids=str,
 )
 def test_texts(kind: pa.DataType, value: Any, text: str) -> None:
     rows = pa.record_batch({"before": pa.array([1, 2]), "v": pa.array([value, None], kind)}).slice(0, 2)
@@ -79,7 +79,7 @@ def test_what_the_url_says_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found["password"], found["application_name"]) == ("secret", "lake-tailer")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("severity", "text", "after_password", "error"),
     [
         ("FATAL", 'password authentication failed for user "u"', True, SinkAccessRefused),

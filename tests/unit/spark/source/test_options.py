@@ -17,6 +17,7 @@ from tailer.spark.source.options import _OPTIONS, SourceOptions, read_options
 from tailer.start import Start, StartKind
 from tailer.stores.cloud import GcsOptions
 from tailer.stores.s3 import S3Options
+from tests.support.cases import cases
 
 
 def options(**given: object) -> SourceOptions:
@@ -81,7 +82,7 @@ def test_net_changes_may_have_a_key() -> None:
     assert (found.read.net, found.rules.key, found.rules.compute_updates) == (True, ("id",), False)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "start"),
     [
         ({"startingVersion": "latest"}, at(StartKind.LATEST)),
@@ -101,7 +102,7 @@ def test_starts(given: dict[str, str], start: Start) -> None:
     assert options(**given).start == start
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "size"),
     [("1", 1), ("100b", 100), ("2k", 2048), ("2KB", 2048), ("64m", 2**26), ("1 g", 2**30), ("1t", 2**40)],
 )
@@ -114,7 +115,7 @@ def test_one_limit_replaces_the_default() -> None:
     assert options(maxFilesPerTrigger=5, maxBytesPerTrigger=6).budget == Budget(5, 6)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "folder"),
     [
         ("/data/orders/", "/data/orders"),
@@ -142,7 +143,7 @@ def test_a_list_of_one_path_is_that_path() -> None:
         read_options({"paths": '["/a","/b"]'})
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "reason"),
     [
         ("", "is missing or empty"),
@@ -168,7 +169,7 @@ def test_a_missing_path_is_refused() -> None:
         read_options({})
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "where", "reason"),
     [
         ({"startingVersion": "1", "startingTimestamp": "2026-03-01"}, "startingTimestamp", "does not go with"),
@@ -225,13 +226,13 @@ def test_refusals_name_the_option_and_a_remedy(given: dict[str, str], where: str
     assert remedy
 
 
-@pytest.mark.parametrize("text", ["null", "None", "", "1", "0", "yes", "t", "1.0"])
+@cases("text", ["null", "None", "", "1", "0", "yes", "t", "1.0"])
 def test_only_true_and_false_are_booleans(text: str) -> None:
     for option in ("snapshot", "netChanges", "computeUpdates", "rowIds", "skipUnchanged"):
         assert refused(**{option: text}) == (option, f"is {text!r}, but must be true or false", "Give one of these.")
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     ["null", "None", "", "0", "-1", "+1", "1.0", "1e3", "1_000", "0x10", "NaN", "٣", "true", str(2**63), "9" * 99],
 )
@@ -248,7 +249,7 @@ def test_counts_and_booleans_in_any_case() -> None:
     assert options(key="null", columns="null", netChanges="TRUE").read.columns == ["null"]
 
 
-@pytest.mark.parametrize("name", option_names(_OPTIONS))
+@cases("name", option_names(_OPTIONS))
 def test_every_option_misspelled_or_with_a_strange_value_is_named(name: str) -> None:
     middle = next(at for at in range(len(name) // 2, -1, -1) if name[at].lower() != name[at + 1].lower())
     swapped = name[:middle] + name[middle + 1] + name[middle] + name[middle + 2 :]
@@ -324,7 +325,7 @@ def test_secrets_are_refused_and_not_shown(name: str) -> None:
     assert "hush" not in where + reason + remedy
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "where", "reason"),
     [
         ({"endpoint": "https://k:hush@s3.example.com"}, "endpoint", "holds a user or a password"),
@@ -389,5 +390,5 @@ def test_the_format_and_the_branch() -> None:
     assert options(branch="dev").table.table_format == "lance"
     with pytest.raises(ConfigError, match="branch: is given, but a Delta table has no branches"):
         options(tableFormat="delta", branch="dev")
-    with pytest.raises(ConfigError, match="tableFormat: 'iceberg' is no format of a table"):
-        options(tableFormat="iceberg")
+    with pytest.raises(ConfigError, match="tableFormat: 'hudi' is no format of a table"):
+        options(tableFormat="hudi")

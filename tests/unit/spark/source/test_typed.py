@@ -24,6 +24,7 @@ from tailer.spark.source.envelope import ENVELOPE, EnvelopeRows
 from tailer.spark.source.typed import ReadSchemaLeft, TypedRows, typed_schema
 from tailer.spark.source.views import EnvelopeView, TypedView
 from tailer_sinks.testing.rows import DELTA_TYPES, MOMENT_MS, change_batch, flat_rows
+from tests.support.cases import cases
 from tests.support.tables.log_files import parquet, task
 
 LONG, INT, TEXT = pa.int64(), pa.int32(), pa.string()
@@ -226,7 +227,7 @@ def test_names_on_both_sides_of_a_removal_of_column_mapping(tmp_path: Path) -> N
 S = pa.struct([("x", INT)])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("read_columns", "before", "after", "away"),
     [
         # No change, or an irrelevant one.

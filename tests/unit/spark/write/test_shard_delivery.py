@@ -92,14 +92,14 @@ class Place:
         policy = Policy(types=self.types)
         table = TableRef(str(self.path))
         settings = PipelineSettings(
-            "p",
-            table,
-            start,
-            policy,
-            self.rules,
-            0.01,
-            "memory",
-            {},
+            name="p",
+            source=table,
+            start=start,
+            policy=policy,
+            pairing=self.rules,
+            poll_interval_s=0.01,
+            sink_kind="memory",
+            sink_options={},
             write=Writers.EXECUTORS,
             shards=SHARDS,
         )

@@ -65,6 +65,7 @@ def test_rows_of_each_task_with_pairs_together(size: int) -> None:
             assert batch.row_index.to_pylist()[::2] == batch.row_index.to_pylist()[1::2]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("size", [1, 3, 100])
 @pytest.mark.parametrize(
     ("place", "first"),

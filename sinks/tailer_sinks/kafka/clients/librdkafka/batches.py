@@ -334,8 +334,8 @@ def _refresh(functions: Library, tokens: TokenSource) -> Any:
         try:
             token, expiry_s = tokens()
         except Exception as error:  # noqa: BLE001 - the client waits until it is told
-            known = str(error) if isinstance(error, SinkError) else type(error).__name__
-            functions.set_token_failure(client, known.encode())
+            reason_text = str(error) if isinstance(error, SinkError) else type(error).__name__
+            functions.set_token_failure(client, reason_text.encode())
             return
         reason = ctypes.create_string_buffer(_ERROR_BYTES)
         if functions.set_token(client, token.encode(), int(expiry_s * 1000), b"", None, 0, reason, len(reason)):
@@ -348,21 +348,21 @@ def _client(functions: Library, config: Mapping[str, Any], log: logging.Logger, 
     """Make librdkafka's handle of a producer. Raises `KafkaException`."""
     reason = ctypes.create_string_buffer(_ERROR_BYTES)
     logs = log.isEnabledFor(logging.CRITICAL)
-    made = functions.conf_new()
+    config_handle = functions.conf_new()
     for name, value in {**config, "log.queue": logs}.items():
         written = str(value).lower() if isinstance(value, bool) else str(value)
-        if functions.conf_set(made, name.encode(), written.encode(), reason, len(reason)):
-            functions.conf_destroy(made)
+        if functions.conf_set(config_handle, name.encode(), written.encode(), reason, len(reason)):
+            functions.conf_destroy(config_handle)
             raise KafkaException(KafkaError(KafkaError._INVALID_ARG, _text(reason.value)))  # noqa: SLF001
-    functions.conf_set_events(made, DELIVERIES | ERRORS | (LOGS if logs else 0))
+    functions.conf_set_events(config_handle, DELIVERIES | ERRORS | (LOGS if logs else 0))
     if not logs:
-        functions.conf_set_log_cb(made, None)
+        functions.conf_set_log_cb(config_handle, None)
     if refresh is not None:
-        functions.conf_set_refresh(made, refresh)
-        functions.conf_enable_sasl_queue(made, 1)
-    client = functions.new(PRODUCER, made, reason, len(reason))
+        functions.conf_set_refresh(config_handle, refresh)
+        functions.conf_enable_sasl_queue(config_handle, 1)
+    client = functions.new(PRODUCER, config_handle, reason, len(reason))
     if client is None:
-        functions.conf_destroy(made)
+        functions.conf_destroy(config_handle)
         raise KafkaException(KafkaError(functions.last_error(), _text(reason.value)))
     if logs:
         functions.set_log_queue(client, None)

@@ -9,6 +9,7 @@ from tailer.formats.delta.catalog.port import CommitCatalog, RatifiedCommits, Ra
 from tailer.formats.delta.log.listing import LogListing, PublishedLog, commit_name
 from tailer.stores.memory import MemoryStore
 from tailer.stores.port import ObjectMeta, OpenObject, StoredObject
+from tests.support.cases import cases
 
 UUID = "016ae953-37a9-438e-8683-9a9a4a79a395"
 
@@ -62,7 +63,7 @@ async def stored(*names: str) -> MemoryStore:
     return store
 
 
-@pytest.mark.parametrize(
+@cases(
     ("latest", "commits"),
     [
         (5, staged(4)),  # not up to the latest

@@ -7,6 +7,7 @@ import pytest
 
 from tailer.formats.delta.checkpoints.hint import LAST_CHECKPOINT, json_checksum, read_last_checkpoint
 from tailer.stores.memory import MemoryStore
+from tests.support.cases import cases
 
 
 def test_the_protocols_own_example() -> None:
@@ -29,7 +30,7 @@ def test_equivalent_json_texts_have_one_checksum(text: str, same: str) -> None:
     assert json_checksum(text.encode()) == json_checksum(same.encode())
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "other"),
     [
         ('{"a": 1}', '{"a": 1.0}'),

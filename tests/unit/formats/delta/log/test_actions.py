@@ -24,6 +24,7 @@ from tailer.formats.delta.log.actions import (
     scan_commit,
     scan_state,
 )
+from tests.support.cases import cases
 from tests.support.tables.log_files import add, cdc, commit_info, metadata, protocol, remove
 
 PATH = "_delta_log/00000000000000000007.json"
@@ -60,15 +61,12 @@ def test_every_kind_of_action() -> None:
     assert commit.txns[0].version == 9
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["{}", '{"domainMetadata":{"domain":"d"}}', '{"new":[1,{"add":2}]}', '{"add":null}', "", "   ", "\r"],
-)
+@cases("line", ["{}", '{"domainMetadata":{"domain":"d"}}', '{"new":[1,{"add":2}]}', '{"add":null}', "", "   ", "\r"])
 def test_unknown_actions_and_fields_are_ignored(line: str) -> None:
     assert [file.path for file in parse(line, add("a"), line, '{"commitInfo":{"operation":7,"x":[{}]}}').adds] == ["a"]
 
 
-@pytest.mark.parametrize(
+@cases(
     "line",
     [
         "{",
@@ -188,7 +186,7 @@ def test_unwanted_file_actions_are_not_held(tmp_path: Path) -> None:
     assert commit.adds == ()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "reason"),
     [
         ('{"x":' + "[" * 100_000 + "]" * 100_000 + "}", "its JSON is nested too deeply"),

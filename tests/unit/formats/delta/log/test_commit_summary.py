@@ -1,10 +1,9 @@
 """Rows of a commit, counted by its file actions alone."""
 
-import pytest
-
 from tailer.formats.delta.log.actions import AddWithStatistics, DeletionVector, RemoveWithStatistics
 from tailer.formats.delta.log.commit_summary import FileTally
 from tailer.formats.inspection import RowCounts
+from tests.support.cases import cases
 
 UNKNOWN = RowCounts(None, 0, None)
 
@@ -13,7 +12,7 @@ def vector(name: str, cardinality: int) -> DeletionVector:
     return DeletionVector("u", name, 40, cardinality)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("before", "after", "rows"),
     [
         (None, vector("a", 2), RowCounts(0, 0, 2)),

@@ -25,6 +25,7 @@ from tailer.formats.delta.log.listing import (
 from tailer.stores.local import LocalStore
 from tailer.stores.memory import MemoryStore
 from tailer.stores.port import ObjectMeta, Objects, StoredObject
+from tests.support.cases import cases
 
 T = TypeVar("T")
 
@@ -67,7 +68,7 @@ def test_names_of_ours(name: str, kind: LogFileKind, version: int) -> None:
     assert (path.kind, path.version, path.name) == (kind, version, f"{LOG}/{name}")
 
 
-@pytest.mark.parametrize(
+@cases(
     "name",
     [
         "0000000000000000012.json",
@@ -94,7 +95,7 @@ def test_no_log_at_all() -> None:
         listing(["_last_checkpoint", "00000000000000000000.crc"])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("names", "earliest", "latest"),
     [
         (commits(0, 1, 2), 0, 2),
@@ -116,7 +117,7 @@ def test_no_version_to_begin_with(names: list[str]) -> None:
         _ = listing(names).earliest
 
 
-@pytest.mark.parametrize(
+@cases(
     ("names", "version", "checkpoint", "after"),
     [
         (commits(0, 1, 2), 1, [], [0, 1]),

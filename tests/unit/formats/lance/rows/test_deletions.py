@@ -7,6 +7,7 @@ from pyroaring import BitMap
 from tailer.formats.lance.fragment import DeletionKind
 from tailer.formats.lance.protobuf import InvalidMessage
 from tailer.formats.lance.rows.deletions import read_deletions
+from tests.support.cases import cases
 
 OFFSETS = [7, 0, 4_294_967_295, 3]
 
@@ -42,7 +43,7 @@ def test_no_offset_at_all(kind: DeletionKind) -> None:
     assert read_deletions(kind, data) == BitMap()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("data", "reason"),
     [
         (b"", "not an Arrow file"),

@@ -21,11 +21,14 @@ from tailer_sinks.encoding.avro.columns import joined, writer_for
 from tailer_sinks.encoding.avro.messages import DebeziumAvroEncoder, FlatAvroEncoder
 from tailer_sinks.encoding.avro.schema import avro_name, full_name, record_schema
 from tailer_sinks.encoding.columns import NoText
-from tailer_sinks.encoding.debezium.messages import NEW_KEY, OLD_KEY, DebeziumEncoder, Source
+from tailer_sinks.encoding.debezium.images import PairingEncoder
+from tailer_sinks.encoding.debezium.messages import DebeziumEncoder, Source
+from tailer_sinks.encoding.debezium.operations import NEW_KEY, OLD_KEY
 from tailer_sinks.encoding.flat_messages import FlatMessages
-from tailer_sinks.encoding.messages import Encoder, Messages
+from tailer_sinks.encoding.messages import Messages
 from tailer_sinks.testing import change_batch
 from tailer_sinks.testing.rows import DELTA_TYPES
+from tests.support.cases import cases
 from tests.support.seeds import repeats
 
 KINDS = ["insert", "delete", "update_preimage", "update_postimage"]
@@ -105,7 +108,7 @@ def comparable(value: Any) -> Any:
     return struct.pack("<d", value) if isinstance(value, float) else value
 
 
-@pytest.mark.parametrize("name", DELTA_TYPES)
+@cases("name", DELTA_TYPES)
 def test_every_type_is_read_back(name: str) -> None:
     kind, values = DELTA_TYPES[name]
     for column in (
@@ -137,7 +140,7 @@ def test_lists_have_the_bytes_that_fastavro_writes(lists: list[list[str | None] 
     assert texts == [written({"v": items}, schema) for items in lists]
 
 
-@pytest.mark.parametrize("number", [0, 63, 64, 8191, 8192, 2**20, 2**27 - 1, 2**27, 2**41, 2**55, 2**62, 2**63 - 1])
+@cases("number", [0, 63, 64, 8191, 8192, 2**20, 2**27 - 1, 2**27, 2**41, 2**55, 2**62, 2**63 - 1])
 def test_integers_at_the_edges_of_their_groups(number: int) -> None:
     numbers = [number, -number, -number - 1, number // 2, 0]
     texts, schema = encoded(pa.array(numbers, pa.int64()), nullable=False)
@@ -165,7 +168,7 @@ def test_signs_of_nothing_and_of_no_number() -> None:
     assert texts == [struct.pack("<Q", number) for number in bits]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("column", "values"),
     [
         (pa.array(["a", None, "b", "a"]).dictionary_encode(), ["a", None, "b", "a"]),
@@ -187,7 +190,6 @@ def test_signs_of_nothing_and_of_no_number() -> None:
         (pa.array([2**32 - 1, 0], pa.uint32()), [2**32 - 1, 0]),
         (pa.array([{"metadata": b"m", "value": b"v"}, None], VARIANT), [{"metadata": b"m", "value": b"v"}, None]),
     ],
-    ids=lambda value: str(value.type) if isinstance(value, pa.Array) else "",
 )
 def test_other_layouts(column: pa.Array, values: list[Any]) -> None:
     assert values_of(column) == values
@@ -231,7 +233,7 @@ EDGES = [0, 1, -1, 10**9, 2**62 // 10**6, -(2**62) // 10**6, None]
 TIMES = [0, 1, 86_399, None]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "counts", "factor", "form"),
     [
         (pa.timestamp("s"), EDGES, 1000, ("long", "local-timestamp-millis")),
@@ -250,7 +252,6 @@ TIMES = [0, 1, 86_399, None]
         (pa.date64(), [0, 86_400_000, -86_400_000, 86_400_000 * (2**31 - 1), None], 1 / 86_400_000, ("int", "date")),
         (pa.uint64(), [0, 1, 2**64 - 1, None], 1, ("bytes", "decimal")),
     ],
-    ids=lambda value: str(value) if isinstance(value, pa.DataType) else "",
 )
 def test_types_that_delta_lacks(
     kind: pa.DataType, counts: list[int | None], factor: float, form: tuple[str, str]
@@ -278,7 +279,7 @@ def test_half_floats_are_floats() -> None:
     assert encoded(vectors)[1]["fields"][0]["type"][1] == {"type": "array", "items": ["null", "float"]}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "count", "reason"),
     [
         (pa.time32("s"), 86_400, "a time that is not between 00:00 and 24:00"),
@@ -389,7 +390,7 @@ def listed(messages: Messages, tell: Any) -> list[Any]:
     return list(zip(map(tell, keys), map(tell, values), messages.row_index.to_pylist(), named, strict=True))
 
 
-def decoded(encoder: Encoder, batches: Sequence[ChangeBatch], tell: Any) -> list[Any]:
+def decoded(encoder: PairingEncoder, batches: Sequence[ChangeBatch], tell: Any) -> list[Any]:
     """Return the messages of all batches of a task."""
     found = [message for batch in batches for message in listed(encoder.encode(batch, NOW_MS), tell)]
     last = encoder.flush(NOW_MS)
@@ -522,7 +523,7 @@ def test_a_refused_batch_leaves_the_encoder_unchanged() -> None:
     good = changes(["insert"], {"id": pa.array([1]), "s": pa.array(["x"])})
     schema = good.rows.schema
     flat = FlatAvroEncoder("kafka", schema, "t", Registered())
-    encoders: list[Encoder] = [flat, FlatAvroEncoder("kafka", schema, "t", Registered(), ["id"])]
+    encoders: list[PairingEncoder] = [flat, FlatAvroEncoder("kafka", schema, "t", Registered(), ["id"])]
     encoders.append(DebeziumAvroEncoder("kafka", schema, SOURCE, "t", Registered(), ["id"]))
     for encoder in encoders:
         with pytest.raises(SinkRejected, match="column s holds a string that is not UTF-8"):

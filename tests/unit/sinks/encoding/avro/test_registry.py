@@ -14,14 +14,17 @@ from tailer.plan import output_schema
 from tailer_sinks.encoding.avro.messages import DebeziumAvroEncoder, FlatAvroEncoder
 from tailer_sinks.encoding.avro.registry import RegistryAccess, SchemaRegistry, check_address, differences
 from tailer_sinks.encoding.debezium.messages import Source
+from tests.support.cases import cases
 from tests.support.servers.ports import free_ports
 from tests.support.servers.schema_registry import RegistryServer, serving_registry
 
 SECRET = "open-sesame-4711"
-LOOK_UP, CHECK, LATEST, REGISTER = (
+LOOK_UP, VERSIONS, CHECK, FORMER, RULE, REGISTER = (
     "POST /subjects/t-value",
-    "POST /compatibility/subjects/t-value/versions/latest?verbose=true",
-    "GET /subjects/t-value/versions/latest",
+    "GET /subjects/t-value/versions",
+    "POST /compatibility/subjects/t-value/versions/1?verbose=true",
+    "GET /subjects/t-value/versions/1",
+    "GET /config/t-value?defaultToGlobal=true",
     "POST /subjects/t-value/versions",
 )
 
@@ -59,7 +62,7 @@ FIRST = record(ID)
 def test_a_schema_is_registered_once(server: RegistryServer) -> None:
     registry = client(server)
     assert registry.schema_id("t-value", FIRST) == 1
-    assert server.asked == [LOOK_UP, CHECK, REGISTER]
+    assert server.asked == [LOOK_UP, VERSIONS, REGISTER]
     assert registry.schema_id("t-value", FIRST) == 1
     assert registry.schema_id("t-key", FIRST) == 1
     assert registry.schema_id("t-value", record(ID, pa.field("a", pa.int32()))) == 2
@@ -77,7 +80,7 @@ def test_many_threads_ask_once(server: RegistryServer) -> None:
     for thread in threads:
         thread.join()
     assert found == [1] * 8
-    assert server.asked == [LOOK_UP, CHECK, REGISTER]
+    assert server.asked == [LOOK_UP, VERSIONS, REGISTER]
 
 
 @pytest.mark.parametrize("debezium", [False, True])
@@ -100,12 +103,14 @@ def test_a_changed_type_is_refused(server: RegistryServer, debezium: bool, verbo
     with pytest.raises(SinkRejected) as caught:
         client(server).schema_id("t-value", changed)
     said = str(caught.value)
-    assert "subject t-value of the schema registry rejects the new schema: column unit price was " in said
-    assert "was decimal(10,2) or null and is double or null; column n is new: int8 or null" in said
+    assert (
+        "subject t-value of the schema registry rejects the new schema by its rule BACKWARD: column unit price" in said
+    )
+    assert "unit price was decimal(10,2) or null and is double or null; column n is new: int8 or null" in said
     assert ("it says: {path" in said) == verbose
     assert "oldSchema" not in said
-    assert "Deliver to a new topic" in caught.value.hint
-    assert server.asked == [LOOK_UP, CHECK, LATEST]
+    assert "deliver to a new topic" in caught.value.hint
+    assert server.asked == [LOOK_UP, VERSIONS, CHECK, FORMER, RULE]
     server.rule = "NONE"
     assert client(server).schema_id("t-value", changed) == 2
 
@@ -121,9 +126,36 @@ def test_a_refusal_at_registration(server: RegistryServer) -> None:
     for status, code in ((409, 409), (422, 42201)):
         body = json.dumps({"error_code": code, "message": "incompatible with version 1"}).encode()
         server.broken["/subjects/t-value/versions"] = (status, body)
-        with pytest.raises(SinkRejected, match=f"refuses: {status} .*: incompatible with version 1") as caught:
+        with pytest.raises(
+            SinkRejected, match=f"t-value .* by its rule BACKWARD .it says: {status} .*: incompatible with v"
+        ) as caught:
             client(server).schema_id("t-value", record(ID, pa.field("a", pa.int64())))
-        assert "Deliver to a new topic" in caught.value.hint
+        assert "deliver to a new topic" in caught.value.hint
+
+
+@pytest.mark.parametrize("rule", ["FORWARD_TRANSITIVE", "FULL_TRANSITIVE", "BACKWARD_TRANSITIVE"])
+def test_a_transitive_rule_is_about_all_versions(server: RegistryServer, rule: str) -> None:
+    """The column comes back with another type: the latest version has none of that name."""
+    columns: tuple[list[pa.Field], ...] = ([pa.field("a", pa.int32())], [], [pa.field("a", pa.string())])
+    first, second, third = (record(ID, *fields) for fields in columns)
+    server.rules["t-value"] = rule
+    for schema in (first, second):
+        client(server).schema_id("t-value", schema)
+    with pytest.raises(SinkRejected, match=f"by its rule {rule} beside version 1: column a was int or null and is"):
+        client(server).look("t-value", third)
+    server.rules["t-value"] = rule.removesuffix("_TRANSITIVE")
+    assert client(server).look("t-value", third) == 0
+    assert client(server).schema_id("t-value", third) == 3
+
+
+def test_a_registry_that_does_not_tell_its_rule(server: RegistryServer) -> None:
+    client(server).schema_id("t-value", record(ID, pa.field("a", pa.int64())))
+    server.broken = {"/config/t-value": (403, b""), "/config": (404, b"")}
+    with pytest.raises(SinkRejected, match="rejects the new schema: column a was long or null and is string or null"):
+        client(server).schema_id("t-value", record(ID, pa.field("a", pa.string())))
+    server.broken["/config"] = (200, b'{"compatibilityLevel":"FULL"}')
+    with pytest.raises(SinkRejected, match="by its rule FULL: column a was"):
+        client(server).schema_id("t-value", record(ID, pa.field("a", pa.string())))
 
 
 def test_without_the_right_to_register(server: RegistryServer) -> None:
@@ -133,6 +165,9 @@ def test_without_the_right_to_register(server: RegistryServer) -> None:
     assert server.asked == [LOOK_UP]
     client(server).schema_id("t-value", FIRST)
     assert client(server, auto_register=False).schema_id("t-value", FIRST) == 1
+    assert client(server, auto_register=False).look("t-key", FIRST, passes_new=True) == 0
+    with pytest.raises(SinkRejected, match=r"subject t-value .* does not have"):
+        client(server, auto_register=False).look("t-value", record(ID, pa.field("a", pa.int64())), passes_new=True)
     with pytest.raises(SinkRejected, match="does not have"):
         client(server, auto_register=False).schema_id("t-value", record(ID, pa.field("a", pa.int64())))
 
@@ -145,11 +180,7 @@ def test_another_address_is_tried() -> None:
         assert registry.schema_id("t-value", FIRST) == 1
         server.asked.clear()
         assert registry.schema_id("t-key", FIRST) == 1
-        assert server.asked == [
-            "POST /subjects/t-key",
-            *[CHECK.replace("value", "key")],
-            "POST /subjects/t-key/versions",
-        ]
+        assert server.asked == [each.replace("value", "key") for each in (LOOK_UP, VERSIONS, REGISTER)]
         server.broken[third] = (429, b"")
         with pytest.raises(SinkUnavailable) as caught:
             client(server).schema_id("t-value", FIRST)
@@ -214,14 +245,14 @@ def test_names_and_tokens(server: RegistryServer) -> None:
     for wrong in (RegistryAccess(server.uris, "bob", SECRET), RegistryAccess(server.uris, token=SECRET)):
         with pytest.raises(SinkAccessRefused, match="refuses access: 401 Unauthorized: Unauthorized") as caught:
             SchemaRegistry("kafka", wrong).schema_id("t-value", FIRST)
-        assert "registry_password_file" in caught.value.hint
+        assert "registry_password, or registry_token" in caught.value.hint
         assert SECRET not in repr(wrong) + str(caught.value) + caught.value.hint
     server.broken["/subjects/t-value"] = (403, b"")
     with pytest.raises(SinkAccessRefused, match="refuses access: 403 Forbidden"):
         client(server, username="ada", password=SECRET).schema_id("t-value", FIRST)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("url", "reason"),
     [
         (f"https://ada:{SECRET}@registry:8081", "contains a user name or a password"),

@@ -17,10 +17,12 @@ from tailer.errors import SinkRejected
 from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, METADATA_FIELDS, VARIANT, ChangeBatch
 from tailer.plan import SNAPSHOT_TASKS
 from tailer_sinks.encoding.columns import DecimalForm
-from tailer_sinks.encoding.debezium.messages import NEW_KEY, OLD_KEY, DebeziumEncoder, Source
+from tailer_sinks.encoding.debezium.messages import DebeziumEncoder, Source
+from tailer_sinks.encoding.debezium.operations import NEW_KEY, OLD_KEY
 from tailer_sinks.encoding.debezium.schema import envelope_schema, key_schema, not_finite
 from tailer_sinks.encoding.messages import Messages
 from tailer_sinks.encoding.values import row_texts
+from tests.support.cases import cases
 from tests.support.seeds import repeats
 from tests.support.tables.change_rows import DELETE, INSERT, POST, PRE, Row, changes, histories, people, updates
 
@@ -176,7 +178,7 @@ def test_values_are_those_of_flat_json() -> None:
 # Pairing of images.
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kinds", "ids", "row_index", "expected"),
     [
         ([PRE, POST], [1, 1], [4, 5], ["u a b 5"]),
@@ -215,7 +217,7 @@ def test_images(kinds: list[str], ids: list[int | None], row_index: list[int], e
     assert outlined(kinds, ids, row_index) == expected
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kinds", "row_index", "expected"),
     [
         ([POST], [4], ["u None a 4"]),
@@ -422,7 +424,7 @@ def test_embedded_schemas() -> None:
     assert value == f'{{"schema":{text},"payload":{payload}}}'
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "schema"),
     [
         (pa.bool_(), {"type": "boolean"}),
@@ -472,7 +474,6 @@ def test_embedded_schemas() -> None:
             },
         ),
     ],
-    ids=str,
 )
 def test_types_in_schemas(kind: pa.DataType, schema: dict[str, Any]) -> None:
     (field,) = json.loads(key_schema("t", [pa.field("v", kind)]))["fields"]

@@ -1,0 +1,3 @@
+"""Tables that users made, for mirrors that adopt them: what they are like, and whether rows fit into them."""
+
+__all__: list[str] = []

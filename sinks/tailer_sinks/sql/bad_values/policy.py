@@ -1,0 +1,284 @@
+"""The option `on_bad_value` of a stream: it mends rows before they are loaded, or makes dead letters of them."""
+
+import hashlib
+import json
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.errors import SinkRejected
+from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
+from tailer.metrics import BAD_VALUES
+from tailer.plan import Position
+from tailer.sink import pipeline_of
+from tailer_sinks.encoding.values import escape
+from tailer_sinks.mirrors import CONTRADICTED
+from tailer_sinks.sql.append import LOG_KEY
+from tailer_sinks.sql.bad_values.dead_letters import DeadLetters, with_letters
+from tailer_sinks.sql.bad_values.faults import NO_JSON, NOT_UTF8, TOO_LARGE, Fault, key_faults, value_faults
+from tailer_sinks.sql.databases.dialect import Connection, Dialect, UniqueViolationError
+from tailer_sinks.sql.databases.texts import TEXT, NoText, json_texts
+from tailer_sinks.sql.segments import Segment
+from tailer_sinks.sql.target import Target
+
+__all__ = ["BadValues", "OnBadValue"]
+
+_log = logging.getLogger(__name__)
+
+OnBadValue = Literal["stop", "null", "replace", "dead_letter"]
+
+_OWN: Final = (COMMIT_VERSION, CHANGE_TYPE, COMMIT_TIMESTAMP)  # of rows that wait for a mirror; a log has them, too
+_LONGEST_KEY: Final = 1000  # characters of a key's text in the table of dead letters
+_UNWRITTEN: Final = (NO_JSON, NOT_UTF8, TOO_LARGE)  # reasons why JSON has no value of a column
+_REMEDY: Final = 'Leave the column out, change it with select, or set on_bad_value = "dead_letter" (sql.md).'
+
+
+class BadValues:
+    """The policy of the stream `app_id` of the sink called `name`, whose table is called `table`.
+
+    `has_letters`: whether there may be dead letters of rows that the source has. `uses_letters`: whether rows that wait
+    have columns for them.
+    """
+
+    def __init__(self, name: str, policy: OnBadValue, dialect: Dialect, table: str, app_id: str) -> None:
+        self.letters = DeadLetters(dialect, table)
+        self.has_letters = False
+        self.uses_letters = policy == "dead_letter"
+        self._name = name
+        self._policy = policy
+        self._holds = dialect.holds
+        self._table = table
+        self._pipeline = pipeline_of(app_id)
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._asked = False
+
+    @property
+    def makes_letters(self) -> bool:
+        """Return whether rows become dead letters."""
+        return self._policy == "dead_letter"
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        self._counts.clear()
+        self.uses_letters = self.makes_letters
+
+    def look(self, connection: Connection, stored: Sequence[str]) -> None:
+        """Look for letters. `stored`: tables with rows that wait, and may have letters."""
+        self.uses_letters = self.makes_letters or bool(stored)
+        # Without the policy, letters of a former one can only go.
+        if self.makes_letters or self.has_letters or stored or not self._asked:
+            waits = any(self.letters.wait_in(connection, table) for table in stored)
+            self.has_letters = self.letters.exist(connection) or waits
+            self._asked = True
+
+    def refusal(self) -> SinkRejected | None:
+        """Return why a mirror cannot go on: it has letters that nobody would end."""
+        if self.makes_letters or not self.has_letters:
+            return None
+        remedy = 'Set it to "dead_letter" again, or run `tailer resnapshot PIPELINE`.'
+        return SinkRejected(self._name, f"{self._table} has dead letters, and on_bad_value is another one now", remedy)
+
+    def _contradiction(self, key: Sequence[str]) -> SinkRejected:
+        """Return the error for a key that two rows have, or that has a dead letter already."""
+        if not key:
+            remedy = "Delete them, or set the progress after them with `tailer progress reset PIPELINE --to VERSION`."
+            return SinkRejected(self._name, f"there are dead letters of these rows of {self._table} already", remedy)
+        reason = f"rows are inserted whose key {self._table} or its dead letters have; the key is {', '.join(key)}"
+        return SinkRejected(self._name, reason, CONTRADICTED)
+
+    def make_room(self, connection: Connection, segments: Sequence[Segment]) -> None:
+        """Let tables of rows that wait have letters, which were made under another policy. In the open transaction."""
+        for segment in segments:
+            if segment.stored is not None and segment.letters and not segment.stored_letters:
+                self.letters.add_columns(connection, segment.stored)
+
+    def merge(self, connection: Connection, target: Target, waiting: str | None, segment: Segment) -> None:
+        """Bring the rows of a segment into the table, and its dead letters into theirs, in the open transaction."""
+        if segment.rows.replace:
+            self.letters.clear(connection)
+        if waiting is None:
+            return
+        others, key = waiting, segment.key
+        if segment.letters:
+            try:
+                has_times = COMMIT_TIMESTAMP in segment.staging.names
+                others = self.letters.take(connection, waiting, is_mirror=bool(key), has_times=has_times)
+            except UniqueViolationError as error:
+                raise self._contradiction(key) from error
+        target.merge(connection, others, segment.staging, segment.rows)
+        if key and others != waiting and self.letters.have_rows(connection, waiting, key, target.rows_now):
+            raise self._contradiction(key)
+
+    def load_waiting(self, connection: Connection, table: str, rows: pa.RecordBatch, segment: Segment) -> None:
+        """Load rows of a segment, which wait."""
+        self.load(connection, table, rows, segment.key, (segment.key or LOG_KEY) if segment.letters else ())
+
+    def load(
+        self, connection: Connection, table: str, rows: pa.RecordBatch, key: Sequence[str], identity: Sequence[str]
+    ) -> None:
+        """Load rows that wait, mended by the policy. Raises `SinkRejected`.
+
+        `key`: of the table. `identity`: the columns that identify a row of a batch with columns for letters, see
+        `with_letters`; empty: it has none.
+        """
+        faults = [] if self._policy == "stop" else list(key_faults(self._holds, rows, key))
+        if not faults:
+            try:
+                connection.load(table, self._with_letters(rows, [], key, identity) if identity else rows)
+            except SinkRejected:
+                faults = [] if self._policy == "stop" else list(value_faults(self._holds, rows))
+                if not faults:
+                    raise
+            else:
+                return
+        else:
+            faults += value_faults(self._holds, rows)
+        self._count(rows, faults)
+        if self.makes_letters and identity:
+            connection.load(table, self._with_letters(rows, faults, key, identity))
+        else:
+            mended = self._mended(rows, faults, key)
+            connection.load(table, self._with_letters(mended, [], key, identity) if identity else mended)
+
+    def load_compared(self, connection: Connection, table: str, rows: pa.RecordBatch, key: Sequence[str]) -> None:
+        """Load rows of the source as the table should have them: without those of dead letters."""
+        if self.makes_letters:
+            faults = list(key_faults(self._holds, rows, key))
+            try:
+                if not faults:
+                    connection.load(table, rows)
+                    return
+            except SinkRejected:
+                pass
+            faults += value_faults(self._holds, rows)
+            rows = rows.filter(pc.invert(_any(faults, len(rows))))
+        self.load(connection, table, rows, key, ())
+
+    def committed(self, position: Position) -> None:
+        """Count and log what the transaction has done."""
+        for (column, reason), count in self._counts.items():
+            BAD_VALUES.add((self._pipeline, column, reason), count)
+            number = f"{count} value{'s' * (count > 1)}"
+            text = '%s: column %s of %s %s: %s up to version %d, on_bad_value = "%s"'
+            _log.warning(text, self._name, column, self._table, reason, number, position.version, self._policy)
+        self._counts.clear()
+
+    def _count(self, rows: pa.RecordBatch, faults: Sequence[Fault]) -> None:
+        """Count values of rows that are inserted, or logged: a delete repeats its key."""
+        changes = rows.column(CHANGE_TYPE) if CHANGE_TYPE in rows.schema.names else None
+        for fault in faults:
+            chosen = fault.rows
+            if changes is not None and pa.types.is_integer(changes.type):
+                chosen = pc.and_(chosen, pc.equal(changes, 1))
+            if count := pc.sum(chosen).as_py():
+                self._counts[fault.column, fault.reason] += count
+
+    def _mended(self, rows: pa.RecordBatch, faults: Sequence[Fault], key: Sequence[str]) -> pa.RecordBatch:
+        """Return rows with values that fit. Raises `SinkRejected` where there are none."""
+        for fault in faults:
+            index = rows.schema.get_field_index(fault.column)
+            column = rows.column(index)
+            if self._policy == "replace" and fault.replace is not None:
+                column = fault.replace(column)
+            elif self._policy == "replace":
+                raise self._stop(fault, "and nothing can take its place")
+            elif fault.column in key:
+                raise self._stop(fault, "and a column of the key cannot be null")
+            else:
+                column = _nulled(column, fault.rows)
+            rows = rows.set_column(index, fault.column, column)
+        return rows
+
+    def _stop(self, fault: Fault, because: str) -> SinkRejected:
+        reason = f"column {fault.column} of {self._table} {fault.reason}, which the database cannot hold, {because}"
+        return SinkRejected(self._name, reason, _REMEDY)
+
+    def _with_letters(
+        self, rows: pa.RecordBatch, faults: Sequence[Fault], key: Sequence[str], identity: Sequence[str]
+    ) -> pa.RecordBatch:
+        """Return rows with the columns for letters. Rows with a fault have only what leads to their letter."""
+        schema, none = with_letters(rows.schema), pa.nulls(len(rows), pa.string())
+        is_keyed = bool(key) and self.has_letters
+        if not faults:
+            keys = _key_texts(rows, identity) if is_keyed else none
+            return pa.record_batch([*rows.columns, keys, none, none, none], schema=schema)
+        self.has_letters = self.has_letters or bool(key)
+        bad, bad_keys = _any(faults, len(rows)), _any([fault for fault in faults if fault.column in key], len(rows))
+        lettered = bad if not key else pc.and_(bad, pc.equal(rows.column(CHANGE_TYPE), 1))
+        columns = [
+            column if name in _OWN else _nulled(column, bad_keys if name in key else bad)
+            for name, column in zip(rows.schema.names, rows.columns, strict=True)
+        ]
+        # Before the first letter of a mirror, no key needs a text; in its own batch, each does.
+        keys = _key_texts(rows, identity) if key else _only(_key_texts(rows, identity), bad)
+        names, reasons = _described(faults, len(rows))
+        texts = _row_texts(rows, faults, lettered, is_mirror=bool(key))
+        letters = [_only(column, lettered) for column in (names, reasons, texts)]
+        return pa.record_batch([*columns, keys, *letters], schema=schema)
+
+
+def _any(faults: Sequence[Fault], count: int) -> pa.Array:
+    rows = pa.repeat(pa.scalar(False), count)
+    for fault in faults:
+        rows = pc.or_(rows, fault.rows)
+    return rows
+
+
+def _nulled(column: pa.Array, rows: pa.Array) -> pa.Array:
+    """Return a column of any type with null in these rows."""
+    places = pa.array(range(len(column)), pa.int64())
+    return column.take(_only(places, pc.invert(rows)))
+
+
+def _only(column: pa.Array, rows: pa.Array) -> pa.Array:
+    return pc.if_else(rows, column, pa.scalar(None, column.type))
+
+
+def _described(faults: Sequence[Fault], count: int) -> tuple[pa.Array, pa.Array]:
+    """Return the columns that do not fit, and why, for each row."""
+    names: list[dict[str, None]] = [{} for _ in range(count)]
+    reasons: list[dict[str, None]] = [{} for _ in range(count)]
+    for fault in faults:
+        for row in pc.indices_nonzero(fault.rows).to_pylist():
+            names[row][fault.column] = None
+            reasons[row][fault.reason] = None
+    return pa.array([", ".join(row) for row in names]), pa.array(["; ".join(row) for row in reasons])
+
+
+def _row_texts(rows: pa.RecordBatch, faults: Sequence[Fault], chosen: pa.Array, *, is_mirror: bool) -> pa.Array:
+    """Return the rows that are `chosen` as JSON, with null for values that it cannot have."""
+    rows = rows.select([name for name in rows.schema.names if not (is_mirror and name in _OWN)])
+    for fault in faults:
+        if fault.reason in _UNWRITTEN:
+            index = rows.schema.get_field_index(fault.column)
+            rows = rows.set_column(index, fault.column, _nulled(rows.column(index), fault.rows))
+    whole = rows.filter(chosen).to_struct_array()
+    texts = iter(json_texts(whole.type)(whole).to_pylist())
+    return pa.array([next(texts) if is_chosen else None for is_chosen in chosen.to_pylist()], pa.string())
+
+
+def _key_texts(rows: pa.RecordBatch, identity: Sequence[str]) -> pa.Array:
+    """Return the values that identify each row as a JSON array; of a long one, its hash."""
+    columns = [_key_text(rows.column(name)) for name in identity]
+    joined = pc.binary_join_element_wise(*columns, pa.scalar(",", TEXT))
+    texts = pc.binary_join_element_wise(pa.scalar("[", TEXT), joined, pa.scalar("]", TEXT), pa.scalar("", TEXT))
+    if pc.any(is_long := pc.greater(pc.utf8_length(texts), _LONGEST_KEY)).as_py():
+        hashes = [f"sha256:{hashlib.sha256(text.encode()).hexdigest()}" for text in texts.filter(is_long).to_pylist()]
+        texts = pc.replace_with_mask(texts, is_long, pa.array(hashes, TEXT))
+    return texts.cast(pa.string())
+
+
+def _key_text(column: pa.Array) -> pa.Array:
+    try:
+        return json_texts(column.type)(column)
+    except NoText:  # of a text that is not UTF-8; all others are as in every batch
+        texts = [value.decode(errors="surrogateescape") for value in column.cast(pa.large_binary()).to_pylist()]
+        return pa.array([json.dumps(text) if _has_surrogate(text) else escape(text) for text in texts], TEXT)
+
+
+def _has_surrogate(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)

@@ -1,0 +1,130 @@
+"""The content of a metadata file, as far as readers need it (Iceberg specification, "Table Metadata")."""
+
+import gzip
+import zlib
+from typing import Any, Final
+
+import msgspec
+
+from tailer.errors import LogCorrupt, UnsupportedFeature
+from tailer.formats.iceberg.metadata.snapshots import History, read_history
+
+__all__ = ["MAIN", "Document", "PartitionSpec", "parse_document"]
+
+MAIN: Final = "main"
+_NEWEST_FORMAT: Final = 3
+_FIRST_FIELD_ID: Final = 1000  # of partition fields that have no id, in tables of the first format version
+_GZIP: Final = b"\x1f\x8b"
+_NO_SNAPSHOT: Final = -1
+_NAME_MAPPING: Final = "schema.name-mapping.default"
+_NO_HISTORY: Final = History({}, None)
+
+
+class Reference(msgspec.Struct, rename="kebab", frozen=True, kw_only=True):
+    """A branch or a tag."""
+
+    snapshot_id: int
+    type: str
+
+
+class PartitionField(msgspec.Struct, rename="kebab", frozen=True, kw_only=True):
+    """A value that all rows of a file share. `field_id`: None in some tables of the first format version."""
+
+    name: str
+    transform: str
+    source_id: int | None = None
+    field_id: int | None = None
+
+
+class PartitionSpec(msgspec.Struct, rename="kebab", frozen=True, kw_only=True):
+    """The fields of a partition."""
+
+    spec_id: int
+    fields: tuple[PartitionField, ...] = ()
+
+    @property
+    def field_ids(self) -> tuple[int, ...]:
+        numbered = enumerate(self.fields)
+        return tuple(_FIRST_FIELD_ID + place if field.field_id is None else field.field_id for place, field in numbered)
+
+    @property
+    def is_unpartitioned(self) -> bool:
+        """True where all files are in one partition: a dropped field of the first format version stays as `void`."""
+        return all(field.transform == "void" for field in self.fields)
+
+
+class Document(msgspec.Struct, rename="kebab", frozen=True, kw_only=True):
+    """A metadata file. `field_schema`, `partition_spec`: of tables of the first format version without lists.
+
+    `history`: its snapshots. `listed`: their text, until it is parsed.
+    """
+
+    format_version: int
+    location: str
+    table_uuid: str | None = None
+    last_updated_ms: int = 0
+    current_snapshot_id: int | None = None
+    current_schema_id: int = 0
+    default_spec_id: int = 0
+    schemas: tuple[dict[str, Any], ...] = ()
+    field_schema: dict[str, Any] | None = msgspec.field(default=None, name="schema")
+    partition_specs: tuple[PartitionSpec, ...] = ()
+    partition_spec: tuple[PartitionField, ...] = ()
+    properties: dict[str, str | None] = {}
+    listed: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="snapshots")
+    history: History = msgspec.field(default=_NO_HISTORY, name="")
+    refs: dict[str, Reference] | None = None
+
+    @property
+    def current_schema(self) -> dict[str, Any]:
+        return self.schema(None)
+
+    def schema(self, schema_id: int | None) -> dict[str, Any]:
+        """Return a schema; that of now where snapshots of old tables name none. Raises `KeyError`."""
+        wanted = self.current_schema_id if schema_id is None else schema_id
+        for schema in self.schemas:
+            if schema.get("schema-id", 0) == wanted:
+                return schema
+        if self.field_schema is not None and (not self.schemas or schema_id is None):
+            return self.field_schema
+        raise KeyError(f"schema {wanted}")
+
+    def spec(self, spec_id: int) -> PartitionSpec:
+        """Return a partition spec. Raises `KeyError`."""
+        for spec in self.partition_specs:
+            if spec.spec_id == spec_id:
+                return spec
+        if not self.partition_specs:
+            return PartitionSpec(spec_id=spec_id, fields=self.partition_spec)
+        raise KeyError(f"partition spec {spec_id}")
+
+    @property
+    def name_mapping(self) -> str | None:
+        """The names of columns in files without field ids, as JSON."""
+        return self.properties.get(_NAME_MAPPING)
+
+    def head(self, branch: str) -> int | None:
+        """Return the id of the newest snapshot of a branch; None where it has none."""
+        reference = (self.refs or {}).get(branch)
+        if reference is not None and reference.type == "branch":
+            return reference.snapshot_id
+        current = self.current_snapshot_id if branch == MAIN else None
+        return None if current == _NO_SNAPSHOT else current
+
+
+_DECODER: Final = msgspec.json.Decoder(Document, strict=False)
+
+
+def parse_document(data: bytes, table: str, name: str, before: Document | None = None) -> Document:
+    """Parse a metadata file, which may be compressed. `before`: an older one, whose snapshots are not parsed again.
+
+    Raises `LogCorrupt`, and `UnsupportedFeature` for a newer format version.
+    """
+    try:
+        document = _DECODER.decode(gzip.decompress(data) if data.startswith(_GZIP) else data)
+        history = read_history(document.listed, None if before is None else before.history)
+    except (msgspec.DecodeError, ValueError, OSError, EOFError, zlib.error) as error:
+        raise LogCorrupt(table, name, f"not the metadata of a table: {error}") from error
+    if document.format_version > _NEWEST_FORMAT:
+        raise UnsupportedFeature(table, f"format version {document.format_version}", 0)
+    return msgspec.structs.replace(document, listed=msgspec.Raw(), history=history)

@@ -1,0 +1,173 @@
+"""A schema as an Arrow schema, with field ids on every level (Iceberg specification, "Schemas and Data Types").
+
+The physical name of a field is its id: names may change, and may come back for another field. Files are read by field
+ids, and where they have none, by the names of the table's name mapping.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tailer.errors import LogCorrupt, UnsupportedFeature
+from tailer.events import VARIANT
+from tailer.formats.iceberg.metadata.document import Document
+from tailer.formats.iceberg.metadata.values import default_text
+from tailer.schema.columns import DEFAULT, FIELD_ID, FILE_NAMES, PHYSICAL_NAME
+
+__all__ = ["SchemaReader", "identifier_columns", "new_defaults"]
+
+_PRIMITIVES: Final[Mapping[str, pa.DataType]] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "time": pa.time64("us"),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", tz="UTC"),
+    "timestamp_ns": pa.timestamp("ns"),
+    "timestamptz_ns": pa.timestamp("ns", tz="UTC"),
+    "string": pa.string(),
+    "uuid": pa.binary(16),
+    "binary": pa.binary(),
+    "variant": VARIANT,
+}
+_DECIMAL: Final = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
+_FIXED: Final = re.compile(r"fixed\[(\d+)\]")
+_NOT_A_SCHEMA: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+
+# The names of each field in files without field ids, and the same of the fields in it.
+_Names = Mapping[int, tuple[str, ...]]
+
+
+class SchemaReader:
+    """Converts the schemas of one table, each once, as long as its id stands for the same schema."""
+
+    def __init__(self, table: str) -> None:
+        self._table = table
+        self._schemas: dict[tuple[int | None, str | None], tuple[dict[str, Any], pa.Schema]] = {}
+
+    def schema(self, document: Document, schema_id: int | None, version: int) -> pa.Schema:
+        """Return a schema as in `ChangeTask.schema`; None: that of now.
+
+        Raises `UnsupportedFeature` for a type that cannot be read, `LogCorrupt` for what is no schema.
+        """
+        key = document.current_schema_id if schema_id is None else schema_id, document.name_mapping
+        try:
+            content = document.schema(schema_id)
+            parsed = self._schemas.get(key)
+            # Metadata that was set back, or a table that was made again, may use an id again.
+            if parsed is None or parsed[0] != content:
+                parser = _Parser(_names(document.name_mapping), self._table, version)
+                parsed = self._schemas[key] = content, pa.schema(parser.fields(content))
+        except _NOT_A_SCHEMA as error:
+            raise LogCorrupt(self._table, "metadata", f"not a schema: {error!r}", version) from error
+        return parsed[1]
+
+    def all(self, document: Document, version: int) -> Iterator[pa.Schema]:
+        """Yield all schemas of the table, the one of now first, then the newest first. Raises as `schema`.
+
+        One that nobody asks for may have a type that cannot be read.
+        """
+        numbers = [document.current_schema_id, *(one.get("schema-id", 0) for one in reversed(document.schemas))]
+        for number in dict.fromkeys(numbers) if document.schemas else (None,):
+            yield self.schema(document, number, version)
+
+
+def identifier_columns(schema: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the columns that a schema says identify a row; none where one is a field in a struct."""
+    wanted = schema.get("identifier-field-ids") or ()
+    names = {field["id"]: field["name"] for field in schema["fields"]}
+    return tuple(names[number] for number in wanted) if all(number in names for number in wanted) else ()
+
+
+def new_defaults(before: pa.Schema, after: pa.Schema) -> Sequence[str]:
+    """Return the fields in which rows of `before` get the default that a new field has in `after`, on any level."""
+    return list(_new_defaults(before, after))
+
+
+def _new_defaults(before: Iterable[pa.Field], after: Iterable[pa.Field]) -> Iterator[str]:
+    former = {_place(field): field for field in before}
+    for field in after:
+        old = former.get(_place(field))
+        if old is not None:
+            yield from _new_defaults(_children(old), _children(field))
+        elif DEFAULT in (field.metadata or {}):  # a new struct without one is null in rows of before
+            yield field.name
+
+
+def _children(field: pa.Field) -> list[pa.Field]:
+    return [field.type.field(index) for index in range(field.type.num_fields)]
+
+
+def _place(field: pa.Field) -> bytes | str:
+    """Return the id of a field; the name of an element, a key or a value."""
+    return (field.metadata or {}).get(FIELD_ID) or str(field.name)
+
+
+def _names(mapping: str | None) -> _Names | None:
+    """Return the names in files by field id; None where there is no mapping."""
+    return None if mapping is None else dict(_mapped(json.loads(mapping)))
+
+
+def _mapped(fields: list[dict[str, Any]]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    for field in fields:
+        if field.get("field-id") is not None:
+            yield field["field-id"], tuple(field.get("names", ()))
+        yield from _mapped(field.get("fields") or [])
+
+
+class _Parser:
+    """Converts schema JSON to Arrow fields. `names`: None where files must have field ids."""
+
+    def __init__(self, names: _Names | None, table: str, version: int) -> None:
+        self._names = names
+        self._table = table
+        self._version = version
+
+    def fields(self, struct: Mapping[str, Any]) -> list[pa.Field]:
+        """Convert the fields of a struct, or the columns of the table."""
+        fields = [self._field(field) for field in struct["fields"]]
+        if len({field.name for field in fields}) < len(fields):
+            raise ValueError("two fields have one name")
+        return fields
+
+    def _field(self, field: Mapping[str, Any]) -> pa.Field:
+        kind, number = self._type(field["type"], field["name"]), str(int(field["id"])).encode()
+        metadata = {PHYSICAL_NAME: number, FIELD_ID: number}
+        if self._names is not None:
+            metadata[FILE_NAMES] = json.dumps(self._names.get(field["id"], ())).encode()
+        default = field.get("initial-default")
+        if default is not None:
+            if not isinstance(field["type"], str):
+                raise self._unsupported(f"the default of column {field['name']}, which is nested")
+            text = default_text(default, kind, field["type"])
+            metadata[DEFAULT] = text.encode(errors="surrogateescape")
+        return pa.field(field["name"], kind, not field.get("required", False), metadata)
+
+    def _type(self, kind: Any, name: str) -> pa.DataType:
+        if isinstance(kind, str):
+            if kind in _PRIMITIVES:
+                return _PRIMITIVES[kind]
+            if (decimal := _DECIMAL.fullmatch(kind)) is not None:
+                return pa.decimal128(int(decimal[1]), int(decimal[2]))
+            if (fixed := _FIXED.fullmatch(kind)) is not None:
+                return pa.binary(int(fixed[1]))
+            raise self._unsupported(f"column {name}, of type {kind}")
+        match kind["type"]:
+            case "struct":
+                return pa.struct(self.fields(kind))
+            case "list":
+                nullable = not kind.get("element-required", False)
+                return pa.list_(pa.field("element", self._type(kind["element"], name), nullable))
+            case "map":
+                value = pa.field("value", self._type(kind["value"], name), not kind.get("value-required", False))
+                return pa.map_(self._type(kind["key"], name), value)
+        return self._type(kind["type"], name)
+
+    def _unsupported(self, feature: str) -> UnsupportedFeature:
+        return UnsupportedFeature(self._table, feature, self._version, "lake-tailer cannot read it")
