@@ -1,11 +1,13 @@
 """Evaluation: an expression becomes a function from rows to values, once; literals are prepared then.
 
 Arguments that Spark evaluates for some rows only (the right side of AND where the left one is not false, a branch of
-CASE) and that can fail are evaluated for these rows only, so `a <> 0 AND 10 / a > 1` does not divide by zero.
+CASE, what is added to a null) and that can fail are evaluated for these rows only, so `a <> 0 AND 10 / a > 1` does not
+divide by zero.
 """
 
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,6 +35,8 @@ def compiled(expression: Expression) -> Evaluator:
         return special(expression)
     run = FUNCTIONS[expression.function].run
     kind = expression.kind
+    if expression.function in _NULL_DECIDES:
+        return _decided_by_null(expression)
     arguments = [compiled(argument) for argument in expression.arguments]
     if len(arguments) == 1:
         (only,) = arguments
@@ -75,6 +79,20 @@ def _where(expression: Expression) -> Callable[[Rows, Callable[[], Values]], Val
         return spread(evaluate(rows.filter(mask)), mask) if mask.true_count else null
 
     return run
+
+
+def _decided_by_null(call: Call) -> Evaluator:
+    """Evaluate the other operand where the one that Spark evaluates first is not null."""
+    run, kind = FUNCTIONS[call.function].run, call.kind
+    place = _NULL_DECIDES[call.function]
+    begin, other = compiled(call.arguments[place]), _where(call.arguments[1 - place])
+
+    def evaluate(rows: Rows) -> Values:
+        first = begin(rows)
+        second = other(rows, partial(pc.is_valid, first))
+        return run(kind, second, first) if place else run(kind, first, second)
+
+    return evaluate
 
 
 def _connective(call: Call) -> Evaluator:
@@ -149,6 +167,8 @@ def _like(call: Call) -> Evaluator:
 
 _TRUE = pa.scalar(True)
 _FALSE = pa.scalar(False)
+# Which operand Spark evaluates first: where it is null, so is the result, whatever the other one is.
+_NULL_DECIDES: Final = {**dict.fromkeys(["=", "<", "<=", ">", ">=", "+", "-", "*"], 0), "/": 1, "%": 1}
 _SPECIAL: dict[str, Callable[[Call], Evaluator]] = {
     "and": _connective,
     "or": _connective,

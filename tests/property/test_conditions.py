@@ -279,6 +279,14 @@ abs(i) > 0
 1 / 0 = 1
 1 % 0 = 1
 CASE WHEN i IS NULL THEN 1/0 ELSE 1 END = 1
+CASE WHEN f IS NULL THEN f > 2147483647 + 1 END
+CASE WHEN i IS NULL THEN i + 1/0 > 0 END
+CASE WHEN i IS NULL THEN i = cast('x' AS int) END
+CASE WHEN i IS NULL THEN i <=> cast('x' AS int) END
+CASE WHEN i IS NULL THEN (2147483647 + 1) / i > 0 END
+CASE WHEN i IS NULL THEN (2147483647 + 1) % i = 0 END
+CASE WHEN i IS NULL THEN (2147483647 + 1) * i = 0 END
+i + l / (b - 1) > 0
 cast(l AS int) = 1
 cast(i AS tinyint) = 1
 cast('12' AS int) = 12

@@ -71,6 +71,7 @@ SIMPLIFICATIONS: Final = (
     "SimplifyConditionals",
     "SimplifyBinaryComparison",
     "NullPropagation",
+    "UnwrapCastInBinaryComparison",
 )
 
 
