@@ -36,6 +36,9 @@ from tailer_sinks.sql.target import Target, alter, create
 
 __all__ = ["Work", "refusals", "reset"]
 
+_Origins = Mapping[str, str] | None  # of `SchemaChange`
+_Began = tuple[int, int] | None  # of `Rows`
+
 
 class _Undone(Exception):
     """The end of a transaction that is rolled back."""
@@ -67,7 +70,7 @@ class Work:
             segment = self._add(part["schema"], part["origins"], part["rows"].began, replace=part["rows"].replace)
             segment.rows, segment.stored, segment.stored_letters = part["rows"], part["table"], part["letters"]
         if not self._segments or not self.schema.equals(schema):
-            segment = self._add(schema, None, None, replace=False)
+            segment = self._add(schema, None, None, replace=False, announced=False)
             segment.refusal = other_case(stream, target, self._record, schema) or segment.refusal
 
     @property
@@ -222,7 +225,7 @@ class Work:
         stream.records.note_table(connection, record, version, moment, moves=moves)
 
     def _add(
-        self, schema: pa.Schema, origins: Mapping[str, str] | None, began: tuple[int, int] | None, *, replace: bool
+        self, schema: pa.Schema, origins: _Origins, began: _Began, *, replace: bool, announced: bool = True
     ) -> Segment:
         """Begin a segment, by the event that `began` says. Raises `SinkRejected` if the table has no room for it."""
         target, record = self._target, self._record
@@ -232,7 +235,8 @@ class Work:
             shape = target.start(schema)
         else:
             try:
-                change = self._change(before, schema, origins, replace=replace)
+                announced = replace or origins is not None or (announced and bool(self._segments))
+                change = self._change(before, schema, origins, announced=announced)
                 shape = change.after
             except SinkRejected as error:
                 if origins is not None or (replace and target.keeps_rows):
@@ -249,9 +253,7 @@ class Work:
         self._segments.append(segment)
         return segment
 
-    def _change(
-        self, before: pa.Schema, schema: pa.Schema, origins: Mapping[str, str] | None, *, replace: bool
-    ) -> Columns:
+    def _change(self, before: pa.Schema, schema: pa.Schema, origins: _Origins, *, announced: bool) -> Columns:
         """Return how the table gets room for rows of `schema`. Raises `SinkRejected`."""
         name, table, record = self._stream.name, self._target.table, self._record
         remedy = "If you chose other columns or another key, run `tailer resnapshot PIPELINE`."
@@ -259,9 +261,8 @@ class Work:
             reason = f"the key of {table} is {', '.join(record.key)}, and another one is configured"
             raise SinkRejected(name, reason, ANOTHER_TABLE if self._target.keeps_rows else remedy)
         change = _with_room(self._stream, table, self._target.change(before, schema, origins))
-        announced = replace or origins is not None or bool(self._segments) or self._target.may_differ
         others = _others(before, change.after, may_widen=self._target.existing is not None)
-        if others and not announced:
+        if others and not (announced or self._target.may_differ):
             raise SinkRejected(name, f"{table} has other columns than are delivered: {', '.join(others)}", remedy)
         return change
 
