@@ -331,8 +331,7 @@ class _PostgreSqlConnection:
                 raise SinkRejected(self._name, reason, _FEWER) from None
             if state in _OF_ROWS:
                 reason = f"PostgreSQL refuses a row of {error.diag.table_name}: {_broken(error)} ({what})"
-                remedy = f"{_OF_ROWS[state]}; then run `tailer resume PIPELINE`."
-                raise SinkRejected(self._name, reason, remedy) from None
+                raise SinkRejected(self._name, reason, f"{_OF_ROWS[state]}; then `tailer resume PIPELINE`.") from None
             if state.startswith(("22", "23", "54")) and state not in _REMEDIES:  # of values, which messages may have
                 match = re.search(r"column (.*?)(?:: |$)", error.diag.context or "")
                 column = error.diag.column_name or (match[1] if match else "")
