@@ -27,11 +27,12 @@ from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.pipeline.verification.repair import repair
 from tailer.plan import SNAPSHOT_TASKS
+from tailer.sink import app_id_of, backfill_name, table_of
 from tailer.start import Start, StartKind
 from tailer.stores.wakeup import TimerWake
 from tailer_sinks.delta.mirror import table as mirror_table
 from tailer_sinks.delta.mirror.sink import DeltaMirror
-from tests.support.mirrors.delta import batch, deliver, full, make_mirror, mirror_rows
+from tests.support.mirrors.delta import APP, batch, deliver, full, make_mirror, mirror_rows
 from tests.support.mirrors.delta_planted import PLANTED, SUPERFLUOUS, plant
 from tests.support.mirrors.planted import log_of, write
 
@@ -338,6 +339,38 @@ async def test_a_dropped_column_of_a_history_comes_again_with_a_snapshot_alone(t
     await deliver(sink, gap(4), rows_of(4, "insert", 1, task=SNAPSHOT_TASKS), schema=full(SCHEMA))
     ended = [(1, "1 at 1", 1, 4), (1, "1 at 4", 4, None), (2, "2 at 1", 1, 4), (3, None, 2, 4)]
     assert states(tmp_path) == ended
+
+
+def ordered(number: int) -> str:
+    """Return the app id of a snapshot that an operator asks for."""
+    return app_id_of(backfill_name("orders", f"20260301T11500{number}-1f3a5c7e"), table_of(APP))
+
+
+@pytest.mark.parametrize("mode", OPTIONS)
+async def test_a_snapshot_of_the_newest_version(tmp_path: Path, mode: str) -> None:
+    """An operator asks for it twice, and somebody has changed rows before."""
+    sink = make_mirror(tmp_path, **OPTIONS[mode])
+    await deliver(sink, rows_of(1, "insert", 1, 2, 3))
+    await deliver(sink, rows_of(2, "delete", 2, 3), rows_of(2, "insert", 3, 4))
+    before = states(tmp_path)
+    await to_thread.run_sync(partial(DeltaTable(tmp_path).update, {"name": "'x'"}, predicate="name = '4 at 2'"))
+    await to_thread.run_sync(DeltaTable(tmp_path).delete, "name = '3 at 2'")
+    rows = [{"id": 1, "name": "1 at 1"}, {"id": 3, "name": "3 at 2"}, {"id": 4, "name": "4 at 2"}]
+    for number in range(2):
+        snapshot = batch(2, "insert", SCHEMA, rows, SNAPSHOT_TASKS)
+        await deliver(sink, gap(2), snapshot, schema=full(SCHEMA), app_id=ordered(number))
+        assert states(tmp_path) == before
+    await deliver(sink, rows_of(3, "delete", 4), rows_of(3, "insert", 2))
+    new = {(2, "2 at 3", None), (4, "4 at 2", 3)} if mode == "mark" else {(2, "2 at 3", 3, None), (4, "4 at 2", 2, 3)}
+    assert new <= set(states(tmp_path))
+
+
+async def test_a_snapshot_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
+    sink = make_mirror(tmp_path, mode="history")
+    await deliver(sink, rows_of(3, "insert", 1))
+    for app_id, version in ((ordered(0), 2), (ordered(0).replace("5f0c", "another"), 3)):
+        with pytest.raises(SinkRejected, match=f"up to version 3, and version {version} follows"):
+            await deliver(sink, gap(version), schema=full(SCHEMA), app_id=app_id)
 
 
 async def test_a_history_does_not_go_back(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from tailer_sinks.delta.mirror.keyed_rows import KeyedRows
 from tailer_sinks.delta.mirror.keys import columns_name, key_in, known_from_name, other_columns
 from tailer_sinks.delta.mirror.past import DELETE, NOTHING, STATES, UPDATE, past_of
 from tailer_sinks.delta.mirror.table import MirrorStep, MirrorTable
-from tailer_sinks.delta.mirror.verified_rows import last_version, open_rows
+from tailer_sinks.delta.mirror.verified_rows import check_goes_on, open_rows
 from tailer_sinks.delta.options import Options
 from tailer_sinks.delta.table import Anchor
 from tailer_sinks.delta.variants import rows_schema_of
@@ -369,10 +369,8 @@ class _MirrorTransaction(SinkTransaction):
         if table.past is not STATES:
             return step
         first = position.version if self._first_version is None else self._first_version
-        last = last_version(table, anchor) if anchor.expected is None else None
-        if last is not None and first <= last:
-            reason = f"{table.path} has the history of another table up to version {last}, and version {first} follows"
-            raise SinkRejected(table.name, reason, "Choose a new path.")
+        if anchor.expected is None:
+            check_goes_on(table, anchor, first)
         return replace(
             step,
             columns=_source_names(table, self._schema),

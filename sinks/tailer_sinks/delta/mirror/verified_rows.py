@@ -9,7 +9,7 @@ import pyarrow as pa
 from typing_extensions import override
 
 from tailer.errors import SinkRejected, SinkUnavailable
-from tailer.sink import MirrorRows, app_id_of, backfilled_app_id, pipeline_of, stream_name
+from tailer.sink import MirrorRows, app_id_of, main_app_id, pipeline_of, stream_name
 from tailer_sinks.delta.folder import TargetFolder
 from tailer_sinks.delta.mirror.keys import columns_name, key_in, key_name, known_from_name
 from tailer_sinks.delta.mirror.past import STATES
@@ -21,7 +21,7 @@ from tailer_sinks.delta.target import delivered_name
 from tailer_sinks.delta.txns import position_in
 from tailer_sinks.delta.variants import rows_schema_of
 
-__all__ = ["last_version", "open_rows"]
+__all__ = ["check_goes_on", "open_rows"]
 
 
 class DeltaMirrorRows(MirrorRows):
@@ -120,14 +120,20 @@ def open_rows(
     return DeltaMirrorRows(table, anchor, keys, version)
 
 
-def last_version(table: MirrorTable, anchor: Anchor) -> int | None:
-    """Return the version that the pipeline has delivered last, under any id of the source. None: none."""
+def check_goes_on(table: MirrorTable, anchor: Anchor, first: int) -> None:
+    """Refuse the first commit of a stream into a history that has the version `first`, with which the rows begin.
+
+    An ordered snapshot may be one of the last version of the same table.
+    """
     if anchor.table is None:
-        return None
-    pipeline = pipeline_of(backfilled_app_id(anchor.app_id) or anchor.app_id)
-    app_id = _last_stream(table.folder, anchor.table.version(), pipeline)
-    position = None if app_id is None else position_in(anchor.table, app_id)
-    return None if position is None else position.version
+        return
+    last = _last_stream(table.folder, anchor.table.version(), pipeline_of(main_app_id(anchor.app_id)))
+    position = None if last is None else position_in(anchor.table, last)
+    is_same = last == main_app_id(anchor.app_id)
+    if position is not None and first < position.version + (not is_same):
+        whose = "a history" if is_same else "the history of another table"
+        reason = f"{table.path} has {whose} up to version {position.version}, and version {first} follows"
+        raise SinkRejected(table.name, reason, "Choose a new path.")
 
 
 def _last_stream(folder: TargetFolder, newest: int, pipeline: str) -> str | None:
@@ -142,7 +148,7 @@ def _last_stream(folder: TargetFolder, newest: int, pipeline: str) -> str | None
             reason = "its log no longer has the last commit of the pipeline, which says what it mirrors"
             folder.reject(reason, "Let the pipeline deliver a later version first.")
         for name in names:
-            app_id = backfilled_app_id(name) or name
+            app_id = main_app_id(name)
             if pipeline_of(app_id) == pipeline and name not in ours:
                 return app_id
     return None
