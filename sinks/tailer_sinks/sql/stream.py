@@ -17,11 +17,13 @@ import pyarrow as pa
 
 from tailer.errors import SinkFenced, SinkRejected
 from tailer.sink import backfilled_app_id, main_app_id, pipeline_of, stream_number
+from tailer_sinks.mirrors import ANOTHER_TABLE
 from tailer_sinks.sql.adoption.fit import described
+from tailer_sinks.sql.bad_values.dead_letters import with_letters
 from tailer_sinks.sql.bad_values.policy import BadValues
 from tailer_sinks.sql.databases.dialect import Connection, Dialect, quoted
 from tailer_sinks.sql.records import Entry, LastStream, Records, TableRecord
-from tailer_sinks.sql.segments import Staging, create_waiting, parts_from
+from tailer_sinks.sql.segments import Segment, Staging, create_waiting, parts_from
 from tailer_sinks.sql.target import Target
 
 __all__ = ["Stream"]
@@ -181,6 +183,19 @@ class Stream:
         create_waiting(connection, self.dialect, new.name, schema, stays=False)
         self._staging.append(new)
         return new
+
+    def check_stored(self, segment: Segment, table: str) -> None:
+        """Raise `SinkRejected` if the rows of a segment are stored as another mode of `table` stores them."""
+        assert segment.stored is not None
+        with self.connected() as connection:
+            there = self.dialect.describe(connection, segment.stored)
+        wanted = with_letters(segment.staging) if segment.stored_letters else segment.staging
+        if there.columns and (len(there.columns) != len(wanted) or not all(map(there.column, wanted.names))):
+            reason = (
+                f"a part of version {segment.rows.last} waits for the rest of it, and is for {table} in another mode"
+            )
+            remedy = f"Set mode and deletes to what they were. Or keep these: {ANOTHER_TABLE}"
+            raise SinkRejected(self.name, reason, remedy)
 
     def record(self, connection: Connection, target: Target, pipeline: str) -> TableRecord | None:
         """Return what is known of the table; None: it is not there.

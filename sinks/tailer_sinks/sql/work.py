@@ -69,6 +69,7 @@ class Work:
         for part in parts_from(None if stream.expected is None else stream.expected.parts):
             segment = self._add(part["schema"], part["origins"], part["rows"].began, replace=part["rows"].replace)
             segment.rows, segment.stored, segment.stored_letters = part["rows"], part["table"], part["letters"]
+            stream.check_stored(segment, target.table)
         if not self._segments or not self.schema.equals(schema):
             segment = self._add(schema, None, None, replace=False, announced=False)
             segment.refusal = other_case(stream, target, self._record, schema) or segment.refusal
