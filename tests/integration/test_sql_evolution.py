@@ -233,16 +233,26 @@ async def test_columns_that_are_called_like_the_sinks_own_are_refused(database: 
             await deliver(sink, batch(1, "insert", schema, [{"id": 1}]))
 
 
-async def test_names_that_differ_only_in_case(database: Database) -> None:
-    schema = pa.schema([("id", pa.int64()), ("a", pa.string()), ("A", pa.string())])
+@pytest.mark.parametrize("mode", ["mirror", "append"])
+async def test_names_that_differ_only_in_case(database: Database, mode: str) -> None:
+    narrow = pa.schema([("id", pa.int64()), ("a", pa.string())])
+    schema = narrow.append(pa.field("A", pa.string()))
     row = {"id": 1, "a": "small", "A": "large"}
-    async with opened(database) as sink:
-        if "schema" not in database.options:
-            with pytest.raises(SinkRejected, match=r"duplicate column name: A|Column with name .A. already exists"):
-                await deliver(sink, batch(1, "insert", schema, [row]))
-        else:
+    options = {"mode": mode, "key": ["id"] if mode == "mirror" else []}
+    came = change(narrow, schema, same("id", "a"))
+    async with opened(database, **options) as sink, opened(database, table="late", **options) as late:
+        if "schema" in database.options:
             await deliver(sink, batch(1, "insert", schema, [row]))
-            assert rows_in(database, "orders") == [row]
+            found = rows_in(database, "orders")
+            assert [{name: each[name] for name in schema.names} for each in found] == [row]
+            return
+        with pytest.raises(SinkRejected, match="columns a and A have one name in the database") as refused:
+            await deliver(sink, batch(1, "insert", schema, [row]))
+        assert "with select" in refused.value.remedy
+        await deliver(late, batch(1, "insert", narrow, [{"id": 1, "a": "small"}]), app_id="late/5f0c")
+        with pytest.raises(SinkRejected, match="columns a and A have one name in the database"):
+            await deliver(late, came, batch(2, "insert", schema, [row | {"id": 2}]), app_id="late/5f0c")
+        assert len(rows_in(database, "late")) == 1
 
 
 async def test_all_columns_of_a_log_that_get_another_type_are_named(database: Database) -> None:

@@ -304,6 +304,26 @@ async def test_a_column_that_comes_again_stops_a_history(database: Database) -> 
     assert [row["name"] for row in rows_in(database, "orders")] == ["1 at 0"]
 
 
+async def test_a_name_in_another_case_is_that_of_the_dropped_column(database: Database) -> None:
+    """To PostgreSQL it is another one."""
+    gone, other = PLAIN.remove(1), pa.schema([PLAIN.field(0), pa.field("Name", pa.string())])
+    came = SchemaChange("t", 2, 0, full(gone), full(other), ("another name",), {"id": "id"})
+    rows = batch(2, "insert", other, [{"id": 2, "Name": "x"}])
+    async with opened(database, mode="history") as sink:
+        await deliver(sink, rows_of(0, "insert", 1))
+        await deliver(sink, SchemaChange("t", 1, 0, full(PLAIN), full(gone), ("name is gone",), {"id": "id"}))
+        if "schema" in database.options:
+            await deliver(sink, came, rows)
+            assert [(row["name"], row["Name"]) for row in rows_in(database, "orders")] == [
+                ("1 at 0", None),
+                (None, "x"),
+            ]
+            return
+        with pytest.raises(SinkRejected, match="orders keeps columns Name, which were dropped") as refused:
+            await deliver(sink, came, rows)
+        assert "another table" in refused.value.remedy
+
+
 async def test_the_states_of_a_row_and_a_snapshot(database: Database) -> None:
     """States that a snapshot of the same values has stay as they are; others end, or begin, at its version."""
     gap = Gap("t", 3, 6, 0, "lost", snapshot=True)

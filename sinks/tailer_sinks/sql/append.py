@@ -84,7 +84,10 @@ class ChangeLog(Target):
                 others.append(f"column {column.name} of {self.table} is {field.type}, and rows now have {column.type}")
         if others:
             raise SinkRejected(self._name, "; ".join(others), _REMEDY)
-        return Columns(pa.schema(list(fields.values())), added=added, widened=widened)
+        all_columns = pa.schema(list(fields.values()))
+        for fault in column_faults(self._name, self._dialect, all_columns):
+            raise fault
+        return Columns(all_columns, added=added, widened=widened)
 
     @override
     def staging(self, shape: pa.Schema, schema: pa.Schema) -> pa.Schema:

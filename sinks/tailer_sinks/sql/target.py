@@ -166,7 +166,11 @@ def exact_types(schema: pa.Schema) -> pa.Schema:
 
 def column_faults(name: str, dialect: Dialect, schema: pa.Schema) -> Iterator[SinkRejected]:
     """Yield why the database cannot have columns of `schema`."""
+    names: dict[str, str] = {}
     for column in schema:
+        if (other := names.setdefault(dialect.folded(column.name), column.name)) != column.name:
+            reason = f"columns {other} and {column.name} have one name in the database, which ignores case"
+            yield SinkRejected(name, reason, "Leave one of them out, or give it another name, with select.")
         if column.name.lower().startswith(OWN_PREFIX):
             reason = f"column {column.name} has a name that begins with {OWN_PREFIX}, as the sink's own columns do"
             yield SinkRejected(name, reason, "Give it another name with select.")

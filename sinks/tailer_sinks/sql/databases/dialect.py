@@ -158,6 +158,10 @@ class Dialect(Protocol):
         """Return the quoted name of a table that stays."""
         ...
 
+    def folded(self, column: str) -> str:
+        """Return a text that is the same for all names of a column."""
+        return column
+
     def has_table(self, connection: Connection, table: str) -> bool:
         """Return whether there is a table, or anything else, with this name."""
         ...
@@ -225,6 +229,10 @@ class InFile(Dialect):
     @override
     def name_of(self, table: str) -> str:
         return quoted(table)
+
+    @override
+    def folded(self, column: str) -> str:
+        return column.encode().lower().decode()  # of ASCII alone
 
     @override
     def make_again(

@@ -55,7 +55,8 @@ class History(KeptMirror):
         change = super().change(shape, after, origins)
         dropped = [shape.field(name).with_metadata({_DROPPED: b""}) for name in change.dropped]
         dropped += [field for field in shape if _is_dropped(field)]
-        if again := sorted({field.name for field in dropped} & set(after.names)):
+        folded = {self._dialect.folded(field.name) for field in dropped}
+        if again := sorted(name for name in after.names if self._dialect.folded(name) in folded):
             reason = (
                 f"{self.table} keeps columns {', '.join(again)}, which were dropped, and others have their names now"
             )

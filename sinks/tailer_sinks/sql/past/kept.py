@@ -61,6 +61,7 @@ class KeptMirror(Mirror):
     def change(self, shape: pa.Schema, after: pa.Schema, origins: Mapping[str, str] | None) -> Columns:
         for fault in self._name_faults(after):
             raise fault
+        self._plain(after)  # the next step for types and names is not another table
         try:
             change = super().change(self.columns_of(shape), after, origins)
         except SinkRejected as error:
