@@ -14,7 +14,7 @@ from tailer.events import ChangeBatch
 from tailer.plan import SNAPSHOT_TASKS, Position
 from tailer.sink import Progress
 from tailer_sinks.sql.sink import SqlSink
-from tests.support.mirrors.databases import Database, batch, full, opened, rows_in
+from tests.support.mirrors.databases import APP, Database, batch, full, opened, rows_in
 
 pytestmark = pytest.mark.anyio
 
@@ -64,3 +64,16 @@ async def test_another_mode_inside_the_first_version(database: Database, task: i
         assert names(database, table) == whole
         times = {str(row[column]) for row in rows_in(database, table) for column in row if column == "_valid_from"}
         assert times <= {"2026-03-01T00:00:00.000000Z"}
+
+
+@pytest.mark.parametrize("mode", ["mirror", "mark", "history"])
+async def test_no_progress_is_set_without_rows(database: Database, mode: str) -> None:
+    """Neither before the first version, nor inside it, nor afterwards."""
+    async with opened(database, **MODES[mode]) as sink:
+        for key, at in enumerate((Position(0, 0, 0), Position(0, 0, 1), Position.end(0))):
+            for version in (-1, 0, 3):
+                with pytest.raises(SinkRejected, match=f"orders would not be a mirror of version {version}"):
+                    await sink.reset(Progress(APP, Position.end(version)))
+            await send(sink, APP, at, rows_of(key, task=0))
+        assert await sink.progress(APP) == Progress(APP, Position.end(0))
+    assert len(rows_in(database, "orders")) == 3

@@ -14,8 +14,7 @@ from typing_extensions import override
 
 from tailer.errors import SinkRejected
 from tailer.events import CHANGE_TYPE, COMMIT_VERSION, ChangeBatch, Gap, joined_rows
-from tailer.plan import Position
-from tailer.sink import table_of
+from tailer.sink import Progress, table_of
 from tailer_sinks.encoding.typed import Misfit, conform, fits, gap_row
 from tailer_sinks.sql.databases.dialect import Columns, Connection, Dialect, UniqueViolationError, column_list
 from tailer_sinks.sql.databases.texts import holds_json
@@ -130,15 +129,16 @@ class ChangeLog(Target):
             raise SinkRejected(self._name, reason, remedy) from error
 
     @override
-    def reset_refusal(self, connection: Connection, is_known: bool, position: Position) -> tuple[str, str] | None:
+    def reset_refusal(self, connection: Connection, there: Progress | None, wanted: Progress) -> tuple[str, str] | None:
         """Rows that are there would be delivered again."""
-        if not is_known:
+        version = wanted.position.version
+        if there is None or there.app_id != wanted.app_id:
             return None
         later = f"FROM {self._dialect.name_of(self.table)} WHERE {TABLE_ID} = ? AND {COMMIT_VERSION} > ? LIMIT 1"
-        if not connection.query(f"SELECT 1 {later}", [self._table_id, position.version]):
+        if not connection.query(f"SELECT 1 {later}", [self._table_id, version]):
             return None
-        remedy = f"Delete them first: those with {COMMIT_VERSION} > {position.version}."
-        return f"{self.table} has rows after version {position.version}, which would be there twice", remedy
+        remedy = f"Delete them first: those with {COMMIT_VERSION} > {version}."
+        return f"{self.table} has rows after version {version}, which would be there twice", remedy
 
     def _conformed(self, rows: pa.RecordBatch, staging: pa.Schema) -> pa.RecordBatch:
         kept = {column.name for column in staging if holds_json(column.type)}

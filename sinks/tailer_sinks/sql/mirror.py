@@ -25,7 +25,8 @@ from tailer.events import (
     is_struct,
     joined_rows,
 )
-from tailer.plan import END, SNAPSHOT_TASKS, Position
+from tailer.plan import END, SNAPSHOT_TASKS
+from tailer.sink import Progress
 from tailer_sinks.encoding.typed import fits
 from tailer_sinks.mirrors import (
     CONTRADICTED,
@@ -205,9 +206,14 @@ class Mirror(Target):
             raise self.contradiction(self.there_already(rows)) from error
 
     @override
-    def reset_refusal(self, connection: Connection, is_known: bool, position: Position) -> tuple[str, str] | None:
-        """The table is at one version, and cannot become another one without rows."""
-        return (f"{self.table} would not be a mirror of version {position.version}", RESNAPSHOT) if is_known else None
+    def reset_refusal(self, connection: Connection, there: Progress | None, wanted: Progress) -> tuple[str, str] | None:
+        """The table cannot get to another version without rows.
+
+        A source that gets an id back that it had before goes on from where the table is under the other one.
+        """
+        if there is not None and there.app_id != wanted.app_id and there.position == wanted.position:
+            return None
+        return f"{self.table} would not be a mirror of version {wanted.position.version}", RESNAPSHOT
 
     def _delete(self, connection: Connection, waiting: str, rows: Rows) -> tuple[str, str]:
         """Delete the keys that the table must have. Return the source of the changes, and which of them insert keys.

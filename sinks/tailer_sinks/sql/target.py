@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from tailer.errors import SinkRejected
 from tailer.events import COMMIT_TIMESTAMP, ChangeBatch, Gap
-from tailer.plan import Position
 from tailer.schema.exact_types import exact_type
+from tailer.sink import Progress
 from tailer_sinks.sql.adoption.existing import ExistingTable
 from tailer_sinks.sql.databases.dialect import (
     Columns,
@@ -144,10 +144,10 @@ class Target(Protocol):
         """Bring rows that wait in a table into the table, in the open transaction. Raises `SinkRejected`."""
         ...
 
-    def reset_refusal(self, connection: Connection, is_known: bool, position: Position) -> tuple[str, str] | None:
-        """Return why progress cannot be set to `position`, and the next step; None: it can.
+    def reset_refusal(self, connection: Connection, there: Progress | None, wanted: Progress) -> tuple[str, str] | None:
+        """Return why progress cannot be set to `wanted`, and the next step; None: it can.
 
-        `is_known`: whether the table is there, and was filled last under the app_id of that progress.
+        `there`: the version that the table has, and the app_id under which it was filled last; None: there is no table.
         """
         ...
 

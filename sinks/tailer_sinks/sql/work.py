@@ -14,7 +14,7 @@ import pyarrow as pa
 from tailer.errors import SinkError, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, ControlEvent, Gap
 from tailer.plan import Position
-from tailer.sink import pipeline_of, refused
+from tailer.sink import Progress, pipeline_of, refused
 from tailer_sinks.mirrors import ANOTHER_TABLE, RESNAPSHOT
 from tailer_sinks.sql.adoption.fit import check_null, held
 from tailer_sinks.sql.databases.dialect import Columns, Connection, UniqueViolationError, quoted
@@ -319,10 +319,11 @@ def reset(stream: Stream, target: Target, configured: Sequence[str], position: P
     stream.asked = False
     record = stream.begin(target)
     before = stream.expected
-    # A table that gets an id back that it had before goes on from where it is under the other one.
-    is_known = record is not None and record.app_id == stream.app_id
     with stream.connected() as connection:
-        if reason := target.reset_refusal(connection, is_known, position):
+        there = None
+        if record is not None:
+            there = Progress(record.app_id, Position.end(stream.records.version(connection, record.table)))
+        if reason := target.reset_refusal(connection, there, Progress(stream.app_id, position)):
             raise SinkRejected(stream.name, *reason)
     parts = parts_from(None if before is None else before.parts)
     if parts and target.mode == "append" and before is not None and position > before.position:
