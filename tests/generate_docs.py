@@ -95,19 +95,18 @@ SECTIONS: Final[tuple[tuple[str, str, type[msgspec.Struct]], ...]] = (
 )
 
 INTRO: Final = """\
-`tailer check` names every fault of `tailer.toml`, or of the file that `--config` names. The environment can set each
-key, and wins over the file: `TAILER_PIPELINES__ORDERS__SINK__TOPIC` is `topic` of the sink of the pipeline `orders`,
-and `..._SINK__CLIENT__SASL_PASSWORD` is `sasl.password` in the sink's table `client`. A [secret](secrets.md) is a
-text, or `{file = "..."}`, `{command = ["..."]}` or `{env = "..."}`.
+`tailer check` names every fault of `tailer.toml`, or of the file that `--config` names. The environment wins over the
+file: `TAILER_PIPELINES__ORDERS__SINK__TOPIC` is `topic` of the sink of the pipeline `orders`, and
+`..._SINK__CLIENT__SASL_PASSWORD` is `sasl.password` in the sink's table `client`. A [secret](secrets.md) is a text, or
+`{file = "..."}`, `{command = ["..."]}` or `{env = "..."}`.
 
-Paths are relative to the folder of the file; `~` is the home folder. Variables are not replaced: a path with a folder
-`$HOME` or `${NAME}` is refused. If a folder has such a name, write a URI: `file:/data/$HOME`.
+Paths are relative to the folder of the file; `~` is the home folder. Variables are not replaced: a folder that is named
+`$HOME` or `${NAME}` needs a URI: `file:/data/$HOME`.
 
 A value in bold is the default. A key without values here takes text."""
 INTRO_OF_ERRORS: Final = """\
-Every error names the thing and the next step: on the command line after `hint:`, in the
-[log of the daemon](operations.md#the-log) and `tailer status --json` as `error` and `hint`. Here is what is
-always the same in these texts; names in braces stand for the rest."""
+The next step is on the command line after `hint:`, and in the [log of the daemon](operations.md#the-log) and
+`tailer status --json` as `hint`. Names in braces stand for what differs."""
 # By what a pipeline does next, and by the exit code of a command.
 AFTER: Final[dict[tuple[tuple[Retry, ...], int], tuple[str, str]]] = {
     ((Retry.TIMED, Retry.ASK), 4): (
