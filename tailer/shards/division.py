@@ -2,13 +2,13 @@
 
 While shards have reached different places, rows must stay where they are: a row that moves to a shard that is ahead is
 lost, and one that moves to a shard behind comes twice. If the sink has a key, rows belong to shards by its columns. If
-not, they belong by their tasks. Which rows a task has depends on all that decides how rows are compared: the rules, the
-chosen columns, and whether row ids are among them.
+not, they belong by their tasks. Which tasks a version has, and which rows they have, depends on all that decides how
+rows are read and compared: the rules, the condition, the chosen columns, whether row ids are among them, and `changes`.
 
 A sink stores the division as the version of a position, so it is a persisted format: the number of shards, plus
 `LAYOUT_SHARDS` times the rules. The rules are one more than the CRC-32, modulo 2**28, of JSON: `{"key":[...]}`, or
-`{"columns":[...],"row_ids":true,"rules":{...}}`, without columns if none are chosen, without row ids if they are not
-wanted, and with what `tailer.changelog.task_ids.unusual` returns. If they are 0, nobody knows them: a reset or a former
+`{"changes":"compare","columns":[...],"row_ids":true,"rules":{...},"select":"...","where":"..."}`, without what is not
+chosen, and with what `tailer.changelog.task_ids.unusual` returns. If they are 0, nobody knows them: a reset or a former
 release has stored the number, or the pipeline is undivided.
 """
 
@@ -21,7 +21,7 @@ from zlib import crc32
 from tailer.changelog.rules import PairingRules
 from tailer.changelog.task_ids import unusual
 from tailer.config.pipelines import PipelineSettings
-from tailer.pipeline.policy import Policy
+from tailer.pipeline.policy import ChangeSource, Policy
 from tailer.plan import Position
 from tailer.sink import LAYOUT_SHARDS, Sink, shards_in
 
@@ -75,5 +75,8 @@ def _number(key: Sequence[str], rules: PairingRules, policy: Policy) -> int:
         text = {"rules": unusual(rules)}
         text |= {"columns": sorted(policy.columns)} if policy.columns else {}
         text |= {"row_ids": True} if policy.row_ids else {}
+        texts = {"select": policy.select, "where": policy.where}
+        text |= {name: value for name, value in texts.items() if value is not None}
+        text |= {"changes": policy.changes.value} if policy.changes is not ChangeSource.FEED else {}
     canonical = json.dumps(text, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
     return 1 + crc32(canonical.encode("ascii")) % _RULES

@@ -232,7 +232,8 @@ def _not_level(pipeline: str, had: Division, wanted: Division, places: Sequence[
     setting = f'write = "executors" and shards = {had.shards}' if had.shards else 'write = "driver"'
     if had.shards == wanted.shards:
         option = pipeline
-        setting = "the key, columns, row ids, carryovers, compute_updates and skip_unchanged that it had"
+        choices = "key, where, select, columns, row_ids, changes, carryovers, compute_updates and skip_unchanged"
+        setting = f"the {choices} that it had"
     whole = first.version if first.closes_version else first.version - 1
     remedy = (
         f"Run it with {setting} until it has caught up, stop it, then change it. Or set all of it to one "

@@ -299,9 +299,9 @@ def _after(place: Position, batches: Iterator[ChangeBatch]) -> Iterator[ChangeBa
         if batch.version == place.version and place.is_inside and batch.task // TASKS != place.task // TASKS:
             reason = f"a part of version {batch.version} was delivered with other rules or columns"
             remedy = (
-                "Restore columns, carryovers, computeUpdates, key and rowIds until the query is past that version. If "
-                "the table has other columns since, give the query once a new checkpoint folder, a start up to that "
-                f"version, and end = {batch.version}; or let the daemon deliver the rest."
+                "Restore changes, columns, carryovers, computeUpdates, key and rowIds until the query is past that "
+                "version. If the table has other columns since, give the query once a new checkpoint folder, a start "
+                f"up to that version, and end = {batch.version}; or let the daemon deliver the rest."
             )
             raise ConfigError("carryovers", reason, remedy)
         task, reached = (batch.version, batch.task), (place.version, place.task)

@@ -16,6 +16,7 @@ from anyio import create_task_group, to_thread
 from pyspark.sql import SparkSession
 
 from tailer.errors import ConfigError, SinkFenced, SinkUnavailable, TableReplaced
+from tailer.pipeline.policy import ChangeSource
 from tailer.plan import Position
 from tailer.shards.division import UNDIVIDED, Division
 from tailer.shards.resharding import NO_COLUMNS, LayoutSink, layout_id, stream_names
@@ -27,6 +28,7 @@ from tailer.stores.s3 import S3Options
 from tailer.stores.stores import Stores
 from tests.support.daemon.commands import tailer
 from tests.support.follow import plans
+from tests.support.histories.lying_feeds import LIES
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.history import TABLE_ID, History
 from tests.support.kafka.sharded_delivery import ShardedDelivery
@@ -182,7 +184,7 @@ def test_rows_stay_in_their_shards(kafka: KafkaCluster, history: History) -> Non
     for _ in range(2):
         with pytest.raises(ConfigError, match="by another key, other columns or other rules") as refused:
             place.deliver(2)
-        assert "the key, columns, row ids, carryovers" in refused.value.hint
+        assert "the key, where, select, columns, row_ids, changes" in refused.value.hint
         assert place.places(2) == places
     # The change of a process that was killed meanwhile does not matter.
     place.options["key"] = key
@@ -191,6 +193,25 @@ def test_rows_stay_in_their_shards(kafka: KafkaCluster, history: History) -> Non
     )
     place.deliver(2)
     assert place.figures_without_ends() == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("choice", [{"changes": ChangeSource.COMPARE}, {"select": "id"}, {"where": "id <> 7"}], ids=str)
+def test_rows_without_a_key_stay_in_their_shards(kafka: KafkaCluster, tmp_path: Path, choice: dict[str, Any]) -> None:
+    """They belong to tasks. A version has other tasks by other choices, or other rows in them."""
+    two_files = next(lie for lie in LIES if len(lie.removes) == len(lie.adds) == 2)
+    place = ShardedDelivery(kafka, two_files.write(tmp_path / "table"))
+    place.options["key"] = []
+    place.deliver(2, until=0)
+    assert place.attempt(1, 2, 1).error is None
+    before = place.policy
+    place.policy = replace(before, **choice)
+    with pytest.raises(ConfigError, match="by another key, other columns or other rules") as refused:
+        place.deliver(2, until=1)
+    assert all(option in refused.value.hint for option in ("changes", "select", "where"))
+    place.policy = before
+    place.deliver(2, until=1)
+    place.policy = replace(before, **choice)
+    place.deliver(2)
 
 
 def test_a_division_that_does_not_say_by_what(kafka: KafkaCluster, history: History) -> None:

@@ -28,7 +28,7 @@ from tailer.formats.lance.table import branch_id, dataset_id
 from tailer.pipeline.backfill.command import BackfillCommand
 from tailer.pipeline.backfill.delivery import backfill_plan
 from tailer.pipeline.delivery import ResumePoint
-from tailer.pipeline.policy import Policy
+from tailer.pipeline.policy import ChangeSource, Policy
 from tailer.pipeline.status import PipelineStatus
 from tailer.plan import (
     END,
@@ -265,6 +265,7 @@ def test_divisions() -> None:
         divided(4, (), keep, ("b", "a")): 14891559419908,
         divided(1024, (), keep): 14041441567744,
         divided(4, row_ids=True): 16423137116164,
+        divided(4, where="a > 1", select="a, b", changes=ChangeSource.COMPARE): 2487188979716,
     }
     assert [division.end for division in found] == [Position.end(version) for version in found.values()]
     for division, version in found.items():
@@ -277,12 +278,12 @@ def divided(
     key: tuple[str, ...] = (),
     rules: PairingRules | None = None,
     columns: tuple[str, ...] = (),
-    row_ids: bool = False,
+    **choices: Any,
 ) -> Division:
     """Return the division of a pipeline."""
     rules = rules or PairingRules()
     sink: Any = SimpleNamespace(demands=Demands(key=key))
-    start, policy = Start(StartKind.EARLIEST), Policy(columns=columns, row_ids=row_ids)
+    start, policy = Start(StartKind.EARLIEST), Policy(columns=columns, **choices)
     settings = PipelineSettings(
         name="p",
         source=TableRef("t"),

@@ -258,8 +258,8 @@ def _check_whole(step: Step, after: Position, through: Position) -> None:
     if after > step.begin or through < step.end:
         reason = f"a part of version {step.plan.version} was delivered with other options"
         remedy = (
-            "Restore carryovers, computeUpdates, key and netChanges until the query is past that version, or "
-            "give it a new checkpoint folder."
+            "Restore changes, carryovers, computeUpdates, skipUnchanged, key and netChanges until the query is past "
+            "that version, or give it a new checkpoint folder."
         )
         raise ConfigError("carryovers", reason, remedy)
 

@@ -89,7 +89,7 @@ class ShardedDelivery:
         )
 
     def table(self) -> TableLog:
-        return TableRef(self.location).open(self.stores)
+        return TableRef(self.location).open(self.stores, policy=self.policy)
 
     @property
     def last(self) -> int:
