@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.errors import SinkRejected, did_you_mean
-from tailer.events import CHANGE_TYPE, COMMIT_VERSION, ROW_ID, ChangeType, type_text
+from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, ROW_ID, ChangeType, type_text
 
 __all__ = [
     "ANOTHER_TABLE",
@@ -28,6 +28,7 @@ __all__ = [
     "key_faults",
     "no_key",
     "one_version",
+    "time_us_of",
 ]
 
 # Columns of a mirror that marks deleted rows: when a row was deleted; null: it was not.
@@ -88,6 +89,14 @@ def key_faults(
         if is_nested(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind):
             reason = f"the key column {column} has type {type_text(kind)}, whose values identify no row"
             yield SinkRejected(name, reason, "Set key to columns of other types.")
+
+
+def time_us_of(rows: pa.RecordBatch) -> int | None:
+    """Return the time of the version of rows of the source, in microseconds since 1970; None: they do not say it."""
+    if not len(rows) or COMMIT_TIMESTAMP not in rows.schema.names:
+        return None
+    time_us: int = rows.column(COMMIT_TIMESTAMP)[0].value
+    return time_us
 
 
 def check_never_null(name: str, table: str, rows: pa.RecordBatch, key: Sequence[str]) -> None:

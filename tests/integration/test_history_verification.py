@@ -6,9 +6,10 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+import pyarrow as pa
 import pytest
 from anyio import to_thread
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from tailer.engine.local import LocalEngine
 from tailer.pipeline.policy import Policy
@@ -179,7 +180,7 @@ def test_the_command_compares_versions(tmp_path: Path) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("planted", ["DELETE FROM orders WHERE id = 1", "DELETE FROM orders"])
 async def test_a_repair_has_the_time_of_its_version(database: Database, tmp_path: Path, planted: str) -> None:
-    """The last version only deletes a row. Without any state, the time is that of the repair."""
+    """The last version only deletes a row."""
     orders = Orders(tmp_path / "orders")
     orders.insert(1, 2, 3)
     orders.delete(2)
@@ -190,7 +191,36 @@ async def test_a_repair_has_the_time_of_its_version(database: Database, tmp_path
         both = repair(partial(opening(sink), None), log_of(orders.path), LocalEngine(), Policy(), 9)
         assert [result.is_equal async for result in both] == [False, True]
     (begun,) = await to_thread.run_sync(times, database, "_valid_from", 1)
-    assert [begun] == ended if "WHERE" in planted else begun > ended[0]
+    assert [begun] == ended
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("options", [{"deletes": "mark"}, {"mode": "history"}], ids=["mark", "history"])
+@pytest.mark.parametrize("planted", ["id = 1", "true"])
+async def test_a_repair_in_delta_has_the_time_of_its_version(
+    tmp_path: Path, options: dict[str, str], planted: str
+) -> None:
+    orders, copy = Orders(tmp_path / "orders"), tmp_path / "copy"
+    orders.insert(1, 2, 3)
+    orders.delete(2)
+    sink = make_mirror(copy, **options)
+    await follow(sink, orders.path, 1)
+    end = "_deleted_at" if "deletes" in options else "_valid_to"
+    (ended,) = (row[end] for row in mirror_rows(copy).to_pylist() if row["id"] == 2)
+    await to_thread.run_sync(DeltaTable(copy).delete, planted)
+    await to_thread.run_sync(plant_row, copy)
+    both = repair(partial(opening(sink), None), log_of(orders.path), LocalEngine(), Policy(), 9)
+    assert [result.is_equal async for result in both] == [False, True]
+    rows = mirror_rows(copy).to_pylist()
+    assert [row[end] for row in rows if row["id"] == 9] == [ended]
+    assert [row.get("_valid_from", ended) for row in rows if row["id"] == 1] == [ended]
+
+
+def plant_row(copy: Path) -> None:
+    """Add a row that the source lacks."""
+    schema = mirror_rows(copy).schema
+    row = {"id": 9, "amount": 1.0, "_valid_from_version": 0}
+    write_deltalake(copy, pa.Table.from_pylist([{name: row.get(name) for name in schema.names}], schema), mode="append")
 
 
 def times(database: Database, column: str, key: int) -> list[str]:

@@ -181,8 +181,13 @@ class Mirror(Target):
         """Return the condition of the rows of the source at `version`. `is_newest`: of all that the table has."""
         return "1 = 1"
 
-    def repair(self, connection: Connection, removed: str, added: str, names: Sequence[str], version: int) -> None:
-        """Remove the rows at `version` with keys of the table `removed`, and add those of the table `added`."""
+    def repair(
+        self, connection: Connection, removed: str, added: str, names: Sequence[str], version: int, time_us: int
+    ) -> None:
+        """Remove the rows at `version` with keys of the table `removed`, and add those of the table `added`.
+
+        `time_us`: of the version.
+        """
         key = column_list(self.key)
         table = self._dialect.name_of(self.table)
         connection.execute(f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {removed})")

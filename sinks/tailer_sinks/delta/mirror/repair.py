@@ -4,8 +4,8 @@ The commit is made on top of the version of the table that was compared, and fai
 it replaces just the rows that were found. It has the progress that the table has already. It is a MERGE, as those of
 the pipeline, unless the table has a key twice, or without a value: then all rows are written again, without these.
 
-Where the mirror keeps deleted rows, or each state, rows end in the version that was compared, at the time of the
-repair.
+Where the mirror keeps deleted rows, or each state, rows end in the version that was compared, at its time. Where the
+source has no rows, that of the repair takes its place.
 """
 
 import shutil
@@ -38,10 +38,17 @@ class DeltaRepair(MirrorRepair):
     """A `tailer.sink.MirrorRepair` of the mirror that was read as `anchor`. `key`: its columns that identify a row.
 
     `conformed` gives rows of the source the types of the table, and `as_texts` turns rows into what is compared.
+    `time_us`: of the version; None: not known.
     """
 
     def __init__(
-        self, table: MirrorTable, anchor: Anchor, key: tuple[str, ...], conformed: _Convert, as_texts: _Convert
+        self,
+        table: MirrorTable,
+        anchor: Anchor,
+        key: tuple[str, ...],
+        conformed: _Convert,
+        as_texts: _Convert,
+        time_us: int | None,
     ) -> None:
         self._table = table
         self._anchor = anchor
@@ -51,7 +58,7 @@ class DeltaRepair(MirrorRepair):
         assert anchor.expected is not None
         self._position = anchor.expected
         self._changes = Changes(table.name, table.past)
-        self._changes.times.note(self._position.version, time.time_ns() // 1000)
+        self._changes.times.note(self._position.version, time_us or time.time_ns() // 1000)
         self._names = [f"key_{number}" for number in range(len(key))]
         self._folder = str(scratch_folder())
         self._database = open_database(self._folder)

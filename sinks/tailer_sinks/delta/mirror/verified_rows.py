@@ -20,6 +20,7 @@ from tailer_sinks.delta.table import Anchor
 from tailer_sinks.delta.target import delivered_name
 from tailer_sinks.delta.txns import position_in
 from tailer_sinks.delta.variants import rows_schema_of
+from tailer_sinks.mirrors import time_us_of
 
 __all__ = ["check_goes_on", "open_rows"]
 
@@ -50,6 +51,7 @@ class DeltaMirrorRows(MirrorRows):
         self._table = table
         self._anchor = anchor
         self._repair: DeltaRepair | None = None
+        self._time_us: int | None = None  # of the version of the source
         self._stored = StoredRows(table.name, table.path, schema, lacks_columns=past is STATES)
         self._condition = past.is_open() if version is None else past.holds_at(version)
 
@@ -71,6 +73,7 @@ class DeltaMirrorRows(MirrorRows):
     @override
     def as_stored(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Raises `SinkRejected` also where a column has another type in the table."""
+        self._time_us = time_us_of(rows) or self._time_us
         yield self._stored(rows)
 
     @override
@@ -84,7 +87,8 @@ class DeltaMirrorRows(MirrorRows):
 
     @override
     def begin_repair(self) -> DeltaRepair:
-        self._repair = DeltaRepair(self._table, self._anchor, self.key, self._stored.conformed, self._stored.texts)
+        stored = self._stored
+        self._repair = DeltaRepair(self._table, self._anchor, self.key, stored.conformed, stored.texts, self._time_us)
         return self._repair
 
     def close(self) -> None:

@@ -9,7 +9,6 @@ A column that is dropped stays, for the states from before. One that is renamed 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from time import time_ns
 from typing import Final
 
 import pyarrow as pa
@@ -75,11 +74,13 @@ class History(KeptMirror):
         return f"{_FROM} <= {version} AND ({_TO} IS NULL OR {_TO} > {version})"
 
     @override
-    def repair(self, connection: Connection, removed: str, added: str, names: Sequence[str], version: int) -> None:
+    def repair(
+        self, connection: Connection, removed: str, added: str, names: Sequence[str], version: int, time_us: int
+    ) -> None:
         """The states that hold end in this version, and others begin there: those of the past are as they were."""
         table, key = self._dialect.name_of(self.table), column_list(self.key)
         differ = f"({key}) IN (SELECT {key} FROM {removed})"
-        moment = self._last_time(connection, version)
+        moment = self.moment(time_text(time_us))
         connection.execute(f"DELETE FROM {table} WHERE {_FROM} >= {version} AND {differ}")
         connection.execute(
             f"UPDATE {table} SET {_TO} = {version}, {quoted(VALID_TO)} = {moment} "
@@ -87,16 +88,6 @@ class History(KeptMirror):
         )
         begun = {VALID_FROM_VERSION: str(version), VALID_FROM: moment}
         insert(connection, self._dialect, self.table, names, self.key, added, values=begun, among=self.is_live)
-
-    def _last_time(self, connection: Connection, version: int) -> str:
-        """Return the time of the last version up to `version` that began or ended a state; that of now without any."""
-        last = f"COALESCE({_TO}, {_FROM})"
-        query = (
-            f"SELECT CAST(COALESCE({quoted(VALID_TO)}, {quoted(VALID_FROM)}) AS VARCHAR) "
-            f"FROM {self._dialect.name_of(self.table)} WHERE {last} <= {version} ORDER BY {last} DESC LIMIT 1"
-        )
-        rows = connection.query(query)
-        return self.moment(rows[0][0] if rows and rows[0][0] is not None else time_text(time_ns() // 1000))
 
     @override
     def merge_changes(self, connection: Connection, waiting: str, columns: pa.Schema, rows: Rows) -> None:

@@ -37,7 +37,9 @@ class MarkedMirror(KeptMirror):
         return self.is_live
 
     @override
-    def repair(self, connection: Connection, removed: str, added: str, names: Sequence[str], version: int) -> None:
+    def repair(
+        self, connection: Connection, removed: str, added: str, names: Sequence[str], version: int, time_us: int
+    ) -> None:
         """A row that is added takes the place of a marked one."""
         self._remove(connection, self.is_live, removed)
         self._remove(connection, _IS_MARKED, added)

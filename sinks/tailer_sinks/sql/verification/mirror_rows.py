@@ -15,6 +15,7 @@ from tailer.errors import SinkRejected
 from tailer.events import METADATA_FIELDS
 from tailer.sink import MirrorRows
 from tailer_sinks.comparable_json import comparable_json
+from tailer_sinks.mirrors import time_us_of
 from tailer_sinks.sql.append import ROW, TABLE_ID, TASK, ChangeLog
 from tailer_sinks.sql.databases.dialect import Connection, column_list, quoted
 from tailer_sinks.sql.databases.texts import holds_json
@@ -61,6 +62,7 @@ class SqlMirrorRows(MirrorRows):
         self._mirror = mirror
         self._scratch = scratch
         self._release = release
+        self._time_us: int | None = None  # of the version of the source
         self._schema = pa.schema([pa.field(name, shape.field(name).type) for name in self.columns])
         self._keys = pa.schema([pa.field(_NUMBER, pa.int64()), *(self._schema.field(column) for column in self.key)])
         self._json = {column.name: comparable_json(column.type) for column in self._schema if holds_json(column.type)}
@@ -83,6 +85,7 @@ class SqlMirrorRows(MirrorRows):
 
     @override
     def as_stored(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        self._time_us = time_us_of(rows) or self._time_us
         self._dialect.empty(self._scratch, quoted(_COMPARED))
         conforming = conformed(rows, self._schema)
         self._stream.bad_values.load_compared(self._scratch, quoted(_COMPARED), conforming, self.key)
@@ -104,7 +107,7 @@ class SqlMirrorRows(MirrorRows):
         if self.version != self._state.version:
             reason = f"version {self.version} of {self._state.record.table} is one of the past, which no repair changes"
             raise SinkRejected(self._stream.name, reason, "Repair the newest version.")
-        return SqlRepair(self._stream, self._state, self._schema, self._scratch, self._release)
+        return SqlRepair(self._stream, self._state, self._schema, self._scratch, self._release, self._time_us)
 
     def _stored(self, condition: str) -> Iterator[pa.RecordBatch]:
         table = self._dialect.name_of(self._state.record.table)

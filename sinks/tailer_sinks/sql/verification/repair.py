@@ -5,6 +5,7 @@ Whoever else writes to the table waits. So the rows of a key are those of the ve
 the pipeline commits next is applied to them.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -46,7 +47,7 @@ class SqlRepair(MirrorRepair):
     """A `tailer.sink.MirrorRepair` of the mirror that was read as `state`. Its `rows` wait in temporary tables.
 
     `release`: ends the transaction that reads the mirror. A change of the columns waits for that, with the lock for
-    which `commit` waits.
+    which `commit` waits. `time_us`: of the version; None: not known, so that of the repair takes its place.
     """
 
     def __init__(
@@ -56,8 +57,10 @@ class SqlRepair(MirrorRepair):
         rows: pa.Schema,
         connection: Connection,
         release: Callable[[], None],
+        time_us: int | None,
     ) -> None:
         self._stream = stream
+        self._time_us = time_us or time.time_ns() // 1000
         self._state = state
         self._connection = connection
         self._release = release
@@ -107,7 +110,7 @@ class SqlRepair(MirrorRepair):
         assert target is not None, "a log has no key"
         stream, table, tables = self._stream, target.table, (quoted(_REMOVED), quoted(_ADDED))
         with held(stream.name, self._connection, stream.dialect, table, target.existing, (), is_new=False):
-            target.repair(self._connection, *tables, self._rows.names, self._state.version)
+            target.repair(self._connection, *tables, self._rows.names, self._state.version, self._time_us)
 
 
 def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
