@@ -99,6 +99,7 @@ class DecodedAssembler(Assembler):
     def primitive(self, number: int) -> Callable[[Any], Any]:
         form = self._form
         forms: dict[int, Callable[[Any], Any]] = {
+            6: form.int64,
             7: form.double,
             8: form.decimal,
             9: form.decimal,
@@ -283,13 +284,17 @@ UNSHREDDED: Final = pa.struct(
 _FEWEST_ROWS: Final = 16
 
 
-def json_texts(column: pa.Array | pa.ChunkedArray, *, quote_decimals: bool = True) -> list[str | None]:
+def json_texts(
+    column: pa.Array | pa.ChunkedArray, *, quote_decimals: bool = True, quote_int64: bool = False
+) -> list[str | None]:
     """Return the JSON text of each Variant of a column as `Variant.to_json` does; None for SQL NULL.
+
+    `quote_int64`: whether integers that are encoded in 64 bits are strings.
 
     Raises `InvalidVariant` naming the row, counted from the start of its chunk.
     """
     chunks: list[pa.Array] = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    reader = _TextReader(column.type, JsonForm(quote_decimals))
+    reader = _TextReader(column.type, JsonForm(quote_decimals, quote_int64))
     return [text for chunk in chunks for text in reader.read(chunk)]
 
 

@@ -56,7 +56,14 @@ class Timestamp:
 
 
 class Form(Protocol):
-    """The forms of values that differ from one user to the next. Null, booleans, integers and texts are Python's."""
+    """The forms of values that differ from one user to the next. Null, booleans and texts are Python's.
+
+    So are integers of up to 32 bits, and in most forms those of 64.
+    """
+
+    def int64(self, number: int) -> object:
+        """Return the form of an integer that is encoded in 64 bits."""
+        return number
 
     def double(self, number: float) -> object:
         """Return the form of a float64."""
@@ -139,10 +146,16 @@ class PythonForm(Form):
 class JsonForm(Form):
     """Values that msgspec writes as JSON.
 
-    `quotes_decimals`: whether decimals are texts, of which readers keep every digit.
+    `quotes_decimals`: whether decimals are texts, of which readers keep every digit; `quotes_int64`: the same for
+    integers that are encoded in 64 bits.
     """
 
     quotes_decimals: bool = True
+    quotes_int64: bool = False
+
+    @override
+    def int64(self, number: int) -> object:
+        return str(number) if self.quotes_int64 else number
 
     @override
     def double(self, number: float) -> object:
@@ -187,7 +200,7 @@ def primitives(form: Form) -> Sequence[Primitive]:
         3: _fixed("<b", _unchanged),
         4: _fixed("<h", _unchanged),
         5: _fixed("<i", _unchanged),
-        6: _fixed("<q", _unchanged),
+        6: _fixed("<q", form.int64),
         7: _fixed("<d", form.double),
         8: _decimal(4, form.decimal),
         9: _decimal(8, form.decimal),

@@ -64,6 +64,7 @@ def agree(rows: Sequence[Row]) -> None:
     assert outcome(lambda: json_texts(values)) == by_row(values, JsonForm())
     plain = outcome(lambda: json_texts(values, quote_decimals=False))
     assert plain == by_row(values, JsonForm(quotes_decimals=False))
+    assert outcome(lambda: json_texts(values, quote_int64=True)) == by_row(values, JsonForm(quotes_int64=True))
     assert outcome(lambda: compare_keys(values).to_pylist()) == by_row(values, KeyForm())
     part = values.slice(3)
     assert outcome(lambda: json_texts(part)) == by_row(part, JsonForm())

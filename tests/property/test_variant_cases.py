@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailer_sinks.encoding import FlatEncoder
+from tailer_sinks.encoding.values import JsonForms
 from tests.support.follow import snapshot
 from tests.support.spark.table import Table, kinds
 
@@ -163,7 +164,7 @@ def test_json_is_that_of_spark(table: Table) -> None:
     rows = " UNION ALL ".join(f"SELECT {n} AS id, parse_json(r'{text}') AS v" for n, text in enumerate(values))
     table.create("id INT, v VARIANT", rows, properties=SHREDDED)
     found = snapshot(table.path, 1).table.sort_by("id")
-    lines = FlatEncoder("test", found.schema, "number").lines(found.combine_chunks().to_batches()[0])
+    lines = FlatEncoder("test", found.schema, JsonForms(decimal="number")).lines(found.combine_chunks().to_batches()[0])
     asked = table.spark.sql(f"SELECT to_json(v) AS text FROM delta.`{table.path}` ORDER BY id").collect()
     ours = [json.loads(line)["v"] for line in lines.to_pybytes().splitlines()]
     assert ours == [json.loads(row.text) for row in asked]

@@ -102,11 +102,13 @@ FOLDERS: Final = (
 VARIANTS: Final = "tailer.variant tailer.variant.nested tailer.variant.text"
 OWN: Final = "tailer_sinks"
 TYPES: Final = "tailer.schema.exact_types"
+JSON: Final = f"{OWN} {OWN}.encoding.* {OWN}.json_options"
 MIRRORS: Final = "tailer_sinks.comparable_json tailer_sinks.mirrors"
 SINKS: Final = (
     (f"{OWN}", "tailer.config.options", ""),
     (f"{OWN}.fixed_path {OWN}.stores", PORTS, ""),
     (f"{OWN}.secrets", f"{PORTS} tailer.stores.secrets", ""),
+    (f"{OWN}.json_options", f"{OWN}.encoding.values {PORTS}", "msgspec"),
     (f"{OWN}.comparable_json", PORTS, "msgspec pyarrow"),
     (f"{OWN}.mirrors", PORTS, "pyarrow"),
     (f"{OWN}.heartbeats", f"{FOLDERS} {PORTS}", "anyio msgspec"),
@@ -141,11 +143,11 @@ SINKS: Final = (
         f"{OWN} {OWN}.encoding.typed {OWN}.mirrors {OWN}.delta.* tailer.schema.exact_types {FOLDERS} {PORTS}",
         "anyio msgspec pyarrow",
     ),
-    (f"{OWN}.files {OWN}.files.*", f"{OWN} {OWN}.files.* {OWN}.encoding.* {FOLDERS} {PORTS}", "anyio msgspec pyarrow"),
+    (f"{OWN}.files {OWN}.files.*", f"{JSON} {OWN}.files.* {FOLDERS} {PORTS}", "anyio msgspec pyarrow"),
     (f"{OWN}.http.endpoint", f"{OWN}.http.* {PORTS}", "anyio httpx2"),
     (
         f"{OWN}.http {OWN}.http.*",
-        f"{OWN} {OWN}.secrets {OWN}.http.* {OWN}.encoding.* {OWN}.files.names {PORTS}",
+        f"{JSON} {OWN}.secrets {OWN}.http.* {OWN}.files.names {PORTS}",
         "anyio msgspec pyarrow",
     ),
     (
@@ -156,7 +158,7 @@ SINKS: Final = (
     (f"{OWN}.kafka.clients.python_*", f"{OWN}.kafka.* {OWN}.encoding.* {PORTS}", "kafka pyarrow"),
     (
         f"{OWN}.kafka {OWN}.kafka.*",
-        f"{OWN} {OWN}.heartbeats {OWN}.secrets {OWN}.kafka.* {OWN}.encoding.* {PORTS}",
+        f"{JSON} {OWN}.heartbeats {OWN}.secrets {OWN}.kafka.* {PORTS}",
         "anyio msgspec pyarrow",
     ),
     (f"{OWN}.memory", f"{OWN} {PORTS}", "anyio msgspec pyarrow"),

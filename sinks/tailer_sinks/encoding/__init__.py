@@ -21,6 +21,6 @@ Messages, for brokers:
 
 from tailer_sinks.encoding.events import event_line, event_values
 from tailer_sinks.encoding.flat import FlatEncoder, slices
-from tailer_sinks.encoding.values import row_texts
+from tailer_sinks.encoding.values import JsonForms, row_texts
 
-__all__ = ["FlatEncoder", "event_line", "event_values", "row_texts", "slices"]
+__all__ = ["FlatEncoder", "JsonForms", "event_line", "event_values", "row_texts", "slices"]

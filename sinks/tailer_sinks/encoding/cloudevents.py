@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from tailer.errors import SinkRejected
 from tailer.events import METADATA_FIELDS, ChangeBatch
-from tailer_sinks.encoding.columns import TEXT, DecimalForm, NoText, writer_for
+from tailer_sinks.encoding.columns import TEXT, NoText, writer_for
 from tailer_sinks.encoding.debezium.images import (
     Draft,
     Images,
@@ -31,7 +31,7 @@ from tailer_sinks.encoding.debezium.images import (
 from tailer_sinks.encoding.debezium.schema import json_text
 from tailer_sinks.encoding.flat import REMEDY
 from tailer_sinks.encoding.messages import BYTES, Messages
-from tailer_sinks.encoding.values import timestamp_text
+from tailer_sinks.encoding.values import FORMS, JsonForms, timestamp_text
 
 __all__ = ["CloudEventsEncoder", "ContentMode", "source_of"]
 
@@ -49,9 +49,9 @@ class CloudEventsEncoder(PairingEncoder):
 
     `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). `name`: of the pipeline;
     in `id` and `source`. `key`: the columns of the messages' keys, which are JSON objects. `tombstones`: whether one
-    follows a delete, if there is a key. `mode`: where the attributes are. `decimal`: the JSON form of decimals
-    (`tailer_sinks.encoding.columns.writer_for`). Raises `SinkRejected` for a column whose type has no JSON form, and
-    for a missing column of the key; `encode` also for a commit timestamp that RFC 3339 cannot express.
+    follows a delete, if there is a key. `mode`: where the attributes are. `forms`: of numbers. Raises `SinkRejected`
+    for a column whose type has no JSON form, and for a missing column of the key; `encode` also for a commit timestamp
+    that RFC 3339 cannot express.
     """
 
     def __init__(
@@ -62,19 +62,19 @@ class CloudEventsEncoder(PairingEncoder):
         key: Sequence[str] = (),
         tombstones: bool = True,
         mode: ContentMode = "structured",
-        decimal: DecimalForm = "string",
+        forms: JsonForms = FORMS,
     ) -> None:
         self.schema = schema
         self._sink = sink
         self._name = name
         self._tombstones = tombstones
         self._mode = mode
-        self._images = Images(sink, schema, key, decimal)
+        self._images = Images(sink, schema, key, forms)
         metadata = {field.name for field in METADATA_FIELDS}
         columns = [field for field in schema if field.name not in metadata]
         self._columns = [field.name for field in columns]
         try:
-            self._write_row = writer_for(pa.struct(columns), decimal)
+            self._write_row = writer_for(pa.struct(columns), forms)
         except NoText as error:
             raise SinkRejected(sink, str(error), REMEDY) from error
 

@@ -12,7 +12,7 @@ replace the fast text (`_patch`). Values that their type does not have are refus
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +21,9 @@ from tailer.events import is_variant
 from tailer.variant import InvalidVariant, json_texts
 from tailer_sinks.encoding.values import (
     DIGITS,
+    FORMS,
     MS_PER_DAY,
+    JsonForms,
     NoText,
     base64_text,
     date_text,
@@ -38,7 +40,7 @@ from tailer_sinks.encoding.values import (
     timestamp_text,
 )
 
-__all__ = ["TEXT", "DecimalForm", "NoText", "Texts", "check_midnight", "check_times", "whole", "writer_for"]
+__all__ = ["TEXT", "NoText", "Texts", "check_midnight", "check_times", "whole", "writer_for"]
 
 TEXT: Final = pa.large_string()
 NULL: Final = pa.scalar("null", TEXT)
@@ -55,6 +57,7 @@ MS_OF_DAY: Final = pa.scalar(MS_PER_DAY, pa.int64())
 ZERO: Final = pa.scalar(0, pa.int64())
 MUST_ESCAPE: Final = r'["\\\x00-\x1f]'
 QUOTE: Final = '"'
+INT64: Final = frozenset({pa.int64(), pa.uint64()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,6 @@ class Texts:
 
 
 Writer = Callable[[pa.Array], Texts]
-DecimalForm = Literal["string", "number"]
 
 
 def whole(texts: Texts) -> pa.Array:
@@ -78,20 +80,18 @@ def whole(texts: Texts) -> pa.Array:
     return _join(texts.before, texts.middle, texts.after) if texts.before or texts.after else texts.middle
 
 
-def writer_for(kind: pa.DataType, decimal: DecimalForm = "string") -> Writer:
-    """Make the writer of columns of type `kind`. Raises `NoText`.
-
-    `decimal`: "number" leaves out the quotes around decimals, also within lists, structs and maps. All digits are kept,
-    but many readers of JSON read such numbers as floats, and round them.
-    """
-    if decimal == "number" and pa.types.is_decimal(kind):
+def writer_for(kind: pa.DataType, forms: JsonForms = FORMS) -> Writer:
+    """Make the writer of columns of type `kind`. Raises `NoText`."""
+    if forms.decimal == "number" and pa.types.is_decimal(kind):
         return _bare_decimals
+    if forms.int64 == "string" and kind in INT64:
+        return _quoted
     for applies, write in _WRITERS:
         if applies(kind):
             return write
     for applies, make in _MAKERS:
         if applies(kind):
-            return make(kind, decimal)
+            return make(kind, forms)
     raise NoText(f"has type {kind}, which has no JSON form")
 
 
@@ -126,6 +126,10 @@ def _nothing(column: pa.Array) -> Texts:
 
 def _plain(column: pa.Array) -> Texts:
     return _enclose(pc.cast(column, TEXT))
+
+
+def _quoted(column: pa.Array) -> Texts:
+    return _enclose(pc.cast(column, TEXT), QUOTE, QUOTE)
 
 
 def _floats(column: pa.Array) -> Texts:
@@ -183,7 +187,7 @@ def _timestamps(column: pa.Array) -> Texts:
 
 def _times(column: pa.Array) -> Texts:
     check_times(column)
-    return _enclose(pc.cast(column, TEXT), QUOTE, QUOTE)
+    return _quoted(column)
 
 
 def check_times(column: pa.Array) -> None:
@@ -242,8 +246,8 @@ def _binaries(column: pa.Array) -> Texts:
     return _enclose(pa.array(texts, TEXT), QUOTE, QUOTE)
 
 
-def _dictionaries(kind: pa.DataType, decimal: DecimalForm) -> Writer:
-    write_values = writer_for(kind.value_type, decimal)
+def _dictionaries(kind: pa.DataType, forms: JsonForms) -> Writer:
+    write_values = writer_for(kind.value_type, forms)
 
     def write(column: pa.Array) -> Texts:
         values = column.dictionary
@@ -255,10 +259,10 @@ def _dictionaries(kind: pa.DataType, decimal: DecimalForm) -> Writer:
     return write
 
 
-def _variants(_: pa.DataType, decimal: DecimalForm) -> Writer:
+def _variants(_: pa.DataType, forms: JsonForms) -> Writer:
     def write(column: pa.Array) -> Texts:
         try:
-            texts = json_texts(column, quote_decimals=decimal == "string")
+            texts = json_texts(column, quote_decimals=forms.decimal == "string", quote_int64=forms.int64 == "string")
         except InvalidVariant as error:
             raise NoText(f"holds a Variant that is not sound: {error}") from error
         return _enclose(pa.array(texts, TEXT))
@@ -266,13 +270,13 @@ def _variants(_: pa.DataType, decimal: DecimalForm) -> Writer:
     return write
 
 
-def _structs(kind: pa.DataType, decimal: DecimalForm) -> Writer:
+def _structs(kind: pa.DataType, forms: JsonForms) -> Writer:
     writers: dict[str, Writer] = {}
     for field in kind:
         if field.name in writers:
             raise NoText("appears twice", field.name)
         try:
-            writers[field.name] = writer_for(field.type, decimal)
+            writers[field.name] = writer_for(field.type, forms)
         except NoText as error:
             raise error.below(field.name) from None
 
@@ -320,8 +324,8 @@ def _is_constant(column: pa.Array) -> bool:
     return bool(first == column[-1] and pc.all(pc.equal(column, first)).as_py())
 
 
-def _lists(kind: pa.DataType, decimal: DecimalForm) -> Writer:
-    write_items = writer_for(kind.value_type, decimal)
+def _lists(kind: pa.DataType, forms: JsonForms) -> Writer:
+    write_items = writer_for(kind.value_type, forms)
 
     def write(column: pa.Array) -> Texts:
         offsets, start, length = _extent(column)
@@ -330,8 +334,8 @@ def _lists(kind: pa.DataType, decimal: DecimalForm) -> Writer:
     return write
 
 
-def _maps(kind: pa.DataType, decimal: DecimalForm) -> Writer:
-    write_keys, write_items = writer_for(kind.key_type, decimal), writer_for(kind.item_type, decimal)
+def _maps(kind: pa.DataType, forms: JsonForms) -> Writer:
+    write_keys, write_items = writer_for(kind.key_type, forms), writer_for(kind.item_type, forms)
     as_object = is_string(kind.key_type)
 
     def write(column: pa.Array) -> Texts:
@@ -387,7 +391,7 @@ _WRITERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Writer], ...]] = (
     (pa.types.is_time, _times),
     (pa.types.is_duration, _durations),
 )
-_MAKERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, DecimalForm], Writer]], ...]] = (
+_MAKERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, JsonForms], Writer]], ...]] = (
     (pa.types.is_dictionary, _dictionaries),
     (is_list, _lists),
     (is_variant, _variants),

@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 
 from tailer.errors import SinkRejected
 from tailer.events import ChangeBatch
-from tailer_sinks.encoding.columns import TEXT, DecimalForm, NoText, Texts, whole, writer_for
+from tailer_sinks.encoding.columns import TEXT, NoText, Texts, whole, writer_for
+from tailer_sinks.encoding.values import FORMS, JsonForms
 
 __all__ = ["AT_ONCE", "REMEDY", "FlatEncoder", "batch_slices", "encoded_ahead", "slices"]
 
@@ -37,16 +38,15 @@ Encoded = TypeVar("Encoded")
 class FlatEncoder:
     """An encoder of batches of one schema by the rules of `tailer_sinks.encoding.values`.
 
-    `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). `decimal`: the JSON form
-    of decimals (`tailer_sinks.encoding.columns.writer_for`). Raises `SinkRejected` for a column whose type has no JSON
-    form.
+    `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). `forms`: of numbers.
+    Raises `SinkRejected` for a column whose type has no JSON form.
     """
 
-    def __init__(self, sink: str, schema: pa.Schema, decimal: DecimalForm = "string") -> None:
+    def __init__(self, sink: str, schema: pa.Schema, forms: JsonForms = FORMS) -> None:
         self.schema = schema
         self._sink = sink
         try:
-            self._writer = writer_for(pa.struct(schema), decimal)
+            self._writer = writer_for(pa.struct(schema), forms)
         except NoText as error:
             raise SinkRejected(sink, str(error), REMEDY) from error
 

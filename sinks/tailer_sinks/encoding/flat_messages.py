@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 from typing_extensions import override
 
 from tailer.events import CHANGE_TYPE
-from tailer_sinks.encoding.columns import DecimalForm
 from tailer_sinks.encoding.debezium.images import Images, PairedRows, PairingEncoder, Topics
 from tailer_sinks.encoding.debezium.operations import (
     DELETE,
@@ -28,6 +27,7 @@ from tailer_sinks.encoding.debezium.operations import (
 )
 from tailer_sinks.encoding.flat import FlatEncoder
 from tailer_sinks.encoding.messages import BYTES, Messages
+from tailer_sinks.encoding.values import FORMS, JsonForms
 
 __all__ = ["FlatMessages"]
 
@@ -42,9 +42,8 @@ class FlatMessages(PairingEncoder):
     """An encoder of batches of one schema. With a key it holds back images until the next batch.
 
     `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). `key`: the columns of the
-    messages' keys, which are JSON objects. `tombstones`: whether one follows a delete, if there is a key. `decimal`:
-    the JSON form of decimals (`tailer_sinks.encoding.columns.writer_for`). Raises `SinkRejected` for a column whose
-    type has no JSON form, and for a missing column of the key.
+    messages' keys, which are JSON objects. `tombstones`: whether one follows a delete, if there is a key. `forms`: of
+    numbers. Raises `SinkRejected` for a column whose type has no JSON form, and for a missing column of the key.
     """
 
     def __init__(
@@ -53,12 +52,12 @@ class FlatMessages(PairingEncoder):
         schema: pa.Schema,
         key: Sequence[str] = (),
         tombstones: bool = True,
-        decimal: DecimalForm = "string",
+        forms: JsonForms = FORMS,
     ) -> None:
         self.schema = schema
         self.keyed = bool(key)
-        self._flat = FlatEncoder(sink, schema, decimal)
-        self._images = Images(sink, schema, key, decimal, pairs=self.keyed)
+        self._flat = FlatEncoder(sink, schema, forms)
+        self._images = Images(sink, schema, key, forms, pairs=self.keyed)
         self._tombstones = tombstones
         self._change_type = schema.get_field_index(CHANGE_TYPE)
 

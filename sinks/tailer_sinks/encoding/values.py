@@ -32,13 +32,18 @@ Dates and timestamps are of the proleptic Gregorian calendar; years outside 0000
 (`+10000-01-01`, `-0001-12-31`), which is ISO 8601's expanded form and what Java's readers expect. Of a second there
 are as many digits as the type has: none, three, six or nine, as its unit is seconds, milliseconds, microseconds or
 nanoseconds. Any other type has no rule and is refused, not guessed; so is a time that no day has, and a date of
-milliseconds that is not midnight. The one choice, decimals without quotes, is `tailer_sinks.encoding.columns`'s.
+milliseconds that is not midnight.
+
+Many readers take every number of JSON for a float of 64 bits, as JavaScript does, and round what has more digits. So
+decimals are strings, and a sink may let users choose (`JsonForms`, which `tailer_sinks.encoding.columns` knows) that
+integers of 64 bits are, too: wherever the type is, small values as well, so that a place has one form.
 """
 
 from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from json import JSONEncoder
-from typing import Final
+from typing import Final, Literal
 
 import pyarrow as pa
 
@@ -48,13 +53,18 @@ from tailer.variant.text import day_text, double_text, duration_text, moment_tex
 
 __all__ = [
     "DIGITS",
+    "FORMS",
     "MS_PER_DAY",
+    "DecimalForm",
+    "Int64Form",
+    "JsonForms",
     "NoText",
     "base64_text",
     "date_text",
     "decimal_text",
     "escape",
     "float_text",
+    "integer",
     "is_binary",
     "is_float",
     "is_json",
@@ -73,6 +83,21 @@ MS_PER_DAY: Final = 86_400_000
 escape: Final = JSONEncoder(ensure_ascii=False).encode
 
 
+DecimalForm = Literal["string", "number"]
+Int64Form = Literal["number", "string"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonForms:
+    """The forms of decimals, and of integers of 64 bits, also within lists, structs, maps and Variants."""
+
+    decimal: DecimalForm = "string"
+    int64: Int64Form = "number"
+
+
+FORMS: Final = JsonForms()
+
+
 class NoText(ValueError):
     """The error for a value without JSON text: of an unknown type, not UTF-8, or a time that no day has.
 
@@ -87,6 +112,11 @@ class NoText(ValueError):
     def below(self, name: str) -> "NoText":
         """Return the same error, seen from outside the column `name`."""
         return NoText(self.reason, f"{name}.{self.where}" if self.where else name)
+
+
+def integer(number: int, form: Int64Form) -> int | str:
+    """Return what a writer of JSON is given for an integer of 64 bits."""
+    return str(number) if form == "string" else number
 
 
 def row_texts(rows: pa.RecordBatch) -> Iterator[str]:

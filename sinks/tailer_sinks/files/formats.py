@@ -24,6 +24,7 @@ from tailer.events import ControlEvent, Gap
 from tailer_sinks.encoding.events import event_line
 from tailer_sinks.encoding.flat import AT_ONCE, FlatEncoder, encoded_ahead, slices
 from tailer_sinks.encoding.typed import Misfit, conform, gap_row, unite
+from tailer_sinks.encoding.values import FORMS, JsonForms
 from tailer_sinks.encoding.variants import VariantForm, form_schema, in_form
 
 __all__ = ["Draft", "HiddenFile", "JsonLines", "Parquet"]
@@ -105,15 +106,21 @@ class HiddenFile:
 class JsonLines(Draft):
     """A file with a line for each row and event.
 
-    `new_file`: makes hidden files. `variant`: the form of Variants; None: their JSON values.
+    `new_file`: makes hidden files. `variant`: the form of Variants; None: their JSON values. `forms`: of numbers.
     """
 
     suffix: Final = "jsonl"
 
     def __init__(
-        self, sink: str, new_file: Callable[[], HiddenFile], schema: pa.Schema, variant: VariantForm | None = None
+        self,
+        sink: str,
+        new_file: Callable[[], HiddenFile],
+        schema: pa.Schema,
+        variant: VariantForm | None = None,
+        forms: JsonForms = FORMS,
     ) -> None:
         self.schema = schema
+        self._forms = forms
         self._variant = variant
         self._sink = sink
         self._new_file = new_file
@@ -122,7 +129,7 @@ class JsonLines(Draft):
 
     @override
     def check(self) -> None:
-        self._encoder = FlatEncoder(self._sink, form_schema(self.schema, self._variant))
+        self._encoder = FlatEncoder(self._sink, form_schema(self.schema, self._variant), self._forms)
 
     @override
     def write(self, rows: pa.RecordBatch) -> None:
@@ -141,7 +148,7 @@ class JsonLines(Draft):
         if not isinstance(event, Gap):
             self.schema = event.after
             self.check()
-        self._open().content.write(event_line(event))
+        self._open().content.write(event_line(event, self._forms.int64))
 
     @override
     def finish(self) -> Path:

@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-import msgspec
 import pyarrow as pa
 from anyio import CancelScope, to_thread
 from typing_extensions import override
@@ -30,6 +29,7 @@ from tailer.sink import Heartbeats, Progress, Sink, SinkTransaction, refused
 from tailer.stores.location import is_local, parse_location
 from tailer.stores.stores import Stores
 from tailer_sinks import read_options
+from tailer_sinks.encoding.values import FORMS, JsonForms
 from tailer_sinks.encoding.variants import VariantForm
 from tailer_sinks.files.directory import StreamDirectory, check_free, has_streams, translated
 from tailer_sinks.files.formats import Draft, HiddenFile, JsonLines, Parquet
@@ -37,6 +37,7 @@ from tailer_sinks.files.in_store import StoreFolders
 from tailer_sinks.files.names import directory_name, place
 from tailer_sinks.files.port import StreamFolder, StreamFolders
 from tailer_sinks.fixed_path import path_faults
+from tailer_sinks.json_options import Int64Option, int64_faults
 
 __all__ = ["FilesSink", "Format"]
 
@@ -124,7 +125,7 @@ class LocalFolder(StreamFolder):
 Format = Literal["jsonl", "parquet"]
 
 
-class _Options(msgspec.Struct, frozen=True):
+class _Options(Int64Option, frozen=True, kw_only=True):
     path: str  # folder or URI; files go to PATH/PIPELINE/TABLE_ID
     format: Format = "jsonl"  # of the files
     variant: VariantForm | None = None  # form of Variants; default: JSON in JSON Lines, else encoded
@@ -133,7 +134,8 @@ class _Options(msgspec.Struct, frozen=True):
 
 def _check(name: str, options: _Options) -> Iterator[ConfigError]:
     remedy = 'Let readers find the value in the rows, or use kind = "delta" with partition_by.'
-    return path_faults(name, options.path, remedy)
+    yield from path_faults(name, options.path, remedy)
+    yield from int64_faults(name, options, is_typed=options.format == "parquet")
 
 
 class FilesSink(Sink):
@@ -141,7 +143,7 @@ class FilesSink(Sink):
 
     `target`: a path of this machine, a location in a store, or the folders. An instance locks the directories it has
     written to until `aclose`. `adopt`: allow a folder with other files at the start. `variant`: the form of Variants;
-    None: the format's own.
+    None: the format's own. `forms`: of numbers in JSON Lines.
     """
 
     splits_versions: Final = False
@@ -156,8 +158,10 @@ class FilesSink(Sink):
         *,
         adopt: bool = False,
         variant: VariantForm | None = None,
+        forms: JsonForms = FORMS,
     ) -> None:
         self.name = name
+        self._forms = forms
         self._variant = variant
         self._adopt = adopt
         self._target = LocalFolders(name, target) if isinstance(target, Path) else target
@@ -169,13 +173,11 @@ class FilesSink(Sink):
 
     @classmethod
     def configure(cls, name: str, options: Mapping[str, Any]) -> Self:
-        """Read the options `path`, a folder; `format`, "jsonl" (default) or "parquet"; `adopt`; `variant`. No I/O.
-
-        Raises `ConfigError`.
-        """
+        """Read the options; no I/O. Raises `ConfigError`."""
         given = read_options(name, options, _Options, _check)
         target = parse_location(given.path, Path(), f"{name}.path")
-        return cls(name, target, given.format, adopt=given.adopt, variant=given.variant)
+        forms = JsonForms(int64=given.int64)
+        return cls(name, target, given.format, adopt=given.adopt, variant=given.variant, forms=forms)
 
     @override
     def use_stores(self, stores: Stores) -> None:
@@ -271,7 +273,8 @@ class FilesSink(Sink):
 
     def _draft(self, stream: StreamFolder, schema: pa.Schema) -> Draft:
         if self._form == "jsonl":
-            return JsonLines(self.name, stream.new_file, schema, None if self._variant == "json" else self._variant)
+            variant = None if self._variant == "json" else self._variant
+            return JsonLines(self.name, stream.new_file, schema, variant, self._forms)
         return Parquet(self.name, stream.new_file, schema, None if self._variant == "encoded" else self._variant)
 
     def _note(self, app_id: str, end: Position) -> None:

@@ -22,6 +22,7 @@ from tailer_sinks.encoding.cloudevents import CloudEventsEncoder, source_of
 from tailer_sinks.encoding.events import event_values
 from tailer_sinks.encoding.flat import AT_ONCE, FlatEncoder, batch_slices, encoded_ahead, slices
 from tailer_sinks.encoding.messages import Messages
+from tailer_sinks.encoding.values import FORMS, JsonForms
 from tailer_sinks.http.requests import Events, Place
 
 __all__ = ["CloudEvents", "EventEncoder", "FlatEvents"]
@@ -34,12 +35,13 @@ _EVENT_ID: Final = pa.field(EVENT_ID, TEXT)
 
 
 class EventEncoder(ABC):
-    """An encoder of the rows and control events of the pipeline `name`."""
+    """An encoder of the rows and control events of the pipeline `name`, with numbers in these `forms`."""
 
     content_type: str
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, forms: JsonForms = FORMS) -> None:
         self._name = name
+        self._forms = forms
 
     @abstractmethod
     def encode(self, batches: Sequence[ChangeBatch]) -> Generator[Events, None, None]:
@@ -82,8 +84,8 @@ class FlatEvents(EventEncoder):
 
     content_type = "application/json"
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, forms: JsonForms = FORMS) -> None:
+        super().__init__(name, forms)
         self._encoder: FlatEncoder | None = None
 
     @override
@@ -104,7 +106,7 @@ class FlatEvents(EventEncoder):
         if EVENT_ID in schema.names:
             remedy = f"Give the column another name with select, such as {EVENT_ID} AS event_id."
             raise SinkRejected(self._name, f"the table has a column {EVENT_ID}, and events have their id there", remedy)
-        return FlatEncoder(self._name, schema.append(_EVENT_ID))
+        return FlatEncoder(self._name, schema.append(_EVENT_ID), self._forms)
 
     def _ids(self, batches: Sequence[ChangeBatch], kinds: pa.Array) -> pa.Array:
         starts = pa.array([f"{self._id(batch.table_id, batch.version, batch.task)};" for batch in batches], TEXT)
@@ -115,7 +117,7 @@ class FlatEvents(EventEncoder):
         return pc.binary_join_element_wise(starts.take(pa.concat_arrays(numbers)), ends, NO_TEXT)
 
     def _control(self, event: ControlEvent) -> dict[str, object]:
-        return {**event_values(event), EVENT_ID: self._control_id(event)}
+        return {**event_values(event, self._forms.int64), EVENT_ID: self._control_id(event)}
 
 
 class CloudEvents(EventEncoder):
@@ -123,8 +125,8 @@ class CloudEvents(EventEncoder):
 
     content_type = "application/cloudevents-batch+json; charset=UTF-8"
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, forms: JsonForms = FORMS) -> None:
+        super().__init__(name, forms)
         self._encoder: CloudEventsEncoder | None = None
 
     @override
@@ -151,7 +153,7 @@ class CloudEvents(EventEncoder):
 
     @override
     def encoder_of(self, schema: pa.Schema) -> CloudEventsEncoder:
-        return CloudEventsEncoder(self._name, schema, self._name)
+        return CloudEventsEncoder(self._name, schema, self._name, forms=self._forms)
 
     def _held(self) -> ChangeBatch | None:
         return None if self._encoder is None else self._encoder.pending
@@ -161,7 +163,7 @@ class CloudEvents(EventEncoder):
         return self._encoder.encode(part, 0)
 
     def _control(self, event: ControlEvent) -> dict[str, object]:
-        data = event_values(event)
+        data = event_values(event, self._forms.int64)
         return {
             "specversion": "1.0",
             "id": self._control_id(event),

@@ -14,6 +14,7 @@ import msgspec
 from tailer.errors import ConfigError, SinkRejected
 from tailer_sinks import read_options
 from tailer_sinks.http.requests import signing_keys
+from tailer_sinks.json_options import Int64Option
 from tailer_sinks.secrets import WAYS, KeptSecret, Secret, read_secret
 
 __all__ = ["Options", "RequestSecrets", "Secrets", "origin", "read"]
@@ -27,7 +28,7 @@ _NO_KEY: Final = (
 )
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class Options(Int64Option, msgspec.Struct, frozen=True, kw_only=True):
     """The options in the configuration."""
 
     remedies: ClassVar = {"headers": 'Give a table: headers = {"X-Team" = "lake"}.'}

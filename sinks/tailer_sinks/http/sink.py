@@ -22,6 +22,7 @@ from typing_extensions import override
 from tailer.errors import SinkError, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, ControlEvent
 from tailer.sink import AtLeastOnceSink, refused
+from tailer_sinks.encoding.values import JsonForms
 from tailer_sinks.files.names import directory_name
 from tailer_sinks.http.endpoint import Endpoint, status_text
 from tailer_sinks.http.events import CloudEvents, EventEncoder, FlatEvents
@@ -101,7 +102,8 @@ class HttpSink(AtLeastOnceSink):
     def __init__(self, name: str, options: Options) -> None:
         self.name = name
         self._options = options
-        self._encoder: EventEncoder = FlatEvents(name) if options.format == "json" else CloudEvents(name)
+        kind = FlatEvents if options.format == "json" else CloudEvents
+        self._encoder: EventEncoder = kind(name, JsonForms(int64=options.int64))
         self._endpoint = Endpoint(name, options, self._encoder.content_type)
         folder = options.dead_letter_folder
         self._dead_letters = None if folder is None else DeadLetters(name, Path(folder))

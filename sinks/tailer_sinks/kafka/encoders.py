@@ -45,7 +45,7 @@ def encoder_for(link: Link, schema: pa.Schema, routed: Sequence[str] = ()) -> To
         encoder = _OneTopic(options.topic, _encoder(link, rows, options.topic))
     else:
         column = column_in(name, route, schema)
-        images = Images(name, rows, options.key, options.decimal, pairs=options.envelope != "flat" or bool(options.key))
+        images = Images(name, rows, options.key, options.forms, pairs=options.envelope != "flat" or bool(options.key))
         encoder = RoutedEncoder(name, route, column, images, _encoders(link, rows, routed))
     return encoder if form is None else VariantsIn(name, form, schema, encoder)
 
@@ -70,17 +70,17 @@ def _variant_form(options: Options) -> VariantForm | None:
 def _encoder(link: Link, schema: pa.Schema, topic: str) -> PairingEncoder:
     """Return the encoder of rows to messages of one topic."""
     options, name = link.options, link.name
-    key, tombstones, decimal = options.key, options.with_tombstones, options.decimal
+    key, tombstones, forms = options.key, options.with_tombstones, options.forms
     if options.encoding == "arrow":
         return ArrowMessages(name, schema, options.max_record_bytes * 9 // 10)
     if options.encoding == "avro":
         return _avro(link, schema, topic)
     if options.envelope == "debezium":
         source = source_of(name, topic)
-        return DebeziumEncoder(name, schema, source, key, options.embed_schemas, tombstones, decimal)
+        return DebeziumEncoder(name, schema, source, key, options.embed_schemas, tombstones, forms)
     if options.envelope == "cloudevents":
-        return CloudEventsEncoder(name, schema, name, key, tombstones, options.cloudevents_mode, decimal)
-    return FlatMessages(name, schema, key, tombstones, decimal)
+        return CloudEventsEncoder(name, schema, name, key, tombstones, options.cloudevents_mode, forms)
+    return FlatMessages(name, schema, key, tombstones, forms)
 
 
 def key_form(options: Options, schema: pa.Schema) -> str | None:
@@ -90,8 +90,7 @@ def key_form(options: Options, schema: pa.Schema) -> str | None:
     """
     if not options.key:
         return None
-    typed = options.encoding == "avro" or options.embed_schemas
-    columns = ", ".join(f"{name} {_key_type(schema.field(name).type, typed)}" for name in options.key)
+    columns = ", ".join(f"{name} {_key_type(schema.field(name).type, options)}" for name in options.key)
     return f"{options.encoding}{' with schemas' * options.embed_schemas}, decimals as {options.decimal}: {columns}"
 
 
@@ -111,11 +110,13 @@ def checked_key_form(link: Link, schema: pa.Schema, former: str | None) -> str |
     return key
 
 
-def _key_type(kind: pa.DataType, typed: bool) -> str:
-    """Describe the type as far as it shows in a key; `typed`: whether a key carries its schema."""
+def _key_type(kind: pa.DataType, options: Options) -> str:
+    """Describe the type as far as it shows in a key."""
     if pa.types.is_dictionary(kind):
-        return _key_type(kind.value_type, typed)
-    return "integer" if pa.types.is_integer(kind) and not typed else str(kind)
+        return _key_type(kind.value_type, options)
+    carries_schema = options.encoding == "avro" or options.embed_schemas
+    text = "integer" if pa.types.is_integer(kind) and not carries_schema else str(kind)
+    return f"{text} with int64 as string" if options.int64 == "string" and "int64" in str(kind) else text
 
 
 def _avro(link: Link, schema: pa.Schema, topic: str) -> PairingEncoder:

@@ -13,6 +13,8 @@ import msgspec
 
 from tailer.errors import ConfigError, how_to_install
 from tailer_sinks import read_options
+from tailer_sinks.encoding.values import DecimalForm, JsonForms
+from tailer_sinks.json_options import Int64Option, int64_faults
 from tailer_sinks.kafka.clients.port import Connection, OAuth, ProducerSettings, Sasl, Tls
 from tailer_sinks.kafka.clients.settings import CONFLUENT_ONLY, ClientSettings, passed_on, spelled
 from tailer_sinks.kafka.routing.route import Route, is_topic, route_faults
@@ -26,7 +28,7 @@ _LARGEST_TIMEOUT_S = 900
 AVRO_NEEDS = ("fastavro", "httpx2")
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class Options(Int64Option, msgspec.Struct, frozen=True, kw_only=True):
     """The options in the configuration."""
 
     refused: ClassVar = {
@@ -48,7 +50,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     encoding: Literal["json", "avro", "arrow"] = "json"  # arrow: many rows in a message
     embed_schemas: bool = False  # schemas in Debezium's JSON, for Kafka Connect
     cloudevents_mode: Literal["structured", "binary"] = "structured"  # binary: attributes in headers
-    decimal: Literal["string", "number"] = "string"  # decimals in JSON
+    decimal: DecimalForm = "string"  # decimals in JSON
     # form of Variants; default: JSON in JSON, else encoded
     variant: Literal["encoded", "json"] | None = None
     tombstones: bool | None = None  # after deletes; default: not with flat
@@ -81,6 +83,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     registry_tls_certificate_file: str | None = None  # a client certificate
     registry_tls_key_file: str | None = None  # its key
     registry_register: bool = True  # false: schemas must exist
+
+    @property
+    def forms(self) -> JsonForms:
+        """The forms of numbers in JSON."""
+        return JsonForms(decimal=self.decimal, int64=self.int64)
 
     @property
     def with_tombstones(self) -> bool:
@@ -221,6 +228,8 @@ def _check_topics(name: str, options: Options) -> Iterator[ConfigError]:
 def _check_messages(name: str, options: Options) -> Iterator[ConfigError]:
     if len(set(options.key)) < len(options.key):
         yield ConfigError(f"{name}.key", "names a column twice", "Name each column once.")
+    is_typed = options.encoding != "json" or options.embed_schemas
+    yield from int64_faults(name, options, is_typed=is_typed)
     wrong = {
         "tombstones": (options.tombstones is True and not options.key, "needs a key", "Add key, or leave it out."),
         "embed_schemas": (
@@ -229,7 +238,7 @@ def _check_messages(name: str, options: Options) -> Iterator[ConfigError]:
             'Add envelope = "debezium", or leave it out.',
         ),
         "decimal": (
-            options.decimal == "number" and (options.encoding != "json" or options.embed_schemas),
+            options.decimal == "number" and is_typed,
             "as number is for JSON without schemas",
             "Leave it out.",
         ),

@@ -11,6 +11,7 @@ from tailer.events import CHANGE_TYPE, ChangeBatch, ControlEvent
 from tailer.sink import shard_of
 from tailer_sinks.encoding.events import event_values
 from tailer_sinks.encoding.messages import BYTES, Messages
+from tailer_sinks.encoding.values import Int64Form
 from tailer_sinks.kafka.options import Options
 from tailer_sinks.kafka.progress import Count
 
@@ -38,12 +39,12 @@ def gap_remedy(options: Options) -> str:
     return "" if knows_events or options.schema_topic is not None else "Give the sink a schema_topic."
 
 
-def event_record(event: ControlEvent, app_id: str, keyed: bool) -> Messages:
+def event_record(event: ControlEvent, app_id: str, keyed: bool, int64: Int64Form = "number") -> Messages:
     """Make the message of a schema change or a gap; `keyed`: among messages with keys, so it needs one.
 
     Each shard of a pipeline sends it at its own place between its rows, with the number of the shard.
     """
-    values = event_values(event) | _shard(app_id)
+    values = event_values(event, int64) | _shard(app_id)
     return _single(_text(values), _text({CHANGE_TYPE: values[CHANGE_TYPE]}) if keyed else None)
 
 

@@ -169,13 +169,13 @@ class KafkaTransaction(SinkTransaction):
             self._encoder_for(_columns_after(event, self._name, self._options))
         options, keyed, app_id = self._options, bool(self._options.key), self._stream.app_id
         if options.schema_topic is not None:
-            self._send(options.schema_topic, event_record(event, app_id, keyed=False), partition=0)
+            self._send(options.schema_topic, event_record(event, app_id, False, options.int64), partition=0)
         elif not (remedy := gap_remedy(options)):
             topics = [options.topic] if self._stream.routed is None else self._stream.routed.read
             states = self._stream.link.look_at_topics(topics)
             for topic in topics:
                 for partition in range(states[topic].partitions):
-                    self._send_to(topic, event_record(event, app_id, keyed), partition)
+                    self._send_to(topic, event_record(event, app_id, keyed, options.int64), partition)
         elif isinstance(event, Gap):
             reason = f"changes up to version {event.version} are lost, and there is no topic to report that to readers"
             raise SinkRejected(self._name, reason, remedy)

@@ -52,7 +52,8 @@ class FeedFault:
 
     def document(self) -> dict[str, Any]:
         """Return the fault as JSON-ready values."""
-        values = {name: json.loads(json.dumps(value, default=str)) for name, value in self.values.items()}
+        # JSON has no NaN and no infinity: they are texts, as in all JSON.
+        values = json.loads(json.dumps(self.values, default=str), parse_constant=str)
         return {
             "version": self.version,
             "operation": self.operation,

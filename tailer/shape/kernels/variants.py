@@ -66,6 +66,9 @@ def value_at(is_strict: bool, kind: pa.DataType, variants: Values, path: Values)
 class _Form:
     """Values as `_conversion` takes them."""
 
+    def int64(self, number: int) -> object:
+        return number
+
     def double(self, number: float) -> object:
         return number
 

@@ -31,7 +31,8 @@ _PUNCTUATION: Final = ["", ",", '"', ',"', "{", "[", "}", "]", "null", "true", "
 _QUOTE, _OBJECT, _ARRAY, _OBJECT_END, _ARRAY_END, _NULL, _UTC_END, _WHOLE_END = 2, 4, 5, 6, 7, 8, 11, 12
 _CONSTANTS: Final = 3  # types: null, true and false
 _TEXT: Final = 16
-_DECIMALS: Final = frozenset({8, 9, 10})
+_INT64: Final = (6,)
+_DECIMALS: Final = (8, 9, 10)
 _QUOTED: Final = frozenset({11, 12, 13, 17, 18, 19})
 _UTC: Final = frozenset({12, 18})
 _KINDS: Final = np.array([(h >> 2, _TEXT, 64, 65)[h & 3] for h in range(256)], np.int64)
@@ -48,7 +49,9 @@ class BatchTexts:
         self._known = primitives(form)
         is_json = isinstance(form, JsonForm)
         self._formats = JSON_FORMATS if is_json else FORMATS
-        self._quoted = _QUOTED | (_DECIMALS if isinstance(form, JsonForm) and form.quotes_decimals else frozenset())
+        self._quoted = _QUOTED
+        if isinstance(form, JsonForm):
+            self._quoted |= {*_DECIMALS * form.quotes_decimals, *_INT64 * form.quotes_int64}
 
     def read(self, column: pa.StructArray) -> tuple[list[str | None], list[int]]:
         """Return the text of each row, and the rows for the reference, whose text is None as that of SQL NULL is."""

@@ -176,7 +176,7 @@ class DebeziumAvroEncoder(PairingEncoder):
         self._columns = [field.name for field in columns]
         try:
             envelope = _envelope(source, columns)
-            self._images = Images(sink, schema, key, "string")
+            self._images = Images(sink, schema, key)
             self._fields: list[Json] = next(f["type"]["fields"] for f in envelope["fields"] if f["name"] == "source")
             self._keys = _key_records(schema, key, source.topic, topic, register) if key else None
             self._key_frame = b"" if self._keys is None else self._keys.frame

@@ -20,10 +20,11 @@ import pyarrow.compute as pc
 from tailer.errors import SinkRejected
 from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, METADATA_FIELDS, ChangeBatch, has_variant
 from tailer.plan import SNAPSHOT_TASKS
-from tailer_sinks.encoding.columns import NULL, TEXT, DecimalForm, NoText, Texts, whole, writer_for
+from tailer_sinks.encoding.columns import NULL, TEXT, NoText, Texts, whole, writer_for
 from tailer_sinks.encoding.debezium.operations import KINDS, PREIMAGE, UNRELATED, decided, has_deletes, pairs, plan
 from tailer_sinks.encoding.flat import REMEDY
 from tailer_sinks.encoding.messages import BYTES, Messages
+from tailer_sinks.encoding.values import FORMS, JsonForms
 
 __all__ = [
     "Draft",
@@ -109,12 +110,12 @@ class Images:
     """Pairs the images of updates among rows of one schema, except those that depend on the next batch.
 
     `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). `key`: the columns of the
-    messages' keys. `decimal`: the form of decimals in these. `pairs`: False passes rows on as they are, without keys.
+    messages' keys. `forms`: of numbers in these. `pairs`: False passes rows on as they are, without keys.
     Raises `SinkRejected` for a column of the key that is missing, has Variants, or has a type without a JSON form.
     """
 
     def __init__(
-        self, sink: str, schema: pa.Schema, key: Sequence[str] = (), decimal: DecimalForm = "string", pairs: bool = True
+        self, sink: str, schema: pa.Schema, key: Sequence[str] = (), forms: JsonForms = FORMS, pairs: bool = True
     ) -> None:
         self._sink = sink
         self._schema = schema
@@ -128,7 +129,7 @@ class Images:
             raise SinkRejected(sink, reason, "Choose key columns that the table has, and a new topic.")
         refuse_variants(sink, schema, key)
         try:
-            self._write_key = writer_for(pa.struct([schema.field(name) for name in key]), decimal)
+            self._write_key = writer_for(pa.struct([schema.field(name) for name in key]), forms)
         except NoText as error:
             raise SinkRejected(sink, str(error), REMEDY) from error
 

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from tailer.errors import SinkRejected
 from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID, ChangeBatch
-from tailer_sinks.encoding.columns import NULL, TEXT, DecimalForm, NoText, writer_for
+from tailer_sinks.encoding.columns import NULL, TEXT, NoText, whole, writer_for
 from tailer_sinks.encoding.debezium.images import (
     Draft,
     Images,
@@ -39,6 +39,7 @@ from tailer_sinks.encoding.debezium.schema import (
 )
 from tailer_sinks.encoding.flat import REMEDY
 from tailer_sinks.encoding.messages import BYTES, Messages
+from tailer_sinks.encoding.values import FORMS, JsonForms, integer
 
 __all__ = ["TRACKING", "DebeziumEncoder", "Source", "row_columns"]
 
@@ -52,11 +53,11 @@ class DebeziumEncoder(PairingEncoder):
     `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). If the table's columns
     end with those of row tracking, these go to the source block and are not part of rows. `key`: the columns of the
     messages' keys. `embed_schemas`: each key and value carries its schema. `tombstones`: whether one follows a delete,
-    if there is a key. `decimal`: the JSON form of decimals (`tailer_sinks.encoding.columns.writer_for`). Rows of a
-    snapshot are recognised by their task.
+    if there is a key. `forms`: of numbers, also of those outside of rows. Rows of a snapshot are recognised by their
+    task.
 
     Raises `SinkRejected` for a column whose type has no JSON form, or no schema if it is to be embedded, for a missing
-    column of the key, and for decimals as numbers with embedded schemas, in which they are strings.
+    column of the key, and for other `forms` than the first with embedded schemas, which say what is a string.
     """
 
     def __init__(
@@ -67,22 +68,23 @@ class DebeziumEncoder(PairingEncoder):
         key: Sequence[str] = (),
         embed_schemas: bool = False,
         tombstones: bool = True,
-        decimal: DecimalForm = "string",
+        forms: JsonForms = FORMS,
     ) -> None:
-        if embed_schemas and decimal == "number":
-            reason = "decimals are strings in messages that carry their schemas, and cannot be numbers"
+        if embed_schemas and forms != FORMS:
+            reason = "in messages that carry their schemas, decimals are strings, and integers of 64 bits numbers"
             raise SinkRejected(sink, reason, "Leave out one of the two options.")
         self.schema = schema
         self._sink = sink
         self._source = source
         self._tombstones = tombstones
-        self._images = Images(sink, schema, key, decimal)
+        self._images = Images(sink, schema, key, forms)
         columns, self._tracked = row_columns(schema)
         self._columns = [field.name for field in columns]
         self._embedded = embed_schemas
+        self._int64, self._write_int64 = forms.int64, writer_for(pa.int64(), forms)
         self._value_ends = self._key_ends = ("", "")
         try:
-            self._write_row = writer_for(pa.struct(columns), decimal)
+            self._write_row = writer_for(pa.struct(columns), forms)
             if embed_schemas:
                 self._key_ends = _ends(key_schema(source.topic, [schema.field(name) for name in key]))
                 self._value_ends = _ends(envelope_schema(source.topic, source.connector, columns))
@@ -98,7 +100,8 @@ class DebeziumEncoder(PairingEncoder):
             self._check_finite(batch.rows)
         draft = drafted(paired, self._write_row(batch.rows.select(self._columns).to_struct_array()), self._tombstones)
         topics = topics.of(draft.about)
-        tracking = [_numbers(draft.of_rows(batch.rows.column(name))) for name, _ in TRACKING] if self._tracked else []
+        tracked = [draft.of_rows(batch.rows.column(name)) for name, _ in TRACKING] if self._tracked else []
+        tracking = [whole(self._write_int64(column)) for column in tracked]
         named = ((NEW_KEY, draft.new_key), (OLD_KEY, draft.old_key))
         headers = tuple((name, _keys(keys, topics)) for name, keys in named if keys is not None)
         keys = None if draft.keys is None else _keys(draft.keys, topics)
@@ -120,9 +123,11 @@ class DebeziumEncoder(PairingEncoder):
         place = batch.table_id, batch.version, batch.task
         snapshot = Snapshot.TRUE if in_snapshot(batch) else Snapshot.FALSE
         moment = commit_moment(self._sink, batch)
-        sources = [source_texts(encoder._source, snapshot, place, moment) for encoder in topics.encoders]  # noqa: SLF001
+        form = self._int64
+        sources = [source_texts(encoder._source, snapshot, place, moment, form) for encoder in topics.encoders]  # noqa: SLF001
         source, between, ending = (topics.choose(texts, TEXT) for texts in zip(*sources, strict=True))
-        now = json_text({"ts_ms": now_ms, "ts_us": now_ms * 1000, "ts_ns": now_ms * 1_000_000})
+        units = {"ts_ms": 1, "ts_us": 1000, "ts_ns": 1_000_000}
+        now = json_text({name: integer(now_ms * unit, form) for name, unit in units.items()})
         ends = [encoder._value_ends for encoder in topics.encoders]  # noqa: SLF001
         start, end = (topics.choose(texts, TEXT) for texts in zip(*ends, strict=True))
         row_id, row_version = tracking or (NULL, NULL)
@@ -167,7 +172,3 @@ def _joined(parts: Sequence[str | pa.Array | pa.Scalar]) -> pa.Array:
 def _ends(schema: str) -> tuple[str, str]:
     """Return the text before and after a payload that carries this schema."""
     return f'{{"schema":{schema},"payload":', "}"
-
-
-def _numbers(column: pa.Array) -> pa.Array:
-    return pc.fill_null(pc.cast(column, TEXT), NULL)

@@ -24,7 +24,16 @@ import pyarrow.compute as pc
 
 from tailer.events import is_variant
 from tailer_sinks.encoding.columns import NoText
-from tailer_sinks.encoding.values import is_binary, is_float, is_json, is_list, is_string, is_temporal
+from tailer_sinks.encoding.values import (
+    Int64Form,
+    integer,
+    is_binary,
+    is_float,
+    is_json,
+    is_list,
+    is_string,
+    is_temporal,
+)
 
 __all__ = ["Snapshot", "Source", "envelope_schema", "json_text", "key_schema", "not_finite", "source_texts"]
 
@@ -66,7 +75,7 @@ class Source:
 
 
 def source_texts(
-    source: Source, snapshot: Snapshot, place: tuple[str, int, int], timestamp_us: int
+    source: Source, snapshot: Snapshot, place: tuple[str, int, int], timestamp_us: int, int64: Int64Form = "number"
 ) -> tuple[str, str, str]:
     """Return the parts of the source block that are the same for all rows.
 
@@ -78,26 +87,27 @@ def source_texts(
         "version": source.version,
         "connector": source.connector,
         "name": source.name,
-        "ts_ms": timestamp_us // 1000,
+        "ts_ms": integer(timestamp_us // 1000, int64),
         "snapshot": snapshot.value,
         "db": source.db,
     }
     second = {
-        "ts_us": timestamp_us,
-        "ts_ns": timestamp_us * 1000,
+        "ts_us": integer(timestamp_us, int64),
+        "ts_ns": integer(timestamp_us * 1000, int64),
         "schema": source.schema,
         "table": source.table,
         "table_id": table_id,
         "table_uri": source.table_uri,
-        "commit_version": version,
+        "commit_version": integer(version, int64),
         "operation": None,
         "txn_id": None,
         "file": None,
     }
+    quote = '"' * (int64 == "string")
     return (
         rf'{json_text(first)[:-1]},"sequence":"[\"{version}\",\"{task}\",\"',
-        rf'\"]",{json_text(second)[1:-1]},"row_index":',
-        ',"row_id":',
+        rf'\"]",{json_text(second)[1:-1]},"row_index":{quote}',
+        f'{quote},"row_id":',
     )
 
 

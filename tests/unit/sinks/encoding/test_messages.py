@@ -16,11 +16,11 @@ from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, METADATA_FIELDS, Change
 from tailer_sinks.encoding import FlatEncoder, row_texts
 from tailer_sinks.encoding.arrow_messages import ArrowMessages
 from tailer_sinks.encoding.cloudevents import CloudEventsEncoder, ContentMode
-from tailer_sinks.encoding.columns import DecimalForm
 from tailer_sinks.encoding.debezium.images import PairingEncoder
 from tailer_sinks.encoding.debezium.messages import DebeziumEncoder, Source
 from tailer_sinks.encoding.flat_messages import FlatMessages
 from tailer_sinks.encoding.messages import Messages
+from tailer_sinks.encoding.values import DecimalForm, JsonForms
 from tests.support.seeds import repeats
 from tests.support.tables.change_rows import (
     DELETE,
@@ -472,12 +472,16 @@ def test_decimals_are_strings_or_numbers(decimal: DecimalForm, expected: str) ->
     batch = changes([INSERT], columns)
     schema = batch.rows.schema
     key = '{"plain":-0.50}' if decimal == "number" else '{"plain":"-0.50"}'
-    ((found, value, _, _),) = encoded(FlatMessages("kafka", schema, ["plain"], decimal=decimal), batch)
+    ((found, value, _, _),) = encoded(FlatMessages("kafka", schema, ["plain"], forms=JsonForms(decimal=decimal)), batch)
     assert (found, value) == (key, f'{row[:-1]},"_change_type":"insert",{METADATA}')
-    ((found, value, _, _),) = encoded(DebeziumEncoder("kafka", schema, SOURCE, ["plain"], decimal=decimal), batch)
+    ((found, value, _, _),) = encoded(
+        DebeziumEncoder("kafka", schema, SOURCE, ["plain"], forms=JsonForms(decimal=decimal)), batch
+    )
     assert found == key
     assert str(value).startswith(f'{{"before":null,"after":{row},"source":')
-    ((found, value, _, _),) = encoded(CloudEventsEncoder("kafka", schema, "p", ["plain"], decimal=decimal), batch)
+    ((found, value, _, _),) = encoded(
+        CloudEventsEncoder("kafka", schema, "p", ["plain"], forms=JsonForms(decimal=decimal)), batch
+    )
     assert found == key
     assert str(value).endswith(f'"data":{{"before":null,"after":{row}}}}}')
 
@@ -491,7 +495,7 @@ def test_numbers_have_the_digits_of_strings(kind: pa.DataType, units: list[int |
     values = [None if unit is None else Decimal(unit).scaleb(-kind.scale) for unit in units]
     rows = pa.record_batch([pa.array(values, kind)], ["d"])
     strings = FlatEncoder("kafka", rows.schema).rows(rows).to_pylist()
-    numbers = FlatEncoder("kafka", rows.schema, "number").rows(rows).to_pylist()
+    numbers = FlatEncoder("kafka", rows.schema, JsonForms(decimal="number")).rows(rows).to_pylist()
     assert [text.replace(b'"', b"") for text in strings] == [text.replace(b'"', b"") for text in numbers]
     found = [json.loads(text, parse_float=Decimal, parse_int=Decimal)["d"] for text in numbers]
     assert found == values

@@ -10,7 +10,7 @@ import pytest
 from tailer.errors import SinkRejected
 from tailer.events import VARIANT, Gap, SchemaChange
 from tailer_sinks.encoding import FlatEncoder, event_line, event_values, row_texts, slices
-from tailer_sinks.encoding.values import NoText, value_text
+from tailer_sinks.encoding.values import JsonForms, NoText, value_text
 from tailer_sinks.testing import DELTA_TYPES
 from tests.support.cases import cases
 
@@ -337,7 +337,7 @@ def test_variants_are_json_values() -> None:
 
 def test_decimals_of_variants_as_numbers() -> None:
     rows = pa.record_batch({"v": pa.array([OBJECT], VARIANT)})
-    assert FlatEncoder("out", rows.schema, "number").rows(rows).to_pylist() == [b'{"v":{"a":1.50}}']
+    assert FlatEncoder("out", rows.schema, JsonForms(decimal="number")).rows(rows).to_pylist() == [b'{"v":{"a":1.50}}']
 
 
 def test_a_broken_variant_is_named() -> None:

@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from tailer.errors import SinkRejected
 from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, METADATA_FIELDS, VARIANT, ChangeBatch
 from tailer.plan import SNAPSHOT_TASKS
-from tailer_sinks.encoding.columns import DecimalForm
 from tailer_sinks.encoding.debezium.messages import DebeziumEncoder, Source
 from tailer_sinks.encoding.debezium.operations import NEW_KEY, OLD_KEY
 from tailer_sinks.encoding.debezium.schema import envelope_schema, key_schema, not_finite
 from tailer_sinks.encoding.messages import Messages
-from tailer_sinks.encoding.values import row_texts
+from tailer_sinks.encoding.values import DecimalForm, JsonForms, row_texts
 from tests.support.cases import cases
 from tests.support.seeds import repeats
 from tests.support.tables.change_rows import DELETE, INSERT, POST, PRE, Row, changes, histories, people, updates
@@ -317,8 +316,9 @@ def test_columns_without_a_json_form_or_schema_and_missing_ones_are_refused() ->
     assert caught.value.remedy == "Choose key columns that the table has, and a new topic."
     with pytest.raises(SinkRejected, match="no column _commit_version, which is part of the key"):
         encoder(batch, ["_commit_version"])
-    with pytest.raises(SinkRejected, match="decimals are strings in messages that carry their schemas"):
-        DebeziumEncoder("kafka", batch.rows.schema, SOURCE, embed_schemas=True, decimal="number")
+    for forms in (JsonForms(decimal="number"), JsonForms(int64="string")):
+        with pytest.raises(SinkRejected, match="decimals are strings, and integers of 64 bits numbers"):
+            DebeziumEncoder("kafka", batch.rows.schema, SOURCE, embed_schemas=True, forms=forms)
     with pytest.raises(SinkRejected, match="rows of another schema"):
         encoder(batch, []).encode(changes([INSERT], people([1], ["a"])), NOW_MS)
     text = pa.Array.from_buffers(
@@ -575,7 +575,7 @@ def test_messages_equal_the_reference_wherever_batches_are_cut(
     if embed:
         keys = [schema.field(name) for name in key]
         schemas = key_schema(SOURCE.topic, keys), envelope_schema(SOURCE.topic, "delta", columns)
-    made = DebeziumEncoder("kafka", schema, SOURCE, key, embed, tombstones, decimal)
+    made = DebeziumEncoder("kafka", schema, SOURCE, key, embed, tombstones, JsonForms(decimal=decimal))
     ends = sorted({min(cut, len(batch)) for cut in cuts} | {len(batch)})
     messages = []
     for start, end in pairwise([0, *ends]):
