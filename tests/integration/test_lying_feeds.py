@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
+import lance
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -22,6 +23,7 @@ from tailer.config.shapes import ReadOptions
 from tailer.config.tables import TableRef
 from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError
+from tailer.formats.delta.log.listing import commit_name
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import ChangeSource, Policy
 from tailer.pipeline.row_delivery import row_pipeline
@@ -98,13 +100,67 @@ def test_feeds_of_delta_rs_are_sound(tmp_path: Path) -> None:
     assert (check.compared, check.faults, check.unread) == (4, [], {})
 
 
-def test_versions_whose_files_are_gone_are_said(tmp_path: Path) -> None:
+def findings(path: Path, *options: str | int) -> str:
+    """Return what `doctor --feed` says of change files, where it finds no lie."""
+    done = run("doctor", path, "--feed", *options)
+    assert done.returncode == 0, done.stdout
+    lines = done.stdout.splitlines()
+    said = [number for number, line in enumerate(lines) if line[5:].startswith("change files")]
+    hints = [lines[number + 1] for number in said if "hint: " in lines[number + 1]]
+    return "\n".join([lines[number] for number in said] + hints)
+
+
+@pytest.mark.parametrize("file", ["a.parquet", "_change_data/lie.parquet"])
+def test_versions_whose_files_are_gone_are_said(tmp_path: Path, file: str) -> None:
     path = LIES[0].write(tmp_path / "t")
-    (path / "a.parquet").unlink()
-    done = run("doctor", path, "--feed")
-    assert done.returncode == 0
-    assert "note change files version 1 of the last 3 versions cannot be compared with its data files: " in done.stdout
-    assert "ok   change files of the last 3 versions, 1 have change files, and these say what" in done.stdout
+    (path / file).unlink()
+    said = findings(path)
+    assert "note change files version 1 cannot be compared with the data files: " in said
+    assert "ok   change files of versions 0 to 2, 1 could be compared, without a difference" in said
+    assert "check sooner than VACUUM" in said
+    (path / "_change_data" / "truth.parquet").unlink()
+    said = findings(path)
+    assert (
+        "note change files version 1, and 1 more of versions 0 to 2, cannot be compared with the data files: " in said
+    )
+    assert "ok " not in said
+
+
+def updated(path: Path, versions: int) -> Path:
+    """Write a table with a feed, and so many updates."""
+    write_deltalake(path, pa.table({"id": [1, 2], "n": [0, 0]}), configuration={"delta.enableChangeDataFeed": "true"})
+    for number in range(versions):
+        DeltaTable(path).update({"n": f"n + {number}"}, predicate="id = 1")
+    return path
+
+
+def test_only_versions_that_the_log_has_are_counted(tmp_path: Path) -> None:
+    path = updated(tmp_path / "t", 2)
+    DeltaTable(path).create_checkpoint()
+    for version in range(2):
+        (path / commit_name(version)).unlink()
+    kept = "ok   change files of version 2, 1 could be compared, without a difference from the data files"
+    assert findings(path) == findings(path, "--last", 3) == findings(path, "--last", 1) == kept
+    (path / commit_name(2)).unlink()
+    assert "note change files the log has a checkpoint, and no commit any more" in findings(path)
+
+
+def test_versions_that_a_gap_hides_are_all_said(tmp_path: Path) -> None:
+    """Those between a lost commit and the next checkpoint are there, and cannot be read."""
+    path = updated(tmp_path / "t", 5)
+    DeltaTable(path, version=4).create_checkpoint()
+    (path / commit_name(1)).unlink()
+    said = findings(path)
+    assert "version 1, and 2 more of versions 0 to 5, cannot be compared" in said
+    assert "of versions 0 to 5, 2 could be compared, without a difference" in said
+    lines = run("doctor", path).stdout
+    assert "the changes of versions 1 to 3 are lost: " in lines
+    assert "A pipeline that begins after version 3 is not concerned." in lines
+
+
+def test_tables_without_change_files(tmp_path: Path) -> None:
+    lance.write_dataset(pa.table({"id": [1, 2]}), tmp_path / "t.lance")
+    assert findings(tmp_path / "t.lance") == "ok   change files there are none in version 1: nothing to check"
 
 
 @pytest.mark.parametrize("option", ["--last=3", "--values"])

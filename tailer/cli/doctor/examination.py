@@ -13,10 +13,10 @@ from typing import Final
 
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules, concerns
-from tailer.cli.doctor.feed import FeedCheck, after_lost
+from tailer.cli.doctor.feed import FeedCheck, after_lost, begins_later
 from tailer.cli.doctor.sample import MOST_ROWS, Sample, take_sample
 from tailer.engine.local import LocalEngine
-from tailer.errors import FileVacuumed, TailerError, VersionGone
+from tailer.errors import FileVacuumed, TailerError
 from tailer.formats.inspection import TableInspector, TableProfile
 from tailer.plan import ChangePlan, ChangeTask, TaskKind
 from tailer.read.data_files import DataFiles
@@ -47,9 +47,10 @@ class SeenCommit:
 
 @dataclass(frozen=True, slots=True)
 class LostVersion:
-    """A version whose changes cannot be read."""
+    """The versions from `version` to `last`, whose changes cannot be read."""
 
     version: int
+    last: int
     error: TailerError
 
 
@@ -177,10 +178,10 @@ async def _read_commits(examination: Examination, log: TableLog, latest: int) ->
             break
         except TailerError as error:
             after = await after_lost(log, error, version)
-            if isinstance(error, VersionGone) and not examination.commits:
+            if begins_later(error) and not examination.commits:
                 examination.begins = after
             else:
-                examination.lost.append(LostVersion(version, error))
+                examination.lost.append(LostVersion(version, after - 1, error))
             version = after
     return plans
 

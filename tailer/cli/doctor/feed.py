@@ -28,7 +28,7 @@ from tailer.read.decoded_files import DecodedFiles
 from tailer.schema.columns import METADATA_NAMES
 from tailer.table_log import TableLog
 
-__all__ = ["FEED", "FILES", "FeedCheck", "FeedFault", "after_lost", "check_feed"]
+__all__ = ["FEED", "FILES", "FeedCheck", "FeedFault", "after_lost", "begins_later", "check_feed"]
 
 FEED: Final = "feed"
 FILES: Final = "files"
@@ -66,7 +66,10 @@ class FeedFault:
 
 @dataclass(slots=True)
 class FeedCheck:
-    """Results for `versions`. `compared`: how many have change files; `unread`: those that could not be compared."""
+    """Results for `versions`, which the log has. `compared`: how many have change files, and were compared.
+
+    `unread`: those that could not be.
+    """
 
     versions: range
     compared: int = 0
@@ -110,7 +113,10 @@ async def check_feed(
                     await _compare(check, feed, compared, shown, files)
         except TailerError as error:
             after = await after_lost(logs[0], error, version)
-            check.unread[version] = error
+            if version == check.versions.start and begins_later(error):
+                check.versions = range(after, latest + 1)
+            else:
+                check.unread |= dict.fromkeys(range(version, after), error)
             version = after
     return check
 
@@ -119,6 +125,11 @@ async def after_lost(log: TableLog, error: TailerError, version: int) -> int:
     """Return the version to go on with, where `error` keeps `version` from being read. Raises it if there is none."""
     first = error.earliest if isinstance(error, VersionGone) else None
     return first if first is not None and first > version else await log.after_loss(error, version)
+
+
+def begins_later(error: TailerError) -> bool:
+    """Return whether `error` says that the log begins after a version, as a log that was cleaned up does."""
+    return isinstance(error, VersionGone) and (error.earliest is None or error.earliest > error.version)
 
 
 async def _compare(

@@ -12,6 +12,7 @@ from typing import Final
 from tailer.cli.display.display import count, duration, size
 from tailer.cli.doctor.examination import Examination
 from tailer.cli.doctor.feed import FEED, FILES, FeedCheck, FeedFault
+from tailer.errors import FileVacuumed, VersionGone
 from tailer.events import has_variant
 from tailer.formats.inspection import TableProfile
 from tailer.schema.columns import CHAR
@@ -215,16 +216,22 @@ def _change_files(check: FeedCheck) -> Iterator[Finding]:
     hint = 'changes = "compare" reads the data files in place of the feed (docs/delta.md).'
     for fault in check.faults[:_MOST_SHOWN]:
         yield Finding(Level.WARN, "change files", _fault(fault), hint if fault is check.faults[0] else "")
-    looked = f"the last {count(len(check.versions), 'version')}"
+    looked = _versions(check.versions.start, check.versions.stop - 1)
     if more := len(check.faults) - _MOST_SHOWN:
         text = f"they differ from the data files in {more} more of {looked}: --json lists all"
         yield from [Finding(Level.WARN, "change files", text)] if more > 0 else ()
     for version, error in list(check.unread.items())[:1]:
-        others = f", and {len(check.unread) - 1} more" if len(check.unread) > 1 else ""
-        text = f"version {version}{others} of {looked} cannot be compared with its data files: {error}"
-        yield Finding(Level.NOTE, "change files", text)
-    if not check.faults:
-        text = f"of {looked}, {check.compared} have change files, and these say what the data files say"
+        others = f", and {len(check.unread) - 1} more of {looked}," if len(check.unread) > 1 else ""
+        text = f"version {version}{others} cannot be compared with the data files: {error}"
+        gone = "What is gone cannot be checked: check sooner than VACUUM and log cleanup remove it (retention)."
+        yield Finding(Level.NOTE, "change files", text, gone if isinstance(error, FileVacuumed | VersionGone) else "")
+    if not check.versions:
+        text = "the log has a checkpoint, and no commit any more whose change files could be checked"
+        yield Finding(Level.NOTE, "change files", text, "Check again after the next commits.")
+    elif not (check.faults or check.compared or check.unread):
+        yield Finding(Level.OK, "change files", f"there are none in {looked}: nothing to check")
+    elif check.compared and not check.faults:
+        text = f"of {looked}, {check.compared} could be compared, without a difference from the data files"
         yield Finding(Level.OK, "change files", text)
 
 
@@ -241,14 +248,19 @@ def _fault(fault: FeedFault) -> str:
     return f"version {fault.version}{operation}: {'; '.join(parts)}; the first: {kind} of {row}, {named[where]}"
 
 
+def _versions(first: int, last: int) -> str:
+    return f"version {first}" if first == last else f"versions {first} to {last}"
+
+
 def _columns(names: list[str] | tuple[str, ...]) -> str:
     return f"column {names[0]} is" if len(names) == 1 else f"columns {', '.join(names)} are"
 
 
 def _history(examination: Examination, profile: TableProfile) -> Iterator[Finding]:
     for lost in examination.lost[-_MOST_SHOWN:]:
-        hint = "A pipeline that begins after that version is not concerned."
-        yield Finding(Level.WARN, "history", f"the changes of version {lost.version} are lost: {lost.error}", hint)
+        hint = f"A pipeline that begins after version {lost.last} is not concerned."
+        text = f"the changes of {_versions(lost.version, lost.last)} are lost: {lost.error}"
+        yield Finding(Level.WARN, "history", text, hint)
     for fault in examination.contradictions[-_MOST_SHOWN:]:
         text = f"version {fault.version} contradicts the table: {fault.reason}: {fault.path}"
         hint = 'Its changes are delivered as the log says. start = "snapshot" begins with the table as it is.'
