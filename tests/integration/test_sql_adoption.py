@@ -245,6 +245,49 @@ async def test_a_table_is_repaired(postgres: Postgres, orders: Path) -> None:
     assert database.query("SELECT id FROM items") == [(1,)]
 
 
+WIDENED = {
+    "numbers": ("ALTER TABLE orders ALTER id TYPE bigint", "ALTER TABLE orders ALTER score TYPE double precision"),
+    "digits": ("ALTER TABLE orders ALTER amount TYPE decimal(20,4)", "ALTER TABLE orders ALTER id TYPE decimal(12,2)"),
+    "days": ("ALTER TABLE orders ALTER day TYPE timestamp",),
+    "texts": ("ALTER TABLE orders ALTER name TYPE text",),
+    "without limits": ("ALTER TABLE orders ALTER amount TYPE numeric, ALTER id TYPE numeric, ALTER tags TYPE json",),
+}
+
+
+@pytest.mark.parametrize("name", WIDENED)
+async def test_a_column_that_the_user_widens_is_verified(database: Database, orders: Path, name: str) -> None:
+    """At once, before the next version, and repaired as the table is now. SQLite changes no types."""
+    statements = WIDENED[name]
+    if isinstance(database, SqliteDatabase) or (isinstance(database, DuckDbDatabase) and name == "without limits"):
+        return
+    key = "integer" if isinstance(database, DuckDbDatabase) else "integer PRIMARY KEY"
+    database.query(made(id=key, name="varchar(1)", note="text", tags="json"))
+    await mirror(database, orders, last=3)
+    for statement in statements:
+        database.query(statement)
+    log = DeltaTableLog(LocalStore(orders), allowed_roots=("/",))
+    async with opened(database, adopt=True) as sink:
+        compared = [each async for each in repair(lambda: sink.open_mirror("orders"), log, LocalEngine(), Policy(), 9)]
+        assert [each.is_equal for each in compared] == [True]
+        database.query("DELETE FROM orders WHERE id = 1")
+        database.query("UPDATE orders SET name = 'x', score = 7 WHERE id = 4")
+        compared = [each async for each in repair(lambda: sink.open_mirror("orders"), log, LocalEngine(), Policy(), 9)]
+        assert [each.is_equal for each in compared] == [False, True]
+    await mirror(database, orders)
+
+
+async def test_a_type_that_changes_values_is_named_by_verification(database: Database, orders: Path) -> None:
+    """All rows would be called different."""
+    if isinstance(database, SqliteDatabase):
+        return
+    key = "integer" if isinstance(database, DuckDbDatabase) else "integer PRIMARY KEY"
+    database.query(made(id=key, note="text", tags="json"))
+    await mirror(database, orders, last=3)
+    database.query("ALTER TABLE orders ALTER day TYPE timestamptz")
+    with pytest.raises(SinkRejected, match=r"column day of orders is .* which may change values of date32"):
+        await mirror(database, orders, last=3)
+
+
 ROWS = pa.schema([("id", pa.int32()), ("name", pa.string())])
 TABLE = "CREATE TABLE orders (id integer PRIMARY KEY, name varchar(20) UNIQUE, mark varchar(20) DEFAULT 'mine')"
 

@@ -37,7 +37,7 @@ from tailer_sinks.mirrors import (
     key_faults,
 )
 from tailer_sinks.sql.adoption.existing import ExistingTable
-from tailer_sinks.sql.adoption.fit import check_lengths, faults, fitted, followed
+from tailer_sinks.sql.adoption.fit import check_lengths, check_types, faults, fitted, followed
 from tailer_sinks.sql.databases.dialect import (
     Columns,
     Connection,
@@ -176,6 +176,16 @@ class Mirror(Target):
     @override
     def index(self) -> str | None:
         return None
+
+    def shape_now(self, shape: pa.Schema) -> pa.Schema:
+        """Return the columns of `shape` with the types of the table, which a user may have widened meanwhile.
+
+        Raises `SinkRejected` for a type that does not hold their values.
+        """
+        if self.existing is None:
+            return shape
+        check_types(self._name, self._dialect, self.table, self.existing, shape)
+        return fitted(self.existing, shape)
 
     def rows_of(self, version: int, *, is_newest: bool) -> str:
         """Return the condition of the rows of the source at `version`. `is_newest`: of all that the table has."""

@@ -24,7 +24,7 @@ from tailer_sinks.sql.databases.dialect import (
     quoted,
 )
 
-__all__ = ["check_lengths", "described", "faults", "fitted", "followed", "held"]
+__all__ = ["check_lengths", "check_types", "described", "faults", "fitted", "followed", "held"]
 
 _RESUME: Final = "and then `tailer resume PIPELINE`."
 _RESNAPSHOT: Final = "Ask for a snapshot with `tailer resnapshot PIPELINE`."
@@ -110,6 +110,13 @@ def check_lengths(name: str, table: str, existing: ExistingTable, rows: pa.Recor
             reason = f"column {column} of {table} holds texts of {owned.longest} characters, and version "
             reason += f"{rows.column(COMMIT_VERSION)[pc.index(lengths, length).as_py()]} has one of {length}"
             raise SinkRejected(name, reason, "Give the column a longer type, or cut the text with select.")
+
+
+def check_types(name: str, dialect: Dialect, table: str, existing: ExistingTable, shape: pa.Schema) -> None:
+    """Raise `SinkRejected` for a column whose type may change values of `shape`."""
+    for column in shape:
+        for fault in _column_faults(name, dialect, table, existing, column, is_key=False):
+            raise fault
 
 
 def check_null(

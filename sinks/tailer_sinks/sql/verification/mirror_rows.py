@@ -48,7 +48,7 @@ class SqlMirrorRows(MirrorRows):
         scratch: Connection,
         release: Callable[[], None],
     ) -> None:
-        shape = state.record.schema
+        shape = state.record.schema if state.target is None else state.target.shape_now(state.record.schema)
         self.app_id = state.record.app_id
         self.version, known_from = version, state.record.known_from
         self.known_from = state.version if known_from is None else known_from
