@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 from tailer.changelog.equal_rows.keyed_difference import DifferenceKind
 from tailer.engine.local import LocalEngine
 from tailer.errors import SinkRejected
-from tailer.events import VARIANT, ChangeBatch, Gap
+from tailer.events import VARIANT, ChangeBatch, Gap, SchemaChange
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.metrics import BAD_VALUES
 from tailer.pipeline.policy import Policy
@@ -30,7 +30,9 @@ from tailer_sinks.sql.sink import SqlSink
 from tests.support.mirrors.databases import (
     APP,
     Database,
+    DuckDbDatabase,
     PostgresDatabase,
+    SqliteDatabase,
     batch,
     deliver,
     full,
@@ -38,6 +40,7 @@ from tests.support.mirrors.databases import (
     rows_in,
     verified,
 )
+from tests.support.servers.postgres import Postgres
 from tests.support.variant.encoder import Layout, Scalar, encode, metadata, names_in
 
 pytestmark = pytest.mark.anyio
@@ -93,6 +96,11 @@ BAD: Final[Sequence[tuple[pa.DataType, Any, str, Any]]] = [
     (ZONED, -(2**63), P + D, None),
     (ZONED, FIRST_MOMENT - 1, P, None),
     (ZONED, 2**63 - 1, D, None),
+    (pa.timestamp("s"), 2**62, P + D + S, None),
+    (pa.timestamp("ms"), -(2**62), P + D + S, None),
+    (pa.timestamp("s"), FIRST_MOMENT // 10**6 - 1, P, None),
+    (pa.timestamp("ms", "UTC"), 2**63 - 1, P + D + S, None),
+    (pa.timestamp("s", "Europe/Rome"), -(2**63), P + D + S, None),
     (pa.string(), "y" * 20_000, S, None),
     (pa.binary(), b"z" * 20_000, S, None),
     (pa.list_(pa.string()), ["w" * 10_000] * 2, S, None),
@@ -107,6 +115,8 @@ GOOD: Final[Sequence[tuple[pa.DataType, Any]]] = [
     (DATE, -2_440_588),
     (DATE, 2_145_042_905),
     (MOMENT, FIRST_MOMENT),
+    (pa.timestamp("s"), FIRST_MOMENT // 10**6),
+    (pa.timestamp("ms"), 2**53),
     (pa.int64(), -(2**63)),
     (pa.binary(), b"\0\xff"),
     (pa.string(), None),
@@ -445,6 +455,195 @@ class TestKeys:
             if written:
                 await transaction.write_all(written)
             await transaction.commit(Progress(APP, Position.end(version)))
+
+
+class TestLimits:
+    """Texts beyond the limit of a column of an adopted table, which counts characters. PostgreSQL alone has limits."""
+
+    SCHEMA: Final = TestKeys.SCHEMA
+    MADE: Final = "CREATE TABLE orders (id varchar(4) PRIMARY KEY, name varchar(3))"
+    BAD: Final = "has a text of more than 3 characters"
+
+    def changes(self, version: int, kinds: str | Sequence[str], *rows: tuple[Any, Any], task: int = 0) -> ChangeBatch:
+        kinds = [kinds] * len(rows) if isinstance(kinds, str) else kinds
+        return TestKeys().changes(version, kinds, *rows, task=task)
+
+    def names(self, database: Database) -> dict[str, Any]:
+        return dict(database.query("SELECT id, name FROM orders"))
+
+    @pytest.fixture
+    def limited(self, postgres: Postgres) -> Database:
+        database = PostgresDatabase(postgres)
+        database.query(self.MADE)
+        return database
+
+    @pytest.mark.parametrize("policy", ["stop", "null", "replace", "dead_letter"])
+    async def test_files_have_no_limits(self, tmp_path: Path, policy: str) -> None:
+        for database in (SqliteDatabase(tmp_path / "mirror.db"), DuckDbDatabase(tmp_path / "mirror.duckdb")):
+            database.query(self.MADE)
+            async with opened(database, adopt=True, on_bad_value=policy) as sink:
+                await deliver(sink, self.changes(1, "insert", ("longer", "longer")))
+            assert (self.names(database), letters(database)) == ({"longer": "longer"}, [])
+
+    @pytest.mark.parametrize("text", ["abcd", "abc ", "   \u00e9", "\U0001f600" * 4, "a" * 3000])
+    @pytest.mark.parametrize("at", [None, Position(1, 0, 1)])
+    async def test_stop(self, limited: Database, text: str, at: Position | None) -> None:
+        """PostgreSQL would cut spaces off. The pipeline stops at the row, and nothing of its version is visible."""
+        async with opened(limited, adopt=True) as sink:
+            await deliver(sink, self.changes(1, "insert", ("a", "\U0001f600" * 3), ("b", None)), at=at)
+            with pytest.raises(SinkRejected, match=f"column name of orders {self.BAD} in version 1") as refused:
+                await deliver(sink, self.changes(1, "insert", ("c", text), task=1), at=at and Position(1, 1, 0))
+            assert "longer type" in refused.value.hint
+            assert text not in str(refused.value)
+        assert self.names(limited) == ({} if at else {"a": "\U0001f600" * 3, "b": None})
+
+    async def test_null_and_replace(self, limited: Database, caplog: pytest.LogCaptureFixture) -> None:
+        before, rows = counted(), [("a", "abcd"), ("b", "ab  "), ("c", "\u00e9" * 4), ("d", "abc")]
+        for policy, names in (("null", [None, None, None]), ("replace", ["abc", "ab ", "\u00e9" * 3])):
+            async with opened(limited, adopt=True, on_bad_value=policy) as sink:
+                await deliver(sink, self.changes(1, "insert", *rows))
+                assert list(self.names(limited).values()) == [*names, "abc"]
+                await deliver(sink, self.changes(2, "delete", *rows))
+                with pytest.raises(SinkRejected, match=r"cannot be null|insert a key that orders has"):
+                    await deliver(sink, self.changes(3, "insert", ("12345", "a"), ("12346", "b")))
+            limited.query("DROP TABLE orders, lake_tailer_mirrors, lake_tailer_progress")
+            limited.query(self.MADE)
+        assert counted() - before == 6
+        assert [line for line in caplog.messages if f"{self.BAD}: 3 values up to version 1" in line]
+
+    async def test_a_key_that_is_cut_stays_one(self, limited: Database) -> None:
+        async with opened(limited, adopt=True, on_bad_value="replace") as sink:
+            await deliver(sink, self.changes(1, "insert", ("12345", "a"), ("b", b"\x80\x80\x80\x80")))
+            images = ["update_preimage", "update_postimage"]
+            await deliver(sink, self.changes(2, images, ("12345", "a"), ("12345", "cccc")))
+            assert self.names(limited) == {"1234": "ccc", "b": "\ufffd" * 3}
+            await deliver(sink, self.changes(3, "delete", ("12345", "cccc")))
+        assert list(self.names(limited)) == ["b"]
+
+    async def test_dead_letters(self, limited: Database) -> None:
+        """They come and go with their rows, and with the limit."""
+        async with opened(limited, adopt=True, on_bad_value="dead_letter") as sink:
+            await deliver(sink, self.changes(1, "insert", ("a", "abcd"), ("12345", "b"), ("c", "c"), ("d\0", "dddd")))
+            found = {row["id"]: (key, name, reason) for key, _, name, reason, row in letters(limited)}
+            assert found == {
+                "a": ('["a"]', "name", self.BAD),
+                "12345": ('["12345"]', "id", "has a text of more than 4 characters"),
+                "d\0": ('["d\\u0000"]', "id, name", f"has {NUL}; {self.BAD}"),
+            }
+            images = ["update_preimage", "update_postimage"] * 2
+            rows = [("a", "abcd"), ("a", "a"), ("c", "c"), ("c", "cccc")]
+            await deliver(sink, self.changes(2, images, *rows))
+            await deliver(sink, self.changes(3, "delete", ("12345", "b"), ("d\0", "dddd")))
+            assert (self.names(limited), [row["id"] for *_, row in letters(limited)]) == ({"a": "a"}, ["c"])
+            limited.query("ALTER TABLE orders ALTER COLUMN name TYPE text")
+            await deliver(sink, self.changes(4, ["delete", "insert"], ("c", "cccc"), ("c", "ccccc")))
+        assert (self.names(limited), letters(limited)) == ({"a": "a", "c": "ccccc"}, [])
+
+    async def test_a_limit_that_comes_while_rows_wait(self, limited: Database) -> None:
+        """PostgreSQL would cut off the spaces of a text that waits."""
+        async with opened(limited, adopt=True, on_bad_value="dead_letter") as sink:
+            await deliver(sink, self.changes(1, "insert", ("a", "a  ")), at=Position(1, 0, 0))
+            limited.query("ALTER TABLE orders ALTER COLUMN name TYPE varchar(2)")
+            with pytest.raises(SinkRejected, match="column name of orders has 2 characters now, and rows that wait"):
+                await deliver(sink, self.changes(1, "insert", ("b", "b"), task=1))
+            limited.query("ALTER TABLE orders ALTER COLUMN name TYPE varchar(3)")
+            await deliver(sink, self.changes(1, "insert", ("b", "b"), task=1))
+        assert self.names(limited) == {"a": "a  ", "b": "b"}
+
+    @pytest.mark.parametrize("policy", ["null", "replace", "dead_letter"])
+    async def test_verification(self, tmp_path: Path, limited: Database, policy: str) -> None:
+        rows = pa.table({"id": ["1", "2", "3"], "name": ["a", "abcd", "abc"]})
+        write_deltalake(str(tmp_path / "table"), rows)
+        table = DeltaTableLog(LocalStore(tmp_path / "table"))
+        app_id = app_id_of("orders", await table.table_id())
+        async with opened(limited, adopt=True, on_bad_value=policy) as sink:
+            await deliver(sink, batch(0, "insert", rows.schema, rows.to_pylist()), app_id=app_id)
+            limited.query("UPDATE orders SET name = 'abd' WHERE id = '3'")
+            async with sink.open_mirror("orders") as mirror:
+                result = await verify(mirror, table, LocalEngine(), Policy(), 10, repairs=True)
+            assert (result.counts[DifferenceKind.DIFFERENT], result.rewritten) == (1, Rewritten(1, 1))
+            result = await verified(sink, "orders", table, Policy())
+        assert result.is_equal
+        assert result.source_rows - result.mirror_rows == len(letters(limited)) == (policy == "dead_letter")
+
+
+DAY_US: Final = 86_400_000_000
+FAR: Final = [2**31 - 1, -(2**31), 2**63 // DAY_US + 1, -(2**63) // DAY_US - 1]  # days that no timestamp reaches
+
+
+class TestFarDates:
+    """Days in columns of timestamps that a user made. SQLite has texts for both, and holds all of them."""
+
+    def changes(self, version: int, kind: str, *rows: tuple[int, int]) -> ChangeBatch:
+        made = batch(version, kind, pa.schema([("id", DATE), ("day", DATE)]), [{}] * len(rows))
+        given = [column(DATE, values) for values in zip(*rows, strict=True)]
+        return replace(made, rows=pa.record_batch([*given, *made.rows.columns[2:]], schema=made.rows.schema))
+
+    @pytest.fixture
+    def dated(self, database: Database) -> Database:
+        key = "" if isinstance(database, DuckDbDatabase) else " PRIMARY KEY"
+        database.query(f"CREATE TABLE orders (id timestamp{key}, day timestamp)")
+        return database
+
+    @pytest.mark.parametrize("policy", ["stop", "null", "replace"])
+    async def test_the_other_policies(self, dated: Database, policy: str) -> None:
+        holds_all = isinstance(dated, SqliteDatabase)
+        rows = [(0, 0), *((number, day) for number, day in enumerate(FAR, 1))]
+        async with opened(dated, adopt=True, on_bad_value=policy) as sink:
+            for bad in [] if holds_all else rows[1:] if policy != "null" else [(FAR[0], 0)]:
+                with pytest.raises(
+                    SinkRejected, match=r"column (day|id) of orders has a (date|value) beyond"
+                ) as refused:
+                    await deliver(sink, self.changes(1, "insert", rows[0], bad))
+                assert refused.value.__cause__ is None
+            if policy == "null" or holds_all:
+                await deliver(sink, self.changes(1, "insert", *rows))
+                assert dated.query("SELECT count(*), count(day) FROM orders") == [(5, 5 if holds_all else 1)]
+
+    async def test_dead_letters(self, dated: Database) -> None:
+        """A row is known by the same text of its key, whichever rows come with it."""
+        holds_all = isinstance(dated, SqliteDatabase)
+        async with opened(dated, adopt=True, on_bad_value="dead_letter") as sink:
+            await deliver(sink, self.changes(1, "insert", (0, FAR[0]), (FAR[1], 1), (2, 2), (3, FAR[2])))
+            dead = {key: row["day"] for key, *_, row in letters(dated)}
+            assert (
+                dead == {}
+                if holds_all
+                else {
+                    '["1970-01-01T00:00:00.000000"]': "+5881580-07-11",
+                    '["-5877641-06-23"]': "1970-01-02",
+                    '["1970-01-04T00:00:00.000000"]': "+294247-01-11",
+                }
+            )
+            await deliver(sink, self.changes(2, "delete", (0, FAR[0])))
+            await deliver(sink, self.changes(3, "delete", (2, 2), (FAR[1], 1)))
+        assert dated.query("SELECT count(*) FROM orders") == [(1 if holds_all else 0,)]
+        assert len(letters(dated)) == (0 if holds_all else 1)
+
+    async def test_a_log_whose_column_is_a_timestamp(self, database: Database) -> None:
+        """Rows of an earlier version have a date in it."""
+        before, after = (pa.schema([("id", DATE), ("day", kind)]) for kind in (DATE, MOMENT))
+        widened = SchemaChange("t", 1, 0, full(before), full(after), (), {"id": "id", "day": "day"})
+        async with opened(database, mode="append", key=[], on_bad_value="dead_letter") as sink:
+            await deliver(sink, widened, batch(1, "insert", after, [{}]))
+            await deliver(sink, self.changes(2, "insert", (1, 1), (2, FAR[0])))
+        assert len(rows_in(database, "orders")) == 2
+        assert [row["day"] for *_, row in letters(database)] == ["+5881580-07-11"]
+
+    async def test_verification(self, tmp_path: Path, dated: Database) -> None:
+        days = pa.array([0, 1, 2], pa.int32()).view(DATE)
+        write_deltalake(
+            str(tmp_path / "table"),
+            pa.table({"id": days, "day": column(DATE, [0, 150_000_000, 1])}),
+            configuration={"delta.dataSkippingNumIndexedCols": "0"},
+        )
+        table = DeltaTableLog(LocalStore(tmp_path / "table"))
+        app_id = app_id_of("orders", await table.table_id())
+        async with opened(dated, adopt=True, on_bad_value="dead_letter") as sink:
+            await deliver(sink, self.changes(0, "insert", (0, 0), (1, 150_000_000), (2, 1)), app_id=app_id)
+            result = await verified(sink, "orders", table, Policy())
+        assert result.is_equal
+        assert result.source_rows - result.mirror_rows == len(letters(dated))
 
 
 def held(database: Database, source: Mapping[Any, Any]) -> dict[Any, Any]:

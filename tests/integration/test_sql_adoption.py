@@ -578,7 +578,7 @@ async def test_a_text_beyond_its_column_stops(postgres: Postgres) -> None:
     database = PostgresDatabase(postgres)
     database.query(TABLE)
     async with opened(database, adopt=True) as sink:
-        with pytest.raises(SinkRejected, match="column name of orders holds texts of 20 characters"):
+        with pytest.raises(SinkRejected, match="column name of orders has a text of more than 20 characters"):
             await deliver(sink, batch(1, "insert", ROWS, [{"id": 1, "name": "a" + " " * 20}]))
         await deliver(sink, batch(1, "insert", ROWS, [{"id": 1, "name": "\u00e9" * 19 + " "}]))
     assert names_in(database) == {1: "\u00e9" * 19 + " "}

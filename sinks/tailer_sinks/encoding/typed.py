@@ -88,8 +88,8 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
         return column
     try:
         return column.cast(field.type)
-    except pa.ArrowInvalid as error:
-        raise Misfit(field.name, f"has a value that is not a valid {field.type}: {error}") from error
+    except pa.ArrowInvalid:  # whose text has the value
+        raise Misfit(field.name, f"has a value that is not a valid {field.type}") from None
 
 
 def _unite_fields(first: Sequence[pa.Field], second: Sequence[pa.Field], prefix: str) -> list[pa.Field]:

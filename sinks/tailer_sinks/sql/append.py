@@ -15,9 +15,9 @@ from typing_extensions import override
 from tailer.errors import SinkRejected
 from tailer.events import CHANGE_TYPE, COMMIT_VERSION, ChangeBatch, Gap, joined_rows
 from tailer.sink import Progress, table_of
-from tailer_sinks.encoding.typed import Misfit, conform, fits, gap_row
+from tailer_sinks.encoding.typed import fits, gap_row
 from tailer_sinks.sql.databases.dialect import Columns, Connection, Dialect, UniqueViolationError, column_list
-from tailer_sinks.sql.databases.texts import holds_json
+from tailer_sinks.sql.databases.texts import cast_or_kept, holds_json
 from tailer_sinks.sql.target import Rows, Target, column_faults, insert, plain_schema
 
 __all__ = ["LOG_KEY", "ROW", "TABLE_ID", "TASK", "ChangeLog", "gap_task"]
@@ -99,7 +99,9 @@ class ChangeLog(Target):
         tasks = pa.concat_arrays([pa.repeat(pa.scalar(batch.task, pa.int64()), len(batch)) for batch in batches])
         numbers = pa.concat_arrays([batch.row_index.cast(pa.int64()) for batch in batches])
         columns = [*joined.columns, pa.repeat(self._table_id, len(joined)), tasks, numbers]
-        return [self._conformed(pa.record_batch(columns, [*joined.schema.names, TABLE_ID, TASK, ROW]), staging)]
+        named = pa.record_batch(columns, [*joined.schema.names, TABLE_ID, TASK, ROW])
+        columns = list(map(cast_or_kept, named.select(staging.names).columns, staging.types))
+        return [pa.record_batch(columns, staging.names)]
 
     @override
     def gap(self, gap: Gap, staging: pa.Schema) -> pa.RecordBatch:
@@ -139,14 +141,6 @@ class ChangeLog(Target):
             return None
         remedy = f"Delete them first: those with {COMMIT_VERSION} > {version}."
         return f"{self.table} has rows after version {version}, which would be there twice", remedy
-
-    def _conformed(self, rows: pa.RecordBatch, staging: pa.Schema) -> pa.RecordBatch:
-        kept = {column.name for column in staging if holds_json(column.type)}
-        schema = pa.schema([rows.schema.field(column.name) if column.name in kept else column for column in staging])
-        try:
-            return conform(rows, schema)
-        except Misfit as misfit:
-            raise SinkRejected(self._name, str(misfit), _REMEDY) from misfit
 
 
 def gap_task(command: str | None) -> int:

@@ -37,7 +37,7 @@ from tailer_sinks.mirrors import (
     key_faults,
 )
 from tailer_sinks.sql.adoption.existing import ExistingTable
-from tailer_sinks.sql.adoption.fit import check_lengths, check_types, faults, fitted, followed
+from tailer_sinks.sql.adoption.fit import check_types, faults, fitted, followed
 from tailer_sinks.sql.databases.dialect import (
     Columns,
     Connection,
@@ -46,7 +46,7 @@ from tailer_sinks.sql.databases.dialect import (
     column_list,
     quoted,
 )
-from tailer_sinks.sql.databases.texts import holds_json
+from tailer_sinks.sql.databases.texts import cast_or_kept, holds_json
 from tailer_sinks.sql.target import Rows, Target, column_faults, exact_types, insert, plain_schema
 
 __all__ = ["IS_INSERT", "Mirror"]
@@ -153,8 +153,6 @@ class Mirror(Target):
         """Of deleted rows only the key is kept."""
         joined = joined_rows(batches)
         check_never_null(self._name, self.table, joined, self.key)
-        if self.existing is not None:
-            check_lengths(self._name, self.table, self.existing, joined)
         if SNAPSHOT_TASKS <= batches[0].task < END:
             rows.replace = True
         parts = self._parted(batches, joined)
@@ -298,9 +296,8 @@ class Mirror(Target):
             elif not is_insert and field.name not in (*self.key, COMMIT_VERSION, COMMIT_TIMESTAMP):
                 columns.append(pa.nulls(len(rows), field.type))
             else:
-                column = rows.column(field.name)
-                columns.append(column if column.type == field.type else column.cast(field.type))
-        return pa.record_batch(columns, schema=staging)
+                columns.append(cast_or_kept(rows.column(field.name), field.type))
+        return pa.record_batch(columns, staging.names)
 
 
 def _without_metadata(schema: pa.Schema) -> pa.Schema:

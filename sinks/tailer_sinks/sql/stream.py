@@ -207,6 +207,7 @@ class Stream:
         reason, target.existing = None, None
         if is_there and (target.adopts if record is None else record.adopted):
             target.existing = described(connection, self.dialect, table, is_new=record is None)
+        self.bad_values.existing = target.existing
         if record is None:
             is_taken = is_there and target.existing is None
             reason = f"there is a table {table} that lake-tailer did not make" if is_taken else None

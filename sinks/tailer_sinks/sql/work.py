@@ -16,7 +16,7 @@ from tailer.events import ChangeBatch, ControlEvent, Gap
 from tailer.plan import Position
 from tailer.sink import Progress, pipeline_of, refused
 from tailer_sinks.mirrors import ANOTHER_TABLE, RESNAPSHOT
-from tailer_sinks.sql.adoption.fit import check_null, held
+from tailer_sinks.sql.adoption.fit import check_lengths, check_null, held
 from tailer_sinks.sql.databases.dialect import Columns, Connection, UniqueViolationError, quoted
 from tailer_sinks.sql.names import other_case
 from tailer_sinks.sql.records import Entry, TableRecord
@@ -205,6 +205,7 @@ class Work:
         source = None if segment.waiting is None else quoted(segment.waiting.name)
         if segment.stored is not None:
             stored = dialect.name_of(segment.stored)
+            check_lengths(self._stream.name, connection, target.table, target.existing, stored, segment.shape.names)
             if source is not None:
                 connection.execute(f"INSERT INTO {stored} SELECT * FROM {source}")
             source = stored

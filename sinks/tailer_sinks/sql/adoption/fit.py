@@ -9,10 +9,8 @@ from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tailer.errors import SinkRejected, SinkUnavailable
-from tailer.events import COMMIT_VERSION
 from tailer_sinks.sql.adoption.existing import ExistingColumn, ExistingTable
 from tailer_sinks.sql.databases.dialect import (
     Columns,
@@ -99,17 +97,20 @@ def followed(
     return Columns(change.after, added=added, key=change.key)
 
 
-def check_lengths(name: str, table: str, existing: ExistingTable, rows: pa.RecordBatch) -> None:
-    """Raise `SinkRejected` for a text that is longer than its column: a database may cut spaces off."""
-    for column in rows.schema.names:
-        owned = existing.column(column)
-        if owned is None or owned.longest is None:
-            continue
-        lengths = pc.utf8_length(rows.column(column).cast(pa.large_string()))
-        if (length := pc.max(lengths).as_py()) is not None and length > owned.longest:
-            reason = f"column {column} of {table} holds texts of {owned.longest} characters, and version "
-            reason += f"{rows.column(COMMIT_VERSION)[pc.index(lengths, length).as_py()]} has one of {length}"
-            raise SinkRejected(name, reason, "Give the column a longer type, or cut the text with select.")
+def check_lengths(
+    name: str, connection: Connection, table: str, existing: ExistingTable | None, stored: str, names: Sequence[str]
+) -> None:
+    """Raise `SinkRejected` for a text in `stored` that is longer than its column, as a user has changed it meanwhile.
+
+    A database may cut off spaces without a word. `existing`: None: no user has made the table. `names`: of columns.
+    """
+    for column in filter(None, map(existing.column, names) if existing is not None else ()):
+        query = f"SELECT 1 FROM {stored} WHERE length({quoted(column.name)}) > {column.longest} LIMIT 1"
+        if column.longest is not None and connection.query(query):
+            reason = (
+                f"column {column.name} of {table} has {column.longest} characters now, and rows that wait have more"
+            )
+            raise SinkRejected(name, reason, f"Make it longer again, {_RESUME}")
 
 
 def check_types(name: str, dialect: Dialect, table: str, existing: ExistingTable, shape: pa.Schema) -> None:

@@ -1,21 +1,24 @@
 """The values of a batch that a database cannot hold, with the reasons.
 
-A database refuses a batch as a whole, so this is asked only then: rows without such values cost nothing. The one
-exception is a key that is too long for an index, which the table refuses and not the rows that wait.
+A database refuses a batch as a whole, so this is asked only then: rows without such values cost nothing. The
+exceptions are keys that are too long for an index, and texts that are too long for a column of a user, which the table
+refuses and not the rows that wait.
 """
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailer_sinks.sql.adoption.existing import ExistingTable
 from tailer_sinks.sql.databases.dialect import Holds
 from tailer_sinks.sql.databases.texts import TEXT, NoText, holds_json, json_texts
 
-__all__ = ["NOT_UTF8", "NO_JSON", "TOO_LARGE", "Fault", "key_faults", "value_faults"]
+__all__ = ["NOT_UTF8", "NO_JSON", "REMEDY", "TOO_LARGE", "Fault", "key_faults", "text_faults", "value_faults"]
 
 NUL: Final = "has a text with the character U+0000"
 NOT_UTF8: Final = "has a text that is not UTF-8"
@@ -23,16 +26,23 @@ OTHER_CALENDAR: Final = "has a date beyond those of the database"
 NO_JSON: Final = "has a value without a JSON form"
 TOO_LARGE: Final = "has a value that is too large"
 LONG_KEY: Final = "has a key that is too long for an index"
+LONG_TEXT: Final = "has a text of more than {} characters"
 
 _NUL: Final = "\0"
 _REPLACEMENT: Final = "\ufffd"
 _NUL_IN_JSON: Final = r"(^|[^\\])(\\\\)*\\u0000"
 _EACH_NUL_IN_JSON: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 
+REMEDY: Final = 'Leave the column out, change it with select, or set on_bad_value = "dead_letter" (sql.md).'
+_LONGER: Final = "Give the column a longer type, cut the text with select, or set on_bad_value (sql.md)."
+# Microseconds of a number, by the unit of a moment.
+_MICROS: Final = {"s": 10**6, "ms": 1000, "us": 1}
+_DAY: Final = 86_400 * 10**6
+
 Replace = Callable[[pa.Array], pa.Array]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """The `rows` with a value of `column` that does not fit. `replace`: puts others in their place; None: none fit."""
 
@@ -40,6 +50,7 @@ class Fault:
     reason: str
     rows: pa.BooleanArray
     replace: Replace | None = None
+    remedy: str = REMEDY
 
 
 def key_faults(holds: Holds, rows: pa.RecordBatch, key: Sequence[str]) -> Iterator[Fault]:
@@ -50,8 +61,18 @@ def key_faults(holds: Holds, rows: pa.RecordBatch, key: Sequence[str]) -> Iterat
         yield from _faults(key[0], LONG_KEY, too_long)
 
 
-def value_faults(holds: Holds, rows: pa.RecordBatch) -> Iterator[Fault]:
-    """Yield the values that the database refuses."""
+def text_faults(existing: ExistingTable | None, rows: pa.RecordBatch) -> Iterator[Fault]:
+    """Yield the texts that are longer than their columns, of which a database may cut off spaces without a word."""
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        owned = None if existing is None else existing.column(name)
+        if owned is not None and owned.longest is not None and _is_text(column.type):
+            texts = column if not pc.any(_has_other_bytes(column)).as_py() else _decoded(column)
+            too_long, cut = pc.greater(pc.utf8_length(texts), owned.longest), partial(_cut, owned.longest)
+            yield from _faults(name, LONG_TEXT.format(owned.longest), too_long, cut, _LONGER)
+
+
+def value_faults(holds: Holds, rows: pa.RecordBatch, schema: pa.Schema) -> Iterator[Fault]:
+    """Yield the values that the database refuses. `schema`: the types that columns have there."""
     sizes: dict[str, pa.Array] = {}
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         kind = column.type
@@ -68,16 +89,19 @@ def value_faults(holds: Holds, rows: pa.RecordBatch) -> Iterator[Fault]:
             sizes[name] = pc.binary_length(column)
         elif _is_sized(kind):
             sizes[name] = pc.multiply(pc.binary_length(column), holds.bytes_of_a_byte)
-        elif bounds := _bounds(holds, kind):
+        elif bounds := _bounds(holds, kind, schema.field(name).type):
             numbers = column.cast(pa.int32() if pa.types.is_date(kind) else pa.int64()).cast(pa.int64())
             outside = pc.or_(pc.less(numbers, bounds[0]), pc.greater(numbers, bounds[1]))
             yield from _faults(name, OTHER_CALENDAR, outside)
     yield from _too_large(sizes, holds.row_bytes)
 
 
-def _faults(column: str, reason: str, rows: pa.Array, replace: Replace | None = None) -> Iterator[Fault]:
+def _faults(
+    column: str, reason: str, rows: pa.Array, replace: Replace | None = None, remedy: str = REMEDY
+) -> Iterator[Fault]:
     if pc.any(rows).as_py():
-        yield Fault(column, reason, pc.fill_null(rows, False), replace)
+        rows = pc.fill_null(rows, False)
+        yield Fault(column=column, reason=reason, rows=rows, replace=replace, remedy=remedy)
 
 
 def _too_large(sizes: dict[str, pa.Array], limit: int) -> Iterator[Fault]:
@@ -118,8 +142,15 @@ def _text(convert: Replace, value: pa.Array) -> str | None:
     return text
 
 
-def _bounds(holds: Holds, kind: pa.DataType) -> tuple[int, int] | None:
-    return holds.days if pa.types.is_date32(kind) else holds.micros if pa.types.is_timestamp(kind) else None
+def _bounds(holds: Holds, kind: pa.DataType, wide: pa.DataType) -> tuple[int, int] | None:
+    """Return the first and the last number of `kind` that a column of type `wide` holds; None: all of them."""
+    if kind == wide:
+        return holds.days if pa.types.is_date32(kind) else holds.micros if pa.types.is_timestamp(kind) else None
+    if not pa.types.is_timestamp(wide):
+        return None
+    first, last = holds.micros or (-(2**63), 2**63 - 1)
+    step = _MICROS[kind.unit] if pa.types.is_timestamp(kind) else _DAY
+    return -(-first // step), last // step
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -158,6 +189,10 @@ def _bytes(column: pa.Array) -> list[bytes | None]:
 
 def _decoded(column: pa.Array) -> pa.Array:
     return pa.array([None if value is None else value.decode(errors="replace") for value in _bytes(column)], TEXT)
+
+
+def _cut(longest: int, column: pa.Array) -> pa.Array:
+    return pc.utf8_slice_codeunits(column, 0, longest)
 
 
 def _replaced(column: pa.Array) -> pa.Array:

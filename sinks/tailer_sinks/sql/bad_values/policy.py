@@ -5,6 +5,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, Literal
 
 import pyarrow as pa
@@ -17,11 +18,21 @@ from tailer.plan import Position
 from tailer.sink import pipeline_of
 from tailer_sinks.encoding.values import escape
 from tailer_sinks.mirrors import CONTRADICTED
+from tailer_sinks.sql.adoption.existing import ExistingTable
 from tailer_sinks.sql.append import LOG_KEY
 from tailer_sinks.sql.bad_values.dead_letters import DeadLetters, with_letters
-from tailer_sinks.sql.bad_values.faults import NO_JSON, NOT_UTF8, TOO_LARGE, Fault, key_faults, value_faults
+from tailer_sinks.sql.bad_values.faults import (
+    NO_JSON,
+    NOT_UTF8,
+    REMEDY,
+    TOO_LARGE,
+    Fault,
+    key_faults,
+    text_faults,
+    value_faults,
+)
 from tailer_sinks.sql.databases.dialect import Connection, Dialect, UniqueViolationError
-from tailer_sinks.sql.databases.texts import TEXT, NoText, json_texts
+from tailer_sinks.sql.databases.texts import TEXT, NoText, cast_or_kept, holds_json, json_texts
 from tailer_sinks.sql.segments import Segment
 from tailer_sinks.sql.target import Target
 
@@ -34,20 +45,20 @@ OnBadValue = Literal["stop", "null", "replace", "dead_letter"]
 _OWN: Final = (COMMIT_VERSION, CHANGE_TYPE, COMMIT_TIMESTAMP)  # of rows that wait for a mirror; a log has them, too
 _LONGEST_KEY: Final = 1000  # characters of a key's text in the table of dead letters
 _UNWRITTEN: Final = (NO_JSON, NOT_UTF8, TOO_LARGE)  # reasons why JSON has no value of a column
-_REMEDY: Final = 'Leave the column out, change it with select, or set on_bad_value = "dead_letter" (sql.md).'
 
 
 class BadValues:
     """The policy of the stream `app_id` of the sink called `name`, whose table is called `table`.
 
     `has_letters`: whether there may be dead letters of rows that the source has. `uses_letters`: whether rows that wait
-    have columns for them.
+    have columns for them. `existing`: the table, if a user made it.
     """
 
     def __init__(self, name: str, policy: OnBadValue, dialect: Dialect, table: str, app_id: str) -> None:
         self.letters = DeadLetters(dialect, table)
         self.has_letters = False
         self.uses_letters = policy == "dead_letter"
+        self.existing: ExistingTable | None = None
         self._name = name
         self._policy = policy
         self._holds = dialect.holds
@@ -115,48 +126,85 @@ class BadValues:
 
     def load_waiting(self, connection: Connection, table: str, rows: pa.RecordBatch, segment: Segment) -> None:
         """Load rows of a segment, which wait."""
-        self.load(connection, table, rows, segment.key, (segment.key or LOG_KEY) if segment.letters else ())
+        identity = (segment.key or LOG_KEY) if segment.letters else ()
+        self.load(connection, table, rows, segment.staging, segment.key, identity)
 
     def load(
-        self, connection: Connection, table: str, rows: pa.RecordBatch, key: Sequence[str], identity: Sequence[str]
+        self,
+        connection: Connection,
+        table: str,
+        rows: pa.RecordBatch,
+        schema: pa.Schema,
+        key: Sequence[str],
+        identity: Sequence[str],
     ) -> None:
-        """Load rows that wait, mended by the policy. Raises `SinkRejected`.
+        """Load rows that wait under `schema`, mended by the policy. Raises `SinkRejected`.
 
         `key`: of the table. `identity`: the columns that identify a row of a batch with columns for letters, see
         `with_letters`; empty: it has none.
         """
-        faults = [] if self._policy == "stop" else list(key_faults(self._holds, rows, key))
+        insert = partial(self._insert, connection, table, schema=schema, key=key, identity=identity)
+        faults = self._early_faults(rows, key)
         if not faults:
             try:
-                connection.load(table, self._with_letters(rows, [], key, identity) if identity else rows)
+                insert(rows, ())
             except SinkRejected:
-                faults = [] if self._policy == "stop" else list(value_faults(self._holds, rows))
+                faults = [] if self._policy == "stop" else list(value_faults(self._holds, rows, schema))
                 if not faults:
                     raise
             else:
                 return
         else:
-            faults += value_faults(self._holds, rows)
+            faults = [*value_faults(self._holds, rows, schema), *faults]
         self._count(rows, faults)
         if self.makes_letters and identity:
-            connection.load(table, self._with_letters(rows, faults, key, identity))
+            insert(rows, faults)
         else:
-            mended = self._mended(rows, faults, key)
-            connection.load(table, self._with_letters(mended, [], key, identity) if identity else mended)
+            insert(self._mended(rows, faults, key), ())
 
-    def load_compared(self, connection: Connection, table: str, rows: pa.RecordBatch, key: Sequence[str]) -> None:
+    def load_compared(
+        self, connection: Connection, table: str, rows: pa.RecordBatch, schema: pa.Schema, key: Sequence[str]
+    ) -> None:
         """Load rows of the source as the table should have them: without those of dead letters."""
         if self.makes_letters:
-            faults = list(key_faults(self._holds, rows, key))
+            faults = self._early_faults(rows, key)
             try:
                 if not faults:
-                    connection.load(table, rows)
+                    self._insert(connection, table, rows, (), schema, key, ())
                     return
             except SinkRejected:
                 pass
-            faults += value_faults(self._holds, rows)
+            faults += value_faults(self._holds, rows, schema)
             rows = rows.filter(pc.invert(_any(faults, len(rows))))
-        self.load(connection, table, rows, key, ())
+        self.load(connection, table, rows, schema, key, ())
+
+    def _early_faults(self, rows: pa.RecordBatch, key: Sequence[str]) -> list[Fault]:
+        """Return the values that the table will refuse, and not the rows that wait. Raises `SinkRejected`."""
+        texts = list(text_faults(self.existing, rows))
+        if self._policy != "stop":
+            return [*key_faults(self._holds, rows, key), *texts]
+        for fault in texts:
+            raise self._stop(rows, fault)
+        return []
+
+    def _insert(
+        self,
+        connection: Connection,
+        table: str,
+        rows: pa.RecordBatch,
+        faults: Sequence[Fault],
+        schema: pa.Schema,
+        key: Sequence[str],
+        identity: Sequence[str],
+    ) -> None:
+        if identity:
+            rows, schema = self._with_letters(rows, faults, schema, key, identity), with_letters(schema)
+        columns = list(map(cast_or_kept, rows.columns, schema.types))
+        for field, column in zip(schema, columns, strict=True):
+            if column.type != field.type and not holds_json(field.type):
+                reason = f"column {field.name} of {self._table} has a value beyond those of {field.type}"
+                raise SinkRejected(self._name, reason, REMEDY)
+        connection.load(table, pa.record_batch(columns, schema.names))
 
     def committed(self, position: Position) -> None:
         """Count and log what the transaction has done."""
@@ -185,27 +233,35 @@ class BadValues:
             if self._policy == "replace" and fault.replace is not None:
                 column = fault.replace(column)
             elif self._policy == "replace":
-                raise self._stop(fault, "and nothing can take its place")
+                raise self._stop(rows, fault, ", and nothing can take its place")
             elif fault.column in key:
-                raise self._stop(fault, "and a column of the key cannot be null")
+                raise self._stop(rows, fault, ", and a column of the key cannot be null")
             else:
                 column = _nulled(column, fault.rows)
             rows = rows.set_column(index, fault.column, column)
         return rows
 
-    def _stop(self, fault: Fault, because: str) -> SinkRejected:
-        reason = f"column {fault.column} of {self._table} {fault.reason}, which the database cannot hold, {because}"
-        return SinkRejected(self._name, reason, _REMEDY)
+    def _stop(self, rows: pa.RecordBatch, fault: Fault, because: str = "") -> SinkRejected:
+        place = ""
+        if COMMIT_VERSION in rows.schema.names:
+            place = f" in version {rows.column(COMMIT_VERSION).filter(fault.rows)[0].as_py()}"
+        reason = f"column {fault.column} of {self._table} {fault.reason}{place}, which the database cannot hold"
+        return SinkRejected(self._name, reason + because, fault.remedy)
 
     def _with_letters(
-        self, rows: pa.RecordBatch, faults: Sequence[Fault], key: Sequence[str], identity: Sequence[str]
+        self,
+        rows: pa.RecordBatch,
+        faults: Sequence[Fault],
+        schema: pa.Schema,
+        key: Sequence[str],
+        identity: Sequence[str],
     ) -> pa.RecordBatch:
         """Return rows with the columns for letters. Rows with a fault have only what leads to their letter."""
-        schema, none = with_letters(rows.schema), pa.nulls(len(rows), pa.string())
+        all_columns, none = with_letters(rows.schema), pa.nulls(len(rows), pa.string())
         is_keyed = bool(key) and self.has_letters
         if not faults:
-            keys = _key_texts(rows, identity) if is_keyed else none
-            return pa.record_batch([*rows.columns, keys, none, none, none], schema=schema)
+            keys = _key_texts(rows, schema, identity) if is_keyed else none
+            return pa.record_batch([*rows.columns, keys, none, none, none], schema=all_columns)
         self.has_letters = self.has_letters or bool(key)
         bad, bad_keys = _any(faults, len(rows)), _any([fault for fault in faults if fault.column in key], len(rows))
         lettered = bad if not key else pc.and_(bad, pc.equal(rows.column(CHANGE_TYPE), 1))
@@ -214,11 +270,12 @@ class BadValues:
             for name, column in zip(rows.schema.names, rows.columns, strict=True)
         ]
         # Before the first letter of a mirror, no key needs a text; in its own batch, each does.
-        keys = _key_texts(rows, identity) if key else _only(_key_texts(rows, identity), bad)
+        keys = _key_texts(rows, schema, identity)
+        keys = keys if key else _only(keys, bad)
         names, reasons = _described(faults, len(rows))
         texts = _row_texts(rows, faults, lettered, is_mirror=bool(key))
         letters = [_only(column, lettered) for column in (names, reasons, texts)]
-        return pa.record_batch([*columns, keys, *letters], schema=schema)
+        return pa.record_batch([*columns, keys, *letters], schema=all_columns)
 
 
 def _any(faults: Sequence[Fault], count: int) -> pa.Array:
@@ -261,9 +318,9 @@ def _row_texts(rows: pa.RecordBatch, faults: Sequence[Fault], chosen: pa.Array, 
     return pa.array([next(texts) if is_chosen else None for is_chosen in chosen.to_pylist()], pa.string())
 
 
-def _key_texts(rows: pa.RecordBatch, identity: Sequence[str]) -> pa.Array:
+def _key_texts(rows: pa.RecordBatch, schema: pa.Schema, identity: Sequence[str]) -> pa.Array:
     """Return the values that identify each row as a JSON array; of a long one, its hash."""
-    columns = [_key_text(rows.column(name)) for name in identity]
+    columns = [_key_text(rows.column(name), schema.field(name).type) for name in identity]
     joined = pc.binary_join_element_wise(*columns, pa.scalar(",", TEXT))
     texts = pc.binary_join_element_wise(pa.scalar("[", TEXT), joined, pa.scalar("]", TEXT), pa.scalar("", TEXT))
     if pc.any(is_long := pc.greater(pc.utf8_length(texts), _LONGEST_KEY)).as_py():
@@ -272,7 +329,10 @@ def _key_texts(rows: pa.RecordBatch, identity: Sequence[str]) -> pa.Array:
     return texts.cast(pa.string())
 
 
-def _key_text(column: pa.Array) -> pa.Array:
+def _key_text(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if column.type != kind:  # one value is beyond those of the type; all others are as in every batch
+        values = [cast_or_kept(column.slice(row, 1), kind) for row in range(len(column))]
+        return pa.concat_arrays([json_texts(value.type)(value) for value in values])
     try:
         return json_texts(column.type)(column)
     except NoText:  # of a text that is not UTF-8; all others are as in every batch

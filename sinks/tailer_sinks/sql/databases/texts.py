@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from tailer.events import is_variant
 from tailer_sinks.encoding.columns import NoText, whole, writer_for
 
-__all__ = ["TEXT", "Convert", "NoText", "bare_texts", "holds_json", "json_texts"]
+__all__ = ["TEXT", "Convert", "NoText", "bare_texts", "cast_or_kept", "holds_json", "json_texts"]
 
 TEXT: Final = pa.large_string()
 Convert = Callable[[pa.Array], pa.Array]
@@ -21,6 +21,17 @@ Convert = Callable[[pa.Array], pa.Array]
 def holds_json(kind: pa.DataType) -> bool:
     """Return whether values of `kind` are stored as JSON."""
     return is_variant(kind) or bool(pa.types.is_nested(kind))
+
+
+def cast_or_kept(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return a column in the wider type `kind`, or as it is if that lacks one of its values, such as a far date.
+
+    One that is stored as JSON stays as it is.
+    """
+    try:
+        return column if column.type == kind or holds_json(kind) else column.cast(kind)
+    except pa.ArrowInvalid:
+        return column
 
 
 def json_texts(kind: pa.DataType) -> Convert:

@@ -88,7 +88,8 @@ class SqlMirrorRows(MirrorRows):
         self._time_us = time_us_of(rows) or self._time_us
         self._dialect.empty(self._scratch, quoted(_COMPARED))
         conforming = conformed(rows, self._schema)
-        self._stream.bad_values.load_compared(self._scratch, quoted(_COMPARED), conforming, self.key)
+        load = self._stream.bad_values.load_compared
+        load(self._scratch, quoted(_COMPARED), conforming, self._schema, self.key)
         yield from self._texts(self._scratch, quoted(_COMPARED))
 
     @override
@@ -97,7 +98,8 @@ class SqlMirrorRows(MirrorRows):
         numbered = pa.record_batch([numbers, *map(rows.column, self.key)], [_NUMBER, *self.key])
         self._dialect.empty(self._scratch, quoted(_KEYS))
         # A key that the database cannot hold is null here, and no row has it.
-        self._stream.bad_values.load(self._scratch, quoted(_KEYS), conformed(numbered, self._keys), (), ())
+        load = self._stream.bad_values.load
+        load(self._scratch, quoted(_KEYS), conformed(numbered, self._keys), self._keys, (), ())
         keys = self._keys.remove(0)
         query = f"SELECT {column_list(self.key)} FROM {quoted(_KEYS)} ORDER BY {_NUMBER}"
         return pa.Table.from_batches(self._scratch.texts(query, keys))

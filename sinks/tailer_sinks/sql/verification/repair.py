@@ -17,6 +17,7 @@ from tailer.errors import SinkFenced, SinkRejected
 from tailer.sink import MirrorRepair
 from tailer_sinks.sql.adoption.fit import held
 from tailer_sinks.sql.databases.dialect import Connection, UniqueViolationError, quoted
+from tailer_sinks.sql.databases.texts import cast_or_kept
 from tailer_sinks.sql.mirror import Mirror
 from tailer_sinks.sql.records import Entry, TableRecord
 from tailer_sinks.sql.segments import create_waiting
@@ -76,7 +77,8 @@ class SqlRepair(MirrorRepair):
     @override
     def add(self, rows: pa.RecordBatch) -> None:
         conforming = conformed(rows, self._rows)
-        self._stream.bad_values.load_compared(self._connection, quoted(_ADDED), conforming, self._keys.names)
+        load = self._stream.bad_values.load_compared
+        load(self._connection, quoted(_ADDED), conforming, self._rows, self._keys.names)
 
     @override
     def commit(self) -> bool:
@@ -114,14 +116,10 @@ class SqlRepair(MirrorRepair):
 
 
 def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the columns of `schema` of `rows` of the source, with its types, which are as wide or wider.
+    """Return the columns of `schema` of `rows` of the source, with its types, where these have all values.
 
     A column that the source has no longer is null.
     """
     names = set(rows.schema.names)
     columns = [rows.column(field.name) if field.name in names else pa.nulls(len(rows), field.type) for field in schema]
-    typed = [
-        column if column.type == field.type else column.cast(field.type)
-        for column, field in zip(columns, schema, strict=True)
-    ]
-    return pa.record_batch(typed, schema=schema)
+    return pa.record_batch(list(map(cast_or_kept, columns, schema.types)), schema.names)
