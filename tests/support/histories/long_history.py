@@ -6,10 +6,13 @@ follows can be killed at any moment of a busy table's life. The model does not d
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
+
+import pyarrow as pa
 
 from tests.support.tables.handwritten import HandwrittenTable
 
@@ -21,17 +24,21 @@ LARGE: Final = 5_000
 
 @dataclass
 class LongHistory:
-    """The history of the table at `path`: `length` commits, of which only the first is published at the start."""
+    """The history of the table at `path`: `length` commits, of which only the first is published at the start.
+
+    `text_of`: returns the bytes of the column `text` of the row with an id; None: there is no such column.
+    """
 
     path: Path
     seed: int
     length: int
     published: int = 1
+    text_of: Callable[[int], bytes] | None = None
     changes: Counter[Change] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
-        self._table = HandwrittenTable(self.path)
+        self._table = HandwrittenTable(self.path, texts=() if self.text_of is None else ("text",))
         self._live: dict[str, tuple[list[int], set[int], dict[str, Any] | None]] = {}
         self._ids = count()
         self._names = count()
@@ -69,10 +76,15 @@ class LongHistory:
 
     def _new_file(self, rows: int, kind: str = "insert") -> dict[str, Any]:
         ids = [next(self._ids) for _ in range(rows)]
-        name = self._table.data(f"part-{next(self._names)}.parquet", ids, row_group_size=max(7, rows // 3))
+        name = self._data(f"part-{next(self._names)}.parquet", ids, row_group_size=max(7, rows // 3))
         self._live[name] = (ids, set(), None)
         self._note(kind, ids)
         return self._table.add(name)
+
+    def _data(self, file: str, ids: list[int], **more: Any) -> str:
+        if self.text_of is not None:
+            more["text"] = pa.array(map(self.text_of, ids), pa.binary()).view(pa.string())
+        return self._table.data(file, ids, **more)
 
     def _append(self) -> list[dict[str, Any]]:
         return [self._new_file(self._random.randint(1, 60)) for _ in range(self._random.randint(1, 2))]
@@ -110,7 +122,7 @@ class LongHistory:
         self._note("update_preimage", before)
         changed = [*before, *after]
         kinds = ["update_preimage"] * len(before) + ["update_postimage"] * len(after)
-        file = self._table.data(f"_change_data/cdc-{next(self._names)}.parquet", changed, _change_type=kinds)
+        file = self._data(f"_change_data/cdc-{next(self._names)}.parquet", changed, _change_type=kinds)
         return [added, removed, {"cdc": {"path": file, "partitionValues": {}, "size": 1, "dataChange": False}}]
 
     def _overwrite(self) -> list[dict[str, Any]]:

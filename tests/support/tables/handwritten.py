@@ -6,7 +6,7 @@ Independent of the code under test: Parquet by pyarrow, commits as JSON text, de
 import json
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,17 @@ __all__ = ["HandwrittenTable"]
 
 @dataclass
 class HandwrittenTable:
-    """A table at `path` with one column, `id` (long), created by commit 0."""
+    """A table at `path` with the column `id` (long), created by commit 0. `texts`: more columns, of texts."""
 
     path: Path
     version: int = -1
+    texts: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         (self.path / "_delta_log").mkdir(parents=True)
-        schema = {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
+        kinds = {"id": "long", **dict.fromkeys(self.texts, "string")}
+        fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in kinds.items()]
+        schema = {"type": "struct", "fields": fields}
         self.metadata: dict[str, Any] = {
             "id": "11111111-2222-3333-4444-555555555555",
             "format": {"provider": "parquet", "options": {}},
@@ -55,7 +58,7 @@ class HandwrittenTable:
         self.commit_file().write_text(text)
         return self.version
 
-    def data(self, name: str, ids: Iterable[int], row_group_size: int | None = None, **more: list[Any]) -> str:
+    def data(self, name: str, ids: Iterable[int], row_group_size: int | None = None, **more: Any) -> str:
         """Write a data file and return its name."""
         file = self.path / name
         file.parent.mkdir(parents=True, exist_ok=True)
