@@ -37,9 +37,9 @@ from tailer.config.spark import check_writers, spark_settings, writers_of
 from tailer.config.stores import configured_catalogs, configured_stores
 from tailer.config.tables import TableRef, check_reader, check_table_client
 from tailer.errors import ConfigError
-from tailer.formats.registry import parse_table
+from tailer.formats.registry import known_format, parse_table
 from tailer.sink import AtLeastOnceSink, Demands, Sink
-from tailer.start import Start
+from tailer.start import Start, StartKind
 from tailer.stores.folders import local_folder
 from tailer.stores.location import parse_location
 from tailer.stores.stores import Stores
@@ -178,7 +178,7 @@ class _Checks:
             check_writers(engine, writers, key, read, sink, self._problem)
         inside = tuple(root for root in roots if root is not None)
         source = TableRef(table or "", shape.table_format, shape.branch, inside)
-        source = self._checked(key, source, engine is not EngineKind.SPARK, catalog is not None)
+        source = self._checked(key, source, start, engine is not EngineKind.SPARK, catalog is not None)
         if table is None or options is None:
             return None
         settings = PipelineSettings(
@@ -213,7 +213,7 @@ class _Checks:
             if is_known or fault.where != "key":
                 self._problem((*key, fault.where), fault.reason, fault.remedy)
 
-    def _checked(self, key: Key, source: TableRef, is_read: bool, is_managed: bool) -> TableRef:
+    def _checked(self, key: Key, source: TableRef, start: Start, is_read: bool, is_managed: bool) -> TableRef:
         """Return the table with the name of its format. `is_read`: whether this process reads its rows."""
         try:
             checked = source.checked(is_managed=is_managed)
@@ -222,6 +222,10 @@ class _Checks:
         except ConfigError as error:
             self._problem((*key, error.where), error.reason, error.remedy)
             return source
+        tagged = known_format(checked.table_format, checked.location) if start.kind is StartKind.TAG else None
+        if tagged is not None and not tagged.has_branches:
+            reason = f"names a tag, but {tagged.title} has no tags"
+            self._problem((*key, "start"), reason, "Give a version or a timestamp.")
         return checked
 
     def _pattern(self, key: Key, table: str, read: PipelineTable) -> TablePattern | None:

@@ -78,7 +78,7 @@ class TableFormat(Protocol):
     """True if a catalog may manage the commits of a table."""
 
     has_branches: bool
-    """True if a table may have branches."""
+    """True if a table may have branches and tags."""
 
     names: TableNames | None = None
     """The catalogs that know tables by name; None: there is no such catalog."""

@@ -7,6 +7,7 @@ a location that is of none of our own formats. The first format is the default, 
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
@@ -24,6 +25,7 @@ __all__ = [
     "find_format",
     "format_of",
     "formats",
+    "known_format",
     "named_format",
     "names_of",
     "parse_table",
@@ -139,22 +141,32 @@ def check_choices(
     go together.
     """
     chosen = None if table_format is None else named_format(table_format)
+    in_place = chosen if branch is None and not is_managed else known_format(table_format, location)
     if branch is not None:
-        chosen = chosen or _with_branches(location)
+        chosen = in_place or next(candidate for candidate in formats() if candidate.has_branches)
         if not chosen.has_branches:
             raise ConfigError("branch", f"is given, but {chosen.title} has no branches", "Leave out one of the two.")
         chosen.root("", branch)
-    if is_managed and chosen is not None and not chosen.has_catalogs:
-        where = "table_format" if branch is None else "branch"
-        raise ConfigError(where, f"names {chosen.title}, which no catalog manages", "Leave out one of the two.")
+    managed = chosen or in_place
+    if is_managed and managed is not None and not managed.has_catalogs:
+        where = "branch" if branch is not None else "table" if chosen is None else "table_format"
+        reason = f"names {managed.title}, whose commits no such catalog manages"
+        raise ConfigError(where, reason, "Leave out one of the two.")
     return None if chosen is None else chosen.name
 
 
-def _with_branches(location: str) -> TableFormat:
-    table_format = format_of(location)
-    if table_format.has_branches:
-        return table_format
-    return next(candidate for candidate in formats() if candidate.has_branches)
+def known_format(table_format: str | None, location: str) -> TableFormat | None:
+    """Return the format called `table_format`, or else that of the table at `location`; None: it is not known yet.
+
+    Raises `ConfigError` as `named_format`.
+    """
+    if table_format is not None or not location:
+        return None if table_format is None else named_format(table_format)
+    likely = format_of(location)
+    with suppress(OSError):
+        is_there = likely is not default_format() or (is_local(location) and _has_log(likely, location))
+        return likely if is_there else None
+    return None
 
 
 def _load(name: str) -> TableFormat:

@@ -710,8 +710,27 @@ def test_the_format_of_a_table(tmp_path: Path) -> None:
     catalog = 'catalog = {kind = "unity", uri = "http://localhost:1", table = "a.b.c"}'
     key, reason, remedy = one_problem(tmp_path, f'{PIPELINE}table_format = "lance"\n{catalog}\n')
     assert key == "pipelines.orders.table_format"
-    assert reason == "names a Lance dataset, which no catalog manages"
+    assert reason == "names a Lance dataset, whose commits no such catalog manages"
     assert remedy == "Leave out one of the two."
+
+
+def test_options_that_the_format_in_the_folder_has_not(tmp_path: Path) -> None:
+    """Nobody has to name the format, and a folder without a table may get one of any."""
+    catalog = 'catalog = {kind = "unity", uri = "http://localhost:1", table = "a.b.c"}'
+    managed = "whose commits no such catalog manages"
+    for log, option, field, reason in (
+        ("_delta_log", 'branch = "b"', "branch", "is given, but a Delta table has no branches"),
+        ("_delta_log", 'start = "tag:t"', "start", "names a tag, but a Delta table has no tags"),
+        ("_versions", catalog, "table", f"names a Lance dataset, {managed}"),
+        ("metadata", catalog, "table", f"names an Iceberg table, {managed}"),
+    ):
+        folder = tmp_path / option.partition(" ")[0] / log
+        text = f"{PIPELINE}{option}\n".replace('"orders"', f'"{folder.parent}"')
+        assert settings(tmp_path, text).pipelines[0].name == "orders"
+        folder.mkdir(parents=True)
+        assert one_problem(tmp_path, text)[:2] == (f"pipelines.orders.{field}", reason)
+        folder.rmdir()
+        folder.parent.rmdir()
 
 
 def test_the_branch_of_a_table(tmp_path: Path) -> None:
@@ -727,5 +746,5 @@ def test_the_branch_of_a_table(tmp_path: Path) -> None:
     key, reason, _ = one_problem(tmp_path, f'{PIPELINE}branch = "b"\n{catalog}\n')
     assert (key, reason) == (
         "pipelines.orders.branch",
-        "names a Lance dataset, which no catalog manages",
+        "names a Lance dataset, whose commits no such catalog manages",
     )
