@@ -5,7 +5,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import pyarrow as pa
@@ -36,7 +36,7 @@ from tailer_sinks.sql.databases.texts import TEXT, NoText, cast_or_kept, holds_j
 from tailer_sinks.sql.segments import Segment
 from tailer_sinks.sql.target import Target
 
-__all__ = ["BadValues", "OnBadValue"]
+__all__ = ["BadValues", "OnBadValue", "Place"]
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +45,20 @@ OnBadValue = Literal["stop", "null", "replace", "dead_letter"]
 _OWN: Final = (COMMIT_VERSION, CHANGE_TYPE, COMMIT_TIMESTAMP)  # of rows that wait for a mirror; a log has them, too
 _LONGEST_KEY: Final = 1000  # characters of a key's text in the table of dead letters
 _UNWRITTEN: Final = (NO_JSON, NOT_UTF8, TOO_LARGE)  # reasons why JSON has no value of a column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A table for rows that wait under `schema`, or are compared. `table`: its quoted name. `key`: of the target.
+
+    `identity`: the columns that identify a row, if it has columns for letters, see `with_letters`.
+    """
+
+    connection: Connection
+    table: str
+    schema: pa.Schema
+    key: Sequence[str] = ()
+    identity: Sequence[str] = ()
 
 
 class BadValues:
@@ -127,84 +141,55 @@ class BadValues:
     def load_waiting(self, connection: Connection, table: str, rows: pa.RecordBatch, segment: Segment) -> None:
         """Load rows of a segment, which wait."""
         identity = (segment.key or LOG_KEY) if segment.letters else ()
-        self.load(connection, table, rows, segment.staging, segment.key, identity)
+        place = Place(connection=connection, table=table, schema=segment.staging, key=segment.key, identity=identity)
+        self.load(place, rows)
 
-    def load(
-        self,
-        connection: Connection,
-        table: str,
-        rows: pa.RecordBatch,
-        schema: pa.Schema,
-        key: Sequence[str],
-        identity: Sequence[str],
-    ) -> None:
-        """Load rows that wait under `schema`, mended by the policy. Raises `SinkRejected`.
-
-        `key`: of the table. `identity`: the columns that identify a row of a batch with columns for letters, see
-        `with_letters`; empty: it has none.
-        """
-        insert = partial(self._insert, connection, table, schema=schema, key=key, identity=identity)
-        faults = self._early_faults(rows, key)
-        if not faults:
-            try:
-                insert(rows, ())
-            except SinkRejected:
-                faults = [] if self._policy == "stop" else list(value_faults(self._holds, rows, schema))
-                if not faults:
-                    raise
+    def load(self, place: Place, rows: pa.RecordBatch) -> None:
+        """Load rows that wait, mended by the policy. Raises `SinkRejected`."""
+        if faults := self._tried(place, rows):
+            self._count(rows, faults)
+            if self.makes_letters and place.identity:
+                self._insert(place, rows, faults)
             else:
-                return
-        else:
-            faults = [*value_faults(self._holds, rows, schema), *faults]
-        self._count(rows, faults)
-        if self.makes_letters and identity:
-            insert(rows, faults)
-        else:
-            insert(self._mended(rows, faults, key), ())
+                self._insert(place, self._mended(rows, faults, place.key))
 
-    def load_compared(
-        self, connection: Connection, table: str, rows: pa.RecordBatch, schema: pa.Schema, key: Sequence[str]
-    ) -> None:
+    def load_compared(self, place: Place, rows: pa.RecordBatch) -> None:
         """Load rows of the source as the table should have them: without those of dead letters."""
-        if self.makes_letters:
-            faults = self._early_faults(rows, key)
-            try:
-                if not faults:
-                    self._insert(connection, table, rows, (), schema, key, ())
-                    return
-            except SinkRejected:
-                pass
-            faults += value_faults(self._holds, rows, schema)
-            rows = rows.filter(pc.invert(_any(faults, len(rows))))
-        self.load(connection, table, rows, schema, key, ())
+        if not self.makes_letters:
+            self.load(place, rows)
+        elif faults := self._tried(place, rows):
+            self._insert(place, rows.filter(pc.invert(_any(faults, len(rows)))))
 
-    def _early_faults(self, rows: pa.RecordBatch, key: Sequence[str]) -> list[Fault]:
-        """Return the values that the table will refuse, and not the rows that wait. Raises `SinkRejected`."""
-        texts = list(text_faults(self.existing, rows))
+    def _tried(self, place: Place, rows: pa.RecordBatch) -> list[Fault]:
+        """Load rows if all of their values fit, and return what does not. Raises `SinkRejected`.
+
+        The table would refuse long keys and texts later, and not the rows that wait.
+        """
+        faults = list(text_faults(self.existing, rows))
+        if faults and self._policy == "stop":
+            raise self._stop(rows, faults[0])
         if self._policy != "stop":
-            return [*key_faults(self._holds, rows, key), *texts]
-        for fault in texts:
-            raise self._stop(rows, fault)
-        return []
+            faults = [*key_faults(self._holds, rows, place.key), *faults]
+        if faults:
+            return [*value_faults(self._holds, rows, place.schema), *faults]
+        try:
+            self._insert(place, rows)
+        except SinkRejected:
+            faults = [] if self._policy == "stop" else list(value_faults(self._holds, rows, place.schema))
+            if not faults:
+                raise
+        return faults
 
-    def _insert(
-        self,
-        connection: Connection,
-        table: str,
-        rows: pa.RecordBatch,
-        faults: Sequence[Fault],
-        schema: pa.Schema,
-        key: Sequence[str],
-        identity: Sequence[str],
-    ) -> None:
-        if identity:
-            rows, schema = self._with_letters(rows, faults, schema, key, identity), with_letters(schema)
+    def _insert(self, place: Place, rows: pa.RecordBatch, faults: Sequence[Fault] = ()) -> None:
+        schema = place.schema
+        if place.identity:
+            rows, schema = self._with_letters(place, rows, faults), with_letters(schema)
         columns = list(map(cast_or_kept, rows.columns, schema.types))
         for field, column in zip(schema, columns, strict=True):
             if column.type != field.type and not holds_json(field.type):
                 reason = f"column {field.name} of {self._table} has a value beyond those of {field.type}"
                 raise SinkRejected(self._name, reason, REMEDY)
-        connection.load(table, pa.record_batch(columns, schema.names))
+        place.connection.load(place.table, pa.record_batch(columns, schema.names))
 
     def committed(self, position: Position) -> None:
         """Count and log what the transaction has done."""
@@ -248,32 +233,26 @@ class BadValues:
         reason = f"column {fault.column} of {self._table} {fault.reason}{place}, which the database cannot hold"
         return SinkRejected(self._name, reason + because, fault.remedy)
 
-    def _with_letters(
-        self,
-        rows: pa.RecordBatch,
-        faults: Sequence[Fault],
-        schema: pa.Schema,
-        key: Sequence[str],
-        identity: Sequence[str],
-    ) -> pa.RecordBatch:
+    def _with_letters(self, place: Place, rows: pa.RecordBatch, faults: Sequence[Fault]) -> pa.RecordBatch:
         """Return rows with the columns for letters. Rows with a fault have only what leads to their letter."""
         all_columns, none = with_letters(rows.schema), pa.nulls(len(rows), pa.string())
-        is_keyed = bool(key) and self.has_letters
+        is_keyed = bool(place.key) and self.has_letters
         if not faults:
-            keys = _key_texts(rows, schema, identity) if is_keyed else none
+            keys = _key_texts(rows, place) if is_keyed else none
             return pa.record_batch([*rows.columns, keys, none, none, none], schema=all_columns)
-        self.has_letters = self.has_letters or bool(key)
-        bad, bad_keys = _any(faults, len(rows)), _any([fault for fault in faults if fault.column in key], len(rows))
-        lettered = bad if not key else pc.and_(bad, pc.equal(rows.column(CHANGE_TYPE), 1))
+        self.has_letters = self.has_letters or bool(place.key)
+        bad = _any(faults, len(rows))
+        bad_keys = _any([fault for fault in faults if fault.column in place.key], len(rows))
+        lettered = bad if not place.key else pc.and_(bad, pc.equal(rows.column(CHANGE_TYPE), 1))
         columns = [
-            column if name in _OWN else _nulled(column, bad_keys if name in key else bad)
+            column if name in _OWN else _nulled(column, bad_keys if name in place.key else bad)
             for name, column in zip(rows.schema.names, rows.columns, strict=True)
         ]
         # Before the first letter of a mirror, no key needs a text; in its own batch, each does.
-        keys = _key_texts(rows, schema, identity)
-        keys = keys if key else _only(keys, bad)
+        keys = _key_texts(rows, place)
+        keys = keys if place.key else _only(keys, bad)
         names, reasons = _described(faults, len(rows))
-        texts = _row_texts(rows, faults, lettered, is_mirror=bool(key))
+        texts = _row_texts(rows, faults, lettered, is_mirror=bool(place.key))
         letters = [_only(column, lettered) for column in (names, reasons, texts)]
         return pa.record_batch([*columns, keys, *letters], schema=all_columns)
 
@@ -318,9 +297,9 @@ def _row_texts(rows: pa.RecordBatch, faults: Sequence[Fault], chosen: pa.Array, 
     return pa.array([next(texts) if is_chosen else None for is_chosen in chosen.to_pylist()], pa.string())
 
 
-def _key_texts(rows: pa.RecordBatch, schema: pa.Schema, identity: Sequence[str]) -> pa.Array:
+def _key_texts(rows: pa.RecordBatch, place: Place) -> pa.Array:
     """Return the values that identify each row as a JSON array; of a long one, its hash."""
-    columns = [_key_text(rows.column(name), schema.field(name).type) for name in identity]
+    columns = [_key_text(rows.column(name), place.schema.field(name).type) for name in place.identity]
     joined = pc.binary_join_element_wise(*columns, pa.scalar(",", TEXT))
     texts = pc.binary_join_element_wise(pa.scalar("[", TEXT), joined, pa.scalar("]", TEXT), pa.scalar("", TEXT))
     if pc.any(is_long := pc.greater(pc.utf8_length(texts), _LONGEST_KEY)).as_py():

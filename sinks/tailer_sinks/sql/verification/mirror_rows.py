@@ -17,6 +17,7 @@ from tailer.sink import MirrorRows
 from tailer_sinks.comparable_json import comparable_json
 from tailer_sinks.mirrors import time_us_of
 from tailer_sinks.sql.append import ROW, TABLE_ID, TASK, ChangeLog
+from tailer_sinks.sql.bad_values.policy import Place
 from tailer_sinks.sql.databases.dialect import Connection, column_list, quoted
 from tailer_sinks.sql.databases.texts import holds_json
 from tailer_sinks.sql.mirror import Mirror
@@ -87,9 +88,8 @@ class SqlMirrorRows(MirrorRows):
     def as_stored(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         self._time_us = time_us_of(rows) or self._time_us
         self._dialect.empty(self._scratch, quoted(_COMPARED))
-        conforming = conformed(rows, self._schema)
-        load = self._stream.bad_values.load_compared
-        load(self._scratch, quoted(_COMPARED), conforming, self._schema, self.key)
+        place = Place(connection=self._scratch, table=quoted(_COMPARED), schema=self._schema, key=self.key)
+        self._stream.bad_values.load_compared(place, conformed(rows, self._schema))
         yield from self._texts(self._scratch, quoted(_COMPARED))
 
     @override
@@ -98,8 +98,8 @@ class SqlMirrorRows(MirrorRows):
         numbered = pa.record_batch([numbers, *map(rows.column, self.key)], [_NUMBER, *self.key])
         self._dialect.empty(self._scratch, quoted(_KEYS))
         # A key that the database cannot hold is null here, and no row has it.
-        load = self._stream.bad_values.load
-        load(self._scratch, quoted(_KEYS), conformed(numbered, self._keys), self._keys, (), ())
+        place = Place(connection=self._scratch, table=quoted(_KEYS), schema=self._keys)
+        self._stream.bad_values.load(place, conformed(numbered, self._keys))
         keys = self._keys.remove(0)
         query = f"SELECT {column_list(self.key)} FROM {quoted(_KEYS)} ORDER BY {_NUMBER}"
         return pa.Table.from_batches(self._scratch.texts(query, keys))

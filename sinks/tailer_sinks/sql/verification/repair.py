@@ -16,6 +16,7 @@ from typing_extensions import override
 from tailer.errors import SinkFenced, SinkRejected
 from tailer.sink import MirrorRepair
 from tailer_sinks.sql.adoption.fit import held
+from tailer_sinks.sql.bad_values.policy import Place
 from tailer_sinks.sql.databases.dialect import Connection, UniqueViolationError, quoted
 from tailer_sinks.sql.databases.texts import cast_or_kept
 from tailer_sinks.sql.mirror import Mirror
@@ -76,9 +77,9 @@ class SqlRepair(MirrorRepair):
 
     @override
     def add(self, rows: pa.RecordBatch) -> None:
-        conforming = conformed(rows, self._rows)
-        load = self._stream.bad_values.load_compared
-        load(self._connection, quoted(_ADDED), conforming, self._rows, self._keys.names)
+        key = self._keys.names
+        place = Place(connection=self._connection, table=quoted(_ADDED), schema=self._rows, key=key)
+        self._stream.bad_values.load_compared(place, conformed(rows, self._rows))
 
     @override
     def commit(self) -> bool:
