@@ -255,7 +255,10 @@ def _cast(name: str, in_file: pa.DataType, wanted: pa.DataType) -> _Column:
     def column(rows: _Rows) -> pa.Array:
         array = rows.columns[name]
         if not array.type.equals(in_file):
-            array = array.cast(in_file)
+            try:
+                array = array.cast(in_file)
+            except pa.ArrowInvalid:  # whose text has the value
+                raise pa.ArrowInvalid(f"column {name} has a value that is no {in_file}") from None
         # From physical to logical names: another label for the same buffers.
         return array if array.type.equals(wanted, check_metadata=True) else array.view(wanted)
 
