@@ -1,7 +1,7 @@
 """The gate: the spine knows no room, neither grows, and an option is declared once.
 
-`tests/house.py` says what is spine and what is a room. That each guarantee of `docs/guarantees.md` names a test that
-exists is checked by `tests/test_readme.py`.
+`tests/house.py` says what is spine and what is a room. That each guarantee of `docs/guarantees.md` and
+`tests/GUARANTEES.md` names a test that exists is checked by `tests/test_readme.py`.
 """
 
 from collections import defaultdict
