@@ -1,7 +1,7 @@
 """The profile of a table, and summaries of its snapshots by what their writers noted."""
 
 from collections.abc import AsyncGenerator, Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 from typing_extensions import override
 
@@ -9,7 +9,7 @@ from tailer.formats.iceberg.catalogs.pointer import CatalogTable
 from tailer.formats.iceberg.lineage import Lineage, Step
 from tailer.formats.iceberg.metadata.document import Document
 from tailer.formats.iceberg.metadata.schema import identifier_columns
-from tailer.formats.iceberg.metadata.snapshots import Snapshot
+from tailer.formats.iceberg.metadata.snapshots import Snapshot, noted_number
 from tailer.formats.iceberg.table import IcebergTableLog
 from tailer.formats.inspection import NO_ROWS, CommitSummary, DeclaredKey, RowCounts, TableInspector, TableProfile
 from tailer.stores.port import ObjectStore
@@ -80,7 +80,7 @@ def _kept_ms(document: Document) -> int | None:
 def _hazards(lineage: Lineage) -> Iterator[str]:
     if lineage.document.format_version == 1:
         yield _REFUSED
-    if lineage.steps and _number(lineage.steps[-1].snapshot.summary.total_equality_deletes):
+    if lineage.steps and noted_number(lineage.steps[-1].snapshot.summary.total_equality_deletes):
         yield _BY_KEY
 
 
@@ -93,7 +93,7 @@ def _summary(step: Step) -> CommitSummary:
         operation=snapshot.operation,
         author=engine or None,
         rows=_rows(snapshot),
-        added_bytes=_number(summary.added_files_size) or 0,
+        added_bytes=noted_number(summary.added_files_size) or 0,
     )
 
 
@@ -102,11 +102,6 @@ def _rows(snapshot: Snapshot) -> RowCounts:
     if snapshot.operation == "replace" and snapshot.parent_snapshot_id is not None:
         return NO_ROWS
     summary = snapshot.summary
-    added, deleted = _number(summary.added_records) or 0, _number(summary.deleted_records) or 0
-    is_marked = _number(summary.added_position_deletes) or _number(summary.added_equality_deletes)
+    added, deleted = noted_number(summary.added_records) or 0, noted_number(summary.deleted_records) or 0
+    is_marked = noted_number(summary.added_position_deletes) or noted_number(summary.added_equality_deletes)
     return RowCounts() if is_marked or (added and deleted) else RowCounts(added, 0, deleted)
-
-
-def _number(noted: Any) -> int | None:
-    text = str(noted)
-    return int(text) if text.isdecimal() else None

@@ -148,5 +148,5 @@ def _steps(document: Document, branch: str, older: Sequence[Step]) -> Sequence[S
         if place < len(older) and older[place].snapshot is snapshot:
             return [*older[: place + 1], *reversed(steps)]
         head = snapshot.parent_snapshot_id
-        steps.append(Step(number, snapshot, is_first=head is None or head < 0))
+        steps.append(Step(number, snapshot, is_first=snapshot.is_first))
     return steps[::-1]

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["History", "Snapshot", "read_history"]
+__all__ = ["History", "Snapshot", "noted_number", "read_history"]
 
 _END: Final = b"] \t\r\n"
 _BETWEEN: Final = b", \t\r\n"
@@ -26,6 +26,7 @@ class Summary(msgspec.Struct, rename="kebab", frozen=True, kw_only=True):
     added_files_size: Any = None
     added_records: Any = None
     deleted_records: Any = None
+    total_records: Any = None
     added_position_deletes: Any = None
     added_equality_deletes: Any = None
     total_equality_deletes: Any = None
@@ -50,6 +51,22 @@ class Snapshot(msgspec.Struct, rename="kebab", frozen=True, kw_only=True):
         """The writer's name for what it did."""
         name = self.summary.operation
         return name if isinstance(name, str) else None
+
+    @property
+    def is_first(self) -> bool:
+        """Return whether the table had no rows before: no snapshot, and no row that the snapshot did not add.
+
+        PyIceberg forgets the parent of what follows an expired snapshot.
+        """
+        notes = self.summary
+        added, deleted, total = map(noted_number, (notes.added_records, notes.deleted_records, notes.total_records))
+        has_parent = self.parent_snapshot_id is not None and self.parent_snapshot_id >= 0
+        return not has_parent and (total is None or total + (deleted or 0) <= (added or 0))
+
+
+def noted_number(text: Any) -> int | None:
+    """Return a number of a summary; None: there is none."""
+    return int(text) if (text := str(text)).isdecimal() else None
 
 
 @dataclass(frozen=True, slots=True)

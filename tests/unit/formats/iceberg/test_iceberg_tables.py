@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
@@ -190,6 +191,26 @@ async def test_what_was_expired_is_named(table: IcebergTable) -> None:
     with pytest.raises(VersionGone, match="version 4 is missing"):
         await run(table, there)
     assert (await run(table, there, policy=Policy(on_data_loss=OnDataLoss.SKIP)))[3:] == [(6, "insert", 6)]
+
+
+async def test_what_pyiceberg_expired_is_named(tmp_path: Path) -> None:
+    """It forgets the parent of what follows an expired snapshot, which then looks like the first snapshot."""
+    catalog = load_catalog(
+        "prod", type="sql", uri=f"sqlite:///{tmp_path / 'catalog.db'}", warehouse=f"file://{tmp_path}"
+    )
+    catalog.create_namespace("sales")
+    kept = catalog.create_table("sales.orders", pa.schema([("id", pa.int64())]))
+    for number in (1, 2, 3):
+        kept.append(pa.table({"id": [number]}))
+    kept.delete("id = 1")
+    for oldest in (3, 4):
+        gone = [each.snapshot_id for each in kept.snapshots() if (each.sequence_number or 0) < oldest]
+        kept.maintenance.expire_snapshots().by_ids(gone).commit()
+        log = TableRef(kept.metadata_location.removeprefix("file://")).open()
+        assert (await log.resolve(Start.parse("earliest"))).version == oldest + 1
+        with pytest.raises(VersionGone, match=f"version {oldest} is missing"):
+            await log.seek((await log.resolve(Start.parse(str(oldest)))).version)
+    catalog.close()
 
 
 async def test_what_expires_below_a_running_pipeline_is_named(table: IcebergTable) -> None:
