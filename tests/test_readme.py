@@ -345,7 +345,8 @@ def test_each_guarantee_ends_with_a_test(page: str) -> None:
     assert lines
     for line in lines:
         named = list(NAMED_TEST.finditer(line))
-        assert named and not line[named[-1].end() :], line
+        assert named, line
+        assert not line[named[-1].end() :], line
         files = [each[1] for each in named if each[1]]
         assert not [file for file in files if not any((ROOT / top / file).is_file() for top in ("", "tests"))], line
     assert not list(missing_tests(text))

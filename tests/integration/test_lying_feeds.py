@@ -142,7 +142,7 @@ def test_only_versions_that_the_log_has_are_counted(tmp_path: Path) -> None:
     kept = "ok   change files of version 2, 1 could be compared, without a difference from the data files"
     assert findings(path) == findings(path, "--last", 3) == findings(path, "--last", 1) == kept
     (path / commit_name(2)).unlink()
-    assert "note change files the log has a checkpoint, and no commit any more" in findings(path)
+    assert "note change files the log has no commit any more" in findings(path)
 
 
 def test_versions_that_a_gap_hides_are_all_said(tmp_path: Path) -> None:

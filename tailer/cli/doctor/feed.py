@@ -128,8 +128,8 @@ async def after_lost(log: TableLog, error: TailerError, version: int) -> int:
 
 
 def begins_later(error: TailerError) -> bool:
-    """Return whether `error` says that the log begins after a version, as a log that was cleaned up does."""
-    return isinstance(error, VersionGone) and (error.earliest is None or error.earliest > error.version)
+    """Return whether `error` says that the log begins later, or with a version that needs the one before."""
+    return isinstance(error, VersionGone) and (error.earliest is None or error.earliest >= error.version)
 
 
 async def _compare(

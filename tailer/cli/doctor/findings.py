@@ -226,7 +226,7 @@ def _change_files(check: FeedCheck) -> Iterator[Finding]:
         gone = "What is gone cannot be checked: check sooner than VACUUM and log cleanup remove it (retention)."
         yield Finding(Level.NOTE, "change files", text, gone if isinstance(error, FileVacuumed | VersionGone) else "")
     if not check.versions:
-        text = "the log has a checkpoint, and no commit any more whose change files could be checked"
+        text = "the log has no commit any more whose change files could be checked"
         yield Finding(Level.NOTE, "change files", text, "Check again after the next commits.")
     elif not (check.faults or check.compared or check.unread):
         yield Finding(Level.OK, "change files", f"there are none in {looked}: nothing to check")

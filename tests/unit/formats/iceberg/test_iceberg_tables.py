@@ -16,7 +16,8 @@ from pyiceberg.catalog import load_catalog
 
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
-from tailer.config.tables import TableRef
+from tailer.cli.doctor.feed import check_feed
+from tailer.config.tables import TableRef, open_files
 from tailer.engine.local import LocalEngine
 from tailer.errors import (
     ChangesUnavailable,
@@ -206,7 +207,9 @@ async def test_what_pyiceberg_expired_is_named(tmp_path: Path) -> None:
     for oldest in (3, 4):
         gone = [each.snapshot_id for each in kept.snapshots() if (each.sequence_number or 0) < oldest]
         kept.maintenance.expire_snapshots().by_ids(gone).commit()
-        log = TableRef(kept.metadata_location.removeprefix("file://")).open()
+        ref = TableRef(kept.metadata_location.removeprefix("file://"))
+        log, check = ref.open(), await check_feed(ref, 100, None, open_files(), lambda _: None)
+        assert (check.versions, check.unread) == (range(oldest + 1, 5), {})
         assert (await log.resolve(Start.parse("earliest"))).version == oldest + 1
         with pytest.raises(VersionGone, match=f"version {oldest} is missing"):
             await log.seek((await log.resolve(Start.parse(str(oldest)))).version)
