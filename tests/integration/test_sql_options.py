@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from tailer.errors import SinkRejected
-from tailer.events import ChangeBatch
+from tailer.events import ChangeBatch, Gap
 from tailer.plan import SNAPSHOT_TASKS, Position
-from tailer.sink import Progress
+from tailer.sink import Progress, app_id_of, backfill_name, table_of
 from tailer_sinks.sql.sink import SqlSink
 from tests.support.mirrors.databases import APP, Database, batch, full, opened, rows_in
 
@@ -77,3 +77,34 @@ async def test_no_progress_is_set_without_rows(database: Database, mode: str) ->
             await send(sink, APP, at, rows_of(key, task=0))
         assert await sink.progress(APP) == Progress(APP, Position.end(0))
     assert len(rows_in(database, "orders")) == 3
+
+
+@pytest.mark.parametrize("mode", ["mirror", "mark", "history"])
+async def test_another_table_of_the_same_pipeline_needs_a_snapshot(database: Database, mode: str) -> None:
+    """It lacks what the first one has. So does the first one, when the pipeline comes back to it."""
+    whole = Gap("t", 0, 0, 0, "ordered", snapshot=True, command="20260301T115001-1f3a5c7e")
+    app_id = app_id_of(backfill_name("orders", "20260301T115001-1f3a5c7e"), table_of(APP))
+    new = batch(1, "insert", SCHEMA, [{"id": 3, "name": "n3"}])
+    async with opened(database, **MODES[mode]) as sink:
+        await send(sink, APP, Position.end(0), rows_of(1, 2, task=0))
+    async with opened(database, table="other", **MODES[mode]) as sink:
+        for batches in ([new], []):
+            with pytest.raises(SinkRejected, match="filled the table orders until now, and other lacks") as refused:
+                await send(sink, APP, Position.end(1), *batches)
+            assert refused.value.remedy == "Set table to orders again. Or fill other: `tailer resnapshot PIPELINE`."
+        async with sink.begin(app_id, full(SCHEMA)) as transaction:
+            await transaction.announce(whole)
+            await transaction.write(rows_of(1, 2, task=SNAPSHOT_TASKS))
+            await transaction.commit(Progress(app_id, Position.end(0)))
+        await send(sink, APP, Position.end(1), new)
+    async with opened(database, **MODES[mode]) as sink:
+        with pytest.raises(SinkRejected, match="filled the table other until now, and orders lacks"):
+            await send(sink, APP, Position.end(2), batch(2, "insert", SCHEMA, [{"id": 4, "name": "n4"}]))
+    assert names(database, "other") == [(1, "n1"), (2, "n2"), (3, "n3")]
+
+
+async def test_a_log_may_go_on_in_another_table(database: Database) -> None:
+    for version, table in enumerate(("log", "later")):
+        async with opened(database, table=table, **MODES["append"]) as sink:
+            await send(sink, APP, Position.end(version), batch(version, "insert", SCHEMA, [{"id": version}]))
+        assert [row["id"] for row in rows_in(database, table)] == [version]

@@ -228,6 +228,18 @@ class Records:
         ((version,),) = connection.query(f"SELECT version FROM {self._mirrors} WHERE table_name = ?", [table])
         return int(version)
 
+    def later_table(self, connection: Connection, table: str, app_id: str, record: TableRecord | None) -> str | None:
+        """Return a table to which the stream has brought more than to `table`, whose record is `record`; None: none."""
+        if not self.exist(connection):
+            return None
+        query = f"SELECT table_name FROM {self._mirrors} WHERE table_name <> ? AND "
+        if record is None:
+            tables = connection.query(f"{query} pipeline = ?", [table, pipeline_of(app_id)])
+        else:
+            newer = f"app_id = ? AND version > (SELECT version FROM {self._mirrors} WHERE table_name = ?)"
+            tables = connection.query(f"{query} {newer}", [table, app_id, table])
+        return tables[0][0] if tables else None
+
     def note_table(
         self, connection: Connection, record: TableRecord, version: int, changed_us: int | None, *, moves: bool
     ) -> None:

@@ -60,6 +60,7 @@ class Stream:
         self._connection: Connection | None = None
         self._staging: list[Staging] = []
         self._made = 0
+        self._elsewhere: str | None = None  # the table to which the progress belongs, if that is not the target
 
     @contextmanager
     def connected(self) -> Iterator[Connection]:
@@ -123,7 +124,10 @@ class Stream:
             self.bad_values.look(connection, [part["table"] for part in parts if part["letters"]])
             if self.is_backfill:
                 self._main = self.records.progress(connection, self.main_app_id)
-            return self.record(connection, target, pipeline_of(self.main_app_id))
+            record = self.record(connection, target, pipeline_of(self.main_app_id))
+            later = self.records.later_table(connection, target.table, self.main_app_id, record)
+            self._elsewhere = later if target.mode != "append" else None
+            return record
 
     def hold(self, connection: Connection) -> None:
         """Lock the pipeline's progress in the open transaction: its streams change the table one after the other.
@@ -184,6 +188,13 @@ class Stream:
         self._staging.append(new)
         return new
 
+    def check_place(self, segments: Sequence[Segment], table: str) -> None:
+        """Raise `SinkRejected` for a mirror that lacks what another table got, unless all rows of the source come."""
+        if self._elsewhere is not None and not any(part.rows.replace for part in segments):
+            reason = f"the pipeline has filled the table {self._elsewhere} until now, and {table} lacks its rows"
+            remedy = f"Set table to {self._elsewhere} again. Or fill {table}: `tailer resnapshot PIPELINE`."
+            raise SinkRejected(self.name, reason, remedy)
+
     def check_stored(self, segment: Segment, table: str) -> None:
         """Raise `SinkRejected` if the rows of a segment are stored as another mode of `table` stores them."""
         assert segment.stored is not None
@@ -216,6 +227,7 @@ class Stream:
             reason = f"pipeline {record.pipeline} fills the table {table}"
         elif record.mode != target.mode:
             reason = f"the table {table} was made with {_OPTIONS[record.mode]}"
+            remedy = "Set that again, or set table to another name."
         elif not is_there:
             reason = f"the table {table} is gone, and the progress says that it has rows"
             remedy = "Restore it. Or choose a new table and a new pipeline."

@@ -82,6 +82,7 @@ class Work:
     def check(self) -> None:
         """Raise as the first `write`, or the first commit, if the table cannot be created. Changes nothing."""
         segment, stream = self._segments[-1], self._stream
+        stream.check_place(self._segments, self._target.table)
         if segment.refusal is not None:
             raise segment.refusal
         if self._record is None and stream.dialect.has_users:
@@ -135,6 +136,7 @@ class Work:
         Raises as `SinkTransaction.commit` does.
         """
         stream, before = self._stream, None if self._expected is None else self._expected.position
+        stream.check_place(self._segments, self._target.table)
         if before is not None and position <= before:
             reason = f"progress of {stream.app_id} must continue after {before}, not at {position}"
             raise SinkRejected(stream.name, reason, "Use `tailer progress reset PIPELINE --to VERSION` to go back.")
