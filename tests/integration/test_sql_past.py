@@ -16,7 +16,7 @@ import pytest
 from tailer.errors import SinkRejected
 from tailer.events import ChangeBatch, Gap, SchemaChange
 from tailer.plan import SNAPSHOT_TASKS, Position
-from tailer.sink import Progress
+from tailer.sink import Progress, app_id_of, backfill_name, table_of
 from tailer_sinks.sql.sink import SqlSink
 from tests.support.mirrors.databases import APP, Database, batch, deliver, full, opened, rows_in
 
@@ -346,6 +346,30 @@ async def test_the_states_of_a_row_and_a_snapshot(database: Database) -> None:
     )
     ((keys,),) = database.query("SELECT key_columns FROM lake_tailer_mirrors")
     assert keys == '{"configured": ["id"], "columns": ["id"], "known_from": 6}'
+
+
+@pytest.mark.parametrize("options", MODES, ids=["mark", "history"])
+async def test_a_snapshot_of_the_newest_version(database: Database, options: dict[str, str]) -> None:
+    """An operator asks for it twice, and somebody has changed rows before. The second one comes in parts."""
+    names = [{"id": 1, "name": "1 at 0"}, {"id": 3, "name": "3 at 1"}, {"id": 4, "name": "4 at 1"}]
+    async with opened(database, **options) as sink:
+        await deliver(sink, rows_of(0, "insert", 1, 2, 3))
+        await deliver(sink, rows_of(1, "delete", 2, 3), rows_of(1, "insert", 3, 4))
+        before = sorted(map(str, rows_in(database, "orders")))
+        database.query("UPDATE orders SET name = 'x' WHERE name = '4 at 1'")
+        database.query("DELETE FROM orders WHERE name = '3 at 1'")
+        for command in ("20260301T115001-1f3a5c7e", "20260301T115002-1f3a5c7e"):
+            gap = Gap("t", 1, 1, 0, "ordered", snapshot=True, command=command)
+            app_id = app_id_of(backfill_name("orders", command), table_of(APP))
+            first, second = (batch(1, "insert", PLAIN, part, SNAPSHOT_TASKS) for part in (names[:2], names[2:]))
+            if command.startswith("20260301T115002"):
+                await deliver(sink, gap, first, at=Position(1, SNAPSHOT_TASKS, 1), app_id=app_id)
+                await deliver(sink, second, at=Position.end(1), app_id=app_id)
+            else:
+                await deliver(sink, gap, first, second, app_id=app_id)
+            assert sorted(map(str, rows_in(database, "orders"))) == before
+        await deliver(sink, rows_of(2, "delete", 4), rows_of(2, "insert", 2))
+    assert len(rows_in(database, "orders")) == (4 if "deletes" in options else len(before) + 1)
 
 
 async def test_an_empty_snapshot_ends_all_rows(database: Database) -> None:
