@@ -22,7 +22,7 @@ from tailer.cli.doctor.verb import DIFFERS
 from tailer.config.shapes import ReadOptions
 from tailer.config.tables import TableRef
 from tailer.engine.local import LocalEngine
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, FileVacuumed
 from tailer.formats.delta.log.listing import commit_name
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import ChangeSource, Policy
@@ -130,7 +130,7 @@ def updated(path: Path, versions: int) -> Path:
     """Write a table with a feed, and so many updates."""
     write_deltalake(path, pa.table({"id": [1, 2], "n": [0, 0]}), configuration={"delta.enableChangeDataFeed": "true"})
     for number in range(versions):
-        DeltaTable(path).update({"n": f"n + {number}"}, predicate="id = 1")
+        DeltaTable(path).update({"n": f"n + {number + 1}"}, predicate="id = 1")
     return path
 
 
@@ -234,6 +234,21 @@ def test_another_choice_inside_a_version_stops(tmp_path: Path, lie: Lie, before:
         assert set(rest) <= {*rows, ("insert", 9, "z")}
     for source in ChangeSource:
         assert anyio.run(go_on, path, source, Position.end(1)) == [("insert", 9, "z")]
+
+
+def test_a_version_without_its_change_files_is_no_loss(tmp_path: Path) -> None:
+    """Its data files may be there still, and say the same."""
+    path = updated(tmp_path / "t", 2)
+    known = {
+        version: [batch.to_pylist() for batch in lake.changes(path, start=version, end=version)] for version in (1, 2)
+    }
+    for file in (path / "_change_data").iterdir():
+        file.unlink()
+    with pytest.raises(FileVacuumed):
+        list(lake.changes(path, start=1))
+    options: dict[str, Any] = {"changes": "compare", "compute_updates": True, "key": ["id"]}
+    for version, rows in known.items():
+        assert [batch.to_pylist() for batch in lake.changes(path, start=version, end=version, **options)] == rows
 
 
 @pytest.mark.parametrize("reader", ["source", "changes"])
