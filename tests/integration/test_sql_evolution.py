@@ -211,9 +211,9 @@ async def test_what_texts_of_postgresql_cannot_have_is_refused_by_name(database:
         async with opened(database, table=f"table of {column}") as sink:
             if "schema" in database.options:
                 with pytest.raises(SinkRejected, match=f"column {column} has a text with the character"):
-                    await deliver(sink, rows)
+                    await deliver(sink, rows, app_id=f"{column}/5f0c")
             else:
-                await deliver(sink, rows)
+                await deliver(sink, rows, app_id=f"{column}/5f0c")
                 assert rows_in(database, f"table of {column}")[0][column] == value
 
 
