@@ -41,7 +41,7 @@ from tests.support.mirrors.planted import (
 
 pytestmark = pytest.mark.long
 
-LIMIT_MB: Final = 450
+LIMIT_MB: Final = 500
 
 
 def vacuum(path: Path) -> None:

@@ -23,7 +23,7 @@ class Daemon:
 
     def __init__(self) -> None:
         self.commands: list[tuple[str, str]] = []
-        self.pipeline = PipelineStatus("orders")
+        self.pipeline = PipelineStatus("shop")
         self.pipeline.note_stop(SinkUnavailable("s", "down\n\tand\tout"))
 
     def status(self) -> StatusReport:
@@ -83,8 +83,8 @@ def test_status_on_a_terminal_has_reasons_and_next_steps_below_the_table(
 @pytest.mark.parametrize("verb", ["pause", "resume", "resnapshot", "skip"])
 def test_a_command_names_its_pipeline_and_takes_the_configuration_as_an_option(daemon: Daemon, verb: str) -> None:
     for options in ((), ("--config", "tailer.toml"), ("-c", "tailer.toml"), ("--url", "http://x")):
-        run(verb, "orders", *options)
-    assert daemon.commands == [("orders", verb)] * 4
+        run(verb, "shop", *options)
+    assert daemon.commands == [("shop", verb)] * 4
 
 
 @pytest.mark.parametrize(

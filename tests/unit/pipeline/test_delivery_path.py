@@ -33,7 +33,7 @@ def test_one_more_version_runs_few_modules_and_functions(
     ("kind", "modules", "functions", "output"),
     [
         ("tail", 104, 653, "'id': 3, '_change_type': 'insert', '_commit_version': 2"),
-        ("verify", 87, 446, "'equal': True, 'source_rows': 3"),
+        ("verify", 88, 451, "'equal': True, 'source_rows': 3"),
         ("spark", 57, 332, "{'splits': 2}"),
     ],
 )

@@ -61,10 +61,10 @@ def key_faults(holds: Holds, rows: pa.RecordBatch, key: Sequence[str]) -> Iterat
         yield from _faults(key[0], LONG_KEY, too_long)
 
 
-def text_faults(existing: ExistingTable | None, rows: pa.RecordBatch) -> Iterator[Fault]:
+def text_faults(existing: ExistingTable, rows: pa.RecordBatch) -> Iterator[Fault]:
     """Yield the texts that are longer than their columns, of which a database may cut off spaces without a word."""
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        owned = None if existing is None else existing.column(name)
+        owned = existing.column(name)
         if owned is not None and owned.longest is not None and _is_text(column.type):
             texts = column if not pc.any(_has_other_bytes(column)).as_py() else _decoded(column)
             too_long, cut = pc.greater(pc.utf8_length(texts), owned.longest), partial(_cut, owned.longest)

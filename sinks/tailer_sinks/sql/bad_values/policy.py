@@ -165,7 +165,7 @@ class BadValues:
 
         The table would refuse long keys and texts later, and not the rows that wait.
         """
-        faults = list(text_faults(self.existing, rows))
+        faults = [] if self.existing is None else list(text_faults(self.existing, rows))
         if faults and self._policy == "stop":
             raise self._stop(rows, faults[0])
         if self._policy != "stop":
