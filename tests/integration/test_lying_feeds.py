@@ -146,7 +146,7 @@ def test_only_versions_that_the_log_has_are_counted(tmp_path: Path) -> None:
 
 
 def test_versions_that_a_gap_hides_are_all_said(tmp_path: Path) -> None:
-    """Those between a lost commit and the next checkpoint are there, and cannot be read."""
+    """The commits between a lost one and the next checkpoint are there, and cannot be read."""
     path = updated(tmp_path / "t", 5)
     DeltaTable(path, version=4).create_checkpoint()
     (path / commit_name(1)).unlink()

@@ -15,7 +15,7 @@ from tailer.read.port import RowReader
 from tailer.stores.port import ObjectStore
 from tailer.table_log import TableLog
 
-__all__ = []
+__all__ = ["ICEBERG"]
 
 _METADATA: Final = re.compile(r"(?:.*/)?[^/]+\.metadata\.json(?:\.gz)?")
 _VERSION: Final = re.compile(r"(?:.*/)?v([0-9]+)(?:\.gz)?\.metadata\.json(?:\.gz)?")
@@ -40,7 +40,7 @@ class _Iceberg(TableFormat):
         return await store.holds(log, lambda name: _METADATA.fullmatch(name) is not None)
 
     def versions(self, names: Iterable[str]) -> Iterable[int]:
-        """See `TableFormat.versions`: those of the metadata, which are no versions of rows."""
+        """Return the versions of the metadata, which are no versions of rows."""
         return [int(name[1]) for path in names if (name := _VERSION.fullmatch(path))]
 
     @override
