@@ -1,4 +1,4 @@
-"""lake-tailer: every row-level change of a Delta Lake table, in order, exactly once.
+"""lake-tailer: every row-level change of a Delta Lake, Iceberg or Lance table, in order, exactly once.
 
 The flow
 ========

@@ -74,4 +74,4 @@ class _Verbs(click.Group):
 @click.command(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="lake-tailer", prog_name="lake-tailer", message="%(prog)s %(version)s")
 def tailer() -> None:
-    """Deliver every row-level change of a Delta Lake table, in order, exactly once."""
+    """Deliver every row-level change of a Delta Lake, Iceberg or Lance table, in order, exactly once."""
