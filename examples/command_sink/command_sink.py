@@ -17,7 +17,7 @@ from anyio import run_process
 from tailer.errors import ConfigError, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, ControlEvent, joined_rows
 from tailer.sink import AtLeastOnceSink
-from tailer_sinks.encoding.events import event_line
+from tailer_sinks.encoding import event_line
 from tailer_sinks.encoding.flat import FlatEncoder, slices
 
 

@@ -24,7 +24,7 @@ from typing_extensions import override
 from tailer.errors import ObjectNotFound, SinkRejected, SinkUnavailable
 from tailer.sink import Heartbeat, Heartbeats
 from tailer.stores.port import ObjectStore
-from tailer_sinks.stores import store_errors
+from tailer_sinks.access import store_errors
 
 __all__ = [
     "BlockingHeartbeats",

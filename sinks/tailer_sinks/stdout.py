@@ -34,8 +34,7 @@ from tailer.events import ChangeBatch, ControlEvent, Gap, joined_rows
 from tailer.sink import AtLeastOnceSink, refused
 from tailer_sinks import read_options
 from tailer_sinks.encoding.csv import CsvEncoder
-from tailer_sinks.encoding.events import event_line
-from tailer_sinks.encoding.flat import AT_ONCE, FlatEncoder, encoded_ahead, slices
+from tailer_sinks.encoding.flat import AT_ONCE, FlatEncoder, encoded_ahead, event_line, slices
 from tailer_sinks.encoding.terminal import TerminalView, sentence_of
 
 __all__ = ["StdoutSink"]

@@ -32,12 +32,11 @@ from tailer.sink import Sink
 from tailer.start import Start
 from tailer.stores.wakeup import TimerWake
 from tailer_sinks.delta.sink import DeltaSink
-from tailer_sinks.encoding.arrow_messages import ArrowMessages
 from tailer_sinks.encoding.avro.messages import FlatAvroEncoder
 from tailer_sinks.encoding.cloudevents import CloudEventsEncoder
 from tailer_sinks.encoding.debezium.images import PairingEncoder
 from tailer_sinks.encoding.debezium.messages import DebeziumEncoder, Source
-from tailer_sinks.encoding.flat_messages import FlatMessages
+from tailer_sinks.encoding.flat_messages import ArrowMessages, FlatMessages
 from tailer_sinks.encoding.messages import Messages
 from tailer_sinks.files.sink import FilesSink
 from tailer_sinks.kafka.small_batches import joined

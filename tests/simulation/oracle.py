@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from tailer.errors import Retry, SinkRejected, TailerError
 from tailer.plan import END, Position
 from tailer.sink import is_layout
-from tailer_sinks.files.names import PLACE, after_place
+from tailer_sinks.files.port import PLACE, after_place
 from tests.simulation.table import Facts, Row, SimulatedTable, row_of
 
 __all__ = [

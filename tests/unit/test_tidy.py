@@ -95,22 +95,20 @@ LAYERS: Final = (
 PORTS: Final = "tailer.errors tailer.events tailer.plan tailer.sink"
 # For sinks that write folders, here and in stores.
 FOLDERS: Final = (
-    "tailer.formats.delta.folders tailer.stores.* tailer_sinks.fixed_path tailer_sinks.heartbeats tailer_sinks.stores"
+    "tailer.formats.delta.folders tailer.stores.* tailer_sinks.access tailer_sinks.heartbeats tailer_sinks.options"
 )
 
 # Sinks import the ports and nothing above them, like a third party's. The first row that matches a module is its row.
 VARIANTS: Final = "tailer.variant tailer.variant.nested tailer.variant.text"
 OWN: Final = "tailer_sinks"
 TYPES: Final = "tailer.schema.exact_types"
-JSON: Final = f"{OWN} {OWN}.encoding.* {OWN}.json_options"
-MIRRORS: Final = "tailer_sinks.comparable_json tailer_sinks.mirrors"
+JSON: Final = f"{OWN} {OWN}.encoding.* {OWN}.options"
+SECRETS: Final = f"{OWN}.access tailer.stores.secrets"
 SINKS: Final = (
     (f"{OWN}", "tailer.config.options", ""),
-    (f"{OWN}.fixed_path {OWN}.stores", PORTS, ""),
-    (f"{OWN}.secrets", f"{PORTS} tailer.stores.secrets", ""),
-    (f"{OWN}.json_options", f"{OWN}.encoding.values {PORTS}", "msgspec"),
-    (f"{OWN}.comparable_json", PORTS, "msgspec pyarrow"),
-    (f"{OWN}.mirrors", PORTS, "pyarrow"),
+    (f"{OWN}.access", f"{PORTS} tailer.stores.secrets", ""),
+    (f"{OWN}.options", f"{OWN}.encoding.values {PORTS}", "msgspec"),
+    (f"{OWN}.mirrors", PORTS, "msgspec pyarrow"),
     (f"{OWN}.heartbeats", f"{FOLDERS} {PORTS}", "anyio msgspec"),
     (f"{OWN}.encoding.terminal", f"{OWN}.encoding.* tailer.errors tailer.events", "pyarrow rich"),
     (f"{OWN}.encoding.avro.registry", "tailer.errors", "httpx2 msgspec"),
@@ -135,7 +133,7 @@ SINKS: Final = (
     ),
     (
         f"{OWN}.delta.mirror.verified_rows {OWN}.delta.mirror.stored_rows {OWN}.delta.mirror.repair",
-        f"{MIRRORS} {OWN}.encoding.* {OWN}.delta.* tailer.changelog.spill.* {VARIANTS} {PORTS}",
+        f"{OWN}.mirrors {OWN}.encoding.* {OWN}.delta.* tailer.changelog.spill.* {VARIANTS} {PORTS}",
         "pyarrow",
     ),
     (
@@ -147,7 +145,7 @@ SINKS: Final = (
     (f"{OWN}.http.endpoint", f"{OWN}.http.* {PORTS}", "anyio httpx2"),
     (
         f"{OWN}.http {OWN}.http.*",
-        f"{JSON} {OWN}.secrets {OWN}.http.* {OWN}.files.names {PORTS}",
+        f"{JSON} {SECRETS} {OWN}.http.* {OWN}.files.port {PORTS}",
         "anyio msgspec pyarrow",
     ),
     (
@@ -158,7 +156,7 @@ SINKS: Final = (
     (f"{OWN}.kafka.clients.python_*", f"{OWN}.kafka.* {OWN}.encoding.* {PORTS}", "kafka pyarrow"),
     (
         f"{OWN}.kafka {OWN}.kafka.*",
-        f"{JSON} {OWN}.heartbeats {OWN}.secrets {OWN}.kafka.* {PORTS}",
+        f"{JSON} {OWN}.heartbeats {SECRETS} {OWN}.kafka.* {PORTS}",
         "anyio msgspec pyarrow",
     ),
     (f"{OWN}.memory", f"{OWN} {PORTS}", "anyio msgspec pyarrow"),
@@ -170,7 +168,7 @@ SINKS: Final = (
     (f"{OWN}.sql.databases.postgresql", f"{OWN}.sql.* {OWN}.encoding.* {PORTS}", "psycopg pyarrow"),
     (
         f"{OWN}.sql {OWN}.sql.*",
-        f"{OWN} {MIRRORS} {OWN}.heartbeats {OWN}.secrets {OWN}.sql.* {OWN}.encoding.* {TYPES} {PORTS} tailer.metrics",
+        f"{OWN} {OWN}.mirrors {OWN}.heartbeats {SECRETS} {OWN}.sql.* {OWN}.encoding.* {TYPES} {PORTS} tailer.metrics",
         "anyio msgspec pyarrow",
     ),
     (f"{OWN}.stdout", f"{OWN} {OWN}.encoding.* {PORTS}", "anyio msgspec pyarrow rich"),

@@ -17,8 +17,8 @@ from tailer.formats.delta.folders import table_in_stores
 from tailer.sink import Heartbeats
 from tailer.stores.port import OpenObject
 from tailer.stores.stores import Stores
+from tailer_sinks.access import store_errors
 from tailer_sinks.heartbeats import StoreHeartbeats, heartbeat_name
-from tailer_sinks.stores import store_errors
 
 __all__ = ["StoreTarget", "app_ids"]
 

@@ -7,7 +7,7 @@ import msgspec
 
 from tailer.errors import ConfigError
 from tailer_sinks import read_options
-from tailer_sinks.fixed_path import path_faults
+from tailer_sinks.options import path_faults
 
 __all__ = ["Options", "read"]
 

@@ -1,28 +1,46 @@
 """Flat JSON Lines: each change row as one JSON object, the table's columns first, then the metadata columns.
 
+Events between rows begin with the same three metadata columns. A reader recognises them by their `_change_type`::
+
+    {"_change_type":"schema_change","_commit_version":5,"_commit_timestamp":"...Z","changes":["column a was added"]}
+    {"_change_type":"gap","_commit_version":9,"_commit_timestamp":"...Z","first_version":7,"reason":"...",
+     "snapshot":false}
+
+(each on one line).
+
 `FlatEncoder` is made once per schema. It returns the texts either as an Arrow array with one text per row (for
 messages) or as one block of lines (for a file). It keeps nothing between calls. The caller bounds the memory of a call
 by cutting batches into `slices` first. Writers of any format may have the next slices encoded by other threads while
 they write one (`encoded_ahead`).
 """
 
+import json
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 from itertools import chain, islice
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.errors import SinkRejected
-from tailer.events import ChangeBatch
+from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, ChangeBatch, ControlEvent, Gap
 from tailer_sinks.encoding.columns import TEXT, NoText, Texts, whole, writer_for
-from tailer_sinks.encoding.values import FORMS, JsonForms
+from tailer_sinks.encoding.values import FORMS, Int64Form, JsonForms, integer, timestamp_text
 
-__all__ = ["AT_ONCE", "REMEDY", "FlatEncoder", "batch_slices", "encoded_ahead", "slices"]
+__all__ = [
+    "AT_ONCE",
+    "REMEDY",
+    "FlatEncoder",
+    "batch_slices",
+    "encoded_ahead",
+    "event_line",
+    "event_values",
+    "slices",
+]
 
 REMEDY: Final = "Leave the column out, or use a sink that keeps types: delta, or files with format parquet."
 SLICE_ROWS: Final = 8192
@@ -72,6 +90,27 @@ class FlatEncoder:
             return self._writer(rows.to_struct_array())
         except NoText as error:
             raise SinkRejected(self._sink, str(error), REMEDY) from error
+
+
+def event_values(event: ControlEvent, int64: Int64Form = "number") -> dict[str, Any]:
+    """Return the event as JSON-ready values, in the order in which they are written. `int64`: the form of versions."""
+    moment = pa.scalar(event.timestamp_ms * 1000, pa.timestamp("us"))
+    values = {
+        CHANGE_TYPE: event.kind,
+        COMMIT_VERSION: integer(event.version, int64),
+        COMMIT_TIMESTAMP: f"{timestamp_text(moment)}Z",
+    }
+    if isinstance(event, Gap):
+        first = integer(event.first_version, int64)
+        return {**values, "first_version": first, "reason": event.reason, "snapshot": event.snapshot}
+    return {**values, "changes": list(event.changes)}
+
+
+def event_line(event: ControlEvent, int64: Int64Form = "number") -> bytes:
+    """Return the event as a line of UTF-8 JSON with a newline at its end."""
+    text = json.dumps(event_values(event, int64), ensure_ascii=False, separators=(",", ":"))
+    # A reason may quote a path with bytes that are not text; their escapes are legal JSON.
+    return f"{text}\n".encode(errors="backslashreplace")
 
 
 def slices(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -1,12 +1,15 @@
-"""Change rows as messages whose values are flat JSON: the table's columns, then `_change_type` and the other metadata.
+"""Change rows as messages of the table's columns, then `_change_type` and other metadata: flat JSON, or Arrow IPC.
 
 Without a key each row is one message. With a key, a reader that keeps the last message of each key has the table. A
 delete is followed by a tombstone (the same key, no value). The images of an update come together, the preimage first.
 If they have different keys, `_change_type` is `delete` for the preimage and `insert` for the postimage. The same holds
 for a single image, whose key was removed or added. `tailer_sinks.encoding.debezium.operations` pairs images.
+
+Arrow IPC is for readers that want columns, with their types: many rows are in a message. Each message is a complete
+stream, a schema and one record batch, which can be read without any other. Its rows are in order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -29,8 +32,9 @@ from tailer_sinks.encoding.flat import FlatEncoder
 from tailer_sinks.encoding.messages import BYTES, Messages
 from tailer_sinks.encoding.values import FORMS, JsonForms
 
-__all__ = ["FlatMessages"]
+__all__ = ["ArrowMessages", "FlatMessages"]
 
+MAX_BYTES: Final = 900_000  # of an Arrow message
 ZERO: Final = pa.scalar(0, pa.int64())
 ONE: Final = pa.scalar(1, pa.int64())
 TWO: Final = pa.scalar(2, pa.int64())
@@ -107,3 +111,50 @@ def _kinds_by_key(kinds: pa.Array, second: pa.Array, keys: pa.Array) -> tuple[pa
 def _first_of(second: pa.Array) -> pa.Array:
     """Return which rows come just before those."""
     return pa.concat_arrays([second.slice(1), NO])
+
+
+class ArrowMessages(PairingEncoder):
+    """An encoder of batches of one schema, without keys. It holds back nothing, so images may be in two messages.
+
+    The row index of a message is that of its last row.
+
+    `sink`: the sink's name in errors. `schema`: of the batches (`tailer.plan.output_schema`). `max_bytes`: of a
+    message's value; only a message of a single row may be larger.
+    """
+
+    def __init__(self, sink: str, schema: pa.Schema, max_bytes: int = MAX_BYTES) -> None:
+        self._images = Images(sink, schema, pairs=False)
+        self._max_bytes = max_bytes
+
+    @override
+    def write(
+        self, now_ms: int, paired: PairedRows, topics: "Topics[ArrowMessages]"
+    ) -> tuple[Messages, pa.Array | None]:
+        rows, ends, streams, end = paired.batch.rows, [], [], -1
+        numbers = topics.numbers
+        lengths = [len(rows)] if numbers is None else pc.value_counts(numbers).field("counts").to_pylist()
+        for part_length in lengths:  # a message has rows of one topic
+            for length, stream in self._streams(rows.slice(end + 1, part_length)):
+                end += length
+                ends.append(end)
+                streams.append(stream)
+        last_rows = pa.array(ends, pa.int64())
+        return Messages(None, pa.array(streams, BYTES), paired.batch.row_index.take(last_rows)), last_rows
+
+    def _streams(self, rows: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
+        """Yield the rows as streams, each with the number of its rows."""
+        step = len(rows)
+        if step:
+            step = max(1, min(step, self._max_bytes * step // pa.ipc.get_record_batch_size(rows)))
+        start = 0
+        while start < len(rows):
+            piece = rows.slice(start, step)
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, piece.schema) as writer:
+                writer.write_batch(piece)
+            stream = bytes(sink.getvalue().to_pybytes())
+            if len(stream) > self._max_bytes and len(piece) > 1:
+                step = (len(piece) + 1) // 2
+                continue
+            yield len(piece), stream
+            start += len(piece)

@@ -37,7 +37,7 @@ from tailer.formats.delta.folders import table_around
 from tailer.plan import Position
 from tailer.sink import instance_name, process_of
 from tailer.stores.folders import CHOOSE_ANOTHER, creation_obstacle, is_lasting
-from tailer_sinks.files.names import PLACE, after_place, beginning, place, position_of
+from tailer_sinks.files.port import PLACE, after_place, beginning, place, position_of
 
 __all__ = ["StreamDirectory", "check_free", "has_streams", "translated"]
 

@@ -1,7 +1,7 @@
 """The content of a file of the `files` sink, written while the file is hidden. Blocking: for worker threads.
 
 Lines of JSON may differ from each other, so rows of any schema follow each other there, with a line between them that
-describes the change (`tailer_sinks.encoding.events`). A Parquet file has a single schema. So when rows of another
+describes the change (`tailer_sinks.encoding.flat`). A Parquet file has a single schema. So when rows of another
 schema come, another file is begun with the columns of both (`tailer_sinks.encoding.typed.unite`), and the rows written
 so far are copied there, some thousand at a time. Only transactions with a schema change between their rows pay for
 this. Events have no place in Parquet, except that a gap is a row with the change type `gap`.
@@ -21,8 +21,7 @@ from typing_extensions import override
 
 from tailer.errors import SinkRejected
 from tailer.events import ControlEvent, Gap
-from tailer_sinks.encoding.events import event_line
-from tailer_sinks.encoding.flat import AT_ONCE, FlatEncoder, encoded_ahead, slices
+from tailer_sinks.encoding.flat import AT_ONCE, FlatEncoder, encoded_ahead, event_line, slices
 from tailer_sinks.encoding.typed import Misfit, conform, gap_row, unite
 from tailer_sinks.encoding.values import FORMS, JsonForms
 from tailer_sinks.encoding.variants import VariantForm, form_schema, in_form

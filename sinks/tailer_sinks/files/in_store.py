@@ -53,11 +53,10 @@ from tailer.formats.delta.folders import table_in_stores
 from tailer.plan import Position
 from tailer.sink import Heartbeats
 from tailer.stores.uploads import UploadStore
+from tailer_sinks.access import store_errors
 from tailer_sinks.files.formats import Draft, HiddenFile
-from tailer_sinks.files.names import PLACE, after_place, beginning, directory_name
-from tailer_sinks.files.port import StreamFolder, StreamFolders
+from tailer_sinks.files.port import PLACE, StreamFolder, StreamFolders, after_place, beginning, directory_name
 from tailer_sinks.heartbeats import StoreHeartbeats, heartbeat_name, is_heartbeat
-from tailer_sinks.stores import store_errors
 
 __all__ = ["StoreFolders"]
 

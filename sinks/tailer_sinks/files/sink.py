@@ -34,10 +34,8 @@ from tailer_sinks.encoding.variants import VariantForm
 from tailer_sinks.files.directory import StreamDirectory, check_free, has_streams, translated
 from tailer_sinks.files.formats import Draft, HiddenFile, JsonLines, Parquet
 from tailer_sinks.files.in_store import StoreFolders
-from tailer_sinks.files.names import directory_name, place
-from tailer_sinks.files.port import StreamFolder, StreamFolders
-from tailer_sinks.fixed_path import path_faults
-from tailer_sinks.json_options import Int64Option, int64_faults
+from tailer_sinks.files.port import StreamFolder, StreamFolders, directory_name, place
+from tailer_sinks.options import Int64Option, int64_faults, path_faults
 
 __all__ = ["FilesSink", "Format"]
 

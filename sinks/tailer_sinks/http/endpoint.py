@@ -31,8 +31,8 @@ from anyio import to_thread
 
 from tailer.errors import ConfigError, SinkAccessRefused, SinkError, SinkRejected, SinkUnavailable
 from tailer.sink import refused
+from tailer_sinks.http.events import Request, signature
 from tailer_sinks.http.options import Options, RequestSecrets, Secrets, origin
-from tailer_sinks.http.requests import Request, signature
 
 __all__ = ["Endpoint", "status_text"]
 

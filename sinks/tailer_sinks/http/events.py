@@ -3,13 +3,24 @@
 An id is `<pipeline>;<table id>;<version>;<task>;<row>;<change>`: the same whenever the event is sent, and unique. That
 of a control event is `<pipeline>;<table id>;<version>;<kind>`, followed by `;<command>` for a snapshot that was
 asked for.
+
+A request has a batch of events as its body, with the id and the signature that Standard Webhooks 1.0 describes. The id
+names the positions of the first and the last event, and a digest of the body. So the same batch has the same id
+whenever it is sent, and a receiver that drops an id which it knows never drops other events.
+
+The signature is HMAC-SHA256 of `<id>.<timestamp>.<body>`. The id has no point in it.
 """
 
+import hmac
 import json
 from abc import ABC, abstractmethod
+from base64 import b64encode
+from bisect import bisect_right
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from itertools import chain, repeat
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import accumulate, chain, repeat
 from typing import Final
 
 import pyarrow as pa
@@ -19,19 +30,73 @@ from typing_extensions import override
 from tailer.errors import SinkRejected
 from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, ChangeBatch, ControlEvent, Gap, joined_rows
 from tailer_sinks.encoding.cloudevents import CloudEventsEncoder, source_of
-from tailer_sinks.encoding.events import event_values
-from tailer_sinks.encoding.flat import AT_ONCE, FlatEncoder, batch_slices, encoded_ahead, slices
+from tailer_sinks.encoding.flat import AT_ONCE, FlatEncoder, batch_slices, encoded_ahead, event_values, slices
 from tailer_sinks.encoding.messages import Messages
 from tailer_sinks.encoding.values import FORMS, JsonForms
-from tailer_sinks.http.requests import Events, Place
 
-__all__ = ["CloudEvents", "EventEncoder", "FlatEvents"]
+__all__ = ["CloudEvents", "EventEncoder", "Events", "FlatEvents", "Place", "Request", "cut", "request_of", "signature"]
 
 EVENT_ID: Final = "_event_id"
 EVENT_TYPE: Final = "lake_tailer."
 TEXT: Final = pa.large_string()
 NO_TEXT: Final = pa.scalar("", TEXT)
 _EVENT_ID: Final = pa.field(EVENT_ID, TEXT)
+DIGITS: Final = 16  # of the digest in a request's id
+
+# Version, task and row; of a control event, the version and its kind.
+Place = tuple[int | str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Consecutive events of one table: JSON objects, and the place of each."""
+
+    table_id: str
+    texts: Sequence[bytes]
+    places: Sequence[Place]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def slice(self, start: int, end: int) -> "Events":
+        """Return the events from `start` up to, without, `end`."""
+        return Events(self.table_id, self.texts[start:end], self.places[start:end])
+
+    def halves(self) -> tuple["Events", "Events"]:
+        """Return the first and the second half of at least two events."""
+        middle = len(self) // 2
+        return self.slice(0, middle), self.slice(middle, len(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The id and the body of a request."""
+
+    id: str
+    body: bytes
+
+
+def cut(events: Events, most: int, most_bytes: int) -> Iterator[Events]:
+    """Yield the events in batches of at most `most`, whose bodies have at most `most_bytes`, or one event."""
+    ends = [0, *accumulate(len(text) + 1 for text in events.texts)]  # with a comma, or the last bracket
+    start = 0
+    while start < len(events):
+        end = max(start + 1, bisect_right(ends, ends[start] + most_bytes - 1) - 1)
+        end = min(end, start + most)
+        yield events.slice(start, end)
+        start = end
+
+
+def request_of(events: Events) -> Request:
+    body = b"[%b]" % b",".join(events.texts)
+    first, last = ("-".join(map(str, place)) for place in (events.places[0], events.places[-1]))
+    return Request(f"{first}_{last}_{sha256(body).hexdigest()[:DIGITS]}", body)
+
+
+def signature(keys: Sequence[bytes], request: Request, timestamp: int) -> str:
+    """Return the header `webhook-signature` of a request that is sent at `timestamp`, in seconds since 1970."""
+    signed = b"%b.%d.%b" % (request.id.encode(), timestamp, request.body)
+    return " ".join(f"v1,{b64encode(hmac.digest(key, signed, 'sha256')).decode()}" for key in keys)
 
 
 class EventEncoder(ABC):

@@ -1,10 +1,12 @@
 """The options of an `http` sink, checked before any I/O.
 
-Secrets come from the environment, from files, or from commands (`tailer_sinks.secrets`). An address may hold a secret,
+Secrets come from the environment, from files, or from commands (`tailer.stores.secrets`). An address may hold a secret,
 too: no message shows more of it than `origin`.
 """
 
+import binascii
 import re
+from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 from urllib.parse import SplitResult, urlsplit
@@ -12,17 +14,19 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from tailer.errors import ConfigError, SinkRejected
+from tailer.stores.secrets import WAYS, KeptSecret, Secret
 from tailer_sinks import read_options
-from tailer_sinks.http.requests import signing_keys
-from tailer_sinks.json_options import Int64Option
-from tailer_sinks.secrets import WAYS, KeptSecret, Secret, read_secret
+from tailer_sinks.access import read_secret
+from tailer_sinks.options import Int64Option
 
-__all__ = ["Options", "RequestSecrets", "Secrets", "origin", "read"]
+__all__ = ["Options", "RequestSecrets", "Secrets", "origin", "read", "signing_keys"]
 
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^`|~-]+")
 _VALUE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
 _OURS: Final = frozenset({"connection", "content-length", "content-type", "host", "transfer-encoding"})
 _OUR_PREFIX: Final = "webhook-"
+_SECRET_PREFIX: Final = "whsec_"
+_KEY_BYTES: Final = range(24, 65)
 _NO_KEY: Final = (
     'Give 24 to 64 bytes in base64, with or without "whsec_" before them; several keys with spaces between.'
 )
@@ -70,6 +74,24 @@ def origin(url: str) -> str:
     """Return the part of an address that may be shown: scheme, host and port."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
+
+
+def signing_keys(secret: str) -> tuple[bytes, ...]:
+    """Return the keys in a secret: base64 with or without `whsec_` before it, several with spaces between.
+
+    Raises `ValueError`, whose text does not show the secret, if there is none, or one of the wrong length.
+    """
+    keys = []
+    for part in secret.split():
+        try:
+            keys.append(b64decode(part.removeprefix(_SECRET_PREFIX), validate=True))
+        except (binascii.Error, ValueError):
+            raise ValueError("is not base64") from None
+        if len(keys[-1]) not in _KEY_BYTES:
+            raise ValueError(f"has a key of {len(keys[-1])} bytes")
+    if not keys:
+        raise ValueError("is empty")
+    return tuple(keys)
 
 
 class RequestSecrets:

@@ -23,11 +23,10 @@ from tailer.errors import SinkError, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, ControlEvent
 from tailer.sink import AtLeastOnceSink, refused
 from tailer_sinks.encoding.values import JsonForms
-from tailer_sinks.files.names import directory_name
+from tailer_sinks.files.port import directory_name
 from tailer_sinks.http.endpoint import Endpoint, status_text
-from tailer_sinks.http.events import CloudEvents, EventEncoder, FlatEvents
+from tailer_sinks.http.events import CloudEvents, EventEncoder, Events, FlatEvents, cut, request_of
 from tailer_sinks.http.options import Options, read
-from tailer_sinks.http.requests import Events, cut, request_of
 
 __all__ = ["HttpSink"]
 

@@ -10,11 +10,10 @@ from typing_extensions import override
 
 from tailer.errors import SinkAccessRefused, SinkRejected
 from tailer.events import ChangeBatch
-from tailer_sinks.encoding.arrow_messages import ArrowMessages
 from tailer_sinks.encoding.cloudevents import CloudEventsEncoder
 from tailer_sinks.encoding.debezium.images import Images, PairingEncoder, refuse_variants
 from tailer_sinks.encoding.debezium.messages import DebeziumEncoder, Source
-from tailer_sinks.encoding.flat_messages import FlatMessages
+from tailer_sinks.encoding.flat_messages import ArrowMessages, FlatMessages
 from tailer_sinks.encoding.messages import Sent, TopicEncoder
 from tailer_sinks.encoding.variants import VariantForm, VariantsIn, form_schema
 from tailer_sinks.kafka.link import Link

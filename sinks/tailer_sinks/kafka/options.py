@@ -1,7 +1,7 @@
 """The options of a `kafka` sink, checked before any I/O.
 
 The table `client` has the settings of the Kafka client (`tailer_sinks.kafka.clients.settings`). Secrets come from the
-environment, from files, or from commands (`tailer_sinks.secrets`), which are read when a connection is made.
+environment, from files, or from commands (`tailer.stores.secrets`), which are read when a connection is made.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,13 +12,14 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tailer.errors import ConfigError, how_to_install
+from tailer.stores.secrets import Secret
 from tailer_sinks import read_options
+from tailer_sinks.access import read_secret
 from tailer_sinks.encoding.values import DecimalForm, JsonForms
-from tailer_sinks.json_options import Int64Option, int64_faults
 from tailer_sinks.kafka.clients.port import Connection, OAuth, ProducerSettings, Sasl, Tls
 from tailer_sinks.kafka.clients.settings import CONFLUENT_ONLY, ClientSettings, passed_on, spelled
 from tailer_sinks.kafka.routing.route import Route, is_topic, route_faults
-from tailer_sinks.secrets import Secret, read_secret
+from tailer_sinks.options import Int64Option, int64_faults
 
 __all__ = ["Options", "connection_of", "read", "registry_secrets", "settings_of"]
 

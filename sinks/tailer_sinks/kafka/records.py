@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from tailer.events import CHANGE_TYPE, ChangeBatch, ControlEvent
 from tailer.sink import shard_of
-from tailer_sinks.encoding.events import event_values
+from tailer_sinks.encoding.flat import event_values
 from tailer_sinks.encoding.messages import BYTES, Messages
 from tailer_sinks.encoding.values import Int64Form
 from tailer_sinks.kafka.options import Options

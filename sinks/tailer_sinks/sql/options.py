@@ -9,8 +9,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 
 from tailer.errors import ConfigError, how_to_install
+from tailer.stores.secrets import Secret
 from tailer_sinks import read_options
-from tailer_sinks.secrets import Secret
 from tailer_sinks.sql.bad_values.policy import OnBadValue
 
 __all__ = ["DUCKDB", "SQLITE", "Options", "file_of", "read"]

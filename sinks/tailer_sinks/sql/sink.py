@@ -12,9 +12,9 @@ from typing_extensions import override
 from tailer.errors import SinkError, SinkRejected
 from tailer.events import ChangeBatch, ControlEvent
 from tailer.sink import Demands, Heartbeats, MirrorRows, Progress, Sink, SinkTransaction
+from tailer_sinks.access import read_secret
 from tailer_sinks.heartbeats import FileHeartbeats, heartbeat_name
 from tailer_sinks.mirrors import one_version
-from tailer_sinks.secrets import read_secret
 from tailer_sinks.sql.append import ChangeLog
 from tailer_sinks.sql.bad_values.policy import BadValues
 from tailer_sinks.sql.databases.dialect import Dialect

@@ -14,7 +14,7 @@ from tailer.errors import SinkFenced, SinkUnavailable
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ControlEvent, Gap, SchemaChange
 from tailer.plan import Position
 from tailer.sink import Progress, Sink, SinkTransaction
-from tailer_sinks.encoding.events import event_values
+from tailer_sinks.encoding.flat import event_values
 from tailer_sinks.testing.rows import flat_rows, numbered
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from tailer_sinks.comparable_json import comparable_json
+from tailer_sinks.mirrors import comparable_json
 from tests.support.cases import cases
 
 STRUCT = pa.struct([("a", pa.int64()), ("b", pa.float64()), ("c", pa.struct([("d", pa.string())]))])

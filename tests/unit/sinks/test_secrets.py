@@ -11,13 +11,13 @@ import pytest
 
 from tailer.config.options import faults_by
 from tailer.errors import ConfigError, SinkError, SinkRejected, SinkUnavailable
-from tailer.stores.secrets import KEPT_S
+from tailer.stores.secrets import KEPT_S, KeptSecret, Secret
 from tailer.stores.secrets import command as running
+from tailer_sinks.access import read_secret
 from tailer_sinks.http.options import RequestSecrets
 from tailer_sinks.http.options import read as read_http
 from tailer_sinks.kafka.options import connection_of, registry_secrets
 from tailer_sinks.kafka.options import read as read_kafka
-from tailer_sinks.secrets import KeptSecret, Secret, read_secret
 from tailer_sinks.sql.options import read as read_sql
 from tests.support.cases import cases
 

@@ -13,10 +13,10 @@ from tailer.errors import SinkRejected
 from tailer.events import is_variant
 from tailer.variant import InvalidVariant, compare_keys
 from tailer.variant.nested import changed, changes_where
-from tailer_sinks.comparable_json import comparable_json
 from tailer_sinks.delta.mirror.columns import difference, origins_of, table_schema
 from tailer_sinks.encoding.columns import TEXT, NoText, whole, writer_for
 from tailer_sinks.encoding.typed import Misfit, conform
+from tailer_sinks.mirrors import comparable_json
 
 __all__ = ["StoredRows"]
 

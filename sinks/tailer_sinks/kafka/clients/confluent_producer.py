@@ -15,10 +15,17 @@ from typing_extensions import override
 
 from tailer.errors import SinkError, SinkRejected, SinkUnavailable
 from tailer_sinks.encoding.messages import Messages
-from tailer_sinks.kafka.clients.answers import UNAUTHENTICATED, UNKNOWN_TOPIC, commit_error, error_of
 from tailer_sinks.kafka.clients.librdkafka.batches import BatchClient, Deliveries, TokenSource
 from tailer_sinks.kafka.clients.librdkafka.library import library
-from tailer_sinks.kafka.clients.port import Connection, Producer, ProducerSettings
+from tailer_sinks.kafka.clients.port import (
+    UNAUTHENTICATED,
+    UNKNOWN_TOPIC,
+    Connection,
+    Producer,
+    ProducerSettings,
+    commit_error,
+    error_of,
+)
 from tailer_sinks.kafka.clients.security import Tokens, protocol_of, tls_context
 from tailer_sinks.kafka.clients.settings import reconnect_waits
 

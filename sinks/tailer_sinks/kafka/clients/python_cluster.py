@@ -26,8 +26,7 @@ from kafka.protocol.consumer import IsolationLevel, OffsetSpec
 from kafka.structs import OffsetAndMetadata
 
 from tailer.errors import SinkError, SinkRejected, SinkUnavailable
-from tailer_sinks.kafka.clients.answers import UNKNOWN_TOPIC, error_of
-from tailer_sinks.kafka.clients.port import Connection, TopicState
+from tailer_sinks.kafka.clients.port import UNKNOWN_TOPIC, Connection, TopicState, error_of
 from tailer_sinks.kafka.clients.python_connection import CLIENT_ERRORS, connected, error_for
 from tailer_sinks.kafka.clients.python_records import Record, Transactions, batches
 

@@ -24,8 +24,7 @@ from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
 from tailer.errors import SinkError, SinkRejected, SinkUnavailable
-from tailer_sinks.kafka.clients.answers import OLDEST_BROKER, error_of, too_old
-from tailer_sinks.kafka.clients.port import Connection, Settings
+from tailer_sinks.kafka.clients.port import OLDEST_BROKER, Connection, Settings, error_of, too_old
 from tailer_sinks.kafka.clients.security import Tokens, protocol_of, tls_context
 from tailer_sinks.kafka.clients.settings import PYTHON_NAMES, reconnect_waits
 

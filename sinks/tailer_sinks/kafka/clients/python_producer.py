@@ -21,8 +21,7 @@ from typing_extensions import override
 
 from tailer.errors import CommitUnknown, SinkRejected, SinkUnavailable
 from tailer_sinks.encoding.messages import Messages
-from tailer_sinks.kafka.clients.answers import commit_error
-from tailer_sinks.kafka.clients.port import Connection, Producer, ProducerSettings
+from tailer_sinks.kafka.clients.port import Connection, Producer, ProducerSettings, commit_error
 from tailer_sinks.kafka.clients.python_connection import CLIENT_ERRORS, connected, error_for, translated
 from tailer_sinks.kafka.clients.settings import Compression
 

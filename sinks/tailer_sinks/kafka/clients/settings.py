@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
 
+from tailer.stores.secrets import WAYS, Secret
 from tailer_sinks import flattened
-from tailer_sinks.secrets import WAYS, Secret
 
 __all__ = [
     "CONFLUENT_ONLY",

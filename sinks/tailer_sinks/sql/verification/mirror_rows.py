@@ -14,8 +14,7 @@ from typing_extensions import override
 from tailer.errors import SinkRejected
 from tailer.events import METADATA_FIELDS
 from tailer.sink import MirrorRows
-from tailer_sinks.comparable_json import comparable_json
-from tailer_sinks.mirrors import time_us_of
+from tailer_sinks.mirrors import comparable_json, time_us_of
 from tailer_sinks.sql.append import ROW, TABLE_ID, TASK, ChangeLog
 from tailer_sinks.sql.bad_values.policy import Place
 from tailer_sinks.sql.databases.dialect import Connection, column_list, quoted

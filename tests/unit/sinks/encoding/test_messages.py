@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from tailer.errors import SinkRejected
 from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, METADATA_FIELDS, ChangeBatch
 from tailer_sinks.encoding import FlatEncoder, row_texts
-from tailer_sinks.encoding.arrow_messages import ArrowMessages
 from tailer_sinks.encoding.cloudevents import CloudEventsEncoder, ContentMode
 from tailer_sinks.encoding.debezium.images import PairingEncoder
 from tailer_sinks.encoding.debezium.messages import DebeziumEncoder, Source
-from tailer_sinks.encoding.flat_messages import FlatMessages
+from tailer_sinks.encoding.flat_messages import ArrowMessages, FlatMessages
 from tailer_sinks.encoding.messages import Messages
 from tailer_sinks.encoding.values import DecimalForm, JsonForms
 from tests.support.seeds import repeats

@@ -25,7 +25,7 @@ from tailer.spark.source.encodings import row_encoding
 from tailer.variant import Variant
 from tailer_sinks.encoding.variants import in_form
 from tailer_sinks.files.sink import FilesSink
-from tailer_sinks.http.requests import request_of
+from tailer_sinks.http.events import request_of
 from tailer_sinks.http.sink import DeadLetter, DeadLetters, HttpSink
 from tailer_sinks.kafka.encoders import encoder_for
 from tailer_sinks.kafka.link import Link

@@ -22,7 +22,7 @@ from tailer.stores.memory import MemoryStore
 from tailer.stores.port import ObjectMeta
 from tailer_sinks.files.formats import JsonLines
 from tailer_sinks.files.in_store import StoreFolders
-from tailer_sinks.files.names import directory_name
+from tailer_sinks.files.port import directory_name
 from tailer_sinks.files.sink import FilesSink, Format
 from tailer_sinks.testing import change_batch
 from tailer_sinks.testing.announcements import change, gap, wider

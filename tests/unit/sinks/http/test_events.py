@@ -10,8 +10,7 @@ import pytest
 
 from tailer.errors import SinkRejected
 from tailer.events import METADATA_FIELDS, ChangeBatch
-from tailer_sinks.http.events import CloudEvents, EventEncoder, FlatEvents
-from tailer_sinks.http.requests import Place
+from tailer_sinks.http.events import CloudEvents, EventEncoder, FlatEvents, Place
 from tailer_sinks.testing import change_batch
 from tailer_sinks.testing.announcements import change, gap
 from tailer_sinks.testing.rows import numbered

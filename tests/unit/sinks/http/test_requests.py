@@ -5,7 +5,8 @@ from base64 import b64decode
 
 import pytest
 
-from tailer_sinks.http.requests import Events, Request, cut, request_of, signature, signing_keys
+from tailer_sinks.http.events import Events, Request, cut, request_of, signature
+from tailer_sinks.http.options import signing_keys
 
 
 def events(*texts: bytes) -> Events:

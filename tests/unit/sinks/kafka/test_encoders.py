@@ -12,11 +12,10 @@ import pytest
 from tailer.errors import SinkRejected
 from tailer.events import VARIANT, SchemaChange
 from tailer.plan import output_schema
-from tailer_sinks.encoding.arrow_messages import ArrowMessages
 from tailer_sinks.encoding.cloudevents import CloudEventsEncoder
 from tailer_sinks.encoding.debezium.images import PairingEncoder
 from tailer_sinks.encoding.debezium.messages import DebeziumEncoder
-from tailer_sinks.encoding.flat_messages import FlatMessages
+from tailer_sinks.encoding.flat_messages import ArrowMessages, FlatMessages
 from tailer_sinks.kafka.encoders import encoder_for, key_form, source_of
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.options import read, registry_secrets

@@ -13,8 +13,15 @@ from hypothesis import strategies as st
 
 from tailer_sinks.encoding.messages import BYTES, Messages
 from tailer_sinks.kafka.clients.librdkafka.batches import BatchClient, _Room
-from tailer_sinks.kafka.clients.librdkafka.library import Argument, Kind, Message, library
-from tailer_sinks.kafka.clients.librdkafka.memory import argument_lists, message_array, sizes_of
+from tailer_sinks.kafka.clients.librdkafka.library import (
+    Argument,
+    Kind,
+    Message,
+    argument_lists,
+    library,
+    message_array,
+    sizes_of,
+)
 from tests.support.kafka.drivers import messages_of
 
 contents = st.lists(st.none() | st.binary(max_size=5), min_size=1, max_size=20)

@@ -35,8 +35,10 @@ from tailer_sinks.kafka.clients.librdkafka.library import (
     Argument,
     Library,
     Message,
+    argument_lists,
+    message_array,
+    sizes_of,
 )
-from tailer_sinks.kafka.clients.librdkafka.memory import argument_lists, message_array, sizes_of
 
 __all__ = ["BatchClient", "Deliveries", "TokenSource"]
 
