@@ -5,13 +5,13 @@
     delta      a Delta table, as a log of the changes or a mirror of the source; exactly once
     kafka      messages of a Kafka topic; exactly once for read_committed consumers
     http       requests to a web service; at least once
-    sql        a table of PostgreSQL or SQLite, as a mirror of the source or a log of its changes; exactly once
+    sql        a table of PostgreSQL, SQLite or DuckDB, as a mirror of the source or a log of its changes; exactly once
     memory     lists in this process, for tests and embedding, not for configurations; exactly once
     encoding   text or messages from Arrow rows, for sinks without types; rows of several schemas as one, for the others
     testing    the contract below as a test suite, and a sink with faults for testing the code before it
 
-The ports are in `tailer.sink`. This page explains them; `tailer_sinks.testing.SinkTests` says the same in code, and
-passing it is what "a sink" means.
+The docstrings of the ports, in `tailer.sink`, are the contract. This page gives the reasons, and
+`tailer_sinks.testing.SinkTests` checks it.
 
 A sink keeps change rows, each with its change type, or makes a copy of the table from them (`sql`, and mirrors in
 `delta`).
@@ -23,7 +23,8 @@ A class that inherits `tailer.sink.Sink`, and a classmethod `configure(name, opt
 the group `tailer.sinks`; the entry's name is the `kind` users write. Import nothing of ours but the ports
 (`tailer.sink`, `tailer.events`, `tailer.plan`, `tailer.errors`) and, if you like, `tailer.stores.folders`,
 `tailer_sinks`, `tailer_sinks.encoding` and `tailer_sinks.encoding.typed`. `name` is the pipeline's. The option `path`
-and options that end in `_file` or `_folder` arrive as absolute paths. `read_options` checks the others, and names
+and options that end in `_file` or `_folder` arrive as absolute paths; in `path`, `table` and `topic`, a template of
+pipelines fills in the name of the table. `read_options` checks the others, and names
 `<name>.<option>` in errors; `flattened` joins the names of tables in tables. Import your client library at the top of
 your module: it is loaded only when a user configures your kind. If a module `options` beside yours has a function
 `read(name, options)` that needs no client, `tailer check` names the faults of options also where the client is missing.

@@ -185,6 +185,7 @@ class ToyLog(TableLog):
     def _plan(self, at: Commit, regime: Regime, tasks: list[ChangeTask], first: int) -> ChangePlan:
         numbered = tuple(replace(task, index=first + number) for number, task in enumerate(tasks))
         identity = (self.uri, at.table_id, at.version, at.timestamp_ms)
+        # `feed`: its files hold changes. A format that rewrites files says False, and the engine compares them.
         return ChangePlan(*identity, "WRITE", regime, at.schema, numbered, feed=True)
 
     async def _versions(self) -> list[int]:
