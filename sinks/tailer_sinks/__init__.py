@@ -19,15 +19,15 @@ A sink keeps change rows, each with its change type, or makes a copy of the tabl
 Writing a sink
 --------------
 
-A class that inherits `tailer.sink.Sink`, and a classmethod `configure(name, options)`, named by an entry point of
-the group `tailer.sinks`; the entry's name is the `kind` users write. Import nothing of ours but the ports
-(`tailer.sink`, `tailer.events`, `tailer.plan`, `tailer.errors`) and, if you like, `tailer.stores.folders`,
-`tailer_sinks`, `tailer_sinks.encoding` and `tailer_sinks.encoding.typed`. `name` is the pipeline's. The option `path`
-and options that end in `_file` or `_folder` arrive as absolute paths; in `path`, `table` and `topic`, a template of
-pipelines fills in the name of the table. `read_options` checks the others, and names
-`<name>.<option>` in errors; `flattened` joins the names of tables in tables. Import your client library at the top of
-your module: it is loaded only when a user configures your kind. If a module `options` beside yours has a function
-`read(name, options)` that needs no client, `tailer check` names the faults of options also where the client is missing.
+A class that inherits `tailer.sink.Sink`, and a classmethod `configure(name, options)`, named by an entry point of the
+group `tailer.sinks`; the entry's name is the `kind` users write. Import nothing of ours but the ports (`tailer.sink`,
+`tailer.events`, `tailer.plan`, `tailer.errors`) and, if you like, `tailer.stores.folders`, `tailer_sinks`,
+`tailer_sinks.encoding` and `tailer_sinks.encoding.typed`. `name` is the pipeline's. The option `path` and options that
+end in `_file` or `_folder` arrive as absolute paths; in `path`, `table` and `topic`, a template of pipelines fills in
+the name of the table. `read_options` checks the others, and names `<name>.<option>` in errors; `flattened` joins the
+names of tables in tables. Import your client library at the top of your module: it is loaded only when a user
+configures your kind. If a module `options` beside yours has a function `read(name, options)` that needs no client,
+`tailer check` names the faults of options also where the client is missing.
 
 1. **Rows and progress become visible together, or not at all.** `commit(progress)` is the moment. A reader of the
    destination, at any time and after any crash, sees either both or neither. Put progress where the rows are: in the
