@@ -113,11 +113,6 @@ ROOMS: Final = (
         prefixes="tailer.shape",
         text="`where` or `select` is wrong or slow",
         page="shape",
-        known_by="tailer.cli.plan tailer.pipeline.policy tailer.plan.task "
-        "tailer.read.log_statistics tailer.read.matching tailer.read.parquet.layout "
-        "tailer.read.parquet.statistics tailer.read.pruning "
-        "tailer.read.shaping tailer.read.shaping",
-        because="a task carries its condition, and each reader applies it",
     ),
     Part(
         prefixes="tailer.variant",

@@ -23,7 +23,6 @@ from tailer.pipeline.policy import Policy
 from tailer.plan import TASKS, ChangePlan, ChangeTask, Regime, TaskKind
 from tailer.read.shaping import with_condition
 from tailer.schema.columns import physical_name
-from tailer.shape.condition import check_condition
 
 __all__ = ["command"]
 
@@ -54,7 +53,11 @@ def command(
     lines with tabs between the columns. With --json it is what `ChangePlan.from_json` reads, with schemas in Arrow's
     serialized form.
     """
-    check_condition(where, "--where")
+    if where is not None:
+        from tailer.shape.condition import condition_faults  # noqa: PLC0415 - most plans are of all rows
+
+        for fault in condition_faults(where, option="--where"):
+            raise fault
     ref = table_ref(table, table_format, branch, allowed_roots)
     whole = anyio.run(_plan, ref, Policy(where=where), version)
     plan = whole if where is None else with_condition(whole, where)

@@ -15,8 +15,6 @@ from tailer.plan import ChangePlan, Regime, add_row_ids, select_columns
 from tailer.read.shaping import selected_schema, text_faults, with_condition, with_select
 from tailer.schema.columns import refuse_names
 from tailer.schema.variant_paths import check_paths, with_paths
-from tailer.shape.condition import condition_faults
-from tailer.shape.select import guessed_outputs, select_faults
 
 __all__ = ["ChangeSource", "OnDataLoss", "OnSchemaChange", "PlanReport", "Policy"]
 
@@ -76,8 +74,14 @@ class Policy:
             check_paths("columns", self.columns)
         except ConfigError as error:
             yield error
-        yield from () if self.where is None else condition_faults(self.where)
-        yield from () if self.select is None else select_faults(self.select)
+        if self.where is not None:
+            from tailer.shape.condition import condition_faults  # noqa: PLC0415 - most pipelines have no condition
+
+            yield from condition_faults(self.where)
+        if self.select is not None:
+            from tailer.shape.select import select_faults  # noqa: PLC0415 - as above
+
+            yield from select_faults(self.select)
 
     def shape(self, plan: ChangePlan) -> ChangePlan:
         """Return the plan restricted to the chosen rows and columns. Raises `ConfigError`, `UnsupportedFeature`."""
@@ -111,6 +115,8 @@ class Policy:
         A name that is a fault itself may be meant for any column of `schema`: the second ones have them all.
         """
         if self.select is not None:
+            from tailer.shape.select import guessed_outputs  # noqa: PLC0415 - as above
+
             outputs = guessed_outputs(self.select, schema)
         else:
             own = {column.name: column.type for column in schema}

@@ -7,13 +7,15 @@ wherever it runs. Tasks contain no secrets: how to reach a store is not part of 
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
 
 from tailer.schema.texts import schema_from_text, schema_to_text
-from tailer.shape.condition import Condition
-from tailer.shape.select import Select
+
+if TYPE_CHECKING:
+    from tailer.shape.condition import Condition
+    from tailer.shape.select import Select
 
 __all__ = [
     "HELD",
@@ -144,8 +146,8 @@ class ChangeTask:
     logged: str | None = None
     reader: str | None = None
     stats: str | None = None
-    where: Condition | None = None
-    select: Select | None = None
+    where: "Condition | None" = None
+    select: "Select | None" = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the task as JSON-ready values."""
@@ -171,7 +173,15 @@ class ChangeTask:
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> Self:
         """Rebuild a task from the values that `to_dict` returned."""
-        compared = value.get("compared")
+        compared, chosen = value.get("compared"), dict[str, Any]()
+        if "where" in value:
+            from tailer.shape.condition import Condition  # noqa: PLC0415 - most tasks have none
+
+            chosen["where"] = Condition.from_text(value["where"])
+        if "select" in value:
+            from tailer.shape.select import Select  # noqa: PLC0415 - as above
+
+            chosen["select"] = Select.from_text(value["select"])
         return cls(
             **{
                 **value,
@@ -184,8 +194,7 @@ class ChangeTask:
                 "refinement": _refinement(value["refinement"]),
                 "compared": schema_from_text(compared) if compared is not None else None,
                 "fragment": _fragment(value.get("fragment")),
-                "where": None if "where" not in value else Condition.from_text(value["where"]),
-                "select": None if "select" not in value else Select.from_text(value["select"]),
+                **chosen,
             }
         )
 

@@ -18,9 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from tailer.files.partition_values import days_since_epoch, micros_since_epoch
-from tailer.schema.columns import CHAR
-from tailer.shape.kernels.comparisons import less
-from tailer.shape.ranges import ColumnRange
+from tailer.schema.columns import CHAR, ColumnRange
 
 __all__ = ["LogStatistics", "Paths", "shows_values"]
 
@@ -81,8 +79,11 @@ class LogStatistics:
             is_sound = is_alone and has_others and shows_values(fields[-1].type)
             return ColumnRange(None, None, may_have_values=False) if is_sound else None
         first, last = _bound(low, fields[-1], is_high=False), _bound(high, fields[-1], is_high=True)
-        if first is not None and last is not None and less(last, first).as_py():
-            return None
+        if first is not None and last is not None:
+            from tailer.shape.kernels.comparisons import less  # noqa: PLC0415 - only for a condition
+
+            if less(last, first).as_py():
+                return None
         # Some writers do not count the nulls of a struct as those of its fields.
         return ColumnRange(first, last, may_be_null=nulls != 0 or len(path) > 1)
 

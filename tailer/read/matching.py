@@ -12,7 +12,7 @@ before all other rows.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +22,9 @@ from tailer.events import CHANGE_TYPE, ChangeType
 from tailer.files.row_bitmaps import bitmap_of
 from tailer.plan import TaskKind
 from tailer.read.projection import Projection
-from tailer.shape.condition import Condition
+
+if TYPE_CHECKING:
+    from tailer.shape.condition import Condition
 
 __all__ = ["NO_TYPE", "Batches", "ChangedRows", "RowFilter", "rows_of_changes"]
 
@@ -34,7 +36,7 @@ Batches = Iterator[tuple[pa.RecordBatch, int]]
 class RowFilter:
     """The condition of a task over the batches of one file. `projection`: reads the columns of the condition."""
 
-    def __init__(self, condition: Condition, projection: Projection) -> None:
+    def __init__(self, condition: "Condition", projection: Projection) -> None:
         self._condition = condition
         self._projection = projection
         self._schema = pa.schema(list(projection.schema)[: len(condition.fields)])

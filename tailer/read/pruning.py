@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import isnan
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -11,11 +12,11 @@ from tailer.events import is_struct
 from tailer.files.partition_values import partition_scalar
 from tailer.plan import HELD, ROW_TRACKING, ChangePlan, ChangeTask, SkippedFiles
 from tailer.read.log_statistics import LogStatistics, Paths
-from tailer.schema.columns import physical_name
+from tailer.schema.columns import ColumnRange, Ranges, physical_name
 from tailer.schema.variant_paths import path_of
-from tailer.shape.condition import Condition
-from tailer.shape.ranges import ColumnRange, Ranges
-from tailer.shape.tree import columns_of
+
+if TYPE_CHECKING:
+    from tailer.shape.condition import Condition
 
 __all__ = ["LoggedColumns", "fields_of", "partition_range", "paths_of", "prune"]
 
@@ -47,7 +48,9 @@ def prune(plan: ChangePlan) -> ChangePlan:
 class _Pruner:
     """A condition, held against the files with rows of one schema."""
 
-    def __init__(self, condition: Condition, schema: pa.Schema) -> None:
+    def __init__(self, condition: "Condition", schema: pa.Schema) -> None:
+        from tailer.shape.tree import columns_of  # noqa: PLC0415 - only for a condition
+
         own = set(map(physical_name, schema))
         fields = pa.schema([field for field in condition.fields if physical_name(field) in own])
         self._condition = condition

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 from zlib import crc32
 
 import pyarrow as pa
@@ -32,9 +32,11 @@ from tailer.read.pruning import prune
 from tailer.schema.char_types import char_lengths
 from tailer.schema.collations import collations
 from tailer.schema.columns import physical_name, restated, restates
-from tailer.shape.condition import Condition, condition_faults, parse_condition
-from tailer.shape.select import MadeColumns, Select, parse_select, select_faults
-from tailer.shape.tree import Expression, columns_beside_comparisons, columns_of
+
+if TYPE_CHECKING:
+    from tailer.shape.condition import Condition
+    from tailer.shape.select import MadeColumns, Select
+    from tailer.shape.tree import Expression
 
 __all__ = ["fulfilling", "selected", "selected_schema", "text_faults", "with_condition", "with_select"]
 
@@ -60,9 +62,9 @@ def selected(task: ChangeTask, read: Read) -> Iterator[ChangeBatch]:
 class _Kept:
     """The way to make the columns `schema` of a task."""
 
-    select: Select
+    select: "Select"
     schema: pa.Schema
-    made: MadeColumns
+    made: "MadeColumns"
 
 
 _last: Final = threading.local()
@@ -91,7 +93,7 @@ def _placed(task: ChangeTask) -> Iterator[None]:
         raise error.of_file(task.table, task.version, task.uri) from None
 
 
-T = TypeVar("T", Condition, Select)
+T = TypeVar("T", "Condition", "Select")
 
 _Path = tuple[str, ...]
 
@@ -113,12 +115,16 @@ class _Columns:
 
 
 @lru_cache(maxsize=256)
-def _parsed(text: str, columns: _Columns) -> Condition:
+def _parsed(text: str, columns: _Columns) -> "Condition":
+    from tailer.shape.condition import parse_condition  # noqa: PLC0415 - most pipelines have no condition
+
     return parse_condition(text, columns.schema)
 
 
 @lru_cache(maxsize=256)
-def _parsed_select(text: str, columns: _Columns) -> Select:
+def _parsed_select(text: str, columns: _Columns) -> "Select":
+    from tailer.shape.select import parse_select  # noqa: PLC0415 - as above
+
     return parse_select(text, columns.schema)
 
 
@@ -168,13 +174,16 @@ def with_select(plan: ChangePlan, text: str) -> ChangePlan:
 
 def text_faults(plan: ChangePlan, where: str | None, select: str | None) -> Iterator[ConfigError]:
     """Yield all that does not fit the columns of a version; of each text, `with_...` raises the first."""
+    from tailer.shape.condition import condition_faults  # noqa: PLC0415 - as above
+    from tailer.shape.select import select_faults  # noqa: PLC0415
+
     if not plan.is_bare:
         faults = () if where is None else condition_faults(where, plan.schema)
         others = () if select is None else select_faults(select, plan.schema)
         yield from (_at_version(plan, fault) for fault in chain(faults, others))
 
 
-def _shaped(task: ChangeTask, select: Select | None, where: Condition | None) -> ChangeTask:
+def _shaped(task: ChangeTask, select: "Select | None", where: "Condition | None") -> ChangeTask:
     """Give a task its columns and its condition, and the number for both."""
     texts = (None if select is None else select.text), (None if where is None else where.text)
     first = SNAPSHOT_TASKS if task.index >= SNAPSHOT_TASKS else 0
@@ -208,7 +217,9 @@ def _at_version(plan: ChangePlan, error: ConfigError) -> ConfigError:
     return ConfigError(error.where, f"at version {plan.version} of {plan.table}: {error.reason}", error.remedy)
 
 
-def _check_renewed(plan: ChangePlan, option: str, expressions: Iterable[Expression], replaced: Sequence[_Path]) -> None:
+def _check_renewed(
+    plan: ChangePlan, option: str, expressions: Iterable["Expression"], replaced: Sequence[_Path]
+) -> None:
     """Raise `ConfigError` where an expression says another thing of rows that stay: no change reports them.
 
     That is where it reads a column whose name belonged to another one before the version (`replaced`), or one that the
@@ -216,6 +227,8 @@ def _check_renewed(plan: ChangePlan, option: str, expressions: Iterable[Expressi
     """
     if not (replaced or plan.widened):
         return
+    from tailer.shape.tree import columns_beside_comparisons, columns_of  # noqa: PLC0415 - as above
+
     for expression in expressions:
         read = [(column, replaced) for column in columns_of(expression)]
         read += [(column, plan.widened) for column in columns_beside_comparisons(expression)]

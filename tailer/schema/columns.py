@@ -5,7 +5,8 @@ The Arrow schema of a table has logical names in table order. Each field's metad
 format defines them.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
@@ -27,6 +28,8 @@ __all__ = [
     "ROW_IDS",
     "ROW_TRACKING",
     "SOURCE_NAME",
+    "ColumnRange",
+    "Ranges",
     "add_row_ids",
     "bare_type",
     "column_id",
@@ -230,3 +233,22 @@ def refuse_names(
     for name in schema.names:
         if name.lower() in taken:
             raise UnsupportedFeature(table, f"column {name}", version, reason, _NAME_TAKEN)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRange:
+    """A range of a column's values in a file or row group.
+
+    `low`, `high`: inclusive bounds of the values that are not null, in the column's type; None: unknown. Texts are
+    compared byte by byte, and bounds of floating-point columns leave NaN out. `may_have_values` False: all rows are
+    null. Of a struct's field, a row is null also where the struct is.
+    """
+
+    low: pa.Scalar | None = None
+    high: pa.Scalar | None = None
+    may_be_null: bool = True
+    may_have_values: bool = True
+
+
+# By the path of names of the column.
+Ranges = Mapping[tuple[str, ...], ColumnRange]

@@ -1,7 +1,7 @@
 """A SQL condition over the columns of a table: which rows fulfil it, and where no row can."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -9,13 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.errors import ConfigError, ExpressionFailed
+from tailer.schema.columns import Ranges
 from tailer.schema.texts import schema_from_text, schema_to_text
 from tailer.shape.evaluate import Evaluator, compiled, failure
-from tailer.shape.ranges import ColumnRange, may_be_true
+from tailer.shape.ranges import may_be_true
 from tailer.shape.rows import BatchRows
 from tailer.shape.tree import Expression, Literal, column_types, columns_of, from_json, to_json
 
-__all__ = ["Condition", "check_condition", "condition_faults", "parse_condition"]
+__all__ = ["Condition", "condition_faults", "parse_condition"]
 
 _FORMAT: Final = 1
 
@@ -60,7 +61,7 @@ class Condition:
             return pa.repeat(pa.scalar(values.as_py() is True), rows.num_rows)
         return pc.fill_null(values, False) if values.null_count else values
 
-    def may_hold(self, ranges: Mapping[tuple[str, ...], ColumnRange]) -> bool:
+    def may_hold(self, ranges: Ranges) -> bool:
         """Return False only where no row with values in these ranges fulfils the condition.
 
         The keys are paths of names; of a column whose path is missing nothing is known. As in Spark, rows for which
@@ -104,9 +105,3 @@ def condition_faults(text: str, schema: pa.Schema | None = None, *, option: str 
     from tailer.shape.parse.faults import condition_faults as faults  # noqa: PLC0415 - as above
 
     return faults(option, text, schema)
-
-
-def check_condition(text: str | None, option: str = "where") -> None:
-    """Raise `ConfigError` where a text is no condition, whatever the columns of the table are."""
-    if text is not None and (fault := next(condition_faults(text, option=option), None)) is not None:
-        raise fault

@@ -3,13 +3,12 @@
 Every part of a condition has a set of possible outcomes: true, false, null. What is not understood has all of them.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Flag
 from typing import Final
 
 import pyarrow as pa
 
+from tailer.schema.columns import ColumnRange, Ranges
 from tailer.shape.evaluate import compiled
 from tailer.shape.kernels import comparisons
 from tailer.shape.kernels.patterns import parse_pattern
@@ -17,28 +16,10 @@ from tailer.shape.rows import KnownRow, Values
 from tailer.shape.tree import Call, Column, Expression, Literal, columns_of
 from tailer.shape.types import DATE, TIMESTAMP, TIMESTAMP_NTZ, is_number
 
-__all__ = ["ColumnRange", "Ranges", "may_be_true"]
+__all__ = ["may_be_true"]
 
 _NAN: Final = float("nan")
 _TIMES: Final = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnRange:
-    """A range of a column's values in a file or row group.
-
-    `low`, `high`: inclusive bounds of the values that are not null, in the column's type; None: unknown. Texts are
-    compared byte by byte, and bounds of floating-point columns leave NaN out. `may_have_values` False: all rows are
-    null. Of a struct's field, a row is null also where the struct is.
-    """
-
-    low: pa.Scalar | None = None
-    high: pa.Scalar | None = None
-    may_be_null: bool = True
-    may_have_values: bool = True
-
-
-Ranges = Mapping[tuple[str, ...], ColumnRange]
 
 
 class _Outcomes(Flag):

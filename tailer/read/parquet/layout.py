@@ -8,7 +8,7 @@ partition, only the values of partition columns are worked out.
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +19,9 @@ from tailer.read.parquet.batch_sizes import ValueSizes
 from tailer.read.parquet.legacy_datetimes import OldCalendar, int96_paths
 from tailer.read.parquet.statistics import FileColumns
 from tailer.read.projection import Projection
-from tailer.shape.condition import Condition
+
+if TYPE_CHECKING:
+    from tailer.shape.condition import Condition
 
 __all__ = ["ConditionLayout", "layout_of"]
 
@@ -70,7 +72,7 @@ class ConditionLayout:
     `row_filter`: finds the rows that fulfil the condition.
     """
 
-    where: Condition
+    where: "Condition"
     projection: Projection
     sizes: ValueSizes
     noted: FileColumns
@@ -182,7 +184,7 @@ def _projection(task: ChangeTask, file: pq.ParquetFile, calendar: OldCalendar | 
 
 
 def _condition_layout(
-    task: ChangeTask, where: Condition, file: pq.ParquetFile, calendar: OldCalendar | None
+    task: ChangeTask, where: "Condition", file: pq.ParquetFile, calendar: OldCalendar | None
 ) -> ConditionLayout:
     projection = _projection(replace(task, schema=where.fields), file, calendar)
     sizes = ValueSizes(file.schema, projection.columns, projection.padded)

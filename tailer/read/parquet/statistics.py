@@ -25,8 +25,7 @@ from tailer.read.log_statistics import shows_values
 from tailer.read.parquet.file_fields import FileFields
 from tailer.read.parquet.footer import ChunkStatistics, Footer
 from tailer.read.pruning import fields_of, partition_range, paths_of
-from tailer.schema.columns import CHAR, DEFAULT, physical_name, widens
-from tailer.shape.ranges import ColumnRange, Ranges
+from tailer.schema.columns import CHAR, DEFAULT, ColumnRange, Ranges, physical_name, widens
 
 __all__ = ["FileColumns", "group_ranges"]
 

@@ -20,7 +20,7 @@ from tailer.read.parquet.footer import Footer
 from tailer.read.parquet.legacy_datetimes import OldCalendar
 from tailer.read.parquet.statistics import FileColumns, group_ranges
 from tailer.read.pruning import LoggedColumns, paths_of
-from tailer.shape.ranges import ColumnRange, Ranges
+from tailer.schema.columns import ColumnRange, Ranges
 
 __all__ = ["check_ranges", "check_task", "columns_of", "ranges_of_groups", "task_ranges"]
 

@@ -14,9 +14,8 @@ from tailer.plan import add_row_ids
 from tailer.read.execute import open_footer
 from tailer.read.parquet.footer import ChunkStatistics, Footer
 from tailer.read.parquet.statistics import group_ranges
-from tailer.schema.columns import CHAR, DEFAULT, FIELD_ID, PHYSICAL_NAME
+from tailer.schema.columns import CHAR, DEFAULT, FIELD_ID, PHYSICAL_NAME, ColumnRange, Ranges
 from tailer.schema.variant_paths import with_paths
-from tailer.shape.ranges import ColumnRange, Ranges
 from tests.support.oracle.ranges import columns_of, ranges_of_groups
 from tests.support.tables.log_files import parquet, task
 

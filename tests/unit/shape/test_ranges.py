@@ -8,8 +8,8 @@ import pyarrow.compute as pc
 import pytest
 
 from tailer.errors import ExpressionFailed
+from tailer.schema.columns import ColumnRange
 from tailer.shape.condition import parse_condition
-from tailer.shape.ranges import ColumnRange
 from tests.support.cases import cases
 from tests.support.seeds import repeats, seeds
 
