@@ -152,7 +152,7 @@ ROOMS: Final = (
         prefixes="tailer.daemon.observe",
         text="OpenTelemetry, or a metric of `tailer verify`, is wrong",
         page="monitoring",
-        known_by="tailer.daemon.logs tailer.daemon.serve",
+        known_by="tailer.daemon.serve",
         because="the daemon reports from its start",
     ),
     Part(prefixes="tailer.daemon.page", text="the status page shows something wrong", page="monitoring"),

@@ -8,7 +8,7 @@ import anyio
 import click
 
 from tailer.cli.configuration import ConfiguredCommand, choose_config
-from tailer.cli.streams import sentence
+from tailer.cli.outcome import sentence
 from tailer.config.file import Problem
 from tailer.config.pipelines import PipelineSettings, Settings, TablePattern
 from tailer.config.settings import Findings, examine

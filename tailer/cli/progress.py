@@ -12,8 +12,8 @@ from rich.console import Console
 from tailer.cli.configuration import ConfiguredCommand, choose_config, choose_pipeline
 from tailer.cli.display.tables import fitted
 from tailer.config.pipelines import PipelineSettings, Settings
-from tailer.config.placement import Writers
 from tailer.config.settings import load
+from tailer.config.shapes import Writers
 from tailer.daemon.fleet.discovery import with_found_tables
 from tailer.daemon.sinks import close_sinks, open_layout
 from tailer.daemon.standing import Standing, standing_of, survey

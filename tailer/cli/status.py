@@ -13,7 +13,7 @@ from rich.text import Text
 from tailer.cli.configuration import ConfiguredCommand
 from tailer.cli.control import connection, daemon_options
 from tailer.cli.display.tables import fitted
-from tailer.cli.streams import sentence
+from tailer.cli.outcome import sentence
 from tailer.errors import one_line
 
 if TYPE_CHECKING:

@@ -13,11 +13,9 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from tailer.changelog.rules import PairingRules
-from tailer.config.control import ControlSettings, MetricsSettings
 from tailer.config.options import as_one, faults_by, read_options
-from tailer.config.placement import AHEAD_BYTES, DEFAULT_SHARDS, EngineKind, SparkSettings, Writers
-from tailer.config.sink_kinds import configure_sink
-from tailer.config.tables import TableRef
+from tailer.config.shapes import AHEAD_BYTES, DEFAULT_SHARDS, EngineKind, SparkSettings, Writers
+from tailer.config.tables import TableRef, configure_sink
 from tailer.errors import ConfigError, how_to_install
 from tailer.formats.delta.catalog.options import UnityOptions, unity_faults
 from tailer.formats.delta.catalog.port import CommitCatalog
@@ -28,10 +26,13 @@ from tailer.pipeline.status import PipelineStatus
 from tailer.sink import AtLeastOnceSink, Sink
 from tailer.start import Start
 from tailer.stores.location import is_local
+from tailer.stores.secrets import Secret
 from tailer.stores.stores import Stores
 from tailer.table_log import TableLog
 
 __all__ = [
+    "ControlSettings",
+    "MetricsSettings",
     "PipelineSettings",
     "Settings",
     "TablePattern",
@@ -249,6 +250,31 @@ def target_faults(options: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...],
 def _escape(name: str) -> str:
     """Return a name in the characters that the name of a pipeline may have, and percent signs."""
     return quote(name.encode("utf-8", "surrogateescape"), safe="").replace("~", "%7E")
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """The address that metrics, health and status are served at.
+
+    `token`: what readers need; without one anybody may read.
+    """
+
+    host: str
+    port: int
+    token: Secret = field(default_factory=Secret)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlSettings:
+    """The Unix socket for commands (None: none), the token for commands over TCP, and the file of kept backfills.
+
+    `is_required`: whether the daemon does not begin without the socket, because the file names it.
+    """
+
+    socket: Path | None = None
+    is_required: bool = False
+    token: Secret = field(default_factory=Secret)
+    backfills_file: Path = Path("tailer.backfills.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

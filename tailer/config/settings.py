@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from tailer.changelog.rules import PairingRules
-from tailer.config.control import control_settings, metrics_settings, missing_library
 from tailer.config.file import Key, PipelineTable, Problem, Reading, digest_of, read_file
 from tailer.config.options import each_fault
 from tailer.config.overlaps import folder_faults
@@ -30,12 +29,17 @@ from tailer.config.pipelines import (
     fill,
     target_faults,
 )
-from tailer.config.placement import EngineKind, SparkSettings, Writers
-from tailer.config.shapes import MISSING, FileShape, KindTable, SparkShape
-from tailer.config.sink_kinds import configure_sink
-from tailer.config.spark import check_writers, spark_settings, writers_of
+from tailer.config.process import (
+    check_writers,
+    control_settings,
+    metrics_settings,
+    missing_library,
+    spark_settings,
+    writers_of,
+)
+from tailer.config.shapes import MISSING, EngineKind, FileShape, KindTable, SparkSettings, SparkShape, Writers
 from tailer.config.stores import configured_catalogs, configured_stores
-from tailer.config.tables import TableRef, check_reader, check_table_client
+from tailer.config.tables import TableRef, check_reader, check_table_client, configure_sink
 from tailer.errors import ConfigError
 from tailer.formats.registry import known_format, parse_table
 from tailer.sink import AtLeastOnceSink, Demands, Sink

@@ -6,12 +6,12 @@ The comment at a key is its description in `docs/configuration.md`.
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 
 from tailer.changelog.rules import Carryovers, PairingRules
-from tailer.config.placement import AHEAD_BYTES, DEFAULT_SHARDS, MOST_SHARDS, EngineKind, Writers
 from tailer.errors import ConfigError
 from tailer.events import ChangeType, ChangeWord, change_types
 from tailer.pipeline.policy import ChangeSource, OnDataLoss, OnSchemaChange, Policy
@@ -20,17 +20,28 @@ from tailer.start import Start, StartKind, check_order
 from tailer.stores.secrets import Secret
 
 __all__ = [
+    "AHEAD_BYTES",
+    "DEFAULT_SHARDS",
+    "LOCAL_MASTER",
     "MISSING",
+    "MOST_SHARDS",
+    "EngineKind",
     "FileShape",
     "KindTable",
     "PipelineShape",
     "RangeOptions",
     "ReadOptions",
+    "SparkSettings",
     "SparkShape",
-    "Spelling",
     "StoreAccess",
     "StoreShape",
+    "Writers",
 ]
+
+LOCAL_MASTER: Final = "local[*]"
+AHEAD_BYTES: Final = 256 * 2**20  # of Arrow memory of the process, up to which the daemon reads ahead
+DEFAULT_SHARDS: Final = 4
+MOST_SHARDS: Final = 1024
 
 MISSING: Final = {
     "table": 'Add the folder that contains _delta_log (or another log), for example table = "/data/orders".',
@@ -49,6 +60,33 @@ _PROXY_REMEDY: Final = "Leave it out. Put a proxy that speaks HTTPS before the a
 
 Wait = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max, description="a finite number of at least 0")]
 Interval = Annotated[float, msgspec.Meta(gt=0, le=sys.float_info.max, description="a finite number greater than 0")]
+
+
+class EngineKind(StrEnum):
+    """The engine that reads the rows of a plan."""
+
+    LOCAL = "local"  # threads of this process
+    SPARK = "spark"  # executors
+    AUTO = "auto"  # executors where a version is large enough to be worth it, else threads
+
+
+class Writers(StrEnum):
+    """The process that writes a pipeline's rows to its sink."""
+
+    DRIVER = "driver"  # this process
+    EXECUTORS = "executors"  # Spark's, side by side
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """The address of Spark, and its settings.
+
+    `master`: the cluster to start a driver for. `conf`: any of Spark's settings as text; they may hold secrets and are
+    never shown.
+    """
+
+    master: str = LOCAL_MASTER
+    conf: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from anyio import CancelScope, to_thread
 from typing_extensions import override
 
 from tailer.changelog.rules import PairingRules
-from tailer.config.placement import AHEAD_BYTES, EngineKind, SparkSettings
+from tailer.config.shapes import AHEAD_BYTES, EngineKind, SparkSettings
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
 from tailer.errors import ConfigError, how_to_install

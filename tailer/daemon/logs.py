@@ -20,7 +20,6 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-from tailer.daemon.observe.log_writer import LogWriter
 from tailer.errors import TailerError, duration
 from tailer.pipeline.status import Fault, PipelineState, PipelineStatus
 
@@ -112,6 +111,8 @@ def log_to_stderr(level: int = logging.INFO, form: LogFormat = LogFormat.TEXT) -
 @contextmanager
 def logging_beside(level: int, form: LogFormat) -> Iterator[None]:
     """Log as `log_to_stderr` does, but never wait for the reader of standard error (`LogWriter`)."""
+    from tailer.daemon.observe.log_writer import LogWriter  # noqa: PLC0415 - only the daemon logs for long
+
     writer = LogWriter()
     _log_to(writer, level, form)
     try:

@@ -14,9 +14,8 @@ import anyio
 from anyio import to_thread
 
 from tailer.changelog.report import ChangelogReport
-from tailer.config.control import MetricsSettings
-from tailer.config.pipelines import PipelineSettings, Settings
-from tailer.config.placement import Writers
+from tailer.config.pipelines import MetricsSettings, PipelineSettings, Settings
+from tailer.config.shapes import Writers
 from tailer.config.tables import CurrentStores, open_files
 from tailer.daemon.engines import Engines, open_engines
 from tailer.daemon.fleet.awaited import AwaitedTable

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import SparkSession
 
-from tailer.config.placement import DEFAULT_SHARDS
+from tailer.config.shapes import DEFAULT_SHARDS
 
 if TYPE_CHECKING:
     from tailer.spark.native.changes import changes

@@ -31,7 +31,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from tailer.config.placement import SparkSettings
+from tailer.config.shapes import SparkSettings
 from tailer.errors import ConfigError, EngineUnavailable
 
 __all__ = ["close_session", "engine_name", "first_sentence", "is_alive", "open_session"]

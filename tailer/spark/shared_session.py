@@ -5,7 +5,7 @@ from threading import Lock
 
 from pyspark.sql import SparkSession
 
-from tailer.config.placement import SparkSettings
+from tailer.config.shapes import SparkSettings
 from tailer.spark.engine.executors import Executors
 from tailer.spark.session import close_session, engine_name, is_alive, open_session
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 import tailer
 import tailer.spark
-from tailer.config.placement import SparkSettings
+from tailer.config.shapes import SparkSettings
 from tailer.spark.native import comparing
 from tailer.spark.session import close_session, open_session
 from tests.bench.process_costs import Peaks, cpu_s

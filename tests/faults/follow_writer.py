@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import tailer.spark
-from tailer.config.placement import SparkSettings
+from tailer.config.shapes import SparkSettings
 from tailer.spark.recipes import append_once
 from tailer.spark.session import close_session, open_session
 from tests.support.spark.session import delta_conf

@@ -12,7 +12,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 import tailer.spark
-from tailer.config.placement import SparkSettings
+from tailer.config.shapes import SparkSettings
 from tailer.spark.native import comparing
 from tailer.spark.session import close_session, open_session
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tailer.config.placement import SparkSettings
+from tailer.config.shapes import SparkSettings
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.figures import Figures
 from tests.support.kafka.history import History

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 import tailer.spark
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
-from tailer.config.sink_kinds import configure_sink
+from tailer.config.tables import configure_sink
 from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError
 from tailer.formats.delta.table import DeltaTableLog

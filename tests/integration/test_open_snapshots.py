@@ -20,8 +20,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 import tailer.config.pipelines
-from tailer.config.placement import EngineKind
 from tailer.config.settings import load
+from tailer.config.shapes import EngineKind
 from tailer.config.tables import open_files
 from tailer.daemon import control, serve
 from tailer.daemon.engines import Engines

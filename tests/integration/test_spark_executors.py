@@ -21,7 +21,7 @@ from typing import Final
 import pytest
 from pyspark.sql import SparkSession
 
-from tailer.config.placement import SparkSettings
+from tailer.config.shapes import SparkSettings
 from tailer.errors import ConfigError, FileVacuumed, Retry, StorageUnavailable
 from tailer.spark.engine.executors import Executors
 from tailer.spark.session import close_session, engine_name, is_alive, open_session

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, TypeVar
 import pyarrow as pa
 
 from tailer.config.pipelines import PipelineSettings, Settings
-from tailer.config.placement import EngineKind
+from tailer.config.shapes import EngineKind
 from tailer.config.tables import open_files
 from tailer.daemon import serve
 from tailer.daemon.engines import Engines

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from tailer.cli.display.display import Display, count, duration, size
 from tailer.config.shapes import RangeOptions
-from tailer.config.sink_kinds import configure_sink
+from tailer.config.tables import configure_sink
 from tailer.daemon.runs import Drainable, run_all
 from tailer.engine.background import background
 from tailer.errors import ConfigError, SinkRejected

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from tailer.config.pipelines import PipelineSettings
-from tailer.config.placement import Writers
+from tailer.config.shapes import Writers
 from tailer.errors import ConfigError
 from tailer.events import ChangeType
 from tailer.pipeline.backfill.between import BY_DRIVER, COMPLETE, RESNAPSHOT

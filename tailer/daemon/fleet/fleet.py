@@ -17,7 +17,7 @@ from typing import Final, overload
 from tailer.changelog import report
 from tailer.config.overlaps import conflict
 from tailer.config.pipelines import PipelineSettings, Settings, Template
-from tailer.config.placement import EngineKind, Writers
+from tailer.config.shapes import EngineKind, Writers
 from tailer.config.tables import CurrentStores
 from tailer.daemon.fleet.backfills import BackfillFile, check_backfill, check_verb
 from tailer.daemon.fleet.discovery import Names, find_tables

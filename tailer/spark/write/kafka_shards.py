@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame
 from tenacity import Retrying, retry_if_exception, wait_random_exponential
 
 from tailer.config.pipelines import PipelineSettings
-from tailer.config.placement import DEFAULT_SHARDS, MOST_SHARDS, Writers
+from tailer.config.shapes import DEFAULT_SHARDS, MOST_SHARDS, Writers
 from tailer.config.tables import TableRef
 from tailer.errors import ConfigError, SinkRejected
 from tailer.plan import Position

@@ -34,5 +34,5 @@ def _run(data: bytes) -> None:
 TARGET = Target(
     _run,
     _seeds,
-    tuple(f"tailer.config.{name}" for name in ("settings", "file", "options", "shapes", "pipelines", "sink_kinds")),
+    tuple(f"tailer.config.{name}" for name in ("settings", "file", "options", "shapes", "pipelines", "tables")),
 )

@@ -12,7 +12,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
-from tailer.config.placement import Writers
+from tailer.config.shapes import Writers
 from tailer.config.tables import TableRef
 from tailer.engine.local import LocalEngine
 from tailer.formats.delta.table import DeltaTableLog

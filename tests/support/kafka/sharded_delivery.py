@@ -11,7 +11,7 @@ from anyio import to_thread
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
-from tailer.config.placement import Writers
+from tailer.config.shapes import Writers
 from tailer.config.tables import TableRef
 from tailer.engine.local import LocalEngine
 from tailer.errors import TailerError

@@ -15,7 +15,7 @@ import anyio
 
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
-from tailer.config.placement import AHEAD_BYTES
+from tailer.config.shapes import AHEAD_BYTES
 from tailer.config.tables import TableRef, open_files
 from tailer.engine.local import LocalEngine
 from tailer.pipeline.limits import Limits

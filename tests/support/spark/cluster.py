@@ -22,7 +22,7 @@ import psutil  # type: ignore[import-untyped]
 import pyspark
 from pyspark.sql import SparkSession
 
-from tailer.config.placement import SparkSettings
+from tailer.config.shapes import SparkSettings
 from tailer.errors import TailerError
 from tailer.spark.session import close_session, open_session
 from tests.support.servers.guard import Guard

@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.text import Text
 
 from tailer.cli.display.tables import fitted
+from tailer.cli.outcome import sentence
 from tailer.cli.status import COLUMNS
-from tailer.cli.streams import sentence
 
 WIDTH = 80
 NAME = "orders_of_the_last_seven_years_into_the_warehouse"

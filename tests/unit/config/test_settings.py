@@ -10,8 +10,8 @@ import pytest
 
 from tailer.config.file import read_file
 from tailer.config.pipelines import Settings
-from tailer.config.placement import EngineKind, SparkSettings, Writers
 from tailer.config.settings import examine, load
+from tailer.config.shapes import EngineKind, SparkSettings, Writers
 from tailer.errors import ConfigError
 from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy
 from tailer.start import Start, StartKind
@@ -553,7 +553,7 @@ def test_settings_of_spark_keep_their_text(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tailer.config.spark.find_spec", lambda name: None if name == "pyspark" else object())
+    monkeypatch.setattr("tailer.config.process.find_spec", lambda name: None if name == "pyspark" else object())
     assert problems(tmp_path, PIPELINE) == []
     for engine in ("spark", "auto"):
         assert "lake-tailer[spark]" in one_problem(tmp_path, f"engine = '{engine}'\n{PIPELINE}")[2]
@@ -563,7 +563,7 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: 
 def test_the_missing_library_of_what_is_served_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
-    monkeypatch.setattr("tailer.config.control.find_spec", lambda name: None if name == "uvicorn" else object())
+    monkeypatch.setattr("tailer.config.process.find_spec", lambda name: None if name == "uvicorn" else object())
     assert problems(tmp_path, PIPELINE) == []
     found = one_problem(tmp_path, f"{key} = '127.0.0.1:0'{PIPELINE}")
     assert (found[0], found[1]) == (key, "cannot be served: No module named 'uvicorn'")

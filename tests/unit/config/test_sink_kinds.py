@@ -10,7 +10,7 @@ import pytest
 
 import tailer_sinks
 from tailer.config.options import faults_by
-from tailer.config.sink_kinds import configure_sink, sink_kinds
+from tailer.config.tables import configure_sink, sink_kinds
 from tailer.errors import ConfigError
 from tailer_sinks.files.sink import FilesSink
 from tailer_sinks.stdout import StdoutSink

@@ -10,7 +10,7 @@ import pytest
 
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
-from tailer.config.placement import EngineKind, SparkSettings
+from tailer.config.shapes import EngineKind, SparkSettings
 from tailer.daemon.engines import SizedEngine, open_engines
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tailer.config import sink_kinds as kinds
-from tailer.config.sink_kinds import configure_sink, sink_kinds
+from tailer.config import tables as kinds
+from tailer.config.tables import configure_sink, sink_kinds
 from tailer.errors import ConfigError, SinkFenced, SinkUnavailable
 from tailer.events import ChangeBatch, ControlEvent
 from tailer.plan import Position

@@ -16,7 +16,7 @@ import pytest
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
-from tailer.config.placement import Writers
+from tailer.config.shapes import Writers
 from tailer.config.tables import TableRef
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine

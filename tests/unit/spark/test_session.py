@@ -9,7 +9,7 @@ from py4j.clientserver import ClientServer
 from pyspark.errors import PySparkRuntimeError
 
 import tailer.spark
-from tailer.config.placement import SparkSettings
+from tailer.config.shapes import SparkSettings
 from tailer.errors import ConfigError
 from tailer.spark.session import _not_started, first_sentence
 

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from tailer.changelog.rules import PairingRules
-from tailer.config.control import MetricsSettings
 from tailer.config.overlaps import conflict
-from tailer.config.pipelines import PipelineSettings, Settings
-from tailer.config.placement import EngineKind
+from tailer.config.pipelines import MetricsSettings, PipelineSettings, Settings
+from tailer.config.shapes import EngineKind
 from tailer.config.tables import TableRef
 from tailer.daemon.fleet.fleet import Difference, Statuses, difference, fixed_changes
 from tailer.pipeline.policy import Policy

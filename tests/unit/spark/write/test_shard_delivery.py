@@ -12,7 +12,7 @@ from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.report import ChangelogReport
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.config.pipelines import PipelineSettings
-from tailer.config.placement import Writers
+from tailer.config.shapes import Writers
 from tailer.config.tables import TableRef
 from tailer.engine.local import LocalEngine
 from tailer.errors import SinkRejected

@@ -1,30 +1,83 @@
-"""Check the configuration of Spark before Spark is started.
+"""Check the keys of the file about the whole process: the daemon's servers, and Spark, before either is started.
 
-Covers the names of Spark's settings, the extras that install its libraries, and the pipelines that executors can write.
-PySpark is looked up, not imported.
+The servers: where the daemon answers and takes commands, and who may ask and give them. Spark: the names of its
+settings, the extras that install its libraries, and the pipelines that executors can write. PySpark is looked up, not
+imported.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final
 
 from tailer.config.file import Key, PipelineTable
 from tailer.config.options import flattened
-from tailer.config.placement import LOCAL_MASTER, EngineKind, SparkSettings, Writers
-from tailer.config.shapes import SparkShape
-from tailer.errors import how_to_install
+from tailer.config.pipelines import ControlSettings, MetricsSettings
+from tailer.config.shapes import LOCAL_MASTER, EngineKind, FileShape, SparkSettings, SparkShape, Writers
+from tailer.errors import ConfigError, how_to_install
 from tailer.pipeline.policy import OnDataLoss
 from tailer.sink import AtLeastOnceSink, Sink
+from tailer.stores.folders import local_folder
+from tailer.stores.secrets import Secret
 
-__all__ = ["Report", "check_writers", "spark_settings", "writers_of"]
+__all__ = ["check_writers", "control_settings", "metrics_settings", "missing_library", "spark_settings", "writers_of"]
 
+Attempt = Callable[[Key, Callable[[], Any]], Any]
+Report = Callable[[Key, str, str], None]
+
+_NEEDED: Final = ("prometheus_client", "starlette", "uvicorn")
 # Settings of Spark that `[spark.conf]` does not take, and why.
 REFUSED: Final = {
     "spark.master": "has a key of its own",
     "spark.remote": "is for Spark Connect, but the daemon starts a driver",
 }
 
-Report = Callable[[Key, str, str], None]
+
+def metrics_settings(path: Path, file: FileShape, attempt: Attempt) -> MetricsSettings | None:
+    """Return the settings of `metrics` in `file`, which is at `path`. `attempt` reports what is wrong with a key."""
+    if file.metrics is None:
+        return None
+    token = _token(path, "metrics_token", file.metrics_token, attempt)
+    address: tuple[str, int] | None = attempt(("metrics",), partial(_address, file.metrics))
+    return None if address is None else MetricsSettings(address[0], address[1], token)
+
+
+def control_settings(path: Path, file: FileShape, attempt: Attempt) -> ControlSettings:
+    """Return the settings of `file`, which is at `path`. `attempt` reports what is wrong with a key."""
+    token = _token(path, "control_token", file.control_token, attempt)
+    socket = path.absolute().with_suffix(".sock") if file.control is None else None
+    if file.control:
+        socket = attempt(("control",), partial(local_folder, file.control, path.parent, ""))
+    backfills_file = (socket or path.absolute()).with_suffix(".backfills.json")
+    if file.backfills_file is not None:
+        given = attempt(("backfills_file",), partial(local_folder, file.backfills_file, path.parent, ""))
+        backfills_file = given or backfills_file
+    return ControlSettings(socket, socket is not None and file.control is not None, token, backfills_file)
+
+
+def missing_library(file: FileShape) -> tuple[str, str, str] | None:
+    """Return the key, the reason and the next step where a library to serve what `file` asks for is not installed."""
+    key = "metrics" if file.metrics is not None else "control"
+    missing = next((library for library in _NEEDED if find_spec(library) is None), None)
+    if missing is None or not getattr(file, key):
+        return None
+    return key, f"cannot be served: No module named {missing!r}", how_to_install("daemon")
+
+
+def _token(path: Path, key: str, token: Secret, attempt: Attempt) -> Secret:
+    """Return the token with the absolute path of its file, if it has one. `attempt` reports what is wrong with it."""
+    if token.file is None:
+        return token
+    place = attempt((key, "file"), partial(local_folder, token.file, path.parent, ""))
+    return Secret(file=None if place is None else str(place))
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ConfigError("", "is not an address", 'Give a host and a port, such as metrics = "127.0.0.1:9464".')
+    return host.strip("[]"), int(port)
 
 
 def spark_settings(engine: EngineKind, shape: SparkShape, report: Report) -> SparkSettings:
