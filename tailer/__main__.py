@@ -20,7 +20,7 @@ import os
 import signal
 import sys
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Final
 
 __all__ = ["main"]
 
@@ -34,39 +34,29 @@ def main() -> None:
     """Entry point of the console script. It imports little before it is ready for signals."""
     ignores_interrupts = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as a shell's command with & does
     for number in (signal.SIGTERM,) if ignores_interrupts else (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _leave)
+        # While modules are imported, an exception would be a traceback.
+        signal.signal(number, lambda *_: os._exit(_INTERRUPTED))
     os.environ.setdefault(*ALLOCATOR)
     from tailer.cli.outcome import run_verb  # noqa: PLC0415 - takes a third of a second
 
     if not ignores_interrupts:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _interrupt)
-    _end(run_verb())
+    code = run_verb()
+    from tailer.formats.loaded import thread_libraries  # noqa: PLC0415 - as above
 
-
-def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
-    """End the process while modules are imported: an exception there would be a traceback."""
-    os._exit(_INTERRUPTED)
+    # Threads of obstore, and of libraries that read some formats, go on while the interpreter goes away, and sometimes
+    # abort the process over that. So the work that is due at the end is done, and the interpreter is left alone.
+    if (_WITH_THREADS | thread_libraries()).isdisjoint(sys.modules):
+        sys.exit(code)
+    atexit._run_exitfuncs()  # noqa: SLF001 - as multiprocessing does; there is no public name
+    os._exit(code)
 
 
 def _interrupt(_number: int, frame: FrameType | None) -> None:
     """Do at SIGTERM what Ctrl-C does at this moment: an event loop cancels its work."""
     handler = signal.getsignal(signal.SIGINT)
     (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
-
-
-def _end(code: int) -> NoReturn:
-    """End the process.
-
-    Threads of obstore, and of libraries that read some formats, go on while the interpreter goes away, and sometimes
-    abort the process over that. So the work that is due at the end is done, and the interpreter is left alone.
-    """
-    from tailer.formats.loaded import thread_libraries  # noqa: PLC0415 - as in `main`
-
-    if (_WITH_THREADS | thread_libraries()).isdisjoint(sys.modules):
-        sys.exit(code)
-    atexit._run_exitfuncs()  # noqa: SLF001 - as multiprocessing does; there is no public name
-    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ from typing_extensions import override
 from tailer.changelog.carryovers import ChangelogCounts
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.net_changes import net_changes
-from tailer.changelog.rules import PairingRules
 from tailer.config.options import faults_of
 from tailer.config.shapes import RangeOptions
 from tailer.config.tables import TableRef, open_files
@@ -35,14 +34,12 @@ from tailer.engine.port import Engine
 from tailer.errors import ConfigError, SchemaChanged, brief_errors, how_to_install
 from tailer.events import ChangeBatch, ControlEvent, joined_rows
 from tailer.formats.registry import parse_table
-from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import ChangePlan, Position, output_schema
 from tailer.sink import Progress, Sink, SinkTransaction
 from tailer.start import Place, Start, StartKind
 from tailer.stores.location import parse_location, path_text
 from tailer.stores.wakeup import TimerWake
-from tailer.table_log import TableLog
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,15 +109,14 @@ def changes(
             raise fault
         read = msgspec.convert(given, RangeOptions)
         begin, until = Start.at(start), None if end is None else Start.at(end, "end")
-        for fault in read.faults(_spell):
+        for fault in read.faults(lambda option: option.replace(" = true", "=True")):
             raise fault
         read.check_range(begin, until)
-        roots = tuple(_location("allowed_roots", root) for root in _names("allowed_roots", allowed_roots))
+        roots = tuple(
+            parse_location(path_text(root, "allowed_roots"), Path.cwd(), "allowed_roots")
+            for root in _names("allowed_roots", allowed_roots)
+        )
         return Changes(TableRef(location, table_format, branch, roots).checked(), begin, until, read)
-
-
-def _spell(option: str) -> str:
-    return option.replace(" = true", "=True")
 
 
 def _names(option: str, names: Iterable[T]) -> tuple[T, ...]:
@@ -129,10 +125,6 @@ def _names(option: str, names: Iterable[T]) -> tuple[T, ...]:
     if not isinstance(names, Iterable):
         raise ConfigError(option, "must be a list of text", f'Give a list of names: {option}=["id"].')
     return tuple(names)
-
-
-def _location(option: str, path: str | os.PathLike[str]) -> str:
-    return parse_location(path_text(path, option), Path.cwd(), option)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +167,13 @@ class Changes:
         with brief_errors():
             batches = list(self._read(schemas))
             try:
-                return _join(schemas, batches)
+                # The columns of all batches, or of the table, in one order with the metadata columns last.
+                metadata = output_schema(pa.schema([]))
+                shapes = [batch.schema for batch in reversed(batches)] or schemas
+                own = [[column for column in schema if column.name not in metadata.names] for schema in shapes]
+                schema = pa.unify_schemas([*map(pa.schema, own), metadata], promote_options="permissive")
+                tables = [schema.empty_table(), *(pa.Table.from_batches([batch]) for batch in batches)]
+                return pa.concat_tables(tables, promote_options="permissive").select(schema.names)
             except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
                 last = int(batches[-1]["_commit_version"][-1].as_py()) if batches else 0
                 raise SchemaChanged(
@@ -235,21 +233,15 @@ class Changes:
                     schemas.extend([] if columns is None else [output_schema(columns)])
                     return
                 start, end = (Start(StartKind.VERSION, version) for version in (versions.start, versions.stop - 1))
-                engine = await _net_engine(table, versions, policy, rules)
+                latest = await table.latest()
+                if versions.stop - 1 > latest:
+                    reason = f"version {versions.stop - 1} does not exist"
+                    raise ConfigError("end", reason, f"The latest is {latest}.")
+                local = LocalEngine(files=files)
+                engine = net_changes(table, versions, local, rules, policy.shape, _unreported, files)
             wake = table.make_wake() if end is None else TimerWake()
             async with engine as running:
                 await row_pipeline(_NAME, table, sink, running, wake, start, end, policy).run()
-
-
-async def _net_engine(
-    table: TableLog, versions: range, policy: Policy, rules: PairingRules
-) -> AbstractAsyncContextManager[Engine]:
-    """Return the engine that gives the net changes of `versions`. Raises `ConfigError` if the last does not exist."""
-    latest = await table.latest()
-    if versions.stop - 1 > latest:
-        raise ConfigError("end", f"version {versions.stop - 1} does not exist", f"The latest is {latest}.")
-    files = open_files()
-    return net_changes(table, versions, LocalEngine(files=files), rules, policy.shape, _unreported, files)
 
 
 # Iterators that somebody holds. The interpreter frees them at its end, when their threads have stopped for good.
@@ -276,16 +268,6 @@ def _not_installed(method: str, library: str, error: ImportError) -> ConfigError
 
 def _unreported(plan: ChangePlan, counts: ChangelogCounts) -> None:
     """Drop the counts: the metrics are the daemon's."""
-
-
-def _join(schemas: Sequence[pa.Schema], batches: Sequence[pa.RecordBatch]) -> pa.Table:
-    # The columns of all batches, or of the table, in one order with the metadata columns last.
-    metadata = output_schema(pa.schema([]))
-    shapes = [batch.schema for batch in reversed(batches)] or list(schemas)
-    own = [[column for column in schema if column.name not in metadata.names] for schema in shapes]
-    schema = pa.unify_schemas([*map(pa.schema, own), metadata], promote_options="permissive")
-    tables = [pa.Table.from_batches([batch]) for batch in batches]
-    return pa.concat_tables([schema.empty_table(), *tables], promote_options="permissive").select(schema.names)
 
 
 class _BatchSink(Sink):

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -42,7 +42,10 @@ class ConfiguredCommand(click.Command):
         if ctx.resilient_parsing:
             return extra
         given = [str(ctx.params[param.name]) for param in self.params if isinstance(param, click.Argument)]
-        misplaced = None if is_given(ctx) else _configuration_of(given, extra)
+        misplaced = None
+        if not is_given(ctx):  # by its suffix, or as a file that no argument takes; `Path.is_file` may raise
+            named = (word for word in (*extra, *given) if word.endswith(_SUFFIX))
+            misplaced = next(chain(named, filter(os.path.isfile, extra)), None)
         if misplaced is not None:
             others = list(words)
             others.remove(misplaced)
@@ -66,11 +69,3 @@ def choose_pipeline(settings: Settings, name: str) -> PipelineSettings:
         remedy = f"{did_you_mean(name, pipelines)} There are: {', '.join(pipelines)}.".lstrip()
         raise ConfigError("PIPELINE", f"no pipeline {name!r} in {settings.path}", remedy)
     return pipelines[name]
-
-
-def _configuration_of(given: Sequence[str], extra: Sequence[str]) -> str | None:
-    """Return the argument that means a configuration: by its suffix, or as a file that no argument takes."""
-    for word in (*extra, *given):
-        if word.endswith(_SUFFIX):
-            return word
-    return next((word for word in extra if os.path.isfile(word)), None)  # noqa: PTH113 - Path.is_file may raise

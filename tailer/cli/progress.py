@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import click
@@ -16,7 +16,7 @@ from tailer.config.settings import load
 from tailer.config.shapes import Writers
 from tailer.daemon.fleet.discovery import with_found_tables
 from tailer.daemon.sinks import close_sinks, open_layout
-from tailer.daemon.standing import Standing, standing_of, survey
+from tailer.daemon.standing import standing_of, survey
 from tailer.plan import Position
 from tailer.progress.lookup import set_progress
 
@@ -50,7 +50,19 @@ def show(as_json: bool, config: Path) -> None:
             values = (str(standing.app_id), _delivered(standing.position), str(standing.latest), lag)
         rows.append((standing.pipeline, standing.table, *values))
     if as_json:
-        click.echo(json.dumps({"format": FORMAT, "pipelines": [_values(standing) for standing in standings]}))
+        documents = [
+            {
+                "name": standing.pipeline,
+                "table": standing.table,
+                "app_id": standing.app_id,
+                "position": None if standing.position is None else str(standing.position),
+                "delivered": standing.delivered,
+                "latest": standing.latest,
+                "lag": standing.lag,
+            }
+            for standing in standings
+        ]
+        click.echo(json.dumps({"format": FORMAT, "pipelines": documents}))
     elif sys.stdout.isatty():
         console = Console(highlight=False)
         console.print(fitted(COLUMNS, rows, console.width, flexible=("pipeline", "table", "app_id")))
@@ -110,9 +122,8 @@ async def _reset(settings: Settings, pipeline: PipelineSettings, version: int, d
 def _consequence(before: Position | None, version: int) -> str:
     if before is None:
         return "; the configured start no longer applies"
-    done = before.version if before.closes_version else before.version - 1
-    if version > done:
-        return f"; left out: {_span(done + 1, version)}"
+    if version > before.whole_version:
+        return f"; left out: {_span(before.whole_version + 1, version)}"
     return f"; delivered again: {_span(version + 1, before.version)}" if Position.end(version) < before else ""
 
 
@@ -130,16 +141,3 @@ def _delivered(position: Position | None) -> str:
     if position.in_snapshot:
         return f"part of the snapshot of {position.version}"
     return f"part of {position.version}"
-
-
-def _values(standing: Standing) -> dict[str, Any]:
-    position = None if standing.position is None else str(standing.position)
-    return {
-        "name": standing.pipeline,
-        "table": standing.table,
-        "app_id": standing.app_id,
-        "position": position,
-        "delivered": standing.delivered,
-        "latest": standing.latest,
-        "lag": standing.lag,
-    }

@@ -82,12 +82,18 @@ def command(
     result = next((result for result in results if takes_all and not result.is_equal), results[-1])
     if as_json:
         document = _document(chosen, [*results, result], values)
-        click.echo(json.dumps(document | (_of_versions(outcomes, values) if takes_all else {})))
+        if takes_all:
+            gone = [outcome for outcome in outcomes if isinstance(outcome, GoneVersions)]
+            document["versions"] = [_fields(result, values) for result in results]
+            document["gone_versions"] = [[versions.first, versions.version] for versions in gone]
+        click.echo(json.dumps(document))
     else:
         for outcome in outcomes:
             _print(chosen, outcome, values)
         if takes_all:
-            _print_count(chosen, outcomes, results)
+            first = outcomes[0].version if isinstance(outcomes[0], Verification) else outcomes[0].first
+            all_versions, equal = outcomes[-1].version - first + 1, sum(result.is_equal for result in results)
+            click.echo(f"{chosen.name}: {len(results)} of {all_versions} versions were compared: {equal} are equal")
         was_useless = not any(result.is_equal or result.rewritten for result in results)
         if repairs and results[-1].has_same_columns and was_useless:
             who = f"{chosen.name} or another writer, such as OPTIMIZE,"
@@ -196,14 +202,6 @@ def _print(pipeline: PipelineSettings, outcome: Verification | GoneVersions, val
     click.echo(f"{pipeline.name}: not compared with {where}{gone}, whose rows are not there any more")
 
 
-def _print_count(
-    pipeline: PipelineSettings, outcomes: Sequence[Verification | GoneVersions], results: Sequence[Verification]
-) -> None:
-    first, equal = outcomes[0], sum(result.is_equal for result in results)
-    count = outcomes[-1].version - (first.version if isinstance(first, Verification) else first.first) + 1
-    click.echo(f"{pipeline.name}: {len(results)} of {count} versions were compared: {equal} are equal")
-
-
 def _print_result(pipeline: PipelineSettings, where: str, result: Verification, values: bool) -> None:
     if result.is_equal:
         dead = result.source_rows - result.mirror_rows  # on_bad_value leaves them out
@@ -285,13 +283,6 @@ def _document(pipeline: PipelineSettings, results: Sequence[Verification], value
         "table": pipeline.table,
         **_fields(results[-1], values),
         "repaired": repaired[0] if repaired else None,
-    }
-
-
-def _of_versions(outcomes: Sequence[Verification | GoneVersions], values: bool) -> dict[str, Any]:
-    return {
-        "versions": [_fields(result, values) for result in outcomes if isinstance(result, Verification)],
-        "gone_versions": [[gone.first, gone.version] for gone in outcomes if isinstance(gone, GoneVersions)],
     }
 
 

@@ -267,16 +267,11 @@ def _variables() -> dict[str, Any]:
         # A lone surrogate stands for a byte that could not be decoded.
         if any("\ud800" <= char <= "\udfff" for char in text):
             raise ConfigError(f"environment {variable}", "is not UTF-8 text", "Set it again, in UTF-8.")
-        table[last] = _as_json(text) if tables or last in _JSON_AT_THE_TOP else text
+        table[last] = text
+        if tables or last in _JSON_AT_THE_TOP:
+            with suppress(msgspec.DecodeError):  # other text is refused later if it must be a value
+                table[last] = msgspec.json.decode(text)
     return values
-
-
-def _as_json(text: str) -> object:
-    """Return the value of a text in JSON; other text is returned, and refused later if it must be a value."""
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return text
 
 
 def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

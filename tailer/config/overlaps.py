@@ -145,7 +145,9 @@ def _overlaps(settings: Settings) -> Iterator[Fault]:
     One pipeline may follow the target of another, and several may follow one table.
     """
     read = [(("pipelines", pipeline.name, "table"), pipeline.table) for pipeline in settings.pipelines]
-    written = list(_targets(settings))
+    targets: list[tuple[Key, str | None]] = [(("state_table",), settings.state_table)]
+    targets += [(("pipelines", pipeline.name, "sink", "path"), pipeline.target) for pipeline in settings.pipelines]
+    written = [(key, location) for key, location in targets if location is not None]
     folders = {location: Folder.at(Path(location)) for _, location in (*read, *written) if is_local(location)}
     for index, (key, location) in enumerate(written):
         for other_key, other in [*read, *written[:index]]:
@@ -180,11 +182,3 @@ def _state_folder_faults(settings: Settings) -> Iterator[Fault]:
         yield key, f"{path} holds {entry!r}, but no state table", remedy
     elif table := table_around(path):
         yield key, f"{path} lies inside the Delta table {table}, whose VACUUM would delete it", remedy
-
-
-def _targets(settings: Settings) -> Iterator[tuple[Key, str]]:
-    if settings.state_table is not None:
-        yield ("state_table",), settings.state_table
-    for pipeline in settings.pipelines:
-        if pipeline.target is not None:
-            yield ("pipelines", pipeline.name, "sink", "path"), pipeline.target

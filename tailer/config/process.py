@@ -5,7 +5,7 @@ settings, the extras that install its libraries, and the pipelines that executor
 imported.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -84,7 +84,17 @@ def spark_settings(engine: EngineKind, shape: SparkShape, report: Report) -> Spa
     """Return the settings of Spark. Faults, and PySpark if it is missing, go to `report`."""
     if shape.master is not None and not shape.master.strip():
         report(("spark", "master"), "is empty", f'Leave it out for "{LOCAL_MASTER}", or name a cluster.')
-    conf = dict(_conf(shape.conf, report))
+    conf: dict[str, str] = {}
+    for name, value in flattened(shape.conf):
+        key = ("spark", "conf", name)
+        if not name.startswith("spark."):
+            report(key, "is not a setting of Spark", "Spark's settings begin with 'spark.' and are case-sensitive.")
+        elif name in REFUSED:
+            report(key, REFUSED[name], "Set master in the table [spark].")
+        elif not isinstance(value, str | int | float):
+            report(key, "must be text, a number or a boolean", "Write it in quotes.")
+        else:
+            conf[name] = str(value).lower() if isinstance(value, bool) else str(value)
     if engine is not EngineKind.LOCAL and find_spec("pyspark") is None:
         report(("engine",), "PySpark is not installed", how_to_install("spark"))
     return SparkSettings(shape.master or LOCAL_MASTER, conf)
@@ -136,16 +146,3 @@ def check_writers(
 
 def _distributes(sink: Sink | AtLeastOnceSink | None) -> bool:
     return isinstance(sink, Sink) and sink.distributes
-
-
-def _conf(table: Mapping[str, Any], report: Report) -> Iterator[tuple[str, str]]:
-    for name, value in flattened(table):
-        key = ("spark", "conf", name)
-        if not name.startswith("spark."):
-            report(key, "is not a setting of Spark", "Spark's settings begin with 'spark.' and are case-sensitive.")
-        elif name in REFUSED:
-            report(key, REFUSED[name], "Set master in the table [spark].")
-        elif not isinstance(value, str | int | float):
-            report(key, "must be text, a number or a boolean", "Write it in quotes.")
-        else:
-            yield name, str(value).lower() if isinstance(value, bool) else str(value)

@@ -7,6 +7,7 @@ after any error or restart.
 """
 
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -53,8 +54,10 @@ class Control:
         """Return the route of commands. `needs_token`: refuse those without `token`, or all if there is none."""
 
         async def answer(request: Request) -> Response:
-            if needs_token and (refusal := _refusal(request, token)):
-                return refusal
+            if needs_token and token is None:
+                return _said(403, "commands over TCP need control_token in the configuration; or use the Unix socket")
+            if needs_token and not has_bearer(request.headers, str(token)):
+                return _said(401, "the token is missing or wrong: send the header Authorization: Bearer TOKEN")
             return await self._answer(request.path_params["name"], request.path_params["verb"], await request.body())
 
         return Route("/pipelines/{name:path}/{verb}", answer, methods=["POST"])
@@ -68,7 +71,9 @@ class Control:
         try:
             asked = msgspec.json.decode(body or b"{}", type=_Asked)
             with anyio.fail_after(ANSWER_S):
-                return _said(200, await to_thread.run_sync(self._obey, run, verb, asked, abandon_on_cancel=True))
+                # In the event loop of the pipelines; the command returns what to tell the operator.
+                obey = partial(from_thread.run, VERBS[verb], run, asked, token=self._loop)
+                return _said(200, await to_thread.run_sync(obey, abandon_on_cancel=True))
         except msgspec.DecodeError as error:
             return _said(400, f"the command cannot be read: {error}")
         except _RefusedError as refused:
@@ -82,19 +87,6 @@ class Control:
             return f"{name!r} has a pipeline for each of its tables: name one, such as {tables[0]!r}"
         text = f"there is no pipeline {name!r}, or it has not been started yet"
         return f"{text}. {near}" if (near := did_you_mean(name, names)) else text
-
-    def _obey(self, run: Run, verb: str, asked: _Asked) -> str:
-        """Run the command in the event loop of the pipelines, and return what to tell the operator."""
-        return from_thread.run(VERBS[verb], run, asked, token=self._loop)
-
-
-def _refusal(request: Request, token: str | None) -> Response | None:
-    """Return the answer to a request that lacks the right token; None for one that has it."""
-    if token is None:
-        return _said(403, "commands over TCP need control_token in the configuration; or use the Unix socket")
-    if has_bearer(request.headers, token):
-        return None
-    return _said(401, "the token is missing or wrong: send the header Authorization: Bearer TOKEN")
 
 
 def _said(code: int, text: str) -> Response:

@@ -88,10 +88,8 @@ class Engines:
         from tailer.spark.engine.comparisons import SparkComparisons  # noqa: PLC0415 - PySpark is an extra
         from tailer.spark.engine.engine import SparkEngine  # noqa: PLC0415
 
-        spark, shared = (
-            SparkEngine(self.spark.executors, self._files),
-            SparkComparisons(self.spark.session, self._files),
-        )
+        spark = SparkEngine(self.spark.executors, self._files)
+        shared = SparkComparisons(self.spark.session, self._files)
         remote = ChangelogEngine(spark, rules, report, self._files, shared)
         return remote if self._kind is EngineKind.SPARK else SizedEngine(local, remote)
 
@@ -106,18 +104,16 @@ async def open_engines(
 
     Raises `ConfigError` where PySpark is needed and not installed.
     """
-    spark = None if kind is EngineKind.LOCAL else _shared(settings)
+    spark = None
+    if kind is not EngineKind.LOCAL:
+        try:
+            from tailer.spark.shared_session import SharedSpark  # noqa: PLC0415 - PySpark is an extra
+        except ImportError as error:
+            raise ConfigError("engine", f"PySpark cannot be loaded: {error}", how_to_install("spark")) from error
+        spark = SharedSpark(settings)
     try:
         yield Engines(kind, LocalEngine(files=files, ahead_bytes=ahead_bytes), files, spark)
     finally:
         if spark is not None:
             with CancelScope(shield=True):
                 await to_thread.run_sync(spark.close)
-
-
-def _shared(settings: SparkSettings) -> "SharedSpark":
-    try:
-        from tailer.spark.shared_session import SharedSpark  # noqa: PLC0415 - PySpark is an extra
-    except ImportError as error:
-        raise ConfigError("engine", f"PySpark cannot be loaded: {error}", how_to_install("spark")) from error
-    return SharedSpark(settings)

@@ -197,15 +197,10 @@ class Summaries:
             return
         before, now = self._before(status) or _Seen(), _Seen(status.rows.total(), status.transactions, position.version)
         self._seen[status.name] = status, now
+        lag = "" if (lag_s := status.lag_s) is None else f" and {lag_s:.0f} s"
+        summary = (
+            f"{status.state}; rows {now.rows - before.rows}, transactions {now.transactions - before.transactions}, "
+            f"up to version {now.version}; behind by {status.backlog.versions or 0} versions{lag}"
+        )
         with about(status):
-            _log.info("%s: %s", status.name, _summary(status, before, now))
-
-
-def _summary(status: PipelineStatus, before: _Seen, now: _Seen) -> str:
-    lag_s = status.lag_s
-    lag = "" if lag_s is None else f" and {lag_s:.0f} s"
-    return (
-        f"{status.state}; rows {now.rows - before.rows}, transactions {now.transactions - before.transactions}, "
-        f"up to version {now.version}; "
-        f"behind by {status.backlog.versions or 0} versions{lag}"
-    )
+            _log.info("%s: %s", status.name, summary)

@@ -121,8 +121,17 @@ def computed_metrics(pipelines: Sequence[PipelineStatus]) -> Iterator[MetricFami
             if (number := value(pipeline)) is not None:
                 counter.add_metric([pipeline.name], number, created=pipeline.began_s)
         yield counter
-    yield _rows(pipelines)
-    yield _durations(pipelines)
+    meaning = "Change rows committed to the sink, by change type."
+    rows = CounterMetricFamily("lake_tailer_rows_delivered", meaning, labels=("pipeline", "kind"))
+    for pipeline in pipelines:
+        for kind, count in rows_by_kind(pipeline).items():
+            rows.add_metric([pipeline.name, kind], count, created=pipeline.began_s)
+    yield rows
+    meaning = "Seconds from the first row of a transaction to its commit."
+    durations = SummaryMetricFamily("lake_tailer_transaction_seconds", meaning, labels=_LABELS)
+    for pipeline in pipelines:
+        durations.add_metric([pipeline.name], pipeline.transactions, pipeline.transaction_seconds)
+    yield durations
     memory = "Arrow memory that this process holds for rows between files and sinks."
     yield GaugeMetricFamily("lake_tailer_memory_in_flight_bytes", memory, pa.total_allocated_bytes())
 
@@ -135,23 +144,6 @@ def _states(pipelines: Sequence[PipelineStatus]) -> MetricFamily:
         for state in PipelineState:
             states.add_metric([pipeline.name, state.value], state is now)
     return states
-
-
-def _rows(pipelines: Sequence[PipelineStatus]) -> MetricFamily:
-    meaning = "Change rows committed to the sink, by change type."
-    rows = CounterMetricFamily("lake_tailer_rows_delivered", meaning, labels=("pipeline", "kind"))
-    for pipeline in pipelines:
-        for kind, count in rows_by_kind(pipeline).items():
-            rows.add_metric([pipeline.name, kind], count, created=pipeline.began_s)
-    return rows
-
-
-def _durations(pipelines: Sequence[PipelineStatus]) -> MetricFamily:
-    meaning = "Seconds from the first row of a transaction to its commit."
-    durations = SummaryMetricFamily("lake_tailer_transaction_seconds", meaning, labels=_LABELS)
-    for pipeline in pipelines:
-        durations.add_metric([pipeline.name], pipeline.transactions, pipeline.transaction_seconds)
-    return durations
 
 
 BEAT_S: Final = 1.0

@@ -291,19 +291,16 @@ class Runs:
         """Run until nothing is left that could run, or a signal; return the errors of stopped pipelines by name."""
         async with anyio.create_task_group() as group:
             await group.start(self._obey_signals)
-            await self._run_all()
+            with self._scope:
+                async with anyio.create_task_group() as self._group:
+                    for run in self.by_name.values():
+                        self._group.start_soon(run.run, self._stopped)
+                    if self._attend is not None:
+                        self._group.start_soon(self._attend_until_the_end, self._attend)
+            if self._scope.cancelled_caught and (names := self._names()):
+                _log.info("cancelled %s; the next run delivers what was not committed", names)
             group.cancel_scope.cancel()
         return {name: run.error for name, run in self.by_name.items() if run.error is not None}
-
-    async def _run_all(self) -> None:
-        with self._scope:
-            async with anyio.create_task_group() as self._group:
-                for run in self.by_name.values():
-                    self._group.start_soon(run.run, self._stopped)
-                if self._attend is not None:
-                    self._group.start_soon(self._attend_until_the_end, self._attend)
-        if self._scope.cancelled_caught and (names := self._names()):
-            _log.info("cancelled %s; the next run delivers what was not committed", names)
 
     async def _attend_until_the_end(self, attend: Callable[[], Awaitable[None]]) -> None:
         with self._attending:

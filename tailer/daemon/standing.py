@@ -32,17 +32,14 @@ class Standing:
     @property
     def delivered(self) -> int | None:
         """The last version that the sink has completely; None for none."""
-        if self.position is None:
-            return None
-        version = self.position.version - (not self.position.closes_version)
-        return None if version < 0 else version
+        return None if self.position is None or self.position.whole_version < 0 else self.position.whole_version
 
     @property
     def lag(self) -> int | None:
         """The number of versions that are not completely delivered; None before the first delivery."""
         if self.position is None or self.latest is None:
             return None
-        return self.latest - self.position.version + (not self.position.closes_version)
+        return self.latest - self.position.whole_version
 
 
 async def survey(settings: Settings) -> tuple[list[Standing], list[Exception]]:

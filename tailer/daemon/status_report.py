@@ -14,9 +14,8 @@ import msgspec
 from tailer.events import ChangeType
 from tailer.metrics import BAD_VALUES
 from tailer.pipeline.backfill.command import BackfillPhase, Backfills
-from tailer.pipeline.states import Active, PipelineState
+from tailer.pipeline.states import PipelineState
 from tailer.pipeline.status import Fault, PipelineStatus
-from tailer.plan import Position
 
 __all__ = [
     "FORMAT",
@@ -138,7 +137,7 @@ def rows_by_kind(pipeline: PipelineStatus) -> dict[str, int]:
 
 
 def _pipeline(status: PipelineStatus) -> PipelineReport:
-    backlog = status.backlog
+    backlog, active = status.backlog, status.active
     position, seconds, progress = backlog.position, status.lag_s, status.seconds_since_progress
     return PipelineReport(
         name=status.name,
@@ -152,7 +151,7 @@ def _pipeline(status: PipelineStatus) -> PipelineReport:
         table=status.table,
         sink=status.sink_kind,
         position=None if position is None else str(position),
-        delivered=None if position is None else _delivered(position),
+        delivered=None if position is None or position.whole_version < 0 else position.whole_version,
         latest=backlog.latest,
         lag=Lag(backlog.versions, None if seconds is None else round(seconds, 3), backlog.size_bytes),
         rows=rows_by_kind(status),
@@ -160,7 +159,9 @@ def _pipeline(status: PipelineStatus) -> PipelineReport:
         seconds_since_progress=None if progress is None else round(progress, 3),
         last_error=None if status.fault is None else _error(status.fault),
         backfill=_backfill(status.backfills, status.name),
-        active=_active(status.active),
+        active=None
+        if active is None
+        else ActiveReport(active.instance, active.is_here, _time(active.since_s), _time(active.heartbeat_s)),
         bad_values=_bad_values(status.name),
     )
 
@@ -171,12 +172,6 @@ def _bad_values(pipeline: str) -> dict[str, int]:
         if labels[0] == pipeline:
             counts[labels[1]] += int(sample.value)
     return dict(counts)
-
-
-def _active(active: Active | None) -> ActiveReport | None:
-    if active is None:
-        return None
-    return ActiveReport(active.instance, active.is_here, _time(active.since_s), _time(active.heartbeat_s))
 
 
 def _backfill(backfills: Backfills, pipeline: str) -> BackfillReport | None:
@@ -195,11 +190,6 @@ def _backfill(backfills: Backfills, pipeline: str) -> BackfillReport | None:
         error=fault,
         kind=command.kind,
     )
-
-
-def _delivered(position: Position) -> int | None:
-    version = position.version - (not position.closes_version)
-    return None if version < 0 else version
 
 
 def _error(fault: Fault) -> ErrorReport:

@@ -59,6 +59,11 @@ class Position:
         return self.task == END
 
     @property
+    def whole_version(self) -> int:
+        """Return the last version without rows after this position; -1: there is none."""
+        return self.version if self.closes_version else self.version - 1
+
+    @property
     def is_inside(self) -> bool:
         """Return whether some rows of the version, or of its snapshot, come before this position and some after it."""
         return not self.opens_version and not self.closes_version

@@ -125,7 +125,4 @@ def bars_on_terminal() -> Iterator[Callable[[Sequence[PipelineStatus]], Coroutin
 
 
 def _delivered(status: PipelineStatus) -> int:
-    position = status.backlog.position
-    if position is None:
-        return -1
-    return position.version if position.closes_version else position.version - 1
+    return -1 if status.backlog.position is None else status.backlog.position.whole_version

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import click
@@ -42,7 +42,9 @@ class Display:
         self._status = status
         self._console = terminal()
         self._shares_terminal = sys.stdout.isatty()
-        self._feeds_pipe = _is_pipe(sys.stdout)
+        self._feeds_pipe = False
+        with suppress(OSError, ValueError):  # a stream in memory, or closed
+            self._feeds_pipe = stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
         self._text: str | None = None
         self._since = 0.0
         self._progress: Progress | None = None
@@ -151,10 +153,3 @@ def terminal() -> "Console | None":
 
     console = Console(stderr=True)
     return console if console.is_terminal and not console.is_dumb_terminal else None
-
-
-def _is_pipe(stream: TextIO) -> bool:
-    try:
-        return stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
-    except (OSError, ValueError):  # a stream in memory, or closed
-        return False

@@ -123,8 +123,13 @@ async def examine(
                 examination.sample = await in_thread(take_sample, list(filter(_has_rows, plan.tasks)), files)
                 if examination.sample.rows:
                     break
-        if examination.sample.rows < MOST_ROWS:
-            await _sample_table(examination, examination.profile.version, log, files)
+        if examination.sample.rows < MOST_ROWS:  # the whole table may give more rows than the newest commit does
+            with suppress(TailerError):  # a table whose state cannot be read can still be followed
+                async with aclosing(log.snapshot_plans(examination.profile.version)) as pages:
+                    snapshot = await anext(pages)
+                sample = await in_thread(take_sample, snapshot.tasks, files)
+                if sample.rows > examination.sample.rows:
+                    examination.sample = sample
         fitting = [plan for plan in plans if 0 < plan.size_bytes <= MOST_COMPARED_BYTES]
         fitting.sort(key=lambda plan: (concerns(plan, _RULES), plan.size_bytes), reverse=True)
         for plan in fitting[:_MOST_TRIES]:
@@ -137,16 +142,6 @@ async def examine(
     except TailerError as error:
         examination.stop = error
     return examination
-
-
-async def _sample_table(examination: Examination, latest: int, log: TableLog, files: DataFiles) -> None:
-    """Take the sample from the whole table if that gives more rows than the newest commit, `latest`, does."""
-    with suppress(TailerError):  # a table whose state cannot be read can still be followed
-        async with aclosing(log.snapshot_plans(latest)) as plans:
-            plan = await anext(plans)
-        sample = await in_thread(take_sample, plan.tasks, files)
-        if sample.rows > examination.sample.rows:
-            examination.sample = sample
 
 
 def _has_rows(task: ChangeTask) -> bool:
@@ -172,7 +167,14 @@ async def _read_commits(examination: Examination, log: TableLog, latest: int) ->
             await log.seek(version)
             while version <= latest and (plan := await log.next_plan()) is not None:
                 version = plan.version + 1
-                examination.commits.append(_seen(plan))
+                commit = SeenCommit(
+                    version=plan.version,
+                    timestamp_ms=plan.timestamp_ms,
+                    operation=plan.operation,
+                    size_bytes=plan.size_bytes,
+                    is_compared=concerns(plan, _RULES),
+                )
+                examination.commits.append(commit)
                 if plan.size_bytes <= MOST_COMPARED_BYTES or version > latest:
                     plans.append(plan)
             break
@@ -184,16 +186,6 @@ async def _read_commits(examination: Examination, log: TableLog, latest: int) ->
                 examination.lost.append(LostVersion(version, after - 1, error))
             version = after
     return plans
-
-
-def _seen(plan: ChangePlan) -> SeenCommit:
-    return SeenCommit(
-        version=plan.version,
-        timestamp_ms=plan.timestamp_ms,
-        operation=plan.operation,
-        size_bytes=plan.size_bytes,
-        is_compared=concerns(plan, _RULES),
-    )
 
 
 async def _measure(plan: ChangePlan, files: DataFiles) -> Measured:

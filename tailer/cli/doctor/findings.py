@@ -52,7 +52,6 @@ def findings_of(examination: Examination) -> list[Finding]:
     if (profile := examination.profile) is not None:
         parts = (
             _table(examination, profile),
-            _feed(profile),
             _commits(examination),
             _cost(examination),
             _retention(examination, profile),
@@ -84,9 +83,6 @@ def _table(examination: Examination, profile: TableProfile) -> Iterator[Finding]
     yield Finding(Level.OK, "table", f"{columns}; the newest version is {profile.version}, of {moment}{begins}")
     if profile.features:
         yield Finding(Level.OK, "features", f"{', '.join(profile.features)}: supported")
-
-
-def _feed(profile: TableProfile) -> Iterator[Finding]:
     if profile.feed is None:
         return
     if profile.feed:

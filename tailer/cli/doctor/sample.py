@@ -62,13 +62,18 @@ def take_sample(tasks: Sequence[ChangeTask], files: DataFiles) -> Sample:
         return Sample()
     table = _without_views(pa.Table.from_batches(batches, batches[0].schema))
     unique = sorted((name for name in table.column_names if _is_unique(table.column(name))), key=_unlikeliness)
+    largest = [
+        LargestValue(name, pc.max(pc.binary_length(column)).as_py() or 0)
+        for name, column in zip(table.column_names, table.columns, strict=True)
+        if _is_text(column.type)
+    ]
     old = dict.fromkeys(path for task in used if task.reader is None for path in _int96(task, files))
     return Sample(
         version=used[0].version,
         files=len(used),
         rows=len(table),
         unique=tuple(unique),
-        largest=_largest(table),
+        largest=max(largest, key=lambda value: value.size_bytes, default=None),
         int96=tuple(old),
     )
 
@@ -125,15 +130,6 @@ def _unlikeliness(column: str) -> tuple[int, int, str]:
     name = column.lower()
     ending = next((number for number, suffix in enumerate(_ENDINGS) if name.endswith(suffix)), len(_ENDINGS))
     return ending, len(name), name
-
-
-def _largest(table: pa.Table) -> LargestValue | None:
-    columns = [
-        LargestValue(name, pc.max(pc.binary_length(column)).as_py() or 0)
-        for name, column in zip(table.column_names, table.columns, strict=True)
-        if _is_text(column.type)
-    ]
-    return max(columns, key=lambda each: each.size_bytes, default=None)
 
 
 def _int96(task: ChangeTask, files: DataFiles) -> list[str]:

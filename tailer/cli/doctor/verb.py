@@ -117,7 +117,15 @@ async def _examine_all(ref: TableRef, pattern: TablePattern | None, feed: _Feed 
     """Examine the table, or those that fit the pattern. Raises `ConfigError` where none does."""
     steps = Steps()
     async with steps.shown():
-        tables = [ref.location] if pattern is None else await _find(ref, pattern)
+        tables = [ref.location]
+        if pattern is not None:
+            listing = await find_tables(pattern, Stores(), table_format=ref.table_format)
+            for fault in listing.faults:
+                raise fault
+            if not listing.tables:
+                remedy = "Check the pattern: * stands for part of one name."
+                raise ConfigError("TABLE", f"no table fits {ref.location}", remedy)
+            tables = ["/".join((pattern.folder, *names)) for names in sorted(listing.tables)]
         examinations: dict[str, Examination] = {}
         turns = anyio.CapacityLimiter(_AT_ONCE)
 
@@ -129,13 +137,3 @@ async def _examine_all(ref: TableRef, pattern: TablePattern | None, feed: _Feed 
             for table in tables:
                 group.start_soon(one, table)
         return [examinations[table] for table in tables]
-
-
-async def _find(ref: TableRef, pattern: TablePattern) -> list[str]:
-    listing = await find_tables(pattern, Stores(), table_format=ref.table_format)
-    faults: list[TailerError] = listing.faults
-    if faults:
-        raise faults[0]
-    if not listing.tables:
-        raise ConfigError("TABLE", f"no table fits {ref.location}", "Check the pattern: * stands for part of one name.")
-    return ["/".join((pattern.folder, *names)) for names in sorted(listing.tables)]

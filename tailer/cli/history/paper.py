@@ -7,7 +7,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from tailer.cli.display.display import duration, size
+from tailer.cli.display.display import count, duration, size
 from tailer.cli.display.tables import fitted
 from tailer.cli.history.periods import By, Period
 from tailer.errors import printable
@@ -36,7 +36,9 @@ def _columns(deliveries: Deliveries) -> tuple[str, ...]:
 def print_paper(table: str, periods: Sequence[Period], deliveries: Deliveries) -> None:
     """Print a table for people; the bars show the changed rows that are known, all in one scale."""
     console = Console(highlight=False)
-    console.print(Text(_title(table, periods), "bold"))
+    number = sum(len(period.commits) for period in periods)
+    per = "" if not periods or periods[0].by is By.COMMIT else f", by {periods[0].by.value} (UTC)"
+    console.print(Text(f"{printable(table)}: {count(number, 'commit')}{per}", "bold"))
     columns = _columns(deliveries)
     wide = _WIDE if deliveries is None else _WIDE + _DELIVERY_WIDTH
     shown = [column for column in columns if column != "who" or console.width >= wide]
@@ -76,17 +78,11 @@ def _row(period: Period, deliveries: Deliveries) -> tuple[str, ...]:
     return *texts, "-" if seconds is None else duration(seconds)
 
 
-def _title(table: str, periods: Sequence[Period]) -> str:
-    number = sum(len(period.commits) for period in periods)
-    per = "" if not periods or periods[0].by is By.COMMIT else f", by {periods[0].by.value} (UTC)"
-    return f"{printable(table)}: {number:,} commit{'' if number == 1 else 's'}{per}"
-
-
 def _bar(period: Period, most: int) -> Text:
     """Draw inserted, updated and deleted rows one after the other, in their colours."""
     bar = Text()
-    for column, count in (("inserted", period.inserted), ("updated", period.updated), ("deleted", period.deleted)):
-        eighths = round(count.rows / most * _BAR * 8) if most else 0
-        whole, rest = divmod(max(eighths, 1) if count.rows else 0, 8)
+    for column, changed in (("inserted", period.inserted), ("updated", period.updated), ("deleted", period.deleted)):
+        eighths = round(changed.rows / most * _BAR * 8) if most else 0
+        whole, rest = divmod(max(eighths, 1) if changed.rows else 0, 8)
         bar.append(_EIGHTHS[8] * whole + (_EIGHTHS[rest] if rest else ""), _STYLES[column])
     return bar

@@ -6,16 +6,17 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import click
 
 from tailer.cli.configuration import ConfiguredCommand, is_given
 from tailer.cli.control import connection, daemon_options
-from tailer.cli.history.paper import Deliveries, print_lines, print_paper
-from tailer.cli.history.periods import By, Period, periods_of
+from tailer.cli.history.paper import print_lines, print_paper
+from tailer.cli.history.periods import By, periods_of
 from tailer.cli.table_options import allow_root, choose_branch, choose_format, folders, places, table_ref
 from tailer.config.tables import TableRef
 from tailer.errors import ConfigError
@@ -24,11 +25,6 @@ from tailer.start import Start, StartKind, check_order
 
 if TYPE_CHECKING:
     from tailer.daemon.client import DaemonClient
-    from tailer.daemon.page.history import JourneyReport
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
     from tailer.daemon.page.history import JourneyReport
 
 __all__ = ["command", "delivery_seconds"]
@@ -151,7 +147,10 @@ def command(
     if pipeline is not None and daemon is not None:
         deliveries = delivery_seconds(commits, _journeys(daemon, pipeline, (ref.location, location)))
     if as_json:
-        lines = [_values(period, deliveries) for period in periods]
+        lines = [period.values() for period in periods]
+        if deliveries is not None:
+            for line, period in zip(lines, periods, strict=True):
+                line["delivery_s"] = deliveries.get(period.commits[0].version)
         click.echo(json.dumps({"format": FORMAT, "table": location, "by": per.value, "lines": lines}))
     elif sys.stdout.isatty():
         print_paper(location, periods, deliveries)
@@ -179,12 +178,6 @@ def _journeys(daemon: "DaemonClient", pipeline: str, tables: Sequence[str]) -> S
         remedy = "Name a pipeline of this table, or the table as the pipeline does."
         raise ConfigError("--pipeline", f"{pipeline} follows {report.table}, not {tables[0]}", remedy)
     return report.journeys
-
-
-def _values(period: Period, deliveries: Deliveries) -> dict[str, Any]:
-    if deliveries is None:
-        return period.values()
-    return period.values() | {"delivery_s": deliveries.get(period.commits[0].version)}
 
 
 async def _read(look: _Look) -> tuple[str, Sequence[CommitSummary]]:

@@ -59,7 +59,10 @@ class Explainer:
         return ChangeBatch(batch.table_id, batch.version, batch.task, rows, batch.row_index, batch.kind)
 
     def _texts(self, batch: ChangeBatch, plan: ChangePlan, task: ChangeTask) -> pa.Array:
-        place = pc.binary_join_element_wise(f"{_file(task)}, row ", batch.row_index.cast(pa.string()), ": ", "")
+        file = task.uri.rpartition("/")[2]
+        if task.fragment is not None:
+            file = f"fragment {task.fragment.number} of version {task.fragment.version}"
+        place = pc.binary_join_element_wise(f"{file}, row ", batch.row_index.cast(pa.string()), ": ", "")
         rule = _rule(plan, task)
         if not self._compares(plan):
             return pc.binary_join_element_wise(place, rule, "")
@@ -69,12 +72,6 @@ class Explainer:
         paired = f"{this}; compared, and paired with {other}"
         alone = f"{rule}; compared, and no equal row was on the other side"
         return pc.binary_join_element_wise(place, pc.if_else(is_image, paired, alone), "")
-
-
-def _file(task: ChangeTask) -> str:
-    if task.fragment is not None:
-        return f"fragment {task.fragment.number} of version {task.fragment.version}"
-    return task.uri.rpartition("/")[2]
 
 
 def _rule(plan: ChangePlan, task: ChangeTask) -> str:

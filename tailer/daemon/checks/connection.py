@@ -80,23 +80,23 @@ class FirstRows:
             with errors.gathered():
                 await check_new(self.pipeline.name, self.table, await self.table.table_id(), self.sink)
         count = len(errors.found)
-        with errors.gathered(unless=self._goes_on_after):
-            point = await self._point()
+        on_data_loss = self.pipeline.policy.on_data_loss
+        with errors.gathered(unless=lambda error: is_lost(error) and on_data_loss is not OnDataLoss.FAIL):
+            # Where the pipeline goes on or begins.
+            if self.standing is not None and self.standing.position is not None:
+                point = ResumePoint.following(self.standing.position)
+            else:
+                point = await first_point(self.table, await self.table.resolve(self.pipeline.start), self.sink)
             plan = await self._examine_at(point, errors)
             if plan is not None and len(errors.found) == count:
                 await self._examine_newest(point, plan.schema, errors)
-
-    async def _point(self) -> ResumePoint:
-        """Return where the pipeline goes on or begins."""
-        if self.standing is not None and self.standing.position is not None:
-            return ResumePoint.following(self.standing.position)
-        return await first_point(self.table, await self.table.resolve(self.pipeline.start), self.sink)
 
     async def _examine_at(self, point: ResumePoint, errors: Errors) -> ChangePlan | None:
         """Add the errors of the first version, and return its plan; None: it has no columns yet."""
         before = None
         if point.snapshot:
-            plan = await self._snapshot(point.version)
+            async with aclosing(self.table.snapshot_plans(point.version)) as pages:
+                plan = await anext(pages)
         else:
             before = await self.table.seek(point.version)
             check_known_columns(self.table, point, before)
@@ -137,17 +137,10 @@ class FirstRows:
             errors.add(*_shared([list(key_faults(plan, self.pipeline.pairing)) for plan in plans]))
         return plans
 
-    async def _snapshot(self, version: int) -> ChangePlan:
-        async with aclosing(self.table.snapshot_plans(version)) as pages:
-            return await anext(pages)
-
     async def _nothing_at(self, version: int, columns: pa.Schema | None) -> ChangePlan:
         """Return the plan of a version that is not there yet."""
         table_id, columns = await self.table.table_id(), columns or pa.schema([])
         return ChangePlan(self.table.uri, table_id, version, 0, None, Regime.NONE, columns, tasks=())
-
-    def _goes_on_after(self, error: TailerError) -> bool:
-        return is_lost(error) and self.pipeline.policy.on_data_loss is not OnDataLoss.FAIL
 
 
 def _shared(faults: Sequence[Sequence[TailerError]]) -> Iterator[TailerError]:
@@ -198,7 +191,9 @@ async def _connect(settings: Settings, pipeline: PipelineSettings) -> Connection
                 await FirstRows(located, table, sink, standing).examine(errors)
         finally:
             await close_sinks([sink])
-    for location in _target_stores(settings, pipeline):
+    keeps_progress = isinstance(pipeline.make_sink(), Sink)
+    written = (pipeline.target, None if keeps_progress else settings.state_table)
+    for location in (location for location in written if location is not None and not is_local(location)):
         with errors.gathered():
             # Readers of tables and folders ignore the object by its name.
             store = pipeline.stores.open_uploads(location)
@@ -206,13 +201,6 @@ async def _connect(settings: Settings, pipeline: PipelineSettings) -> Connection
             await store.put_if_absent(name, b"")
             await store.delete(name)
     return Connection(standing, file, contradictions, errors.found)
-
-
-def _target_stores(settings: Settings, pipeline: PipelineSettings) -> list[str]:
-    """Return the locations in stores that the pipeline writes to."""
-    keeps_progress = isinstance(pipeline.make_sink(), Sink)
-    locations = (pipeline.target, None if keeps_progress else settings.state_table)
-    return [location for location in locations if location is not None and not is_local(location)]
 
 
 async def _open_newest_file(table: TableLog, files: DataFiles) -> str | None:

@@ -14,7 +14,6 @@ import anyio
 
 from tailer.config.pipelines import Settings, TablePattern
 from tailer.errors import ConfigError, ObjectNotFound, TailerError
-from tailer.formats.port import TableNames
 from tailer.formats.registry import find_format, names_of
 from tailer.stores.port import ObjectStore
 from tailer.stores.stores import Stores
@@ -54,7 +53,11 @@ async def find_tables(
     search = _Search(pattern, followed, table_format)
     with anyio.move_on_after(_DEADLINE_S) as scope:
         if (names := names_of(pattern.folder)) is not None:
-            return await _find_in_catalog(names, pattern, stores)
+            try:
+                tables = await names.tables(pattern.folder, pattern.names[-1], stores)
+            except TailerError as error:
+                return FoundTables(faults=[error])
+            return FoundTables({(name,) for name in tables if pattern.fits(0, name)})
         try:
             store = stores.open(pattern.folder or "/")
         except ConfigError as error:
@@ -64,14 +67,6 @@ async def find_tables(
         reason = f"listing its folders took more than {_DEADLINE_S:.0f} s"
         search.found.faults.append(ConfigError(pattern.folder, reason, "Give a pattern that fits fewer folders."))
     return search.found
-
-
-async def _find_in_catalog(names: TableNames, pattern: TablePattern, stores: Stores) -> FoundTables:
-    try:
-        tables = await names.tables(pattern.folder, pattern.names[-1], stores)
-    except TailerError as error:
-        return FoundTables(faults=[error])
-    return FoundTables({(name,) for name in tables if pattern.fits(0, name)})
 
 
 async def with_found_tables(settings: Settings) -> Settings:

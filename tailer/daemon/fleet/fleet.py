@@ -16,7 +16,7 @@ from typing import Final, overload
 
 from tailer.changelog import report
 from tailer.config.overlaps import conflict
-from tailer.config.pipelines import PipelineSettings, Settings, Template
+from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.shapes import EngineKind, Writers
 from tailer.config.tables import CurrentStores
 from tailer.daemon.fleet.backfills import BackfillFile, check_backfill, check_verb
@@ -158,7 +158,10 @@ class Fleet:
             if self._due_s.get(name, 0.0) > time.monotonic():
                 continue
             followed = self._found.get(name, set())
-            wanted, healthy = template.pipeline.source.table_format, self._healthy(template, followed)
+            # Those whose pipelines work need no look: their logs exist.
+            runs = {names: self.runs.by_name.get(template.expand(names).name) for names in followed}
+            healthy = {names for names, run in runs.items() if run is not None and run.works}
+            wanted = template.pipeline.source.table_format
             listing = await find_tables(template.pattern, self._settings.stores, healthy, wanted)
             if name in self._found:
                 self._came |= {template.expand(names).name for names in listing.tables - followed}
@@ -167,11 +170,6 @@ class Fleet:
             self._due_s[name] = time.monotonic() + template.interval_s
             self._report(name, listing.faults)
         return is_new
-
-    def _healthy(self, template: Template, tables: set[Names]) -> set[Names]:
-        """Return those of the tables whose pipelines work: their logs exist."""
-        runs = {names: self.runs.by_name.get(template.expand(names).name) for names in tables}
-        return {names for names, run in runs.items() if run is not None and run.works}
 
     def _report(self, name: str, faults: list[TailerError]) -> None:
         """Log the faults of a listing that the one before did not have."""
@@ -206,16 +204,12 @@ class Fleet:
         self.runs.drain_s = settings.drain_s
         self.runs.stays = bool(settings.templates)
 
-    def _wanted(self) -> dict[str, PipelineSettings]:
+    async def _reconcile(self) -> None:
+        """Retire, begin again and begin pipelines, so that those that are wanted run."""
         wanted = {pipeline.name: pipeline for pipeline in self._settings.pipelines}
         for template in self._settings.templates:
             expanded = map(template.expand, sorted(self._found.get(template.pipeline.name, ())))
             wanted |= {pipeline.name: pipeline for pipeline in expanded}
-        return wanted
-
-    async def _reconcile(self) -> None:
-        """Retire, begin again and begin pipelines, so that those that are wanted run."""
-        wanted = self._wanted()
         change = difference(self._running, wanted)
         if not change:
             self._stores.stores = self._settings.stores
