@@ -80,7 +80,7 @@ class LogStatistics:
             return ColumnRange(None, None, may_have_values=False) if is_sound else None
         first, last = _bound(low, fields[-1], is_high=False), _bound(high, fields[-1], is_high=True)
         if first is not None and last is not None:
-            from tailer.shape.kernels.comparisons import less  # noqa: PLC0415 - only for a condition
+            from tailer.shape.comparisons import less  # noqa: PLC0415 - only for a condition
 
             if less(last, first).as_py():
                 return None

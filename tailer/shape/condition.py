@@ -13,8 +13,7 @@ from tailer.schema.columns import Ranges
 from tailer.schema.texts import schema_from_text, schema_to_text
 from tailer.shape.evaluate import Evaluator, compiled, failure
 from tailer.shape.ranges import may_be_true
-from tailer.shape.rows import BatchRows
-from tailer.shape.tree import Expression, Literal, column_types, columns_of, from_json, to_json
+from tailer.shape.tree import BatchRows, Expression, Literal, column_types, columns_of, from_json, to_json
 
 __all__ = ["Condition", "condition_faults", "parse_condition"]
 

@@ -12,11 +12,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.shape.kernels.comparisons import is_in
-from tailer.shape.kernels.functions import FUNCTIONS
-from tailer.shape.kernels.patterns import parse_pattern
-from tailer.shape.rows import Rows, Values, spread
-from tailer.shape.tree import Call, Column, Expression, Literal
+from tailer.shape.comparisons import is_in, parse_pattern
+from tailer.shape.functions import FUNCTIONS
+from tailer.shape.tree import Call, Column, Expression, Literal, Rows, Values, spread
 
 __all__ = ["Evaluator", "can_fail", "compiled", "failure"]
 

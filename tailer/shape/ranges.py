@@ -9,11 +9,10 @@ from typing import Final
 import pyarrow as pa
 
 from tailer.schema.columns import ColumnRange, Ranges
+from tailer.shape import comparisons
+from tailer.shape.comparisons import parse_pattern
 from tailer.shape.evaluate import compiled
-from tailer.shape.kernels import comparisons
-from tailer.shape.kernels.patterns import parse_pattern
-from tailer.shape.rows import KnownRow, Values
-from tailer.shape.tree import Call, Column, Expression, Literal, columns_of
+from tailer.shape.tree import Call, Column, Expression, KnownRow, Literal, columns_of
 from tailer.shape.types import DATE, TIMESTAMP, TIMESTAMP_NTZ, is_number
 
 __all__ = ["may_be_true"]
@@ -86,7 +85,8 @@ def _only_outcome(expression: Expression, ranges: Ranges) -> _Outcomes | None:
         answer = compiled(expression)(KnownRow(values))
     except pa.ArrowInvalid:
         return _Outcomes.ANY  # reading the rows raises the error
-    return _outcome(answer)
+    truth = answer.as_py() if isinstance(answer, pa.Scalar) else answer[0].as_py()
+    return _Outcomes.NULL if truth is None else _Outcomes.TRUE if truth else _Outcomes.FALSE
 
 
 def _only_value(column: Column, ranges: Ranges) -> pa.Scalar | None:
@@ -96,11 +96,6 @@ def _only_value(column: Column, ranges: Ranges) -> pa.Scalar | None:
     if bounds.may_be_null or bounds.low is None or bounds.high is None or pa.types.is_floating(column.kind):
         return None
     return bounds.low.cast(column.kind) if bounds.low.equals(bounds.high) else None
-
-
-def _outcome(answer: Values) -> _Outcomes:
-    value = answer.as_py() if isinstance(answer, pa.Scalar) else answer[0].as_py()
-    return _Outcomes.NULL if value is None else _Outcomes.TRUE if value else _Outcomes.FALSE
 
 
 def _conjunction(left: _Outcomes, right: _Outcomes) -> _Outcomes:
@@ -157,15 +152,14 @@ def _range(expression: Expression, ranges: Ranges) -> ColumnRange:
 
 
 def _column_range(column: Column, bounds: ColumnRange) -> ColumnRange:
-    low, high = (_as(bound, column.kind) for bound in (bounds.low, bounds.high))
+    kind = column.kind
+    low, high = (
+        bound if bound is None or bound.type == kind else bound.cast(kind) for bound in (bounds.low, bounds.high)
+    )
     if pa.types.is_floating(column.kind):
         high = pa.scalar(_NAN, column.kind)
         low = None if low is None or low.as_py() != low.as_py() else low
     return ColumnRange(low, high, bounds.may_be_null, bounds.may_have_values)
-
-
-def _as(bound: pa.Scalar | None, kind: pa.DataType) -> pa.Scalar | None:
-    return bound if bound is None or bound.type == kind else bound.cast(kind)
 
 
 def _keeps_order(source: pa.DataType, target: pa.DataType) -> bool:
@@ -191,7 +185,8 @@ def _compared(operator: str, left: ColumnRange, right: ColumnRange) -> _Outcomes
     match operator:
         case "=":
             apart = _below(left.high, right.low) or _below(right.high, left.low)
-            holds, fails = not apart, not _one_value(left, right)
+            is_one_value = _not_above(left.high, right.low) and _not_above(right.high, left.low)
+            holds, fails = not apart, not is_one_value
         case "<":
             holds, fails = not _not_above(right.high, left.low), not _below(left.high, right.low)
         case "<=":
@@ -212,11 +207,6 @@ def _below(first: pa.Scalar | None, second: pa.Scalar | None) -> bool:
 def _not_above(first: pa.Scalar | None, second: pa.Scalar | None) -> bool:
     """Return whether `first <= second`; False if one is unknown."""
     return first is not None and second is not None and bool(comparisons.less_or_equal(first, second).as_py())
-
-
-def _one_value(left: ColumnRange, right: ColumnRange) -> bool:
-    """Return whether both ranges have only one value, the same."""
-    return _not_above(left.high, right.low) and _not_above(right.high, left.low)
 
 
 def _in(alternatives: list[_Outcomes]) -> _Outcomes:

@@ -28,8 +28,7 @@ from tailer.schema.columns import (
 )
 from tailer.schema.texts import schema_from_text, schema_to_text
 from tailer.shape.evaluate import Evaluator, compiled, failure
-from tailer.shape.rows import BatchRows
-from tailer.shape.tree import Column, Expression, column_types, columns_of, from_json, to_json
+from tailer.shape.tree import BatchRows, Column, Expression, column_types, columns_of, from_json, to_json
 
 __all__ = ["MadeColumns", "Select", "parse_select", "select_faults"]
 
@@ -71,7 +70,11 @@ class Select:
         """
         expressions = (expression for _, expression in self.outputs)
         outputs = dict(zip(map(physical_name, self.schema), expressions, strict=True))
-        own = [None if _is_added(column) else outputs[physical_name(column)] for column in schema]
+        # No output makes what row tracking adds, or what the task's rows lack.
+        own = [
+            None if is_absent(column) or ROW_TRACKING in (column.metadata or {}) else outputs[physical_name(column)]
+            for column in schema
+        ]
         computed = (one for one in own if one is not None and _whole_column(one) is None)
         inputs = _read_by(computed, self.fields)
         read = list(inputs)
@@ -194,11 +197,6 @@ def _check_names(option: str, names: list[str]) -> None:
 
 def _whole_column(expression: Expression) -> str | None:
     return expression.path[0] if isinstance(expression, Column) and len(expression.path) == 1 else None
-
-
-def _is_added(wanted: pa.Field) -> bool:
-    """Return whether no output makes a column: row tracking does, or the task's rows lack it."""
-    return is_absent(wanted) or ROW_TRACKING in (wanted.metadata or {})
 
 
 def _as_read(wanted: pa.Field, expression: Expression | None) -> pa.Field:

@@ -1,4 +1,7 @@
-"""The typed tree of an expression: columns, literals and calls. It can be pickled, and written as JSON.
+"""The typed tree of an expression: columns, literals and calls; and the rows over which it is evaluated.
+
+The tree can be pickled, and written as JSON. The rows are those of a batch, or one row of which only some columns are
+known.
 
 Every implicit cast of Spark is a call of its own in the tree, so that a function gets arguments of the types it takes.
 """
@@ -6,28 +9,36 @@ Every implicit cast of Spark is a call of its own in the tree, so that a functio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from typing_extensions import override
 
 from tailer.events import is_struct
 from tailer.shape.types import kind_from_text, kind_text, value_type
 
 __all__ = [
+    "BatchRows",
     "Call",
     "Column",
     "Expression",
+    "KnownRow",
     "Literal",
+    "Rows",
+    "Values",
     "column_types",
     "columns_beside_comparisons",
     "columns_of",
     "from_json",
     "is_null",
+    "spread",
     "to_json",
 ]
 
 # Dates are days since 1970, timestamps are microseconds since 1970.
 Value = bool | int | float | str | bytes | Decimal | None
+Values: TypeAlias = pa.Array | pa.Scalar  # a scalar has the value of every row
 
 _COMPARING: Final = frozenset(["=", "<", "<=", ">", ">=", "<=>", "in", "is null", "and", "or", "not"])
 _TIMES: Final = (pa.types.is_date32, pa.types.is_timestamp)
@@ -150,3 +161,57 @@ def column_types(fields: pa.Schema) -> dict[tuple[str, ...], pa.DataType]:
     for field in fields:
         add((field.name,), field.type)
     return types
+
+
+class Rows(Protocol):
+    """Rows by the paths of their columns."""
+
+    def column(self, path: tuple[str, ...]) -> Values:
+        """Return the values at a path of names, null where a struct on the way is null."""
+
+    def filter(self, mask: pa.BooleanArray) -> "Rows":
+        """Return the rows where `mask`, which has no nulls, is true."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRows(Rows):
+    """The rows of a batch."""
+
+    batch: pa.RecordBatch
+
+    @override
+    def column(self, path: tuple[str, ...]) -> pa.Array:
+        values = self.batch.column(self.batch.schema.get_field_index(path[0]))
+        for name in path[1:]:
+            values = pc.struct_field(values, [values.type.get_field_index(name)])
+        kind = value_type(values.type)
+        return values if kind == values.type else pc.cast(values, kind)
+
+    @override
+    def filter(self, mask: pa.BooleanArray) -> "BatchRows":
+        return BatchRows(self.batch.filter(mask))
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRow(Rows):
+    """One row with the values of some columns."""
+
+    values: Mapping[tuple[str, ...], pa.Scalar]
+
+    @override
+    def column(self, path: tuple[str, ...]) -> pa.Array:
+        value = self.values[path]
+        return pa.array([value], value.type)
+
+    @override
+    def filter(self, mask: pa.BooleanArray) -> "KnownRow":
+        """The mask is true: a mask that is nowhere true asks for no rows."""
+        return self
+
+
+def spread(values: Values, mask: pa.BooleanArray) -> Values:
+    """Return values for all rows from those of the rows where `mask` is true; the other rows are null."""
+    if isinstance(values, pa.Scalar):
+        return values
+    places = pc.subtract(pc.cumulative_sum(pc.cast(mask, pa.int64())), 1)
+    return values.take(pc.if_else(mask, places, pa.scalar(None, pa.int64())))

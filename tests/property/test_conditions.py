@@ -15,8 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tailer.shape.condition import condition_faults
-from tailer.shape.kernels.functions import FUNCTIONS
-from tailer.shape.kernels.texts import UNSTABLE
+from tailer.shape.functions import FUNCTIONS, UNSTABLE
 from tests.support.oracle.nasty_rows import SCHEMA, differences, nasty_rows
 from tests.support.seeds import seeds
 

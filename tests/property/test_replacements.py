@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from tailer.shape.kernels.functions import FUNCTIONS
+from tailer.shape.functions import FUNCTIONS
 from tests.support.seeds import repeats, seeds
 
 CHARACTERS: Final = "aaabbbcA1_ -.$\\&^é😀\n\r\t\v\u0085\u2028\u0301\u0661\0\u00a0\U00010400\U0010ffff"

@@ -14,8 +14,7 @@ import tailer.spark
 from tailer.events import VARIANT
 from tailer.shape.condition import parse_condition
 from tailer.shape.evaluate import compiled
-from tailer.shape.rows import BatchRows
-from tailer.shape.tree import Call
+from tailer.shape.tree import BatchRows, Call
 from tests.support.spark.table import Table
 
 NUMBERS: Final = [

@@ -22,12 +22,11 @@ from tailer.events import is_struct, type_text
 from tailer.schema.char_types import char_lengths
 from tailer.schema.collations import collations
 from tailer.schema.columns import METADATA_NAMES
-from tailer.shape.kernels.casts import castable
-from tailer.shape.kernels.patterns import parse_pattern
-from tailer.shape.parse.arithmetic import OPERATORS, arithmetic, minus, plus
+from tailer.shape.casts import castable
+from tailer.shape.comparisons import parse_pattern
 from tailer.shape.parse.binding import TIMES, Binding, Nodes
-from tailer.shape.parse.comparison import compare
 from tailer.shape.parse.literals import literal_of, number
+from tailer.shape.parse.operators import OPERATORS, arithmetic, compare, minus, plus
 from tailer.shape.parse.signatures import bind_function, case, concat, value_at_path
 from tailer.shape.parse.source import Plus, Source
 from tailer.shape.tree import Column, Expression, Literal
@@ -99,11 +98,6 @@ def _connective(binding: Binding, node: exp.Connector) -> Expression:
     """Bind AND and OR."""
     function = "and" if isinstance(node, exp.And) else "or"
     return binding.call(function, [binding.boolean(node.this), binding.boolean(node.expression)], BOOLEAN)
-
-
-def _negation(binding: Binding, node: exp.Not) -> Expression:
-    """Bind NOT."""
-    return binding.call("not", [binding.boolean(node.this)], BOOLEAN)
 
 
 def _is(binding: Binding, node: exp.Is) -> Expression:
@@ -315,7 +309,7 @@ _NODES: Final[Nodes] = {
     **dict.fromkeys(_COMPARISONS, _comparison),
     exp.And: _connective,
     exp.Or: _connective,
-    exp.Not: _negation,
+    exp.Not: lambda binding, node: binding.call("not", [binding.boolean(node.this)], BOOLEAN),
     exp.Paren: lambda binding, node: binding.bind(node.this),
     exp.Is: _is,
     exp.In: _in,

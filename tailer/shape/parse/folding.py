@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from tailer.shape.evaluate import can_fail, compiled, failure
 from tailer.shape.parse.literals import literal_of
-from tailer.shape.rows import KnownRow
-from tailer.shape.tree import Call, Expression, Literal
+from tailer.shape.tree import Call, Expression, KnownRow, Literal
 
 __all__ = ["folded", "value_of"]
 
@@ -69,7 +68,8 @@ def _shortened(call: Call) -> Expression:
         case "case":
             return _with_branches(call)
         case "coalesce":
-            return _with_choices(call)
+            arguments = tuple(_up_to_a_value(call.arguments)) or call.arguments[:1]
+            return replace(call, arguments=arguments) if len(arguments) > 1 else arguments[0]
         case _:
             return call
 
@@ -96,11 +96,6 @@ def _with_branches(call: Call) -> Expression:
     else:
         arguments.append(call.arguments[-1])
     return replace(call, arguments=tuple(arguments)) if len(arguments) > 1 else arguments[0]
-
-
-def _with_choices(call: Call) -> Expression:
-    arguments = tuple(_up_to_a_value(call.arguments)) or call.arguments[:1]
-    return replace(call, arguments=arguments) if len(arguments) > 1 else arguments[0]
 
 
 def _up_to_a_value(arguments: tuple[Expression, ...]) -> Iterator[Expression]:

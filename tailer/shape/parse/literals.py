@@ -92,12 +92,9 @@ def moment(text: str, kind: pa.DataType) -> Literal:
     hour, minute, second = (int(parts[place] or 0) for place in (4, 5, 6))
     if hour > 23 or minute > 59 or second > 59:
         raise ValueError("there is no such time of day")
-    since = timedelta(days=days, hours=hour, minutes=minute, seconds=second, microseconds=_micros(parts[7]))
+    micros = int((parts[7] or "0").ljust(6, "0"))
+    since = timedelta(days=days, hours=hour, minutes=minute, seconds=second, microseconds=micros)
     return Literal((since - _offset(parts[8])) // timedelta(microseconds=1), kind)
-
-
-def _micros(fraction: str | None) -> int:
-    return int((fraction or "0").ljust(6, "0"))
 
 
 def _offset(zone: str | None) -> timedelta:

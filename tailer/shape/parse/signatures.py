@@ -8,11 +8,11 @@ from sqlglot import exp
 
 from tailer.errors import ConfigError, did_you_mean
 from tailer.events import is_variant, type_text
-from tailer.shape.kernels.keyed_hash import read_secret
-from tailer.shape.kernels.variants import VARIANT_KINDS
+from tailer.shape.functions import read_secret
 from tailer.shape.parse.binding import Binding
 from tailer.shape.tree import Call, Expression, Literal, is_null
 from tailer.shape.types import BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, is_number, kind_from_text, kind_text
+from tailer.shape.variants import VARIANT_KINDS
 from tailer.variant import parse_path
 
 __all__ = ["bind_function", "case", "concat", "value_at_path"]

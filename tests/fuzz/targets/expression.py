@@ -60,8 +60,8 @@ TARGET = Target(
     tuple(
         f"tailer.shape.{name}"
         for name in (
-            "condition", "select", "parse.source", "parse.bind", "parse.binding", "parse.literals", "parse.arithmetic",
-            "parse.comparison", "parse.signatures", "parse.select_list",
+            "condition", "select", "parse.source", "parse.bind", "parse.binding", "parse.literals", "parse.operators",
+            "parse.signatures", "parse.select_list",
         )
     ),
 )  # fmt: skip

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from tailer.errors import ConfigError
 from tailer.shape.condition import parse_condition
 from tailer.shape.evaluate import compiled
-from tailer.shape.rows import BatchRows
+from tailer.shape.tree import BatchRows
 
 __all__ = ["SCHEMA", "differences", "nasty_rows"]
 

@@ -10,8 +10,7 @@ from tailer.errors import ConfigError
 from tailer.shape.evaluate import compiled
 from tailer.shape.parse.bind import binding_over
 from tailer.shape.parse.source import Source, parse
-from tailer.shape.rows import BatchRows
-from tailer.shape.tree import Expression
+from tailer.shape.tree import BatchRows, Expression
 from tests.support.cases import cases
 
 SCHEMA: Final = pa.schema(

@@ -11,7 +11,7 @@ import pytest
 from tailer.errors import ConfigError, ExpressionFailed
 from tailer.events import METADATA_FIELDS
 from tailer.schema.columns import physical_name, restated, select_columns
-from tailer.shape.kernels.keyed_hash import read_secret
+from tailer.shape.functions import read_secret
 from tailer.shape.select import Select, parse_select
 from tests.support.cases import cases
 

@@ -17,7 +17,7 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.shape.rows import Values
+from tailer.shape.tree import Values
 from tailer.shape.types import BOOLEAN, DATE, STRING, TIMESTAMP
 from tailer.variant import Date, InvalidVariant, Timestamp, Variant, VariantType
 from tailer.variant.scalars import primitives

@@ -10,8 +10,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.shape.rows import Values
-from tailer.shape.tree import Call
+from tailer.shape.tree import Call, Values
 from tailer.shape.types import BOOLEAN, DATE, INTEGERS, MAX_DIGITS, STRING, TIMESTAMP, TIMESTAMP_NTZ, as_decimal
 
 __all__ = ["cast", "cast_can_fail", "castable"]
@@ -76,7 +75,8 @@ def _decimal_way(source: pa.DataType, target: pa.DataType) -> Cast | None:
     if pa.types.is_decimal(target):
         return _integer_to_decimal if source in INTEGERS else _rescale if pa.types.is_decimal(source) else None
     if pa.types.is_floating(target):
-        return _decimal_to_floating
+        # Through text, whose conversion is rounded correctly; Arrow's own is not.
+        return lambda kind, values: pc.cast(pc.cast(values, STRING), kind)
     if target in INTEGERS:
         return _truncate
     return _checked if target == STRING and source.scale <= _PLAIN_SCALE else None
@@ -112,11 +112,6 @@ def _rescale(kind: pa.DataType, values: Values) -> Values:
         values = pc.cast(values, pa.decimal128(min(source.precision + 1, MAX_DIGITS), source.scale))
         values = pc.round(values, ndigits=kind.scale, round_mode="half_towards_infinity")
     return pc.cast(values, kind)
-
-
-def _decimal_to_floating(kind: pa.DataType, values: Values) -> Values:
-    """Through text, whose conversion is rounded correctly; Arrow's own is not."""
-    return pc.cast(pc.cast(values, STRING), kind)
 
 
 def _from_text(form: str) -> Cast:
