@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tailer.errors import ConfigError
-from tailer.stores.cloud.options import CREDENTIAL_TYPES
+from tailer.stores.cloud import CREDENTIAL_TYPES
 from tailer.stores.glue import GlueOptions, check_prefix, is_named
 from tailer.stores.location import address_faults, is_local, parse_location
 from tailer.stores.stores import KINDS, StoreOptions, Stores

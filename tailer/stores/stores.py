@@ -17,8 +17,7 @@ from tailer.stores.cloud import AzureOptions, GcsOptions
 from tailer.stores.glue import GlueOptions, is_named
 from tailer.stores.local import LocalStore
 from tailer.stores.location import AZURE, GCS, S3, ObjectLocation, is_local, lies_in, split_location
-from tailer.stores.port import ObjectStore
-from tailer.stores.ranges import ObjectRanges
+from tailer.stores.port import ObjectRanges, ObjectStore
 from tailer.stores.s3 import S3Options
 from tailer.stores.uploads import UploadStore
 
@@ -114,7 +113,7 @@ class Stores:
 
     def ranges(self, uri: str) -> ObjectRanges:
         """Return the bytes of the object at `uri`, which is not local; no I/O. Raises as `open` does."""
-        from tailer.stores.bucket.ranges import BucketRanges  # noqa: PLC0415 - as above
+        from tailer.stores.bucket.store import BucketRanges  # noqa: PLC0415 - as above
 
         place = _split(uri)
         return BucketRanges(self._open_bucket(f"{place.root}/{place.key}"), place.key)

@@ -15,8 +15,7 @@ from anyio import to_thread
 from botocore.exceptions import ClientError
 
 from tailer.errors import ObjectNotFound
-from tailer.stores.bucket.ranges import BucketRanges
-from tailer.stores.bucket.store import BucketStore
+from tailer.stores.bucket.store import BucketRanges, BucketStore
 from tailer.stores.s3 import S3Options
 from tailer.stores.s3.bucket import S3Bucket
 from tailer.stores.s3.clients import loop_client

@@ -16,13 +16,13 @@ from pyarrow import parquet
 
 from tailer.stores.bucket.store import BucketStore
 from tailer.stores.cloud.bucket import CloudBucket
-from tailer.stores.memory import MemoryStore
 from tailer.stores.s3 import S3Options
 from tailer.stores.s3.bucket import S3Bucket
 from tailer.stores.uploads import UploadStore
 from tailer_sinks.files.in_store import StoreFolders
 from tailer_sinks.files.sink import FilesSink, Format
 from tailer_sinks.testing import SinkTests, flat_rows
+from tests.support.cloud.memory_store import MemoryStore
 from tests.support.cloud.servers import CloudServer
 from tests.support.s3.server import S3Server, close_thread_clients
 

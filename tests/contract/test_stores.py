@@ -14,10 +14,10 @@ from tailer.errors import ObjectAlreadyExists, ObjectNotFound
 from tailer.stores.bucket.store import BucketStore
 from tailer.stores.cloud.bucket import CloudBucket
 from tailer.stores.local import LocalStore
-from tailer.stores.memory import MemoryStore
 from tailer.stores.port import ObjectStore, OpenObject, StoredObject
 from tailer.stores.s3 import S3Options
 from tailer.stores.s3.bucket import S3Bucket
+from tests.support.cloud.memory_store import MemoryStore
 from tests.support.cloud.servers import CloudServer
 from tests.support.s3.link import S3Link
 from tests.support.s3.server import S3Server, close_thread_clients

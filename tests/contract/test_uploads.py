@@ -10,10 +10,11 @@ import pytest
 from tailer.errors import ObjectAlreadyExists, ObjectNotFound, StorageAccessRefused
 from tailer.stores.bucket.store import BucketStore
 from tailer.stores.cloud.bucket import CloudBucket
-from tailer.stores.memory import MemoryStore
-from tailer.stores.s3 import S3Options, uploads
+from tailer.stores.s3 import S3Options
+from tailer.stores.s3 import bucket as s3_bucket
 from tailer.stores.s3.bucket import S3Bucket
 from tailer.stores.uploads import UploadStore
+from tests.support.cloud.memory_store import MemoryStore
 from tests.support.cloud.servers import CloudServer
 from tests.support.s3.link import S3Link
 from tests.support.s3.server import S3Server, close_thread_clients
@@ -91,8 +92,8 @@ async def test_of_many_one_uploads(store: UploadStore, tmp_path: Path) -> None:
 async def test_a_large_file_is_sent_in_parts(
     store: UploadStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.setattr(uploads, "_WHOLE_BYTES", 2 * PART_BYTES)
-    monkeypatch.setattr(uploads, "_PART_BYTES", PART_BYTES)
+    monkeypatch.setattr(s3_bucket, "_WHOLE_BYTES", 2 * PART_BYTES)
+    monkeypatch.setattr(s3_bucket, "_PART_BYTES", PART_BYTES)
     content = bytes(range(251)) * 50_000
     source = file_of(tmp_path, content)
     if request.node.callspec.id == "s3proxy":  # it ignores the condition there

@@ -16,9 +16,9 @@ from tailer.errors import SinkFenced, SinkRejected
 from tailer.progress.recorded import Recorded
 from tailer.progress.state_table import StateTable
 from tailer.sink import Sink
-from tailer.stores.memory import MemoryStore
 from tailer_sinks.files.in_store import StoreFolders
 from tailer_sinks.files.sink import FilesSink
+from tests.support.cloud.memory_store import MemoryStore
 from tests.support.streams import Delivered, Growing, Lines, pipeline
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,8 @@ import pytest
 from deltalake import DeltaTable
 
 from tailer.errors import CommitUnknown, SinkError, SinkFenced, SinkRejected, SinkUnavailable
-from tailer.stores.s3 import S3Options, uploads
+from tailer.stores.s3 import S3Options
+from tailer.stores.s3 import bucket as s3_bucket
 from tailer.stores.stores import Stores
 from tailer_sinks.delta.sink import DeltaSink
 from tailer_sinks.files.sink import FilesSink
@@ -136,8 +137,8 @@ async def test_faults_of_all_requests(target: Target, link: S3Link, fault: dict[
 async def test_a_large_file_whose_completion_is_lost(
     link: S3Link, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "_WHOLE_BYTES", 1000)
-    monkeypatch.setattr(uploads, "_PART_BYTES", PART_BYTES)
+    monkeypatch.setattr(s3_bucket, "_WHOLE_BYTES", 1000)
+    monkeypatch.setattr(s3_bucket, "_PART_BYTES", PART_BYTES)
     target = Target("files", link, tmp_path / "copies")
     link.faults = [Fault(lambda request: request.is_completion, times=2, is_lost=True)]
     sink = target.sink()

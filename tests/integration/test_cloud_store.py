@@ -22,11 +22,10 @@ from tailer.plan import Position
 from tailer.progress.state_table import StateTable
 from tailer.sink import Progress
 from tailer.stores.bucket import requests
-from tailer.stores.bucket.ranges import BucketRanges
-from tailer.stores.bucket.store import BucketStore
+from tailer.stores.bucket.store import BucketRanges, BucketStore
 from tailer.stores.cloud import AzureOptions, CloudOptions, GcsOptions, clients
 from tailer.stores.cloud.bucket import CloudBucket
-from tailer.stores.ranges import ObjectEnd, ObjectRanges
+from tailer.stores.port import ObjectEnd, ObjectRanges
 from tailer.stores.traffic import FAULTS, READ_BYTES
 from tests.support.cloud.servers import CloudServer
 from tests.support.s3.link import Fault, Request

@@ -6,8 +6,7 @@ import pytest
 from anyio import to_thread
 
 from tailer.errors import ObjectNotFound, StorageAccessRefused, StorageError
-from tailer.stores.bucket.ranges import BucketRanges
-from tailer.stores.bucket.store import BucketStore
+from tailer.stores.bucket.store import BucketRanges, BucketStore
 from tailer.stores.s3 import S3Options
 from tailer.stores.s3.bucket import S3Bucket
 from tests.support.s3.link import Fault, Request, S3Link

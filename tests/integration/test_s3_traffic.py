@@ -12,8 +12,7 @@ from anyio import to_thread
 from tailer.errors import StorageError
 from tailer.metrics import Metric
 from tailer.stores.bucket import requests
-from tailer.stores.bucket.ranges import BucketRanges
-from tailer.stores.bucket.store import BucketStore
+from tailer.stores.bucket.store import BucketRanges, BucketStore
 from tailer.stores.s3 import S3Options, sessions
 from tailer.stores.s3.bucket import S3Bucket
 from tailer.stores.traffic import FAULTS, READ_BYTES, REQUESTS

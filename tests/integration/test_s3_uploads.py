@@ -9,7 +9,8 @@ import pytest
 from tailer.errors import ObjectAlreadyExists, StorageUnavailable
 from tailer.stores.bucket import requests
 from tailer.stores.bucket.store import BucketStore
-from tailer.stores.s3 import S3Options, uploads
+from tailer.stores.s3 import S3Options
+from tailer.stores.s3 import bucket as s3_bucket
 from tailer.stores.s3.bucket import S3Bucket
 from tests.support.s3.link import Fault, Request, S3Link
 from tests.support.s3.server import S3Server, close_thread_clients
@@ -22,8 +23,8 @@ PART_BYTES = 5 * 2**20
 @pytest.fixture
 def link(versitygw: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Link]:
     """A link to versitygw, with its login in the environment. Files larger than a part are sent in parts."""
-    monkeypatch.setattr(uploads, "_WHOLE_BYTES", PART_BYTES)
-    monkeypatch.setattr(uploads, "_PART_BYTES", PART_BYTES)
+    monkeypatch.setattr(s3_bucket, "_WHOLE_BYTES", PART_BYTES)
+    monkeypatch.setattr(s3_bucket, "_PART_BYTES", PART_BYTES)
     for name, value in versitygw.environment.items():
         monkeypatch.setenv(name, value)
     with S3Link(versitygw) as link:

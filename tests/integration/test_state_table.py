@@ -36,10 +36,10 @@ from tailer.progress.state_table import CHECKPOINT_EVERY, StateTable
 from tailer.sink import Progress, pipeline_of
 from tailer.stores.bucket.store import BucketStore
 from tailer.stores.local import LocalStore
-from tailer.stores.memory import MemoryStore
 from tailer.stores.port import Objects, ObjectStore
 from tailer.stores.s3 import S3Options
 from tailer.stores.s3.bucket import S3Bucket
+from tests.support.cloud.memory_store import MemoryStore
 from tests.support.s3.link import S3Link
 from tests.support.s3.server import S3Server
 

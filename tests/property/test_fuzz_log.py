@@ -30,7 +30,7 @@ from tailer.formats.delta.log.actions import Commit, parse_commit
 from tailer.formats.delta.log.listing import LOG, LogSegment, commit_name, list_log
 from tailer.formats.delta.log.paths import locate
 from tailer.formats.delta.snapshot import Snapshot
-from tailer.stores.memory import MemoryStore
+from tests.support.cloud.memory_store import MemoryStore
 from tests.support.seeds import examples
 from tests.support.tables.damaged import broken
 from tests.support.tables.golden import golden_delta

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from tailer.errors import ObjectAlreadyExists, ObjectNotFound, StorageError, StorageUnavailable
 from tailer.stores.bucket.port import Answer, Failure, Head, Page, Part, TornBody
@@ -105,10 +105,10 @@ class SimulatedBucket:
     objects: Objects
     uri: str = "s3://lake"
 
+    failures: ClassVar[tuple[type[Exception], ...]] = (Refusal, NoAnswer, TornBody)
+    needs_condition_check: ClassVar[bool] = False
     noun = "bucket lake"
     store_name = "lake"
-    needs_condition_check = False
-    failures: tuple[type[Exception], ...] = (Refusal, NoAnswer, TornBody)
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator["_Client"]:

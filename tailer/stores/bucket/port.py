@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from mmap import mmap
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from tailer.errors import StorageError
 from tailer.stores.port import ObjectMeta
@@ -75,8 +75,8 @@ class Part(NamedTuple):
     etag: str
 
 
-class Client(Protocol):
-    """A client of one bucket for the event loop. The names in metadata are keys."""
+class Lent(Protocol):
+    """The part that clients of both kinds have in common."""
 
     def retire(self) -> None:
         """Let the next request make a new client: the credentials of this one are refused."""
@@ -85,6 +85,10 @@ class Client(Protocol):
     def translate(self, error: Exception, uri: str) -> StorageError:
         """Make our error from one of the client. `uri`: of the object or the folder."""
         ...
+
+
+class Client(Lent, Protocol):
+    """A client of one bucket for the event loop. The names in metadata are keys."""
 
     async def get(self, key: str) -> Answer:
         """Request an object."""
@@ -114,16 +118,8 @@ class Client(Protocol):
         ...
 
 
-class RangeClient(Protocol):
+class RangeClient(Lent, Protocol):
     """A client of one bucket for worker threads."""
-
-    def retire(self) -> None:
-        """See `Client.retire`."""
-        ...
-
-    def translate(self, error: Exception, uri: str) -> StorageError:
-        """See `Client.translate`."""
-        ...
 
     def get_range(self, key: str, offset: int, length: int, etag: str) -> Part | None:
         """Request a part of an object; None where it has no such bytes. Raises `TornBody`.
@@ -154,7 +150,14 @@ class Upload(Protocol):
 
 
 class Bucket(Protocol):
-    """A bucket and the options by which it is reached: a value, equal to another one of the same."""
+    """A bucket and the options by which it is reached: a value, equal to another one of the same.
+
+    `failures`: the errors of the clients, of their connections, and of settings. `needs_condition_check`: whether some
+    servers of this kind ignore the condition of `Client.put`.
+    """
+
+    failures: ClassVar[tuple[type[Exception], ...]]
+    needs_condition_check: ClassVar[bool] = False
 
     @property
     def uri(self) -> str:
@@ -169,11 +172,6 @@ class Bucket(Protocol):
     @property
     def store_name(self) -> str:
         """The name of the store in metrics."""
-        ...
-
-    @property
-    def failures(self) -> tuple[type[Exception], ...]:
-        """The errors of the clients, of their connections, and of settings."""
         ...
 
     def lend(self) -> AbstractAsyncContextManager[Client]:
@@ -197,13 +195,8 @@ class Bucket(Protocol):
         ...
 
     def translate(self, error: Exception, uri: str) -> StorageError:
-        """Make our error where no client can be made; see `Client.translate`."""
+        """Make our error where no client can be made; see `Lent.translate`."""
         ...
-
-    @property
-    def needs_condition_check(self) -> bool:
-        """Return whether some servers of this kind ignore the condition of `Client.put`."""
-        return False
 
     def make_wake(self, folder: str, names: re.Pattern[str]) -> Wake:
         """Make a wake-up for new objects in a folder, whose key is without a slash; see `ObjectStore.make_wake`."""

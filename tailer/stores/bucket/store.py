@@ -10,6 +10,7 @@ that out. Times of modification have whole seconds, because answers about single
 import io
 import logging
 import re
+import threading
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -26,16 +27,24 @@ from tailer.errors import (
     StorageRefused,
     StorageUnavailable,
 )
-from tailer.stores.bucket.port import Answer, Bucket, Client, Failure, Head, Page, TornBody
-from tailer.stores.bucket.ranges import BucketRanges
-from tailer.stores.bucket.requests import ask, pause
-from tailer.stores.port import Folders, ObjectMeta, Objects, OpenObject, StoredObject, in_thread
-from tailer.stores.ranges import RangeFile
+from tailer.stores.bucket.port import Answer, Bucket, Client, Failure, Head, Page, Part, RangeClient, TornBody
+from tailer.stores.bucket.requests import ask, ask_now, pause
+from tailer.stores.port import (
+    Folders,
+    ObjectEnd,
+    ObjectMeta,
+    ObjectRanges,
+    Objects,
+    OpenObject,
+    RangeFile,
+    StoredObject,
+    in_thread,
+)
 from tailer.stores.traffic import FAULTS, READ_BYTES, Fault
 from tailer.stores.uploads import UploadStore
 from tailer.stores.wakeup import Wake
 
-__all__ = ["BucketStore"]
+__all__ = ["BucketRanges", "BucketStore"]
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +58,63 @@ _WRITE_ID: Final = "lake-tailer-write"
 
 # Buckets whose server has shown that it knows the condition, in a single PUT (False) or a multipart upload (True).
 _CHECKED: Final[set[tuple[Bucket, bool]]] = set()
+
+
+class BucketRanges(ObjectRanges):
+    """`ObjectRanges` over the object `key` of `bucket`. `etag`: of the content to read; by default the first one found.
+
+    All answers are of one content: an object that is replaced meanwhile raises `StorageUnavailable`. A missing object
+    is looked for twice, because gateways have answered 404 wrongly.
+    """
+
+    def __init__(self, bucket: Bucket, key: str, etag: str = "") -> None:
+        self._bucket = bucket
+        self._key = key
+        self._etag = etag
+        self._lock = threading.Lock()
+
+    @property
+    @override
+    def uri(self) -> str:
+        return f"{self._bucket.uri}/{self._key}"
+
+    @override
+    def end(self, length: int) -> ObjectEnd:
+        part = self._fetch(lambda client: client.get_end(self._key, max(length, 1), self._etag))
+        if part is None:
+            return ObjectEnd(0, b"")
+        return ObjectEnd(part.size_bytes, part.data[-length:] if length > 0 else b"")
+
+    @override
+    def read(self, offset: int, length: int) -> bytes:
+        if length <= 0:
+            return b""
+        part = self._fetch(lambda client: client.get_range(self._key, offset, length, self._etag))
+        if part is None:
+            return b""
+        # A server that ignores ranges sends all of the object.
+        data = part.data[offset - part.begin : offset - part.begin + length]
+        if len(data) < min(length, part.size_bytes - offset):
+            raise StorageUnavailable(self.uri, f"it sent {len(data)} of {length} bytes at {offset}")
+        return data
+
+    def _fetch(self, get: Callable[[RangeClient], Part | None]) -> Part | None:
+        """Request a part of the content to read; None where the object has no such bytes."""
+        try:
+            part = ask_now(self._bucket, self._bucket.connect, self.uri, "get", get, missing=1)
+        except ObjectAlreadyExists as error:  # a GET has one precondition, the ETag
+            raise self._replaced() from error
+        if part is None:
+            return None
+        READ_BYTES.add((self._bucket.store_name,), len(part.data))
+        with self._lock:
+            self._etag = self._etag or part.etag
+        if part.etag != self._etag:
+            raise self._replaced()
+        return part
+
+    def _replaced(self) -> StorageUnavailable:
+        return StorageUnavailable(self.uri, "the object was replaced while it was read")
 
 
 class BucketStore(UploadStore):

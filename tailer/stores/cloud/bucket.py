@@ -10,18 +10,17 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import obstore
 from typing_extensions import override
 
 from tailer.errors import StorageError
-from tailer.stores.bucket.port import Answer, Bucket, Failure, Head, Page, Part, TornBody
-from tailer.stores.bucket.port import Client as PortClient
+from tailer.stores.bucket.port import Answer, Bucket, Client, Failure, Head, Page, Part, RangeClient, TornBody
 from tailer.stores.bucket.requests import ask
-from tailer.stores.cloud.clients import Client, find_client
+from tailer.stores.cloud import AzureOptions, CloudOptions
+from tailer.stores.cloud.clients import SharedClient, find_client
 from tailer.stores.cloud.errors import FAILURES, Place, failure_of, fault_of, is_empty_range, translate
-from tailer.stores.cloud.options import AzureOptions, CloudOptions
 from tailer.stores.port import ObjectMeta, in_thread
 from tailer.stores.traffic import REQUESTS, Fault
 
@@ -41,6 +40,7 @@ class CloudBucket(Bucket):
     location: str
     options: CloudOptions
     for_uploads: bool = False
+    failures: ClassVar[tuple[type[Exception], ...]] = FAILURES
 
     @property
     @override
@@ -56,11 +56,6 @@ class CloudBucket(Bucket):
     @override
     def store_name(self) -> str:
         return Place(self.location, self.options).store_name
-
-    @property
-    @override
-    def failures(self) -> tuple[type[Exception], ...]:
-        return FAILURES
 
     @asynccontextmanager
     @override
@@ -91,10 +86,10 @@ class CloudBucket(Bucket):
         return translate(error, uri, Place(self.location, self.options))
 
 
-class _CloudClient(Client):
+class _CloudClient(Client, RangeClient):
     """`Client` and `RangeClient`."""
 
-    def __init__(self, bucket: CloudBucket, lent: Client) -> None:
+    def __init__(self, bucket: CloudBucket, lent: SharedClient) -> None:
         self._bucket = bucket
         self._lent = lent
         self._store = lent.store
@@ -103,12 +98,12 @@ class _CloudClient(Client):
     def retire(self) -> None:
         self._lent.retire()
 
+    @override
     def translate(self, error: Exception, uri: str) -> StorageError:
-        """See `Client.translate`."""
         return translate(error, uri, Place(self._bucket.location, self._bucket.options, self._lent.has_answered))
 
+    @override
     async def get(self, key: str) -> Answer:
-        """See `Client.get`."""
         with self._request("get"):
             answer = await obstore.get_async(self._store, key)
 
@@ -117,8 +112,8 @@ class _CloudClient(Client):
 
         return Answer(_meta(answer.meta), answer.meta["e_tag"] or "", read)
 
+    @override
     async def head(self, key: str) -> Head:
-        """See `Client.head`."""
         with self._request("head"):
             answer = await obstore.get_async(self._store, key, options={"head": True})
         return Head(_meta(answer.meta), {name.replace("_", "-"): value for name, value in answer.attributes.items()})
@@ -148,20 +143,20 @@ class _CloudClient(Client):
                     return keys
         return []
 
+    @override
     async def put(self, key: str, data: bytes | mmap, attributes: Mapping[str, str], *, if_absent: bool) -> None:
-        """See `Client.put`."""
         names = {name.replace("-", "_"): value for name, value in attributes.items()}
         mode: Final = "create" if if_absent else "overwrite"
         with self._request("put"):
             await obstore.put_async(self._store, key, data, mode=mode, attributes=names, use_multipart=False)
 
+    @override
     async def delete(self, key: str) -> None:
-        """See `Client.delete`."""
         with self._request("delete"):
             await obstore.delete_async(self._store, key)
 
+    @override
     def get_range(self, key: str, offset: int, length: int, etag: str) -> Part | None:
-        """See `RangeClient.get_range`."""
         return self._get(key, {"range": (offset, offset + length)}, etag)
 
     def get_end(self, key: str, length: int, etag: str) -> Part | None:
@@ -210,7 +205,7 @@ class _Upload:
     async def send(self, attributes: Mapping[str, str]) -> None:
         """See `Upload.send`."""
 
-        async def put(client: PortClient) -> None:
+        async def put(client: Client) -> None:
             await client.put(self.key, self.content, attributes, if_absent=True)
 
         await ask(self.bucket, f"{self.bucket.uri}/{self.key}", "put", put)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from obstore.store import AzureStore, GCSStore
 
-from tailer.stores.cloud.options import AzureOptions, CloudOptions, GcsOptions
+from tailer.stores.cloud import AzureOptions, CloudOptions, GcsOptions
 from tailer.stores.location import split_location
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
 
-__all__ = ["Client", "find_client"]
+__all__ = ["SharedClient", "find_client"]
 
 _PUBLIC: Final = "dfs.core.windows.net"
 _CONNECT_TIMEOUT: Final = timedelta(seconds=5)
@@ -35,7 +35,7 @@ _RETRY: "Final[RetryConfig]" = {
 
 
 @dataclass(eq=False)
-class Client:
+class SharedClient:
     """A client of one bucket. `has_answered`: whether a request of it was ever answered as asked."""
 
     store: GCSStore | AzureStore
@@ -51,11 +51,11 @@ class Client:
 
 # The process, because a child must not use the connections of its parent; the bucket; its options; whether to upload.
 Key = tuple[int, str, CloudOptions, bool]
-_CLIENTS: Final[dict[Key, Client]] = {}
+_CLIENTS: Final[dict[Key, SharedClient]] = {}
 _MAKING: Final = threading.Lock()
 
 
-def find_client(bucket: str, options: CloudOptions, for_uploads: bool = False) -> Client:
+def find_client(bucket: str, options: CloudOptions, for_uploads: bool = False) -> SharedClient:
     """Return this process's client; for worker threads, because files with keys may be read.
 
     `for_uploads`: for requests with large bodies, which take long.
@@ -65,7 +65,7 @@ def find_client(bucket: str, options: CloudOptions, for_uploads: bool = False) -
     key = os.getpid(), bucket, options, for_uploads
     with _MAKING:
         if key not in _CLIENTS:
-            _CLIENTS[key] = Client(_made(bucket, options, for_uploads), key)
+            _CLIENTS[key] = SharedClient(_made(bucket, options, for_uploads), key)
         return _CLIENTS[key]
 
 

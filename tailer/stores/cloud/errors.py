@@ -27,7 +27,7 @@ from tailer.errors import (
     StorageUnavailable,
 )
 from tailer.stores.bucket.port import Failure, TornBody
-from tailer.stores.cloud.options import CloudOptions
+from tailer.stores.cloud import CloudOptions
 from tailer.stores.traffic import Fault
 
 __all__ = ["FAILURES", "Place", "failure_of", "fault_of", "is_empty_range", "translate"]

@@ -13,15 +13,15 @@ inside of the table, and has no log.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import aiohttp
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tailer.errors import ConfigError, NotATable, ObjectNotFound, StorageAccessRefused, StorageError
 from tailer.stores.bucket.port import Failure
-from tailer.stores.glue.names import SCHEME, GlueOptions, split_name
-from tailer.stores.location import is_local, parse_location, split_location
+from tailer.stores.glue import SCHEME, GlueOptions
+from tailer.stores.location import is_local, is_readable, parse_location, split_location
 from tailer.stores.s3.clients import LoopClient, loop_client
 from tailer.stores.s3.errors import Place, error_code, failure_of, message_of, translate
 from tailer.stores.s3.traffic import unseen_fault, verb_of
@@ -50,11 +50,14 @@ def location_of(name: str, entry: Entry) -> str:
     """Return the location of the Delta table that `entry` describes under `name`. Raises `NotATable`."""
     if _is_manifest(entry):
         above, mark, _ = _described(entry).partition(f"/{_MANIFEST_FOLDER}")
-        remedy = f"Give the location of the table: {above}" if mark and _readable(above) else _OTHER_REMEDY
+        is_address = split_location(above) is not None and is_readable(above)
+        remedy = f"Give the location of the table: {above}" if mark and is_address else _OTHER_REMEDY
         raise NotATable(name, "Glue has only a symlink manifest, which lists its files at one moment", remedy=remedy)
     if not is_delta(entry):
         raise NotATable(name, f"in Glue it is {_title(entry)}", remedy=_OTHER_REMEDY)
-    path, described = _path(entry), _described(entry)
+    parameters = ((entry.get("StorageDescriptor") or {}).get("SerdeInfo") or {}).get("Parameters") or {}
+    path = next((str(value) for key, value in parameters.items() if str(key).lower() == "path"), "")
+    described = _described(entry)
     if described.rstrip("/").endswith(_PLACEHOLDER):
         described = ""
     locations = [_parse(name, text) for text in (path, described) if text]
@@ -92,11 +95,6 @@ def _described(entry: Entry) -> str:
     return str((entry.get("StorageDescriptor") or {}).get("Location") or "")
 
 
-def _path(entry: Entry) -> str:
-    parameters = ((entry.get("StorageDescriptor") or {}).get("SerdeInfo") or {}).get("Parameters") or {}
-    return next((str(value) for key, value in parameters.items() if str(key).lower() == "path"), "")
-
-
 def _parse(name: str, location: str) -> str:
     """Return a location in our spelling. Old ones of `s3n:` hold keys, so none of their text is shown."""
     try:
@@ -107,13 +105,6 @@ def _parse(name: str, location: str) -> str:
     if is_local(parsed):
         raise NotATable(name, "its location in Glue is not in a store", remedy=_LOCATION_REMEDY)
     return parsed
-
-
-def _readable(location: str) -> bool:
-    try:
-        return not is_local(parse_location(location, Path("/"), ""))
-    except ConfigError:
-        return False
 
 
 Answer = Mapping[str, Any]
@@ -132,7 +123,7 @@ _FAILURES: Final = (BotoCoreError, ClientError, aiohttp.ClientError, OSError, Va
 
 async def find_location(name: str, options: GlueOptions) -> str | None:
     """See `tailer.stores.glue.find_location`."""
-    database, table = split_name(name)
+    database, table = name.removeprefix(SCHEME).split("/")
     answer = await _ask(name, database, options, "get_table", DatabaseName=database, Name=table)
     return None if answer is None else location_of(name, answer["Table"])
 
@@ -162,7 +153,7 @@ async def _ask(uri: str, database: str, options: GlueOptions, operation: str, **
         try:
             async with loop_client(login, _SERVICE) as lent:
                 try:
-                    return await _send(lent, operation, request)
+                    return cast(Answer, await getattr(lent.client, operation)(**request))
                 except _FAILURES as error:
                     if failure_of(error) in (Failure.EXPIRED, Failure.LOGIN):
                         lent.retire()
@@ -177,11 +168,6 @@ async def _ask(uri: str, database: str, options: GlueOptions, operation: str, **
                 place = place if lent is None else place.through(lent.client, lent.credentials)
                 raise _translate(error, uri, place) from error
             may_repeat = False
-
-
-async def _send(lent: LoopClient, operation: str, request: Mapping[str, str]) -> Answer:
-    answer: Answer = await getattr(lent.client, operation)(**request)
-    return answer
 
 
 def _translate(error: Exception, uri: str, place: Place) -> StorageError:

@@ -5,14 +5,13 @@ The condition of put-if-absent is `If-None-Match: *`, which some servers ignore.
 
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from http.client import HTTPException
 from io import BufferedReader
 from mmap import mmap
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import aiohttp
 from botocore.exceptions import BotoCoreError, ClientError
@@ -20,22 +19,19 @@ from typing_extensions import override
 from urllib3.exceptions import HTTPError
 
 from tailer.errors import StorageError
-from tailer.stores.bucket.port import Answer, Bucket, Client, Failure, Head, Page, Part, RangeClient, TornBody
+from tailer.stores.bucket.port import Answer, Bucket, Client, Failure, Head, Page, Part, RangeClient, TornBody, Upload
 from tailer.stores.bucket.requests import ask_now
-from tailer.stores.port import ObjectMeta
+from tailer.stores.port import ObjectMeta, in_thread
+from tailer.stores.s3 import S3Options
 from tailer.stores.s3.clients import LoopClient, loop_client
 from tailer.stores.s3.errors import EMPTY_RANGE, Place, error_code, failure_of, translate
 from tailer.stores.s3.notifications import QueueWake
-from tailer.stores.s3.options import S3Options
 from tailer.stores.s3.thread_clients import ThreadClient, thread_client
 from tailer.stores.s3.traffic import unseen_fault, verb_of
-from tailer.stores.s3.uploads import S3Upload
 from tailer.stores.traffic import Fault
 from tailer.stores.wakeup import TimerWake, Wake
 
-__all__ = [
-    "S3Bucket",
-]
+__all__ = ["S3Bucket"]
 
 L = TypeVar("L", LoopClient, ThreadClient)
 _Found = dict[str, Any]
@@ -50,6 +46,11 @@ _FAILURES: Final = (
     ValueError,
     TornBody,
 )
+# A PUT may have 5 GB, but a failure repeats all of it.
+_WHOLE_BYTES: Final = 64 * 2**20
+# An upload may have 10,000 parts; one part is in memory.
+_PART_BYTES: Final = 16 * 2**20
+_MOST_PARTS: Final = 9_000
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ class S3Bucket(Bucket):
 
     name: str
     options: S3Options
+    failures: ClassVar[tuple[type[Exception], ...]] = _FAILURES
+    needs_condition_check: ClassVar[bool] = True
 
     @property
     @override
@@ -74,16 +77,6 @@ class S3Bucket(Bucket):
     def store_name(self) -> str:
         return self.options.store_name(self.name)
 
-    @property
-    @override
-    def failures(self) -> tuple[type[Exception], ...]:
-        return _FAILURES
-
-    @property
-    @override
-    def needs_condition_check(self) -> bool:
-        return True
-
     @asynccontextmanager
     @override
     async def lend(self) -> AsyncIterator["_LogClient"]:
@@ -95,8 +88,8 @@ class S3Bucket(Bucket):
         return S3RangeClient(self, thread_client(self.options))
 
     @override
-    def make_upload(self, key: str, source: Path) -> S3Upload:
-        return S3Upload(partial(self._send_now, key), source)
+    def make_upload(self, key: str, source: Path) -> Upload:
+        return S3Upload(self, key, source)
 
     @override
     def failure_of(self, error: BaseException) -> Failure:
@@ -109,14 +102,6 @@ class S3Bucket(Bucket):
     @override
     def translate(self, error: Exception, uri: str) -> StorageError:
         return translate(error, uri, Place(self.noun, self.options))
-
-    def _send_now(self, key: str, operation: str, **request: Any) -> _Found:
-        def send(client: "S3RangeClient") -> _Found:
-            if isinstance(body := request.get("Body"), BufferedReader):
-                body.seek(0)
-            return client.send(operation, Key=key, **request)
-
-        return ask_now(self, self.connect, f"{self.uri}/{key}", verb_of(operation), send)
 
     def make_wake(self, folder: str, names: re.Pattern[str]) -> Wake:
         """See `Bucket.make_wake`; notifications come from a queue, if one is configured."""
@@ -137,11 +122,11 @@ class _S3Client(Generic[L]):
             self._request["RequestPayer"] = "requester"
 
     def retire(self) -> None:
-        """See `Client.retire`."""
+        """See `Lent.retire`."""
         self._lent.retire()
 
     def translate(self, error: Exception, uri: str) -> StorageError:
-        """See `Client.translate`."""
+        """See `Lent.translate`."""
         place = Place(self._bucket.noun, self._bucket.options)
         return translate(error, uri, place.through(self._client, self._lent.credentials))
 
@@ -242,3 +227,57 @@ def _meta(key: str, attributes: _Found, size: str) -> ObjectMeta:
     """Return the metadata of an object from an answer, or from an entry of a listing."""
     modified_ms = int(attributes["LastModified"].timestamp()) * 1000
     return ObjectMeta(key, attributes[size], modified_ms, attributes.get("ETag", "").strip('"'))
+
+
+class S3Upload(Upload):
+    """An upload of the file `source` by worker threads: in one PUT, or in parts if it is large.
+
+    The condition `If-None-Match: *` is on the request that makes the object appear: the PUT, or the completion of the
+    upload. An upload that fails is aborted, because its parts are stored, and paid for, until then. One of a killed
+    process stays until a lifecycle rule of the bucket removes it.
+    """
+
+    def __init__(self, bucket: S3Bucket, key: str, source: Path) -> None:
+        self._bucket = bucket
+        self._key = key
+        self._source = source
+        self._size = source.stat().st_size
+
+    @property
+    @override
+    def is_multipart(self) -> bool:
+        return self._size > _WHOLE_BYTES
+
+    @override
+    async def send(self, attributes: Mapping[str, str]) -> None:
+        await in_thread(self._send_now, dict(attributes))
+
+    def _send_now(self, attributes: dict[str, str]) -> None:
+        if not self.is_multipart:
+            with self._source.open("rb") as body:
+                self._ask("put_object", Body=body, IfNoneMatch="*", Metadata=attributes)
+            return
+        upload = self._ask("create_multipart_upload", Metadata=attributes)["UploadId"]
+        try:
+            part_bytes, parts = max(_PART_BYTES, -(-self._size // _MOST_PARTS)), list[_Found]()
+            with self._source.open("rb") as file:
+                while part := file.read(part_bytes):
+                    number = len(parts) + 1
+                    answer = self._ask("upload_part", UploadId=upload, PartNumber=number, Body=part)
+                    parts.append({"PartNumber": number, "ETag": str(answer["ETag"])})
+            self._ask("complete_multipart_upload", UploadId=upload, MultipartUpload={"Parts": parts}, IfNoneMatch="*")
+        except BaseException:
+            with suppress(StorageError):
+                self._ask("abort_multipart_upload", UploadId=upload)
+            raise
+
+    def _ask(self, operation: str, **request: Any) -> _Found:
+        """Send a request of the API about the object, and repeat it where that may help. Raises `StorageError`."""
+
+        def send(client: S3RangeClient) -> _Found:
+            if isinstance(body := request.get("Body"), BufferedReader):
+                body.seek(0)
+            return client.send(operation, Key=self._key, **request)
+
+        bucket = self._bucket
+        return ask_now(bucket, bucket.connect, f"{bucket.uri}/{self._key}", verb_of(operation), send)

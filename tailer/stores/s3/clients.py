@@ -26,7 +26,7 @@ from botocore.credentials import CredentialProvider
 from botocore.exceptions import NoCredentialsError
 
 from tailer.stores.port import in_thread
-from tailer.stores.s3.options import S3Options
+from tailer.stores.s3 import S3Options
 from tailer.stores.s3.sessions import client_arguments, credentials_name, prepare, role_request
 from tailer.stores.s3.templates import LoopTemplates
 from tailer.stores.s3.traffic import REQUEST

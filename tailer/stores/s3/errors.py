@@ -20,7 +20,7 @@ from tailer.errors import (
     StorageUnavailable,
 )
 from tailer.stores.bucket.port import Failure, TornBody
-from tailer.stores.s3.options import S3Options
+from tailer.stores.s3 import S3Options
 
 __all__ = [
     "CONFLICT",
@@ -32,6 +32,7 @@ __all__ = [
     "error_code",
     "failure_of",
     "message_of",
+    "status_of",
     "translate",
 ]
 
@@ -103,7 +104,7 @@ def error_code(error: BaseException) -> str:
     """Return S3's code for an error, or the status of an answer without one; empty where there was no answer."""
     if not isinstance(error, ClientError):
         return ""
-    return str(error.response.get("Error", {}).get("Code", "")) or str(_status(error))
+    return str(error.response.get("Error", {}).get("Code", "")) or str(status_of(error))
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -133,7 +134,7 @@ def _answer(error: ClientError, uri: str, place: Place) -> StorageError:
     """Translate an error that the server reports. A failed precondition is `ObjectAlreadyExists`."""
     code = error_code(error)
     if error.operation_name in _SIGN_IN:
-        if _status(error) >= 500 or code in _SIGN_IN_LATER:
+        if status_of(error) >= 500 or code in _SIGN_IN_LATER:
             return StorageUnavailable(uri, f"no credentials from {error.operation_name}: {code}")
         remedy = "Check the role, its trust policy and external_id, and the credentials that assume it."
         return StorageAccessRefused(uri, f"{error.operation_name} was refused {place.credentials}: {code}", remedy)
@@ -164,7 +165,8 @@ def _no_answer(error: Exception, place: Place) -> str:
     return named or f"the connection to {place.host} failed ({type(error).__name__})"
 
 
-def _status(error: ClientError) -> int:
+def status_of(error: ClientError) -> int:
+    """Return the status of the answer; 0 where there was none."""
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
@@ -176,55 +178,6 @@ def message_of(error: ClientError) -> str:
 
 _Kinds = type[Exception] | tuple[type[Exception], ...]
 _Explain = Callable[[Any, Place], tuple[str, str]]
-
-
-def _no_credentials(_error: Exception, place: Place) -> tuple[str, str]:
-    asked = "" if place.options.profile is None else f" in the profile {place.options.profile}"
-    return f"no credentials were found{asked}", _KEYS_HINT
-
-
-def _partial(error: boto.PartialCredentialsError, _place: Place) -> tuple[str, str]:
-    return f"the credentials from {error.kwargs['provider']} lack {error.kwargs['cred_var']}", _KEYS_HINT
-
-
-def _no_profile(_error: Exception, place: Place) -> tuple[str, str]:
-    named = place.options.profile or "of AWS_PROFILE"
-    return f"the profile {named} does not exist", "Add it to AWS's shared configuration, or name another one."
-
-
-def _signed_out(_error: Exception, _place: Place) -> tuple[str, str]:
-    return "the sign-in has expired or is missing", "Sign in again: aws sso login, or aws login."
-
-
-def _wrong_setting(error: Exception, place: Place) -> tuple[str, str]:
-    return f"the client refuses its settings or {place.noun} ({type(error).__name__})", _CHECK_HINT
-
-
-def _no_trust(_error: Exception, place: Place) -> tuple[str, str]:
-    remedy = "Set AWS_CA_BUNDLE to a file with the certificates to trust, or correct the endpoint."
-    return f"the certificate of {place.host} is not trusted", remedy
-
-
-def _no_bucket(_error: ClientError, place: Place) -> tuple[str, str]:
-    return f"{place.noun} does not exist", "Check the bucket's name, the endpoint and the region."
-
-
-def _wrong_key(error: ClientError, place: Place) -> tuple[str, str]:
-    return f"the server does not know the access key ({error_code(error)}), {place.credentials}", _KEYS_HINT
-
-
-def _wrong_secret(error: ClientError, place: Place) -> tuple[str, str]:
-    remedy = "Check AWS_SECRET_ACCESS_KEY, the region, and proxies that change requests."
-    return f"the secret key does not fit the access key ({error_code(error)}), {place.credentials}", remedy
-
-
-def _skewed(error: ClientError, _place: Place) -> tuple[str, str]:
-    return f"the clocks of this machine and of the server differ ({error_code(error)})", "Set this machine's clock."
-
-
-def _archived(error: ClientError, _place: Place) -> tuple[str, str]:
-    remedy = "Restore it, and keep the table's files out of archive classes."
-    return f"the object is archived ({error_code(error)})", remedy
 
 
 def _elsewhere(error: ClientError, place: Place) -> tuple[str, str]:
@@ -245,11 +198,38 @@ def _impossible(error: ClientError, _place: Place) -> tuple[str, str]:
 
 # The first row with the code of an answer explains it. Only answers that last are here.
 _REFUSALS: Final[tuple[tuple[frozenset[str], _Explain], ...]] = (
-    (frozenset({"NoSuchBucket"}), _no_bucket),
-    (_WRONG_KEYS, _wrong_key),
-    (_WRONG_SECRET, _wrong_secret),
-    (frozenset({"RequestTimeTooSkewed"}), _skewed),
-    (frozenset({"InvalidObjectState"}), _archived),
+    (
+        frozenset({"NoSuchBucket"}),
+        lambda _, place: (f"{place.noun} does not exist", "Check the bucket's name, the endpoint and the region."),
+    ),
+    (
+        _WRONG_KEYS,
+        lambda error, place: (
+            f"the server does not know the access key ({error_code(error)}), {place.credentials}",
+            _KEYS_HINT,
+        ),
+    ),
+    (
+        _WRONG_SECRET,
+        lambda error, place: (
+            f"the secret key does not fit the access key ({error_code(error)}), {place.credentials}",
+            "Check AWS_SECRET_ACCESS_KEY, the region, and proxies that change requests.",
+        ),
+    ),
+    (
+        frozenset({"RequestTimeTooSkewed"}),
+        lambda error, _: (
+            f"the clocks of this machine and of the server differ ({error_code(error)})",
+            "Set this machine's clock.",
+        ),
+    ),
+    (
+        frozenset({"InvalidObjectState"}),
+        lambda error, _: (
+            f"the object is archived ({error_code(error)})",
+            "Restore it, and keep the table's files out of archive classes.",
+        ),
+    ),
     (_ELSEWHERE, _elsewhere),
     (_DENIED, _denied),
     (_LASTING, _impossible),
@@ -257,11 +237,39 @@ _REFUSALS: Final[tuple[tuple[frozenset[str], _Explain], ...]] = (
 
 # The first row with the kind of an error explains it. Only errors that last are here.
 _CLIENT_FAULTS: Final[tuple[tuple[_Kinds, _Explain], ...]] = (
-    (boto.NoCredentialsError, _no_credentials),
-    (boto.PartialCredentialsError, _partial),
-    (boto.ProfileNotFound, _no_profile),
-    ((boto.SSOError, boto.LoginError, boto.TokenRetrievalError), _signed_out),
-    (boto.SSLError, _no_trust),
+    (
+        boto.NoCredentialsError,
+        lambda _, place: (
+            "no credentials were found"
+            + ("" if place.options.profile is None else f" in the profile {place.options.profile}"),
+            _KEYS_HINT,
+        ),
+    ),
+    (
+        boto.PartialCredentialsError,
+        lambda error, _: (
+            f"the credentials from {error.kwargs['provider']} lack {error.kwargs['cred_var']}",
+            _KEYS_HINT,
+        ),
+    ),
+    (
+        boto.ProfileNotFound,
+        lambda _, place: (
+            f"the profile {place.options.profile or 'of AWS_PROFILE'} does not exist",
+            "Add it to AWS's shared configuration, or name another one.",
+        ),
+    ),
+    (
+        (boto.SSOError, boto.LoginError, boto.TokenRetrievalError),
+        lambda *_: ("the sign-in has expired or is missing", "Sign in again: aws sso login, or aws login."),
+    ),
+    (
+        boto.SSLError,
+        lambda _, place: (
+            f"the certificate of {place.host} is not trusted",
+            "Set AWS_CA_BUNDLE to a file with the certificates to trust, or correct the endpoint.",
+        ),
+    ),
     (
         (
             boto.BaseEndpointResolverError,
@@ -276,6 +284,9 @@ _CLIENT_FAULTS: Final[tuple[tuple[_Kinds, _Explain], ...]] = (
             boto.ValidationError,
             ValueError,
         ),
-        _wrong_setting,
+        lambda error, place: (
+            f"the client refuses its settings or {place.noun} ({type(error).__name__})",
+            _CHECK_HINT,
+        ),
     ),
 )

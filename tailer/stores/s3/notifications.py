@@ -23,9 +23,9 @@ from anyio.lowlevel import RunVar
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tailer.stores.port import in_thread
+from tailer.stores.s3 import S3Options
 from tailer.stores.s3.clients import CountingSession, loop_session
 from tailer.stores.s3.errors import error_code
-from tailer.stores.s3.options import S3Options
 from tailer.stores.s3.sessions import client_arguments
 from tailer.stores.s3.traffic import unseen_fault
 from tailer.stores.traffic import FAULTS

@@ -22,7 +22,7 @@ from botocore.credentials import AssumeRoleCredentialFetcher, CredentialProvider
 from botocore.exceptions import InvalidConfigError, NoCredentialsError
 from botocore.utils import parse_timestamp
 
-from tailer.stores.s3.options import S3Options
+from tailer.stores.s3 import S3Options
 from tailer.stores.s3.traffic import count_traffic
 
 __all__ = [

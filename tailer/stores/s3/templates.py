@@ -24,7 +24,7 @@ from botocore.exceptions import ClientError
 from botocore.response import StreamingBody
 from botocore.utils import percent_encode
 
-from tailer.stores.s3.errors import NOT_FOUND, error_code
+from tailer.stores.s3.errors import NOT_FOUND, error_code, status_of
 from tailer.stores.s3.sessions import parse_time
 from tailer.stores.s3.traffic import REQUEST
 from tailer.stores.traffic import REQUESTS
@@ -64,7 +64,9 @@ class _Template:
     def of(cls, sent: Any, key: str) -> Self | None:
         """Return the template of a request for `key` that was sent; None where others cannot be made after it."""
         name = _encode(key)
-        headers = {name: _text(value) for name, value in sent.headers.items()}
+        # Botocore holds values in either type.
+        items = sent.headers.items()
+        headers = {name: value.decode() if isinstance(value, bytes) else value for name, value in items}
         is_known = headers.get("Authorization", _SIGNATURE).startswith(_SIGNATURE)
         if not sent.url.endswith(f"/{name}") or not is_known:
             return None
@@ -145,7 +147,7 @@ class _Templates:
             is_answered = True
         except Exception as error:
             is_answered = isinstance(error, ClientError) and error_code(error) in NOT_FOUND
-            is_fault = is_fault or not isinstance(error, ClientError) or _status(error) in _TRIED_AGAIN
+            is_fault = is_fault or not isinstance(error, ClientError) or status_of(error) in _TRIED_AGAIN
             raise
         finally:
             if is_fault:
@@ -227,15 +229,6 @@ def _read(operation: str, template: _Template, answer: Any, error_body: bytes, m
     }
 
 
-def _status(error: ClientError) -> int:
-    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-
-
 def _encode(key: str) -> str:
     """Encode a key for a URL, as botocore does."""
     return str(percent_encode(key, safe="/~"))
-
-
-def _text(value: str | bytes) -> str:
-    """Return the value of a header, which botocore holds in either type."""
-    return value.decode() if isinstance(value, bytes) else value

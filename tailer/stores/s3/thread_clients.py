@@ -15,8 +15,8 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tailer.errors import StorageAccessRefused
+from tailer.stores.s3 import S3Options
 from tailer.stores.s3.errors import Place, translate
-from tailer.stores.s3.options import S3Options
 from tailer.stores.s3.sessions import client_arguments, credentials_name, sync_session
 from tailer.stores.s3.templates import ThreadTemplates
 

@@ -15,8 +15,8 @@ from urllib3.exceptions import HTTPError
 from urllib3.exceptions import TimeoutError as Urllib3TimeoutError
 
 from tailer.stores.bucket.port import TornBody
+from tailer.stores.s3 import S3Options
 from tailer.stores.s3.errors import CONFLICT, EMPTY_RANGE, EXPIRED, NOT_FOUND, PRECONDITION
-from tailer.stores.s3.options import S3Options
 from tailer.stores.traffic import FAULTS, REQUESTS, Fault
 
 __all__ = ["REQUEST", "count_traffic", "unseen_fault", "verb_of"]
@@ -51,7 +51,7 @@ def count_traffic(session: Any, options: S3Options) -> None:
         context[REQUEST] = options.store_name(bucket), verb_of(model.name)
 
     session.register("before-parameter-build", label)
-    session.register("request-created", _count_request)
+    session.register("request-created", lambda request, **_: REQUESTS.add(request.context[REQUEST], 1))
     session.register("response-received", _count_fault)
 
 
@@ -66,10 +66,6 @@ def unseen_fault(error: BaseException) -> Fault | None:
     if isinstance(error, _TORN):
         return Fault.TORN_BODY
     return Fault.CONNECTION if isinstance(error, OSError) else Fault.REFUSED
-
-
-def _count_request(request: Any, **_: object) -> None:
-    REQUESTS.add(request.context[REQUEST], 1)
 
 
 def _count_fault(

@@ -13,8 +13,8 @@ from tailer.formats.delta.checkpoints.checkpoint import read_state
 from tailer.formats.delta.checkpoints.live_files import live_files
 from tailer.formats.delta.log.listing import LOG, list_log
 from tailer.formats.delta.log.paths import locate
-from tailer.stores.memory import MemoryStore
 from tests.fuzz.target import Target
+from tests.support.cloud.memory_store import MemoryStore
 from tests.support.tables.log_files import add, checkpoint, inline_vector, metadata, protocol
 
 _ID = "016ae953-37a9-438e-8683-9a9a4a79a395"

@@ -7,8 +7,8 @@ from typing import Any, Final, TypeVar
 
 from tailer.errors import TailerError
 from tailer.formats.delta.log.listing import commit_name
-from tailer.stores.memory import MemoryStore
 from tailer.stores.port import ObjectMeta, Objects, OpenObject, StoredObject
+from tests.support.cloud.memory_store import MemoryStore
 from tests.support.tables.log_files import add, metadata, protocol
 
 __all__ = ["CountingStore", "a_log", "put_commit"]

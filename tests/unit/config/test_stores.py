@@ -7,8 +7,8 @@ from typing import Final
 import pytest
 
 from tailer.config.settings import examine, load
-from tailer.stores.cloud.options import AzureOptions, GcsOptions
-from tailer.stores.s3.options import S3Options
+from tailer.stores.cloud import AzureOptions, GcsOptions
+from tailer.stores.s3 import S3Options
 
 PIPELINE = """
 [pipelines.orders]

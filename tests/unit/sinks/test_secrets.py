@@ -11,8 +11,8 @@ import pytest
 
 from tailer.config.options import faults_by
 from tailer.errors import ConfigError, SinkError, SinkRejected, SinkUnavailable
+from tailer.stores import secrets as running
 from tailer.stores.secrets import KEPT_S, KeptSecret, Secret
-from tailer.stores.secrets import command as running
 from tailer_sinks.access import read_secret
 from tailer_sinks.http.options import RequestSecrets
 from tailer_sinks.http.options import read as read_http

@@ -6,9 +6,9 @@ from typing import Final
 import pytest
 
 from tailer.errors import ConfigError
-from tailer.stores.cloud.options import AzureOptions, GcsOptions
+from tailer.stores.cloud import AzureOptions, GcsOptions
 from tailer.stores.location import is_local, parse_location, split_location
-from tailer.stores.s3.options import S3Options
+from tailer.stores.s3 import S3Options
 from tailer.stores.stores import Stores
 from tests.support.cases import cases
 

@@ -17,9 +17,9 @@ from tailer.errors import (
 )
 from tailer.stores.bucket.port import Failure, TornBody
 from tailer.stores.bucket.requests import Attempts
+from tailer.stores.s3 import S3Options
 from tailer.stores.s3.bucket import S3Bucket
 from tailer.stores.s3.errors import Place, error_code, failure_of, translate
-from tailer.stores.s3.options import S3Options
 from tests.support.cases import cases
 
 URI = "s3://shop/orders/a"

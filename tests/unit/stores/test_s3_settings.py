@@ -10,7 +10,7 @@ from botocore.config import Config
 from botocore.exceptions import ProfileNotFound
 
 from tailer.errors import ConfigError
-from tailer.stores.s3.options import S3Options
+from tailer.stores.s3 import S3Options
 from tailer.stores.s3.sessions import client_arguments, credentials_name, parse_time, sync_session
 from tests.support.cases import cases
 

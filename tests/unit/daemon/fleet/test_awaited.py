@@ -15,9 +15,9 @@ from tailer.daemon.runs import Stop
 from tailer.errors import FileVacuumed, NotATable, StorageUnavailable, TableReplaced, UnsupportedFeature
 from tailer.formats.delta.log.listing import LOG
 from tailer.pipeline.status import PipelineState, PipelineStatus
-from tailer.stores.memory import MemoryStore
 from tailer.stores.port import Objects, ObjectStore
 from tailer.stores.stores import Stores
+from tests.support.cloud.memory_store import MemoryStore
 from tests.support.streams import become
 
 pytestmark = pytest.mark.anyio

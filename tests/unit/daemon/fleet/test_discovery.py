@@ -8,9 +8,9 @@ from tailer.config.pipelines import TablePattern
 from tailer.daemon.fleet import discovery
 from tailer.daemon.fleet.discovery import FoundTables, find_tables
 from tailer.errors import ConfigError, StorageUnavailable, TailerError
-from tailer.stores.memory import MemoryStore
 from tailer.stores.port import Folders, ObjectStore
 from tailer.stores.stores import Stores
+from tests.support.cloud.memory_store import MemoryStore
 
 pytestmark = pytest.mark.anyio
 

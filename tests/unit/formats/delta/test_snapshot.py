@@ -14,9 +14,9 @@ from tailer.formats.delta.log.actions import Commit, parse_commit
 from tailer.formats.delta.log.clock import CommitClock
 from tailer.formats.delta.log.listing import LogListing, commit_name
 from tailer.formats.delta.snapshot import CLOCK_WINDOW, Snapshot
-from tailer.stores.memory import MemoryStore
 from tailer.stores.port import ObjectMeta, StoredObject
 from tests.support.cases import cases
+from tests.support.cloud.memory_store import MemoryStore
 from tests.support.tables.log_files import commit_info, metadata, protocol, schema_string
 
 

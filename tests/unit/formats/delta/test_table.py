@@ -38,8 +38,8 @@ from tailer.formats.delta.table import DeltaTableLog
 from tailer.plan import SNAPSHOT_TASKS, ChangePlan
 from tailer.start import Start, StartKind, StartPoint
 from tailer.stores.local import LocalStore
-from tailer.stores.memory import MemoryStore
 from tailer.stores.port import ObjectMeta, Objects, OpenObject, StoredObject
+from tests.support.cloud.memory_store import MemoryStore
 from tests.support.tables.log_files import (
     add,
     cdc,

@@ -18,7 +18,6 @@ from tailer.errors import SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch
 from tailer.plan import Position
 from tailer.sink import Progress
-from tailer.stores.memory import MemoryStore
 from tailer.stores.port import ObjectMeta
 from tailer_sinks.files.formats import JsonLines
 from tailer_sinks.files.in_store import StoreFolders
@@ -29,6 +28,7 @@ from tailer_sinks.testing.announcements import change, gap, wider
 from tailer_sinks.testing.rows import numbered
 from tailer_sinks.testing.suite import SCHEMA, Item, deliver, up_to
 from tests.support.cases import cases
+from tests.support.cloud.memory_store import MemoryStore
 
 APP = "pipeline/table-id"
 Objects = list[ObjectMeta]

@@ -7,9 +7,9 @@ import pytest
 from tailer.errors import NotATable, ObjectNotFound, StorageUnavailable, VersionGone
 from tailer.formats.delta.catalog.port import CommitCatalog, RatifiedCommits, RatifiedLog, StagedCommit, merge
 from tailer.formats.delta.log.listing import LogListing, PublishedLog, commit_name
-from tailer.stores.memory import MemoryStore
 from tailer.stores.port import ObjectMeta, OpenObject, StoredObject
 from tests.support.cases import cases
+from tests.support.cloud.memory_store import MemoryStore
 
 UUID = "016ae953-37a9-438e-8683-9a9a4a79a395"
 

@@ -6,8 +6,8 @@ import logging
 import pytest
 
 from tailer.formats.delta.checkpoints.hint import LAST_CHECKPOINT, json_checksum, read_last_checkpoint
-from tailer.stores.memory import MemoryStore
 from tests.support.cases import cases
+from tests.support.cloud.memory_store import MemoryStore
 
 
 def test_the_protocols_own_example() -> None:

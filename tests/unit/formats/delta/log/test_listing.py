@@ -23,9 +23,9 @@ from tailer.formats.delta.log.listing import (
     list_recent,
 )
 from tailer.stores.local import LocalStore
-from tailer.stores.memory import MemoryStore
 from tailer.stores.port import ObjectMeta, Objects, StoredObject
 from tests.support.cases import cases
+from tests.support.cloud.memory_store import MemoryStore
 
 T = TypeVar("T")
 

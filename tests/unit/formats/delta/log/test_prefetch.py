@@ -22,8 +22,8 @@ from tailer.formats.delta.log.prefetch import LIST_AFTER
 from tailer.formats.delta.log.windows import WINDOW_BYTES, WINDOW_FILES, read_together, window
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.plan import ChangePlan
-from tailer.stores.memory import MemoryStore
 from tailer.stores.port import ObjectMeta, StoredObject
+from tests.support.cloud.memory_store import MemoryStore
 from tests.support.seeds import repeats
 from tests.support.tables.log_files import add, metadata, protocol, remove
 from tests.support.tables.stored_log import HEAD, CountingStore, a_log, put_commit

@@ -10,8 +10,8 @@ from tailer.errors import NotATable, TableReplaced, TailerError, VersionAhead, V
 from tailer.formats.delta.log.listing import commit_name
 from tailer.formats.delta.log.quiet import CHECK_S, QuietLog
 from tailer.formats.delta.table import DeltaTableLog
-from tailer.stores.memory import MemoryStore
 from tailer.stores.port import ObjectMeta, StoredObject
+from tests.support.cloud.memory_store import MemoryStore
 from tests.support.tables.log_files import add, metadata, protocol
 from tests.support.tables.stored_log import HEAD, CountingStore, a_log, put_commit
 

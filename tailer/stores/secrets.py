@@ -1,24 +1,98 @@
 """Secrets: given as they are, in a file, by a command, or in a variable of the environment.
 
 A configuration gives the secret `password` as a text, or as a table with its place: `{file = "..."}`,
-`{command = ["..."]}` or `{env = "..."}`. A command is run without a shell. What it prints is in no message, and neither
-are its arguments.
+`{command = ["..."]}` or `{env = "..."}`. A command is run without a shell or input, within bounds. What it prints is in
+no message, and neither are its arguments.
 """
 
 import math
 import os
+import selectors
+import signal
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
-from tailer.stores.secrets.command import NoSecret, printed_by
-
-__all__ = ["KEPT_S", "WAYS", "KeptSecret", "Secret"]
+__all__ = ["KEPT_S", "WAYS", "KeptSecret", "NoSecret", "Secret"]
 
 KEPT_S: Final = 3600.0  # for which what a command printed is used, unless it is refused
 # The keys of a table that gives a secret, with an example of each.
 WAYS: Final[Mapping[str, str]] = {"file": '"..."', "command": '["..."]', "env": '"..."'}
+_END_S: Final = 1.0  # for the end of a killed command
+_LIMIT_S: Final = 30.0
+_LOOK_S: Final = 0.02  # between two looks at whether a command has ended, if something else keeps its output open
+_LARGEST: Final = 64 * 2**10
+
+
+class NoSecret(Exception):
+    """There is no secret where it should be: `reason`, and the next step; `remedy` None: it may be there later."""
+
+    def __init__(self, reason: str, remedy: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason: Final = reason
+        self.remedy: Final = remedy
+
+
+def _printed_by(command: Sequence[str]) -> str:
+    """Run a program with its arguments, and return what it prints. Blocks. Raises `NoSecret`."""
+    place = f"the command {command[0]}"
+    remedy = "It must print the secret alone, as text. Run it by hand, as the user of this process."
+    none, (ours, theirs) = subprocess.DEVNULL, os.pipe()
+    try:
+        process = subprocess.Popen(command, stdin=none, stdout=theirs, stderr=none, start_new_session=True)
+    except (OSError, ValueError) as error:
+        os.close(ours)
+        reason = getattr(error, "strerror", None) or "an argument has a null byte"
+        raise NoSecret(f"{place} cannot be run: {reason}", remedy) from None
+    finally:
+        os.close(theirs)
+    deadline_s = time.monotonic() + _LIMIT_S
+    try:
+        printed = _read(process, ours, deadline_s)
+        code = process.wait(max(deadline_s - time.monotonic(), 0.0)) if len(printed) <= _LARGEST else 0
+    except (TimeoutError, subprocess.TimeoutExpired):
+        raise NoSecret(f"{place} did not end within {_LIMIT_S:g} s") from None
+    finally:
+        with suppress(ProcessLookupError, PermissionError):  # what it has started, too; another user's goes on
+            os.killpg(process.pid, signal.SIGKILL)
+        os.close(ours)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_END_S)
+    if code != 0:
+        raise NoSecret(f"{place} ended with exit code {code}")
+    if not printed.strip() or len(printed) > _LARGEST:
+        what = f"more than {_LARGEST} bytes" if printed.strip() else "nothing"
+        raise NoSecret(f"{place} printed {what}", remedy)
+    try:
+        return printed.decode("utf-8")
+    except UnicodeError:
+        raise NoSecret(f"{place} printed what is not UTF-8", remedy) from None
+
+
+def _read(process: "subprocess.Popen[bytes]", output: int, deadline_s: float) -> bytes:
+    """Read what a process prints into the pipe `output` up to its end, or a little more than `_LARGEST` bytes.
+
+    What it has started may keep the pipe open beyond that. Raises `TimeoutError`.
+    """
+    printed = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(output, selectors.EVENT_READ)
+        while len(printed) <= _LARGEST:
+            has_ended = process.poll() is not None  # then all that it has printed is there
+            rest_s = deadline_s - time.monotonic()
+            if not has_ended and rest_s <= 0:
+                raise TimeoutError
+            if selector.select(0 if has_ended else min(_LOOK_S, rest_s)):
+                more = os.read(output, _LARGEST + 1)
+                printed += more
+                if not more:
+                    break
+            if has_ended:
+                break
+    return printed
 
 
 class Secret:
@@ -95,7 +169,7 @@ class Secret:
     def read(self) -> str | None:
         """Return the secret, without the end of its last line; None: none is given. Blocks. Raises `NoSecret`."""
         if self.command:
-            return printed_by(self.command).rstrip("\r\n")
+            return _printed_by(self.command).rstrip("\r\n")
         if self.file is None and self.env is None:
             return self.value
         try:
