@@ -5,7 +5,6 @@ table       the snapshots of a branch behind the `TableLog` port
 lineage     the snapshots of a branch in order, and their numbers
 changes     which rows of which files changed, from one snapshot to the next
 tasks       the tasks and the plan of a snapshot
-kept        what was read last, up to a weight
 inspector   the profile of a table, and summaries of its snapshots
 metadata/   the JSON file that is the table: where it is, snapshots, schemas, partition specs
 files/      manifest lists and manifests: the files of a snapshot

@@ -18,12 +18,10 @@ from dataclasses import replace
 from typing import Final
 
 from tailer.errors import ChangesUnavailable, LogCorrupt
-from tailer.formats.iceberg.deletes.applied import Applied, DeleteFiles
-from tailer.formats.iceberg.deletes.rows import DeletedRows
+from tailer.formats.iceberg.deletes.rows import Applied, DeletedRows, DeleteFiles
 from tailer.formats.iceberg.files.live import Difference, LiveFiles
-from tailer.formats.iceberg.files.manifests import Content, FileEntry, Manifest
+from tailer.formats.iceberg.files.manifests import Content, FileEntry, Manifest, may_hold
 from tailer.formats.iceberg.files.places import Places
-from tailer.formats.iceberg.files.statistics import may_hold
 from tailer.formats.iceberg.metadata.schema import new_defaults
 from tailer.formats.iceberg.tasks import State, rows_of
 from tailer.plan import SNAPSHOT_TASKS, ChangePlan, ChangeTask, Regime, TaskKind

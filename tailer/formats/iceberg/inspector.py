@@ -5,9 +5,8 @@ from typing import Final
 
 from typing_extensions import override
 
-from tailer.formats.iceberg.catalogs.pointer import CatalogTable
-from tailer.formats.iceberg.lineage import Lineage, Step
-from tailer.formats.iceberg.metadata.document import Document
+from tailer.formats.iceberg.lineage import Lineage
+from tailer.formats.iceberg.metadata.current import CatalogTable
 from tailer.formats.iceberg.metadata.schema import identifier_columns
 from tailer.formats.iceberg.metadata.snapshots import Snapshot, noted_number
 from tailer.formats.iceberg.table import IcebergTableLog
@@ -47,15 +46,16 @@ class IcebergInspector(TableInspector):
     async def profile(self) -> TableProfile:
         lineage = await self._log.newest()
         document, newest = lineage.document, lineage.steps[-1] if lineage.steps else None
-        schema_id = None if newest is None else newest.snapshot.schema_id
+        key = identifier_columns(document.schema(None if newest is None else newest.snapshot.schema_id))
+        kept_ms = document.properties.get(_EXPIRES) or ""
         return TableProfile(
             version=lineage.latest,
             timestamp_ms=document.last_updated_ms if newest is None else newest.snapshot.timestamp_ms,
             schema=self._log.schema_of(lineage, newest),
             features=(f"format version {document.format_version}",),
             row_ids=document.format_version >= _LINEAGE_FORMAT,
-            keys=tuple(_keys(document, schema_id)),
-            log_kept_ms=_kept_ms(document),
+            keys=(DeclaredKey(key, "the identifier fields, which writers do not enforce"),) if key else (),
+            log_kept_ms=int(kept_ms) if kept_ms.isdecimal() else None,
             hazards=tuple(_hazards(lineage)),
         )
 
@@ -64,17 +64,16 @@ class IcebergInspector(TableInspector):
         lineage = await self._log.newest()
         for step in lineage.steps:
             if first <= step.number <= last:
-                yield _summary(step)
-
-
-def _keys(document: Document, schema_id: int | None) -> Iterator[DeclaredKey]:
-    if columns := identifier_columns(document.schema(schema_id)):
-        yield DeclaredKey(columns, "the identifier fields, which writers do not enforce")
-
-
-def _kept_ms(document: Document) -> int | None:
-    text = document.properties.get(_EXPIRES) or ""
-    return int(text) if text.isdecimal() else None
+                snapshot, summary = step.snapshot, step.snapshot.summary
+                engine = (summary.engine_name, summary.engine_version)
+                yield CommitSummary(
+                    version=step.number,
+                    timestamp_ms=snapshot.timestamp_ms,
+                    operation=snapshot.operation,
+                    author=" ".join(str(text) for text in engine if text is not None) or None,
+                    rows=_rows(snapshot),
+                    added_bytes=noted_number(summary.added_files_size) or 0,
+                )
 
 
 def _hazards(lineage: Lineage) -> Iterator[str]:
@@ -82,19 +81,6 @@ def _hazards(lineage: Lineage) -> Iterator[str]:
         yield _REFUSED
     if lineage.steps and noted_number(lineage.steps[-1].snapshot.summary.total_equality_deletes):
         yield _BY_KEY
-
-
-def _summary(step: Step) -> CommitSummary:
-    snapshot, summary = step.snapshot, step.snapshot.summary
-    engine = " ".join(str(text) for text in (summary.engine_name, summary.engine_version) if text is not None)
-    return CommitSummary(
-        version=step.number,
-        timestamp_ms=snapshot.timestamp_ms,
-        operation=snapshot.operation,
-        author=engine or None,
-        rows=_rows(snapshot),
-        added_bytes=noted_number(summary.added_files_size) or 0,
-    )
 
 
 def _rows(snapshot: Snapshot) -> RowCounts:

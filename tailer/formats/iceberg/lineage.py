@@ -54,7 +54,11 @@ class Lineage:
     def __init__(self, document: Document, branch: str, table: str, before: "Lineage | None" = None) -> None:
         self._table = table
         self.document = document
-        self.steps: Sequence[Step] = _steps(document, branch, _still(document, before))
+        older: Sequence[Step] = ()
+        # Where the history goes on, the snapshots of before are all kept, with the same numbers.
+        if before is not None and before.document.history.line is document.history.line:
+            older = before.steps if before.document.format_version == document.format_version else ()
+        self.steps: Sequence[Step] = _steps(document, branch, older)
 
     def at_or_before(self, number: int) -> Step | None:
         """Return the last snapshot up to a number; None: there is none."""
@@ -124,15 +128,6 @@ class Lineage:
         if step is None or step.number != number or snapshot_id not in (None, step.snapshot.snapshot_id):
             reason = f"version {number}, which was delivered, is no part of the branch: it was rolled back or replaced"
             raise ChangesUnavailable(self._table, number, reason)
-
-
-def _still(document: Document, before: Lineage | None) -> Sequence[Step]:
-    """Return the steps of a lineage whose snapshots are all kept, with the same numbers; none where some may not be."""
-    if before is None:
-        return ()
-    old = before.document
-    is_still = old.history.line is document.history.line and old.format_version == document.format_version
-    return before.steps if is_still else ()
 
 
 def _steps(document: Document, branch: str, older: Sequence[Step]) -> Sequence[Step]:

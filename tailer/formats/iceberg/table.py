@@ -25,13 +25,14 @@ from tailer.errors import (
     VersionAhead,
     VersionGone,
 )
-from tailer.formats.iceberg.catalogs.pointer import CatalogPointer, CatalogTable
 from tailer.formats.iceberg.changes import Changes
 from tailer.formats.iceberg.files.places import Places
 from tailer.formats.iceberg.lineage import Lineage, Step, refuse_first_format
 from tailer.formats.iceberg.metadata.current import (
     FOLDER,
     NAMES,
+    CatalogPointer,
+    CatalogTable,
     CurrentDocument,
     FolderPointer,
     OneFile,

@@ -9,12 +9,11 @@ from pyroaring import BitMap64
 
 from tailer.errors import LogCorrupt, UnsupportedFeature
 from tailer.files.deletion_vector import inline
-from tailer.formats.iceberg.files.manifests import FileEntry
+from tailer.formats.iceberg.files.manifests import FileEntry, statistics
 from tailer.formats.iceberg.files.places import Places
-from tailer.formats.iceberg.files.statistics import statistics
 from tailer.formats.iceberg.metadata.document import PartitionSpec
+from tailer.formats.iceberg.metadata.schema import partition_text
 from tailer.formats.iceberg.metadata.snapshots import Snapshot
-from tailer.formats.iceberg.metadata.values import partition_text
 from tailer.plan import ChangePlan, ChangeTask, DeletionVectorRef, Regime, RowTracking, TaskKind
 from tailer.schema.columns import physical_name
 

@@ -2,8 +2,6 @@
 
 names      the names, `iceberg://CATALOG/NAMESPACE.TABLE`, for the rest of the program
 client     one request to a catalog: where the metadata of a table is, which tables a namespace has
-answers    the location alone out of what PyIceberg reads
-pointer    points to the metadata file of now
 """
 
 __all__: list[str] = []

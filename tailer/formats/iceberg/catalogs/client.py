@@ -1,5 +1,11 @@
 """Requests to a catalog by PyIceberg, which is synchronous: on a few threads of their own, within a time limit.
 
+PyIceberg reads the metadata of a table as soon as it knows where that is, and the location alone is wanted: the rest is
+ours to read, from our own stores. SQL, Glue and Hive have no more than the location, and the file of `LocationOnly`
+ends the reading there. A REST catalog answers with metadata, which would be parsed whole; `_LookAdapter` takes the
+location out of the answer before that. It asks with the ETag of the last answer, so that a server which has ETags need
+not answer again.
+
 A client is kept for all tables of its catalog. It is made again with the secrets of then where a login is refused.
 """
 
@@ -8,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from copy import copy
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -16,19 +22,96 @@ import msgspec
 from pyiceberg import exceptions as theirs
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.utils.config import Config
+from requests import PreparedRequest, Response
+from requests.adapters import BaseAdapter
+from typing_extensions import override
 
 from tailer.errors import ConfigError, NotATable, StorageAccessRefused, StorageUnavailable, TailerError, how_to_install
-from tailer.formats.iceberg.catalogs.answers import LocationFound, LookAdapter
 from tailer.formats.iceberg.metadata.current import TITLE
 from tailer.stores.secrets import WAYS, NoSecret, Secret
 
 __all__ = ["CatalogClient", "client_of", "read_properties", "translate"]
 
+_TABLE: Final = re.compile(r"/namespaces/[^/]+/tables/[^/?]+(?:\?|$)")
+_LENT: Final = "X-Iceberg-Access-Delegation"
+
+
+class _LocationFound(Exception):
+    """Ends a look: `location` is that of the metadata file."""
+
+    def __init__(self, location: str) -> None:
+        super().__init__()
+        self.location: Final = location
+
+
+class LocationOnly(FileIO):  # type: ignore[misc]
+    """Opens no file: its location is what is wanted."""
+
+    @override
+    def new_input(self, location: str) -> InputFile:
+        raise _LocationFound(location)
+
+    @override
+    def new_output(self, location: str) -> OutputFile:
+        raise PermissionError(location)
+
+    @override
+    def delete(self, location: str | InputFile | OutputFile) -> NoReturn:
+        raise PermissionError(location)
+
+
+class _Answer(msgspec.Struct, rename="kebab"):
+    metadata_location: str | None = None
+
+
+class _LookAdapter(BaseAdapter):  # type: ignore[misc]
+    """Sends requests by `adapter`, within `timeout_s` for each step, and takes locations out of answers."""
+
+    def __init__(self, adapter: BaseAdapter, timeout_s: float) -> None:
+        super().__init__()
+        self._adapter = adapter
+        self._timeout_s = timeout_s
+        self._last: dict[str, tuple[str, str]] = {}  # ETags and locations, by URL
+
+    @override
+    def send(
+        self,
+        request: PreparedRequest,
+        stream: bool = False,
+        timeout: Any = None,
+        verify: bool | str = True,
+        cert: Any = None,
+        proxies: dict[str, str] | None = None,
+    ) -> Response:
+        url = request.url or ""
+        is_look = request.method == "GET" and _TABLE.search(url) is not None
+        tag, location = self._last.get(url, ("", ""))
+        if is_look:
+            # Files are read with the login of their store, so a server need not lend one. A compressed answer may have
+            # an ETag that the server itself does not know.
+            request.headers.pop(_LENT, None)
+            request.headers.update({"Accept-Encoding": "identity"} | ({"If-None-Match": tag} if tag else {}))
+        response = self._adapter.send(request, stream, self._timeout_s, verify, cert, proxies)
+        if is_look and response.status_code == 304:
+            raise _LocationFound(location)
+        if is_look and response.status_code == 200:
+            new = msgspec.json.decode(response.content, type=_Answer).metadata_location
+            if new is not None:
+                self._last[url] = (response.headers.get("ETag", ""), new)
+                raise _LocationFound(new)
+        return response
+
+    @override
+    def close(self) -> None:
+        self._adapter.close()
+
+
 _REMEDY: Final = 'Give a text in quotes, or {file = "..."}, {command = ["..."]} or {env = "..."}.'
 # What is ours to decide: a look must neither make tables in a database, nor read files, nor have a long answer.
 _OURS: Final = {
-    "py-io-impl": "tailer.formats.iceberg.catalogs.answers.LocationOnly",
+    "py-io-impl": "tailer.formats.iceberg.catalogs.client.LocationOnly",
     "init_catalog_tables": "false",
     "snapshot-loading-mode": "refs",
 }
@@ -169,7 +252,7 @@ class CatalogClient:
     def _locate(self, name: str, table: Identifier) -> str | None:
         try:
             location: str | None = self._made(name).load_table(table).metadata_location
-        except LocationFound as look:
+        except _LocationFound as look:
             location = look.location
         except theirs.NoSuchIcebergTableError:
             raise NotATable(name, "the catalog has a table of another kind", TITLE) from None
@@ -199,24 +282,18 @@ class CatalogClient:
                 if isinstance(catalog, RestCatalog):
                     session = catalog._session  # noqa: SLF001 - there is no other way to bound its requests
                     for prefix, adapter in list(session.adapters.items()):
-                        session.mount(prefix, LookAdapter(adapter, _STEP_WITHIN_S))
+                        session.mount(prefix, _LookAdapter(adapter, _STEP_WITHIN_S))
                 self._catalog = catalog
-            return _for_one_request(self._catalog)
+            # The client of Hive has one connection, which it opens for each request: with one client, two threads would
+            # mix up the answers to their requests.
+            if not hasattr(self._catalog, "_create_hive_client"):
+                return self._catalog
+            own = copy(self._catalog)
+            own._client = own._create_hive_client(own.properties)  # noqa: SLF001 - no other way to have another one
+            return own
 
     def _fault(self, error: Exception, name: str) -> TailerError:
         fault = error if isinstance(error, TailerError) else translate(error, name, self._name)
         if isinstance(fault, StorageAccessRefused):
             self._catalog = None
         return fault
-
-
-def _for_one_request(catalog: Catalog) -> Catalog:
-    """Return a catalog that no other thread uses, where its client would mix up the answers to two requests.
-
-    That of Hive does: it has one connection, which it opens for each request.
-    """
-    if not hasattr(catalog, "_create_hive_client"):
-        return catalog
-    own = copy(catalog)
-    own._client = catalog._create_hive_client(catalog.properties)  # noqa: SLF001 - no other way to have another one
-    return own

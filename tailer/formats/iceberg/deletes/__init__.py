@@ -1,8 +1,7 @@
 """Deleted rows of data files (Iceberg specification, "Delete Formats", "Scan Planning").
 
-applied     the delete files that apply to a data file
 keys        equality deletes as bitmaps: keys looked up in data files
-rows        the deleted rows of data files
+rows        the delete files that apply to a data file, and its deleted rows
 """
 
 __all__: list[str] = []

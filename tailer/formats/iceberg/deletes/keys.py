@@ -17,8 +17,8 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from tailer.errors import LogCorrupt, UnsupportedFeature
+from tailer.formats.iceberg.files.live import Kept
 from tailer.formats.iceberg.files.manifests import FileEntry
-from tailer.formats.iceberg.kept import Kept
 from tailer.formats.iceberg.tasks import State
 from tailer.plan import ChangeTask
 from tailer.read.data_files import DataFiles

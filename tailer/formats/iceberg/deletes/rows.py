@@ -1,12 +1,22 @@
 """The deleted rows of data files as bitmaps: files of positions, deletion vectors and keys.
 
+What applies to a data file (Iceberg specification, "Scan Planning"):
+
+    deletion vector     of this file; then files of positions are ignored, because the vector has their positions
+    positions           of the same partition, as old as the file or younger
+    equality delete     of the same partition or without partitions, younger than the file
+
+A partition is a tuple of values and its spec: tuples of different specs are never the same. Age is the data sequence
+number, not the order of snapshots.
+
 A vector has the frame of Delta's: its size, the bitmap with a magic number, a checksum. Only this slice of its Puffin
 file is read, which is all that the manifest names.
 """
 
 import struct
 import zlib
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -14,15 +24,67 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from tailer.errors import DataCorrupt, FileVacuumed, ObjectNotFound, UnsupportedFeature
-from tailer.formats.iceberg.deletes.applied import Applied
 from tailer.formats.iceberg.deletes.keys import KeyDeletes, Pair
-from tailer.formats.iceberg.files.manifests import Content, FileEntry
+from tailer.formats.iceberg.files.live import Kept
+from tailer.formats.iceberg.files.manifests import Content, FileEntry, Place
 from tailer.formats.iceberg.files.places import Places
-from tailer.formats.iceberg.kept import Kept
 from tailer.formats.iceberg.tasks import State
 from tailer.stores.port import OpenObject
 
-__all__ = ["DeletedRows"]
+__all__ = ["Applied", "DeleteFiles", "DeletedRows"]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The delete files that apply to one data file. `equality`: those with keys, which are looked up in the file."""
+
+    vector: FileEntry | None = None
+    positions: tuple[FileEntry, ...] = ()
+    equality: tuple[FileEntry, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.vector or self.positions or self.equality)
+
+
+class DeleteFiles:
+    """The delete files of one snapshot, or some of them. `is_global`: whether a file is in no partition."""
+
+    def __init__(self, entries: Iterable[FileEntry], is_global: Callable[[FileEntry], bool]) -> None:
+        self._vectors: dict[str, FileEntry] = {}
+        self._positions: dict[Place, list[FileEntry]] = {}
+        self._equality: dict[Place, list[FileEntry]] = {}
+        self._everywhere: list[FileEntry] = []
+        for entry in entries:
+            if entry.content is Content.EQUALITY_DELETES:
+                of_place = self._everywhere if is_global(entry) else self._equality.setdefault(entry.place, [])
+                of_place.append(entry)
+            elif entry.offset is not None and entry.referenced is not None:
+                if entry.referenced in self._vectors:
+                    raise ValueError(f"two deletion vectors of {entry.referenced}")
+                self._vectors[entry.referenced] = entry
+            else:
+                self._positions.setdefault(entry.place, []).append(entry)
+
+    def __bool__(self) -> bool:
+        return bool(self._vectors or self._positions or self._equality or self._everywhere)
+
+    def of(self, file: FileEntry) -> Applied:
+        """Return what applies to a data file. Raises `ValueError` for a vector that contradicts it."""
+        place = file.place
+        vector = self._vectors.get(file.path)
+        if vector is not None and vector.place != place:
+            raise ValueError(f"the deletion vector of {file.path} is in another partition")
+        if vector is not None and vector.sequence < file.sequence:
+            vector = None
+        positions = [
+            entry
+            for entry in self._positions.get(place, ())
+            if entry.sequence >= file.sequence and entry.referenced in (None, file.path)
+        ]
+        equality = [*self._equality.get(place, ()), *self._everywhere]
+        younger = tuple(entry for entry in equality if entry.sequence > file.sequence)
+        return Applied(vector, () if vector is not None else tuple(positions), younger)
+
 
 _COLUMNS: Final = ("file_path", "pos")
 _MAGIC: Final = 1681511377
@@ -53,15 +115,9 @@ class Positions:
         return (await self._by_file(entry, version)).get(path, BitMap64())
 
     async def _by_file(self, entry: FileEntry, version: int) -> Mapping[str, BitMap64]:
-        bitmaps = self._kept.get(entry.key)
-        if bitmaps is None:
-            bitmaps = await self._read(entry, version)
-            weight = sum(_FILE_POSITIONS + len(bitmap) for bitmap in bitmaps.values())
-            self._kept.put(entry.key, bitmaps, weight)
-        return bitmaps
-
-    async def _read(self, entry: FileEntry, version: int) -> Mapping[str, BitMap64]:
-        uri = self._places.uri
+        kept, uri = self._kept.get(entry.key), self._places.uri
+        if kept is not None:
+            return kept
         if entry.format not in (_VECTOR, _PARQUET):
             raise UnsupportedFeature(uri, f"{entry.path}, a delete file in {entry.format}", version)
 
@@ -69,11 +125,12 @@ class Positions:
             return _vector(opened, entry) if entry.offset is not None else _positions(opened)
 
         try:
-            return await self._places.scan(entry.path, version, work)
+            bitmaps = await self._places.scan(entry.path, version, work)
         except _NOT_PARQUET as error:
             raise DataCorrupt(uri, version, entry.path, f"not a delete file: {error}") from error
         except ObjectNotFound as error:
             raise FileVacuumed(uri, version, self._places.locate(entry.path, version)) from error
+        return self._kept.put(entry.key, bitmaps, sum(_FILE_POSITIONS + len(bitmap) for bitmap in bitmaps.values()))
 
 
 def _vector(opened: OpenObject, entry: FileEntry) -> Mapping[str, BitMap64]:

@@ -4,17 +4,17 @@ A manifest never changes, so what was decoded is kept for the next snapshots, up
 two snapshots share have the same files in both: only the others are decoded to compare them.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from tailer.errors import ChangesUnavailable, LogCorrupt, ObjectNotFound, UnsupportedFeature
 from tailer.formats.iceberg.files.manifests import FileEntry, Manifest, parse_manifest, parse_manifest_list
 from tailer.formats.iceberg.files.places import Places
-from tailer.formats.iceberg.kept import Kept
 from tailer.formats.iceberg.metadata.snapshots import Snapshot
 
-__all__ = ["Difference", "LiveFiles"]
+__all__ = ["Difference", "Kept", "LiveFiles"]
 
 _KEPT_FILES: Final = 100_000  # of decoded manifests: about 50 MB
 _KEPT_LISTS: Final = 4
@@ -127,3 +127,30 @@ def _without(entries: Mapping[str, FileEntry], others: Mapping[str, FileEntry]) 
     return {
         path: entry for path, entry in entries.items() if path not in others or others[path].sequence != entry.sequence
     }
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Kept(Generic[K, V]):
+    """Keeps values by key; `most`: their weight in all. The newest one stays, however heavy."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._weight = 0
+        self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
+
+    def get(self, key: K) -> V | None:
+        """Return a value; None: it is not there any more."""
+        if key not in self._values:
+            return None
+        self._values.move_to_end(key)
+        return self._values[key][0]
+
+    def put(self, key: K, value: V, weight: int = 1) -> V:
+        self._weight += weight - (self._values.pop(key)[1] if key in self._values else 0)
+        self._values[key] = value, weight
+        while self._weight > self._most and len(self._values) > 1:
+            self._weight -= self._values.popitem(last=False)[1][1]
+        return value

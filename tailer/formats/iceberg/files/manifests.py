@@ -2,21 +2,31 @@
 
 Only what decides about rows is kept. Numbers that a manifest leaves out are inherited from the entry of its list:
 sequence numbers, and the ids of first rows.
+
+Tasks carry the statistics of a file (`ChangeTask.stats`). Bounds are those of whole numbers, dates and texts, in the
+type that the file has. Bounds of a text that was cut are still bounds. Those of timestamps are left out: writers have
+cut their last digits. Other types are left out, too.
+
+Bounds of partition values in a manifest list say which manifests may have files of a partition. Those that are not
+compared here, or are missing, leave out no manifest.
 """
 
+import json
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from enum import IntEnum
 from io import BytesIO
 from typing import Any, Final
 from uuid import UUID
 
 import fastavro
+import pyarrow as pa
 
 from tailer.errors import LogCorrupt, UnsupportedFeature
+from tailer.schema.columns import physical_name
 
 __all__ = [
     "Content",
@@ -24,8 +34,10 @@ __all__ = [
     "Manifest",
     "Place",
     "ValueRange",
+    "may_hold",
     "parse_manifest",
     "parse_manifest_list",
+    "statistics",
 ]
 
 Partition = tuple[tuple[int, Any], ...]
@@ -149,7 +161,10 @@ def parse_manifest(data: bytes, manifest: Manifest, table: str, version: int) ->
     """Decode the live entries of a manifest, in its order. Raises `LogCorrupt`, `UnsupportedFeature`."""
     try:
         reader = _records(data)
-        return tuple(_entries(reader, _partition_names(reader.writer_schema), manifest))
+        file = next(_record(field["type"]) for field in reader.writer_schema["fields"] if field["name"] == "data_file")
+        partition = next((_record(field["type"]) for field in file["fields"] if field["name"] == "partition"), None)
+        names = [(field.get("field-id"), field["name"]) for field in (partition or {}).get("fields", ())]
+        return tuple(_entries(reader, names, manifest))
     except _NOT_AVRO as error:
         raise _error(error, table, manifest.path, version) from error
 
@@ -177,13 +192,6 @@ def _manifest(record: Mapping[str, Any]) -> Manifest:
             for field in record.get("partitions") or ()
         ),
     )
-
-
-def _partition_names(schema: Any) -> Sequence[tuple[int | None, str]]:
-    """Return the id and the name of each partition field in a manifest."""
-    file = next(_record(field["type"]) for field in schema["fields"] if field["name"] == "data_file")
-    partition = next((_record(field["type"]) for field in file["fields"] if field["name"] == "partition"), None)
-    return [(field.get("field-id"), field["name"]) for field in (partition or {}).get("fields", ())]
 
 
 def _record(kind: Any) -> Any:
@@ -243,3 +251,61 @@ def _by_field(pairs: Any) -> Mapping[int, Any]:
     if isinstance(pairs, dict):
         return {int(number): value for number, value in pairs.items()}
     return {pair["key"]: pair["value"] for pair in pairs or ()}
+
+
+def may_hold(manifest: Manifest, places: Iterable[Place]) -> bool:
+    """Return whether a manifest may have a file in one of some partitions."""
+    return any(
+        spec_id == manifest.spec_id
+        and (
+            len(partition) != len(manifest.ranges)
+            or all(_may_have(field, value) for field, (_, value) in zip(manifest.ranges, partition, strict=True))
+        )
+        for spec_id, partition in places
+    )
+
+
+def _may_have(field: ValueRange, value: Any) -> bool:
+    if value is None:
+        return field.has_null
+    if field.lower is None or field.upper is None:
+        return True
+    if isinstance(value, str):
+        return field.lower <= value.encode() <= field.upper
+    if isinstance(value, int) and not isinstance(value, bool):
+        first, last = (int.from_bytes(bound, "little", signed=True) for bound in (field.lower, field.upper))
+        return first <= value <= last
+    return True
+
+
+def statistics(entry: FileEntry, schema: pa.Schema) -> str:
+    numbers = {int(physical_name(field)): field.type for field in schema}
+    content = {
+        "numRecords": entry.records,
+        "minValues": _bounds(entry.lower, numbers),
+        "maxValues": _bounds(entry.upper, numbers),
+        "nullCount": {str(number): count for number, count in entry.nulls.items() if number in numbers},
+    }
+    return json.dumps(content)
+
+
+def _bounds(bounds: Mapping[int, bytes], kinds: Mapping[int, pa.DataType]) -> dict[str, Any]:
+    values = {str(number): _value(data, kinds[number]) for number, data in bounds.items() if number in kinds}
+    return {number: value for number, value in values.items() if value is not None}
+
+
+def _value(data: bytes, kind: pa.DataType) -> int | str | None:
+    if pa.types.is_string(kind):
+        try:
+            return data.decode()
+        except UnicodeDecodeError:  # cut within a character
+            return None
+    if not (pa.types.is_integer(kind) or pa.types.is_date(kind)):
+        return None
+    number = int.from_bytes(data, "little", signed=True)
+    if pa.types.is_integer(kind):
+        return number
+    try:
+        return (_EPOCH + timedelta(days=number)).isoformat()
+    except OverflowError:
+        return None

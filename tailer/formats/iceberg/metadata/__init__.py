@@ -1,10 +1,9 @@
 """The metadata file of a table (Iceberg specification, "Table Metadata").
 
-current    finds the current file in the folder of a table
+current    finds the current file, in the folder of a table or by its catalog
 document   its content: references, schemas, partition specs
 snapshots  its snapshots, of which only new ones are parsed
-schema     a schema of it as an Arrow schema
-values     single values as text: of partitions and defaults
+schema     a schema of it as an Arrow schema; single values as text
 """
 
 __all__: list[str] = []

@@ -1,34 +1,47 @@
-"""Finds the current metadata file in the folder of a table (Iceberg specification, "File System Tables").
+"""Finds the current metadata file of a table.
+
+In the folder of a table (Iceberg specification, "File System Tables") names have versions.
 
 Version n of the metadata is the file `vN.metadata.json`, and no file is replaced. So the next version is found by
 requesting its file, which costs one request however long the history is, and few where many versions are new.
 `version-hint.text` names a version, but may lag behind, or be missing: then the folder is listed.
 
 Where a catalog names the files, the folder does not tell which one is current: a commit that fails leaves a file that
-was never part of the table. Such a table is read from one file alone, which the location names.
+was never part of the table. Such a table is followed by its name in the catalog: one request for each look, and no
+listing. The folder of the file that the catalog names is where the table is. It may be another one later: then the id
+in the metadata says whether it is still the same table. Without the catalog, one file alone can be read, which the
+location names.
 """
 
 import re
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Protocol
 
 from typing_extensions import override
 
-from tailer.errors import NotATable, ObjectNotFound
+from tailer.errors import ConfigError, NotATable, ObjectNotFound
+from tailer.formats.iceberg.files.places import Places
 from tailer.formats.iceberg.metadata.document import Document, parse_document
 from tailer.formats.locations import no_table
+from tailer.stores.location import parse_location
 from tailer.stores.port import ObjectStore, StoredObject
 
 __all__ = [
     "FOLDER",
     "NAMES",
     "TITLE",
+    "CatalogPointer",
+    "CatalogTable",
     "CurrentDocument",
     "FolderPointer",
     "MetadataFile",
     "OneFile",
     "Pointer",
     "is_metadata_file",
+    "root_of",
 ]
 
 FOLDER: Final = "metadata"
@@ -38,6 +51,7 @@ _HINT: Final = "version-hint.text"
 _SPELLINGS: Final = ("v{}.metadata.json", "v{}.gz.metadata.json", "v{}.metadata.json.gz")
 _CATALOGS: Final = re.compile(r"[0-9]+-.+(?:\.gz)?\.metadata\.json(?:\.gz)?")
 _LIST_MISSES: Final = 16
+_NOWHERE: Final = Path("/")  # locations are absolute
 
 
 def is_metadata_file(name: str) -> bool:
@@ -70,26 +84,25 @@ class CurrentDocument:
 
     async def newest(self) -> Document:
         """Return the newest metadata. Raises `NotATable`, `LogCorrupt`, `UnsupportedFeature`."""
-        file = await self._pointer.current()
-        if self._document is None or file != self._file:
-            self._document = await self._read(file)
-            self._file = file  # not before it was read: a store may not answer
-        return self._document
+        file, before = await self._pointer.current(), self._document
+        if before is not None and file == self._file:
+            return before
+
+        def decode(stored: StoredObject) -> Document:
+            return parse_document(stored.data, file.store.uri, file.name, before)
+
+        try:
+            document = await file.store.read(file.name, decode)
+        except ObjectNotFound as error:
+            raise no_table(file.store.uri, FOLDER, f"no {file.name}", TITLE) from error
+        self._document, self._file = document, file  # not before it was read: a store may not answer
+        return document
 
     async def advance(self) -> Document | None:
         """Return the newest metadata where it is newer than the last; None where it is not."""
         before = self._document
         newest = await self.newest()
         return None if newest is before else newest
-
-    async def _read(self, file: MetadataFile) -> Document:
-        def decode(stored: StoredObject) -> Document:
-            return parse_document(stored.data, file.store.uri, file.name, self._document)
-
-        try:
-            return await file.store.read(file.name, decode)
-        except ObjectNotFound as error:
-            raise no_table(file.store.uri, FOLDER, f"no {file.name}", TITLE) from error
 
 
 class OneFile(Pointer):
@@ -156,7 +169,11 @@ class FolderPointer(Pointer):
         return None
 
     async def _first(self) -> _At:
-        hint = await self._hint()
+        hint = ""
+        with suppress(ObjectNotFound):
+            hint = await self._store.read(
+                f"{FOLDER}/{_HINT}", lambda stored: stored.data.decode(errors="replace").strip()
+            )
         if hint.isdecimal():
             version = int(hint)
             name = await self._existing(version, *_SPELLINGS)
@@ -182,15 +199,6 @@ class FolderPointer(Pointer):
         self._spelling = next(spelling for spelling in _SPELLINGS if spelling.format(version) == by_version[version])
         return _At(version, by_version[version])
 
-    async def _hint(self) -> str:
-        def decode(stored: StoredObject) -> str:
-            return stored.data.decode(errors="replace").strip()
-
-        try:
-            return await self._store.read(f"{FOLDER}/{_HINT}", decode)
-        except ObjectNotFound:
-            return ""
-
     def _none(self, names: list[str]) -> NotATable:
         if not names:
             return no_table(self._store.uri, FOLDER, f"no metadata file in {FOLDER}", TITLE)
@@ -201,3 +209,60 @@ class FolderPointer(Pointer):
             f"catalog one state can be read: give the metadata file, such as {self._store.uri}/{FOLDER}/{names[-1]}."
         )
         return NotATable(self._store.uri, f"its metadata files {whose}", f"{TITLE} that can be followed", remedy)
+
+
+class CatalogTable(Protocol):
+    """A table that a catalog knows by `name`."""
+
+    name: str
+
+    async def look(self) -> str | None:
+        """Return the location of the metadata file of now; None: the catalog has no such table.
+
+        Raises as `TableNames.find`.
+        """
+        ...
+
+
+def root_of(location: str) -> str:
+    """Return the folder of the table whose metadata file is at `location`. Raises `NotATable`."""
+    return _split(location)[0]
+
+
+def _split(location: str) -> tuple[str, str]:
+    try:
+        parsed = parse_location(f"file:{location}" if location.startswith("/") else location, _NOWHERE, "table")
+    except ConfigError as error:
+        remedy = "The catalog has its metadata where lake-tailer cannot read."
+        raise NotATable(location, error.reason, TITLE, remedy) from None
+    folder, _, name = parsed.rpartition("/")
+    root = folder.removesuffix(f"/{FOLDER}")
+    return root, name if root == folder else f"{FOLDER}/{name}"
+
+
+class CatalogPointer(Pointer):
+    """Points to the metadata of a table that a catalog names, whose folder is the root of `store` at first.
+
+    `places`: are told other folders.
+    """
+
+    def __init__(
+        self, table: CatalogTable, store: ObjectStore, open_store: Callable[[str], ObjectStore], places: Places
+    ) -> None:
+        self._table = table
+        self._store = store
+        self._open_store = open_store
+        self._places = places
+
+    @override
+    async def current(self) -> MetadataFile:
+        location = await self._table.look()
+        if location is None:
+            reason = "the catalog has no such table any more: it was dropped or renamed"
+            remedy = "Give its new name. A table that was made again is another one: add a pipeline for it."
+            raise NotATable(self._table.name, reason, TITLE, remedy)
+        root, name = _split(location)
+        if root != self._store.uri:
+            self._store = self._open_store(root)
+            self._places.add(self._store)
+        return MetadataFile(self._store, name)

@@ -2,22 +2,27 @@
 
 The physical name of a field is its id: names may change, and may come back for another field. Files are read by field
 ids, and where they have none, by the names of the table's name mapping.
+
+Single values of partitions (from Avro) and defaults (from JSON) become the text that tasks carry them in
+(`tailer.files.partition_values`).
 """
 
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any, Final
+from uuid import UUID
 
 import pyarrow as pa
 
 from tailer.errors import LogCorrupt, UnsupportedFeature
 from tailer.events import VARIANT
 from tailer.formats.iceberg.metadata.document import Document
-from tailer.formats.iceberg.metadata.values import default_text
 from tailer.schema.columns import DEFAULT, FIELD_ID, FILE_NAMES, PHYSICAL_NAME
 
-__all__ = ["SchemaReader", "identifier_columns", "new_defaults"]
+__all__ = ["SchemaReader", "identifier_columns", "new_defaults", "partition_text"]
 
 _PRIMITIVES: Final[Mapping[str, pa.DataType]] = {
     "boolean": pa.bool_(),
@@ -171,3 +176,67 @@ class _Parser:
 
     def _unsupported(self, feature: str) -> UnsupportedFeature:
         return UnsupportedFeature(self._table, feature, self._version, "lake-tailer cannot read it")
+
+
+_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - of all zones
+_HEX: Final = re.compile(r"(?:[0-9A-Fa-f]{2})*")
+
+
+def partition_text(value: Any, kind: pa.DataType) -> str | None:
+    """Return a value of a partition, as Avro has it, as text. Raises `ValueError` for one of a type that has none.
+
+    `kind`: of the column. Avro has no type for nanoseconds, and writers leave out others: then values are numbers.
+    """
+    match value:
+        case None:
+            return None
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return _number_text(value, kind)
+        case str():
+            return value
+        case float():
+            return repr(value)
+        case Decimal():
+            return format(value, "f")
+        case datetime():
+            return (value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)).isoformat()
+        case date() | time():
+            return value.isoformat()
+        case UUID() | bytes():
+            return _text(value.bytes if isinstance(value, UUID) else value)
+    raise ValueError(f"a partition value is a {type(value).__name__}")
+
+
+def _number_text(value: int, kind: pa.DataType) -> str:
+    if pa.types.is_date(kind):
+        return (_EPOCH + timedelta(days=value)).date().isoformat()
+    if not pa.types.is_timestamp(kind):
+        return str(value)
+    micros, nanos = divmod(value, 1000) if kind.unit == "ns" else (value, 0)
+    moment = (_EPOCH + timedelta(microseconds=micros)).isoformat(timespec="microseconds")
+    return f"{moment}{nanos:03}" if nanos else moment
+
+
+def default_text(value: Any, kind: pa.DataType, name: str) -> str:
+    """Return a default, as JSON has it, as text. `name`: of the type in the schema. Raises `ValueError`."""
+    if isinstance(value, bool) or pa.types.is_boolean(kind):
+        if isinstance(value, bool) and pa.types.is_boolean(kind):
+            return "true" if value else "false"
+        raise ValueError(f"{value!r} is no {name}")
+    if name == "uuid":
+        return _text(UUID(value).bytes)
+    if pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        if not _HEX.fullmatch(value):
+            raise ValueError(f"{value!r} is not hexadecimal")
+        return _text(bytes.fromhex(value))
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float):
+        return partition_text(value, kind) or ""
+    raise ValueError(f"{value!r} is no {name}")
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="surrogateescape")
