@@ -19,9 +19,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tailer.errors import TailerError
-from tailer.formats.lance.features import refuse_unknown
 from tailer.formats.lance.history import parse_operation
-from tailer.formats.lance.manifest import parse_manifest
+from tailer.formats.lance.manifest import parse_manifest, refuse_unknown
 from tailer.formats.lance.protobuf import InvalidMessage
 from tailer.formats.lance.schema import arrow_schema
 from tests.support.seeds import examples

@@ -26,9 +26,9 @@ from typing import Final
 import pyarrow as pa
 from pyroaring import BitMap
 
-from tailer.formats.lance.columns import ColumnNames
 from tailer.formats.lance.fragment import DataFile, Fragment
 from tailer.formats.lance.manifest import Manifest
+from tailer.formats.lance.schema import ColumnNames
 from tailer.plan import SNAPSHOT_TASKS, ChangePlan, ChangeTask, FragmentRef, Regime, RowTracking, TaskKind
 from tailer.schema.identity import renewed
 

@@ -2,14 +2,23 @@
 
 A fragment has data files, each with some of the columns for all of its rows, and at most one deletion file. Rows are
 addressed by their offset in the data files, whether they are deleted or not.
+
+Deletion files (Lance format, "Deletion"): an `.arrow` file is an Arrow IPC file with one batch and one column `row_id`
+of offsets, unsorted. Writers use uint32 where the specification says Int32, and may compress. A `.bin` file is one
+32-bit Roaring bitmap. The number of deleted rows in the manifest may be missing or wrong, so the file alone counts.
 """
 
+from array import array
 from dataclasses import dataclass
 from enum import StrEnum
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap
+
 from tailer.formats.lance.protobuf import InvalidMessage, Message
 
-__all__ = ["DataFile", "DeletionFile", "DeletionKind", "Fragment", "parse_fragment"]
+__all__ = ["DataFile", "DeletionFile", "DeletionKind", "Fragment", "parse_fragment", "read_deletions"]
 
 
 class DeletionKind(StrEnum):
@@ -108,3 +117,32 @@ def _deletion_file(message: Message) -> DeletionFile:
         num_deleted_rows=message.number(4) or None,
         base_id=message.optional_number(7, 32),
     )
+
+
+def read_deletions(kind: DeletionKind, data: bytes) -> BitMap:
+    """Return the offsets in a deletion file. Raises `InvalidMessage` for bytes that are no such file."""
+    if kind is DeletionKind.BITMAP:
+        try:
+            return BitMap.deserialize(data)
+        except (ValueError, IndexError) as error:
+            raise InvalidMessage(f"not a Roaring bitmap: {error}") from error
+    try:
+        table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InvalidMessage(f"not an Arrow file: {error}") from error
+    if table.num_columns != 1:
+        raise InvalidMessage(f"it has {table.num_columns} columns, not one")
+    offsets = table.column(0)
+    if not pa.types.is_integer(offsets.type) or offsets.null_count:
+        raise InvalidMessage(f"its column holds {offsets.type} with {offsets.null_count} nulls, not offsets")
+    try:
+        numbers = pc.cast(offsets, pa.uint32())
+    except pa.ArrowInvalid as error:
+        raise InvalidMessage(f"an offset does not fit into 32 bits: {error}") from error
+    deleted = BitMap()
+    for chunk in numbers.chunks:
+        buffer, start = chunk.buffers()[1], 4 * chunk.offset
+        if len(chunk):
+            deleted |= BitMap(array("I", buffer[start : start + 4 * len(chunk)].to_pybytes()))
+    return deleted

@@ -25,20 +25,17 @@ from tailer.errors import (
     VersionGone,
 )
 from tailer.formats.lance.changes import Deletions, Version, deletion_files, plan_changes
-from tailer.formats.lance.columns import ColumnNames
-from tailer.formats.lance.features import refuse_unknown, uses_stable_row_ids
-from tailer.formats.lance.fragment import DeletionFile, Fragment
-from tailer.formats.lance.manifest import Manifest, parse_manifest
+from tailer.formats.lance.format import LARGEST, manifests
+from tailer.formats.lance.fragment import DeletionFile, Fragment, read_deletions
+from tailer.formats.lance.manifest import Manifest, parse_manifest, refuse_unknown, uses_stable_row_ids
 from tailer.formats.lance.protobuf import InvalidMessage, Message
-from tailer.formats.lance.rows.deletions import read_deletions
-from tailer.formats.lance.schema import arrow_schema, is_plain
-from tailer.formats.lance.version_names import LARGEST, manifests
+from tailer.formats.lance.schema import ColumnNames, arrow_schema, is_plain
 from tailer.formats.locations import no_table
 from tailer.plan import ChangePlan
 from tailer.stores.location import is_readable, lies_in, parse_location
 from tailer.stores.port import BlockingScans, ObjectMeta, ObjectStore, OpenObject, StoredObject
 
-__all__ = ["OPERATIONS", "VERSIONS", "History", "has_manifests", "parse_operation", "version_gone"]
+__all__ = ["OPERATIONS", "VERSIONS", "History", "parse_operation", "version_gone"]
 
 OPERATIONS: Final = {
     100: "Append",
@@ -70,7 +67,6 @@ def parse_operation(data: bytes) -> str | None:
 
 
 VERSIONS: Final = "_versions"
-_MANIFEST: Final = ".manifest"
 _TOGETHER_BYTES: Final = 2**20  # of manifests that are planned in one call of a thread
 _LOOKS: Final = 5
 _RENAMING_S: Final = 0.5
@@ -292,8 +288,3 @@ def version_gone(uri: str, version: int, listed: Iterable[int]) -> VersionGone:
     versions = sorted(listed)
     resume = next((later for later in versions if later > version and later - 1 in versions), versions[-1] + 1)
     return VersionGone(uri, version, versions[0], versions[-1], resume, ("latest", "snapshot"))
-
-
-async def has_manifests(store: ObjectStore, folder: str) -> bool:
-    """Return whether the folder of a store holds a Lance dataset; one request. Raises `StorageError`."""
-    return await store.holds(f"{folder}/{VERSIONS}".removeprefix("/"), lambda name: name.endswith(_MANIFEST))

@@ -8,19 +8,24 @@ A manifest file is, from its start::
     footer                i64 offset of the manifest, u16 major version, u16 minor version, "LANC"
 
 All numbers are little-endian.
+
+Feature flags (Lance format, "Feature Flags") hold for one version and are checked at every version. Only flags of
+readers matter here: a dataset whose writers need more can be read. An unknown flag is refused, because its meaning may
+be that other files hold newer values. So are stable row ids outside the manifest, for which the format has no flag.
 """
 
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
-from tailer.errors import LogCorrupt
+from tailer.errors import LogCorrupt, UnsupportedFeature
 from tailer.formats.lance.fragment import Fragment, parse_fragment
 from tailer.formats.lance.protobuf import InvalidMessage, Message, delimited
 
-__all__ = ["Field", "Manifest", "parse_manifest"]
+__all__ = ["FLAGS", "Answer", "Field", "Manifest", "parse_manifest", "refuse_unknown", "uses_stable_row_ids"]
 
 _FOOTER: Final = struct.Struct("<qHH4s")
 _LENGTH: Final = struct.Struct("<I")
@@ -148,12 +153,13 @@ def _manifest(message: Message, transaction: bytes | None, encoded: bytes, befor
     version = message.number(3)
     if version == 0:
         raise InvalidMessage("it has no version")
-    columns, fragments = message.all_data(_FIELDS), message.all_data(_FRAGMENTS)
+    columns, fragments, time = message.all_data(_FIELDS), message.all_data(_FRAGMENTS), message.optional_message(7)
     parts = [delimited(_FIELDS, part) for part in columns] + [delimited(_FRAGMENTS, part) for part in fragments]
     beginning = b"".join([b"" if before is None else before.beginning, *parts])
     return Manifest(
         version=version,
-        timestamp_ns=_timestamp_ns(message.optional_message(7)),
+        # Seconds, and nanoseconds that count forward also before 1970.
+        timestamp_ns=0 if time is None else time.signed(1, 64) * 1_000_000_000 + time.signed(2),
         reader_feature_flags=message.number(9),
         writer_feature_flags=message.number(10),
         fields=tuple(_field(Message(part)) for part in columns) if before is None else before.fields,
@@ -172,11 +178,6 @@ def _manifest(message: Message, transaction: bytes | None, encoded: bytes, befor
 def _nested_text(message: Message, field: int, nested: int) -> str:
     inner = message.optional_message(field)
     return "" if inner is None else inner.text(nested)
-
-
-def _timestamp_ns(timestamp: Message | None) -> int:
-    """Read a `google.protobuf.Timestamp`: seconds, and nanoseconds that count forward also before 1970."""
-    return 0 if timestamp is None else timestamp.signed(1, 64) * 1_000_000_000 + timestamp.signed(2)
 
 
 def _field(message: Message) -> Field:
@@ -199,3 +200,66 @@ def _shared_fragment(data: bytes) -> Fragment:
 
 
 _known_fragment: Final = lru_cache(maxsize=2**14)(parse_fragment)
+
+
+class Answer(StrEnum):
+    """Treatment of a dataset that has the flag."""
+
+    SUPPORTED = "supported"  # its rules are followed
+    IGNORED = "ignored"  # it requires nothing of a reader of rows
+    REFUSED = "refused"  # the pipeline stops with its name
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag. `why`: how it is supported, why it may be ignored, or why it is refused.
+
+    `is_paired`: whether the format demands the same flag for writers.
+    """
+
+    name: str
+    answer: Answer
+    why: str
+    is_paired: bool = False
+
+
+_STABLE_ROW_IDS: Final = 1 << 1
+
+FLAGS: Final = {
+    1 << 0: Flag("deletion files", Answer.SUPPORTED, "deleted rows are those in the deletion files"),
+    _STABLE_ROW_IDS: Flag("stable row ids", Answer.SUPPORTED, "a row that only moved is no change"),
+    1 << 2: Flag("data files of version 2", Answer.IGNORED, "each data file names its version"),
+    1 << 3: Flag("table config", Answer.IGNORED, "the configuration is for writers"),
+    1 << 4: Flag("base paths", Answer.SUPPORTED, "files are read from the base path that they name"),
+    1 << 5: Flag("no transaction files", Answer.IGNORED, "transactions are read from manifests too"),
+    1 << 6: Flag("data overlay files", Answer.REFUSED, "the files of newer values are not stable yet in the format"),
+    1 << 7: Flag("covering indexes", Answer.IGNORED, "no index is used"),
+    1 << 8: Flag("mixed versions of data files", Answer.SUPPORTED, "each data file names its version", is_paired=True),
+    1 << 9: Flag("fragment reuse with stable row ids", Answer.REFUSED, "the reader of rows does not know it"),
+    1 << 10: Flag("fragment reuse index", Answer.IGNORED, "no index is used", is_paired=True),
+    1 << 11: Flag("managed blobs", Answer.REFUSED, "blobs may lie in other places than the dataset's"),
+}
+
+
+def refuse_unknown(manifest: Manifest, table: str) -> None:
+    """Raise `UnsupportedFeature` for the first feature of readers that is refused or unknown."""
+    flags = manifest.reader_feature_flags
+    for bit in (1 << place for place in range(64)):
+        if not flags & bit:
+            continue
+        flag = FLAGS.get(bit)
+        if flag is None:
+            raise UnsupportedFeature(table, f"the reader feature flag {bit}", manifest.version)
+        named = f"the reader feature flag {bit} ({flag.name})"
+        if flag.answer is Answer.REFUSED:
+            raise UnsupportedFeature(table, named, manifest.version, flag.why)
+        if flag.is_paired and not manifest.writer_feature_flags & bit:
+            raise UnsupportedFeature(table, named, manifest.version, "without the flag for writers it has no meaning")
+    if uses_stable_row_ids(manifest) and any(part.row_ids_are_apart for part in manifest.fragments):
+        reason = "the reader of rows finds them in manifests alone"
+        raise UnsupportedFeature(table, "row ids in a file of their own", manifest.version, reason)
+
+
+def uses_stable_row_ids(manifest: Manifest) -> bool:
+    """Return whether rows keep their ids when they move."""
+    return bool(manifest.reader_feature_flags & _STABLE_ROW_IDS)

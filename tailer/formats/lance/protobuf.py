@@ -83,7 +83,10 @@ class Message:
         return tuple(_bytes(field, value) for value in self._values.get(field, ()))
 
     def text(self, field: int) -> str:
-        return _text(field, self.data(field))
+        try:
+            return self.data(field).decode()
+        except UnicodeDecodeError:
+            raise InvalidMessage(f"field {field} holds text that is not UTF-8") from None
 
     def optional_message(self, field: int) -> "Message | None":
         """Return a nested message; None if it is missing. Repeated occurrences are merged, as the format demands."""
@@ -195,10 +198,3 @@ def _bytes(field: int, value: _Value) -> bytes:
     if isinstance(value, int):
         raise InvalidMessage(f"field {field} holds a number, not bytes")
     return value
-
-
-def _text(field: int, data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise InvalidMessage(f"field {field} holds text that is not UTF-8") from None

@@ -193,9 +193,21 @@ class LanceTableLog(TableLog):
         if stored is None:
             self._misses += 1
             if self._misses % _LIST_MISSES == 0:
-                await self._check_gap()
+                # The awaited version may be lost, or was delivered and is gone. The names may have changed since.
+                versions = await self._history.listed()
+                if max(versions) < self._next - 1:
+                    raise VersionAhead(self.uri, self._next - 1, max(versions))
+                if self._next < max(versions) and self._next not in versions:
+                    raise version_gone(self.uri, self._next, versions)
             return None
-        await self._check_predecessor()
+        # The manifest before the next one must be the file that was read, or have been cleaned up.
+        read = self._predecessor
+        if read is not None:
+            try:
+                if await self._store.stat(read.name) != read and not await self._is_copy(read.name):
+                    raise LogRewritten(self.uri, self._next - 1, read.name)
+            except ObjectNotFound:
+                await self._check_branch(self._next)
         before, operation = self._state, await self._history.operation(stored.manifest)
         after = await in_thread(self._history.version, stored.manifest, before, operation)
         deletions = await self._history.deletions(before, after, operation)
@@ -266,17 +278,7 @@ class LanceTableLog(TableLog):
             raise TableReplaced(self.uri, version, followed, self._history.table_id)
 
     async def _tagged(self, place: Start, where: str) -> int:
-        return (await read_tag(self._dataset, place.tag, self._name, where)).version
-
-    async def _check_predecessor(self) -> None:
-        """Raise unless the manifest before the next one is the file that was read, or was cleaned up."""
-        read = self._predecessor
-        if read is not None:
-            try:
-                if await self._store.stat(read.name) != read and not await self._is_copy(read.name):
-                    raise LogRewritten(self.uri, self._next - 1, read.name)
-            except ObjectNotFound:
-                await self._check_branch(self._next)
+        return await read_tag(self._dataset, place.tag, self._name, where)
 
     async def _is_copy(self, name: str) -> bool:
         """Return whether the manifest before the next one has the content that was read, though its file is newer.
@@ -289,14 +291,6 @@ class LanceTableLog(TableLog):
         except LogError:
             return False
         return stored is not None and stored.meta.name == name and stored.manifest == self._state.manifest
-
-    async def _check_gap(self) -> None:
-        """Raise if the awaited version is lost, or was delivered and is gone. The names may have changed since."""
-        versions = await self._history.listed()
-        if max(versions) < self._next - 1:
-            raise VersionAhead(self.uri, self._next - 1, max(versions))
-        if self._next < max(versions) and self._next not in versions:
-            raise version_gone(self.uri, self._next, versions)
 
     async def _first_at_or_after(self, versions: list[int], time_ms: int) -> int:
         """Return the index of the first version at or after a time, by bisection; the number of versions: none."""

@@ -3,12 +3,10 @@
 from contextlib import suppress
 
 from tailer.errors import TailerError
-from tailer.formats.lance.features import refuse_unknown
-from tailer.formats.lance.fragment import DeletionKind
+from tailer.formats.lance.fragment import DeletionKind, read_deletions
 from tailer.formats.lance.history import parse_operation
-from tailer.formats.lance.manifest import parse_manifest
+from tailer.formats.lance.manifest import parse_manifest, refuse_unknown
 from tailer.formats.lance.protobuf import InvalidMessage
-from tailer.formats.lance.rows.deletions import read_deletions
 from tailer.formats.lance.schema import arrow_schema
 from tests.fuzz.archives import files_of
 from tests.fuzz.target import Target, outcome

@@ -1,11 +1,8 @@
 """Rows of a fragment.
 
-deletions   the deleted offsets, from a file of the dataset
 columns     what pylance reads, as a task's columns
-fragments   the rows, read by pylance
-small_files the rows of a small fragment, from its file
-opened      versions and folders that pylance has open
-reader      the `RowReader` of the format
+fragments   the rows, read by pylance; the `RowReader` of the format
+opened      versions and folders that pylance has open; the rows of a small fragment, from its file
 """
 
 __all__: list[str] = []

@@ -82,7 +82,8 @@ def _relabelled(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _has_dictionaries(kind: pa.DataType) -> bool:
-    return bool(changes_where(_stored_type(kind), pa.types.is_dictionary, pa.DictionaryArray.dictionary_decode))
+    stored = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    return bool(changes_where(stored, pa.types.is_dictionary, pa.DictionaryArray.dictionary_decode))
 
 
 def _in_dictionaries(column: pa.Array, change: Change) -> pa.Array:
@@ -90,10 +91,6 @@ def _in_dictionaries(column: pa.Array, change: Change) -> pa.Array:
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     return changed(column, changes_where(column.type, pa.types.is_dictionary, change))
-
-
-def _stored_type(kind: pa.DataType) -> pa.DataType:
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
 def _decoded_bytes(column: pa.Array) -> int:

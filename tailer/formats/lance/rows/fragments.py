@@ -1,4 +1,4 @@
-"""Rows of Lance fragments: a task that names a fragment becomes change rows, as `tailer.read.execute.execute` says.
+"""The `RowReader` of Lance: a task that names a fragment becomes change rows, as `tailer.read.execute.execute` says.
 
 pylance (extra `lance`) reads the rows; which of them changed was decided before, without it (`tailer.formats.lance`).
 It is asked for one fragment of one version of the dataset, with the address of each row, so that a row's position is
@@ -7,31 +7,32 @@ its offset in the fragment, whatever was deleted. Where few rows are wanted, it 
 
 import base64
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap, BitMap64
+from typing_extensions import override
 
 from tailer.errors import DataCorrupt, FileVacuumed, ScratchUnavailable, StorageUnavailable
 from tailer.events import ChangeBatch, ChangeType
 from tailer.files import deletion_vector
 from tailer.files.row_bitmaps import positions_of, span
 from tailer.formats.lance.rows.columns import ROW_ID, Columns
-from tailer.formats.lance.rows.opened import open_dataset
-from tailer.formats.lance.rows.small_files import SmallFile, open_small_file
+from tailer.formats.lance.rows.opened import SmallFile, names_file, open_dataset, open_small_file
 from tailer.plan import ChangeTask, DeletionVectorRef, FragmentRef, TaskKind
-from tailer.read.data_files import Files
+from tailer.read.data_files import Files, check_task
 from tailer.read.parquet.batch_sizes import MAX_ROWS
+from tailer.read.port import RowReader
 from tailer.read.projection import repeated, stamps
 
 if TYPE_CHECKING:
     import lance
     from lance.lance.schema import LanceField
 
-__all__ = ["count_rows", "execute_fragment", "rows_in_part"]
+__all__ = ["FRAGMENTS"]
 
 _BATCH_BYTES: Final = 4 * 2**20
 _BATCH_ROWS: Final = 8192  # where batches have a number of rows, whatever their size
@@ -49,7 +50,7 @@ _NOT_FOUND: Final = re.compile(r"[Nn]ot found: ([^,]*/[^,]*)")
 _STORE: Final = ("error performing", "timed out", "connection", "too many open files")
 
 
-def execute_fragment(task: ChangeTask, fragment: FragmentRef, rows: range, files: Files) -> Iterator[ChangeBatch]:
+def _execute(task: ChangeTask, fragment: FragmentRef, rows: range, files: Files) -> Iterator[ChangeBatch]:
     """Yield the change rows of a task whose offset in its fragment is in `rows`, in ascending order.
 
     Raises as `tailer.read.execute.execute`, and `ConfigError` where pylance is not installed.
@@ -73,18 +74,7 @@ def execute_fragment(task: ChangeTask, fragment: FragmentRef, rows: range, files
                 yield ChangeBatch(task.table_id, task.version, task.index, changes, row_index, kind)
 
 
-def count_rows(task: ChangeTask, fragment: FragmentRef, files: Files) -> int:
-    """Return the number of physical rows of a task's fragment, and read one of them. Raises as `execute_fragment`."""
-    with _translated(task):
-        dataset = open_dataset(task, fragment, files)
-        stored = dataset.get_fragment(fragment.number)
-        if stored is None:
-            raise _lacks(task, fragment)
-        stored.scanner(limit=1, columns=dataset.schema.names[:1]).to_table()
-        return int(stored.physical_rows)
-
-
-def rows_in_part(fragment: FragmentRef, size_bytes: int, first_byte: int, end_byte: int) -> range:
+def _rows_in_part(fragment: FragmentRef, size_bytes: int, first_byte: int, end_byte: int) -> range:
     """Return the offsets of the rows in a part of a fragment's bytes, where all rows are taken to be equally long."""
 
     def row_at(byte: int) -> int:
@@ -152,7 +142,9 @@ class _Scan:
         self._ref = fragment
         self._dataset = dataset
         names = {number: name for name, number in fragment.columns}
-        own = _as_read(dataset)
+        own = dataset.schema
+        if _BLOB in own.serialize().to_pybytes():  # a blob is read as binary, though its column has another type
+            own = dataset.scanner(blob_handling=_BLOBS).projected_schema
         named = [_named(column, field, names) for column, field in zip(own, dataset.lance_schema.fields(), strict=True)]
         self.columns = Columns(task, list(own), named)
 
@@ -200,14 +192,6 @@ def _offsets(batch: pa.RecordBatch) -> pa.Array:
     return pc.bit_wise_and(batch[_ADDRESS].view(pa.int64()), _OFFSET_BITS)
 
 
-def _as_read(dataset: "lance.LanceDataset") -> pa.Schema:
-    """Return the schema of a dataset's rows. A blob is read as binary, though its column has another type."""
-    schema = dataset.schema
-    if _BLOB not in schema.serialize().to_pybytes():
-        return schema
-    return dataset.scanner(blob_handling=_BLOBS).projected_schema
-
-
 def _named(column: pa.Field, field: "LanceField", names: Mapping[int, str]) -> pa.Field:
     """Name a column, and all fields within, by the ids of their fields."""
     name = names.get(field.id(), str(field.id()))
@@ -246,19 +230,75 @@ def _translated(task: ChangeTask) -> Iterator[None]:
         yield
     except (OSError, ValueError, pa.ArrowException) as error:
         text = str(error)
-        if (path := _missing(text, task.uri)) is not None:
-            raise FileVacuumed(task.table, task.version, path) from error
+        if (gone := _NOT_FOUND.search(text)) is not None:
+            below = gone[1].rpartition(task.uri.rpartition("/")[2] + "/")[2]
+            raise FileVacuumed(task.table, task.version, f"{task.uri}/{below}") from error
         if any(sign in text.lower() for sign in _STORE):
             raise StorageUnavailable(task.uri, _first_line(text)) from error
         raise DataCorrupt(task.table, task.version, task.uri, _first_line(text)) from error
 
 
-def _missing(text: str, uri: str) -> str | None:
-    """Return the path that a text of pylance names as not found, if any."""
-    match = _NOT_FOUND.search(text)
-    return None if match is None else f"{uri}/{match[1].rpartition(uri.rpartition('/')[2] + '/')[2]}"
-
-
 def _first_line(text: str) -> str:
     """Return what pylance says, without the places in its own source."""
     return re.sub(r", /\S+\.rs:\d+:\d+.*", "", text, flags=re.DOTALL)
+
+
+class _Fragments(RowReader):
+    @override
+    def opens_each_version(self, task: ChangeTask) -> bool:
+        """Return False where the plan names a file that is read by itself."""
+        return not names_file(task)
+
+    @override
+    def execute(
+        self,
+        task: ChangeTask,
+        after_row: int,
+        through_row: int,
+        first_byte: int,
+        end_byte: int,
+        *,
+        files: Files,
+        use_threads: bool,
+    ) -> Iterator[ChangeBatch]:
+        """Yield the rows; pylance has threads of its own."""
+        check_task(task, files)
+        fragment = _fragment(task)
+        part = _rows_in_part(fragment, task.size_bytes, first_byte, end_byte)
+        rows = range(max(part.start, after_row + 1), min(part.stop, through_row + 1))
+        return _execute(task, fragment, rows, files)
+
+    @override
+    def row_groups(self, task: ChangeTask, files: Files) -> list[int]:
+        """Return one: that of the fragment, of which one row is read."""
+        check_task(task, files)
+        fragment = _fragment(task)
+        with _translated(task):
+            dataset = open_dataset(task, fragment, files)
+            stored = dataset.get_fragment(fragment.number)
+            if stored is None:
+                raise _lacks(task, fragment)
+            stored.scanner(limit=1, columns=dataset.schema.names[:1]).to_table()
+            return [int(stored.physical_rows)]
+
+    @override
+    def needed_files(
+        self, task: ChangeTask, after_row: int, through_row: int, first_byte: int, end_byte: int
+    ) -> Sequence[tuple[str, int]]:
+        """Return none: pylance opens files by itself."""
+        return ()
+
+    @override
+    def file_of(self, task: ChangeTask) -> Hashable:
+        """Return the fragment: all tasks have the location of the dataset."""
+        fragment = _fragment(task)
+        return task.uri, fragment.version, fragment.number
+
+
+def _fragment(task: ChangeTask) -> FragmentRef:
+    if task.fragment is None:
+        raise DataCorrupt(task.table, task.version, task.uri, "the task names no fragment")
+    return task.fragment
+
+
+FRAGMENTS: Final[RowReader] = _Fragments()

@@ -1,4 +1,4 @@
-"""Tests for `tailer.formats.lance.features`; pylance is the oracle of what a reader may open."""
+"""Tests for `tailer.formats.lance.manifest`; pylance is the oracle of what a reader may open."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.errors import UnsupportedFeature
-from tailer.formats.lance.features import FLAGS, Answer, refuse_unknown, uses_stable_row_ids
-from tailer.formats.lance.manifest import Manifest, parse_manifest
+from tailer.formats.lance.manifest import FLAGS, Answer, Manifest, parse_manifest, refuse_unknown, uses_stable_row_ids
 from tests.support.tables.lance_files import field, manifest_file, reflagged
 
 BITS = [1 << place for place in range(64)]

@@ -1,12 +1,11 @@
-"""Tests for `tailer.formats.lance.rows.deletions`."""
+"""Tests for `tailer.formats.lance.fragment`."""
 
 import pyarrow as pa
 import pytest
 from pyroaring import BitMap
 
-from tailer.formats.lance.fragment import DeletionKind
+from tailer.formats.lance.fragment import DeletionKind, read_deletions
 from tailer.formats.lance.protobuf import InvalidMessage
-from tailer.formats.lance.rows.deletions import read_deletions
 from tests.support.cases import cases
 
 OFFSETS = [7, 0, 4_294_967_295, 3]

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 from tailer.errors import ConfigError, LogCorrupt, ObjectNotFound, did_you_mean
 from tailer.stores.port import ObjectStore
 
-__all__ = ["MAIN", "Branch", "Tag", "folder_of", "parse_branch", "read_branch", "read_tag"]
+__all__ = ["Branch", "folder_of", "parse_branch", "read_branch", "read_tag"]
 
 _SUFFIX: Final = ".json"
 
@@ -94,17 +94,8 @@ def _identity(document: dict[str, Any]) -> str:
     return str(document.get("createAt"))
 
 
-@dataclass(frozen=True, slots=True)
-class Tag:
-    """A tag of a version. `branch`: None for the main one."""
-
-    name: str
-    branch: str | None
-    version: int
-
-
-async def read_tag(store: ObjectStore, name: str, branch: str | None, where: str) -> Tag:
-    """Read a tag of the dataset at the root of `store`, which must be one of `branch` (None: the main one).
+async def read_tag(store: ObjectStore, name: str, branch: str | None, where: str) -> int:
+    """Return the version of a tag of the dataset at the root of `store`, which must be one of `branch` (None: main).
 
     Raises `ConfigError` naming `where`, `LogCorrupt`.
     """
@@ -112,8 +103,8 @@ async def read_tag(store: ObjectStore, name: str, branch: str | None, where: str
     own = document.get("branch")
     if not isinstance(own, str | None):
         raise LogCorrupt(store.uri, f"_refs, {name}", "branch is not a name")
-    tag = Tag(name, None if own == MAIN else own, number_of(document, "version", store, name))
-    if tag.branch != branch:
-        reason = f"{name!r} is a tag of the branch {tag.branch or MAIN}"
-        raise ConfigError(where, reason, f"Follow that branch: branch = {tag.branch or MAIN!r}.")
-    return tag
+    version = number_of(document, "version", store, name)
+    if (None if own == MAIN else own) != branch:
+        reason = f"{name!r} is a tag of the branch {own or MAIN}"
+        raise ConfigError(where, reason, f"Follow that branch: branch = {own or MAIN!r}.")
+    return version

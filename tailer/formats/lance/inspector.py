@@ -8,9 +8,8 @@ from pyroaring import BitMap
 from typing_extensions import override
 
 from tailer.formats.inspection import DeclaredKey, PlanInspector, RowCounts, TableProfile, total
-from tailer.formats.lance.features import FLAGS, uses_stable_row_ids
 from tailer.formats.lance.history import History
-from tailer.formats.lance.manifest import Field, Manifest
+from tailer.formats.lance.manifest import FLAGS, Manifest, uses_stable_row_ids
 from tailer.formats.lance.schema import arrow_schema
 from tailer.formats.lance.table import LanceTableLog, dataset_id
 from tailer.plan import ChangePlan, ChangeTask, TaskKind
@@ -90,12 +89,11 @@ class LanceInspector(PlanInspector):
 def _keys(manifest: Manifest) -> Iterator[DeclaredKey]:
     parts = [field for field in manifest.fields if field.key_position is not None]
     if parts:
-        columns = tuple(field.name for field in sorted(parts, key=_place_in_key))
+        columns = tuple(
+            field.name
+            for field in sorted(parts, key=lambda field: (not field.key_position, field.key_position or field.id))
+        )
         yield DeclaredKey(columns, "the primary key, which writers do not enforce")
-
-
-def _place_in_key(field: Field) -> tuple[bool, int]:
-    return not field.key_position, field.key_position or field.id
 
 
 def _hazards(manifest: Manifest) -> Iterator[str]:

@@ -1,3 +1,0 @@
-"""A Lance dataset for people."""
-
-__all__: list[str] = []
