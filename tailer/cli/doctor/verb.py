@@ -12,8 +12,7 @@ from tailer.cli.display.display import Steps
 from tailer.cli.doctor.examination import Examination, examine
 from tailer.cli.doctor.feed import check_feed
 from tailer.cli.doctor.findings import best_key
-from tailer.cli.doctor.report import document, print_findings, print_tables
-from tailer.cli.doctor.suggestion import suggest, suggest_template
+from tailer.cli.doctor.report import document, print_findings, print_tables, suggest, suggest_template
 from tailer.cli.table_options import allow_root, choose_branch, choose_format, folders, table_ref
 from tailer.config.pipelines import TablePattern
 from tailer.config.tables import TableRef, open_files

@@ -19,9 +19,9 @@ from tailer.config.overlaps import conflict
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.shapes import EngineKind, Writers
 from tailer.config.tables import CurrentStores
+from tailer.daemon.fleet.awaited import follow_name
 from tailer.daemon.fleet.backfills import BackfillFile, check_backfill, check_verb
 from tailer.daemon.fleet.discovery import Names, find_tables
-from tailer.daemon.fleet.named import follow_name
 from tailer.daemon.fleet.reload import ReloadWatch
 from tailer.daemon.runs import Run, Runs, Stop, Work
 from tailer.errors import ConfigError, TailerError

@@ -11,8 +11,7 @@ import pytest
 from tailer.config.settings import load
 from tailer.daemon.runs import Stop
 from tailer.daemon.serve import serve
-from tailer.daemon.standby import Standby
-from tailer.daemon.standby.run import Watch
+from tailer.daemon.standby import Standby, Watch
 from tailer.errors import ConfigError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.pipeline.policy import OnDataLoss
 from tailer.pipeline.status import PipelineState, PipelineStatus

@@ -11,9 +11,9 @@ import pytest
 from tailer.config.overlaps import conflict
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.settings import load
-from tailer.daemon.fleet import named
+from tailer.daemon.fleet import awaited
+from tailer.daemon.fleet.awaited import follow_name
 from tailer.daemon.fleet.backfills import check_backfill
-from tailer.daemon.fleet.named import follow_name
 from tailer.daemon.runs import Stop
 from tailer.errors import NotATable, StorageUnavailable, VersionAhead
 from tailer.pipeline.backfill.command import BackfillCommand
@@ -70,7 +70,7 @@ def pipeline(tmp_path: Path) -> PipelineSettings:
 def glue(monkeypatch: pytest.MonkeyPatch) -> Glue:
     """The catalog."""
     made = Glue()
-    monkeypatch.setattr(named, "find_location", made.find)
+    monkeypatch.setattr(awaited, "find_location", made.find)
     return made
 
 
@@ -116,7 +116,7 @@ async def test_a_run_that_is_stopped_while_the_catalog_answers_does_not_begin(
         stop.set()
         return await answer(*asked)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(named, "find_location", find)
+    monkeypatch.setattr(awaited, "find_location", find)
 
     def make(located: PipelineSettings, has_come: bool) -> Made:
         made.append(Made(located, has_come))

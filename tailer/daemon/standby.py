@@ -1,4 +1,18 @@
-"""The work of one of several instances: it watches until nobody is active, then delivers with heartbeats."""
+"""Warm standby: several processes run one configuration, and of each pipeline one of them is active.
+
+The active instance of a pipeline leaves heartbeats at its destination (`tailer.sink.heartbeats`), from a task of its
+own in the event loop that also delivers. The others read them. When they stay the same for `standby_after_s` seconds, a
+standby takes over: it writes a heartbeat with a higher term, and begins a run as after any restart, with the sink's
+progress.
+
+Heartbeats decide only who delivers, never what is delivered. That the former active instance can commit nothing more
+is up to the sink, as for any two instances (invariant 6). So a wrong decision costs seconds, not rows.
+
+No two clocks are compared. A standby measures silence by its own monotonic clock, from its own looks: a heartbeat
+carries a count, and no time. So neither skew nor jumps of clocks matter.
+
+All instances run the same command. One that loses the pipeline becomes a standby again.
+"""
 
 import logging
 import time
@@ -94,7 +108,7 @@ def standing_by(make: Make, instance: str, silence_s: float) -> Make:
 
 
 class Standby:
-    """The work of a pipeline by the instance `instance`; see the package. `status` is told who is active.
+    """The work of a pipeline by the instance `instance`; see the module. `status` is told who is active.
 
     `open_heartbeats`: opens their place. `make`: makes the work of the active instance. `silence_s`: after how long
     without a heartbeat the instance takes over.
