@@ -54,7 +54,7 @@ def command(
     serialized form.
     """
     if where is not None:
-        from tailer.shape.condition import condition_faults  # noqa: PLC0415 - most plans are of all rows
+        from tailer.shape.parse.texts import condition_faults  # noqa: PLC0415 - most plans are of all rows
 
         for fault in condition_faults(where, option="--where"):
             raise fault

@@ -75,11 +75,11 @@ class Policy:
         except ConfigError as error:
             yield error
         if self.where is not None:
-            from tailer.shape.condition import condition_faults  # noqa: PLC0415 - most pipelines have no condition
+            from tailer.shape.parse.texts import condition_faults  # noqa: PLC0415 - most pipelines have no condition
 
             yield from condition_faults(self.where)
         if self.select is not None:
-            from tailer.shape.select import select_faults  # noqa: PLC0415 - as above
+            from tailer.shape.parse.texts import select_faults  # noqa: PLC0415 - as above
 
             yield from select_faults(self.select)
 
@@ -115,7 +115,7 @@ class Policy:
         A name that is a fault itself may be meant for any column of `schema`: the second ones have them all.
         """
         if self.select is not None:
-            from tailer.shape.select import guessed_outputs  # noqa: PLC0415 - as above
+            from tailer.shape.parse.texts import guessed_outputs  # noqa: PLC0415 - as above
 
             outputs = guessed_outputs(self.select, schema)
         else:

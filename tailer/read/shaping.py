@@ -116,14 +116,14 @@ class _Columns:
 
 @lru_cache(maxsize=256)
 def _parsed(text: str, columns: _Columns) -> "Condition":
-    from tailer.shape.condition import parse_condition  # noqa: PLC0415 - most pipelines have no condition
+    from tailer.shape.parse.texts import parse_condition  # noqa: PLC0415 - most pipelines have no condition
 
     return parse_condition(text, columns.schema)
 
 
 @lru_cache(maxsize=256)
 def _parsed_select(text: str, columns: _Columns) -> "Select":
-    from tailer.shape.select import parse_select  # noqa: PLC0415 - as above
+    from tailer.shape.parse.texts import parse_select  # noqa: PLC0415 - as above
 
     return parse_select(text, columns.schema)
 
@@ -174,8 +174,7 @@ def with_select(plan: ChangePlan, text: str) -> ChangePlan:
 
 def text_faults(plan: ChangePlan, where: str | None, select: str | None) -> Iterator[ConfigError]:
     """Yield all that does not fit the columns of a version; of each text, `with_...` raises the first."""
-    from tailer.shape.condition import condition_faults  # noqa: PLC0415 - as above
-    from tailer.shape.select import select_faults  # noqa: PLC0415
+    from tailer.shape.parse.texts import condition_faults, select_faults  # noqa: PLC0415 - as above
 
     if not plan.is_bare:
         faults = () if where is None else condition_faults(where, plan.schema)

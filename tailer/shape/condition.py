@@ -1,21 +1,20 @@
 """A SQL condition over the columns of a table: which rows fulfil it, and where no row can."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.errors import ConfigError, ExpressionFailed
+from tailer.errors import ExpressionFailed
 from tailer.schema.columns import Ranges
 from tailer.schema.texts import schema_from_text, schema_to_text
 from tailer.shape.evaluate import Evaluator, compiled, failure
 from tailer.shape.ranges import may_be_true
-from tailer.shape.tree import BatchRows, Expression, Literal, column_types, columns_of, from_json, to_json
+from tailer.shape.tree import BatchRows, Expression, Literal, column_types, from_json, to_json
 
-__all__ = ["Condition", "condition_faults", "parse_condition"]
+__all__ = ["Condition"]
 
 _FORMAT: Final = 1
 
@@ -82,25 +81,3 @@ class Condition:
             raise ValueError(f"a condition of format {document['format']}; this release reads {_FORMAT}")
         fields = schema_from_text(document["fields"])
         return Condition(document["text"], fields, from_json(document["expression"], column_types(fields)))
-
-
-def parse_condition(text: str, schema: pa.Schema, *, option: str = "where") -> Condition:
-    """Return the condition of a text over the columns of a table.
-
-    Raises `ConfigError` for text that is no condition over these columns, or that uses what is not supported.
-    """
-    # sqlglot takes 0.3 s to import, and only this needs it
-    from tailer.shape.parse.bind import binding_over  # noqa: PLC0415
-    from tailer.shape.parse.source import Source, parse  # noqa: PLC0415
-
-    source = Source(option, text)
-    expression = binding_over(source, schema).condition(parse(source))
-    read = {column.path[0] for column in columns_of(expression)}
-    return Condition(text, pa.schema([field for field in schema if field.name in read]), expression)
-
-
-def condition_faults(text: str, schema: pa.Schema | None = None, *, option: str = "where") -> Iterator[ConfigError]:
-    """Yield all that is wrong with a text, as `parse_condition` raises the first; `schema` None: no table is known."""
-    from tailer.shape.parse.faults import condition_faults as faults  # noqa: PLC0415 - as above
-
-    return faults(option, text, schema)

@@ -6,7 +6,7 @@ and is never taken for a column of the table.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from operator import methodcaller
@@ -14,10 +14,9 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from tailer.errors import ConfigError, ExpressionFailed
+from tailer.errors import ExpressionFailed
 from tailer.schema.columns import (
     COLUMN_ID,
-    METADATA_NAMES,
     ROW_TRACKING,
     SOURCE_NAME,
     bare_type,
@@ -30,7 +29,7 @@ from tailer.schema.texts import schema_from_text, schema_to_text
 from tailer.shape.evaluate import Evaluator, compiled, failure
 from tailer.shape.tree import BatchRows, Column, Expression, column_types, columns_of, from_json, to_json
 
-__all__ = ["MadeColumns", "Select", "parse_select", "select_faults"]
+__all__ = ["MadeColumns", "Select"]
 
 _FORMAT: Final = 1
 _COMPUTED: Final = "tailer.computed: "  # prefix of the source name of a computed column; no file has it
@@ -76,7 +75,8 @@ class Select:
             for column in schema
         ]
         computed = (one for one in own if one is not None and _whole_column(one) is None)
-        inputs = _read_by(computed, self.fields)
+        names = {column.path[0] for one in computed for column in columns_of(one)}
+        inputs = pa.schema([column for column in self.fields if column.name in names])
         read = list(inputs)
         makers: list[_Make] = []
         for wanted, expression in zip(schema, own, strict=True):
@@ -138,61 +138,6 @@ class MadeColumns:
         """
         columns = [make(rows) for make in self._makers]
         return pa.RecordBatch.from_arrays([*columns, *rows.columns[len(self.read) :]], schema=self.schema)
-
-
-def parse_select(text: str, schema: pa.Schema, *, option: str = "select") -> Select:
-    """Return the `select` of a text over the columns of a table.
-
-    Raises `ConfigError` for text that is no list of expressions over these columns, or that uses what is not supported.
-    """
-    # sqlglot takes 0.3 s to import, and only this needs it
-    from tailer.shape.parse.select_list import bind_outputs  # noqa: PLC0415
-
-    outputs = tuple(bind_outputs(option, text, schema))
-    _check_names(option, [name for name, _ in outputs])
-    return Select(text, _read_by((expression for _, expression in outputs), schema), outputs)
-
-
-def _read_by(expressions: Iterable[Expression], schema: pa.Schema) -> pa.Schema:
-    read = {column.path[0] for expression in expressions for column in columns_of(expression)}
-    return pa.schema([column for column in schema if column.name in read])
-
-
-def select_faults(text: str, schema: pa.Schema | None = None, *, option: str = "select") -> Iterator[ConfigError]:
-    """Yield all that is wrong with a text, as `parse_select` raises the first; `schema` None: no table is known."""
-    from tailer.shape.parse.faults import output_faults  # noqa: PLC0415 - as above
-    from tailer.shape.parse.select_list import bind_outputs  # noqa: PLC0415
-
-    faults = list(output_faults(option, text, schema))
-    yield from faults
-    names = [] if faults else [name for name, _ in bind_outputs(option, text, schema)]
-    if names or not (faults or schema is None):  # `*` makes columns of a table alone
-        try:
-            _check_names(option, names)
-        except ConfigError as error:
-            yield error
-
-
-def guessed_outputs(text: str, schema: pa.Schema) -> list[tuple[str, pa.DataType | None, bool]]:
-    """Return what is known of the columns that a `select` with faults makes, as `output_names`; empty: nothing is."""
-    from tailer.shape.parse.faults import output_names  # noqa: PLC0415 - as above
-
-    try:
-        return list(output_names("select", text, schema))
-    except ConfigError:
-        return []
-
-
-def _check_names(option: str, names: list[str]) -> None:
-    for index, name in enumerate(names):
-        if name.lower() in METADATA_NAMES:
-            remedy = "Give it another name: expression AS name."
-            raise ConfigError(option, f"change rows have a metadata column {name}", remedy)
-        if name.lower() in map(str.lower, names[:index]):
-            remedy = "Leave one out, or give it another name: expression AS name."
-            raise ConfigError(option, f"has two columns {name}", remedy)
-    if not names:
-        raise ConfigError(option, "leaves no column", "Name at least one column.")
 
 
 def _whole_column(expression: Expression) -> str | None:

@@ -14,8 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tailer.errors import ConfigError
-from tailer.shape.condition import parse_condition
-from tailer.shape.select import parse_select
+from tailer.shape.parse.texts import parse_condition, parse_select
 from tests.support.oracle.nasty_rows import SCHEMA, differences, nasty_rows
 from tests.support.seeds import repeats, seeds
 

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from tailer.shape.condition import condition_faults
 from tailer.shape.functions import FUNCTIONS, UNSTABLE
+from tailer.shape.parse.texts import condition_faults
 from tests.support.oracle.nasty_rows import SCHEMA, differences, nasty_rows
 from tests.support.seeds import seeds
 

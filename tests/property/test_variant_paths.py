@@ -12,8 +12,8 @@ import pytest
 import tailer
 import tailer.spark
 from tailer.events import VARIANT
-from tailer.shape.condition import parse_condition
 from tailer.shape.evaluate import compiled
+from tailer.shape.parse.texts import parse_condition
 from tailer.shape.tree import BatchRows, Call
 from tests.support.spark.table import Table
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tailer.shape.condition import Condition, parse_condition
-from tailer.shape.select import parse_select
+from tailer.shape.condition import Condition
+from tailer.shape.parse.texts import parse_condition, parse_select
 from tests.fuzz.target import Target, outcome
 
 _ROWS = pa.RecordBatch.from_pylist(
@@ -61,7 +61,7 @@ TARGET = Target(
         f"tailer.shape.{name}"
         for name in (
             "condition", "select", "parse.source", "parse.bind", "parse.binding", "parse.literals", "parse.operators",
-            "parse.signatures", "parse.select_list",
+            "parse.signatures", "parse.texts",
         )
     ),
 )  # fmt: skip

@@ -14,8 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tailer.errors import ConfigError
-from tailer.shape.condition import parse_condition
 from tailer.shape.evaluate import compiled
+from tailer.shape.parse.texts import parse_condition
 from tailer.shape.tree import BatchRows
 
 __all__ = ["SCHEMA", "differences", "nasty_rows"]

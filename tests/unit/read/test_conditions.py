@@ -17,8 +17,7 @@ from tailer.events import CHANGE_TYPE, ChangeBatch
 from tailer.formats import rows
 from tailer.plan import ChangeTask, TaskKind
 from tailer.read.execute import execute, row_groups
-from tailer.shape.condition import parse_condition
-from tailer.shape.select import parse_select
+from tailer.shape.parse.texts import parse_condition, parse_select
 from tests.support.tables.log_files import (
     add,
     marked,

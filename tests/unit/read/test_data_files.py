@@ -29,7 +29,7 @@ from tailer.events import CHANGE_TYPE, ChangeBatch
 from tailer.plan import ChangePlan, ChangeTask, DeletionVectorRef, Regime, TaskKind
 from tailer.read.data_files import LOCAL, DataFiles
 from tailer.read.execute import execute, needed_files, row_groups
-from tailer.shape.condition import parse_condition
+from tailer.shape.parse.texts import parse_condition
 from tailer.stores.pieces import Limits
 from tailer.stores.read_ahead import _THREADS
 from tests.support.ranges import PREFIX, StoredObjects, long_footer

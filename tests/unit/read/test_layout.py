@@ -18,7 +18,7 @@ from tailer.plan import ChangeTask, RowTracking, TaskKind, add_row_ids
 from tailer.read.execute import execute
 from tailer.read.projection import Projection
 from tailer.schema.columns import FIELD_ID, PHYSICAL_NAME
-from tailer.shape.condition import parse_condition
+from tailer.shape.parse.texts import parse_condition
 from tests.support.tables.log_files import parquet, task
 
 LONG, TEXT = pa.int64(), pa.string()

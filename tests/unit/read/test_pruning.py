@@ -14,7 +14,7 @@ import pytest
 from tailer.plan import HELD, ChangePlan, ChangeTask, Regime, SkippedFiles, TaskKind
 from tailer.read.pruning import prune
 from tailer.schema.columns import CHAR, PHYSICAL_NAME, ColumnRange
-from tailer.shape.condition import parse_condition
+from tailer.shape.parse.texts import parse_condition
 from tests.support.cases import cases
 from tests.support.oracle.ranges import task_ranges
 from tests.support.tables.log_files import task

@@ -12,8 +12,7 @@ from tailer.plan import output_schema
 from tailer.schema.changes import describe_changes
 from tailer.schema.collations import collations
 from tailer.schema.columns import restated
-from tailer.shape.condition import parse_condition
-from tailer.shape.select import parse_select
+from tailer.shape.parse.texts import parse_condition, parse_select
 from tests.support.cases import cases
 
 MAPPED: Final = "delta.columnMapping.physicalName"

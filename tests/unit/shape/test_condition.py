@@ -12,7 +12,8 @@ import pytest
 from tailer.errors import ConfigError, ExpressionFailed
 from tailer.events import VARIANT
 from tailer.schema.columns import CHAR
-from tailer.shape.condition import Condition, condition_faults, parse_condition
+from tailer.shape.condition import Condition
+from tailer.shape.parse.texts import condition_faults, parse_condition
 from tailer.shape.tree import Literal
 from tests.support.cases import cases
 

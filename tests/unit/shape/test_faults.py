@@ -2,8 +2,7 @@
 
 import pyarrow as pa
 
-from tailer.shape.condition import condition_faults
-from tailer.shape.select import select_faults
+from tailer.shape.parse.texts import condition_faults, select_faults
 from tests.support.cases import cases
 
 SCHEMA = pa.schema([("id", pa.int64()), ("country", pa.string()), ("at", pa.timestamp("us", "UTC"))])

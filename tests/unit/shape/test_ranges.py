@@ -9,7 +9,7 @@ import pytest
 
 from tailer.errors import ExpressionFailed
 from tailer.schema.columns import ColumnRange
-from tailer.shape.condition import parse_condition
+from tailer.shape.parse.texts import parse_condition
 from tests.support.cases import cases
 from tests.support.seeds import repeats, seeds
 

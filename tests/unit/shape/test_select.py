@@ -12,7 +12,8 @@ from tailer.errors import ConfigError, ExpressionFailed
 from tailer.events import METADATA_FIELDS
 from tailer.schema.columns import physical_name, restated, select_columns
 from tailer.shape.functions import read_secret
-from tailer.shape.select import Select, parse_select
+from tailer.shape.parse.texts import parse_select
+from tailer.shape.select import Select
 from tests.support.cases import cases
 
 IDENTITY = {b"PARQUET:field_id": b"7"}

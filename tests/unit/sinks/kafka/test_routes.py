@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tailer.errors import ConfigError, SinkRejected
 from tailer.events import CHANGE_TYPE, VARIANT, ChangeBatch
-from tailer.shape.select import parse_select
+from tailer.shape.parse.texts import parse_select
 from tailer_sinks.encoding.messages import Messages
 from tailer_sinks.kafka.encoders import encoder_for
 from tailer_sinks.kafka.link import Link
