@@ -182,8 +182,10 @@ class StdoutSink(AtLeastOnceSink):
                 self._stream.flush()
                 handle = self._stream.fileno()
                 mode = os.fstat(handle).st_mode
+                ready = select.poll()
+                ready.register(handle, select.POLLOUT)
                 takes_all = stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
-                return text[os.write(handle, text) :] if takes_all and _is_ready(handle) else text
+                return text[os.write(handle, text) :] if takes_all and ready.poll(0) else text
         except (io.UnsupportedOperation, BlockingIOError):
             return text
         finally:
@@ -212,22 +214,13 @@ class StdoutSink(AtLeastOnceSink):
         except (io.UnsupportedOperation, BlockingIOError):
             raise
         except OSError as error:
-            self._failed = self._refusal(error)
+            if isinstance(error, BrokenPipeError):
+                self._failed = SinkRejected(self.name, "standard output was closed")
+            else:
+                remedy = "Run it again with a writable output; what was printed may be incomplete."
+                reason = "is closed" if error.errno == errno.EBADF else error.strerror
+                self._failed = SinkRejected(self.name, f"standard output: {reason}", remedy)
             raise self._failed from error
-
-    def _refusal(self, error: OSError) -> SinkRejected:
-        if isinstance(error, BrokenPipeError):
-            return SinkRejected(self.name, "standard output was closed")
-        remedy = "Run it again with a writable output; what was printed may be incomplete."
-        reason = "is closed" if error.errno == errno.EBADF else error.strerror
-        return SinkRejected(self.name, f"standard output: {reason}", remedy)
-
-
-def _is_ready(handle: int) -> bool:
-    """Return whether a chunk can be written now."""
-    ready = select.poll()
-    ready.register(handle, select.POLLOUT)
-    return bool(ready.poll(0))
 
 
 def _send_in_pieces(handle: int, text: memoryview) -> None:

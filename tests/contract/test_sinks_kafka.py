@@ -13,10 +13,10 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import TransactionState
 
 from tailer.events import CHANGE_TYPE, COMMIT_VERSION, Gap, SchemaChange
+from tailer_sinks.kafka import route
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.options import Options, read
 from tailer_sinks.kafka.progress import ProgressTopic
-from tailer_sinks.kafka.routing import route
 from tailer_sinks.kafka.sink import KafkaSink
 from tailer_sinks.kafka.stream import Stream
 from tailer_sinks.testing import SinkTests

@@ -19,7 +19,7 @@ from tailer.errors import CommitUnknown, SinkError, SinkFenced, SinkRejected, Si
 from tailer.events import CHANGE_TYPE, ChangeBatch, Gap, SchemaChange
 from tailer.plan import Position
 from tailer.sink import Progress
-from tailer_sinks.kafka import small_batches
+from tailer_sinks.kafka import encoders
 from tailer_sinks.kafka.clients.port import Producer
 from tailer_sinks.kafka.clients.python_cluster import Owner
 from tailer_sinks.kafka.link import Link
@@ -164,7 +164,7 @@ def test_a_version_too_long_for_its_transaction_is_sent_twice(
     kafka: KafkaCluster, client: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not retried endlessly; versions before it restart the count."""
-    monkeypatch.setattr(small_batches, "MOST_ROWS", 1)
+    monkeypatch.setattr(encoders, "MOST_ROWS", 1)
     place = Place(kafka, boundary="version", transaction_timeout_s=3, library=client)
 
     async def slow(sink: KafkaSink, version: int) -> None:

@@ -39,7 +39,7 @@ from tailer_sinks.encoding.debezium.messages import DebeziumEncoder, Source
 from tailer_sinks.encoding.flat_messages import ArrowMessages, FlatMessages
 from tailer_sinks.encoding.messages import Messages
 from tailer_sinks.files.sink import FilesSink
-from tailer_sinks.kafka.small_batches import joined
+from tailer_sinks.kafka.encoders import joined
 from tests.support.daemon.commands import tailer as command
 from tests.support.tables.lance_histories import changes_of, rows_of
 

@@ -69,7 +69,7 @@ class CloudEventsEncoder(PairingEncoder):
         self._name = name
         self._tombstones = tombstones
         self._mode = mode
-        self._images = Images(sink, schema, key, forms)
+        self.images = Images(sink, schema, key, forms)
         metadata = {field.name for field in METADATA_FIELDS}
         columns = [field for field in schema if field.name not in metadata]
         self._columns = [field.name for field in columns]

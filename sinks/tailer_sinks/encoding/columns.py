@@ -83,7 +83,7 @@ def whole(texts: Texts) -> pa.Array:
 def writer_for(kind: pa.DataType, forms: JsonForms = FORMS) -> Writer:
     """Make the writer of columns of type `kind`. Raises `NoText`."""
     if forms.decimal == "number" and pa.types.is_decimal(kind):
-        return _bare_decimals
+        return lambda column: _enclose(_digits(column))
     if forms.int64 == "string" and kind in INT64:
         return _quoted
     for applies, write in _WRITERS:
@@ -120,10 +120,6 @@ def _outside(numbers: pa.Array, first: pa.Scalar, last: pa.Scalar) -> pa.Array:
     return pc.or_(pc.less(numbers, first), pc.greater(numbers, last))
 
 
-def _nothing(column: pa.Array) -> Texts:
-    return Texts(pa.repeat(NULL, len(column)))
-
-
 def _plain(column: pa.Array) -> Texts:
     return _enclose(pc.cast(column, TEXT))
 
@@ -141,14 +137,6 @@ def _floats(column: pa.Array) -> Texts:
         bare = pc.and_not(integral, pc.match_substring(texts, "e"))
         texts = _join(texts, pc.if_else(bare, pa.scalar(".0", TEXT), EMPTY))
     return _enclose(_patch(texts, pc.invert(pc.is_finite(column)), column, float_text))
-
-
-def _decimals(column: pa.Array) -> Texts:
-    return _enclose(_digits(column), QUOTE, QUOTE)
-
-
-def _bare_decimals(column: pa.Array) -> Texts:
-    return _enclose(_digits(column))
 
 
 def _digits(column: pa.Array) -> pa.Array:
@@ -185,16 +173,12 @@ def _timestamps(column: pa.Array) -> Texts:
     return _enclose(texts, QUOTE, zone + QUOTE)
 
 
-def _times(column: pa.Array) -> Texts:
-    check_times(column)
-    return _quoted(column)
-
-
-def check_times(column: pa.Array) -> None:
-    """Raise `NoText` if a time is not one of a day's."""
+def check_times(column: pa.Array) -> pa.Array:
+    """Return the column. Raises `NoText` if a time is not one of a day's."""
     ends = pc.min_max(column.view(pa.int32() if pa.types.is_time32(column.type) else pa.int64())).as_py()
     if ends["min"] is not None and not 0 <= ends["min"] <= ends["max"] < 86_400 * 10 ** DIGITS[column.type.unit]:
         raise NoText("holds a time that is not between 00:00 and 24:00")
+    return column
 
 
 def _durations(column: pa.Array) -> Texts:
@@ -235,10 +219,6 @@ def _may_need_escapes(texts: pa.Array) -> bool:
         return True
     content = data.to_pybytes()
     return b'"' in content or b"\\" in content
-
-
-def _json_strings(column: pa.Array) -> Texts:
-    return _strings(column.storage)
 
 
 def _binaries(column: pa.Array) -> Texts:
@@ -282,9 +262,7 @@ def _structs(kind: pa.DataType, forms: JsonForms) -> Writer:
 
     def write(column: pa.Array) -> Texts:
         texts = _objects(writers, column)
-        if column.null_count == 0:
-            return texts
-        return Texts(pc.if_else(column.is_valid(), whole(texts), NULL))
+        return Texts(pc.if_else(column.is_valid(), whole(texts), NULL)) if column.null_count else texts
 
     return write
 
@@ -378,17 +356,17 @@ _COMPARABLE: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
     pa.types.is_duration,
 )
 _WRITERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Writer], ...]] = (
-    (pa.types.is_null, _nothing),
+    (pa.types.is_null, lambda column: Texts(pa.repeat(NULL, len(column)))),
     (pa.types.is_boolean, _plain),
     (pa.types.is_integer, _plain),
     (is_float, _floats),
-    (pa.types.is_decimal, _decimals),
+    (pa.types.is_decimal, lambda column: _enclose(_digits(column), QUOTE, QUOTE)),
     (is_plain_string, _strings),
-    (is_json, _json_strings),
+    (is_json, lambda column: _strings(column.storage)),
     (is_binary, _binaries),
     (pa.types.is_date, _dates),
     (pa.types.is_timestamp, _timestamps),
-    (pa.types.is_time, _times),
+    (pa.types.is_time, lambda column: _quoted(check_times(column))),
     (pa.types.is_duration, _durations),
 )
 _MAKERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, JsonForms], Writer]], ...]] = (

@@ -38,20 +38,14 @@ class CsvEncoder:
 
     def _texts(self, name: str, column: pa.Array) -> list[str]:
         try:
-            return [_cell(text) for text in whole(writer_for(column.type)(column)).to_pylist()]
+            texts = whole(writer_for(column.type)(column)).to_pylist()
         except NoText as error:
             raise SinkRejected(self._sink, str(error.below(name)), "Leave the column out.") from error
+        return ["" if text == "null" else _field(json.loads(text) if text.startswith('"') else text) for text in texts]
 
 
 def _line(fields: Sequence[str]) -> str:
     return ",".join(fields) + "\n"
-
-
-def _cell(text: str) -> str:
-    """Return the field for a value in JSON."""
-    if text == "null":
-        return ""
-    return _field(json.loads(text) if text.startswith('"') else text)
 
 
 def _field(text: str) -> str:

@@ -61,9 +61,13 @@ class FlatMessages(PairingEncoder):
         self.schema = schema
         self.keyed = bool(key)
         self._flat = FlatEncoder(sink, schema, forms)
-        self._images = Images(sink, schema, key, forms, pairs=self.keyed)
+        self.images = Images(sink, schema, key, forms, pairs=self.keyed)
         self._tombstones = tombstones
         self._change_type = schema.get_field_index(CHANGE_TYPE)
+
+    def _encode(self, rows: pa.RecordBatch) -> pa.Array:
+        """Return the values of messages about rows."""
+        return self._flat.rows(rows)
 
     @override
     def write(
@@ -73,14 +77,14 @@ class FlatMessages(PairingEncoder):
         topics: Topics[Any],  # their messages are alike
     ) -> tuple[Messages, pa.Array | None]:
         if paired.kinds is None:
-            return Messages(None, self._flat.rows(paired.batch.rows), paired.batch.row_index), None
+            return Messages(None, self._encode(paired.batch.rows), paired.batch.row_index), None
         rows, kinds = paired.batch.rows, paired.kinds
         keys, row_index, order = pc.cast(paired.keys, BYTES), paired.batch.row_index, None
         if paired.second is not None:
             kinds, order = _kinds_by_key(kinds, paired.second, paired.keys)
             field = rows.schema.field(self._change_type)
             rows = rows.set_column(self._change_type, field, pc.cast(KINDS.take(kinds), field.type))
-        values = self._flat.rows(rows)
+        values = self._encode(rows)
         if order is not None:
             values, keys, kinds = values.take(order), keys.take(order), kinds.take(order)
         if not self._tombstones or not has_deletes(kinds):
@@ -123,7 +127,7 @@ class ArrowMessages(PairingEncoder):
     """
 
     def __init__(self, sink: str, schema: pa.Schema, max_bytes: int = MAX_BYTES) -> None:
-        self._images = Images(sink, schema, pairs=False)
+        self.images = Images(sink, schema, pairs=False)
         self._max_bytes = max_bytes
 
     @override

@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import pyarrow as pa
 
-from tailer.events import ChangeBatch
-
-__all__ = ["BYTES", "Messages", "Sent", "TopicEncoder"]
+__all__ = ["BYTES", "Messages", "Sent"]
 
 BYTES: Final = pa.large_binary()
 
@@ -51,32 +49,3 @@ class Messages:
 
 # Topics with messages, and the numbers of the rows of a batch that they are about, if these are not all.
 Sent = Sequence[tuple[str, Messages, pa.Array | None]]
-
-
-class TopicEncoder(Protocol):
-    """An encoder of rows of one schema to messages with their topics, in no order between topics.
-
-    May hold back rows that depend on later ones. The encoder of one topic is a `PairingEncoder`
-    (`tailer_sinks.encoding.debezium.images`).
-    """
-
-    @property
-    def sample(self) -> object:
-        """Return one of the encoders that make the messages of a topic; None if there is none yet."""
-        ...
-
-    @property
-    def pending(self) -> ChangeBatch | None:
-        """The rows that are held back: progress must stay before the first of them."""
-        ...
-
-    def encode(self, batch: ChangeBatch, now_ms: int) -> Sent:
-        """Encode `batch`, after the held back rows of the same task. Call `flush` between tasks.
-
-        `now_ms`: when the messages are made. Raises `SinkRejected`; the encoder is then unchanged.
-        """
-        ...
-
-    def flush(self, now_ms: int) -> Sent:
-        """Encode the rows that are held back, at the end of a task."""
-        ...

@@ -191,7 +191,8 @@ class TerminalView:
                 text.append(_record(line.sign, names, line.cells, self._console.width), line.style)
                 text.append(line.below(), KEPT)
             return text
-        right = [_is_number(kind) for kind in rows.schema.types]
+        numbers = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal
+        right = [any(applies(kind) for applies in numbers) for kind in rows.schema.types]
         if self._names_due:
             text.append_text(_Line("", "bold", names).render(widths, right))
             self._names_due = False
@@ -228,11 +229,6 @@ def sentence_of(event: ControlEvent) -> str:
     return f"version {event.version}: {'; '.join(event.changes)}"
 
 
-def _sign(change: str) -> tuple[str, str]:
-    """Return the sign of a change type and its style; one that Delta does not define is its own sign."""
-    return SIGNS[ChangeType(change)] if change in SIGNS else (f"{printable(change)} ", "magenta")
-
-
 def _pairs(batches: Sequence[ChangeBatch]) -> set[int]:
     """Return the places of preimages that are followed by the same row as it is: both have one position."""
     pre, post = ChangeType.UPDATE_PREIMAGE.value, ChangeType.UPDATE_POSTIMAGE.value
@@ -258,16 +254,14 @@ def _lines(
         # Both images of an update that was compared have one place, and so one explanation.
         below = () if explanations is None else tuple(dict.fromkeys(explanations[place : last + 1]))
         if place not in pairs:
-            yield _Line(*_sign(change), cells, explanations=below)
+            # A change type that Delta does not define is its own sign.
+            sign, style = SIGNS[ChangeType(change)] if change in SIGNS else (f"{printable(change)} ", "magenta")
+            yield _Line(sign, style, cells, explanations=below)
             continue
         both = list(zip(cells, rows[last], strict=True))
         changed = {number for number, (before, after) in enumerate(both) if before != after}
         merged = [before if before == after else f"{before}{ARROW}{after}" for before, after in both]
         yield _Line(*UPDATED, merged, changed, below)
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 def _shown(text: str, most: int) -> str:

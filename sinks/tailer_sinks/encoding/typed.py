@@ -69,10 +69,15 @@ def conform(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if rows.schema.equals(schema):
         return rows
     there = set(rows.schema.names)
-    columns = [
-        _cast(rows.column(field.name), field) if field.name in there else pa.nulls(len(rows), field.type)
-        for field in schema
-    ]
+    columns = []
+    for field in schema:
+        column = rows.column(field.name) if field.name in there else pa.nulls(len(rows), field.type)
+        if column.type != field.type:
+            try:
+                column = column.cast(field.type)
+            except pa.ArrowInvalid:  # whose text has the value
+                raise Misfit(field.name, f"has a value that is not a valid {field.type}") from None
+        columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -81,15 +86,6 @@ def gap_row(gap: Gap, schema: pa.Schema) -> pa.RecordBatch:
     values = {CHANGE_TYPE: GAP, COMMIT_VERSION: gap.version, COMMIT_TIMESTAMP: gap.timestamp_ms * 1000}
     columns = [pa.array([values.get(field.name)], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema([field.with_nullable(True) for field in schema]))
-
-
-def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
-    if column.type == field.type:
-        return column
-    try:
-        return column.cast(field.type)
-    except pa.ArrowInvalid:  # whose text has the value
-        raise Misfit(field.name, f"has a value that is not a valid {field.type}") from None
 
 
 def _unite_fields(first: Sequence[pa.Field], second: Sequence[pa.Field], prefix: str) -> list[pa.Field]:

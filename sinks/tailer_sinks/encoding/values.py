@@ -183,18 +183,6 @@ def _members(members: Iterable[tuple[str, pa.Scalar]]) -> str:
     return "{" + ",".join(f"{escape(name)}:{value_text(value)}" for name, value in members) + "}"
 
 
-def _struct(value: pa.Scalar) -> str:
-    return _members((field.name, value[index]) for index, field in enumerate(value.type))
-
-
-def _variant(value: pa.Scalar) -> str:
-    return Variant(value["metadata"].as_py(), value["value"].as_py()).to_json()
-
-
-def _list(value: pa.Scalar) -> str:
-    return "[" + ",".join(value_text(item) for item in value.values) + "]"
-
-
 def _map(value: pa.Scalar) -> str:
     entries = [(value_text(entry[0]), value_text(entry[1])) for entry in value.values]
     if is_string(value.type.key_type):
@@ -265,8 +253,11 @@ _RULES: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Scalar], s
     (pa.types.is_timestamp, _quoted(_moment)),
     (pa.types.is_time, _quoted(_time)),
     (pa.types.is_duration, _quoted(lambda value: duration_text(value.value, DIGITS[value.type.unit]))),
-    (is_list, _list),
-    (is_variant, _variant),
-    (pa.types.is_struct, _struct),
+    (is_list, lambda value: "[" + ",".join(value_text(item) for item in value.values) + "]"),
+    (is_variant, lambda value: Variant(value["metadata"].as_py(), value["value"].as_py()).to_json()),
+    (
+        pa.types.is_struct,
+        lambda value: _members((field.name, value[index]) for index, field in enumerate(value.type)),
+    ),
     (pa.types.is_map, _map),
 )

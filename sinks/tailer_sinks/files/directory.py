@@ -27,19 +27,32 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from anyio import to_thread
+from typing_extensions import override
 
 from tailer.errors import CommitUnknown, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.formats.delta.folders import table_around
 from tailer.plan import Position
 from tailer.sink import instance_name, process_of
 from tailer.stores.folders import CHOOSE_ANOTHER, creation_obstacle, is_lasting
-from tailer_sinks.files.port import PLACE, after_place, beginning, place, position_of
+from tailer_sinks.files.formats import Draft, HiddenFile
+from tailer_sinks.files.port import (
+    PLACE,
+    StreamFolder,
+    StreamFolders,
+    after_place,
+    beginning,
+    directory_name,
+    place,
+    position_of,
+)
 
-__all__ = ["StreamDirectory", "check_free", "has_streams", "translated"]
+__all__ = ["LocalFolders"]
 
 LOCK: Final = ".lock"
 _LONGEST_NAME: Final = 500  # of an instance, in bytes
@@ -70,35 +83,6 @@ def has_streams(sink: str, folder: Path) -> bool:
     with translated(sink, folder), suppress(FileNotFoundError):
         return any(_FileRange.of(path.name) is not None for path in folder.glob("*/*"))
     return False
-
-
-def check_free(sink: str, root: Path, stream: Path, *, adopt: bool) -> None:
-    """Refuse (`SinkRejected`) to begin `stream` in a `root` with foreign files.
-
-    An existing stream continues. `adopt`: allow other files in `root`. The folder of a Delta table is always refused.
-    Also raises `SinkUnavailable` as `translated` does.
-    """
-    with translated(sink, root):
-        if (stream / LOCK).exists() or has_streams(sink, stream.parent):
-            return
-        if root.is_symlink() and not root.exists():
-            remedy = "Create the folder it leads to, or choose another path."
-            raise SinkRejected(sink, f"{root} is a link that leads nowhere", remedy)
-        if table := table_around(stream):
-            place = (
-                "is the folder of a Delta table"
-                if str(table) == os.path.realpath(root)
-                else f"is inside the Delta table {table}"
-            )
-            reason = f"{root} {place}, whose VACUUM would delete the files"
-            raise SinkRejected(sink, reason, "Choose a path outside of that folder.")
-        if adopt or next(root.glob(f"*/*/{LOCK}"), None) is not None:
-            return
-        if foreign := _foreign(root):
-            remedy = "Choose another path; or set adopt = true to put streams beside the other files."
-            raise SinkRejected(
-                sink, f"{root} is not empty (it holds {foreign}), and has no stream of lake-tailer", remedy
-            )
 
 
 def _foreign(root: Path) -> Path | None:
@@ -138,46 +122,89 @@ class _FileRange:
         return None
 
 
-class StreamDirectory:
-    """The directory at `path`, which belongs to the sink `sink`. Blocking: for worker threads.
+class LocalFolders(StreamFolders):
+    """`StreamFolders` in the directory `path`; `sink`: the sink's name in errors."""
+
+    def __init__(self, sink: str, path: Path) -> None:
+        self._sink = sink
+        self._path = path
+
+    @override
+    def stream(self, app_id: str) -> "LocalFolder":
+        return LocalFolder(self._sink, self._path, self._path.joinpath(*map(directory_name, app_id.split("/"))))
+
+    @override
+    async def has_streams(self, pipeline: str) -> bool:
+        return await to_thread.run_sync(has_streams, self._sink, self._path / directory_name(pipeline))
+
+
+class LocalFolder(StreamFolder):
+    """`StreamFolder` at `path`, below the directory `root` that the user names; `sink`: the sink's name in errors.
 
     Besides the errors they name, methods raise `SinkUnavailable` and `SinkRejected` as `translated` does.
     """
 
-    def __init__(self, sink: str, path: Path) -> None:
-        self.path = path
+    def __init__(self, sink: str, root: Path, path: Path) -> None:
         self._sink = sink
+        self._root = root
+        self._path = path
         self._lock: int | None = None
         self._folder: int | None = None
         self._end: tuple[Position | None] | None = None
 
-    def lock(self) -> None:
-        """Become the only writer until `unlock`, creating the directory if necessary (invariant 6). May be repeated.
+    @property
+    @override
+    def location(self) -> str:
+        return str(self._path)
+
+    @override
+    async def check_free(self, *, adopt: bool) -> None:
+        await to_thread.run_sync(self._check_free, adopt)
+
+    async def open(self) -> None:
+        """Become the only writer until `close`, creating the directory if necessary (invariant 6).
 
         Raises `SinkFenced` if another instance is the writer, in this process or elsewhere.
         """
-        if self._lock is not None:
-            self._check_there()
-            return
-        with translated(self._sink, self.path):
-            _make_directory(self.path)
-            handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                other = process_of(os.pread(handle, _LONGEST_NAME, 0).decode(errors="replace"))
-                os.close(handle)
-                raise SinkFenced(self._sink, f"it holds {self.path / '.lock'}", other) from None
-            except OSError:
-                os.close(handle)
-                raise
-            self._lock = handle
-            _sign(handle)
-            self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            for stale in self.path.glob(".*.tmp"):  # left by a killed writer, since the lock is ours
-                stale.unlink()
+        await to_thread.run_sync(self._open)
 
-    def unlock(self) -> None:
+    @override
+    async def read_end(self) -> Position | None:
+        return await to_thread.run_sync(self._read_end, False)
+
+    @override
+    async def end(self) -> Position | None:
+        """Return `read_end`, cached for the holder of the lock, because nobody else writes."""
+        return await to_thread.run_sync(self._read_end, True)
+
+    @override
+    def forget(self) -> None:
+        self._end = None
+
+    @override
+    def new_file(self) -> HiddenFile:
+        return HiddenFile.named(self._hidden_path())
+
+    @override
+    def drafting(self) -> AbstractContextManager[None]:
+        return translated(self._sink, self._path)
+
+    @override
+    async def publish(self, draft: Draft, after: Position, end: Position) -> None:
+        """Raise also `SinkFenced` if the file exists, and `CommitUnknown` if it may not survive a crash."""
+        await to_thread.run_sync(self._publish, draft, after, end)
+
+    @override
+    async def put_reset(self, draft: Draft, end: Position) -> None:
+        """Record a reset with a file of another kind."""
+        await to_thread.run_sync(self._put_reset, end)
+
+    @override
+    def disappeared(self, left: str) -> SinkRejected:
+        remedy = "Restore its files. To deliver into a new directory from the pipeline's start, run it again."
+        return SinkRejected(self._sink, f"{self._path} was deleted or replaced while in use: {left}", remedy)
+
+    def close(self) -> None:
         """Release the lock."""
         self.forget()
         for handle in (self._lock, self._folder):
@@ -185,87 +212,117 @@ class StreamDirectory:
                 os.close(handle)
         self._lock = self._folder = None
 
-    def disappeared(self, left: str) -> SinkRejected:
-        """Make the error for a directory whose files have disappeared; `left`: its state as this instance left it."""
-        remedy = "Restore its files. To deliver into a new directory from the pipeline's start, run it again."
-        return SinkRejected(self._sink, f"{self.path} was deleted or replaced while in use: {left}", remedy)
+    def _check_free(self, adopt: bool) -> None:
+        with translated(self._sink, self._root):
+            if (self._path / LOCK).exists() or has_streams(self._sink, self._path.parent):
+                return
+            if self._root.is_symlink() and not self._root.exists():
+                remedy = "Create the folder it leads to, or choose another path."
+                raise SinkRejected(self._sink, f"{self._root} is a link that leads nowhere", remedy)
+            if table := table_around(self._path):
+                place = (
+                    "is the folder of a Delta table"
+                    if str(table) == os.path.realpath(self._root)
+                    else f"is inside the Delta table {table}"
+                )
+                reason = f"{self._root} {place}, whose VACUUM would delete the files"
+                raise SinkRejected(self._sink, reason, "Choose a path outside of that folder.")
+            if adopt or next(self._root.glob(f"*/*/{LOCK}"), None) is not None:
+                return
+            if foreign := _foreign(self._root):
+                remedy = "Choose another path; or set adopt = true to put streams beside the other files."
+                raise SinkRejected(
+                    self._sink,
+                    f"{self._root} is not empty (it holds {foreign}), and has no stream of lake-tailer",
+                    remedy,
+                )
 
-    def forget(self) -> None:
-        """Read the directory again next time."""
-        self._end = None
+    def _open(self) -> None:
+        if self._lock is not None:
+            self._check_there()
+            return
+        with self.drafting():
+            _make_directory(self._path)
+            handle = os.open(self._path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                other = process_of(os.pread(handle, _LONGEST_NAME, 0).decode(errors="replace"))
+                os.close(handle)
+                raise SinkFenced(self._sink, f"it holds {self._path / '.lock'}", other) from None
+            except OSError:
+                os.close(handle)
+                raise
+            self._lock = handle
+            with suppress(OSError):  # for people: a full disk, for one, stops nobody here
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, instance_name().encode(), 0)
+            self._folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            for stale in self._path.glob(".*.tmp"):  # left by a killed writer, since the lock is ours
+                stale.unlink()
 
-    def end(self) -> Position | None:
-        """Return `read_end`, cached for the holder of the lock, because nobody else writes."""
+    def _read_end(self, cached: bool) -> Position | None:
+        """Read the end of the delivered positions; `cached`: unless the holder of the lock has read it before."""
         self._check_there()
-        if self._end is None:
-            self._end = (self.read_end(),)
-        return self._end[0]
-
-    def read_end(self) -> Position | None:
-        """Read the end of the delivered positions. None: nothing delivered.
-
-        Raises `SinkRejected` if the names contradict each other.
-        """
-        self._check_there()
+        if cached and self._end is not None:
+            return self._end[0]
         try:
-            return self._check(self._ranges())
+            end = self._check(self._ranges())
         except SinkRejected:
             # A listing made during another instance's commit may show only its newer file. A real gap remains.
-            return self._check(self._ranges())
+            end = self._check(self._ranges())
+        if cached:
+            self._end = (end,)
+        return end
 
-    def put_reset(self, end: Position) -> None:
-        """Record that everything up to `end`, which closes a version, counts as delivered.
-
-        Raises `SinkRejected` if files hold later rows, which would be duplicated.
-        """
+    def _put_reset(self, end: Position) -> None:
         self.forget()
         ranges = self._ranges()
         if later := [entry.name for entry in ranges if entry.after is not None and entry.end > end]:
-            remedy = f"Move {later[0]} and the files after it out of {self.path}, then reset again."
-            reason = f"{self.path / later[0]} holds versions after {end.version}"
+            remedy = f"Move {later[0]} and the files after it out of {self._path}, then reset again."
+            reason = f"{self._path / later[0]} holds versions after {end.version}"
             raise SinkRejected(self._sink, reason, remedy)
-        hidden = self.hidden_path()
-        with translated(self._sink, self.path):
+        hidden = self._hidden_path()
+        with self.drafting():
             try:
                 hidden.touch(exist_ok=False)
                 with suppress(FileExistsError):
-                    os.link(hidden, self.path / f"{end.version + 1:020d}.reset")
+                    os.link(hidden, self._path / f"{end.version + 1:020d}.reset")
             finally:
                 hidden.unlink(missing_ok=True)
             for entry in ranges:
                 if entry.end > end:
-                    (self.path / entry.name).unlink()
-            _sync(self.path)
+                    (self._path / entry.name).unlink()
+            _sync(self._path)
 
-    def hidden_path(self) -> Path:
+    def _hidden_path(self) -> Path:
         """Make a name for uncommitted rows."""
-        return self.path / f".{secrets.token_hex(8)}.tmp"
+        return self._path / f".{secrets.token_hex(8)}.tmp"
 
-    def publish(self, hidden: Path, after: Position, end: Position, suffix: str) -> None:
-        """Commit the synced file `hidden` as the one with everything after `after`, up to `end` (invariant 1).
-
-        Raises `SinkFenced` if that file exists, `CommitUnknown` if it may not survive a crash.
-        """
+    def _publish(self, draft: Draft, after: Position, end: Position) -> None:
+        """Commit a draft, whose synced file gets its name (invariant 1)."""
+        with self.drafting():
+            hidden = draft.finish()
         self.forget()
-        final = self.path / f"{beginning(after)}-{place(end)}.{suffix}"
-        with translated(self._sink, self.path):
+        final = self._path / f"{beginning(after)}-{place(end)}.{draft.suffix}"
+        with self.drafting():
             try:
                 os.link(hidden, final)
             except FileExistsError:
                 raise SinkFenced(self._sink, f"it wrote {final}") from None
         try:
-            _sync(self.path)
+            _sync(self._path)
         except OSError as error:
-            raise CommitUnknown(self._sink, f"{self.path}: {error.strerror}") from error
+            raise CommitUnknown(self._sink, f"{self._path}: {error.strerror}") from error
         self._end = (end,)
 
     def _check_there(self) -> None:
         """Raise `SinkRejected` if the path no longer leads to the locked directory."""
         if self._folder is None:
             return
-        with translated(self._sink, self.path):
+        with self.drafting():
             try:
-                there, held = self.path.stat(), os.fstat(self._folder)
+                there, held = self._path.stat(), os.fstat(self._folder)
             except FileNotFoundError:
                 raise self.disappeared("it no longer exists") from None
         if (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino):
@@ -273,9 +330,9 @@ class StreamDirectory:
 
     def _ranges(self) -> list[_FileRange]:
         """Parse the names, in order; names that are not ours are ignored."""
-        with translated(self._sink, self.path):
+        with self.drafting():
             try:
-                names = [entry.name for entry in self.path.iterdir()]
+                names = [entry.name for entry in self._path.iterdir()]
             except FileNotFoundError:
                 return []
         ranges = filter(None, map(_FileRange.of, names))
@@ -287,29 +344,18 @@ class StreamDirectory:
             if entry.after is not None and entry.after >= entry.end:
                 raise self._contradiction(f"{entry.name} ends before it begins")
             if entry.after is not None and end is not None and entry.after != end:
-                missing = f"no file holds {_between(end, entry.after)}"
-                twice = f"{entry.name} holds versions that other files hold too"
-                raise self._contradiction(missing if entry.after > end else twice)
+                if entry.after < end:
+                    raise self._contradiction(f"{entry.name} holds versions that other files hold too")
+                missing = f"the rows between {place(end)} and {place(entry.after)}"
+                if end.closes_version and entry.after.closes_version:
+                    missing = f"versions {end.version + 1} to {entry.after.version}"
+                raise self._contradiction(f"no file holds {missing}")
             end = entry.end
         return end
 
     def _contradiction(self, reason: str) -> SinkRejected:
-        remedy = f"Restore the missing files in {self.path}, or remove those that do not belong there."
-        return SinkRejected(self._sink, f"{self.path}: {reason}", remedy)
-
-
-def _between(end: Position, after: Position) -> str:
-    """Describe the versions after `end`, up to `after`."""
-    if end.closes_version and after.closes_version:
-        return f"versions {end.version + 1} to {after.version}"
-    return f"the rows between {place(end)} and {place(after)}"
-
-
-def _sign(lock: int) -> None:
-    """Write who holds the lock, for people: a full disk, for one, stops nobody here."""
-    with suppress(OSError):
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, instance_name().encode(), 0)
+        remedy = f"Restore the missing files in {self._path}, or remove those that do not belong there."
+        return SinkRejected(self._sink, f"{self._path}: {reason}", remedy)
 
 
 def _make_directory(path: Path) -> None:

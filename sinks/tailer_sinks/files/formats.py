@@ -10,7 +10,6 @@ this. Events have no place in Parquet, except that a gap is a row with the chang
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from os import fsync
 from pathlib import Path
 from typing import IO, Final, Protocol, Self
@@ -136,11 +135,11 @@ class JsonLines(Draft):
         if self._encoder is None:
             self.check()
         assert self._encoder is not None
-        for lines in encoded_ahead(partial(self._lines, self._encoder), slices(rows), AT_ONCE):
+        encode = self._encoder.lines
+        for lines in encoded_ahead(
+            lambda part: encode(in_form(self._sink, part, self._variant)), slices(rows), AT_ONCE
+        ):
             file.content.write(lines)
-
-    def _lines(self, encoder: FlatEncoder, rows: pa.RecordBatch) -> pa.Buffer:
-        return encoder.lines(in_form(self._sink, rows, self._variant))
 
     @override
     def announce(self, event: ControlEvent) -> None:

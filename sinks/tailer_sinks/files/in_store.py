@@ -84,7 +84,7 @@ class StoreFolders(StreamFolders):
         self._sink = sink
         self._store = store
         self._above = above
-        self._writer = secrets.token_hex(8)
+        self.writer: Final = secrets.token_hex(8)  # the id of this instance
 
     @override
     def stream(self, app_id: str) -> "StoreFolder":
@@ -98,11 +98,6 @@ class StoreFolders(StreamFolders):
     def open_heartbeats(self, pipeline: str) -> Heartbeats:
         """Open the place for the heartbeats of a pipeline, beside the folders of pipelines; no I/O."""
         return StoreHeartbeats(self._sink, self._store, heartbeat_name(pipeline))
-
-    @property
-    def writer(self) -> str:
-        """The id of this instance."""
-        return self._writer
 
     async def check_free(self, folder: str, *, adopt: bool) -> None:
         """Do as `StreamFolder.check_free` says; `folder`: that of the stream, below the store's."""

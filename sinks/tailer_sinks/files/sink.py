@@ -13,7 +13,7 @@ or a row group (Parquet).
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Self
@@ -31,93 +31,13 @@ from tailer.stores.stores import Stores
 from tailer_sinks import read_options
 from tailer_sinks.encoding.values import FORMS, JsonForms
 from tailer_sinks.encoding.variants import VariantForm
-from tailer_sinks.files.directory import StreamDirectory, check_free, has_streams, translated
-from tailer_sinks.files.formats import Draft, HiddenFile, JsonLines, Parquet
+from tailer_sinks.files.directory import LocalFolders
+from tailer_sinks.files.formats import Draft, JsonLines, Parquet
 from tailer_sinks.files.in_store import StoreFolders
-from tailer_sinks.files.port import StreamFolder, StreamFolders, directory_name, place
+from tailer_sinks.files.port import StreamFolder, StreamFolders, place
 from tailer_sinks.options import Int64Option, int64_faults, path_faults
 
 __all__ = ["FilesSink", "Format"]
-
-
-class LocalFolders(StreamFolders):
-    """`StreamFolders` in the directory `path`; `sink`: the sink's name in errors."""
-
-    def __init__(self, sink: str, path: Path) -> None:
-        self._sink = sink
-        self._path = path
-
-    @override
-    def stream(self, app_id: str) -> "LocalFolder":
-        return LocalFolder(self._sink, self._path, self._path.joinpath(*map(directory_name, app_id.split("/"))))
-
-    @override
-    async def has_streams(self, pipeline: str) -> bool:
-        return await to_thread.run_sync(has_streams, self._sink, self._path / directory_name(pipeline))
-
-
-class LocalFolder(StreamFolder):
-    """`StreamFolder` at `path`, below the directory `root` that the user names."""
-
-    def __init__(self, sink: str, root: Path, path: Path) -> None:
-        self._sink = sink
-        self._root = root
-        self._directory = StreamDirectory(sink, path)
-
-    @property
-    @override
-    def location(self) -> str:
-        return str(self._directory.path)
-
-    @override
-    async def check_free(self, *, adopt: bool) -> None:
-        await to_thread.run_sync(partial(check_free, self._sink, self._root, self._directory.path, adopt=adopt))
-
-    async def open(self) -> None:
-        """Lock the directory."""
-        await to_thread.run_sync(self._directory.lock)
-
-    @override
-    async def read_end(self) -> Position | None:
-        return await to_thread.run_sync(self._directory.read_end)
-
-    @override
-    async def end(self) -> Position | None:
-        return await to_thread.run_sync(self._directory.end)
-
-    @override
-    def forget(self) -> None:
-        self._directory.forget()
-
-    @override
-    def new_file(self) -> HiddenFile:
-        return HiddenFile.named(self._directory.hidden_path())
-
-    @override
-    def drafting(self) -> AbstractContextManager[None]:
-        return translated(self._sink, self._directory.path)
-
-    @override
-    async def publish(self, draft: Draft, after: Position, end: Position) -> None:
-        await to_thread.run_sync(self._publish, draft, after, end)
-
-    @override
-    async def put_reset(self, draft: Draft, end: Position) -> None:
-        """Record a reset with a file of another kind."""
-        await to_thread.run_sync(self._directory.put_reset, end)
-
-    @override
-    def disappeared(self, left: str) -> SinkRejected:
-        return self._directory.disappeared(left)
-
-    def close(self) -> None:
-        """Release the lock."""
-        self._directory.unlock()
-
-    def _publish(self, draft: Draft, after: Position, end: Position) -> None:
-        with self.drafting():
-            hidden = draft.finish()
-        self._directory.publish(hidden, after, end, draft.suffix)
 
 
 Format = Literal["jsonl", "parquet"]

@@ -20,6 +20,7 @@ import email.utils
 import logging
 import random
 import time
+from functools import partial
 from http import HTTPStatus
 from importlib.metadata import version as version_of
 from typing import Final
@@ -77,9 +78,11 @@ class Endpoint:
                 return None
             if status in REFUSED_EVENTS:
                 return status
-            if status in NO_ACCESS and not renewed and await self._has_others():
-                renewed = True
-                continue
+            if status in NO_ACCESS and not renewed and self._source.may_change:
+                self._source.forget()
+                if await to_thread.run_sync(self._source.read) != self._secrets:
+                    renewed = True
+                    continue
             if status not in BUSY or waited_s >= MOST_WAIT_S:
                 raise self._failure(status)
             wait_s = min(pause_s * random.uniform(0.5, 1) if told_s is None else told_s, MOST_WAIT_S - waited_s)
@@ -112,7 +115,13 @@ class Endpoint:
     async def _send(self, request: Request) -> tuple[int, float | None]:
         """Send a request once. Return the status of the answer, and after how many seconds to send the next."""
         if self._client is None:
-            self._client = await to_thread.run_sync(_new_client, self._url.scheme == "https")
+            # Without time limits: a request has one as a whole. The system's certificates, which take 0.1 s, are loaded
+            # only for HTTPS.
+            is_secure = self._url.scheme == "https"
+            alone = httpx2.Limits(max_connections=1, keepalive_expiry=KEEP_ALIVE_S)
+            self._client = await to_thread.run_sync(
+                partial(httpx2.AsyncClient, verify=is_secure, timeout=None, limits=alone, follow_redirects=False)
+            )
         if self._secrets is None or self._source.may_change:
             self._secrets = await to_thread.run_sync(self._source.read)
         now_s = int(time.time())
@@ -123,7 +132,11 @@ class Endpoint:
         try:
             with anyio.fail_after(self._options.timeout_s):
                 async with self._client.stream("POST", self._url, content=request.body, headers=headers) as answer:
-                    await _read_rest(answer)
+                    read = 0
+                    async for piece in answer.aiter_raw():
+                        read += len(piece)
+                        if read > KEPT_BYTES:  # the connection is closed then
+                            break
         except TimeoutError:
             raise self._unavailable(f"no answer within {self._options.timeout_s:g} s") from None
         except httpx2.ConnectError as error:
@@ -132,13 +145,6 @@ class Endpoint:
             reason = f"the connection failed before the answer was complete ({type(error).__name__})"
             raise self._unavailable(reason) from None
         return answer.status_code, _retry_after_s(answer.headers.get("retry-after"))
-
-    async def _has_others(self) -> bool:
-        """Return whether the secrets are others than those that were just refused."""
-        if not self._source.may_change:
-            return False
-        self._source.forget()
-        return await to_thread.run_sync(self._source.read) != self._secrets
 
     def _failure(self, status: int) -> SinkError:
         reason = f"{self.origin} answers {status_text(status)}"
@@ -160,24 +166,6 @@ def status_text(status: int) -> str:
         return f"{status} {HTTPStatus(status).phrase}"
     except ValueError:
         return str(status)
-
-
-def _new_client(is_secure: bool) -> httpx2.AsyncClient:
-    """Create a client, which has no time limits: a request has one as a whole.
-
-    `is_secure`: the address is one of HTTPS. Only then are the system's certificates loaded, which blocks for 0.1 s.
-    """
-    alone = httpx2.Limits(max_connections=1, keepalive_expiry=KEEP_ALIVE_S)
-    return httpx2.AsyncClient(verify=is_secure, timeout=None, limits=alone, follow_redirects=False)
-
-
-async def _read_rest(answer: httpx2.Response) -> None:
-    """Read the body of an answer, unless it is long: then the connection is closed."""
-    read = 0
-    async for piece in answer.aiter_raw():
-        read += len(piece)
-        if read > KEPT_BYTES:
-            return
 
 
 def _retry_after_s(value: str | None) -> float | None:

@@ -19,8 +19,9 @@ from bisect import bisect_right
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
-from itertools import accumulate, chain, repeat
+from itertools import accumulate
 from typing import Final
 
 import pyarrow as pa
@@ -126,15 +127,15 @@ class EventEncoder(ABC):
     def forget(self) -> None:  # noqa: B027 - a default
         """Forget rows that are held back."""
 
+    @abstractmethod
     def control(self, event: ControlEvent) -> Events:
-        text = json.dumps(self._control(event), ensure_ascii=False, separators=(",", ":"))
+        """Return a control event."""
+
+    def _event(self, event: ControlEvent, members: dict[str, object]) -> Events:
+        text = json.dumps(members, ensure_ascii=False, separators=(",", ":"))
         place: Place = (event.version, event.kind)
         # A reason may quote a path with bytes that are not text; their escapes are legal JSON.
         return Events(event.table_id, [text.encode(errors="backslashreplace")], [place])
-
-    @abstractmethod
-    def _control(self, event: ControlEvent) -> dict[str, object]:
-        """Return the members of a control event."""
 
     def _control_id(self, event: ControlEvent) -> str:
         order = [event.command] if isinstance(event, Gap) and event.command is not None else []
@@ -159,7 +160,10 @@ class FlatEvents(EventEncoder):
         if self._encoder is None or not self._encoder.schema.equals(rows.schema.append(_EVENT_ID)):
             self._encoder = self.encoder_of(rows.schema)
         rows = rows.append_column(_EVENT_ID, self._ids(batches, rows.column(CHANGE_TYPE)))
-        encode, places = self._encoder.rows, list(chain.from_iterable(map(_places, batches)))
+        encode = self._encoder.rows
+        places: list[Place] = [
+            (batch.version, batch.task, row) for batch in batches for row in batch.row_index.to_pylist()
+        ]
         start = 0
         with closing(encoded_ahead(lambda part: encode(part).to_pylist(), slices(rows), AT_ONCE)) as encoded:
             for texts in encoded:
@@ -181,8 +185,9 @@ class FlatEvents(EventEncoder):
         ends = pc.binary_join_element_wise(rows, kinds, pa.scalar(";", TEXT))
         return pc.binary_join_element_wise(starts.take(pa.concat_arrays(numbers)), ends, NO_TEXT)
 
-    def _control(self, event: ControlEvent) -> dict[str, object]:
-        return {**event_values(event, self._forms.int64), EVENT_ID: self._control_id(event)}
+    @override
+    def control(self, event: ControlEvent) -> Events:
+        return self._event(event, {**event_values(event, self._forms.int64), EVENT_ID: self._control_id(event)})
 
 
 class CloudEvents(EventEncoder):
@@ -201,7 +206,7 @@ class CloudEvents(EventEncoder):
                 yield rest
             if self._encoder is None or not self._encoder.schema.equals(batch.rows.schema):
                 self._encoder = self.encoder_of(batch.rows.schema)
-            with closing(encoded_ahead(self._encode_part, batch_slices(batch))) as encoded:
+            with closing(encoded_ahead(partial(self._encoder.encode, now_ms=0), batch_slices(batch))) as encoded:
                 for messages in encoded:
                     yield _events(batch, messages)
 
@@ -223,13 +228,10 @@ class CloudEvents(EventEncoder):
     def _held(self) -> ChangeBatch | None:
         return None if self._encoder is None else self._encoder.pending
 
-    def _encode_part(self, part: ChangeBatch) -> Messages:
-        assert self._encoder is not None
-        return self._encoder.encode(part, 0)
-
-    def _control(self, event: ControlEvent) -> dict[str, object]:
+    @override
+    def control(self, event: ControlEvent) -> Events:
         data = event_values(event, self._forms.int64)
-        return {
+        members: dict[str, object] = {
             "specversion": "1.0",
             "id": self._control_id(event),
             "source": source_of(self._name),
@@ -238,6 +240,7 @@ class CloudEvents(EventEncoder):
             "datacontenttype": "application/json",
             "data": data,
         }
+        return self._event(event, members)
 
 
 def _task(batch: ChangeBatch) -> tuple[str, int, int]:
@@ -245,9 +248,5 @@ def _task(batch: ChangeBatch) -> tuple[str, int, int]:
 
 
 def _events(batch: ChangeBatch, messages: Messages) -> Events:
-    places = zip(repeat(batch.version), repeat(batch.task), messages.row_index.to_pylist(), strict=False)
-    return Events(batch.table_id, messages.values.to_pylist(), list(places))
-
-
-def _places(batch: ChangeBatch) -> Iterator[Place]:
-    return zip(repeat(batch.version), repeat(batch.task), batch.row_index.to_pylist(), strict=False)
+    places: list[Place] = [(batch.version, batch.task, row) for row in messages.row_index.to_pylist()]
+    return Events(batch.table_id, messages.values.to_pylist(), places)

@@ -179,11 +179,8 @@ class HttpSink(AtLeastOnceSink):
             return [*await self._refused(first), *await self._refused(second)]
         reason = f"{self._endpoint.origin} answers {status_text(status)}"
         if self._dead_letters is None:
-            raise self._refusal(events, reason)
+            begin, end = (", ".join(map(str, place)) for place in (events.places[0], events.places[-1]))
+            where = f"the event at {begin}" if len(events) == 1 else f"the events from {begin} to {end}"
+            remedy = "See the log of the service; or let delivery go on without such events: dead_letter_folder."
+            raise SinkRejected(self.name, f"{reason} to {where} (version, task, row)", remedy)
         return [DeadLetter(events, reason)]
-
-    def _refusal(self, events: Events, reason: str) -> SinkRejected:
-        first, last = (", ".join(map(str, place)) for place in (events.places[0], events.places[-1]))
-        where = f"the event at {first}" if len(events) == 1 else f"the events from {first} to {last}"
-        remedy = "See the log of the service; or let delivery go on without such events: dead_letter_folder."
-        return SinkRejected(self.name, f"{reason} to {where} (version, task, row)", remedy)

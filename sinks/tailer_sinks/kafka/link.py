@@ -288,17 +288,13 @@ def producer_factory(name: str, options: Options) -> ProducerFactory:
 
         library()
     except ImportError as error:
-        if options.library == "auto":
-            _check_without_confluent(name, options, error)
-            return PythonProducer
-        remedy = how_to_install("kafka-fast")
-        raise ConfigError(f"{name}.library", f"confluent-kafka cannot be loaded: {error}", remedy) from error
+        if options.library != "auto":
+            remedy = how_to_install("kafka-fast")
+            raise ConfigError(f"{name}.library", f"confluent-kafka cannot be loaded: {error}", remedy) from error
+        # The options accept settings that kafka-python lacks if confluent-kafka is found.
+        for setting in sorted(CONFLUENT_ONLY & settings_of(options).settings.keys()):
+            reason = f"is a setting that only confluent-kafka has, which cannot be loaded: {error}"
+            remedy = "Leave it out, or install confluent-kafka again."
+            raise ConfigError(f"{name}.client.{setting}", reason, remedy) from error
+        return PythonProducer
     return ConfluentProducer
-
-
-def _check_without_confluent(name: str, options: Options, error: ImportError) -> None:
-    """Raise `ConfigError` for a setting that kafka-python lacks: the options accept it if confluent-kafka is found."""
-    for setting in sorted(CONFLUENT_ONLY & settings_of(options).settings.keys()):
-        reason = f"is a setting that only confluent-kafka has, which cannot be loaded: {error}"
-        remedy = "Leave it out, or install confluent-kafka again."
-        raise ConfigError(f"{name}.client.{setting}", reason, remedy) from error

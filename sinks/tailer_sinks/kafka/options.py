@@ -18,7 +18,7 @@ from tailer_sinks.access import read_secret
 from tailer_sinks.encoding.values import DecimalForm, JsonForms
 from tailer_sinks.kafka.clients.port import Connection, OAuth, ProducerSettings, Sasl, Tls
 from tailer_sinks.kafka.clients.settings import CONFLUENT_ONLY, ClientSettings, passed_on, spelled
-from tailer_sinks.kafka.routing.route import Route, is_topic, route_faults
+from tailer_sinks.kafka.route import Route, is_topic, route_faults
 from tailer_sinks.options import Int64Option, int64_faults
 
 __all__ = ["Options", "connection_of", "read", "registry_secrets", "settings_of"]

@@ -25,7 +25,7 @@ from tailer_sinks.kafka.first_start import check_first_start
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.options import Options, read
 from tailer_sinks.kafka.records import gap_remedy, heartbeat
-from tailer_sinks.kafka.routing.route import column_in
+from tailer_sinks.kafka.route import column_in
 from tailer_sinks.kafka.stream import Stream, check_place
 from tailer_sinks.kafka.topics import recreated
 from tailer_sinks.kafka.transaction import KafkaTransaction

@@ -17,12 +17,12 @@ import pyarrow as pa
 from tailer.errors import SinkError, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.plan import Position
 from tailer.sink import LAYOUT, is_layout, process_of, shard_of, shards_in
-from tailer_sinks.encoding.messages import TopicEncoder
 from tailer_sinks.kafka.clients.port import Producer, TopicState
+from tailer_sinks.kafka.encoders import TopicEncoder
 from tailer_sinks.kafka.first_start import lost
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.progress import Count, Entry, ProgressTopic
-from tailer_sinks.kafka.routing.topics import RoutedTopics
+from tailer_sinks.kafka.routed_topics import RoutedTopics
 from tailer_sinks.kafka.topics import check_id, check_partitions
 
 __all__ = ["Stream", "check_place"]
@@ -77,7 +77,10 @@ class Stream:
         """
         # The pipeline continues after the answer: rows that were held back come again.
         self.encoding = None
-        read = self.link.progress_of(self.app_id) or _nothing_yet(self.link, self.seen)
+        read = self.link.progress_of(self.app_id)
+        if read is None and self.seen is not None:
+            raise _unknown_topic(self.link)
+        read = read or ProgressTopic()  # the topic is to be created
         entry = read.entries.get(self.app_id)
         self._check_claim(read)
         if self.app_id in read.open:
@@ -309,13 +312,6 @@ def _decided(
     if read.claimed_since(fenced, app_id):
         raise link.replaced(app_id)
     return read
-
-
-def _nothing_yet(link: Link, seen: Entry | None) -> ProgressTopic:
-    """Return an empty topic for one that is to be created. Raises `SinkUnavailable` if progress was in it."""
-    if seen is not None:
-        raise _unknown_topic(link)
-    return ProgressTopic()
 
 
 def _unknown_topic(link: Link) -> SinkUnavailable:

@@ -157,20 +157,17 @@ def recreated(name: str, topic: str, delivered: Position, what: str = "is not th
 def _refuse(name: str, topics: list[Topic], states: Mapping[str, TopicState], options: Options) -> None:
     """Raise `SinkRejected` naming all of `topics` that are unsuitable, or missing and must not be created."""
     absent = [topic for topic in topics if topic.name not in states]
-    faults = [_missing(absent)] if absent and not options.create_topics else []
+    faults: list[tuple[str, str]] = []  # each with the next step
+    if absent and not options.create_topics:
+        them = "it" if len(absent) == 1 else "them"
+        compacted = next((topic.name for topic in absent if topic.option == "progress_topic"), None)
+        settings = "" if compacted is None else f", {compacted} with one partition and cleanup.policy=compact"
+        listed = ", and no topic ".join(f"{topic.name} ({topic.option})" for topic in absent)
+        faults.append((f"there is no topic {listed}", f"Create {them}{settings}, or set create_topics = true."))
     faults += [fault for topic in topics if topic.name in states for fault in _faults(topic, states[topic.name])]
     if faults:
         reasons, remedies = zip(*faults, strict=True)
         raise SinkRejected(name, "; ".join(reasons), " ".join(remedies))
-
-
-def _missing(topics: list[Topic]) -> tuple[str, str]:
-    """Return the reason and the next step for topics that are missing and must not be created."""
-    them = "it" if len(topics) == 1 else "them"
-    compacted = next((topic.name for topic in topics if topic.option == "progress_topic"), None)
-    settings = "" if compacted is None else f", {compacted} with one partition and cleanup.policy=compact"
-    listed = ", and no topic ".join(f"{topic.name} ({topic.option})" for topic in topics)
-    return f"there is no topic {listed}", f"Create {them}{settings}, or set create_topics = true."
 
 
 def _create(cluster: Cluster, topic: Topic, options: Options) -> None:

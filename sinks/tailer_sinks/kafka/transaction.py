@@ -24,13 +24,12 @@ from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID, ChangeBat
 from tailer.plan import END, Position
 from tailer.sink import Progress, SinkTransaction
 from tailer_sinks.encoding.flat import batch_slices, encoded_ahead
-from tailer_sinks.encoding.messages import Messages, Sent, TopicEncoder
+from tailer_sinks.encoding.messages import Messages, Sent
 from tailer_sinks.kafka.clients.port import Producer
-from tailer_sinks.kafka.encoders import checked_key_form, encoder_for
+from tailer_sinks.kafka.encoders import TopicEncoder, WaitingBatches, checked_key_form, encoder_for, joined
 from tailer_sinks.kafka.options import Options
 from tailer_sinks.kafka.progress import Count, Counts
 from tailer_sinks.kafka.records import end_records, event_record, gap_remedy, oversized, without_large
-from tailer_sinks.kafka.small_batches import WaitingBatches, joined
 from tailer_sinks.kafka.stream import Stream
 
 __all__ = ["KafkaTransaction"]
@@ -59,10 +58,14 @@ class KafkaTransaction(SinkTransaction):
         self._begun, self._begun_s, self._sent_s, self._paused_s = False, 0.0, 0.0, 0.0
         self._waiting = WaitingBatches()
         self._last: ChangeBatch | None = None
-        self._counts = _begun_counts(stream)
         seen = stream.seen
         self._key = None if seen is None else seen.key
         self._after = position = None if seen is None else seen.position
+        self._counts = Counts()
+        if seen is not None and position is not None and not position.closes_version:  # a version is under way
+            one = {self._options.topic: seen.count}
+            for topic, count in (one if stream.routed is None else stream.routed.counts(position.version)).items():
+                self._counts.add(position.version, topic, count)
         # The first version that is to have an END record; None: the first one that has rows.
         self._open_version = None if position is None else position.version + position.closes_version
         if stream.routed is not None:
@@ -243,7 +246,12 @@ class KafkaTransaction(SinkTransaction):
         topic = self._options.dead_letter_topic
         place = f"version {batch.version}, task {batch.task}, row {letters.row_index[0].as_py()}"
         if topic is None:
-            raise _too_large(self._name, place, self._options.max_record_bytes)
+            reason = f"a row ({place}) makes a message of more than {self._options.max_record_bytes} bytes"
+            remedy = (
+                "Raise max_record_bytes, and max.message.bytes of the topic; leave the column out with columns; or "
+                'set large_records = "dead_letter" and a dead_letter_topic.'
+            )
+            raise SinkRejected(self._name, reason, remedy)
         _log.warning("%s: %d rows are too large, from %s on; see %s", self._name, len(letters), place, topic)
         self._send(topic, letters, partition=0)
 
@@ -283,17 +291,6 @@ class KafkaTransaction(SinkTransaction):
         return producer
 
 
-def _begun_counts(stream: Stream) -> Counts:
-    """Return the counts of the version that is under way, if any."""
-    counts, seen = Counts(), stream.seen
-    position = None if seen is None else seen.position
-    if seen is not None and position is not None and not position.closes_version:
-        one = {stream.link.options.topic: seen.count}
-        for topic, count in (one if stream.routed is None else stream.routed.counts(position.version)).items():
-            counts.add(position.version, topic, count)
-    return counts
-
-
 def _rows_of_versions(parts: Sequence[ChangeBatch], rows: pa.Array | None) -> Iterator[tuple[int, int]]:
     """Yield how many of these rows of joined batches are of the version of each; None: all rows."""
     numbers: Sequence[int] = range(sum(map(len, parts))) if rows is None else rows.to_pylist()
@@ -303,14 +300,6 @@ def _rows_of_versions(parts: Sequence[ChangeBatch], rows: pa.Array | None) -> It
         if until > before:
             yield part.version, until - before
         before = until
-
-
-def _too_large(name: str, place: str, limit: int) -> SinkRejected:
-    remedy = (
-        "Raise max_record_bytes, and max.message.bytes of the topic; leave the column out with columns; or "
-        'set large_records = "dead_letter" and a dead_letter_topic.'
-    )
-    return SinkRejected(name, f"a row ({place}) makes a message of more than {limit} bytes", remedy)
 
 
 def _now_ms() -> int:

@@ -18,7 +18,8 @@ def wider(version: int, rows: int = 3, task: int = 0) -> ChangeBatch:
     """Make rows as `numbered` does, with one more column."""
     batch = numbered(version, rows, task)
     extra = pa.array([row / 2 if row % 3 else None for row in range(rows)], pa.float64())
-    return change_batch(version, {**_columns(batch), "extra": extra}, task)
+    columns = {name: batch.rows.column(name) for name in batch.rows.schema.names if not name.startswith("_")}
+    return change_batch(version, {**columns, "extra": extra}, task)
 
 
 def change(version: int, before: pa.Schema = SCHEMA, after: pa.Schema | None = None) -> SchemaChange:
@@ -148,7 +149,3 @@ class AnnouncementTests(SinkSuite):
             again = change_batch(3, {"number": pa.array([5], pa.int16())})
             await deliver(sink, again)
         await self.assert_announced(*items, again)
-
-
-def _columns(batch: ChangeBatch) -> dict[str, pa.Array]:
-    return {name: batch.rows.column(name) for name in batch.rows.schema.names if not name.startswith("_")}

@@ -75,17 +75,15 @@ def every_fault() -> list[Fault]:
     ]
 
 
-def _kill_this_process() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 class FaultySink(SinkWrapper):
     """`sink`, with `faults`. `has_delivered`, `reset` and `aclose` have none.
 
     `crash` may be replaced to avoid killing the process.
     """
 
-    def __init__(self, sink: Sink, *faults: Fault, crash: Callable[[], None] = _kill_this_process) -> None:
+    def __init__(
+        self, sink: Sink, *faults: Fault, crash: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGKILL)
+    ) -> None:
         super().__init__(sink)
         self.fired: list[Fault] = []
         self.holding = anyio.Event()

@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar, Final
 
@@ -150,7 +150,7 @@ class SinkSuite(ABC):
     async def assert_delivered(self, *batches: ChangeBatch, app_id: str = APP) -> None:
         """Assert that a reader finds exactly the rows of `batches`, in order if the sink promises it."""
         rows = await self.delivered(app_id)
-        await to_thread.run_sync(self._compare, rows, batches)  # many rows may take a while
+        await to_thread.run_sync(lambda: self._compare_rows(rows, expected(*batches)))  # many rows may take a while
 
     async def assert_announced(self, *items: Item, app_id: str = APP) -> None:
         """Assert that a reader finds these rows and events. Null values of a row may be missing in it."""
@@ -159,9 +159,6 @@ class SinkSuite(ABC):
         await to_thread.run_sync(
             lambda: self._compare_rows(list(map(known, rows)), list(map(known, expected(*wanted))))
         )
-
-    def _compare(self, rows: Rows, batches: Sequence[ChangeBatch]) -> None:
-        self._compare_rows(rows, expected(*batches))
 
     def _compare_rows(self, rows: Rows, wanted: Rows) -> None:
         if not self.exactly_once:

@@ -45,11 +45,16 @@ def writer_for(kind: pa.DataType, nullable: bool) -> Writer:
     nulls.
     """
     if pa.types.is_null(kind):
-        return _nothing
+        return lambda _: []
     if pa.types.is_dictionary(kind):
         return _dictionaries(kind, nullable)
-    write = _plain_writer_for(kind)
-    return _optional(write) if nullable else write
+    for applies, write in _WRITERS:
+        if applies(kind):
+            return _optional(write) if nullable else write
+    for applies, make in _MAKERS:
+        if applies(kind):
+            return _optional(make(kind)) if nullable else make(kind)
+    raise NoText(f"has type {kind}, which has no Avro form")
 
 
 def joined(parts: Sequence[Part], length: int) -> pa.Array:
@@ -117,10 +122,6 @@ def _optional(write: Writer) -> Writer:
     return parts
 
 
-def _nothing(_: pa.Array) -> list[Part]:
-    return []
-
-
 def _integers(column: pa.Array) -> list[Part]:
     return _varints(pc.cast(column, pa.int64()))
 
@@ -142,14 +143,6 @@ def _varints(numbers: pa.Array) -> list[Part]:
         parts.append(table.take(pc.if_else(pc.less(rest, MORE), rest, low)))
         rest, longest, table = pc.shift_right(rest, SHIFT), longest >> BITS, NEXT_GROUP
     return [*parts, table.take(rest)]
-
-
-def _booleans(column: pa.Array) -> list[Part]:
-    return [pc.if_else(column, _operand(b"\x01"), _operand(b"\x00"))]
-
-
-def _floats(column: pa.Array) -> list[Part]:
-    return [_memory(pc.cast(column, pa.float32()) if pa.types.is_float16(column.type) else column)]
 
 
 def _memory(column: pa.Array) -> pa.Array:
@@ -265,16 +258,6 @@ def _maps(kind: pa.DataType) -> Writer:
     return lambda column: write(pc.cast(column, entries))
 
 
-def _plain_writer_for(kind: pa.DataType) -> Writer:
-    for applies, write in _WRITERS:
-        if applies(kind):
-            return write
-    for applies, make in _MAKERS:
-        if applies(kind):
-            return make(kind)
-    raise NoText(f"has type {kind}, which has no Avro form")
-
-
 def _days(column: pa.Array) -> list[Part]:
     if pa.types.is_date32(column.type):
         return _integers(column.view(pa.int32()))
@@ -290,15 +273,6 @@ def _moments(column: pa.Array) -> list[Part]:
     return _counts(column, max(3, DIGITS[column.type.unit]))
 
 
-def _times(column: pa.Array) -> list[Part]:
-    check_times(column)
-    return _moments(column)
-
-
-def _durations(column: pa.Array) -> list[Part]:
-    return _counts(column, max(6, DIGITS[column.type.unit]))
-
-
 def _counts(column: pa.Array, digits: int) -> list[Part]:
     """Encode counts of a unit of time as counts of 10^-`digits` seconds: the same unit, or a smaller one."""
     numbers = pc.cast(column.view(pa.int32() if column.type.bit_width == 32 else pa.int64()), pa.int64())
@@ -311,16 +285,17 @@ def _counts(column: pa.Array, digits: int) -> list[Part]:
 
 
 _WRITERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Writer], ...]] = (
-    (pa.types.is_boolean, _booleans),
+    (pa.types.is_boolean, lambda column: [pc.if_else(column, _operand(b"\x01"), _operand(b"\x00"))]),
     (lambda kind: pa.types.is_integer(kind) and kind != pa.uint64(), _integers),
-    (is_float, _floats),
+    (pa.types.is_float16, lambda column: [_memory(pc.cast(column, pa.float32()))]),
+    (is_float, lambda column: [_memory(column)]),
     (is_plain_string, _strings),
     (is_json, lambda column: _strings(column.storage)),
     (is_binary, _binaries),
     (pa.types.is_date, _days),
     (pa.types.is_timestamp, _moments),
-    (pa.types.is_time, _times),
-    (pa.types.is_duration, _durations),
+    (pa.types.is_time, lambda column: _moments(check_times(column))),
+    (pa.types.is_duration, lambda column: _counts(column, max(6, DIGITS[column.type.unit]))),
 )
 _MAKERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], Writer]], ...]] = (
     (pa.types.is_uint64, _long_integers),

@@ -37,8 +37,8 @@ from tailer_sinks.encoding.debezium.images import (
 )
 from tailer_sinks.encoding.debezium.messages import TRACKING, row_columns
 from tailer_sinks.encoding.debezium.operations import NEW_KEY, OLD_KEY, has_deletes, plan
-from tailer_sinks.encoding.debezium.schema import Snapshot, Source, envelope_schema, source_texts
-from tailer_sinks.encoding.flat import REMEDY, FlatEncoder
+from tailer_sinks.encoding.debezium.schema import Source, envelope_schema, source_texts
+from tailer_sinks.encoding.flat import REMEDY
 from tailer_sinks.encoding.flat_messages import FlatMessages
 from tailer_sinks.encoding.messages import BYTES, Messages
 
@@ -74,28 +74,6 @@ class _Records:
         return joined([self.frame, *self._write(columns)], len(columns))
 
 
-class _FlatRows(FlatEncoder):
-    """The encoder of `FlatMessages`' values: Avro instead of JSON."""
-
-    def __init__(self, sink: str, schema: pa.Schema, records: _Records) -> None:
-        super().__init__(sink, schema)
-        self._records = records
-
-    @property
-    def frame(self) -> bytes:
-        """The bytes that each record begins with."""
-        return self._records.frame
-
-    def rows(self, rows: pa.RecordBatch) -> pa.Array:
-        """Encode one framed record per row. Raises `SinkRejected`."""
-        if not rows.schema.equals(self.schema):
-            raise SinkRejected(self._sink, f"rows of another schema than was announced: {rows.schema.names}")
-        try:
-            return self._records.framed(rows.to_struct_array())
-        except NoText as error:
-            raise SinkRejected(self._sink, str(error), REMEDY) from error
-
-
 class FlatAvroEncoder(FlatMessages):
     """An encoder of batches of one schema as records of the table's and the metadata columns, `<topic>.Value`.
 
@@ -120,9 +98,13 @@ class FlatAvroEncoder(FlatMessages):
             value = record_schema(full_name(topic, "Value"), schema)
             super().__init__(sink, schema, key, tombstones)
             self._records = _key_records(schema, key, topic, topic, register) if key else None
-            self._flat = _FlatRows(sink, schema, _Records(value, schema, f"{topic}-value", register))
+            self._values = _Records(value, schema, f"{topic}-value", register)
         except NoText as error:
             raise SinkRejected(sink, str(error), REMEDY) from error
+
+    @override
+    def _encode(self, rows: pa.RecordBatch) -> pa.Array:
+        return self._values.framed(rows.to_struct_array())
 
     @override
     def write(self, now_ms: int, paired: PairedRows, topics: Topics[Any]) -> tuple[Messages, pa.Array | None]:
@@ -131,7 +113,7 @@ class FlatAvroEncoder(FlatMessages):
         messages, rows = super().write(now_ms, paired, topics)
         topics = topics.of(rows)
         # Records of several topics only differ in their frames.
-        keys, frames = messages.keys, [encoder._flat.frame for encoder in topics.encoders]  # noqa: SLF001
+        keys, frames = messages.keys, [encoder._values.frame for encoder in topics.encoders]  # noqa: SLF001
         values = _reframed(messages.values, topics.choose(frames, BYTES))
         if self._records is not None and keys is not None:
             frames = [encoder._records.frame for encoder in topics.encoders]  # noqa: SLF001
@@ -176,7 +158,7 @@ class DebeziumAvroEncoder(PairingEncoder):
         self._columns = [field.name for field in columns]
         try:
             envelope = _envelope(source, columns)
-            self._images = Images(sink, schema, key)
+            self.images = Images(sink, schema, key)
             self._fields: list[Json] = next(f["type"]["fields"] for f in envelope["fields"] if f["name"] == "source")
             self._keys = _key_records(schema, key, source.topic, topic, register) if key else None
             self._key_frame = b"" if self._keys is None else self._keys.frame
@@ -221,9 +203,9 @@ class DebeziumAvroEncoder(PairingEncoder):
     ) -> list[Part]:
         """Encode the source block; values that are the same for all rows are those of the JSON envelope."""
         place = batch.table_id, batch.version, batch.task
-        snapshot = Snapshot.TRUE if in_snapshot(batch) else Snapshot.FALSE
+        is_snapshot = in_snapshot(batch)
         moment = commit_moment(self._sink, batch)
-        sources = [source_texts(encoder._source, snapshot, place, moment) for encoder in topics.encoders]  # noqa: SLF001
+        sources = [source_texts(encoder._source, is_snapshot, place, moment) for encoder in topics.encoders]  # noqa: SLF001
         same: list[Json] = [json.loads("{}0{}0{}null}}".format(*texts)) for texts in sources]
         before, after = same[0]["sequence"].rsplit("0", 1)
         numbers = pc.cast(pc.cast(row_index, TEXT), BYTES)
@@ -270,7 +252,7 @@ def _scalar(kind: Any, value: Any) -> bytes:
 
 def _envelope(source: Source, columns: Sequence[pa.Field]) -> Json:
     """Build the schema of values: Debezium's as Kafka Connect's Avro converter writes it, with our rows."""
-    connect = json.loads(envelope_schema(source.topic, source.connector, []))
+    connect = json.loads(envelope_schema(source.topic, []))
     envelope = _avro(connect)
     value = full_name(source.topic, "Value")
     row = record_schema(value, columns, **{"connect.name": value})

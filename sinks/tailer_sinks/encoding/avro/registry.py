@@ -18,8 +18,7 @@ knows the schema with which they were written.
 
 import ssl
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
@@ -169,7 +168,7 @@ class SchemaRegistry:
     def _known_id(self, client: httpx2.Client, subject: str, schema: str, passes_new: bool) -> int | None:
         """Return the id that the subject has for the schema; None: it lacks the schema, and would take it."""
         try:
-            return self._checked(subject, self._post(client, _path(subject), {"schema": schema}, _Registered))
+            return self._checked(subject, self._send(client, "POST", _path(subject), {"schema": schema}, _Registered))
         except _Absent as absent:
             if not self._auto_register and not (passes_new and absent.code == NO_SUBJECT):
                 reason = f"subject {subject} of the schema registry does not have the schema of the rows"
@@ -181,7 +180,7 @@ class SchemaRegistry:
     def _registered_id(self, client: httpx2.Client, subject: str, schema: str) -> int:
         try:
             path = f"{_path(subject)}/versions"
-            return self._checked(subject, self._post(client, path, {"schema": schema}, _Registered))
+            return self._checked(subject, self._send(client, "POST", path, {"schema": schema}, _Registered))
         except _Absent:
             raise self._unexpected("it can neither find nor register a schema") from None
 
@@ -199,7 +198,9 @@ class SchemaRegistry:
             is_transitive = len(versions) > 1 and self._rule(client, subject).endswith("_TRANSITIVE")
             for version in reversed(versions if is_transitive else versions[-1:]):
                 place = f"{_path(subject)}/versions/{version}"
-                answer = self._post(client, f"/compatibility{place}?verbose=true", {"schema": schema}, _Compatibility)
+                answer = self._send(
+                    client, "POST", f"/compatibility{place}?verbose=true", {"schema": schema}, _Compatibility
+                )
                 if not answer.is_compatible:
                     former = self._send(client, "GET", place, None, _Version)
                     said = "; ".join(text for text in answer.messages if not text.startswith("{oldSchema"))
@@ -222,9 +223,6 @@ class SchemaRegistry:
         rule = self._rule(client, subject)
         reason = f"subject {subject} of the schema registry rejects the new schema{f' by its rule {rule}' * bool(rule)}"
         return SinkRejected(self._sink, f"{reason}{columns}{f' (it says: {_cut(said)})' * bool(said)}", REFUSED_SCHEMA)
-
-    def _post(self, client: httpx2.Client, path: str, body: Any, answer: type[A]) -> A:
-        return self._send(client, "POST", path, body, answer)
 
     def _send(self, client: httpx2.Client, method: str, path: str, body: Any, answer: type[A]) -> A:
         """Return the answer of the first address that has one, starting with the last that did.
@@ -274,8 +272,7 @@ class SchemaRegistry:
         remedy = "Check registry_url: it must be the root of an API like Confluent's, with its path if it has one."
         return SinkRejected(self._sink, f"the schema registry: {reason}", remedy)
 
-    @contextmanager
-    def _client(self) -> Iterator[httpx2.Client]:
+    def _client(self) -> httpx2.Client:
         access = self._access
         auth = None
         headers = {"Content-Type": MEDIA_TYPE, "Accept": f"{MEDIA_TYPE}, application/json"}
@@ -283,8 +280,7 @@ class SchemaRegistry:
             auth = httpx2.BasicAuth(access.username, access.password or "")
         elif access.token is not None:
             headers["Authorization"] = f"Bearer {access.token}"
-        with httpx2.Client(auth=auth, headers=headers, verify=self._tls(), timeout=access.timeout_s) as client:
-            yield client
+        return httpx2.Client(auth=auth, headers=headers, verify=self._tls(), timeout=access.timeout_s)
 
     def _tls(self) -> ssl.SSLContext | bool:
         access = self._access

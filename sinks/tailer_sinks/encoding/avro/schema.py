@@ -83,16 +83,14 @@ _UNITS: Final = {"s": "millis", "ms": "millis", "us": "micros", "ns": "nanos"}
 
 def avro_name(name: str) -> str:
     """Return `name` as a valid Avro name that no other name has, unless it looks like an escaped one."""
-    name_there = "".join(
-        letter if letter in LETTERS or (place and letter in DIGITS) else _escaped(letter)
-        for place, letter in enumerate(name)
-    )
-    return name_there or "_"
-
-
-def _escaped(letter: str) -> str:
-    units = letter.encode("utf-16-be", "surrogatepass")
-    return "".join(f"_u{units[start : start + 2].hex()}" for start in range(0, len(units), 2))
+    escaped = ""
+    for place, letter in enumerate(name):
+        if letter in LETTERS or (place and letter in DIGITS):
+            escaped += letter
+        else:
+            units = letter.encode("utf-16-be", "surrogatepass")
+            escaped += "".join(f"_u{units[start : start + 2].hex()}" for start in range(0, len(units), 2))
+    return escaped or "_"
 
 
 def full_name(*parts: str) -> str:

@@ -58,27 +58,6 @@ class PairedRows:
     keys: pa.Array | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """Rows to encode; `earlier`: the relation of the first row and the one before it."""
-
-    batch: ChangeBatch
-    earlier: pa.Scalar = UNRELATED
-
-    @property
-    def place(self) -> tuple[str, int, int]:
-        """Table id, version and task of the rows."""
-        return self.batch.table_id, self.batch.version, self.batch.task
-
-    def followed_by(self, batch: ChangeBatch) -> "_Given":
-        """Append the rows of `batch`, which is of the same task."""
-        schema = batch.rows.schema
-        held = pa.RecordBatch.from_arrays(self.batch.rows.columns, schema=schema)
-        rows = pa.concat_batches([held, batch.rows])
-        row_index = pa.concat_arrays([self.batch.row_index, batch.row_index])
-        return _Given(ChangeBatch(*self.place, rows, row_index), self.earlier)
-
-
 def refuse_variants(sink: str, schema: pa.Schema, key: Sequence[str]) -> None:
     """Raise `SinkRejected` if a column of the key contains Variants."""
     if variants := [name for name in key if name in schema.names and has_variant(schema.field(name).type)]:
@@ -121,7 +100,8 @@ class Images:
         self._schema = schema
         self._key = list(key)
         self._pairs = pairs
-        self._held: _Given | None = None
+        self._held: ChangeBatch | None = None
+        self._earlier = UNRELATED  # the relation of the first row that is held back and the one before it
         metadata = {field.name for field in METADATA_FIELDS}
         missing = [name for name in key if name in metadata or name not in schema.names]
         if missing:
@@ -136,7 +116,7 @@ class Images:
     @property
     def pending(self) -> ChangeBatch | None:
         """The rows that are held back, at most two."""
-        return self._held.batch if self._held else None
+        return self._held
 
     def encode(self, batch: ChangeBatch, write: Callable[[PairedRows], W]) -> W | None:
         """Return what `write` makes of the held back rows, and those of `batch` that need not be; None: there are none.
@@ -148,29 +128,33 @@ class Images:
             raise SinkRejected(self._sink, f"rows of another schema than was announced: {batch.rows.schema.names}")
         if len(batch) == 0:
             return None
-        given = _Given(batch)
-        if self._held and self._held.place != given.place:
-            raise ValueError(f"rows of {self._held.place} are held back, but rows of {given.place} follow")
-        return self._encode(self._held.followed_by(batch) if self._held else given, write, last=False)
+        if (held := self._held) is not None:
+            place, held_place = ((part.table_id, part.version, part.task) for part in (batch, held))
+            if place != held_place:
+                raise ValueError(f"rows of {held_place} are held back, but rows of {place} follow")
+            first = pa.RecordBatch.from_arrays(held.rows.columns, schema=batch.rows.schema)
+            row_index = pa.concat_arrays([held.row_index, batch.row_index])
+            batch = ChangeBatch(*place, pa.concat_batches([first, batch.rows]), row_index)
+        return self._encode(batch, write, last=False)
 
     def flush(self, write: Callable[[PairedRows], W]) -> W | None:
         """Return what `write` makes of the rows that are held back. None: there are none."""
         return None if self._held is None else self._encode(self._held, write, last=True)
 
-    def _encode(self, given: _Given, write: Callable[[PairedRows], W], last: bool) -> W | None:
+    def _encode(self, batch: ChangeBatch, write: Callable[[PairedRows], W], last: bool) -> W | None:
         """Return what `write` makes of rows; hold back the undecided ones unless these are the last ones."""
         try:
-            paired, held = self._pair(given, last)
+            paired, held, earlier = self._pair(batch, last)
             written = None if paired is None else write(paired)
         except NoText as error:
             raise SinkRejected(self._sink, str(error), REMEDY) from error
-        self._held = held
+        self._held, self._earlier = held, earlier
         return written
 
-    def _pair(self, given: _Given, last: bool) -> tuple[PairedRows | None, _Given | None]:
-        batch = given.batch
+    def _pair(self, batch: ChangeBatch, last: bool) -> tuple[PairedRows | None, ChangeBatch | None, pa.Scalar]:
+        """Return the rows that are decided, the rest, and the relation of its first row and the one before it."""
         if not self._pairs:
-            return PairedRows(batch), None
+            return PairedRows(batch), None, UNRELATED
         kinds = pc.index_in(batch.rows.column(CHANGE_TYPE), KINDS)
         if kinds.null_count:  # of change types that are not Delta's
             other = batch.rows.column(CHANGE_TYPE).filter(kinds.is_null())[0].as_py()
@@ -178,27 +162,27 @@ class Images:
             raise SinkRejected(self._sink, reason, "Choose flat rows without a key: they pass such rows on.")
         keys = whole(self._write_key(batch.rows.select(self._key).to_struct_array())) if self._key else None
         if not pc.any(pc.greater_equal(kinds, PREIMAGE)).as_py():
-            return PairedRows(batch, kinds, None, keys), None
-        images = pairs(kinds, batch.row_index, keys, given.earlier)
+            return PairedRows(batch, kinds, None, keys), None, UNRELATED
+        images = pairs(kinds, batch.row_index, keys, self._earlier)
         count = len(batch) if last else decided(kinds, images)
-        relation = images.relations[count - 1] if 0 < count < len(batch) else given.earlier
-        rest = batch.slice(count, len(batch) - count)
-        held = _Given(rest, relation) if len(rest) else None
         if count == 0:
-            return None, held
+            return None, batch, self._earlier
         keys = keys if keys is None else keys.slice(0, count)
-        return PairedRows(batch.slice(0, count), kinds.slice(0, count), images.second.slice(0, count), keys), held
+        paired = PairedRows(batch.slice(0, count), kinds.slice(0, count), images.second.slice(0, count), keys)
+        if count == len(batch):
+            return paired, None, UNRELATED
+        return paired, batch.slice(count, len(batch) - count), images.relations[count - 1]
 
 
 class PairingEncoder(ABC):
     """An encoder of batches of one schema. Holds back images at the end of a batch until the next one.
 
-    `_images` pairs the images, and `write` makes messages of rows that are paired. Raises `SinkRejected`, also for a
+    `images` pairs them, and `write` makes messages of rows that are paired. Raises `SinkRejected`, also for a
     change type that is not one of Delta's where images are paired.
     """
 
     schema: pa.Schema
-    _images: Images
+    images: Images
 
     @abstractmethod
     def write(self, now_ms: int, paired: PairedRows, topics: Topics[Self]) -> tuple[Messages, pa.Array | None]:
@@ -211,19 +195,19 @@ class PairingEncoder(ABC):
     @property
     def pending(self) -> ChangeBatch | None:
         """The rows that are held back, at most two: progress must stay before the first of them."""
-        return self._images.pending
+        return self.images.pending
 
     def encode(self, batch: ChangeBatch, now_ms: int) -> Messages:
         """Encode `batch`, after the held back rows of the same task. Call `flush` between tasks.
 
         `now_ms`: when the messages are made. Raises `SinkRejected`; the encoder is then unchanged.
         """
-        messages = self._images.encode(batch, partial(self._of_one_topic, now_ms))
+        messages = self.images.encode(batch, partial(self._of_one_topic, now_ms))
         return NO_MESSAGES if messages is None else messages
 
     def flush(self, now_ms: int) -> Messages | None:
         """Encode the rows that are held back, at the end of a task. None: there are none."""
-        return self._images.flush(partial(self._of_one_topic, now_ms))
+        return self.images.flush(partial(self._of_one_topic, now_ms))
 
     def _of_one_topic(self, now_ms: int, paired: PairedRows) -> Messages:
         return self.write(now_ms, paired, Topics([self]))[0]

@@ -29,7 +29,6 @@ from tailer_sinks.encoding.debezium.images import (
 )
 from tailer_sinks.encoding.debezium.operations import NEW_KEY, OLD_KEY
 from tailer_sinks.encoding.debezium.schema import (
-    Snapshot,
     Source,
     envelope_schema,
     json_text,
@@ -77,7 +76,7 @@ class DebeziumEncoder(PairingEncoder):
         self._sink = sink
         self._source = source
         self._tombstones = tombstones
-        self._images = Images(sink, schema, key, forms)
+        self.images = Images(sink, schema, key, forms)
         columns, self._tracked = row_columns(schema)
         self._columns = [field.name for field in columns]
         self._embedded = embed_schemas
@@ -87,7 +86,7 @@ class DebeziumEncoder(PairingEncoder):
             self._write_row = writer_for(pa.struct(columns), forms)
             if embed_schemas:
                 self._key_ends = _ends(key_schema(source.topic, [schema.field(name) for name in key]))
-                self._value_ends = _ends(envelope_schema(source.topic, source.connector, columns))
+                self._value_ends = _ends(envelope_schema(source.topic, columns))
         except NoText as error:
             raise SinkRejected(sink, str(error), REMEDY) from error
 
@@ -97,7 +96,11 @@ class DebeziumEncoder(PairingEncoder):
     ) -> tuple[Messages, pa.Array | None]:
         batch = paired.batch
         if self._embedded:
-            self._check_finite(batch.rows)
+            for name in self._columns:
+                if not_finite(batch.rows.column(name)):
+                    what = "NaN or an infinity, which Kafka Connect reads as 0 from JSON with schemas"
+                    remedy = 'Use encoding = "avro", or leave the column or the schemas out.'
+                    raise SinkRejected(self._sink, f"column {name} holds {what}", remedy)
         draft = drafted(paired, self._write_row(batch.rows.select(self._columns).to_struct_array()), self._tombstones)
         topics = topics.of(draft.about)
         tracked = [draft.of_rows(batch.rows.column(name)) for name, _ in TRACKING] if self._tracked else []
@@ -108,23 +111,15 @@ class DebeziumEncoder(PairingEncoder):
         values = self._values(batch, draft, tracking, now_ms, topics)
         return Messages(keys, values, draft.row_index, headers), draft.about
 
-    def _check_finite(self, rows: pa.RecordBatch) -> None:
-        for name in self._columns:
-            if not_finite(rows.column(name)):
-                reason = (
-                    f"column {name} holds NaN or an infinity, which Kafka Connect reads as 0 from JSON with schemas"
-                )
-                raise SinkRejected(self._sink, reason, 'Use encoding = "avro", or leave the column or the schemas out.')
-
     def _values(
         self, batch: ChangeBatch, draft: Draft, tracking: list[pa.Array], now_ms: int, topics: "Topics[DebeziumEncoder]"
     ) -> pa.Array:
         """Return the values of messages, null where the operation is null."""
         place = batch.table_id, batch.version, batch.task
-        snapshot = Snapshot.TRUE if in_snapshot(batch) else Snapshot.FALSE
+        is_snapshot = in_snapshot(batch)
         moment = commit_moment(self._sink, batch)
         form = self._int64
-        sources = [source_texts(encoder._source, snapshot, place, moment, form) for encoder in topics.encoders]  # noqa: SLF001
+        sources = [source_texts(encoder._source, is_snapshot, place, moment, form) for encoder in topics.encoders]  # noqa: SLF001
         source, between, ending = (topics.choose(texts, TEXT) for texts in zip(*sources, strict=True))
         units = {"ts_ms": 1, "ts_us": 1000, "ts_ns": 1_000_000}
         now = json_text({name: integer(now_ms * unit, form) for name, unit in units.items()})

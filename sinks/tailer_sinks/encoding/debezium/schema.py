@@ -16,7 +16,6 @@ is impossible for a reader that begins in the middle of the version.
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final
 
 import pyarrow as pa
@@ -35,22 +34,12 @@ from tailer_sinks.encoding.values import (
     is_temporal,
 )
 
-__all__ = ["Snapshot", "Source", "envelope_schema", "json_text", "key_schema", "not_finite", "source_texts"]
+__all__ = ["Source", "envelope_schema", "json_text", "key_schema", "not_finite", "source_texts"]
 
 ENVELOPE_VERSION: Final = 2
+CONNECTOR: Final = "delta"
+SNAPSHOT_VALUES: Final = "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"
 Schema = dict[str, Any]
-
-
-class Snapshot(StrEnum):
-    """The values of `source.snapshot`: whether rows are of a snapshot."""
-
-    TRUE = "true"
-    FIRST = "first"
-    FIRST_IN_DATA_COLLECTION = "first_in_data_collection"
-    LAST_IN_DATA_COLLECTION = "last_in_data_collection"
-    LAST = "last"
-    FALSE = "false"
-    INCREMENTAL = "incremental"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +54,6 @@ class Source:
     schema: str | None
     table: str
     table_uri: str | None = None
-    connector: str = "delta"
     db: str = ""
 
     @property
@@ -75,20 +63,20 @@ class Source:
 
 
 def source_texts(
-    source: Source, snapshot: Snapshot, place: tuple[str, int, int], timestamp_us: int, int64: Int64Form = "number"
+    source: Source, is_snapshot: bool, place: tuple[str, int, int], timestamp_us: int, int64: Int64Form = "number"
 ) -> tuple[str, str, str]:
     """Return the parts of the source block that are the same for all rows.
 
-    They are the text before the row number of `sequence`, from there to `row_index`, and the name of `row_id`. `place`:
-    table id, version, task.
+    They are the text before the row number of `sequence`, from there to `row_index`, and the name of `row_id`.
+    `is_snapshot`: whether rows are of a snapshot. `place`: table id, version, task.
     """
     table_id, version, task = place
     first = {
         "version": source.version,
-        "connector": source.connector,
+        "connector": CONNECTOR,
         "name": source.name,
         "ts_ms": integer(timestamp_us // 1000, int64),
-        "snapshot": snapshot.value,
+        "snapshot": "true" if is_snapshot else "false",
         "db": source.db,
     }
     second = {
@@ -126,13 +114,13 @@ def key_schema(topic: str, columns: Iterable[pa.Field]) -> str:
     return json_text(_struct(fields, optional=False, name=f"{topic}.Key"))
 
 
-def envelope_schema(topic: str, connector: str, columns: Iterable[pa.Field]) -> str:
+def envelope_schema(topic: str, columns: Iterable[pa.Field]) -> str:
     """Build the schema of values, as JSON. Raises `NoText` for a type without a schema."""
     row = _struct(map(_column, columns), optional=True, name=f"{topic}.Value")
     fields = [
         row | {"field": "before"},
         row | {"field": "after"},
-        _source(connector) | {"field": "source"},
+        _SOURCE | {"field": "source"},
         _TRANSACTION | {"field": "transaction"},
         _plain("string", "op"),
         *(_plain("int64", name, optional=True) for name in ("ts_ms", "ts_us", "ts_ns")),
@@ -164,20 +152,20 @@ def _struct(fields: Iterable[Schema], optional: bool, **names: Any) -> Schema:
     return {"type": "struct", "fields": list(fields), "optional": optional, **names}
 
 
-def _source(connector: str) -> Schema:
-    snapshot = {
-        "type": "string",
-        "optional": True,
-        "name": "io.debezium.data.Enum",
-        "version": 1,
-        "parameters": {"allowed": ",".join(Snapshot)},
-        "default": Snapshot.FALSE.value,
-        "field": "snapshot",
-    }
-    fields = [
+_SNAPSHOT: Final = {
+    "type": "string",
+    "optional": True,
+    "name": "io.debezium.data.Enum",
+    "version": 1,
+    "parameters": {"allowed": SNAPSHOT_VALUES},
+    "default": "false",
+    "field": "snapshot",
+}
+_SOURCE: Final = _struct(
+    [
         *(_plain("string", name) for name in ("version", "connector", "name")),
         _plain("int64", "ts_ms"),
-        snapshot,
+        _SNAPSHOT,
         _plain("string", "db"),
         _plain("string", "sequence", optional=True),
         *(_plain("int64", name, optional=True) for name in ("ts_us", "ts_ns")),
@@ -188,9 +176,11 @@ def _source(connector: str) -> Schema:
         *(_plain("string", name, optional=True) for name in ("operation", "txn_id", "file")),
         _plain("int64", "row_index"),
         *(_plain("int64", name, optional=True) for name in ("row_id", "row_commit_version")),
-    ]
-    return _struct(fields, optional=False, name=f"io.debezium.connector.{connector}.Source", version=1)
-
+    ],
+    optional=False,
+    name=f"io.debezium.connector.{CONNECTOR}.Source",
+    version=1,
+)
 
 _TRANSACTION: Final = _struct(
     [_plain("string", "id"), _plain("int64", "total_order"), _plain("int64", "data_collection_order")],
@@ -235,7 +225,8 @@ def _schema(kind: pa.DataType, optional: bool) -> Schema:
         return _struct(map(_column, kind), optional)
     if pa.types.is_map(kind):
         return _map(kind, optional)
-    if name := _semantic_name(kind):
+    if (is_zoned := pa.types.is_timestamp(kind) and kind.tz is not None) or is_json(kind):
+        name = "io.debezium.time.ZonedTimestamp" if is_zoned else "io.debezium.data.Json"
         return {"type": "string", "optional": optional, "name": name, "version": 1}
     if is_temporal(kind) or is_string(kind) or pa.types.is_decimal(kind):
         return {"type": "string", "optional": optional}
@@ -244,13 +235,6 @@ def _schema(kind: pa.DataType, optional: bool) -> Schema:
     if kind in _PLAIN:
         return {"type": _PLAIN[kind], "optional": optional or pa.types.is_null(kind)}
     raise NoText(f"has type {kind}, which Kafka Connect's schemas do not have")
-
-
-def _semantic_name(kind: pa.DataType) -> str | None:
-    """Return Debezium's name for the strings of `kind`."""
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
-        return "io.debezium.time.ZonedTimestamp"
-    return "io.debezium.data.Json" if is_json(kind) else None
 
 
 def _map(kind: pa.DataType, optional: bool) -> Schema:

@@ -104,12 +104,15 @@ class Cluster:
         """Describe those of `topics` that exist; their settings only `with_configs`."""
         with self._connected() as admin:
             existing = {name: topic for name, topic in self._described(admin, topics).items() if topic is not None}
-            configs: dict[str, dict[str, Any]] = {}
+            configs: dict[str, dict[str, str]] = {}
             if existing and with_configs:
                 wanted = [ConfigResource(ConfigResourceType.TOPIC, name) for name in existing]
-                configs = admin.describe_configs(wanted, config_filter="all").get("topic", {})
+                described = admin.describe_configs(wanted, config_filter="all").get("topic", {})
+                for name, settings in described.items():
+                    values = ((key, setting["value"]) for key, setting in settings.items())
+                    configs[name] = {key: value for key, value in values if value is not None}
             return {
-                name: TopicState(len(topic["partitions"]), _values(configs.get(name, {})), _id(topic))
+                name: TopicState(len(topic["partitions"]), configs.get(name, {}), _id(topic))
                 for name, topic in existing.items()
             }
 
@@ -155,7 +158,8 @@ class Cluster:
             # An error in the middle leaves no partial result.
             read = self._reads.pop(topic, None)
             valid = read is not None and (read.topic_id, read.epoch) == (topic_id, last.leader_epoch)
-            if read is None or not valid or _unsure(read) or read.position > end:
+            is_unsure = None in (topic_id, last.leader_epoch)  # brokers are too old to tell of a topic created again
+            if read is None or not valid or is_unsure or read.position > end:
                 read = _Read(topic_id, last.leader_epoch, _start(admin, partition))
             for batch in batches(admin, partition, read.position, end):
                 read.take(batch)
@@ -289,16 +293,7 @@ def _ends(admin: Any, partitions: Sequence[TopicPartition]) -> Any:
     return admin.list_partition_offsets(asked, IsolationLevel.READ_UNCOMMITTED)
 
 
-def _values(settings: Mapping[str, Any]) -> dict[str, str]:
-    return {name: setting["value"] for name, setting in settings.items() if setting["value"] is not None}
-
-
 def _id(described: Any) -> str | None:
     """Return the id of a described topic; None if brokers are too old for ids."""
     topic_id = described.get("topic_id")
     return None if topic_id is None or UUID(str(topic_id)).int == 0 else str(topic_id)
-
-
-def _unsure(read: _Read) -> bool:
-    """Return whether brokers are too old to detect that a topic was created again."""
-    return read.topic_id is None or read.epoch is None

@@ -215,16 +215,15 @@ def _unreachable(connection: Connection, failures: Mapping[str, Exception], erro
             return SinkRejected(connection.name, reason, remedy)
     if not isinstance(error, KafkaConnectionError | KafkaTimeoutError):
         return error_for(connection.name, error)
-    reasons = [f"{server}: {_reason(connection, failure)}" for server, failure in failures.items()]
+    reasons = []
+    for server, failure in failures.items():
+        if number := _ERRNO.search(str(failure)):
+            why = os.strerror(int(number[1]))
+        else:
+            wanted = f"as a broker that is up and wants {protocol_of(connection)}"
+            why = f"it does not answer {wanted} ({type(failure).__name__}: {failure})"
+        reasons.append(f"{server}: {why}")
     return SinkUnavailable(connection.name, f"no broker can be reached ({'; '.join(reasons) or error})")
-
-
-def _reason(connection: Connection, failure: Exception) -> str:
-    """Return why a server failed: what the system answers, or else it is no broker that we can talk to."""
-    if number := _ERRNO.search(str(failure)):
-        return os.strerror(int(number[1]))
-    wanted = f"as a broker that is up and wants {protocol_of(connection)}"
-    return f"it does not answer {wanted} ({type(failure).__name__}: {failure})"
 
 
 def _is_fit_for_logs(record: logging.LogRecord) -> bool:

@@ -104,17 +104,15 @@ class Tokens:
                 return msgspec.json.decode(answer.read(_LARGEST_ANSWER), type=_Token)
         except HTTPError as error:
             error.close()
-            raise self._refused(error.code) from None
+            reason = f"{oauth.token_endpoint} gives no token: it answers {error.code}"
+            if error.code == 429 or error.code >= 500:
+                raise SinkUnavailable(self._sink, reason) from None
+            remedy = 'Check "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret" and the scope.'
+            kind = SinkAccessRefused if error.code in _NO_ACCESS else SinkRejected
+            raise kind(self._sink, reason, remedy) from None
         except (URLError, HTTPException, OSError) as error:
             reason = f"{oauth.token_endpoint} does not answer: {getattr(error, 'reason', error)}"
             raise SinkUnavailable(self._sink, reason) from None
         except (msgspec.DecodeError, ValueError):
             reason = f"{oauth.token_endpoint} answers without a token"
             raise SinkRejected(self._sink, reason, 'Check "sasl.oauthbearer.token.endpoint.url".') from None
-
-    def _refused(self, status: int) -> SinkRejected | SinkUnavailable:
-        reason = f"{self._oauth.token_endpoint} gives no token: it answers {status}"
-        if status == 429 or status >= 500:
-            return SinkUnavailable(self._sink, reason)
-        remedy = 'Check "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret" and the scope.'
-        return (SinkAccessRefused if status in _NO_ACCESS else SinkRejected)(self._sink, reason, remedy)

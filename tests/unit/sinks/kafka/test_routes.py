@@ -20,7 +20,7 @@ from tailer_sinks.kafka.encoders import encoder_for
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.options import Options, read
 from tailer_sinks.kafka.progress import Count, Entry, ProgressTopic, decode, encode, topic_key
-from tailer_sinks.kafka.routing.route import MOST_KNOWN, Route, column_in
+from tailer_sinks.kafka.route import MOST_KNOWN, Route, column_in
 from tailer_sinks.testing import change_batch
 from tests.support.cases import cases
 from tests.support.tables.change_rows import DELETE, INSERT, POST, PRE, changes

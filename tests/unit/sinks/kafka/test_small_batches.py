@@ -14,12 +14,12 @@ from tailer.errors import SinkRejected
 from tailer.events import METADATA_FIELDS, ChangeBatch, SchemaChange
 from tailer_sinks.encoding.flat_messages import FlatMessages
 from tailer_sinks.encoding.messages import Messages
-from tailer_sinks.kafka import small_batches
+from tailer_sinks.kafka import encoders
 from tailer_sinks.kafka.clients.port import TopicState
+from tailer_sinks.kafka.encoders import WaitingBatches, joined
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.options import read
 from tailer_sinks.kafka.progress import Count
-from tailer_sinks.kafka.small_batches import WaitingBatches, joined
 from tailer_sinks.kafka.stream import Stream
 from tailer_sinks.kafka.transaction import KafkaTransaction
 from tests.support.seeds import repeats
@@ -101,7 +101,7 @@ def written(
     monkeypatch: pytest.MonkeyPatch, batches: Sequence[ChangeBatch], most_rows: int, options: dict[str, Any]
 ) -> tuple[list[tuple[bytes | None, bytes | None]], dict[int, Count]]:
     """Return the messages that a transaction sends, and its counts, when so many rows are enough."""
-    monkeypatch.setattr(small_batches, "MOST_ROWS", most_rows)
+    monkeypatch.setattr(encoders, "MOST_ROWS", most_rows)
     link = Link("sink", read("sink", {"bootstrap_servers": "broker:9092", "topic": "orders", **options}))
     stream, kept = Stream(link, "orders/5f0c"), KeptMessages()
     stream._producer = kept  # type: ignore[assignment]
@@ -214,11 +214,11 @@ def test_inserts_are_joined_within_limits(monkeypatch: pytest.MonkeyPatch) -> No
     batches = [of_version(version, [INSERT] * 3) for version in range(10)]
     encoder = FlatMessages("sink", batches[0].rows.schema, ["id"])
     assert [len(parts) for _, parts in joined(encoder, batches)] == [10]
-    monkeypatch.setattr(small_batches, "MOST_ROWS", 12)
+    monkeypatch.setattr(encoders, "MOST_ROWS", 12)
     assert [len(parts) for _, parts in joined(encoder, batches)] == [4, 4, 2]
-    monkeypatch.setattr(small_batches, "MOST_BYTES", 2 * batches[0].size_bytes)
+    monkeypatch.setattr(encoders, "MOST_BYTES", 2 * batches[0].size_bytes)
     assert [len(parts) for _, parts in joined(encoder, batches)] == [2] * 5
-    monkeypatch.setattr(small_batches, "MOST_BYTES", 1)
+    monkeypatch.setattr(encoders, "MOST_BYTES", 1)
     assert [len(parts) for _, parts in joined(encoder, batches)] == [1] * 10
 
 
@@ -232,7 +232,7 @@ def test_other_schemas_are_left_to_the_encoder() -> None:
 
 
 def test_batches_wait_until_there_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_batches, "MOST_ROWS", 5)
+    monkeypatch.setattr(encoders, "MOST_ROWS", 5)
     waiting = WaitingBatches()
     batches = [of_version(version, [INSERT] * 2) for version in range(3)]
     assert [waiting.add([batch]) for batch in batches] == [False, False, True]

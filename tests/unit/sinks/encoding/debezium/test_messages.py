@@ -574,7 +574,7 @@ def test_messages_equal_the_reference_wherever_batches_are_cut(
     schemas = None
     if embed:
         keys = [schema.field(name) for name in key]
-        schemas = key_schema(SOURCE.topic, keys), envelope_schema(SOURCE.topic, "delta", columns)
+        schemas = key_schema(SOURCE.topic, keys), envelope_schema(SOURCE.topic, columns)
     made = DebeziumEncoder("kafka", schema, SOURCE, key, embed, tombstones, JsonForms(decimal=decimal))
     ends = sorted({min(cut, len(batch)) for cut in cuts} | {len(batch)})
     messages = []

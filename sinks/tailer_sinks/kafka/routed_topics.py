@@ -93,10 +93,9 @@ class RoutedTopics:
 
     def counts(self, version: int) -> Mapping[str, Count]:
         """Return what topics have of a version that is under way."""
-        entries = {topic: entry for topic, entry in self._own.items() if entry.position is not None}
         return {
             topic: entry.count
-            for topic, entry in entries.items()
+            for topic, entry in self._own.items()
             if entry.position is not None and entry.position.version == version and not entry.position.closes_version
         }
 
@@ -105,7 +104,9 @@ class RoutedTopics:
         self._recorded = {
             topic: self._entry(topic, position, self._states[topic], counts.get(topic))
             for topic in sorted(self._touched)
-            if not self._has_own(topic) or (not position.closes_version and topic in counts)
+            if topic not in self._own
+            or self._own[topic].partitions == _GONE
+            or (not position.closes_version and topic in counts)
         }
         self._send(producer)
 
@@ -127,10 +128,6 @@ class RoutedTopics:
     def _send(self, producer: Producer) -> None:
         for topic, entry in self._recorded.items():
             self._link.record_progress(producer, topic_key(self._app_id, topic), entry)
-
-    def _has_own(self, topic: str) -> bool:
-        entry = self._own.get(topic)
-        return entry is not None and entry.partitions != _GONE
 
     def _entry(self, topic: str, position: Position, state: TopicState, count: Count | None = None) -> Entry:
         instance = self._link.instance

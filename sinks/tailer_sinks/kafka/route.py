@@ -40,12 +40,6 @@ def is_topic(topic: str) -> bool:
     return allowed and 0 < len(topic) <= 249 and topic not in {".", ".."}
 
 
-def _parse_topic(topic: str) -> tuple[str, str, str] | None:
-    """Split `shop.{country}` into the text before the column, the column and the text after it; None: no column."""
-    before, *rest = _PLACEHOLDER.split(topic)
-    return (before, rest[0], rest[1]) if len(rest) == 2 else None
-
-
 @dataclass(frozen=True)
 class Route:
     """Topics named `before`, the value of `column`, and `after`.
@@ -65,10 +59,11 @@ class Route:
     @classmethod
     def of(cls, topic: str, topics: Sequence[str] | str, other: str | None) -> "Route | None":
         """Return the route of these options, which `route_faults` found to be sound; None: `topic` has no column."""
-        parts = _parse_topic(topic)
-        if parts is None:
+        before, *rest = _PLACEHOLDER.split(topic)
+        if len(rest) != 2:
             return None
-        return cls(*parts, re.compile(topics) if isinstance(topics, str) else frozenset(topics), other)
+        allowed = re.compile(topics) if isinstance(topics, str) else frozenset(topics)
+        return cls(before, rest[0], rest[1], allowed, other)
 
     @property
     def listed(self) -> list[str]:
@@ -95,7 +90,7 @@ class Route:
             self._known[value] = topic if fits else self.other
         return self._known[value]
 
-    def divide(self, sink: str, batch: ChangeBatch, column: "Column") -> tuple[list[str], pa.Array | None]:
+    def divide(self, sink: str, column: "Column", batch: ChangeBatch) -> tuple[list[str], pa.Array | None]:
         """Return the topics of rows, and for each row the number of its topic; None if there is one topic.
 
         Raises `SinkRejected` for a row without a topic; `sink`: the sink's name in it.
@@ -111,7 +106,11 @@ class Route:
         table = pa.array(numbers, pa.int32())
         of_rows = table.take(pc.fill_null(indices, pa.scalar(len(values), indices.type)))
         if (row := pc.index(of_rows, pa.scalar(_OUTSIDE, pa.int32())).as_py()) >= 0:
-            raise self._refusal(sink, batch, row, indices[row].is_valid)
+            place = f"version {batch.version}, task {batch.task}, row {batch.row_index[row].as_py()}"
+            has_value = indices[row].is_valid
+            what = "has a value (not shown here) that names no topic of topics" if has_value else "is null"
+            reason = f"column {self.column}, which names the topic, {what} ({place})"
+            raise SinkRejected(sink, reason, "Add the topic to topics, or give other_topic for such rows.")
         used, names = pc.unique(of_rows), list(topics)  # without those of null, and of values that no row has
         return [names[number] for number in used.to_pylist()], None if len(used) == 1 else pc.index_in(of_rows, used)
 
@@ -119,12 +118,6 @@ class Route:
         if isinstance(self.topics, re.Pattern):
             return self.topics.fullmatch(topic) is not None
         return topic in self.topics
-
-    def _refusal(self, sink: str, batch: ChangeBatch, row: int, has_value: bool) -> SinkRejected:
-        place = f"version {batch.version}, task {batch.task}, row {batch.row_index[row].as_py()}"
-        what = "has a value (not shown here) that names no topic of topics" if has_value else "is null"
-        reason = f"column {self.column}, which names the topic, {what} ({place})"
-        return SinkRejected(sink, reason, "Add the topic to topics, or give other_topic for such rows.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +161,10 @@ def column_in(sink: str, route: Route, schema: pa.Schema) -> Column:
     if not by_name or name in _ADDED:
         reason = f"the rows have no column {name}, which names the topic"
         raise SinkRejected(sink, reason, "Name a column of the table in topic, and leave it among columns.")
-    kind = _type_at(schema, by_name[0])
+    first, *rest = by_name[0]
+    kind = schema.field(first).type
+    for index in rest:
+        kind = kind.field(index).type
     plain = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not any(applies(plain) for applies in _PLAIN_TYPES):
         reason = f"column {name}, which names the topic, has type {type_text(kind)}"
@@ -231,13 +227,6 @@ def _place_of(schema: pa.Schema, path: Sequence[str]) -> tuple[int, ...] | None:
         place.append(place_in)
         fields = list(fields[place_in].type) if is_struct(fields[place_in].type) else []
     return tuple(place)
-
-
-def _type_at(schema: pa.Schema, place: Sequence[int]) -> pa.DataType:
-    kind = schema.field(place[0]).type
-    for index in place[1:]:
-        kind = kind.field(index).type
-    return kind
 
 
 def _texts(values: pa.Array) -> list[str | None]:
