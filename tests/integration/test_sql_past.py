@@ -327,9 +327,10 @@ async def test_a_name_in_another_case_is_that_of_the_dropped_column(database: Da
 async def test_the_states_of_a_row_and_a_snapshot(database: Database) -> None:
     """States that a snapshot of the same values has stay as they are; others end, or begin, at its version."""
     gap = Gap("t", 3, 6, 0, "lost", snapshot=True)
-    kept = batch(6, "insert", PLAIN, [{"id": 1, "name": "1 at 2"}, {"id": 2, "name": "new"}], SNAPSHOT_TASKS)
+    null = {"id": 4, "name": None}
+    kept = batch(6, "insert", PLAIN, [{"id": 1, "name": "1 at 2"}, {"id": 2, "name": "new"}, null], SNAPSHOT_TASKS)
     async with opened(database, mode="history") as sink:
-        await deliver(sink, rows_of(0, "insert", 1, 2, 3))
+        await deliver(sink, rows_of(0, "insert", 1, 2, 3), batch(0, "insert", PLAIN, [null], 1))
         await deliver(sink, rows_of(1, "delete", 1), rows_of(2, "insert", 1))
         await deliver(sink, gap, kept)
     table = {(row["id"], row["_valid_from_version"]): row for row in rows_in(database, "orders")}
@@ -339,6 +340,7 @@ async def test_the_states_of_a_row_and_a_snapshot(database: Database) -> None:
         (2, 0): ("2 at 0", 6),
         (2, 6): ("new", None),
         (3, 0): ("3 at 0", 6),
+        (4, 0): (None, None),
     }
     assert (table[2, 0]["_valid_from"], table[2, 0]["_valid_to"]) == (
         "2026-03-01T00:00:00.000000Z",

@@ -163,7 +163,7 @@ class IcebergTable:
         added = [self._numbered(replace(file, sequence=file.sequence or self.sequence)) for file in add]
         gone = {(file.path, file.offset) for file in remove}
         after = [*(file for file in before if (file.path, file.offset) not in gone), *added]
-        snapshot_id = 1000 + self.sequence * 7 % 13 + 100 * self.sequence
+        snapshot_id = 1000 + self.written * 7 % 13 + 100 * self.sequence
         self._schema()
         snapshot = {
             "snapshot-id": snapshot_id,

@@ -13,7 +13,7 @@ import tailer
 from tailer.engine import look_ahead
 from tailer.errors import DataCorrupt, TailerError
 from tailer.events import ChangeBatch
-from tailer.plan import ChangePlan, ChangeTask, Regime, RowTracking, TaskKind
+from tailer.plan import ChangePlan, ChangeTask, Regime, RowTracking, TaskKind, add_row_ids
 from tailer.read import decoded_files
 from tailer.read.decoded_files import Budget, DecodedFiles, compared_tasks
 from tailer.read.execute import execute
@@ -32,6 +32,7 @@ from tests.support.tables.log_files import (
 from tests.support.tables.log_files import task as make_task
 
 SCHEMA: Final = pa.schema([("id", pa.int64()), ("v", pa.string())])
+WITH_IDS: Final = add_row_ids(SCHEMA)
 ROWS: Final = 90_000
 GROUP: Final = 40_000  # rows, so that there are three row groups
 MARKED: Final = [
@@ -169,21 +170,33 @@ def test_released_versions_leave_nothing(file: Path, decoded: list[int]) -> None
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("one", "other"),
     [
-        {"schema": pa.schema([("id", pa.int64())])},
-        {"partition_values": (("p", "1"),)},
-        {"tracking": RowTracking(base_row_id=5)},
+        ({}, {"schema": pa.schema([("id", pa.int64())])}),
+        ({}, {"partition_values": (("p", "1"),)}),
+        ({}, {"tracking": RowTracking(base_row_id=5)}),
+        ({"tracking": RowTracking(7, 1), "schema": WITH_IDS}, {"tracking": RowTracking(5, 2), "schema": WITH_IDS}),
     ],
-    ids=str,
+    ids=["columns", "partition", "row ids", "other row ids"],
 )
-def test_tasks_with_other_values_read_by_themselves(file: Path, changed: dict[str, Any]) -> None:
+def test_tasks_with_other_values_read_by_themselves(file: Path, one: dict[str, Any], other: dict[str, Any]) -> None:
     """The columns of one are not those of the other."""
-    first, second = plans(file)[:2]
-    second = replace(second, tasks=tuple(replace(each, **changed) for each in second.tasks))
+    first, second = (
+        replace(version, tasks=tuple(replace(each, **changed) for each in version.tasks))
+        for version, changed in zip(plans(file)[:2], (one, other), strict=True)
+    )
     ahead = ahead_of([first, second])
     tasks = tasks_of([first, second])
     assert [seen(ahead.read(each)) for each in tasks] == [seen(execute(each)) for each in tasks]
+
+
+def test_a_task_that_is_expected_anew_has_its_own_rows(file: Path) -> None:
+    (task,) = plans(file)[0].tasks
+    other = replace(task, include=marked(range(0, 20_000, 10)))
+    ahead = ahead_of(plans(file)[:1])
+    assert seen(ahead.read(task)) == seen(execute(task))
+    ahead.expect([other])
+    assert seen(ahead.read(other)) == seen(execute(other))
 
 
 def test_versions_are_expected_until_their_rows_are_many(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

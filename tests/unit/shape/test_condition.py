@@ -96,6 +96,8 @@ def test_conditions_over_an_integer(condition: str, expected: list[bool]) -> Non
         ("x <> x", [False, False, False, False]),
         ("x IN (0.0, 1)", [False, True, True, False]),
         ("x >= x", [True, True, True, False]),
+        ("x <= CAST('NaN' AS DOUBLE)", [True, True, True, False]),
+        ("NOT x < CAST('NaN' AS DOUBLE)", [True, False, False, False]),
     ],
 )
 def test_nan_is_the_greatest_number_and_equals_itself(condition: str, expected: list[bool]) -> None:

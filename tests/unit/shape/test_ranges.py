@@ -45,6 +45,7 @@ A: Final = {("a",): spread(pa.int32(), 5, 10)}
 SOME: Final = {("a",): spread(pa.int32(), 5, 10, nulls=True)}
 ONE: Final = {("a",): spread(pa.int32(), 5, 5)}
 NONE: Final = {("a",): spread(pa.int32(), None, None, nulls=True, values=False)}
+B: Final = {("b",): spread(pa.int64(), 1, 10)}
 TEXT: Final = {("s",): spread(pa.string(), "ab", "b")}
 X: Final = {("x",): spread(pa.float64(), 1.0, 2.0)}
 NESTED: Final = {("n", "c"): spread(pa.int32(), 5, 10, nulls=True)}
@@ -83,6 +84,7 @@ NESTED: Final = {("n", "c"): spread(pa.int32(), 5, 10, nulls=True)}
         ("a = 4 OR b = 1", A, True),
         ("a = 4 OR a = 11", A, False),
         ("a = 7 AND FALSE", A, False),
+        ("(a = 7 AND b > 0) IS NOT TRUE", NONE | B, True),
         ("a + 1 = 6", ONE, True),
         ("a + 1 = 7", ONE, False),
         ("a + 1 = 7", A, True),

@@ -134,15 +134,16 @@ def test_commits_that_change_no_row(actions: list[dict[str, Any]]) -> None:
     ],
 )
 def test_a_merge_that_changed_nothing(metrics: Any, skipped: bool) -> None:
-    def planned(operation: Any) -> int:
+    def planned(operation: Any, *, compare: bool = False) -> int:
         info = json.dumps(commit_info(operation=operation, operationMetrics=metrics))
         files = [json.dumps(action) for action in (add("f"), remove("g"))]
         commit = parse_commit("\n".join([info, *files]).encode(), "t", "1.json", 1, 2)
-        return len(plan_changes(commit, state(), state().advance(commit), "/lake").tasks)
+        return len(plan_changes(commit, state(), state().advance(commit), "/lake", compare=compare).tasks)
 
     assert planned("MERGE") == (0 if skipped else 2)
     assert planned("WRITE") == 2
     assert planned(["MERGE"]) == 2
+    assert planned("MERGE", compare=True) == 2, "what the writer says is not believed there"
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from tailer.errors import (
     VersionAhead,
     VersionGone,
 )
+from tailer.events import ROW_ID
 from tailer.formats.iceberg.table import IcebergTableLog
 from tailer.pipeline.policy import OnDataLoss, Policy
 from tailer.pipeline.row_delivery import row_pipeline
@@ -256,6 +257,21 @@ async def test_updates_have_both_images_by_row_id_or_by_key(table: IcebergTable)
     assert (await changes(opened(table), 3, pairs))[3] == [("update_preimage", 3), ("update_postimage", 3)]
 
 
+async def test_rows_of_before_an_upgrade_have_no_ids_when_they_are_deleted(table: IcebergTable) -> None:
+    """The first snapshot of format version 3 numbers them, but those that it deletes were delivered without ids."""
+    file = table.data(rows(1, 2))
+    table.commit([file])
+    table.version, table.next_row_id = 3, 2
+    table.states[table.id_of(1)] = [replace(table.file(file.path), first_row_id=0)]
+    table.commit([table.vector(file, [0])])
+    table.commit([table.vector(file, [0, 1])], [table.states[table.id_of(2)][-1]])
+    log = opened(table)
+    await log.seek(2)
+    plans = [plan for _ in range(2) if (plan := await log.next_plan()) is not None]
+    found = [row for plan in plans for row in await delivered(plan.with_row_ids(), columns=("id", ROW_ID))]
+    assert found == [("delete", 1, None), ("delete", 2, 1)]
+
+
 async def test_deletes_that_were_dropped_bring_rows_back(table: IcebergTable) -> None:
     file = table.data(rows(1, 2, 3))
     table.commit([file])
@@ -470,6 +486,20 @@ async def test_a_look_at_newer_metadata_hides_no_rollback(table: IcebergTable) -
             await log.next_plan()
 
 
+async def test_another_snapshot_with_the_number_of_the_delivered_one_stops(table: IcebergTable) -> None:
+    """A copy of the metadata was put back, and what follows it has numbers that were given before."""
+    for number in (1, 2):
+        table.commit([table.data(rows(number))])
+    log = opened(table)
+    await log.seek(3)
+    table.refs["main"] = {"snapshot-id": table.id_of(1), "type": "branch"}
+    del table.snapshots[1:]
+    table.sequence = 1
+    table.commit([table.data(rows(9))])
+    with pytest.raises(ChangesUnavailable, match="version 2, which was delivered"):
+        await log.next_plan()
+
+
 async def test_a_table_that_was_made_again_has_another_id(table: IcebergTable) -> None:
     for number in (1, 2, 3):
         table.commit([table.data(rows(number))])
@@ -512,6 +542,13 @@ async def test_a_promoted_key_and_a_null_one_find_their_rows(table: IcebergTable
     table.commit([again, late])  # deletes nothing of its own commit
     found = await changes(opened(table), 2)
     assert found == {2: [("delete", 2), ("delete", None)], 3: [("insert", 2)]}
+
+
+async def test_a_key_that_is_null_alone_finds_its_row(table: IcebergTable) -> None:
+    """No bounds have it: those of the file are of its other rows."""
+    table.commit([table.data(rows(1, None))])
+    table.commit([table.equality({"id": pa.array([None], pa.int64())}, {"id": 1})])
+    assert await changes(opened(table), 2) == {2: [("delete", None)]}
 
 
 async def test_files_without_field_ids_are_read_by_the_name_mapping(table: IcebergTable) -> None:
