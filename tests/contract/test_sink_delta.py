@@ -17,7 +17,7 @@ from anyio import to_thread
 from deltalake import DeltaTable
 from pyarrow import parquet
 
-from tailer.events import METADATA_FIELDS, ChangeBatch, ControlEvent, Gap, has_variant
+from tailer.events import ChangeBatch, ControlEvent, has_variant
 from tailer.progress.recorded import Recorded
 from tailer.progress.state_table import StateTable
 from tailer.sink import AtLeastOnceSink, Sink
@@ -29,13 +29,11 @@ from tailer_sinks.delta.sink import DeltaSink
 from tailer_sinks.encoding import event_values
 from tailer_sinks.testing import SinkTests, flat_rows
 from tailer_sinks.testing.rows import DELTA_TYPES
-from tailer_sinks.testing.suite import Rows
 from tests.support.cloud.servers import CloudServer
 from tests.support.cloud.tables import download as download_from_cloud
+from tests.support.mirrors.contract import METADATA, OfMirrors
 from tests.support.mirrors.delta import make_mirror, mirror_rows
 from tests.support.s3.server import S3Server, close_thread_clients, download
-
-METADATA = frozenset(field.name for field in METADATA_FIELDS)
 
 
 @pytest.mark.sampled(4)
@@ -118,39 +116,10 @@ class TestDeltaSinkInAzure(TestDeltaSinkInGcs):
         yield from self._in_cloud(azurite, tmp_path, monkeypatch)
 
 
-# Of the contract, what a mirror does not do.
-NOT_OF_MIRRORS = (
-    # These deliver columns without a key, or a key twice, or null in it.
-    "test_small_batches_may_come_together",
-    "test_a_batch_may_be_wide",
-    "test_columns_come_and_go_in_a_transaction",
-    "test_narrower_numbers_arrive",
-    "test_wider_numbers_arrive_or_are_refused_by_name",
-    # These begin with other columns than the table has, without an announcement.
-    "test_a_new_column_comes_with_the_next_transaction",
-    "test_a_fault_loses_and_doubles_nothing",
-    # These leave versions out, which a mirror refuses: `tests/integration/test_delta_mirror.py`.
-    "test_an_event_may_come_without_rows",
-    "test_a_gap_stands_where_it_was_announced",
-    "test_an_aborted_transaction_leaves_no_event",
-    "test_events_and_progress_become_visible_together",
-    "test_a_snapshot_that_is_lost_half_way_ends_in_a_gap",
-    # A reset is refused.
-    "test_reset_goes_forward_and_keeps_rows",
-    "test_reset_may_come_first",
-    "test_a_reset_counts_as_delivered",
-    "test_it_is_known_whether_a_pipeline_has_delivered",
-    "test_reset_leaves_the_rest_of_a_snapshot_out",
-    # In these two streams share a table.
-    "test_streams_are_independent",
-    "test_other_streams_do_not_see_a_snapshot",
-)
-
-
 @pytest.mark.sampled(4)
-class TestDeltaMirror(TestDeltaSink):
-    """A mirror has the rows that are left of the changes. Of a gap it only has the snapshot behind it."""
-
+class TestDeltaMirror(OfMirrors, TestDeltaSink):
+    # Another stream would share its table.
+    test_it_is_known_whether_a_pipeline_has_delivered = None  # type: ignore[assignment]
     refused_types = frozenset(name for name, (kind, _) in DELTA_TYPES.items() if has_variant(kind))
 
     def make_sink(self) -> DeltaMirror:
@@ -158,19 +127,6 @@ class TestDeltaMirror(TestDeltaSink):
 
     def _read(self, app_id: str) -> list[dict[str, Any]]:
         return [{**row, "_change_type": "insert"} for row in flat_rows(mirror_rows(self.path))]
-
-    def _compare_rows(self, found: Rows, wanted: Rows) -> None:
-        left: dict[Any, dict[str, Any]] = {}
-        for row in wanted:
-            if row["_change_type"] == Gap.kind:
-                left.clear()
-            else:
-                left[row["id"]] = _without_metadata(row)
-        super()._compare_rows([_without_metadata(row) for row in found], list(left.values()))
-
-
-for name in NOT_OF_MIRRORS:
-    setattr(TestDeltaMirror, name, None)
 
 
 @pytest.mark.nightly
@@ -180,10 +136,6 @@ class TestRewrittenDeltaMirror(TestDeltaMirror):
     @pytest.fixture(autouse=True)
     def rewritten(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(mirror_table, "_MERGE_BYTES", -1)
-
-
-def _without_metadata(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in METADATA}
 
 
 def _columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:

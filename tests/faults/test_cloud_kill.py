@@ -38,17 +38,6 @@ def source(tmp_path: Path, cloud: CloudServer) -> StoredHistory:
     return StoredHistory(history, location, lambda name, body: cloud.put(f"{location}/{name}", body))
 
 
-@pytest.fixture
-def daemons() -> Iterator[list[Daemon]]:
-    """The daemons of a test, all killed at its end."""
-    found: list[Daemon] = []
-    yield found
-    for daemon in found:
-        if daemon.process.poll() is None:
-            daemon.process.kill()
-            daemon.process.wait()
-
-
 class DeltaInCloudDestination:
     """The target of the delta sink, beside the source. Its rows are read from a copy."""
 
@@ -97,7 +86,7 @@ def configure(tmp_path: Path, source: StoredHistory, cloud: CloudServer, there: 
 @pytest.mark.parametrize("is_in_cloud", [False, True], ids=["files here", "delta there"])
 @pytest.mark.sampled(4)
 def test_killed_again_and_again(
-    source: StoredHistory, cloud: CloudServer, tmp_path: Path, daemons: list[Daemon], is_in_cloud: bool
+    source: StoredHistory, cloud: CloudServer, tmp_path: Path, started: list[Daemon], is_in_cloud: bool
 ) -> None:
     """Deliver each row once where the sink has the progress, and at least once where the state table has it."""
     app_id, bucket = f"orders/{source.history.table_id}", source.location.removesuffix("/lake/orders")
@@ -109,15 +98,15 @@ def test_killed_again_and_again(
     for number in range(KILLS):
         # Answers to commits of the state table and of the target are lost now and then.
         cloud.link.faults = [Fault(lambda request: request.is_conditional_put, times=number, is_lost=True)]
-        daemons.append(Daemon(config))
-        reached.append(kill_while_busy(daemons[-1], source, there, moments))
+        started.append(Daemon(config))
+        reached.append(kill_while_busy(started[-1], source, there, moments))
     source.publish(COMMITS)
-    daemons.append(Daemon(config))
-    daemons[-1].wait_until_running()
-    daemons[-1].wait_until_reached(there, source.history.last)
+    started.append(Daemon(config))
+    started[-1].wait_until_running()
+    started[-1].wait_until_reached(there, source.history.last)
     until(lambda: progress(config) == [str(source.history.last)] * 2)
-    assert daemons[-1].terminate() == 0, daemons[-1].said
-    assert printed(daemons) == set(source.history.changes)
+    assert started[-1].terminate() == 0, started[-1].said
+    assert printed(started) == set(source.history.changes)
     transactions = [[row[:3] for row in transaction] for transaction in there.transactions()]
     assert Counter(row for rows in transactions for row in rows) == source.history.changes
     print(f"killed at versions {reached}")

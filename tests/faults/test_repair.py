@@ -1,4 +1,7 @@
-"""`tailer verify --repair` beside a daemon that delivers, and killed in the middle: no row is lost or doubled."""
+"""`tailer verify --repair` beside a daemon that delivers, and killed in the middle: no row is lost or doubled.
+
+Mirrors are in databases, and in Delta.
+"""
 
 import os
 import random
@@ -11,7 +14,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from tests.support.daemon.commands import Orders, tailer
 from tests.support.daemon.process import Daemon
@@ -20,9 +26,6 @@ from tests.support.mirrors.databases import Database, PostgresDatabase, SqliteDa
 from tests.support.servers.postgres import Postgres
 from tests.support.waiting import until
 
-COMMITS: Final = 100
-BURST: Final = 20
-EVERY_S: Final = 0.1
 SUPERFLUOUS: Final = 10**9  # ids from here on are not in the source
 KINDS: Final = ["sqlite", pytest.param("postgresql", marks=pytest.mark.stores)]
 # The process is killed when it has removed rows, and is about to add others.
@@ -51,41 +54,91 @@ def database_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> Data
     return PostgresDatabase(server)
 
 
-def configured(folder: Path, database: Database, table: Path, more: str = "") -> Path:
-    options = "".join(f'{name} = "{value}"\n' for name, value in database.options.items())
+class InDatabase:
+    """A mirror in a database."""
+
+    pace = (100, 20, 0.1)  # commits, how many come in a row, and seconds between two of them
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        options = {"kind": "sql", **database.options}
+        self.options = "".join(f'{name} = "{value}"\n' for name, value in options.items())
+
+    def version(self, _app_id: str) -> int:
+        if not self.database.has("lake_tailer_mirrors"):
+            return -1
+        found = self.database.query("SELECT version FROM lake_tailer_mirrors")
+        return int(found[0][0]) if found else -1
+
+    def rows(self) -> list[tuple[int, int]]:
+        return sorted(self.database.query("SELECT id, twice FROM orders"))
+
+    def damage(self, number: int, _chance: random.Random, lost: list[int]) -> None:
+        query = self.database.query
+        query("UPDATE orders SET twice = -1 WHERE id IN (SELECT id FROM orders ORDER BY id DESC LIMIT 5)")
+        query(f"INSERT INTO orders (id, twice) VALUES ({SUPERFLUOUS + number}, 0)")
+        if lost:
+            query(f"DELETE FROM orders WHERE id IN ({', '.join(map(str, lost))})")
+
+
+class InDelta:
+    """A mirror in a Delta table."""
+
+    pace = (45, 10, 0.2)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.options = f'kind = "delta"\npath = "{path}"\nmode = "mirror"\n'
+
+    def version(self, app_id: str) -> int:
+        try:
+            found = DeltaTable(self._path).transaction_version(app_id)
+        except TableNotFoundError:
+            return -1
+        return -1 if found is None else found
+
+    def rows(self) -> list[tuple[int, int]]:
+        return sorted((row["id"], row["twice"]) for row in DeltaTable(self._path).to_pyarrow_table().to_pylist())
+
+    def damage(self, number: int, chance: random.Random, lost: list[int]) -> None:
+        """Lose some rows, change one and add one, unless the daemon commits at the same time."""
+        try:
+            if lost:
+                DeltaTable(self._path).delete(f"id IN ({', '.join(map(str, lost))})")
+            changed, _ = chance.choice(self.rows() or [(0, 0)])
+            DeltaTable(self._path).update(updates={"twice": "-1"}, predicate=f"id = {changed}")
+            write_deltalake(self._path, pa.table({"id": [SUPERFLUOUS + number], "twice": [0]}), mode="append")
+        except CommitFailedError as error:
+            print(f"not all damage: {error}")
+
+
+def configured(folder: Path, options: str, table: Path, more: str = "") -> Path:
     config = folder / "tailer.toml"
     config.write_text(
         f'[pipelines.orders]\ntable = "{table}"\npoll_interval_s = 0.05\n{more}\n'
-        f'[pipelines.orders.sink]\nkind = "sql"\nkey = ["id"]\n{options}'
+        f'[pipelines.orders.sink]\nkey = ["id"]\n{options}'
     )
     return config
 
 
-def version_of(database: Database) -> int:
-    if not database.has("lake_tailer_mirrors"):
-        return -1
-    found = database.query("SELECT version FROM lake_tailer_mirrors")
-    return int(found[0][0]) if found else -1
-
-
-def versions_of_rows_that_stay(history: LongHistory) -> dict[int, int]:
-    """Return the version of each row that is inserted and never touched again, by id."""
-    events = Counter(one for _, _, one in history.changes.elements())
-    return {one: version for version, kind, one in history.changes if events[one] == 1 and kind == "insert"}
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "delta"])
 def test_a_mirror_is_repaired_while_the_daemon_delivers(
     request: pytest.FixtureRequest, tmp_path: Path, started: list[Daemon], kind: str
 ) -> None:
-    history = LongHistory(tmp_path / "source", seed=11, length=COMMITS)
-    stays = versions_of_rows_that_stay(history)
-    database = database_of(kind, request, tmp_path)
-    config = configured(tmp_path, database, history.path, 'select = "id, id * 2 AS twice"')
+    mirror: InDatabase | InDelta = InDelta(tmp_path / "mirror")
+    if kind != "delta":
+        mirror = InDatabase(database_of(kind, request, tmp_path))
+    commits, burst, every_s = mirror.pace
+    history = LongHistory(tmp_path / "source", seed=11, length=commits)
+    app_id = f"orders/{history.table_id}"
+    events = Counter(one for _, _, one in history.changes.elements())
+    # Rows that are inserted and never touched again: the pipeline would stop at a change of one that is lost.
+    stays = {one: version for version, kind, one in history.changes if events[one] == 1 and kind == "insert"}
+    config = configured(tmp_path, mirror.options, history.path, 'select = "id, id * 2 AS twice"')
     chance = random.Random(11)
     started.append(Daemon(config))
     history.publish(5)
-    until(lambda: version_of(database) >= 1, lambda: version_of(database), lambda: started[-1].said)
+    until(lambda: mirror.version(app_id) >= 1, lambda: mirror.version(app_id), lambda: started[-1].said)
 
     outcomes: Counter[str] = Counter()
 
@@ -96,9 +149,9 @@ def test_a_mirror_is_repaired_while_the_daemon_delivers(
 
     def publish() -> None:
         while history.published < history.length:
-            for _ in range(BURST):
+            for _ in range(burst):
                 history.publish()
-                time.sleep(EVERY_S)
+                time.sleep(every_s)
             await_repair()
 
     publishing = threading.Thread(target=publish, daemon=True)
@@ -106,26 +159,22 @@ def test_a_mirror_is_repaired_while_the_daemon_delivers(
     number = 0
     while publishing.is_alive():
         number += 1
-        version = version_of(database)
+        version = mirror.version(app_id)
         some = [one for one, inserted in stays.items() if inserted <= version]
-        lost = chance.sample(some, min(len(some), 3))
-        database.query("UPDATE orders SET twice = -1 WHERE id IN (SELECT id FROM orders ORDER BY id DESC LIMIT 5)")
-        database.query(f"INSERT INTO orders (id, twice) VALUES ({SUPERFLUOUS + number}, 0)")
-        if lost:
-            database.query(f"DELETE FROM orders WHERE id IN ({', '.join(map(str, lost))})")
+        mirror.damage(number, chance, chance.sample(some, min(len(some), 3)))
         done = tailer("verify", "orders", "--config", config, "--repair")
         outcomes[f"exit {done.returncode}"] += 1
         assert done.returncode == 0 or "nothing was rewritten" in done.stdout, (done.stdout, done.stderr)
         outcomes["went on"] += done.stderr.count("was changed meanwhile")
     publishing.join()
-    until(lambda: version_of(database) == history.last, lambda: version_of(database), lambda: started[-1].said)
+    until(lambda: mirror.version(app_id) == history.last, lambda: mirror.version(app_id), lambda: started[-1].said)
     done = tailer("verify", "orders", "--config", config, "--repair")
     assert (done.returncode, done.stderr) == (0, "")
     assert started[-1].terminate() == 0, started[-1].said
     ids: Counter[int] = Counter()
     for (_, change, one), times in history.changes.items():
         ids[one] += times if change in ("insert", "update_postimage") else -times
-    assert sorted(database.query("SELECT id, twice FROM orders")) == [(one, 2 * one) for one in sorted(+ids)]
+    assert mirror.rows() == [(one, 2 * one) for one in sorted(+ids)]
     print(dict(outcomes))
 
 
@@ -136,9 +185,10 @@ def test_a_repair_that_is_killed_changes_nothing(
     orders = Orders(tmp_path / "orders")
     orders.insert(1, 2, 3)
     database = database_of(kind, request, tmp_path)
-    config = configured(tmp_path, database, orders.path)
+    mirror = InDatabase(database)
+    config = configured(tmp_path, mirror.options, orders.path)
     started.append(Daemon(config))
-    until(lambda: version_of(database) == 0, said=lambda: started[-1].said)
+    until(lambda: mirror.version("") == 0, said=lambda: started[-1].said)
     database.query("UPDATE orders SET amount = 9.5 WHERE id = 1")
     database.query("DELETE FROM orders WHERE id = 2")
     damaged = [(1, 9.5), (3, 4.5)]
@@ -147,7 +197,7 @@ def test_a_repair_that_is_killed_changes_nothing(
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert database.query("SELECT * FROM orders ORDER BY id") == damaged
     orders.insert(4)
-    until(lambda: version_of(database) == 1, said=lambda: started[-1].said)
+    until(lambda: mirror.version("") == 1, said=lambda: started[-1].said)
     assert database.query("SELECT * FROM orders ORDER BY id") == [*damaged, (4, 6.0)]
     done = tailer("verify", "orders", "--config", config, "--repair")
     assert (done.returncode, done.stderr) == (0, "")

@@ -47,17 +47,6 @@ def link(versitygw: S3Server) -> Iterator[FaultyS3Link]:
         yield link
 
 
-@pytest.fixture
-def daemons() -> Iterator[list[Daemon]]:
-    """The daemons of a test, all killed at its end."""
-    found: list[Daemon] = []
-    yield found
-    for daemon in found:
-        if daemon.process.poll() is None:
-            daemon.process.kill()
-            daemon.process.wait()
-
-
 class InS3Destination:
     """A target in S3, beside the source. It is read from a copy, made without the link."""
 
@@ -156,7 +145,7 @@ def errors(port: int) -> float:
 )
 @pytest.mark.sampled(3)
 def test_killed_again_and_again(
-    source: S3History, link: FaultyS3Link, tmp_path: Path, daemons: list[Daemon], kind: type
+    source: S3History, link: FaultyS3Link, tmp_path: Path, started: list[Daemon], kind: type
 ) -> None:
     app_id = f"orders/{source.history.table_id}"
     in_s3 = issubclass(kind, InS3Destination)
@@ -166,12 +155,12 @@ def test_killed_again_and_again(
     config = configure(tmp_path, source, link, there, port)
     moments, reached = random.Random(5), []
     for _ in range(KILLS):
-        daemons.append(Daemon(config))
-        reached.append(kill_while_busy(daemons[-1], source, there, moments))
+        started.append(Daemon(config))
+        reached.append(kill_while_busy(started[-1], source, there, moments))
     source.publish(COMMITS)
-    daemons.append(Daemon(config))
-    daemons[-1].wait_until_running()
-    daemons[-1].wait_until_reached(there, source.history.last)
+    started.append(Daemon(config))
+    started[-1].wait_until_running()
+    started[-1].wait_until_reached(there, source.history.last)
     until(lambda: progress(config) == [str(source.history.last)] * 2)
     # A fault that lasts longer than each client tries is in the metrics.
     link.is_faulty = False
@@ -179,8 +168,8 @@ def test_killed_again_and_again(
     link.faults.append(Fault(times=10_000, status=503, code="SlowDown"))
     until(lambda: errors(port) > counted)
     link.faults.clear()
-    assert daemons[-1].terminate() == 0, daemons[-1].said
-    assert printed(daemons) == set(source.history.changes)
+    assert started[-1].terminate() == 0, started[-1].said
+    assert printed(started) == set(source.history.changes)
     transactions = [[row[:3] for row in transaction] for transaction in there.transactions()]
     bounds = [bound for rows in transactions if rows for bound in (min(rows)[0], max(rows)[0])]
     assert bounds == sorted(bounds)

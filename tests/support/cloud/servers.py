@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from email.utils import formatdate
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlencode, urlsplit
@@ -33,7 +33,7 @@ from tests.jars.where import MissingJarsError, azurite, fake_gcs
 from tests.support.cloud.links import AzureLink, GcsLink
 from tests.support.s3.link import ObjectLink
 from tests.support.servers.ports import free_ports
-from tests.support.servers.server_process import ServerProcess
+from tests.support.servers.server_process import serving
 from tests.tiers import using
 
 __all__ = ["CloudServer", "forget_clients", "serving_azurite", "serving_fake_gcs"]
@@ -91,7 +91,8 @@ class CloudServer:
         if self.is_azure:
             self._azure("PUT", f"/{name}", {"restype": "container"}, b"")
         else:
-            self._send("POST", "/storage/v1/b?project=tests", {"Content-Type": "application/json"}, _named(name))
+            body = json.dumps({"name": name}).encode()
+            self._send("POST", "/storage/v1/b?project=tests", {"Content-Type": "application/json"}, body)
         return self.location(name)
 
     def put(self, location: str, body: bytes) -> None:
@@ -161,7 +162,7 @@ def serving_fake_gcs(directory: Path) -> Iterator[CloudServer]:
         login.write_text(
             json.dumps({"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""})
         )
-        with _running([*command, "-public-host", host, "-log-level", "error"], directory, endpoint):
+        with serving([*command, "-public-host", host, "-log-level", "error"], directory, endpoint):
             options = GcsOptions(endpoint=link.endpoint, service_account=str(login))
             yield CloudServer(endpoint, link, options, {}, "a secret of nobody")
 
@@ -180,33 +181,7 @@ def serving_azurite(directory: Path) -> Iterator[CloudServer]:
     command += ["--blobPort", str(port), "--inMemoryPersistence", "--silent", "--disableTelemetry"]
     with (
         AzureLink(_Address(endpoint)) as link,
-        _running([*command, "--skipApiVersionCheck"], directory, endpoint),
+        serving([*command, "--skipApiVersionCheck"], directory, endpoint),
     ):
         options = AzureOptions(endpoint=f"{link.endpoint}/{_ACCOUNT}")
         yield CloudServer(endpoint, link, options, {"AZURE_STORAGE_ACCOUNT_KEY": _KEY}, _KEY)
-
-
-@contextmanager
-def _running(command: list[str], directory: Path, endpoint: str) -> Iterator[None]:
-    process = ServerProcess(command, directory)
-    try:
-        process.await_(lambda: _answers(endpoint), "the server does not answer")
-        yield
-    finally:
-        process.close()
-
-
-def _answers(endpoint: str) -> bool:
-    connection = HTTPConnection(urlsplit(endpoint).netloc, timeout=5)
-    try:
-        connection.request("GET", "/")
-        connection.getresponse().read()
-    except HTTPException as error:
-        raise ConnectionError(repr(error)) from error
-    finally:
-        connection.close()
-    return True
-
-
-def _named(name: str) -> bytes:
-    return json.dumps({"name": name}).encode()

@@ -10,10 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import botocore.session
 from botocore.config import Config
@@ -21,7 +19,7 @@ from botocore.config import Config
 from tailer.stores.s3 import thread_clients
 from tests.jars.where import MissingJarsError, jars, versitygw
 from tests.support.servers.ports import free_ports
-from tests.support.servers.server_process import ServerProcess
+from tests.support.servers.server_process import serving
 from tests.tiers import using
 
 __all__ = ["S3Server", "close_thread_clients", "download", "serving_s3proxy", "serving_versitygw"]
@@ -103,8 +101,9 @@ def serving_s3proxy(directory: Path) -> Iterator[S3Server]:
     properties = directory / "s3proxy.properties"
     properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-    with _running(["java", *options, "-jar", str(jar), "--properties", str(properties)], directory, server):
+    with serving(["java", *options, "-jar", str(jar), "--properties", str(properties)], directory, server.endpoint):
         yield server
+        server.client.close()
 
 
 @contextmanager
@@ -123,28 +122,6 @@ def serving_versitygw(directory: Path) -> Iterator[S3Server]:
     metadata.mkdir()
     command = [str(program), "--port", f"127.0.0.1:{port}", "--quiet", "--keep-alive"]
     command += ["--access", server.key, "--secret", server.secret, "posix", "--sidecar", str(metadata), str(data)]
-    with _running(command, directory, server):
+    with serving(command, directory, server.endpoint):
         yield server
-
-
-@contextmanager
-def _running(command: list[str], directory: Path, server: S3Server) -> Iterator[None]:
-    process = ServerProcess(command, directory)
-    try:
-        process.await_(lambda: _answers(server.endpoint), "the S3 server does not answer")
-        yield
         server.client.close()
-    finally:
-        process.close()
-
-
-def _answers(endpoint: str) -> bool:
-    connection = HTTPConnection(urlsplit(endpoint).netloc, timeout=5)
-    try:
-        connection.request("GET", "/")
-        connection.getresponse().read()
-    except HTTPException as error:
-        raise ConnectionError(repr(error)) from error
-    finally:
-        connection.close()
-    return True

@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
-__all__ = ["ServerDownError", "ServerProcess", "unprivileged"]
+__all__ = ["ServerDownError", "ServerProcess", "serving", "unprivileged"]
 
 PATIENCE_S: Final = 300
 
@@ -83,3 +85,26 @@ class ServerProcess:
     def close(self) -> None:
         """Stop it, and wait until it is gone."""
         self._keeper.communicate()
+
+
+@contextmanager
+def serving(command: Sequence[str], directory: Path, endpoint: str) -> Iterator[None]:
+    """Run a server that answers requests at `endpoint`; stopped when left. Raises `ServerDownError`."""
+    process = ServerProcess(command, directory)
+    try:
+        process.await_(lambda: _answers(endpoint), "the server does not answer")
+        yield
+    finally:
+        process.close()
+
+
+def _answers(endpoint: str) -> bool:
+    connection = HTTPConnection(urlsplit(endpoint).netloc, timeout=5)
+    try:
+        connection.request("GET", "/")
+        connection.getresponse().read()
+    except HTTPException as error:
+        raise ConnectionError(repr(error)) from error
+    finally:
+        connection.close()
+    return True

@@ -10,8 +10,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -19,7 +18,7 @@ from pyspark.sql import SparkSession
 from tests.jars.where import jars_dir
 from tests.tiers import using
 
-__all__ = ["build_spark", "delta_conf", "delta_jars", "new_sessions_with"]
+__all__ = ["build_spark", "delta_conf", "delta_jars"]
 
 _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -110,17 +109,3 @@ def _sockets() -> str:
     path = tempfile.mkdtemp(prefix="spark-")
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return path
-
-
-@contextmanager
-def new_sessions_with(spark: SparkSession, conf: dict[str, str]) -> Iterator[None]:
-    """Start new sessions of `spark` with `conf`, as those of a daemon with it in its configuration."""
-    settings = spark.sparkContext._jsc.sc().conf()  # the only way there
-    former = {name: settings.get(name, "") for name in conf}
-    for name, value in conf.items():
-        settings.set(name, value)
-    try:
-        yield
-    finally:
-        for name, value in former.items():
-            settings.set(name, value) if value else settings.remove(name)
