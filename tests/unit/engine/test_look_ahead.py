@@ -207,6 +207,43 @@ async def test_an_error_waits_for_its_turn() -> None:
         assert found.value is lost
 
 
+async def test_a_small_version_after_the_last_one_is_not_read_with_those_before() -> None:
+    """Numbers of versions may have gaps, so none has the number of the last one."""
+    log = Log(*(plan(version, 1) for version in (0, 1, 2, 5)))
+    async with looking(log, OneRowEngine(), last=3) as ahead:
+        await turn(ahead)
+        assert [each.version for each in await ahead.next_plans()] == [1, 2]
+        assert [each.version for each in await ahead.next_plans()] == [5]
+
+
+class PartEngine(OneRowEngine):
+    """An engine that yields two rows for each version, and reads several versions up to a row of the second one."""
+
+    @asynccontextmanager
+    async def run(
+        self, plans: Sequence[ChangePlan], after: Position | None = None
+    ) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
+        yield self._parts(plans, after)
+
+    async def _parts(self, plans: Sequence[ChangePlan], after: Position | None) -> AsyncIterator[ChangeBatch]:
+        for position in (Position(plan.version, 0, row) for plan in plans for row in range(2)):
+            if len(plans) > 1 and position == Position(1, 0, 1):
+                raise LogCorrupt("t", "1.parquet", "damaged", 1)
+            if after is None or position > after:
+                rows = pa.record_batch({"id": pa.array([position.version])})
+                yield ChangeBatch("id", position.version, 0, rows, pa.array([position.row]))
+
+
+async def test_versions_that_cannot_be_read_together_go_on_after_the_last_row() -> None:
+    found = []
+    async with background() as group:
+        rows = PrefetchedBatches(group, PartEngine(), [plan(version) for version in range(3)])
+        while batches := await rows.take():
+            found += [(batch.version, batch.last_row) for batch in batches]
+    assert found == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
+    assert (rows.whole, rows.error) == (3, None)
+
+
 async def test_a_seek_forgets_what_is_ahead() -> None:
     log, engine = Log(*map(plan, range(4))), OneRowEngine()
     async with looking(log, engine) as ahead:
