@@ -1,97 +1,48 @@
-"""Sinks whose target is in S3, with faults on the way: nothing is lost or doubled, and no key is shown."""
+"""Sinks whose target is in a store, with faults on the way: nothing is lost or doubled, and no key is shown."""
 
-import json
 import logging
-import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
 import pytest
-from deltalake import DeltaTable
 
 from tailer.errors import CommitUnknown, SinkError, SinkFenced, SinkRejected, SinkUnavailable
-from tailer.stores.s3 import S3Options
 from tailer.stores.s3 import bucket as s3_bucket
-from tailer.stores.stores import Stores
 from tailer_sinks.delta.sink import DeltaSink
 from tailer_sinks.files.sink import FilesSink
 from tailer_sinks.testing.rows import numbered
 from tailer_sinks.testing.suite import APP, SCHEMA, deliver, up_to
+from tests.support.cloud.servers import CloudServer
+from tests.support.cloud.targets import Target, delivered_until, in_cloud, in_s3, whole
 from tests.support.s3.link import Fault, Request, S3Link
-from tests.support.s3.server import close_thread_clients, download
+from tests.support.s3.server import close_thread_clients
 
 pytestmark = [pytest.mark.anyio, pytest.mark.stores]
 
 PART_BYTES: Final = 5 * 2**20
 
 
-class Target:
-    """A target of a kind of sink in S3, reached through a link, and read without it."""
-
-    def __init__(self, kind: str, link: S3Link, copies: Path) -> None:
-        self.kind = kind
-        self.bucket = link.server.new_bucket()
-        self.location = f"s3://{self.bucket}/out/target"
-        self.stores = Stores(((f"s3://{self.bucket}", S3Options(endpoint=link.endpoint)),))
-        self._server = link.server
-        self._copies = copies
-
-    def sink(self) -> DeltaSink | FilesSink:
-        """Make a sink."""
-        kinds: dict[str, Callable[[], DeltaSink | FilesSink]] = {
-            "delta": lambda: DeltaSink("sink", self.location),
-            "files": lambda: FilesSink("sink", self.location),
-        }
-        sink = kinds[self.kind]()
-        sink.use_stores(self.stores)
-        return sink
-
-    def versions(self) -> Counter[int]:
-        """Return how many rows of each version there are."""
-        copy = self._copies / uuid.uuid4().hex
-        download(self._server, self.bucket, "out/target", copy)
-        if self.kind == "delta":
-            return Counter(DeltaTable(copy).to_pyarrow_table()["_commit_version"].to_pylist())
-        rows: list[dict[str, Any]] = []
-        for file in sorted(copy.rglob("*.jsonl")):
-            rows += [json.loads(line) for line in file.read_text().splitlines()]
-        return Counter(row["_commit_version"] for row in rows)
-
-    def commits(self, request: Request) -> bool:
-        """Return whether a request is a commit."""
-        is_log = "/_delta_log/" in request.path
-        return (request.is_conditional_put or request.is_completion) and is_log == (self.kind == "delta")
+@pytest.fixture(params=["delta", "files", "fake_gcs", "azurite"])
+def target(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
+    """A new target of each kind in S3, and a Delta table in each other store."""
+    if request.param in ("delta", "files"):
+        yield in_s3(request.param, request.getfixturevalue("link"), tmp_path / "copies")
+        return
+    server: CloudServer = request.getfixturevalue(request.param)
+    with server.logged_in(monkeypatch):
+        yield in_cloud(server, tmp_path / "copies")
 
 
 @pytest.fixture(params=["delta", "files"])
-def target(request: pytest.FixtureRequest, link: S3Link, tmp_path: Path) -> Target:
-    """A new target of each kind."""
-    return Target(request.param, link, tmp_path / "copies")
+def s3_target(request: pytest.FixtureRequest, link: S3Link, tmp_path: Path) -> Target:
+    """A new target of each kind in S3."""
+    return in_s3(request.param, link, tmp_path / "copies")
 
 
-async def delivered_until(target: Target, last: int) -> Counter[type[SinkError]]:
-    """Deliver a version after the other as a pipeline does: after an error progress is read, and decides."""
-    sink, failed = target.sink(), Counter[type[SinkError]]()
-    progress = await sink.progress(APP)
-    while (version := 1 if progress is None else progress.position.version + 1) <= last:
-        try:
-            await deliver(sink, numbered(version))
-        except (CommitUnknown, SinkUnavailable) as error:
-            failed[type(error)] += 1
-        progress = await sink.progress(APP)
-    await sink.aclose()
-    return failed
-
-
-def whole(last: int) -> Counter[int]:
-    """Return the rows of each version once."""
-    return Counter({version: len(numbered(version).rows) for version in range(1, last + 1)})
-
-
-async def test_lost_answers_to_commits_are_resolved(target: Target, link: S3Link) -> None:
+async def test_lost_answers_to_commits_are_resolved(target: Target) -> None:
     commits = 0
 
     def every_second(request: Request) -> bool:
@@ -99,20 +50,20 @@ async def test_lost_answers_to_commits_are_resolved(target: Target, link: S3Link
         commits += target.commits(request)
         return target.commits(request) and commits % 2 == 0
 
-    link.faults = [Fault(every_second, times=99, is_lost=True)]
+    target.link.faults = [Fault(every_second, times=99, is_lost=True)]
     await delivered_until(target, 6)
     assert commits > 6
-    assert await anyio.to_thread.run_sync(target.versions) == whole(6)
+    assert await target.versions() == whole(6)
 
 
-async def test_an_error_after_the_commit_was_made_is_resolved(target: Target, link: S3Link) -> None:
+async def test_an_error_after_the_commit_was_made_is_resolved(target: Target) -> None:
     await delivered_until(target, 1)
-    link.faults = [
+    target.link.faults = [
         Fault(target.commits, 1, is_lost=True),
         Fault(target.commits, 1, status=403, code="AccessDenied"),
     ]
     await delivered_until(target, 3)
-    assert await anyio.to_thread.run_sync(target.versions) == whole(3)
+    assert await target.versions() == whole(3)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +72,7 @@ async def test_an_error_after_the_commit_was_made_is_resolved(target: Target, li
     ids=["503", "500", "reset"],
 )
 @pytest.mark.sampled(3)
-async def test_faults_of_all_requests(target: Target, link: S3Link, fault: dict[str, Any]) -> None:
+async def test_faults_of_all_requests(target: Target, fault: dict[str, Any]) -> None:
     requests = 0
 
     def every_fifth(_request: Request) -> bool:
@@ -129,9 +80,9 @@ async def test_faults_of_all_requests(target: Target, link: S3Link, fault: dict[
         requests += 1
         return requests % 5 == 0
 
-    link.faults = [Fault(every_fifth, times=9999, **fault)]
+    target.link.faults = [Fault(every_fifth, times=9999, **fault)]
     await delivered_until(target, 4)
-    assert await anyio.to_thread.run_sync(target.versions) == whole(4)
+    assert await target.versions() == whole(4)
 
 
 async def test_a_large_file_whose_completion_is_lost(
@@ -139,7 +90,7 @@ async def test_a_large_file_whose_completion_is_lost(
 ) -> None:
     monkeypatch.setattr(s3_bucket, "_WHOLE_BYTES", 1000)
     monkeypatch.setattr(s3_bucket, "_PART_BYTES", PART_BYTES)
-    target = Target("files", link, tmp_path / "copies")
+    target = in_s3("files", link, tmp_path / "copies")
     link.faults = [Fault(lambda request: request.is_completion, times=2, is_lost=True)]
     sink = target.sink()
     async with sink.begin(APP, SCHEMA) as transaction:
@@ -147,12 +98,12 @@ async def test_a_large_file_whose_completion_is_lost(
         await transaction.commit(up_to(APP, 1))
     assert await sink.progress(APP) == up_to(APP, 1)
     assert any(request.is_completion for request in link.requests)
-    assert await anyio.to_thread.run_sync(target.versions) == Counter({1: 500})
+    assert await target.versions() == Counter({1: 500})
 
 
 async def test_a_commit_that_arrives_late_is_asked_about(link: S3Link, tmp_path: Path) -> None:
     """The answer to our commit is an error, and so is the question whose file it is: the file exists all the same."""
-    target = Target("files", link, tmp_path / "copies")
+    target = in_s3("files", link, tmp_path / "copies")
     sink = target.sink()
     await deliver(sink, numbered(1))
     link.faults = [
@@ -164,7 +115,7 @@ async def test_a_commit_that_arrives_late_is_asked_about(link: S3Link, tmp_path:
     link.faults = []
     assert await sink.progress(APP) == up_to(APP, 2)
     await deliver(sink, numbered(3))
-    assert await anyio.to_thread.run_sync(target.versions) == whole(3)
+    assert await target.versions() == whole(3)
 
 
 async def test_of_two_instances_one_commits(target: Target) -> None:
@@ -185,12 +136,12 @@ async def test_of_two_instances_one_commits(target: Target) -> None:
             for sink in sinks:
                 tasks.start_soon(attempt, sink, version, won)
         assert won == [version]
-    assert await anyio.to_thread.run_sync(target.versions) == whole(3)
+    assert await target.versions() == whole(3)
 
 
 async def test_two_instances_that_begin_with_other_versions(link: S3Link, tmp_path: Path) -> None:
     """Instances that start with `latest` may begin anywhere: the first file is for one of them alone."""
-    target = Target("files", link, tmp_path / "copies")
+    target = in_s3("files", link, tmp_path / "copies")
     one, two = target.sink(), target.sink()
     async with one.begin(APP, SCHEMA) as first, two.begin(APP, SCHEMA) as second:
         await first.write(numbered(5))
@@ -198,24 +149,24 @@ async def test_two_instances_that_begin_with_other_versions(link: S3Link, tmp_pa
         await first.commit(up_to(APP, 8))
         with pytest.raises(SinkFenced):
             await second.commit(up_to(APP, 7))
-    assert await anyio.to_thread.run_sync(target.versions) == Counter({5: len(numbered(5).rows)})
+    assert await target.versions() == Counter({5: len(numbered(5).rows)})
 
 
 async def test_a_key_that_is_refused_is_named_and_not_shown(
-    target: Target, link: S3Link, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    s3_target: Target, link: S3Link, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "tailer")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong/secret+for/tests")
     close_thread_clients()
-    sink = target.sink()
+    sink = s3_target.sink()
     with pytest.raises(SinkRejected) as caught:
         await sink.progress(APP)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", link.server.secret)
     close_thread_clients()
-    await deliver(target.sink(), numbered(1))
-    link.faults = [Fault(target.commits, 99, status=403, code="AccessDenied")]
+    await deliver(s3_target.sink(), numbered(1))
+    link.faults = [Fault(s3_target.commits, 99, status=403, code="AccessDenied")]
     with pytest.raises(SinkError) as refused:
-        await deliver(target.sink(), numbered(2))
+        await deliver(s3_target.sink(), numbered(2))
     said = f"{caught.value}{caught.value.hint}{refused.value}{refused.value.hint}{sink!r}{caplog.text}"
     assert "secret key does not fit" in str(caught.value)
     assert "denied" in str(refused.value)
@@ -224,34 +175,36 @@ async def test_a_key_that_is_refused_is_named_and_not_shown(
         assert secret not in said
 
 
-async def test_an_expired_token_is_renewed(target: Target, link: S3Link) -> None:
-    sink = target.sink()
+async def test_an_expired_token_is_renewed(s3_target: Target, link: S3Link) -> None:
+    sink = s3_target.sink()
     await deliver(sink, numbered(1))
     link.faults = [Fault(lambda request: request.method in ("PUT", "POST"), 1, status=403, code="ExpiredToken")]
-    await delivered_until(target, 3)
-    assert await anyio.to_thread.run_sync(target.versions) == whole(3)
+    await delivered_until(s3_target, 3)
+    assert await s3_target.versions() == whole(3)
 
 
 @pytest.mark.parametrize("kind", ["delta", "files"])
 async def test_folders_that_are_not_ours_are_refused(kind: str, link: S3Link, tmp_path: Path) -> None:
-    target, put = Target(kind, link, tmp_path), link.server.client.put_object
-    put(Bucket=target.bucket, Key="out/target/theirs/data.csv", Body=b"")
+    target, put = in_s3(kind, link, tmp_path), link.server.client.put_object
+    bucket = target.bucket.removeprefix("s3://")
+    put(Bucket=bucket, Key="out/target/theirs/data.csv", Body=b"")
     with pytest.raises(SinkRejected, match=r"is not empty \(it holds '?theirs"):
         await target.sink().progress(APP)
-    link.server.client.delete_object(Bucket=target.bucket, Key="out/target/theirs/data.csv")
+    link.server.client.delete_object(Bucket=bucket, Key="out/target/theirs/data.csv")
     assert await target.sink().progress(APP) is None
-    put(Bucket=target.bucket, Key=f"out/_delta_log/{0:020d}.json", Body=b"{}")
-    with pytest.raises(SinkRejected, match=f"is inside the Delta table s3://{target.bucket}/out"):
+    put(Bucket=bucket, Key=f"out/_delta_log/{0:020d}.json", Body=b"{}")
+    with pytest.raises(SinkRejected, match=f"is inside the Delta table {target.bucket}/out"):
         await target.sink().progress(APP)
 
 
 async def test_a_file_without_its_metadata_stops_everything(link: S3Link, tmp_path: Path) -> None:
-    target = Target("files", link, tmp_path)
+    target = in_s3("files", link, tmp_path)
+    bucket = target.bucket.removeprefix("s3://")
     await delivered_until(target, 2)
-    listed = link.server.client.list_objects_v2(Bucket=target.bucket)["Contents"]
+    listed = link.server.client.list_objects_v2(Bucket=bucket)["Contents"]
     last = max(entry["Key"] for entry in listed)
-    body = link.server.client.get_object(Bucket=target.bucket, Key=last)["Body"].read()
-    link.server.client.delete_object(Bucket=target.bucket, Key=last)
-    link.server.client.put_object(Bucket=target.bucket, Key=last, Body=body)
+    body = link.server.client.get_object(Bucket=bucket, Key=last)["Body"].read()
+    link.server.client.delete_object(Bucket=bucket, Key=last)
+    link.server.client.put_object(Bucket=bucket, Key=last, Body=body)
     with pytest.raises(SinkRejected, match="lacks the metadata"):
         await target.sink().progress(APP)

@@ -1,4 +1,4 @@
-"""What a mirror keeps of the contract of a sink: the rows that are left of the changes."""
+"""The contract of a sink as mirrors keep it: they have the rows that are left of the changes."""
 
 from typing import Any
 

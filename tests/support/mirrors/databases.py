@@ -4,9 +4,8 @@ import base64
 import json
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, closing, contextmanager
-from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,16 +14,14 @@ import psycopg
 import pyarrow as pa
 
 from tailer.engine.local import LocalEngine
-from tailer.events import METADATA_FIELDS, ChangeBatch, Gap, SchemaChange
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.verification.comparison import Verification, verify
-from tailer.plan import Position
-from tailer.sink import Progress
 from tailer.table_log import TableLog
 from tailer_sinks.sql.databases.dialect import column_list, quoted
 from tailer_sinks.sql.databases.texts import holds_json
 from tailer_sinks.sql.records import schema_from_text
 from tailer_sinks.sql.sink import SqlSink
+from tests.support.mirrors.delta import APP, batch, deliver, full
 from tests.support.servers.postgres import USER, Postgres
 
 if TYPE_CHECKING:
@@ -46,11 +43,7 @@ __all__ = [
     "waiting_in",
 ]
 
-APP = "orders/5f0c6a1e"
-
-Row = Mapping[str, Any]
 Values = list[dict[str, Any]]
-_SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 _NUMBERS = count()
 
 
@@ -297,34 +290,6 @@ async def opened(database: Database, **options: Any) -> AsyncIterator[SqlSink]:
         yield sink
     finally:
         await sink.aclose()
-
-
-def batch(
-    version: int, kinds: str | Sequence[str], schema: pa.Schema, rows: Sequence[Row], task: int = 0
-) -> ChangeBatch:
-    kinds = [kinds] * len(rows) if isinstance(kinds, str) else kinds
-    moment = datetime(2026, 3, 1, tzinfo=UTC)
-    values = [
-        {**row, "_change_type": kind, "_commit_version": version, "_commit_timestamp": moment.replace(second=version)}
-        for row, kind in zip(rows, kinds, strict=True)
-    ]
-    found = pa.RecordBatch.from_pylist(values, schema=full(schema))
-    return ChangeBatch("t", version, task, found, pa.array(range(len(rows)), pa.int64()))
-
-
-def full(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([*schema, *METADATA_FIELDS])
-
-
-async def deliver(
-    sink: SqlSink, *items: ChangeBatch | SchemaChange | Gap, at: Position | None = None, app_id: str = APP
-) -> None:
-    first = items[0]
-    schema = first.rows.schema if isinstance(first, ChangeBatch) else getattr(first, "before", full(_SCHEMA))
-    async with sink.begin(app_id, schema) as transaction:
-        for each in items:
-            await (transaction.write(each) if isinstance(each, ChangeBatch) else transaction.announce(each))
-        await transaction.commit(Progress(app_id, at or Position.end(items[-1].version)))
 
 
 async def verified(sink: SqlSink, pipeline: str, table: TableLog, policy: Policy, limit: int = 100) -> Verification:

@@ -1,4 +1,4 @@
-"""A mirror of the `delta` sink in tests: its changes, and its rows read without it."""
+"""Mirrors in tests: changes for them, and the rows of one in Delta read without the sink."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -19,6 +19,7 @@ __all__ = ["APP", "batch", "deliver", "full", "make_mirror", "mirror_rows"]
 APP: Final = "orders/5f0c6a1e"
 
 Row = Mapping[str, Any]
+_SCHEMA: Final = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 
 def make_mirror(path: Path | str, **options: Any) -> DeltaMirror:
@@ -53,14 +54,17 @@ def batch(
 
 
 async def deliver(
-    sink: Sink, *items: ChangeBatch | SchemaChange | Gap, schema: pa.Schema | None = None, app_id: str = APP
+    sink: Sink,
+    *items: ChangeBatch | SchemaChange | Gap,
+    schema: pa.Schema | None = None,
+    at: Position | None = None,
+    app_id: str = APP,
 ) -> None:
     """Run one transaction. `schema`: that of its first rows; None: that of the first item."""
     first = items[0]
     if schema is None:
-        assert not isinstance(first, Gap), "name the schema"
-        schema = first.rows.schema if isinstance(first, ChangeBatch) else first.before
+        schema = first.rows.schema if isinstance(first, ChangeBatch) else getattr(first, "before", full(_SCHEMA))
     async with sink.begin(app_id, schema) as transaction:
         for each in items:
             await (transaction.write(each) if isinstance(each, ChangeBatch) else transaction.announce(each))
-        await transaction.commit(Progress(app_id, Position.end(items[-1].version)))
+        await transaction.commit(Progress(app_id, at or Position.end(items[-1].version)))
