@@ -40,48 +40,52 @@ defines what the pipeline does next; only the pipeline retries::
 Errors can be pickled, because tasks may run in other processes.
 """
 
-from tailer.errors.change import (
+from tailer.errors.changes import (
     ChangeError,
     ChangesUnavailable,
     DataCorrupt,
     FileOutsideTable,
     FileVacuumed,
+    LogCorrupt,
+    LogError,
+    LogRewritten,
+    NotATable,
     SchemaChanged,
+    StateUnknown,
     TableReplaced,
+    UnsupportedFeature,
+    VersionAhead,
+    VersionGone,
 )
-from tailer.errors.extras import how_to_install, missing_client
-from tailer.errors.frames import brief_errors
+from tailer.errors.ends import (
+    CommitIncomplete,
+    CommitUnknown,
+    ObjectAlreadyExists,
+    ObjectNotFound,
+    ScratchUnavailable,
+    SinkAccessRefused,
+    SinkError,
+    SinkFenced,
+    SinkRejected,
+    SinkUnavailable,
+    StorageAccessRefused,
+    StorageError,
+    StorageRefused,
+    StorageUnavailable,
+)
 from tailer.errors.general import (
     ConfigError,
     EngineUnavailable,
     ExpressionFailed,
     Retry,
     TailerError,
+    brief_errors,
+    did_you_mean,
     duration,
+    how_to_install,
+    missing_client,
     one_line,
     printable,
-)
-from tailer.errors.log import (
-    LogCorrupt,
-    LogError,
-    LogRewritten,
-    NotATable,
-    StateUnknown,
-    UnsupportedFeature,
-    VersionAhead,
-    VersionGone,
-)
-from tailer.errors.sink import CommitUnknown, SinkAccessRefused, SinkError, SinkFenced, SinkRejected, SinkUnavailable
-from tailer.errors.spelling import did_you_mean
-from tailer.errors.storage import (
-    CommitIncomplete,
-    ObjectAlreadyExists,
-    ObjectNotFound,
-    ScratchUnavailable,
-    StorageAccessRefused,
-    StorageError,
-    StorageRefused,
-    StorageUnavailable,
 )
 
 __all__ = [

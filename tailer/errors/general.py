@@ -1,9 +1,12 @@
-"""The root of the error tree, and errors without a family of their own."""
+"""The root of the error tree, errors without a family of their own, and words that many errors need."""
 
 import re
 import shlex
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from enum import Enum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
@@ -20,7 +23,11 @@ __all__ = [
     "ExpressionFailed",
     "Retry",
     "TailerError",
+    "brief_errors",
+    "did_you_mean",
     "duration",
+    "how_to_install",
+    "missing_client",
     "one_line",
     "override",
 ]
@@ -30,6 +37,7 @@ AFTER_LOSS: Final = (
     "skip PIPELINE` leaves them out, but not in a mirror. on_data_loss of the pipeline does either by itself"
 )
 _COMMAND: Final = re.compile(r"`tailer [^`]*`")
+_SEPARATORS: Final = str.maketrans("", "", "-_. ")  # of words in a name
 _UNITS: Final = (("d", 86_400), ("h", 3600), ("min", 60))
 
 
@@ -150,3 +158,52 @@ class ExpressionFailed(TailerError):
     def of_file(self, table: str, version: int, path: str) -> "ExpressionFailed":
         """Return the error with the place of the row."""
         return ExpressionFailed(self.expression, self.reason, f" of {path}, version {version} of {table}")
+
+
+def how_to_install(*extras: str, package: str = "lake-tailer") -> str:
+    """Return the command that installs `package` with its `extras`, as a sentence."""
+    wanted = f"'{package}[{','.join(extras)}]'" if extras else package
+    return f"Install it: pip install {wanted}."
+
+
+def missing_client(extra: str, store: str, error: ImportError) -> ConfigError:
+    """Return the error where the client of a store at the location `store`, which comes with `extra`, is missing."""
+    remedy = f"{how_to_install(extra)} Executors of Spark need it, too."
+    return ConfigError(store, f"its client is not installed: {error}", remedy)
+
+
+class brief_errors:  # noqa: N801 - used like a function; a generator would bring the frames back
+    """End the traceback of a `TailerError` with its next step, and drop the frames below the caller.
+
+    Where it was raised helps nobody who has to act on it. Its cause stays, without frames as well. `next_step`: the
+    error's own hint, if nothing else is given.
+    """
+
+    def __init__(self, next_step: Callable[[TailerError], str] = attrgetter("hint")) -> None:
+        self._next_step = next_step
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if not isinstance(error, TailerError):
+            return
+        step = self._next_step(error)
+        if step and step not in getattr(error, "__notes__", ()):
+            error.add_note(step)
+        error.__suppress_context__ = True
+        cause: BaseException | None = error
+        while cause is not None:
+            cause.__traceback__ = None
+            cause = cause.__cause__
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """Return `Did you mean 'x'?` with the closest of `names`, ignoring case and separators; empty: none is close."""
+    folded = {_fold(name): name for name in names}
+    near = get_close_matches(_fold(word), folded, n=1)
+    return f"Did you mean {folded[near[0]]!r}?" if near else ""
+
+
+def _fold(name: str) -> str:
+    return name.lower().translate(_SEPARATORS)

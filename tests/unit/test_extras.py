@@ -51,7 +51,7 @@ def test_the_command_is_written_in_one_place() -> None:
         for path in (ROOT / package).rglob("*.py")
         if "pip install" in path.read_text()
     ]
-    assert found == [Path("tailer/errors/extras.py")]
+    assert found == [Path("tailer/errors/general.py")]
 
 
 def test_every_dependency_has_its_reason_beside_it() -> None:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from tailer.errors import ConfigError
-from tailer.errors.extras import how_to_install
+from tailer.errors import ConfigError, how_to_install
 from tailer.formats.lance.rows.columns import Columns, has_row_ids
 from tailer.plan import ChangeTask, FragmentRef
 from tailer.read.data_files import Files
