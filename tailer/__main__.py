@@ -43,7 +43,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _interrupt)
     code = run_verb()
-    from tailer.formats.loaded import thread_libraries  # noqa: PLC0415 - as above
+    from tailer.formats import thread_libraries  # noqa: PLC0415 - as above
 
     # Threads of obstore, and of libraries that read some formats, go on while the interpreter goes away, and sometimes
     # abort the process over that. So the work that is due at the end is done, and the interpreter is left alone.

@@ -13,7 +13,7 @@ from tailer.config.file import Problem
 from tailer.config.pipelines import PipelineSettings, Settings, TablePattern
 from tailer.config.settings import Findings, examine
 from tailer.daemon.standing import Standing
-from tailer.formats.locations import misplaced
+from tailer.formats.registry import misplaced
 from tailer.start import Start, StartKind
 
 __all__ = ["command"]

@@ -15,7 +15,7 @@ from tailer.config.file import Key
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.errors import ConfigError
 from tailer.formats.delta.folders import holds_table, table_around
-from tailer.formats.locations import folder_of_log
+from tailer.formats.registry import folder_of_log
 from tailer.stores.folders import Folder, foreign_entry
 from tailer.stores.location import is_local, lies_in
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from tailer.errors import ChangesUnavailable
 from tailer.events import type_text
-from tailer.schema.char_types import padded
+from tailer.schema.text_types import padded
 
 __all__ = ["days_since_epoch", "micros_since_epoch", "partition_scalar"]
 

@@ -2,9 +2,21 @@
 
 port        what everything else needs to know of a format
 rows        the rows of any task, by the reader that it names
-registry    the formats there are, and the one that a location has
-loaded      the formats that this process has imported
-locations   reasons why there is no table at a location
+registry    the formats there are, the one that a location has, and reasons why it has no table
+
+The formats that this process has imported are here, so that the command line ends without Arrow.
 """
 
-__all__: list[str] = []
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tailer.formats.port import TableFormat
+
+__all__ = ["LOADED", "thread_libraries"]
+
+LOADED: Final[dict[str, "TableFormat"]] = {}
+
+
+def thread_libraries() -> set[str]:
+    """Return the libraries of these formats whose threads may abort the process if the interpreter goes away first."""
+    return {library for table_format in LOADED.values() for library in table_format.thread_libraries}

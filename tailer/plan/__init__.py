@@ -2,13 +2,21 @@
 
 Planning is cheap, deterministic and reads no rows (invariant 4: the same version always yields the same plan).
 
-position  where a row is in the stream of changes
 task      some rows of one file, and their kind of change
-changes   the plan of a version: its tasks in delivery order
+changes   the plan of a version: its tasks in delivery order; where a row is in the stream of changes
 """
 
-from tailer.plan.changes import ChangePlan, Regime, SkippedFiles, remaining
-from tailer.plan.position import BACKFILLS, END, SNAPSHOT_TASKS, TASKS, Position
+from tailer.plan.changes import (
+    BACKFILLS,
+    END,
+    SNAPSHOT_TASKS,
+    TASKS,
+    ChangePlan,
+    Position,
+    Regime,
+    SkippedFiles,
+    remaining,
+)
 from tailer.plan.task import HELD, ChangeTask, DeletionVectorRef, FragmentRef, Refinement, RowTracking, TaskKind
 from tailer.schema.columns import ROW_TRACKING, add_row_ids, output_schema, select_columns
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
 
-from tailer.schema.texts import schema_from_text, schema_to_text
+from tailer.schema.columns import schema_from_text, schema_to_text
 
 if TYPE_CHECKING:
     from tailer.shape.condition import Condition

@@ -28,8 +28,8 @@ from tailer.plan import ROW_TRACKING, ChangeTask, RowTracking, TaskKind, output_
 from tailer.read.parquet.batch_sizes import MAX_ROWS
 from tailer.read.parquet.file_fields import Corrupt, FileFields, are_raw, reads_as
 from tailer.read.parquet.legacy_datetimes import OldCalendar, decoder
-from tailer.schema.char_types import char_lengths, padding
 from tailer.schema.columns import DEFAULT, bare_type, physical_name
+from tailer.schema.text_types import char_lengths, padding
 from tailer.schema.variant_paths import path_of, source_of
 from tailer.variant import InvalidVariant, at_path, unshred
 from tailer.variant.nested import Change, Changes, changed

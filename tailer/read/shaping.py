@@ -29,9 +29,8 @@ from tailer.events import ChangeBatch
 from tailer.files.row_bitmaps import bitmap_of, positions_of, span
 from tailer.plan import SNAPSHOT_TASKS, TASKS, ChangePlan, ChangeTask
 from tailer.read.pruning import prune
-from tailer.schema.char_types import char_lengths
-from tailer.schema.collations import collations
 from tailer.schema.columns import physical_name, restated, restates
+from tailer.schema.text_types import char_lengths, collations
 
 if TYPE_CHECKING:
     from tailer.shape.condition import Condition

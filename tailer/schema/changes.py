@@ -10,10 +10,9 @@ from difflib import SequenceMatcher
 import pyarrow as pa
 
 from tailer.events import is_struct, type_text
-from tailer.schema.char_types import char_notes
-from tailer.schema.collations import collations
 from tailer.schema.columns import column_id, widens
 from tailer.schema.identity import identified
+from tailer.schema.text_types import char_notes, collations
 
 __all__ = ["describe_changes", "former_names"]
 

@@ -5,6 +5,7 @@ The Arrow schema of a table has logical names in table order. Each field's metad
 format defines them.
 """
 
+import base64
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -41,6 +42,8 @@ __all__ = [
     "refuse_names",
     "restated",
     "restates",
+    "schema_from_text",
+    "schema_to_text",
     "select_columns",
     "source_name",
     "widens",
@@ -59,8 +62,8 @@ FILE_NAMES: Final = b"tailer.fileNames"  # a JSON list: names of the column in f
 DEFAULT: Final = b"tailer.default"  # its value where a file lacks the column, as the text of a partition value
 # The name of the column in the table, where it leaves under another (`tailer.shape.select`).
 SOURCE_NAME: Final = b"tailer.source"
-CHAR: Final = b"tailer.char"  # lengths of its CHAR values (`tailer.schema.char_types`)
-COLLATIONS: Final = b"tailer.collations"  # of its texts (`tailer.schema.collations`)
+CHAR: Final = b"tailer.char"  # lengths of its CHAR values (`tailer.schema.text_types`)
+COLLATIONS: Final = b"tailer.collations"  # of its texts (`tailer.schema.text_types`)
 ROW_IDS: Final = (ROW_ID, ROW_COMMIT_VERSION)
 # Marks a field of a task's schema that comes from row tracking, not from a column of the table.
 ROW_TRACKING: Final = b"tailer.rowTracking"
@@ -252,3 +255,13 @@ class ColumnRange:
 
 # By the path of names of the column.
 Ranges = Mapping[tuple[str, ...], ColumnRange]
+
+
+def schema_to_text(schema: pa.Schema) -> str:
+    """Return a schema as text for JSON: in Arrow's serialized form, with the metadata of fields."""
+    return base64.b64encode(schema.serialize().to_pybytes()).decode("ascii")
+
+
+def schema_from_text(text: str) -> pa.Schema:
+    """Rebuild a schema from the text that `schema_to_text` returned."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))

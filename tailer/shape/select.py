@@ -24,8 +24,9 @@ from tailer.schema.columns import (
     output_schema,
     physical_name,
     physical_type,
+    schema_from_text,
+    schema_to_text,
 )
-from tailer.schema.texts import schema_from_text, schema_to_text
 from tailer.shape.evaluate import Evaluator, compiled, failure
 from tailer.shape.tree import BatchRows, Column, Expression, column_types, columns_of, from_json, to_json
 

@@ -33,8 +33,7 @@ from tailer.sink.app_id import (
     stream_number,
     table_of,
 )
-from tailer.sink.heartbeats import Heartbeat, Heartbeats
-from tailer.sink.instances import instance_name, process_of
+from tailer.sink.heartbeats import Heartbeat, Heartbeats, instance_name, process_of
 from tailer.sink.ports import (
     OTHER_CLASS,
     AtLeastOnceSink,

@@ -4,10 +4,13 @@ They only say who should deliver. That no row is lost or doubled by two who do i
 (invariant 6), so a place for heartbeats needs no lock and no order: it is one value that the last writer replaces.
 """
 
+import os
+import secrets
+import socket
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Heartbeat", "Heartbeats"]
+__all__ = ["Heartbeat", "Heartbeats", "instance_name", "process_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +49,14 @@ class Heartbeats(Protocol):
     async def aclose(self) -> None:
         """Release connections."""
         ...
+
+
+def instance_name() -> str:
+    """Return a name that no other instance has, and that tells people where this process runs."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(8)}"
+
+
+def process_of(instance: str) -> str:
+    """Return the process and the host of a name for people; the name itself where it is not one of `instance_name`."""
+    host, _, rest = instance.rpartition("-")[0].rpartition("-")
+    return f"process {rest} on {host}" if host and rest.isdigit() else instance

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from tailer.files.partition_values import partition_scalar
 from tailer.plan import ROW_TRACKING, ChangePlan, ChangeTask
-from tailer.schema.char_types import char_lengths
 from tailer.schema.columns import column_id, dropped_column, physical_name, restated, restates
 from tailer.schema.identity import identified, united
+from tailer.schema.text_types import char_lengths
 
 __all__ = ["ComparedColumns", "by_partition"]
 

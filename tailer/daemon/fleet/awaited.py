@@ -36,9 +36,8 @@ from tailer.errors import (
     TailerError,
     VersionGone,
 )
-from tailer.formats.locations import misplaced
 from tailer.formats.port import TableFormat
-from tailer.formats.registry import check_choices, default_format, find_format, named_format
+from tailer.formats.registry import check_choices, default_format, find_format, misplaced, named_format
 from tailer.pipeline.polling import Polling
 from tailer.pipeline.status import PipelineStatus
 from tailer.stores.port import in_thread

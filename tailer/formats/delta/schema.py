@@ -12,9 +12,8 @@ import pyarrow as pa
 from tailer.errors import LogCorrupt, UnsupportedFeature
 from tailer.events import VARIANT
 from tailer.formats.delta.features import type_refusal
-from tailer.schema.char_types import with_chars
-from tailer.schema.collations import collations_from
 from tailer.schema.columns import FIELD_ID, PHYSICAL_NAME, widens
+from tailer.schema.text_types import collations_from, with_chars
 
 __all__ = ["arrow_schema"]
 

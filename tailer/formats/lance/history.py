@@ -30,7 +30,7 @@ from tailer.formats.lance.fragment import DeletionFile, Fragment, read_deletions
 from tailer.formats.lance.manifest import Manifest, parse_manifest, refuse_unknown, uses_stable_row_ids
 from tailer.formats.lance.protobuf import InvalidMessage, Message
 from tailer.formats.lance.schema import ColumnNames, arrow_schema, is_plain
-from tailer.formats.locations import no_table
+from tailer.formats.registry import no_table
 from tailer.plan import ChangePlan
 from tailer.stores.location import is_readable, lies_in, parse_location
 from tailer.stores.port import BlockingScans, ObjectMeta, ObjectStore, OpenObject, StoredObject

@@ -19,9 +19,8 @@ from sqlglot import exp
 
 from tailer.errors import did_you_mean
 from tailer.events import is_struct, type_text
-from tailer.schema.char_types import char_lengths
-from tailer.schema.collations import collations
 from tailer.schema.columns import METADATA_NAMES
+from tailer.schema.text_types import char_lengths, collations
 from tailer.shape.casts import castable
 from tailer.shape.comparisons import parse_pattern
 from tailer.shape.parse.binding import TIMES, Binding, Nodes

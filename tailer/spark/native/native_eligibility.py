@@ -28,8 +28,8 @@ from tailer.plan import ROW_TRACKING, ChangeTask, TaskKind
 from tailer.read.data_files import DataFiles
 from tailer.read.execute import open_footer, selected
 from tailer.read.parquet.legacy_datetimes import OldCalendar
-from tailer.schema.char_types import char_lengths
 from tailer.schema.columns import DEFAULT, FIELD_ID, is_absent, physical_name, widens
+from tailer.schema.text_types import char_lengths
 
 __all__ = ["ExecutedTask", "NativeTask", "choose_reader", "selects_nothing"]
 

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from tailer.formats.delta.schema import arrow_schema
-from tailer.schema.texts import schema_from_text, schema_to_text
+from tailer.schema.columns import schema_from_text, schema_to_text
 from tests.fuzz.target import Target, outcome
 
 _MODES = ("none", "name", "id")
@@ -31,4 +31,4 @@ def _run(data: bytes) -> None:
         assert schema_from_text(schema_to_text(found)).equals(found, check_metadata=True)
 
 
-TARGET = Target(_run, _seeds, ("tailer.formats.delta.schema", "tailer.schema.texts"))
+TARGET = Target(_run, _seeds, ("tailer.formats.delta.schema", "tailer.schema.columns"))

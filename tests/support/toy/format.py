@@ -18,8 +18,8 @@ from pyroaring import BitMap64
 from tailer.errors import ConfigError, FileVacuumed, LogCorrupt, ObjectNotFound, TailerError, VersionAhead, VersionGone
 from tailer.files.deletion_vector import inline
 from tailer.formats.inspection import PlanInspector, TableInspector
-from tailer.formats.locations import no_table
 from tailer.formats.port import TableFormat, TableNames
+from tailer.formats.registry import no_table
 from tailer.plan import SNAPSHOT_TASKS, ChangePlan, ChangeTask, DeletionVectorRef, Position, Regime, TaskKind
 from tailer.read import execute
 from tailer.read.port import RowReader

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailer.formats import registry
-from tailer.formats.loaded import LOADED
+from tailer.formats import LOADED, registry
 from tests.support.toy.format import LOG
 
 __all__ = ["SCHEMA", "ToyTable", "installed"]

@@ -22,8 +22,8 @@ from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch
 from tailer.plan import ChangePlan, ChangeTask, Regime, RowTracking, TaskKind
 from tailer.read.decoded_files import DecodedFiles, compared_tasks
 from tailer.read.execute import execute
-from tailer.schema.char_types import with_chars
 from tailer.schema.columns import PHYSICAL_NAME
+from tailer.schema.text_types import with_chars
 from tests.support.seeds import repeats
 from tests.support.tables.log_files import marked, parquet
 

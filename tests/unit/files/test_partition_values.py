@@ -15,7 +15,7 @@ from tailer.changelog.equal_rows.compared_columns import by_partition
 from tailer.errors import ChangesUnavailable
 from tailer.events import type_text
 from tailer.files.partition_values import partition_scalar
-from tailer.schema.char_types import with_chars
+from tailer.schema.text_types import with_chars
 from tests.support.cases import cases
 from tests.support.oracle.partition_texts import spark_answers
 from tests.support.oracle.rows import ATOMS

@@ -1,10 +1,10 @@
-"""Tests for `tailer.formats.locations`."""
+"""Tests for `tailer.formats.registry`."""
 
 from pathlib import Path
 
 import pytest
 
-from tailer.formats.locations import no_table
+from tailer.formats.registry import no_table
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, ChangeB
 from tailer.plan import ChangeTask, DeletionVectorRef, Refinement, TaskKind, output_schema
 from tailer.read.execute import execute, row_groups
 from tailer.read.parquet.batch_sizes import BATCH_BYTES
-from tailer.schema.char_types import with_chars
+from tailer.schema.text_types import with_chars
 from tests.support.cases import cases
 from tests.support.follow import follow
 from tests.support.tables.log_files import marked, parquet, task, vector_data

@@ -15,9 +15,9 @@ from tailer.formats.delta.schema import arrow_schema
 from tailer.plan import ChangeTask, TaskKind, output_schema
 from tailer.read.execute import execute
 from tailer.schema.changes import describe_changes
-from tailer.schema.char_types import char_lengths, with_chars
 from tailer.schema.columns import physical_name, restated
 from tailer.schema.identity import identified, united
+from tailer.schema.text_types import char_lengths, with_chars
 from tests.support.cases import cases
 from tests.support.seeds import repeats
 from tests.support.tables.log_files import marked, parquet, task

@@ -10,7 +10,6 @@ from tailer.errors import ConfigError
 from tailer.formats.delta.schema import arrow_schema
 from tailer.plan import output_schema
 from tailer.schema.changes import describe_changes
-from tailer.schema.collations import collations
 from tailer.schema.columns import restated
 from tailer.shape.parse.texts import parse_condition, parse_select
 from tests.support.cases import cases

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tailer.read.data_files import LOCAL
-from tailer.schema.char_types import with_chars
+from tailer.schema.text_types import with_chars
 from tailer.spark.native.native_eligibility import ExecutedTask, NativeTask, choose_reader
 from tests.support.tables.log_files import parquet, task
 

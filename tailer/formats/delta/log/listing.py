@@ -29,7 +29,7 @@ from typing_extensions import override
 
 from tailer.errors import NotATable, ObjectNotFound, StorageUnavailable, VersionAhead, VersionGone
 from tailer.formats.delta.checkpoints.hint import read_last_checkpoint
-from tailer.formats.locations import no_table
+from tailer.formats.registry import no_table
 from tailer.stores.port import ObjectMeta, ObjectStore, OpenObject, in_thread
 
 __all__ = [

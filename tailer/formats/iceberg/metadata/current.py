@@ -25,7 +25,7 @@ from typing_extensions import override
 from tailer.errors import ConfigError, NotATable, ObjectNotFound
 from tailer.formats.iceberg.files.places import Places
 from tailer.formats.iceberg.metadata.document import Document, parse_document
-from tailer.formats.locations import no_table
+from tailer.formats.registry import no_table
 from tailer.stores.location import parse_location
 from tailer.stores.port import ObjectStore, StoredObject
 

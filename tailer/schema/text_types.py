@@ -1,25 +1,35 @@
-"""CHAR(n): a text that Spark pads with spaces to n characters whenever it reads it, even if the file has it shorter.
+"""What a table says of its texts beside their type: CHAR(n), and collations.
 
+CHAR(n) is a text that Spark pads with spaces to n characters whenever it reads it, even if the file has it shorter.
 Delta stores a CHAR as `string`. If a top-level column has a CHAR on any level, its metadata has its whole type in SQL
 (`struct<a:char(3)>`). In our schemas, the metadata of a column or of a struct's field has the lengths of its CHARs, but
 not of those in a struct within it, whose own fields have them. It is a JSON object from the path through arrays and
 maps to the length, such as `{"": 3}` or `{"element.value": 3}`. VARCHAR is read as it is stored.
+
+A collation is an order of text other than that of its bytes, such as one for which `a` equals `A` (Delta: collations).
+If a column or a field of a struct has texts with collations, its metadata in the schema has their names, likewise by
+the path to each. In our schemas it has those of other orders than the bytes'. Only conditions and expressions ask for
+them, to refuse the column. Everywhere else values are compared as bytes.
 """
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.events import is_struct, type_text
-from tailer.schema.columns import CHAR
+from tailer.schema.columns import CHAR, COLLATIONS
 from tailer.variant.nested import Change, Changes, changed
 
-__all__ = ["char_lengths", "char_notes", "padded", "padding", "with_chars"]
+__all__ = ["char_lengths", "char_notes", "collations", "collations_from", "padded", "padding", "with_chars"]
 
+T = TypeVar("T")
+
+_BYTES: Final = "UTF8_BINARY"
 _HAS_CHAR: Final = re.compile(r"\bchar\s*\(", re.IGNORECASE)
 _CHAR: Final = re.compile(r"char\s*\(\s*(\d{1,9})\s*\)(?:\s+collate\s+\w+)?", re.IGNORECASE)
 _TOKEN: Final = re.compile(r"((?:`(?:[^`]|``)*`|\([^)]*\)|[^`(<>,:])+|[<>,:])")
@@ -53,7 +63,19 @@ def char_notes(field: pa.Field) -> dict[str, int]:
 
 def char_lengths(field: pa.Field) -> list[int]:
     """Return the lengths of the CHARs in a column, on all levels."""
-    return [*char_notes(field).values(), *_lengths_within(field.type)]
+    return [*char_notes(field).values(), *_within(field.type, char_lengths)]
+
+
+def collations_from(names: Mapping[str, Any]) -> dict[bytes, bytes]:
+    """Return the metadata for the collations that the schema of a table names, as `spark.UTF8_LCASE`; maybe none."""
+    others = {path: name for path, name in names.items() if str(name).rpartition(".")[2] != _BYTES}
+    return {COLLATIONS: json.dumps(others, sort_keys=True).encode()} if others else {}
+
+
+def collations(field: pa.Field) -> list[str]:
+    """Return the collations in a column, on all levels."""
+    own = (field.metadata or {}).get(COLLATIONS)
+    return [*([] if own is None else map(str, json.loads(own).values())), *_within(field.type, collations)]
 
 
 def padding(field: pa.Field) -> Changes | Change:
@@ -66,10 +88,11 @@ def padded(values: pa.Array, field: pa.Field) -> pa.Array:
     return changed(values, padding(field))
 
 
-def _lengths_within(kind: pa.DataType) -> list[int]:
+def _within(kind: pa.DataType, noted: Callable[[pa.Field], list[T]]) -> list[T]:
+    """Return what is `noted` for the fields of structs in a type, on all levels."""
     if is_struct(kind):
-        return [length for field in kind for length in char_lengths(field)]
-    return [length for _, inner in _inner(kind) for length in _lengths_within(inner)]
+        return [note for field in kind for note in noted(field)]
+    return [note for _, inner in _inner(kind) for note in _within(inner, noted)]
 
 
 def _padding(kind: pa.DataType, notes: dict[str, int], way: str) -> Changes | Change:
