@@ -20,7 +20,7 @@ async def bootstrap(table: Path) -> dict[str, object]:
     listing = await list_recent(store, CLOCK_WINDOW)
 
     async def files(segment: LogSegment) -> LiveFiles:
-        return await live_files(store, segment, store.uri)
+        return await live_files(store, segment)
 
     started = time.monotonic()
     _, metadata = await read_state(store, listing.segment(listing.latest))

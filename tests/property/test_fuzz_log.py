@@ -270,7 +270,7 @@ async def bootstrap(data: bytes, extension: str = "parquet") -> None:
 async def every_live_file(store: MemoryStore, segment: LogSegment) -> None:
     """Find the live files, sorted on disk."""
     with suppress(LogCorrupt):
-        with await live_files(store, segment, "t") as files:
+        with await live_files(store, segment) as files:
             found = [(file.modification_time, locate(file.path, "t")) for file in files]
         assert found == sorted(found)
 

@@ -6,9 +6,8 @@ checkpoints/      state and live files from checkpoints, in bounded memory; the 
 catalog/          commits ratified by a catalog: its port, and Unity Catalog
 features          table features: supported, ignored or refused, and why
 schema            Delta types as Arrow types
-snapshot          the table's state, advanced commit by commit
+snapshot          the table's state, advanced commit by commit; retention periods from its properties
 history           protocol, metadata and table id at a version
-retention         retention periods from table properties
 commit_plan       a commit file read, and planned by the rules of `changes`
 changes           a commit and the states around it -> ChangePlan (the rules of the change data feed)
 table             the `TableLog` port for Delta tables

@@ -13,7 +13,7 @@ from functools import partial
 
 from tailer.errors import LogCorrupt, StorageUnavailable, TailerError, VersionAhead, VersionGone
 from tailer.formats.delta.checkpoints.checkpoint import from_sound_checkpoint, read_state
-from tailer.formats.delta.checkpoints.files_before import find_files
+from tailer.formats.delta.checkpoints.live_files import find_files
 from tailer.formats.delta.log.actions import NOTHING_SET, Commit, Metadata, Protocol, RemoveFile
 from tailer.formats.delta.log.clock import CommitClock, has_in_commit_timestamps
 from tailer.formats.delta.log.commit_reader import CommitReader, settled_before_ms

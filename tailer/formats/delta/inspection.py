@@ -10,11 +10,10 @@ from tailer.errors import ObjectNotFound
 from tailer.formats.delta.catalog.port import CommitCatalog, RatifiedLog
 from tailer.formats.delta.history import TableHistory
 from tailer.formats.delta.log.actions import Protocol, scan_commit
+from tailer.formats.delta.log.commit_reader import read_together, window
 from tailer.formats.delta.log.commit_summary import FileTally, summarize
 from tailer.formats.delta.log.listing import CommitLog, LogPath, PublishedLog
-from tailer.formats.delta.log.windows import read_together, window
-from tailer.formats.delta.retention import kept_ms
-from tailer.formats.delta.snapshot import CLOCK_WINDOW, Snapshot, clock_ms, lower_names
+from tailer.formats.delta.snapshot import CLOCK_WINDOW, Snapshot, clock_ms, kept_ms, lower_names
 from tailer.formats.inspection import CommitSummary, DeclaredKey, TableInspector, TableProfile
 from tailer.stores.port import ObjectStore, OpenObject
 

@@ -7,10 +7,18 @@ Nothing in it grows with the table. Protocol and metadata of a commit apply to t
 monotonic: a file not later than its predecessor counts as one millisecond later (PROTOCOL.md, "In-Commit Timestamps").
 The calculation always begins `CLOCK_WINDOW` versions earlier, so that the timestamp of a version does not depend on
 the version at which a reader started (invariant 4).
+
+Retention says how long a lagging reader can still read a version. VACUUM deletes data, change and deletion-vector files
+`delta.deletedFileRetentionDuration` after the commit that stopped using them. Log cleanup deletes a commit file
+`delta.logRetentionDuration` after the commit. Change files and removed data files are used by one commit only, so both
+may be deleted once the shorter period has passed since that commit. Durations use the syntax of Spark SQL:
+`interval 1 week`, `interval 2 days 12 hours`.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import count
 from operator import add
 from typing import Final, Self
@@ -20,11 +28,10 @@ import pyarrow as pa
 from tailer.errors import LogCorrupt
 from tailer.formats.delta.features import check_protocol, maps_columns
 from tailer.formats.delta.log.actions import Commit, Metadata, Protocol
-from tailer.formats.delta.retention import retention_ms
 from tailer.formats.delta.schema import arrow_schema
 from tailer.schema.columns import physical_name
 
-__all__ = ["CLOCK_WINDOW", "Snapshot", "clock_ms", "lower_names"]
+__all__ = ["CLOCK_WINDOW", "Snapshot", "clock_ms", "kept_ms", "lower_names", "parse_interval"]
 
 CLOCK_WINDOW: Final = 100
 _FEED: Final = "delta.enablechangedatafeed"
@@ -33,6 +40,26 @@ _TRACKING: Final = "delta.enablerowtracking"
 _ROW_ID_COLUMN: Final = "delta.rowtracking.materializedrowidcolumnname"
 _ROW_VERSION_COLUMN: Final = "delta.rowtracking.materializedrowcommitversioncolumnname"
 _MAPPING_MODE: Final = "delta.columnMapping.mode"
+_SECOND_MS: Final = 1000
+_DAY_MS: Final = 24 * 60 * 60 * _SECOND_MS
+_UNITS_MS: Final[Mapping[str, float]] = {
+    "microsecond": 0.001,
+    "millisecond": 1,
+    "second": _SECOND_MS,
+    "minute": 60 * _SECOND_MS,
+    "hour": 60 * 60 * _SECOND_MS,
+    "day": _DAY_MS,
+    "week": 7 * _DAY_MS,
+    # Delta refuses months and years here because their length varies. Old tables may have them; assume the shortest.
+    "month": 28 * _DAY_MS,
+    "year": 365 * _DAY_MS,
+}
+# Of the properties of retention, in lower case.
+_DEFAULTS: Final[Mapping[str, str]] = {
+    "delta.deletedfileretentionduration": "interval 1 week",
+    "delta.logretentionduration": "interval 30 days",
+}
+_PART: Final = re.compile(r"(-?\d+(?:\.\d+)?)\s*([a-z]+?)s?(?:\s+|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +151,7 @@ class Snapshot:
     @property
     def retention_ms(self) -> int:
         """Minimum time that a commit file and the files it names are kept after the commit, in milliseconds."""
-        return retention_ms(lower_names(self.metadata.configuration))
+        return min(kept_ms(lower_names(self.metadata.configuration)))
 
 
 def clock_ms(modified_ms: Sequence[int]) -> int:
@@ -148,3 +175,31 @@ def _schema(table: str, version: int, protocol: Protocol, metadata: Metadata) ->
         if column not in schema.names and metadata.schema_string is not None:
             raise LogCorrupt(table, "metaData", f"partition column {column} is not in the schema", version)
     return schema
+
+
+def kept_ms(properties: Mapping[str, str]) -> tuple[int, int]:
+    """Return how long files that are not used any more are kept, and how long commits are, in milliseconds.
+
+    `properties`: table properties by name in lower case. An invalid duration counts as the default.
+    """
+    files, log = (_length(properties.get(name, default), default) for name, default in _DEFAULTS.items())
+    return files, log
+
+
+def _length(text: str, default: str) -> int:
+    length = parse_interval(text)
+    return _length(default, "interval 0 days") if length is None else length
+
+
+@lru_cache(maxsize=64)  # each look at a table asks
+def parse_interval(text: str) -> int | None:
+    """Return the length of an interval in milliseconds; None for text that is not one."""
+    rest = text.strip().lower().removeprefix("interval").strip()
+    total, position = 0.0, 0
+    while position < len(rest):
+        part = _PART.match(rest, position)
+        if part is None or part[2] not in _UNITS_MS:
+            return None
+        total += float(part[1]) * _UNITS_MS[part[2]]
+        position = part.end()
+    return round(total) if rest else None

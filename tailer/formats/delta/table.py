@@ -215,7 +215,7 @@ class DeltaTableLog(TableLog):
     async def snapshot_plans(self, version: int) -> AsyncGenerator[ChangePlan, None]:
         """See `TableLog.snapshot_plans`. Files are ordered by modification time, then path."""
         listing = await self._log.recent(CLOCK_WINDOW, version)
-        find = partial(live_files, self._store, root=self.uri, statistics=self._statistics)
+        find = partial(live_files, self._store, statistics=self._statistics)
         try:
             state = await self._history.dated_state(listing, version)
             self._snapshot, self._newest = version, None

@@ -52,7 +52,7 @@ async def _read(data: bytes) -> None:
     with suppress(TailerError):
         await read_state(store, segment)
     with suppress(TailerError):
-        with await live_files(store, segment, "t") as files:
+        with await live_files(store, segment) as files:
             found = [(file.modification_time, locate(file.path, "t")) for file in files]
         assert found == sorted(found)
 

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from tailer.formats.delta.retention import parse_interval, retention_ms
+from tailer.formats.delta.log.actions import Metadata, Protocol
+from tailer.formats.delta.snapshot import Snapshot, parse_interval
 from tailer.pipeline.retention import VacuumWatch
 from tests.support.cases import cases
 
@@ -45,7 +46,8 @@ def test_invalid_intervals(text: str) -> None:
     ],
 )
 def test_the_shorter_of_the_two_counts(properties: dict[str, str], hours: int) -> None:
-    assert retention_ms(properties) == hours * HOUR_MS
+    state = Snapshot.begin("/table", 0, Protocol(1, 2), Metadata("id", [], configuration={**properties}), [0])
+    assert state.retention_ms == hours * HOUR_MS
 
 
 def test_remaining_retention_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:

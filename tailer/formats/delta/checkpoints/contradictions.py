@@ -9,10 +9,10 @@ does one that adds a live file without a change of data, as writers do for stati
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from math import inf
 from operator import itemgetter
 from typing import Final
@@ -20,14 +20,14 @@ from typing import Final
 import pyarrow as pa
 
 from tailer.errors import LogCorrupt, VersionGone
-from tailer.formats.delta.checkpoints.checkpoint import from_sound_checkpoint, listed_before, read_adds
-from tailer.formats.delta.checkpoints.live_files import unique_ids
+from tailer.formats.delta.checkpoints.checkpoint import from_sound_checkpoint, read_adds
+from tailer.formats.delta.checkpoints.live_files import scan_files, unique_ids
 from tailer.formats.delta.checkpoints.sorted_runs import SpillingSort
-from tailer.formats.delta.log.actions import AddFile, CdcFile, FileAction, scan_commit
-from tailer.formats.delta.log.listing import CommitLog, LogPath, LogSegment
-from tailer.formats.delta.log.paths import locate, locate_all
+from tailer.formats.delta.log.actions import AddFile, RemoveFile
+from tailer.formats.delta.log.listing import CommitLog, LogSegment
+from tailer.formats.delta.log.paths import locate_all
 from tailer.formats.delta.log.removes import file_key
-from tailer.stores.port import ObjectStore, OpenObject, in_thread
+from tailer.stores.port import ObjectStore, in_thread
 from tailer.table_log import Contradiction
 
 __all__ = ["newest_contradictions"]
@@ -75,7 +75,7 @@ async def _find(store: ObjectStore, most_files: float, segment: LogSegment) -> t
 
     Raises as `live_files` does, and `_TooManyFilesError`.
     """
-    files = 0
+    files, rows = 0, list[Entry]()
     with SpillingSort(_ENTRIES, _BY_FILE) as entries:
 
         def add(some: pa.RecordBatch) -> None:
@@ -85,38 +85,22 @@ async def _find(store: ObjectStore, most_files: float, segment: LogSegment) -> t
                 raise _TooManyFilesError
             entries.add(some)
 
-        for path in segment.commits:
-            with listed_before():
-                await store.scan(path.name, partial(_add_commit, add, segment.table, store.uri, path))
-        await read_adds(store, segment, lambda adds: add(_checkpointed(adds, store.uri)))
-        return await in_thread(_replay, entries)
+        def flush() -> None:
+            if rows:
+                columns = zip(*rows, strict=True)
+                arrays = [pa.array(column, field.type) for column, field in zip(columns, _ENTRIES, strict=True)]
+                rows.clear()
+                add(pa.record_batch(arrays, schema=_ENTRIES))
 
-
-def _add_commit(
-    add_entries: Callable[[pa.RecordBatch], None], table: str, root: str, path: LogPath, opened: OpenObject
-) -> None:
-    rows: list[Entry] = []
-
-    def flush() -> None:
-        if rows:
-            columns = zip(*rows, strict=True)
-            arrays = [pa.array(column, field.type) for column, field in zip(columns, _ENTRIES, strict=True)]
-            rows.clear()
-            add_entries(pa.record_batch(arrays, schema=_ENTRIES))
-
-    def add(file: FileAction) -> bool:
-        if not isinstance(file, CdcFile):
-            location, vector = file_key(file, locate(file.path, root))
-            rows.append((location, vector, path.version, int(isinstance(file, AddFile)), file.data_change))
+        def note(version: int, file: AddFile | RemoveFile, location: str) -> None:
+            rows.append((*file_key(file, location), version, int(isinstance(file, AddFile)), file.data_change))
             if len(rows) == _BATCH_ROWS:
                 flush()
-        return False
 
-    try:
-        scan_commit(opened.file, table, path.name, path.version, opened.meta.modified_ms, add)
-        flush()
-    except ValueError as error:
-        raise LogCorrupt(table, path.name, str(error), path.version) from error
+        for path in segment.commits:
+            await scan_files(store, segment.table, path, partial(note, path.version), end=flush)
+        await read_adds(store, segment, lambda adds: add(_checkpointed(adds, store.uri)))
+        return await in_thread(_replay, entries)
 
 
 def _checkpointed(adds: pa.StructArray, root: str) -> pa.RecordBatch:
@@ -128,15 +112,12 @@ def _checkpointed(adds: pa.StructArray, root: str) -> pa.RecordBatch:
 
 def _replay(entries: SpillingSort) -> tuple[Contradiction, ...]:
     by_version: dict[int, Contradiction] = {}
-    for location, rows in groupby(_rows(entries), key=itemgetter(0)):
+    columns = ((column.to_pylist() for column in batch.columns) for batch in entries)
+    entry_rows = chain.from_iterable(zip(*some, strict=True) for some in columns)
+    for location, rows in groupby(entry_rows, key=itemgetter(0)):
         for contradiction in _of_location(location, list(rows)):
             by_version.setdefault(contradiction.version, contradiction)
     return tuple(by_version[version] for version in sorted(by_version))
-
-
-def _rows(entries: SpillingSort) -> Iterator[Entry]:
-    for batch in entries:
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def _of_location(location: str, rows: list[Entry]) -> Iterable[Contradiction]:

@@ -6,8 +6,8 @@ them. The live files are then sorted by time, which is the order of delivery. Bo
 not depend on the number of files. A file that a checkpoint lists twice appears once.
 """
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from types import TracebackType
 from typing import Final, Self
@@ -24,12 +24,13 @@ from tailer.formats.delta.checkpoints.add_columns import (
 )
 from tailer.formats.delta.checkpoints.checkpoint import listed_before, read_adds
 from tailer.formats.delta.checkpoints.sorted_runs import SpillingSort
-from tailer.formats.delta.log.actions import AddFile, CdcFile, FileAction, scan_commit
+from tailer.formats.delta.log.actions import AddFile, CdcFile, FileAction, RemoveFile, scan_commit
 from tailer.formats.delta.log.listing import LogPath, LogSegment
 from tailer.formats.delta.log.paths import locate, locate_all
+from tailer.formats.delta.log.removes import FileBefore, FileKey, FilesBefore, file_key
 from tailer.stores.port import ObjectStore, OpenObject, in_thread
 
-__all__ = ["LiveFiles", "live_files", "unique_ids"]
+__all__ = ["LiveFiles", "find_files", "live_files", "scan_files", "unique_ids"]
 
 _BATCH_ROWS: Final = 4096
 # Entries: `add` is null for a remove, and `age` is 0 for the newest actions.
@@ -58,28 +59,40 @@ class LiveFiles:
             yield from read_files(batch.column("add"))
 
 
-async def live_files(store: ObjectStore, segment: LogSegment, root: str, statistics: bool = False) -> LiveFiles:
-    """Find the files live at the end of `segment`. `root`: the table's location, the base of relative paths.
-
-    `statistics`: whether files have theirs, which take more space than all else.
+async def live_files(store: ObjectStore, segment: LogSegment, statistics: bool = False) -> LiveFiles:
+    """Find the files live at the end of `segment`. `statistics`: with theirs, which take more space than all else.
 
     Raises `LogCorrupt` for files of the log that violate the protocol. Raises `StorageUnavailable`, also where a file
     no longer exists and where there is no space for temporary files.
     """
+    columns = ADD_COLUMNS_WITH_STATISTICS if statistics else ADD_COLUMNS
+    kind = pa.schema({**_KEYS, "add": columns})
+    rows: list[tuple[str, str, int, AddFile | None]] = []
     with ExitStack() as opened:
-        columns = ADD_COLUMNS_WITH_STATISTICS if statistics else ADD_COLUMNS
-        kind = pa.schema({**_KEYS, "add": columns})
         entries = opened.enter_context(SpillingSort(kind, _BY_FILE))
-        actions = _Actions(entries, segment.table, root, columns)
+
+        def flush() -> None:
+            if rows:
+                locations, vectors, ages, files = zip(*rows, strict=True)
+                adds = columns_of(files, columns)
+                rows.clear()
+                entries.add(_entries(pa.array(locations), pa.array(vectors), pa.array(ages, pa.int64()), adds))
+
+        def note(age: int, file: AddFile | RemoveFile, location: str) -> None:
+            # The adds of a commit count as newer than its removes, which are about older files.
+            newest = file if isinstance(file, AddFile) else None
+            rows.append((*file_key(file, location), age + (newest is None), newest))
+            if len(rows) == _BATCH_ROWS:
+                flush()
+
         newest_first = list(reversed(segment.commits))
-        for age, path in enumerate(newest_first):
-            with listed_before():
-                await store.scan(path.name, partial(actions.add_commit, path, 2 * age))
+        for number, path in enumerate(newest_first):
+            await scan_files(store, segment.table, path, partial(note, 2 * number), statistics)
         try:
-            actions.flush()
+            flush()
         except ValueError as error:
             raise LogCorrupt(segment.table, newest_first[-1].name, str(error), segment.version) from error
-        age = 2 * len(newest_first)
+        age, root = 2 * len(newest_first), store.uri
         await read_adds(store, segment, lambda adds: entries.add(_checkpointed(adds, root, age)), columns)
         live = opened.enter_context(SpillingSort(kind, _BY_TIME))
         await in_thread(_add_live, entries, live)
@@ -88,43 +101,52 @@ async def live_files(store: ObjectStore, segment: LogSegment, root: str, statist
         return LiveFiles(live)
 
 
-class _Actions:
-    """Collects the file actions of commits as `entries`, some at a time."""
+async def find_files(store: ObjectStore, removes: Sequence[RemoveFile], segment: LogSegment) -> FilesBefore:
+    """Find the files of `removes` at the end of `segment`. Raises as `live_files` does.
 
-    def __init__(self, entries: SpillingSort, table: str, root: str, columns: pa.StructType) -> None:
-        self._entries = entries
-        self._table = table
-        self._root = root
-        self._columns = columns
-        self._rows: list[tuple[str, str, int, AddFile | None]] = []
+    Commits are read from the newest back, then the checkpoint, until an add of each file is found. Nearly always that
+    is soon: what is removed was once added under the same path and deletion vector. Only these files are held.
+    """
+    search = _Search(removes, store.uri)
+    for path in reversed(segment.commits):
+        await scan_files(store, segment.table, path, search.note, end=search.end_commit)
+        if not search.missing:
+            break
+    else:
+        await read_adds(store, segment, search.add_checkpointed)
+    return search.found()
 
-    def add_commit(self, path: LogPath, age: int, opened: OpenObject) -> None:
-        """Add a commit. Its adds count as newer than its removes, which are about older files."""
 
-        def add(file: FileAction) -> bool:
-            if not isinstance(file, CdcFile):
-                newest = file if isinstance(file, AddFile) else None
-                vector = file.deletion_vector.unique_id if file.deletion_vector is not None else ""
-                self._rows.append((locate(file.path, self._root), vector, age + (newest is None), newest))
-                if len(self._rows) == _BATCH_ROWS:
-                    self.flush()
-            return False
+async def scan_files(
+    store: ObjectStore,
+    table: str,
+    path: LogPath,
+    note: Callable[[AddFile | RemoveFile, str], None],
+    statistics: bool = False,
+    end: Callable[[], None] = lambda: None,
+) -> None:
+    """Pass each file that the commit at `path` adds or removes to `note`, with its location, in a worker thread.
 
-        statistics = self._columns != ADD_COLUMNS
+    `end`: called there after the last. Raises `LogCorrupt`, also where one of them raises `ValueError`, and
+    `StorageUnavailable`.
+    """
+
+    def add(file: FileAction) -> bool:
+        if not isinstance(file, CdcFile):
+            note(file, locate(file.path, store.uri))
+        return False
+
+    def scan(opened: OpenObject) -> None:
         try:
             scan_commit(
-                opened.file, self._table, path.name, path.version, opened.meta.modified_ms, add, statistics=statistics
+                opened.file, table, path.name, path.version, opened.meta.modified_ms, add, statistics=statistics
             )
+            end()
         except ValueError as error:
-            raise LogCorrupt(self._table, path.name, str(error), path.version) from error
+            raise LogCorrupt(table, path.name, str(error), path.version) from error
 
-    def flush(self) -> None:
-        """Pass on what was collected."""
-        if self._rows:
-            locations, vectors, ages, files = zip(*self._rows, strict=True)
-            adds = columns_of(files, self._columns)
-            self._rows = []
-            self._entries.add(_entries(pa.array(locations), pa.array(vectors), pa.array(ages, pa.int64()), adds))
+    with listed_before():
+        await store.scan(path.name, scan)
 
 
 def _checkpointed(adds: pa.StructArray, root: str, age: int) -> pa.RecordBatch:
@@ -162,3 +184,57 @@ def unique_ids(vectors: pa.StructArray) -> pa.StringArray:
     kinds, paths, _, _, offsets = vectors.flatten()
     ends = pc.fill_null(pc.binary_join_element_wise("@", pc.cast(offsets, pa.string()), ""), "")
     return pc.fill_null(pc.binary_join_element_wise(kinds, paths, ends, ""), "")
+
+
+class _Search:
+    """Finds the files of `removes` in actions, the newest of which come first."""
+
+    def __init__(self, removes: Sequence[RemoveFile], root: str) -> None:
+        self._root = root
+        self._wanted: dict[FileKey, FileKey] = {}
+        for remove in removes:
+            with suppress(ValueError):  # planning reports a path that is none
+                self._wanted[file_key(remove)] = file_key(remove, locate(remove.path, root))
+        self._locations = {location for location, _ in self._wanted.values()}
+        self._texts = pa.array(sorted(self._locations), pa.string())
+        self._adds: dict[FileKey, AddFile] = {}
+        self._newest: dict[str, AddFile] = {}  # of each location
+        self._removes: list[FileKey] = []  # of the commit that is being read
+        self._removed: set[FileKey] = set()
+        self.missing = set(self._wanted.values())  # files of which no add was found yet
+
+    def note(self, file: AddFile | RemoveFile, location: str) -> None:
+        """Add a file of a commit. Its adds count as newer than its removes, which are about older files."""
+        if location in self._locations:
+            if isinstance(file, AddFile):
+                self._add(location, file)
+            else:
+                self._removes.append(file_key(file, location))
+
+    def end_commit(self) -> None:
+        """Go on to the commit before."""
+        self._removed |= set(self._removes) - self._adds.keys()
+        self._removes.clear()
+
+    def add_checkpointed(self, adds: pa.StructArray) -> None:
+        """Add files of a checkpoint. Raises `ValueError` for an invalid path."""
+        locations = locate_all(adds.field("path"), self._root)
+        chosen = pc.is_in(locations, self._texts)
+        for location, file in zip(locations.filter(chosen).to_pylist(), read_files(adds.filter(chosen)), strict=True):
+            self._add(location, file)
+
+    def found(self) -> FilesBefore:
+        """Return what was found."""
+        return {
+            key: FileBefore(
+                located in self._adds and located not in self._removed,
+                self._adds.get(located, self._newest.get(located[0])),
+            )
+            for key, located in self._wanted.items()
+        }
+
+    def _add(self, location: str, file: AddFile) -> None:
+        key = file_key(file, location)
+        self._newest.setdefault(location, file)
+        self._adds.setdefault(key, file)
+        self.missing.discard(key)

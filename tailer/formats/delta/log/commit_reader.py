@@ -1,24 +1,30 @@
-"""Commits of a listing, read without their file actions.
+"""Commit files that are wanted next, read together: windows of bounded number and size, and what their actions set.
 
-Those that are wanted next are read together, and the protocol and metadata that each sets are cached as long as a
-listing shows the same file. One that has just changed may do so again within the resolution of its time, or a table may
-be made anew in the place of its own: it is not cached.
+They are read concurrently only in a store whose objects appear whole: there requests take time, and what is read early
+is complete. The protocol and metadata that each sets are cached as long as a listing shows the same file. One that has
+just changed may do so again within the resolution of its time, or a table may be made anew in the place of its own: it
+is not cached.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from itertools import takewhile
-from typing import Final
+from typing import Final, TypeVar
+
+import anyio
 
 from tailer.errors import ObjectNotFound, StorageUnavailable, TailerError
 from tailer.formats.delta.log.actions import NOTHING_SET, Commit, StateActions, scan_commit, scan_state
 from tailer.formats.delta.log.listing import LogPath
-from tailer.formats.delta.log.windows import WINDOW_FILES, read_together, window
 from tailer.stores.port import ObjectMeta, ObjectStore, OpenObject, in_thread
 
-__all__ = ["CommitReader", "settled_before_ms"]
+__all__ = ["WINDOW_BYTES", "WINDOW_FILES", "CommitReader", "read_together", "settled_before_ms", "window"]
 
+T = TypeVar("T")
+
+WINDOW_FILES: Final = 32
+WINDOW_BYTES: Final = 4 * 2**20
 _SETTLED_MS: Final = 2000
 _MOST_AT_ONCE: Final = 512
 _MOST_CACHED: Final = 100_000  # commits, with some 200 bytes each
@@ -145,3 +151,38 @@ def _actions(commit: Commit) -> StateActions:
     if commit.protocol is None and commit.metadata is None:
         return NOTHING_SET
     return commit.protocol, commit.metadata
+
+
+def window(paths: Iterable[LogPath], most: int = WINDOW_FILES) -> list[LogPath]:
+    """Return the first of `paths`, and those after it that may be read at the same time: together at most `most`."""
+    files: list[LogPath] = []
+    size_bytes = 0
+    for path in paths:
+        size_bytes += path.size_bytes or WINDOW_BYTES  # of a staged commit the catalog does not give the size
+        if files and (len(files) == most or size_bytes > WINDOW_BYTES):
+            break
+        files.append(path)
+    return files
+
+
+async def read_together(paths: Sequence[LogPath], read: Callable[[LogPath], Awaitable[T]]) -> list[T]:
+    """Call `read` for all paths concurrently and return the results before the first error.
+
+    Raises the error of the first path. Another path's error is not reported: it belongs to the moment at which that
+    commit is needed, and is found again then.
+    """
+    results: dict[int, T] = {}
+    errors: dict[int, TailerError] = {}
+
+    async def one(number: int) -> None:
+        try:
+            results[number] = await read(paths[number])
+        except TailerError as error:
+            errors[number] = error
+
+    async with anyio.create_task_group() as group:
+        for number in range(len(paths)):
+            group.start_soon(one, number)
+    if 0 in errors:
+        raise errors[0]
+    return [results[number] for number in range(min(errors, default=len(paths)))]

@@ -15,8 +15,8 @@ from itertools import count, islice
 from typing import Final, TypeVar
 
 from tailer.errors import ObjectNotFound
+from tailer.formats.delta.log.commit_reader import WINDOW_FILES, read_together, window
 from tailer.formats.delta.log.listing import LOG, CommitLog, LogFileKind, LogListing, LogPath, commit_name
-from tailer.formats.delta.log.windows import WINDOW_FILES, read_together, window
 from tailer.stores.port import ObjectMeta, ObjectStore, OpenObject, in_thread
 
 __all__ = ["LIST_AFTER", "CommitPrefetch"]

@@ -318,7 +318,7 @@ async def sound(table: Path, version: int, recent: int | None = None) -> list[st
     listing = await (list_log(store) if recent is None else list_recent(store, recent))
 
     async def use(segment: LogSegment) -> list[str]:
-        with await live_files(store, segment, store.uri) as files:
+        with await live_files(store, segment) as files:
             return [file.path for file in files]
 
     return await from_sound_checkpoint(lambda: list_log(store), listing, version, use)

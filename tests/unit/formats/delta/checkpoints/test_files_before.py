@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tailer.errors import LogCorrupt, StorageUnavailable
-from tailer.formats.delta.checkpoints.files_before import find_files
+from tailer.formats.delta.checkpoints.live_files import find_files
 from tailer.formats.delta.log.actions import parse_commit
 from tailer.formats.delta.log.listing import LOG, commit_name, list_log
 from tailer.formats.delta.log.removes import FileBefore

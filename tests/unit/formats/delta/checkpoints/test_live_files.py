@@ -39,7 +39,7 @@ VECTOR = {"storageType": "u", "pathOrInlineDv": "x" * 20, "offset": 1, "sizeInBy
 async def live(table: Path, version: int) -> list[tuple[str, str]]:
     """Return path and deletion vector, if any, of the live files, in order."""
     store = LocalStore(table)
-    with await live_files(store, (await list_log(store)).segment(version), store.uri) as files:
+    with await live_files(store, (await list_log(store)).segment(version)) as files:
         found = list(files)
         assert list(files) == found
     return [(file.path, file.deletion_vector.path_or_inline_dv if file.deletion_vector else "") for file in found]
@@ -113,7 +113,7 @@ async def test_a_commit_that_goes_while_it_is_read(tmp_path: Path) -> None:
     segment = (await list_log(store)).segment(2)
     paths[1].unlink()
     with pytest.raises(StorageUnavailable, match=rf"{paths[1].name}.*removed while"):
-        await live_files(store, segment, store.uri)
+        await live_files(store, segment)
 
 
 def sort_in_runs_of(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
