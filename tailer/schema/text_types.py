@@ -1,4 +1,4 @@
-"""What a table says of its texts beside their type: CHAR(n), and collations.
+"""Properties of texts beside their type: the lengths of CHAR(n), and collations.
 
 CHAR(n) is a text that Spark pads with spaces to n characters whenever it reads it, even if the file has it shorter.
 Delta stores a CHAR as `string`. If a top-level column has a CHAR on any level, its metadata has its whole type in SQL
