@@ -59,7 +59,7 @@ from tailer.errors import (
 )
 from tailer.formats.delta.checkpoints.checkpoint import read_state
 from tailer.formats.delta.log.actions import Commit, Metadata, Protocol, Txn
-from tailer.formats.delta.log.listing import LOG, LogPath, LogSegment, commit_name, list_log
+from tailer.formats.delta.log.listing import LOG, CommitLog, LogPath, LogSegment, commit_name
 from tailer.plan import END, Position
 from tailer.progress.delta_commit import now_ms, read_commit, write_checkpoint, write_commit
 from tailer.sink import Progress, pipeline_of
@@ -227,7 +227,7 @@ class StateTable:
         """Read the state at the newest version, starting from `log` if that is still valid. None: there is no log."""
         for _ in range(_ATTEMPTS):
             try:
-                listing = await list_log(self._store)
+                listing = await CommitLog(self._store).listing()
             except NotATable:
                 objects = await self._store.list(LOG)
                 if all(meta.name.rpartition("/")[2].startswith(".") for meta in objects):

@@ -9,7 +9,7 @@ import anyio
 
 from tailer.formats.delta.checkpoints.checkpoint import from_sound_checkpoint, read_state
 from tailer.formats.delta.checkpoints.live_files import LiveFiles, live_files
-from tailer.formats.delta.log.listing import LogSegment, list_log, list_recent
+from tailer.formats.delta.log.listing import CommitLog, LogSegment
 from tailer.formats.delta.snapshot import CLOCK_WINDOW
 from tailer.stores.local import LocalStore
 
@@ -17,7 +17,7 @@ from tailer.stores.local import LocalStore
 async def bootstrap(table: Path) -> dict[str, object]:
     """Find state and live files of the latest version."""
     store = LocalStore(table)
-    listing = await list_recent(store, CLOCK_WINDOW)
+    listing = await CommitLog(store).recent(CLOCK_WINDOW)
 
     async def files(segment: LogSegment) -> LiveFiles:
         return await live_files(store, segment)
@@ -25,7 +25,7 @@ async def bootstrap(table: Path) -> dict[str, object]:
     started = time.monotonic()
     _, metadata = await read_state(store, listing.segment(listing.latest))
     state_s = time.monotonic() - started
-    live = await from_sound_checkpoint(lambda: list_log(store), listing, listing.latest, files)
+    live = await from_sound_checkpoint(lambda: CommitLog(store).listing(), listing, listing.latest, files)
     count, ordered, last = 0, True, -1
     with live:
         for file in live:

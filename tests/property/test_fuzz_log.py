@@ -27,7 +27,7 @@ from tailer.formats.delta.checkpoints.hint import parse_last_checkpoint
 from tailer.formats.delta.checkpoints.live_files import live_files
 from tailer.formats.delta.checkpoints.sorted_runs import SpillingSort
 from tailer.formats.delta.log.actions import Commit, parse_commit
-from tailer.formats.delta.log.listing import LOG, LogSegment, commit_name, list_log
+from tailer.formats.delta.log.listing import LOG, CommitLog, LogSegment, commit_name
 from tailer.formats.delta.log.paths import locate
 from tailer.formats.delta.snapshot import Snapshot
 from tests.support.cloud.memory_store import MemoryStore
@@ -204,7 +204,7 @@ async def test_live_files_with_any_number(number: float) -> None:
     for place in (place for place in places(ACTIONS[1]) if place[:2] in {(2, "add"), (3, "remove")}):
         store = MemoryStore("t")
         await store.put(commit_name(0), lines(*put(ACTIONS[1], place, number)))
-        await every_live_file(store, (await list_log(store)).segment(0))
+        await every_live_file(store, (await CommitLog(store).listing()).segment(0))
 
 
 @pytest.mark.anyio
@@ -213,7 +213,7 @@ async def test_live_files_with_any_number(number: float) -> None:
 async def test_live_files_with_values_of_the_wrong_type(actions: list[Any]) -> None:
     store = MemoryStore("t")
     await store.put(commit_name(0), lines(*actions))
-    await every_live_file(store, (await list_log(store)).segment(0))
+    await every_live_file(store, (await CommitLog(store).listing()).segment(0))
 
 
 @quick
@@ -261,7 +261,7 @@ async def bootstrap(data: bytes, extension: str = "parquet") -> None:
     store = MemoryStore("t")
     middle = "" if extension == "parquet" else "016ae953-37a9-438e-8683-9a9a4a79a395."
     await store.put(f"{LOG}/{4:020d}.checkpoint.{middle}{extension}", data)
-    segment = (await list_log(store)).segment(4)
+    segment = (await CommitLog(store).listing()).segment(4)
     with suppress(LogCorrupt):
         await read_state(store, segment)
     await every_live_file(store, segment)

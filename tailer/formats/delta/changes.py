@@ -179,8 +179,14 @@ def _plan(
     operation = commit.info.operation_name if commit is not None and commit.info is not None else None
     replaced: _Paths = ()
     widened: _Paths = ()
-    if before is not None and before.schema is not state.schema:
-        replaced, widened = _renewed(commit, before, state)
+    if (
+        commit is not None
+        and before is not None
+        and before.schema is not state.schema
+        and before.metadata.id == state.metadata.id
+        and not _overwrites_all(commit)  # which removes all rows with the columns from before, as REPLACE TABLE does
+    ):
+        replaced, widened = renewed(before.schema, state.schema)
     return ChangePlan(
         table=state.table,
         table_id=state.metadata.id,
@@ -194,16 +200,6 @@ def _plan(
         replaced=replaced,
         widened=widened,
     )
-
-
-def _renewed(commit: Commit | None, before: Snapshot, state: Snapshot) -> tuple[_Paths, _Paths]:
-    """Return `ChangePlan.replaced` and `widened`: none where the commit removes all rows with the columns from before.
-
-    REPLACE TABLE does, and a write that overwrites all of the table.
-    """
-    if before.metadata.id != state.metadata.id or commit is None or _overwrites_all(commit):
-        return (), ()
-    return renewed(before.schema, state.schema)
 
 
 def _overwrites_all(commit: Commit) -> bool:

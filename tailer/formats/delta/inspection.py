@@ -1,18 +1,18 @@
 """A Delta table for people: its profile, and summaries of its commits."""
 
 import json
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from typing import Final
 
 from typing_extensions import override
 
 from tailer.errors import ObjectNotFound
 from tailer.formats.delta.catalog.port import CommitCatalog, RatifiedLog
 from tailer.formats.delta.history import TableHistory
-from tailer.formats.delta.log.actions import Protocol, scan_commit
+from tailer.formats.delta.log.actions import scan_commit
 from tailer.formats.delta.log.commit_reader import read_together, window
 from tailer.formats.delta.log.commit_summary import FileTally, summarize
-from tailer.formats.delta.log.listing import CommitLog, LogPath, PublishedLog
+from tailer.formats.delta.log.listing import CommitLog, LogPath
 from tailer.formats.delta.snapshot import CLOCK_WINDOW, Snapshot, clock_ms, kept_ms, lower_names
 from tailer.formats.inspection import CommitSummary, DeclaredKey, TableInspector, TableProfile
 from tailer.stores.port import ObjectStore, OpenObject
@@ -30,7 +30,7 @@ class DeltaInspector(TableInspector):
 
     def __init__(self, store: ObjectStore, catalog: CommitCatalog | None = None) -> None:
         self._store = store
-        self._log: CommitLog = PublishedLog(store) if catalog is None else RatifiedLog(store, catalog)
+        self._log = CommitLog(store) if catalog is None else RatifiedLog(store, catalog)
         self._history = TableHistory(store, self._log, catalog is not None)
 
     @override
@@ -38,14 +38,19 @@ class DeltaInspector(TableInspector):
         listing = await self._log.recent(CLOCK_WINDOW)
         state = await self._history.dated_state(listing, listing.latest)
         files_ms, log_ms = kept_ms(lower_names(state.metadata.configuration))
+        protocol = state.protocol
+        listed = [*(protocol.reader_features or ()), *(protocol.writer_features or ())]
+        columns = json.loads(state.metadata.schema_string or '{"fields": []}')["fields"]
+        counted = [column["name"] for column in columns if _IDENTITY in (column.get("metadata") or {})]
         return TableProfile(
             version=state.version,
             timestamp_ms=state.timestamp_ms,
             schema=state.schema,
-            features=_features(state.protocol),
+            features=tuple(dict.fromkeys([*_LEGACY_FEATURES.get(protocol.min_reader_version, ()), *listed])),
             feed=state.feed_enabled,
             row_ids=state.tracked_columns is not None,
-            keys=tuple(_keys(state.metadata.schema_string)),
+            # The log declares no other keys than columns whose values the writer counts up.
+            keys=tuple(DeclaredKey((name,), "an identity column") for name in counted),
             files_kept_ms=files_ms,
             log_kept_ms=log_ms,
             hazards=tuple(_hazards(state)),
@@ -72,31 +77,15 @@ class DeltaInspector(TableInspector):
                 opened.file, self._store.uri, path.name, path.version, meta.modified_ms, tally.note, statistics=True
             )
             dated_ms = None if commit.info is None else commit.info.in_commit_timestamp
-            return summarize(commit, tally, _file_time_ms(times, path.version) if dated_ms is None else dated_ms)
+            if dated_ms is None:  # the times of the files up to it say, as in `Snapshot`
+                numbers = range(path.version - CLOCK_WINDOW, path.version + 1)
+                dated_ms = clock_ms([times[number] for number in numbers if number in times])
+            return summarize(commit, tally, dated_ms)
 
         try:
             return await self._store.scan(path.name, read)
         except ObjectNotFound:
             return None
-
-
-def _file_time_ms(times: Mapping[int, int], version: int) -> int:
-    """Return the timestamp of a version by the times of the files up to it, as `Snapshot` dates it."""
-    recent = [times[number] for number in range(version - CLOCK_WINDOW, version + 1) if number in times]
-    return clock_ms(recent)
-
-
-def _features(protocol: Protocol) -> tuple[str, ...]:
-    listed = [*(protocol.reader_features or ()), *(protocol.writer_features or ())]
-    return tuple(dict.fromkeys([*_LEGACY_FEATURES.get(protocol.min_reader_version, ()), *listed]))
-
-
-def _keys(schema_string: str | None) -> Iterator[DeclaredKey]:
-    """Yield each column whose values the writer counts up: the log declares no other keys."""
-    columns: Sequence[Mapping[str, Any]] = json.loads(schema_string or '{"fields": []}')["fields"]
-    for column in columns:
-        if _IDENTITY in (column.get("metadata") or {}):
-            yield DeclaredKey((column["name"],), "an identity column")
 
 
 def _hazards(state: Snapshot) -> Iterator[str]:

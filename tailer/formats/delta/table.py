@@ -4,12 +4,12 @@ The log is listed at the start, when a named start point is resolved, and when a
 version is found by requesting its commit file, so the cost of a version does not depend on the length of the log.
 Fetching, parsing and planning a version is one call in a worker thread; small versions of a local backlog share one.
 
-A missing commit file means "not yet", unless a listing showed it or a later one. `tailer.formats.delta.log.quiet`
+A missing commit file means "not yet", unless a listing showed it or a later one. `tailer.formats.delta.log.following`
 decides when the log is checked all the same. This distinguishes a quiet table from a lost version, and from a log that
 went back. A commit does not name its predecessor. So before the next commit is used, the predecessor's file is checked:
 if it is still the file that was read, the log is still the same. In a store whose objects appear whole, a listing that
 has both files as they were read shows the same without a request. Commits of a backlog are fetched ahead there
-(`tailer.formats.delta.log.prefetch`)."""
+(`tailer.formats.delta.log.following`)."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
@@ -44,9 +44,8 @@ from tailer.formats.delta.checkpoints.contradictions import newest_contradiction
 from tailer.formats.delta.checkpoints.live_files import live_files
 from tailer.formats.delta.commit_plan import CommitFile, CommitPlanner, PlannedCommit, read_whole
 from tailer.formats.delta.history import TableHistory, has_commit
-from tailer.formats.delta.log.listing import COMMIT_FILE, LOG, CommitLog, LogListing, PublishedLog, commit_name
-from tailer.formats.delta.log.prefetch import CommitPrefetch
-from tailer.formats.delta.log.quiet import QuietLog
+from tailer.formats.delta.log.following import CommitPrefetch, QuietLog
+from tailer.formats.delta.log.listing import COMMIT_FILE, LOG, CommitLog, LogListing, commit_name
 from tailer.formats.delta.snapshot import CLOCK_WINDOW, Snapshot
 from tailer.plan import ChangePlan, Position
 from tailer.start import Start, StartKind, StartPoint
@@ -80,7 +79,7 @@ class DeltaTableLog(TableLog):
         self._store = store
         self._managed = catalog is not None
         self._is_atomic = self._managed or store.is_atomic
-        self._log: CommitLog = PublishedLog(store) if catalog is None else RatifiedLog(store, catalog)
+        self._log = CommitLog(store) if catalog is None else RatifiedLog(store, catalog)
         self._history = TableHistory(store, self._log, catalog is not None)
         self._commits = CommitPrefetch(store, self._log, is_on=store.is_atomic and catalog is None)
         self._quiet = QuietLog(store, catalog is not None)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from tailer.errors import TailerError
 from tailer.formats.delta.checkpoints.checkpoint import read_state
 from tailer.formats.delta.checkpoints.live_files import live_files
-from tailer.formats.delta.log.listing import LOG, list_log
+from tailer.formats.delta.log.listing import LOG, CommitLog
 from tailer.formats.delta.log.paths import locate
 from tests.fuzz.target import Target
 from tests.support.cloud.memory_store import MemoryStore
@@ -48,7 +48,7 @@ async def _read(data: bytes) -> None:
         sidecar = {"sidecar": {"path": "s.parquet", "sizeInBytes": len(body), "modificationTime": 1}}
         await store.put(f"{LOG}/{4:020d}.checkpoint.{_ID}.json", _v2(sidecar))
         await store.put(f"{LOG}/_sidecars/s.parquet", body)
-    segment = (await list_log(store)).segment(4)
+    segment = (await CommitLog(store).listing()).segment(4)
     with suppress(TailerError):
         await read_state(store, segment)
     with suppress(TailerError):

@@ -22,13 +22,10 @@ from tailer.errors import ObjectNotFound, VersionGone
 from tailer.formats.delta.log.listing import (
     LOG,
     CommitLog,
-    LastListing,
     LogFileKind,
     LogListing,
     LogPath,
     commit_name,
-    list_log,
-    list_recent,
 )
 from tailer.stores.port import ObjectMeta, ObjectStore, OpenObject
 
@@ -101,25 +98,20 @@ class RatifiedLog(CommitLog):
     """The commits of the catalog-managed table in `store`: those its catalog has ratified."""
 
     def __init__(self, store: ObjectStore, catalog: CommitCatalog) -> None:
-        self._store = store
+        super().__init__(store)
         self._catalog = catalog
         self._known = RatifiedCommits(-1)
-        self._last = LastListing()
 
     @override
     async def listing(self) -> LogListing:
         self._known = commits = await self._catalog.ratified(self._store.uri)
-        return merge(await list_log(self._store, self._last), commits)
-
-    @override
-    def forget_listing(self) -> None:
-        self._last.forget()
+        return merge(await super().listing(), commits)
 
     async def recent(self, clock_window: int, version: int | None = None) -> LogListing:
         """See `CommitLog.recent`. Checkpoints later than the catalog's latest version are not used."""
         self._known = commits = await self._catalog.ratified(self._store.uri)
         upto = commits.latest if version is None else min(version, commits.latest)
-        return merge(await list_recent(self._store, clock_window, upto, self._last), commits)
+        return merge(await super().recent(clock_window, upto), commits)
 
     @override
     async def read(self, version: int, decode: Callable[[OpenObject], T]) -> T | None:

@@ -220,6 +220,11 @@ class Commit:
     cdcs: tuple[CdcFile, ...]
     txns: tuple[Txn, ...]
 
+    @property
+    def state_actions(self) -> "StateActions":
+        """Protocol and metadata; `NOTHING_SET` itself where it sets neither."""
+        return NOTHING_SET if self.protocol is None and self.metadata is None else (self.protocol, self.metadata)
+
 
 StateActions = tuple[Protocol | None, Metadata | None]
 NOTHING_SET: Final[StateActions] = (None, None)
@@ -301,8 +306,7 @@ def scan_state(file: BinaryIO, table: str, path: str, version: int) -> StateActi
     more = file.read(CHUNK_BYTES) if data else b""
     if not more and _sets_nothing(data):
         return NOTHING_SET
-    commit = scan_commit(file, table, path, version, 0, lambda _: False, data + more)
-    return NOTHING_SET if commit.protocol is None and commit.metadata is None else (commit.protocol, commit.metadata)
+    return scan_commit(file, table, path, version, 0, lambda _: False, data + more).state_actions
 
 
 def _sets_nothing(data: bytes) -> bool:

@@ -49,8 +49,13 @@ class CommitReader:
 
         Raises `LogCorrupt`, and `StorageUnavailable` where the file no longer exists.
         """
+
+        def parse(opened: OpenObject) -> Commit:
+            table, modified_ms = self._store.uri, opened.meta.modified_ms
+            return scan_commit(opened.file, table, path.name, path.version, modified_ms, lambda _: False)
+
         try:
-            return await self._store.scan(path.name, partial(self._parse, path))
+            return await self._store.scan(path.name, parse)
         except ObjectNotFound as error:
             raise _removed(error) from error
 
@@ -72,22 +77,16 @@ class CommitReader:
             return cached
         settled_ms = settled_before_ms()
         if paths[number].modified_ms >= settled_ms:
-            return _actions(await self.commit(paths[number]))
-        wanted = self._window(paths, number, settled_ms)
+            return (await self.commit(paths[number])).state_actions
+        # As many are read together as were read before, within limits: more costs nothing where no requests are made.
+        most = min(max(WINDOW_FILES, number), _MOST_AT_ONCE) if self._store.blocking() is not None else WINDOW_FILES
+        later = takewhile(lambda path: path.meta.modified_ms < settled_ms, paths[number : number + most])
+        wanted = window((path for path in later if self.cached_actions(path) is None), most)
         results = await self._read_all(wanted)
         for path, (meta, actions) in zip(wanted, results, strict=False):
             if meta.modified_ms < settled_ms:
                 self._cache(path.meta if path.meta == meta else meta, actions)
         return results[0][1]
-
-    def _window(self, paths: Sequence[LogPath], number: int, settled_ms: float) -> list[LogPath]:
-        """Return the commits to read together with `paths[number]`: as many as were read before it, within limits.
-
-        Reading more costs nothing but the read where no requests are made.
-        """
-        most = min(max(WINDOW_FILES, number), _MOST_AT_ONCE) if self._store.blocking() is not None else WINDOW_FILES
-        later = takewhile(lambda path: path.meta.modified_ms < settled_ms, paths[number : number + most])
-        return window((path for path in later if self.cached_actions(path) is None), most)
 
     def _cache(self, meta: ObjectMeta, actions: StateActions) -> None:
         name = meta.name
@@ -129,10 +128,6 @@ class CommitReader:
     def _parse_state(self, path: LogPath, opened: OpenObject) -> tuple[ObjectMeta, StateActions]:
         return opened.meta, scan_state(opened.file, self._store.uri, path.meta.name, path.version)
 
-    def _parse(self, path: LogPath, opened: OpenObject) -> Commit:
-        meta, table = opened.meta, self._store.uri
-        return scan_commit(opened.file, table, path.name, path.version, meta.modified_ms, lambda _: False)
-
 
 def settled_before_ms() -> float:
     """Return the time, in milliseconds since 1970, from which on a file may change without looking different.
@@ -145,12 +140,6 @@ def settled_before_ms() -> float:
 
 def _removed(error: ObjectNotFound) -> StorageUnavailable:
     return StorageUnavailable(error.path, "it was removed while the log was being read")
-
-
-def _actions(commit: Commit) -> StateActions:
-    if commit.protocol is None and commit.metadata is None:
-        return NOTHING_SET
-    return commit.protocol, commit.metadata
 
 
 def window(paths: Iterable[LogPath], most: int = WINDOW_FILES) -> list[LogPath]:

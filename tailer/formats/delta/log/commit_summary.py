@@ -22,7 +22,6 @@ from tailer.formats.delta.log.actions import (
     AddWithStatistics,
     CdcFile,
     Commit,
-    CommitInfo,
     FileAction,
     RemoveWithStatistics,
 )
@@ -123,12 +122,9 @@ def summarize(commit: Commit, tally: FileTally, timestamp_ms: int) -> CommitSumm
     operation = None if info is None else info.operation_name
     metrics = info.operation_metrics if info is not None else None
     rows = _rows(operation or "", metrics if isinstance(metrics, dict) else {}, tally)
-    return CommitSummary(commit.version, timestamp_ms, operation, _author(info), rows, tally.added_bytes)
-
-
-def _author(info: CommitInfo | None) -> str | None:
     named = () if info is None else (info.user_name, info.engine_info)
-    return next((name for name in named if isinstance(name, str) and name), None)
+    author = next((name for name in named if isinstance(name, str) and name), None)
+    return CommitSummary(commit.version, timestamp_ms, operation, author, rows, tally.added_bytes)
 
 
 def _rows(operation: str, metrics: Mapping[str, Any], tally: FileTally) -> RowCounts:

@@ -10,10 +10,8 @@ replace the commits they cover.
   3. the checkpoint is complete: one file, or all parts of a multi-part one, all of one version;
   4. the segment ends at `version` and contains everything needed for the state there.
 
-A log may be long: `list_recent` lists it from slightly before the checkpoint that `_last_checkpoint` names. Such a
+A log may be long: `CommitLog.recent` lists it from slightly before the checkpoint that `_last_checkpoint` names. Such a
 listing covers the end of the log and refuses questions about earlier versions.
-
-`CommitLog` lists a table's commits and reads the commit of a version. `PublishedLog` does so with the log folder alone.
 """
 
 import re
@@ -23,9 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import groupby, pairwise
-from typing import Final, NamedTuple, Protocol, Self, TypeVar
-
-from typing_extensions import override
+from typing import Final, NamedTuple, Self, TypeVar
 
 from tailer.errors import NotATable, ObjectNotFound, StorageUnavailable, VersionAhead, VersionGone
 from tailer.formats.delta.checkpoints.hint import read_last_checkpoint
@@ -36,16 +32,12 @@ __all__ = [
     "COMMIT_FILE",
     "LOG",
     "CommitLog",
-    "LastListing",
     "LogFileKind",
     "LogListing",
     "LogPath",
     "LogSegment",
-    "PublishedLog",
     "commit_exists",
     "commit_name",
-    "list_log",
-    "list_recent",
 ]
 
 T = TypeVar("T")
@@ -226,55 +218,101 @@ class _Made:
     at_s: float
 
 
-class LastListing:
-    """The last listing of a log. A session begins with several, and most find the same objects.
+class CommitLog:
+    """The commits of the table in `store`: those in its log. `clock`: a monotonic time in seconds.
 
-    A folder with the same mark has the same names. Then only the last files are looked at again. Others do not grow,
-    and one that is replaced could have been so just after the last listing, which is at most `REUSE_S` old.
+    A session begins with several listings, and most find the same objects. A folder with the same mark has the same
+    names. Then only the last files are looked at again. Others do not grow, and one that is replaced could have been so
+    just after the last listing, which is at most `REUSE_S` old.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: ObjectStore, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
         self._clock = clock
         self._made: _Made | None = None
 
-    def forget(self) -> None:
-        """Hold nothing until the next listing."""
+    async def listing(self) -> LogListing:
+        """List all commits and checkpoints. Raises `NotATable`, `VersionGone`, `StorageUnavailable`, catalog errors."""
+        return await self._list_since(0)
+
+    async def recent(self, clock_window: int, version: int | None = None) -> LogListing:
+        """List the log as far back as the states at `version` (None: the latest) and later need.
+
+        The listing includes the `clock_window` versions before its first checkpoint, for their timestamps. The whole
+        log is listed where `_last_checkpoint` is missing, malformed, later than `version`, or names a missing or
+        incomplete checkpoint. Raises as `listing`.
+        """
+        hint = await read_last_checkpoint(self._store)
+        if hint is not None and (version is None or hint <= version):
+            with suppress(NotATable):
+                listing = await self._list_since(max(hint - clock_window, 0))
+                if any(files[0].version == hint for files in listing.checkpoints):
+                    return listing
+        return await self._list_since(0)
+
+    def forget_listing(self) -> None:
+        """Free the memory of the last listing, which makes one of the same objects quick."""
         self._made = None
 
-    async def list_since(self, store: ObjectStore, since: int) -> LogListing:
-        """List the log from version `since` on. Raises `NotATable`, `StorageUnavailable`."""
+    async def read(self, version: int, decode: Callable[[OpenObject], T]) -> T | None:
+        """Open the commit of `version` and decode it in a worker thread; None while it does not exist.
+
+        Only a listing shows whether a missing file is lost. Raises `StorageUnavailable`; if a catalog ratifies commits,
+        `VersionGone` where it exists but its file does not, and what the catalog raises.
+        """
         try:
-            return await self._list(store, since)
+            return await self._store.scan(commit_name(version), decode)
+        except ObjectNotFound:
+            return None
+
+    async def _list_since(self, since: int) -> LogListing:
+        """List the log from a version on.
+
+        Listings are not atomic: one may contain a later commit but miss an earlier one that was written meanwhile. So a
+        gap counts only if the next listing has it too.
+        """
+        gaps: frozenset[tuple[int, int]] = frozenset()
+        while True:
+            listing = await self._list_sure(since)
+            before, gaps = gaps, listing.gaps
+            if gaps <= before:
+                return listing
+
+    async def _list_sure(self, since: int) -> LogListing:
+        """List the log once; twice if the listing is empty, and a file shows that the log is not."""
+        try:
+            return await self._list(since)
         except NotATable:
-            versions = {0, await read_last_checkpoint(store) or 0} if since == 0 else set()
-            there = [version for version in sorted(versions) if await commit_exists(store, version)]
+            versions = {0, await read_last_checkpoint(self._store) or 0} if since == 0 else set()
+            there = [version for version in sorted(versions) if await commit_exists(self._store, version)]
             if not there:
                 raise
         try:
-            return await self._list(store, since)  # it was created just now, unless this listing is an old one, too
+            return await self._list(since)  # it was created just now, unless this listing is an old one, too
         except NotATable:
             reason = f"the listing is empty, and {commit_name(there[0])} is there"
-            raise StorageUnavailable(f"{store.uri}/{LOG}", reason) from None
+            raise StorageUnavailable(f"{self._store.uri}/{LOG}", reason) from None
 
-    async def _list(self, store: ObjectStore, since: int) -> LogListing:
-        at_s, mark = self._clock(), await store.folder_mark(LOG)
+    async def _list(self, since: int) -> LogListing:
+        at_s, mark = self._clock(), await self._store.folder_mark(LOG)
         memo = self._made
         if memo is not None and memo.since == since and mark is not None and mark == memo.mark:
             # Some file systems do not change a folder's time when a file appears, so its last files are listed.
             number = max(len(memo.objects) - _LAST_FILES, 0)
             after = memo.objects[number - 1].name if number else _name_before(since)
-            if at_s - memo.at_s < REUSE_S and memo.objects[number:] == await store.list(LOG, after):
+            if at_s - memo.at_s < REUSE_S and memo.objects[number:] == await self._store.list(LOG, after):
                 return memo.listing
-        objects = await store.list(LOG, _name_before(since))
-        listing = await in_thread(self._listing, store.uri, objects, since)
+        objects = await self._store.list(LOG, _name_before(since))
+        listing = await in_thread(self._listing, objects, since)
         self._made = _Made(since, objects, listing, mark, at_s)
         return listing
 
-    def _listing(self, table: str, objects: list[ObjectMeta], since: int) -> LogListing:
+    def _listing(self, objects: list[ObjectMeta], since: int) -> LogListing:
         memo = self._made
         if memo is not None and memo.since == since and memo.objects == objects:
             return memo.listing
         self._made = memo = None  # not held while the next one is made
+        table = self._store.uri
         try:
             return LogListing.of(table, objects, since)
         except NotATable as error:
@@ -294,106 +332,15 @@ def _name_before(version: int) -> str:
     return commit_name(version - 1) if version else ""
 
 
-async def list_log(store: ObjectStore, last: LastListing | None = None) -> LogListing:
-    """List the log. `last`: of this log. Raises `NotATable`, `StorageUnavailable`."""
-    return await _list_since(store, 0, last or LastListing())
-
-
-async def list_recent(
-    store: ObjectStore, clock_window: int, version: int | None = None, last: LastListing | None = None
-) -> LogListing:
-    """List the log as far back as the states at `version` (None: the latest) and later need.
-
-    The listing includes the `clock_window` versions before its first checkpoint, for their timestamps. The whole log is
-    listed where `_last_checkpoint` is missing, malformed, later than `version`, or names a missing or incomplete
-    checkpoint. `last`: of this log. Raises `NotATable`, `StorageUnavailable`.
-    """
-    last = last or LastListing()
-    hint = await read_last_checkpoint(store)
-    if hint is not None and (version is None or hint <= version):
-        with suppress(NotATable):
-            listing = await _list_since(store, max(hint - clock_window, 0), last)
-            if any(files[0].version == hint for files in listing.checkpoints):
-                return listing
-    return await list_log(store, last)
-
-
-async def _list_since(store: ObjectStore, since: int, last: LastListing) -> LogListing:
-    """List the log from a version on.
-
-    Listings are not atomic: one may contain a later commit but miss an earlier one that was written meanwhile. So a gap
-    counts only if the next listing has it too.
-    """
-    gaps: frozenset[tuple[int, int]] = frozenset()
-    while True:
-        listing = await last.list_since(store, since)
-        before, gaps = gaps, listing.gaps
-        if gaps <= before:
-            return listing
-
-
 def _whole_checkpoints(paths: Sequence[LogPath]) -> tuple[tuple[LogPath, ...], ...]:
     """Sort complete checkpoints by version; of several for one version, the preferred one comes last."""
     whole: list[tuple[LogPath, ...]] = []
     single = [path for path in paths if path.kind is not LogFileKind.CHECKPOINT_PART]
     whole.extend((path,) for path in single)
-    several = sorted((p for p in paths if p.kind is LogFileKind.CHECKPOINT_PART), key=_part_order)
+    several = [path for path in paths if path.kind is LogFileKind.CHECKPOINT_PART]
+    several.sort(key=lambda path: (path.version, path.parts, path.part))
     for (_, parts), group in groupby(several, key=lambda path: (path.version, path.parts)):
         files = tuple(group)
         if [path.part for path in files] == list(range(1, parts + 1)):
             whole.append(files)
     return tuple(sorted(whole, key=lambda files: (files[0].version, files[0].kind, len(files), files[0].name)))
-
-
-def _part_order(path: LogPath) -> tuple[int, int, int]:
-    return path.version, path.parts, path.part
-
-
-class CommitLog(Protocol):
-    """The commits of one table."""
-
-    async def listing(self) -> LogListing:
-        """List all commits and checkpoints. Raises `NotATable`, `VersionGone`, `StorageUnavailable`, catalog errors."""
-        ...
-
-    async def recent(self, clock_window: int, version: int | None = None) -> LogListing:
-        """List as far back as `list_recent` does with these arguments. Raises as `listing`."""
-        ...
-
-    def forget_listing(self) -> None:
-        """Free the memory of the last listing, which makes one of the same objects quick."""
-        ...
-
-    async def read(self, version: int, decode: Callable[[OpenObject], T]) -> T | None:
-        """Open the commit of `version` and decode it in a worker thread; None while it does not exist.
-
-        Raises `VersionGone` where it exists but its file does not, `StorageUnavailable`, and what the catalog raises.
-        """
-        ...
-
-
-class PublishedLog(CommitLog):
-    """The commits of a table without a catalog: those in its log."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-        self._last = LastListing()
-
-    @override
-    async def listing(self) -> LogListing:
-        return await list_log(self._store, self._last)
-
-    @override
-    def forget_listing(self) -> None:
-        self._last.forget()
-
-    @override
-    async def recent(self, clock_window: int, version: int | None = None) -> LogListing:
-        return await list_recent(self._store, clock_window, version, self._last)
-
-    async def read(self, version: int, decode: Callable[[OpenObject], T]) -> T | None:
-        """See `CommitLog.read`. Only a listing shows whether a missing file is lost."""
-        try:
-            return await self._store.scan(commit_name(version), decode)
-        except ObjectNotFound:
-            return None

@@ -65,7 +65,10 @@ def _resolve(path: str, root: str) -> str:
         return _without_dots(_decode("/" + name.lstrip("/")))
     if path.startswith("/"):
         return _without_dots(_decode(path))
-    return _under(root, _without_dots(_decode(path)))
+    path = _without_dots(_decode(path))
+    while path == ".." or path.startswith("../"):
+        root, path = root.rpartition("/")[0], path[3:]
+    return f"{root}/{path}"
 
 
 def _without_dots(path: str) -> str:
@@ -83,12 +86,6 @@ def _without_dots(path: str) -> str:
         elif segment != "." and not (segment == ".." and segments == [""]):
             segments.append(segment)
     return "/".join(segments)
-
-
-def _under(root: str, path: str) -> str:
-    while path == ".." or path.startswith("../"):
-        root, path = root.rpartition("/")[0], path[3:]
-    return f"{root}/{path}"
 
 
 def _decode(path: str) -> str:

@@ -32,8 +32,8 @@ from tailer.errors import (
 )
 from tailer.formats.delta.commit_plan import read_whole
 from tailer.formats.delta.log.actions import CHUNK_BYTES
+from tailer.formats.delta.log.following import GAP_CHECK_MISSES, GONE_CHECK_MISSES
 from tailer.formats.delta.log.listing import LOG, commit_name
-from tailer.formats.delta.log.quiet import GAP_CHECK_MISSES, GONE_CHECK_MISSES
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.plan import SNAPSHOT_TASKS, ChangePlan
 from tailer.start import Start, StartKind, StartPoint

@@ -6,7 +6,7 @@ import pytest
 
 from tailer.errors import NotATable, ObjectNotFound, StorageUnavailable, VersionGone
 from tailer.formats.delta.catalog.port import CommitCatalog, RatifiedCommits, RatifiedLog, StagedCommit, merge
-from tailer.formats.delta.log.listing import LogListing, PublishedLog, commit_name
+from tailer.formats.delta.log.listing import CommitLog, LogListing, commit_name
 from tailer.stores.port import ObjectMeta, OpenObject, StoredObject
 from tests.support.cases import cases
 from tests.support.cloud.memory_store import MemoryStore
@@ -218,11 +218,11 @@ async def test_a_catalog_that_is_down_is_not_passed_over() -> None:
 @pytest.mark.anyio
 async def test_without_a_catalog_the_log_has_all_commits() -> None:
     store = await stored(*published(0, 1), name(2))
-    log = PublishedLog(store)
+    log = CommitLog(store)
     assert (await log.listing()).latest == (await log.recent(1)).latest == 1
     assert await log.read(1, text) == commit_name(1)
     assert await log.read(2, text) is None
     with pytest.raises(NotATable):
-        await PublishedLog(MemoryStore()).listing()
+        await CommitLog(MemoryStore()).listing()
     with pytest.raises(ObjectNotFound):
         await store.scan(commit_name(2), text)

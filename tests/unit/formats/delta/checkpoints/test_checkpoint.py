@@ -15,7 +15,7 @@ from tailer.formats.delta.checkpoints.add_columns import read_files
 from tailer.formats.delta.checkpoints.checkpoint import from_sound_checkpoint, read_adds, read_state
 from tailer.formats.delta.checkpoints.live_files import live_files
 from tailer.formats.delta.log.actions import AddFile, DeletionVector
-from tailer.formats.delta.log.listing import LOG, LogSegment, list_log, list_recent
+from tailer.formats.delta.log.listing import LOG, CommitLog, LogSegment
 from tailer.stores.local import LocalStore
 from tests.support.tables.log_files import add, checkpoint, metadata, protocol, write_commit
 
@@ -78,7 +78,7 @@ def make(log: Path, kind: str) -> None:
 
 
 async def segment(table: Path) -> LogSegment:
-    return (await list_log(LocalStore(table))).segment(4)
+    return (await CommitLog(LocalStore(table)).listing()).segment(4)
 
 
 async def adds(table: Path) -> list[AddFile]:
@@ -315,13 +315,13 @@ async def test_a_checkpoint_that_goes_while_it_is_read(tmp_path: Path, kind: str
 async def sound(table: Path, version: int, recent: int | None = None) -> list[str]:
     """Return the files at `version`, from any readable checkpoint."""
     store = LocalStore(table)
-    listing = await (list_log(store) if recent is None else list_recent(store, recent))
+    listing = await (CommitLog(store).listing() if recent is None else CommitLog(store).recent(recent))
 
     async def use(segment: LogSegment) -> list[str]:
         with await live_files(store, segment) as files:
             return [file.path for file in files]
 
-    return await from_sound_checkpoint(lambda: list_log(store), listing, version, use)
+    return await from_sound_checkpoint(lambda: CommitLog(store).listing(), listing, version, use)
 
 
 @pytest.fixture

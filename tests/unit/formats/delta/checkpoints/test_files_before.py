@@ -8,7 +8,7 @@ import pytest
 from tailer.errors import LogCorrupt, StorageUnavailable
 from tailer.formats.delta.checkpoints.live_files import find_files
 from tailer.formats.delta.log.actions import parse_commit
-from tailer.formats.delta.log.listing import LOG, commit_name, list_log
+from tailer.formats.delta.log.listing import LOG, CommitLog, commit_name
 from tailer.formats.delta.log.removes import FileBefore
 from tailer.stores.local import LocalStore
 from tests.support.tables.log_files import add, checkpoint, inline_vector, metadata, protocol, remove, write_commit
@@ -23,7 +23,7 @@ async def found(table: Path, version: int, *removes: Action) -> list[FileBefore 
     """Return what is found of each removed file."""
     store, path = LocalStore(table), write_commit(table.parent / "asked", 0, *removes)
     wanted = parse_commit(path.read_bytes(), "t", path.name, 0, 0).removes
-    files = await find_files(store, wanted, (await list_log(store)).segment(version))
+    files = await find_files(store, wanted, (await CommitLog(store).listing()).segment(version))
     keys = [(each.path, each.deletion_vector.unique_id if each.deletion_vector else "") for each in wanted]
     return [files.get(key) for key in keys]
 
@@ -88,7 +88,7 @@ async def test_a_commit_that_goes_while_it_is_read(tmp_path: Path) -> None:
     table = tmp_path / "table"
     write_commit(table, 0, of("0"))
     store = LocalStore(table)
-    segment = (await list_log(store)).segment(0)
+    segment = (await CommitLog(store).listing()).segment(0)
     (table / commit_name(0)).unlink()
     with pytest.raises(StorageUnavailable, match="removed while"):
         await find_files(store, [], segment)

@@ -16,7 +16,7 @@ from tailer.formats.delta.checkpoints.add_columns import columns_of
 from tailer.formats.delta.checkpoints.live_files import live_files
 from tailer.formats.delta.checkpoints.sorted_runs import SpillingSort
 from tailer.formats.delta.log.actions import AddFile, DeletionVector
-from tailer.formats.delta.log.listing import LOG, list_log
+from tailer.formats.delta.log.listing import LOG, CommitLog
 from tailer.stores.local import LocalStore
 from tests.support.seeds import repeats
 from tests.support.tables.log_files import add, checkpoint, commit_info, metadata, protocol, remove, write_commit
@@ -39,7 +39,7 @@ VECTOR = {"storageType": "u", "pathOrInlineDv": "x" * 20, "offset": 1, "sizeInBy
 async def live(table: Path, version: int) -> list[tuple[str, str]]:
     """Return path and deletion vector, if any, of the live files, in order."""
     store = LocalStore(table)
-    with await live_files(store, (await list_log(store)).segment(version)) as files:
+    with await live_files(store, (await CommitLog(store).listing()).segment(version)) as files:
         found = list(files)
         assert list(files) == found
     return [(file.path, file.deletion_vector.path_or_inline_dv if file.deletion_vector else "") for file in found]
@@ -110,7 +110,7 @@ async def test_a_path_that_is_none(tmp_path: Path, path: str, checkpointed: bool
 async def test_a_commit_that_goes_while_it_is_read(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     paths = [write_commit(tmp_path, version, *HEAD) for version in range(3)]
-    segment = (await list_log(store)).segment(2)
+    segment = (await CommitLog(store).listing()).segment(2)
     paths[1].unlink()
     with pytest.raises(StorageUnavailable, match=rf"{paths[1].name}.*removed while"):
         await live_files(store, segment)

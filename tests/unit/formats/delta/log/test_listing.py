@@ -13,14 +13,12 @@ from tailer.formats.delta.checkpoints.hint import LAST_CHECKPOINT
 from tailer.formats.delta.log.listing import (
     LOG,
     REUSE_S,
-    LastListing,
+    CommitLog,
     LogFileKind,
     LogListing,
     LogPath,
     LogSegment,
     commit_name,
-    list_log,
-    list_recent,
 )
 from tailer.stores.local import LocalStore
 from tailer.stores.port import ObjectMeta, Objects, StoredObject
@@ -206,7 +204,7 @@ class TornStore(MemoryStore):
 async def test_a_gap_counts_once_two_listings_agree(listings: list[list[str]], left: int, latest: int) -> None:
     """A listing is not atomic: it may contain a later file without an earlier one."""
     store = TornStore(*listings)
-    assert (await list_log(store)).latest == latest
+    assert (await CommitLog(store).listing()).latest == latest
     assert len(store.listings) == left
 
 
@@ -223,12 +221,12 @@ async def test_a_listing_from_before_the_table_may_pass(first: int) -> None:
     """It is no proof that there is no table, which would stop a pipeline for good, also where a log was cleaned up."""
     store = EmptyStore()
     with pytest.raises(NotATable):
-        await list_log(store)
+        await CommitLog(store).listing()
     await store.put("_delta_log/_last_checkpoint", b'{"version": 7, "size": 1}')
     with pytest.raises(NotATable):
-        await list_log(store)
+        await CommitLog(store).listing()
     await store.put(commit_name(first), b"")
-    for listing in (list_log(store), list_recent(store, 0)):
+    for listing in (CommitLog(store).listing(), CommitLog(store).recent(0)):
         with pytest.raises(StorageUnavailable, match="listing is empty"):
             await listing
 
@@ -259,7 +257,7 @@ LONG = [*commits(*range(150, 400)), *map(classic, range(200, 400, 50))]
 @pytest.mark.parametrize("version", [None, 300, 350])
 async def test_a_long_log_is_listed_from_its_last_checkpoint(version: int | None) -> None:
     store = CountedStore(LONG, b'{"version": 300}')
-    found = await list_recent(store, 10, version)
+    found = await CommitLog(store).recent(10, version)
     assert store.asked == [commit_name(289)]
     assert (found.since, found.latest, found.commits[0].version) == (290, 399, 290)
     assert found.segment(300).checkpoint[0].version == 300
@@ -268,7 +266,7 @@ async def test_a_long_log_is_listed_from_its_last_checkpoint(version: int | None
 
 @pytest.mark.anyio
 async def test_a_partial_listing_refuses_questions_about_earlier_versions() -> None:
-    found = await list_recent(CountedStore(LONG, b'{"version": 300}'), 10)
+    found = await CommitLog(CountedStore(LONG, b'{"version": 300}')).recent(10)
     with pytest.raises(ValueError, match="listed from version 290 on"):
         found.segment(299)
     with pytest.raises(ValueError, match="listed from version 290 on"):
@@ -297,9 +295,9 @@ async def test_without_a_hint_that_holds_all_of_the_log_is_listed(
     names: list[str], hint: bytes | None, version: int | None
 ) -> None:
     store = CountedStore(names, hint)
-    found = await list_recent(store, 10, version)
+    found = await CommitLog(store).recent(10, version)
     assert store.asked[-1] == ""
-    assert found == await list_log(store)
+    assert found == await CommitLog(store).listing()
 
 
 @pytest.mark.anyio
@@ -310,18 +308,18 @@ async def test_a_gap_at_the_end_counts_once_two_listings_agree() -> None:
             return [one for one in found if len(self.asked) > 1 or commit_name(390) != one.name]
 
     store = Torn(LONG, b'{"version": 300}')
-    (await list_recent(store, 10)).segment(399)
+    (await CommitLog(store).recent(10)).segment(399)
     assert store.asked == [commit_name(289)] * 2
     lost = CountedStore(set(LONG) - set(commits(390)), b'{"version": 300}')
     with pytest.raises(VersionGone) as caught:
-        (await list_recent(lost, 10)).segment(399)
+        (await CommitLog(lost).recent(10)).segment(399)
     assert caught.value.version == 390
 
 
 @pytest.mark.anyio
 async def test_no_log_to_be_hinted_at() -> None:
     with pytest.raises(NotATable):
-        await list_recent(CountedStore([], b'{"version": 300}'), 10)
+        await CommitLog(CountedStore([], b'{"version": 300}')).recent(10)
 
 
 NAMES = st.one_of(
@@ -364,24 +362,25 @@ async def test_a_log_that_has_not_changed_is_listed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, versions: int
 ) -> None:
     """A change of names, or of the last files, shows at once; a folder just changed may change unnoticed."""
-    store, last = Counted(tmp_path, versions), LastListing()
-    first = await list_log(store, last)
-    assert await list_log(store, last) is first
+    store = Counted(tmp_path, versions)
+    last = CommitLog(store)
+    first = await last.listing()
+    assert await last.listing() is first
     assert store.listed == 2 * versions
 
     monkeypatch.setattr("tailer.stores.local.SETTLED_S", -1.0)
     store.listed = 0
-    first = await list_log(store, last)
-    assert await list_log(store, last) is first
+    first = await last.listing()
+    assert await last.listing() is first
     assert store.listed == versions + min(versions, 128)
 
     with (tmp_path / commit_name(versions - 1)).open("a") as file:
         file.write("\n{}")
-    assert (await list_log(store, last)).commits[-1].size_bytes == 5
+    assert (await last.listing()).commits[-1].size_bytes == 5
     (tmp_path / commit_name(versions)).write_text("{}")
-    assert (await list_log(store, last)).latest == versions
+    assert (await last.listing()).latest == versions
     (tmp_path / commit_name(0)).unlink()
-    assert [path.version for path in (await list_log(store, last)).commits] == list(range(1, versions + 1))
+    assert [path.version for path in (await last.listing()).commits] == list(range(1, versions + 1))
 
 
 @pytest.mark.anyio
@@ -389,12 +388,12 @@ async def test_a_listing_is_made_again_after_a_while(tmp_path: Path, monkeypatch
     """An early commit that is written over does not change the folder."""
     monkeypatch.setattr("tailer.stores.local.SETTLED_S", -1.0)
     times_s = [0.0]
-    store, last = Counted(tmp_path, 200), LastListing(lambda: times_s[-1])
-    first = await list_log(store, last)
+    last = CommitLog(Counted(tmp_path, 200), lambda: times_s[-1])
+    first = await last.listing()
     with (tmp_path / commit_name(0)).open("a") as file:
         file.write("\n{}")
-    assert await list_log(store, last) is first
+    assert await last.listing() is first
     times_s.append(REUSE_S)
-    assert (await list_log(store, last)).commits[0].size_bytes == 5
-    last.forget()
-    assert (await list_log(store, last)).commits[0].size_bytes == 5
+    assert (await last.listing()).commits[0].size_bytes == 5
+    last.forget_listing()
+    assert (await last.listing()).commits[0].size_bytes == 5

@@ -18,8 +18,8 @@ from tailer.errors import (
     VersionGone,
 )
 from tailer.formats.delta.log.commit_reader import WINDOW_BYTES, WINDOW_FILES, read_together, window
+from tailer.formats.delta.log.following import LIST_AFTER
 from tailer.formats.delta.log.listing import LogFileKind, LogPath, commit_name
-from tailer.formats.delta.log.prefetch import LIST_AFTER
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.plan import ChangePlan
 from tailer.stores.port import ObjectMeta, StoredObject

@@ -7,8 +7,8 @@ import pytest
 
 import tailer.formats.delta.table
 from tailer.errors import NotATable, TableReplaced, TailerError, VersionAhead, VersionGone
+from tailer.formats.delta.log.following import CHECK_S, QuietLog
 from tailer.formats.delta.log.listing import commit_name
-from tailer.formats.delta.log.quiet import CHECK_S, QuietLog
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.stores.port import ObjectMeta, StoredObject
 from tests.support.cloud.memory_store import MemoryStore

@@ -1,17 +1,22 @@
-"""The commits of a backlog, fetched a window at a time before they are planned.
+"""The next commit of a log: fetched before it is planned in a backlog, and looked for where it does not come.
 
 A backlog is what a listing showed: the one made when the log was entered, or one made after `LIST_AFTER` versions were
 found in a row. Nothing is fetched beyond it. A window is fetched when its first commit is needed, and held until each
 of its commits is. The first is one commit, and each window has twice as many as the one before, as only few may be
 wanted; commits larger than a window are read when they are due. Commits that could not be fetched, and those after
 them, are fetched again when they are due, so an error comes at its version.
+
+A missing commit file alone means "not yet". In a folder of this machine checks cost nothing and follow after a few
+looks. In another store a check is one listing of what follows the last commit, at most every `CHECK_S` seconds; the
+looks between are one request each.
 """
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
-from itertools import count, islice
+from itertools import count, islice, takewhile
 from typing import Final, TypeVar
 
 from tailer.errors import ObjectNotFound
@@ -19,10 +24,13 @@ from tailer.formats.delta.log.commit_reader import WINDOW_FILES, read_together, 
 from tailer.formats.delta.log.listing import LOG, CommitLog, LogFileKind, LogListing, LogPath, commit_name
 from tailer.stores.port import ObjectMeta, ObjectStore, OpenObject, in_thread
 
-__all__ = ["LIST_AFTER", "CommitPrefetch"]
+__all__ = ["CHECK_S", "GAP_CHECK_MISSES", "GONE_CHECK_MISSES", "LIST_AFTER", "CommitPrefetch", "QuietLog"]
 
 T = TypeVar("T")
 
+GAP_CHECK_MISSES: Final = 8
+GONE_CHECK_MISSES: Final = 4  # after which a look at one file shows whether the whole log may be gone
+CHECK_S: Final = 300.0
 LIST_AFTER: Final = 16
 _MOST_LISTED: Final = 10_000  # kept of one listing
 
@@ -72,24 +80,66 @@ class CommitPrefetch:
         """Hold the window that begins with `version`, unless it is that commit alone."""
         if self._unlisted >= LIST_AFTER:
             self._unlisted = 0
-            objects = await self._store.list(LOG, commit_name(version - 2) if version > 1 else "")
-            paths = (path for path in map(LogPath.parse, objects) if path is not None)
+            paths = await _list_after(self._store, version - 2)
             self._note(path for path in paths if path.kind is LogFileKind.COMMIT and path.version >= version - 1)
-        wanted = window(self._ahead(version), self._width)
+        ahead = takewhile(lambda number: number in self._listed and number not in self._held, count(version))
+        wanted = window((self._listed[number] for number in ahead), self._width)
         self._width = min(2 * self._width, WINDOW_FILES)
         if len(wanted) > 1:
             with suppress(ObjectNotFound):  # reading it again shows whether it is missing
                 for path, held in zip(wanted, await read_together(wanted, self._hold), strict=False):
                     self._held[path.version] = held
 
-    def _ahead(self, version: int) -> Iterator[LogPath]:
-        for number in count(version):
-            if number not in self._listed or number in self._held:
-                return
-            yield self._listed[number]
-
-    def _note(self, paths: Iterator[LogPath]) -> None:
+    def _note(self, paths: Iterable[LogPath]) -> None:
         self._listed = {path.version: path for path in islice(paths, _MOST_LISTED)} if self._is_on else {}
 
     async def _hold(self, path: LogPath) -> _Held:
         return await self._store.scan(path.name, lambda opened: _Held(opened.meta, opened.file.read()))
+
+
+class QuietLog:
+    """The checks of the log in `store`. `managed`: whether a catalog names its commits. `clock`: in seconds."""
+
+    def __init__(self, store: ObjectStore, managed: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._managed = managed
+        self._clock = clock
+        self.found()
+
+    def found(self) -> None:
+        """Note that nothing is missing: the next version was found, or the log was listed."""
+        self._misses = 0
+        self._checked_s = self._clock()
+
+    async def is_suspicious(self, version: int, predecessor: ObjectMeta | None) -> bool:
+        """Return whether the whole log should be checked, now that `version` was looked for in vain.
+
+        `predecessor`: the commit before it, as far as it is known.
+        """
+        self._misses += 1
+        if not self._store.is_atomic:
+            is_due = self._misses % GONE_CHECK_MISSES == 0
+            return self._misses % GAP_CHECK_MISSES == 0 or (is_due and await self._is_gone(predecessor))
+        if self._clock() - self._checked_s < CHECK_S:
+            return False
+        self._checked_s = self._clock()
+        if self._managed:
+            return True
+        paths = await _list_after(self._store, version - 2)
+        is_there = any(path.kind is LogFileKind.COMMIT and path.version == version - 1 for path in paths)
+        return not is_there or any(path.version >= version for path in paths)
+
+    async def _is_gone(self, predecessor: ObjectMeta | None) -> bool:
+        if predecessor is None or self._managed:
+            return False
+        try:
+            await self._store.stat(predecessor.name)
+        except ObjectNotFound:
+            return True
+        return False
+
+
+async def _list_after(store: ObjectStore, version: int) -> list[LogPath]:
+    """List the files of a log after the commit of a version."""
+    objects = await store.list(LOG, commit_name(version) if version >= 0 else "")
+    return [path for path in map(LogPath.parse, objects) if path is not None]
