@@ -57,12 +57,8 @@ def encode(bitmap: BitMap64) -> bytes:
 def inline(bitmap: BitMap64) -> DeletionVectorRef:
     """Return a reference that contains the positions themselves."""
     data = encode(bitmap)[4:-4]
-    return DeletionVectorRef(None, _z85_encode(data), None, len(data), len(bitmap))
-
-
-def _z85_encode(data: bytes) -> str:
-    padded = data + bytes(-len(data) % 4)
-    return base64.b85encode(padded).translate(_TO_Z85).decode("ascii")
+    text = base64.b85encode(data + bytes(-len(data) % 4)).translate(_TO_Z85).decode("ascii")
+    return DeletionVectorRef(None, text, None, len(data), len(bitmap))
 
 
 def z85_decode(text: str, size: int) -> bytes:

@@ -21,7 +21,7 @@ from tailer.formats.delta.log.actions import Commit, Metadata, Protocol, Txn, pa
 from tailer.formats.delta.log.listing import LOG, commit_name
 from tailer.stores.port import ObjectStore, StoredObject, in_thread
 
-__all__ = ["checkpoint_name", "now_ms", "read_commit", "write_checkpoint", "write_commit"]
+__all__ = ["now_ms", "read_commit", "write_checkpoint", "write_commit"]
 
 Action = Mapping[str, Any]
 
@@ -31,11 +31,6 @@ _ENGINE: Final = "lake-tailer"
 def now_ms() -> int:
     """Return the milliseconds since 1970."""
     return time.time_ns() // 1_000_000
-
-
-def checkpoint_name(version: int) -> str:
-    """Return the object name of a version's classic checkpoint."""
-    return f"{LOG}/{version:020d}.checkpoint.parquet"
 
 
 async def read_commit(store: ObjectStore, version: int) -> Commit:
@@ -86,7 +81,7 @@ async def write_checkpoint(
     actions = [{"protocol": _fields(protocol)}, {"metaData": _fields(metadata)}]
     actions += [{"txn": _fields(txn)} for txn in txns]
     data = await in_thread(_parquet, actions)
-    await store.put(checkpoint_name(version), data)
+    await store.put(f"{LOG}/{version:020d}.checkpoint.parquet", data)
     hint = {"version": version, "size": len(actions), "sizeInBytes": len(data), "numOfAddFiles": 0}
     checksum = json_checksum(msgspec.json.encode(hint))
     await store.put(LAST_CHECKPOINT, msgspec.json.encode({**hint, "checksum": checksum}))

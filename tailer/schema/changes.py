@@ -4,7 +4,7 @@ Columns of two schemas of a table are matched by their identity over time (`tail
 every level of nesting.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from difflib import SequenceMatcher
 
 import pyarrow as pa
@@ -41,7 +41,9 @@ def _differences(before: pa.StructType, after: pa.StructType, above: str) -> Ite
     for key, field in old.items():
         if key not in new:
             yield f"column {above}{field.name} was dropped"
-    unmoved = _unmoved([key for key in old if key in new], [key for key in new if key in old])
+    stayed = [key for key in old if key in new]
+    blocks = SequenceMatcher(None, stayed, [key for key in new if key in old], autojunk=False).get_matching_blocks()
+    unmoved = {key for block in blocks for key in stayed[block.a : block.a + block.size]}
     for key, field in new.items():
         name = above + field.name
         if key not in old:
@@ -73,9 +75,3 @@ def _field_differences(before: pa.Field, after: pa.Field, name: str) -> Iterator
     elif not old.equals(new):
         how = "was widened" if widens(old, new) else "changed its type"
         yield f"column {name} {how} from {type_text(old)} to {type_text(new)}"
-
-
-def _unmoved(before: Sequence[str], after: Sequence[str]) -> set[str]:
-    """Return the names that keep their relative order between two orders of the same names."""
-    blocks = SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
-    return {name for block in blocks for name in before[block.a : block.a + block.size]}

@@ -12,7 +12,16 @@ from itertools import count
 import pyarrow as pa
 
 from tailer.events import is_struct
-from tailer.schema.columns import COLUMN_ID, FIELD_ID, PHYSICAL_NAME, column_id, is_absent, physical_name, source_name
+from tailer.schema.columns import (
+    COLUMN_ID,
+    FIELD_ID,
+    PHYSICAL_NAME,
+    bare_type,
+    column_id,
+    is_absent,
+    physical_name,
+    source_name,
+)
 
 __all__ = ["identified", "is_mapped", "renewed", "united"]
 
@@ -30,7 +39,8 @@ def identified(schemas: Iterable[pa.Schema]) -> list[pa.Schema]:
     results: list[pa.Schema] = []
     for schema in schemas:
         if results and is_mapped(results[-1]) and not is_mapped(schema):
-            identities.turn_to_names(results[-1], alike=_plain(results[-1]).equals(_plain(schema)))
+            before, after = (bare_type(pa.struct(list(one))) for one in (results[-1], schema))
+            identities.turn_to_names(results[-1], alike=before.equals(after))
         results.append(pa.schema(identities.of(list(schema))))
     return results
 
@@ -81,16 +91,20 @@ class _Identities:
 
     def of(self, fields: Iterable[pa.Field], above: _Path = ()) -> list[pa.Field]:
         """Return the fields with their identities; `above`: the path of the enclosing fields."""
-        return [old if is_absent(old) else self._one(old, (*above, physical_name(old))) for old in fields]
-
-    def _one(self, column: pa.Field, path: _Path) -> pa.Field:
-        metadata = column.metadata or {}
-        number = metadata.get(FIELD_ID)
-        identity, old_number = self.known.get(path, (b"", None))
-        if not identity or (number is not None and old_number is not None and number != old_number):
-            identity = str(next(self.fresh)).encode()
-        self.known[path] = (identity, number or old_number)
-        return column.with_type(self._type(column.type, path)).with_metadata(metadata | {COLUMN_ID: identity})
+        results: list[pa.Field] = []
+        for column in fields:
+            if is_absent(column):
+                results.append(column)
+                continue
+            metadata, path = column.metadata or {}, (*above, physical_name(column))
+            number = metadata.get(FIELD_ID)
+            identity, old_number = self.known.get(path, (b"", None))
+            if not identity or (number is not None and old_number is not None and number != old_number):
+                identity = str(next(self.fresh)).encode()
+            self.known[path] = (identity, number or old_number)
+            kind = self._type(column.type, path)
+            results.append(column.with_type(kind).with_metadata(metadata | {COLUMN_ID: identity}))
+        return results
 
     def _type(self, kind: pa.DataType, path: _Path) -> pa.DataType:
         if is_struct(kind):
@@ -116,21 +130,6 @@ def _named(kind: pa.DataType, above: _Path = ()) -> Iterator[tuple[_Path, tuple[
     elif pa.types.is_map(kind):
         yield from _named(kind.key_type, (*above, "key"))
         yield from _named(kind.item_type, (*above, "value"))
-
-
-def _plain(schema: pa.Schema) -> pa.DataType:
-    """Return the names and types of a schema as a struct, without metadata and nullability."""
-    return _plain_type(pa.struct(list(schema)))
-
-
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    if is_struct(kind):
-        return pa.struct([pa.field(column.name, _plain_type(column.type)) for column in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(_plain_type(kind.value_type))
-    if pa.types.is_map(kind):
-        return pa.map_(_plain_type(kind.key_type), _plain_type(kind.item_type))
-    return kind
 
 
 def _renewed(before: Iterable[pa.Field], after: Iterable[pa.Field], above: _Path) -> Iterator[tuple[_Path, bool]]:

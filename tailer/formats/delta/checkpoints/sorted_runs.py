@@ -67,8 +67,14 @@ class SpillingSort:
     def add(self, batch: pa.RecordBatch) -> None:
         self._run.append(batch)
         self._size_bytes += batch.nbytes
-        if self._size_bytes >= self._run_bytes:
-            self._spill()
+        if self._size_bytes < self._run_bytes:
+            return
+        with _disk():
+            if self._file is None:
+                self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+            self._ends.append(self._write(self._file, self._sorted_run()))
+        self._run, self._size_bytes = [], 0
+        pa.default_memory_pool().release_unused()  # or the memory of every run stays resident
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         last = self._sorted_run()
@@ -92,14 +98,6 @@ class SpillingSort:
 
     def _block_rows(self, rows: pa.RecordBatch) -> int:
         return max(self._block_bytes * len(rows) // max(int(rows.nbytes), 1), 1)
-
-    def _spill(self) -> None:
-        with _disk():
-            if self._file is None:
-                self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
-            self._ends.append(self._write(self._file, self._sorted_run()))
-        self._run, self._size_bytes = [], 0
-        pa.default_memory_pool().release_unused()  # or the memory of every run stays resident
 
     def _merge_runs(self, file: IO[bytes]) -> None:
         """Merge runs that follow each other, `_MOST_RUNS` at a time, into another file."""
@@ -129,17 +127,16 @@ class SpillingSort:
         return [self._read(handle, begin, end, at_once) for begin, end in pairwise(ends)]
 
     def _read(self, handle: int, begin: int, end: int, at_once: int) -> Iterator[pa.RecordBatch]:
-        blocks = self._read_blocks(handle, begin, end)
-        while some := list(islice(blocks, at_once)):
-            yield pa.concat_batches(some)
-
-    def _read_blocks(self, handle: int, begin: int, end: int) -> Iterator[pa.RecordBatch]:
+        blocks: list[pa.RecordBatch] = []
         while begin < end:
             with _disk():
                 size = int.from_bytes(os.pread(handle, _LENGTH_BYTES, begin), "big")
                 block = os.pread(handle, size, begin + _LENGTH_BYTES)
-            yield pa.ipc.read_record_batch(pa.py_buffer(block), self._schema)
+            blocks.append(pa.ipc.read_record_batch(pa.py_buffer(block), self._schema))
             begin += _LENGTH_BYTES + size
+            if len(blocks) == at_once or begin >= end:
+                yield pa.concat_batches(blocks)
+                blocks = []
 
     def _merge(self, runs: list[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of sorted runs in order; of equal rows, those of an earlier run come first.
