@@ -6,6 +6,7 @@ that violates the protocol raises `LogCorrupt` with file and line. Only what rea
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Annotated, Any, BinaryIO, Final
@@ -304,21 +305,14 @@ def scan_state(file: BinaryIO, table: str, path: str, version: int) -> StateActi
     """
     data = file.read(CHUNK_BYTES)
     more = file.read(CHUNK_BYTES) if data else b""
-    if not more and _sets_nothing(data):
-        return NOTHING_SET
+    if not more:
+        with suppress(*MALFORMED):  # reported below
+            data.decode()
+            lines = _LINES.decode_lines(data)
+            sets_none = all(line.protocol is None and line.meta_data is None for line in lines)
+            if lines and sets_none and sum(line.commit_info is not None for line in lines) <= 1:
+                return NOTHING_SET
     return scan_commit(file, table, path, version, 0, lambda _: False, data + more).state_actions
-
-
-def _sets_nothing(data: bytes) -> bool:
-    """Return whether `data` is a valid commit file with neither protocol nor metadata."""
-    try:
-        data.decode()
-        lines = _LINES.decode_lines(data)
-    except MALFORMED:
-        return False
-    if any(line.protocol is not None or line.meta_data is not None for line in lines):
-        return False
-    return bool(lines) and sum(line.commit_info is not None for line in lines) <= 1
 
 
 @dataclass(slots=True)
