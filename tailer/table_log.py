@@ -4,7 +4,6 @@ A class to inherit: what a log need not have is a method with a default.
 """
 
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
@@ -14,16 +13,7 @@ from tailer.plan import ChangePlan, Position
 from tailer.start import Start, StartPoint
 from tailer.stores.wakeup import Wake
 
-__all__ = ["Contradiction", "TableLog"]
-
-
-@dataclass(frozen=True, slots=True)
-class Contradiction:
-    """A version whose changes do not turn the table before it into the one after it. `path`: a file that shows it."""
-
-    version: int
-    path: str
-    reason: str
+__all__ = ["TableLog"]
 
 
 class TableLog(Protocol):
@@ -123,10 +113,3 @@ class TableLog(Protocol):
     def make_wake(self) -> Wake:
         """Make a wake-up for new versions of this table; no I/O."""
         ...
-
-    async def contradictions(self, most_files: int | None = None) -> tuple[Contradiction, ...]:
-        """Return the newest versions that contradict the table's state, as far back as the state is quick to read.
-
-        None are looked for where the table has more than `most_files` files.
-        """
-        return ()

@@ -18,7 +18,7 @@ from tailer.daemon.fleet.discovery import with_found_tables
 from tailer.daemon.sinks import close_sinks, open_layout
 from tailer.daemon.standing import standing_of, survey
 from tailer.plan import Position
-from tailer.progress.lookup import set_progress
+from tailer.progress.lookup import set_position
 
 __all__ = ["command"]
 
@@ -110,7 +110,7 @@ async def _reset(settings: Settings, pipeline: PipelineSettings, version: int, d
                 shards = pipeline.shards if pipeline.write is Writers.EXECUTORS else 0
                 await open_layout(pipeline, sink).force(shards, version)
             else:
-                await set_progress(pipeline.name, log, sink, version)
+                await set_position(pipeline.name, log, sink, Position.end(version))
         finally:
             await close_sinks([sink])
     consequence = _consequence(before.position, version)

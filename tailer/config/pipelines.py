@@ -19,6 +19,7 @@ from tailer.config.tables import TableRef, configure_sink
 from tailer.errors import ConfigError, how_to_install
 from tailer.formats.delta.catalog.options import UnityOptions, unity_faults
 from tailer.formats.delta.catalog.port import CommitCatalog
+from tailer.formats.inspection import TableInspector
 from tailer.formats.registry import names_of
 from tailer.pipeline.limits import Limits
 from tailer.pipeline.policy import Policy
@@ -140,8 +141,14 @@ class PipelineSettings:
 
     def open_table(self) -> TableLog:
         """The log of the table, which is `located`, with its catalog if it has one; no I/O. Raises `ConfigError`."""
-        catalog = None if self.catalog_options is None else configure_catalog(self.catalog_options)
-        return self.source.open(self.stores, catalog, self.policy)
+        return self.source.open(self.stores, self._make_catalog(), self.policy)
+
+    def inspect_table(self) -> TableInspector:
+        """What looks at the log of the table for people, as `open_table`."""
+        return self.source.inspect(self.stores, self._make_catalog())
+
+    def _make_catalog(self) -> CommitCatalog | None:
+        return None if self.catalog_options is None else configure_catalog(self.catalog_options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,12 +138,12 @@ class TableRef:
             compare=policy.changes is ChangeSource.COMPARE,
         )
 
-    def inspect(self, stores: Stores | None = None) -> TableInspector:
+    def inspect(self, stores: Stores | None = None, catalog: CommitCatalog | None = None) -> TableInspector:
         """Open what looks at the log of the table for people, as `open` does."""
         all_stores = stores or Stores()
-        table_format, store = self._open_root(all_stores, is_managed=False)
-        catalog = self._catalog(all_stores)
-        return table_format.inspect(store, all_stores.open, self.allowed_roots, self.branch, catalog)
+        table_format, store = self._open_root(all_stores, is_managed=catalog is not None)
+        its_own = catalog or self._catalog(all_stores)
+        return table_format.inspect(store, all_stores.open, self.allowed_roots, self.branch, its_own)
 
     def _catalog(self, stores: Stores) -> Any:
         return None

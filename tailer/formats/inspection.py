@@ -17,6 +17,7 @@ from tailer.table_log import TableLog
 __all__ = [
     "NO_ROWS",
     "CommitSummary",
+    "Contradiction",
     "DeclaredKey",
     "PlanInspector",
     "RowCounts",
@@ -82,6 +83,15 @@ class TableProfile:
     hazards: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """A version whose changes do not turn the table before it into the one after it. `path`: a file that shows it."""
+
+    version: int
+    path: str
+    reason: str
+
+
 class TableInspector(Protocol):
     """Looks at the log of one table. Methods raise as those of `TableLog` do.
 
@@ -100,6 +110,13 @@ class TableInspector(Protocol):
         Close the generator.
         """
         ...
+
+    async def contradictions(self, most_files: int | None = None) -> tuple[Contradiction, ...]:
+        """Return the newest versions that contradict the table's state, as far back as the state is quick to read.
+
+        None are looked for where the table has more than `most_files` files.
+        """
+        return ()
 
 
 class PlanInspector(TableInspector):

@@ -137,8 +137,10 @@ class TableFormat(Protocol):
 
     def row_reader(self) -> RowReader:
         """Return what reads the rows of tasks that name the format (`ChangeTask.reader`). Imports it."""
-        ...
+        from tailer.read import execute  # noqa: PLC0415 - not to recognise a table
+
+        return execute
 
     def check_reader(self) -> None:
         """Raise `ConfigError` naming `table` where a library that reads rows is not installed. Imports no library."""
-        ...
+        return

@@ -12,7 +12,7 @@ from tailer.plan import Position
 from tailer.sink import Progress, Sink, app_id_of
 from tailer.table_log import TableLog
 
-__all__ = ["check_new", "find_progress", "set_position", "set_progress"]
+__all__ = ["check_new", "find_progress", "set_position"]
 
 
 async def find_progress(pipeline: str, table: TableLog, table_id: str, sink: Sink) -> Progress | None:
@@ -46,14 +46,6 @@ async def check_new(pipeline: str, table: TableLog, table_id: str, sink: Sink) -
         raise TableReplaced(table.uri, 0, "another one", table_id)
     if refusal is not None:
         raise refusal
-
-
-async def set_progress(pipeline: str, table: TableLog, sink: Sink, version: int) -> None:
-    """Make `sink` count `version` as delivered, whatever progress it has under any id of the table.
-
-    Raises what the table and the sink raise.
-    """
-    await set_position(pipeline, table, sink, Position.end(version))
 
 
 async def set_position(pipeline: str, table: TableLog, sink: Sink, position: Position) -> None:

@@ -17,11 +17,11 @@ from tailer.cli.doctor.feed import FeedCheck, after_lost, begins_later
 from tailer.cli.doctor.sample import MOST_ROWS, Sample, take_sample
 from tailer.engine.local import LocalEngine
 from tailer.errors import FileVacuumed, TailerError
-from tailer.formats.inspection import TableInspector, TableProfile
+from tailer.formats.inspection import Contradiction, TableInspector, TableProfile
 from tailer.plan import ChangePlan, ChangeTask, TaskKind
 from tailer.read.data_files import DataFiles
 from tailer.stores.port import in_thread
-from tailer.table_log import Contradiction, TableLog
+from tailer.table_log import TableLog
 
 __all__ = ["MOST_COMMITS", "Examination", "LostVersion", "Measured", "SeenCommit", "examine"]
 
@@ -138,7 +138,7 @@ async def examine(
                 examination.measured = await _measure(plan, files)
                 break
         say("adding up the newest commits")
-        examination.contradictions = await log.contradictions(_MOST_FILES)
+        examination.contradictions = await inspector.contradictions(_MOST_FILES)
     except TailerError as error:
         examination.stop = error
     return examination

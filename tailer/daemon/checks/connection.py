@@ -26,6 +26,7 @@ from tailer.daemon.sinks import close_sinks
 from tailer.daemon.standing import Standing, standing_in
 from tailer.errors import FileVacuumed, SinkFenced, TailerError
 from tailer.events import ROW_COMMIT_VERSION, ROW_ID
+from tailer.formats.inspection import Contradiction
 from tailer.formats.rows import row_groups
 from tailer.pipeline.data_loss import is_lost
 from tailer.pipeline.delivery import ResumePoint, check_known_columns, first_point, tell_key
@@ -36,7 +37,7 @@ from tailer.read.data_files import DataFiles
 from tailer.sink import Sink, app_id_of
 from tailer.stores.location import is_local
 from tailer.stores.port import in_thread
-from tailer.table_log import Contradiction, TableLog
+from tailer.table_log import TableLog
 
 __all__ = ["Connection", "connect"]
 
@@ -154,8 +155,8 @@ class Connection:
     """The table and the sink of one pipeline, as far as they could be reached.
 
     `standing`: None where there is no table yet, and the pipeline would wait for it. `file`: the data file that was
-    opened; None where the newest version names none. `contradictions`: as in `TableLog`. `errors`: all that is wrong;
-    the rest may be missing then.
+    opened; None where the newest version names none. `contradictions`: as in `TableInspector`. `errors`: all that is
+    wrong; the rest may be missing then.
     """
 
     standing: Standing | None
@@ -175,10 +176,10 @@ async def _connect(settings: Settings, pipeline: PipelineSettings) -> Connection
     with errors.gathered():
         located = await find_existing(pipeline)
         table = None if located is None else located.open_table()
-    if table is not None:
+    if located is not None and table is not None:
         with errors.gathered():
             file = await _open_newest_file(table, open_files(pipeline.stores))
-            contradictions = await table.contradictions()
+            contradictions = await located.inspect_table().contradictions()
     with errors.gathered():
         sink = settings.open_sink(pipeline)
         try:

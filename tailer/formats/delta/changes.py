@@ -41,6 +41,7 @@ from tailer.formats.delta.log.actions import (
     RemoveFile,
     RemoveWithStatistics,
 )
+from tailer.formats.delta.log.listing import commit_name
 from tailer.formats.delta.log.paths import locate
 from tailer.formats.delta.log.removes import file_key
 from tailer.formats.delta.snapshot import Snapshot
@@ -168,9 +169,12 @@ def _by_key(files: Sequence[File], state: Snapshot, action: str, key: Callable[[
     by_key = {key(file): file for file in files}
     if len(by_key) != len(files):
         duplicate = next(file.path for file in files if by_key[key(file)] is not file)
-        name = f"_delta_log/{state.version:020d}.json"
-        raise LogCorrupt(state.table, name, f"two {action} actions for {duplicate}", state.version)
+        raise _corrupt(state, f"two {action} actions for {duplicate}")
     return by_key
+
+
+def _corrupt(state: Snapshot, reason: str) -> LogCorrupt:
+    return LogCorrupt(state.table, commit_name(state.version), reason, state.version)
 
 
 def _plan(
@@ -277,11 +281,11 @@ class _TaskMaker:
         if not self.at.schema.names:
             # A later schema would show columns of rows that were delivered without any.
             reason = f"{file.path} belongs to a table that has no columns"
-            raise LogCorrupt(state.table, f"_delta_log/{state.version:020d}.json", reason, state.version)
+            raise _corrupt(state, reason)
         for name in partition_values:
             if name not in self.partitions:
                 reason = f"{file.path} has a value for {self._column(name)}, which is not a partition column"
-                raise LogCorrupt(state.table, f"_delta_log/{state.version:020d}.json", reason, state.version)
+                raise _corrupt(state, reason)
         tracking = None
         if self.tracked is not None and not isinstance(file, CdcFile):
             tracking = RowTracking(file.base_row_id, file.default_row_commit_version, *self.tracked)
@@ -309,8 +313,7 @@ class _TaskMaker:
         try:
             location = locate(path, self.root)
         except ValueError as error:
-            name = f"_delta_log/{self.state.version:020d}.json"
-            raise LogCorrupt(self.state.table, name, f"path {path!r}: {error}", self.state.version) from error
+            raise _corrupt(self.state, f"path {path!r}: {error}") from error
         if not location.startswith(tuple(f"{root.rstrip('/')}/" for root in (self.root, *self.allowed_roots))):
             raise FileOutsideTable(self.state.table, self.state.version, location, is_readable(location))
         return location
@@ -324,5 +327,4 @@ class _TaskMaker:
         try:
             return resolve(vector, self.root, self._locate)
         except ValueError as error:
-            name = f"_delta_log/{self.state.version:020d}.json"
-            raise LogCorrupt(self.state.table, name, f"deletion vector: {error}", self.state.version) from error
+            raise _corrupt(self.state, f"deletion vector: {error}") from error

@@ -9,7 +9,6 @@ from typing_extensions import override
 from tailer.formats.delta.catalog.glue import NAMES
 from tailer.formats.inspection import TableInspector
 from tailer.formats.port import TableFormat
-from tailer.read.port import RowReader
 from tailer.stores.port import ObjectStore
 from tailer.table_log import TableLog
 
@@ -71,15 +70,6 @@ class _Delta(TableFormat):
         from tailer.formats.delta.inspection import DeltaInspector  # noqa: PLC0415 - not to follow a table
 
         return DeltaInspector(store, catalog)
-
-    def row_reader(self) -> RowReader:
-        """See `TableFormat.row_reader`. Tasks of Delta tables name none."""
-        from tailer.read import execute  # noqa: PLC0415 - not to recognise a table
-
-        return execute
-
-    def check_reader(self) -> None:
-        """See `TableFormat.check_reader`. Arrow reads Parquet."""
 
 
 DELTA: Final[TableFormat] = _Delta()

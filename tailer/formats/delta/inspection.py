@@ -8,13 +8,14 @@ from typing_extensions import override
 
 from tailer.errors import ObjectNotFound
 from tailer.formats.delta.catalog.port import CommitCatalog, RatifiedLog
+from tailer.formats.delta.checkpoints.contradictions import newest_contradictions
 from tailer.formats.delta.history import TableHistory
 from tailer.formats.delta.log.actions import scan_commit
 from tailer.formats.delta.log.commit_reader import read_together, window
 from tailer.formats.delta.log.commit_summary import FileTally, summarize
 from tailer.formats.delta.log.listing import CommitLog, LogPath
 from tailer.formats.delta.snapshot import CLOCK_WINDOW, Snapshot, clock_ms, kept_ms, lower_names
-from tailer.formats.inspection import CommitSummary, DeclaredKey, TableInspector, TableProfile
+from tailer.formats.inspection import CommitSummary, Contradiction, DeclaredKey, TableInspector, TableProfile
 from tailer.stores.port import ObjectStore, OpenObject
 
 __all__ = ["DeltaInspector"]
@@ -67,6 +68,10 @@ class DeltaInspector(TableInspector):
                 if summary is not None:
                     yield summary
                 wanted = wanted[1:]
+
+    async def contradictions(self, most_files: int | None = None) -> tuple[Contradiction, ...]:
+        """See `TableInspector.contradictions`. Reads the newest checkpoint and the commits after it, if few."""
+        return await newest_contradictions(self._store, self._log, most_files)
 
     async def _summarize(self, path: LogPath, times: Mapping[int, int]) -> CommitSummary | None:
         """Summarize a commit; None where it was cleaned up since the log was listed."""

@@ -40,7 +40,6 @@ from tailer.errors import (
 from tailer.formats.delta.catalog.port import CommitCatalog, RatifiedLog
 from tailer.formats.delta.changes import plan_snapshot
 from tailer.formats.delta.checkpoints.checkpoint import from_sound_checkpoint
-from tailer.formats.delta.checkpoints.contradictions import newest_contradictions
 from tailer.formats.delta.checkpoints.live_files import live_files
 from tailer.formats.delta.commit_plan import CommitFile, CommitPlanner, PlannedCommit, read_whole
 from tailer.formats.delta.history import TableHistory, has_commit
@@ -51,7 +50,7 @@ from tailer.plan import ChangePlan, Position
 from tailer.start import Start, StartKind, StartPoint
 from tailer.stores.port import ObjectMeta, ObjectStore, in_thread, stays
 from tailer.stores.wakeup import Wake
-from tailer.table_log import Contradiction, TableLog
+from tailer.table_log import TableLog
 
 __all__ = ["DeltaTableLog"]
 
@@ -232,10 +231,6 @@ class DeltaTableLog(TableLog):
                 if len(page) < PAGE_FILES:
                     return
                 first += len(page)
-
-    async def contradictions(self, most_files: int | None = None) -> tuple[Contradiction, ...]:
-        """See `TableLog.contradictions`. Reads the newest checkpoint and the commits after it, if these are few."""
-        return await newest_contradictions(self._store, self._log, most_files)
 
     async def after_loss(self, error: TailerError, version: int) -> int:
         """See `TableLog.after_loss`. After a lost commit, a checkpoint defines the state again."""

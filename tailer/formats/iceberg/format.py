@@ -11,7 +11,6 @@ from tailer.errors import ConfigError, how_to_install
 from tailer.formats.iceberg.catalogs.names import NAMES
 from tailer.formats.inspection import TableInspector
 from tailer.formats.port import TableFormat
-from tailer.read.port import RowReader
 from tailer.stores.port import ObjectStore
 from tailer.table_log import TableLog
 
@@ -76,12 +75,6 @@ class _Iceberg(TableFormat):
         from tailer.formats.iceberg.inspector import IcebergInspector  # noqa: PLC0415 - not to follow a table
 
         return IcebergInspector(store, open_store, allowed_roots, branch, catalog)
-
-    @override
-    def row_reader(self) -> RowReader:
-        from tailer.read import execute  # noqa: PLC0415 - not to recognise a table
-
-        return execute
 
     @override
     def check_reader(self) -> None:

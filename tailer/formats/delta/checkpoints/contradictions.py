@@ -27,8 +27,8 @@ from tailer.formats.delta.log.actions import AddFile, RemoveFile
 from tailer.formats.delta.log.listing import CommitLog, LogSegment
 from tailer.formats.delta.log.paths import locate_all
 from tailer.formats.delta.log.removes import file_key
+from tailer.formats.inspection import Contradiction
 from tailer.stores.port import ObjectStore, in_thread
-from tailer.table_log import Contradiction
 
 __all__ = ["newest_contradictions"]
 

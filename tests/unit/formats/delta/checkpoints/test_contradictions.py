@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tailer.formats.delta.checkpoints import contradictions as module
+from tailer.formats.delta.inspection import DeltaInspector
 from tailer.formats.delta.log.listing import LOG
-from tailer.formats.delta.table import DeltaTableLog
 from tailer.stores.local import LocalStore
 from tests.support.tables.log_files import (
     add,
@@ -31,7 +31,7 @@ ADDS = "it adds a file that was in the table already"
 
 
 async def contradictions(table: Path) -> list[tuple[int, str, str]]:
-    found = await DeltaTableLog(LocalStore(table)).contradictions()
+    found = await DeltaInspector(LocalStore(table)).contradictions()
     return [(each.version, Path(each.path).name, each.reason) for each in found]
 
 
@@ -73,8 +73,8 @@ async def test_entries_of_commits_are_bounded_as_those_of_the_checkpoint(tmp_pat
     if checkpointed:
         checkpoint(tmp_path / LOG / f"{0:020d}.checkpoint.parquet", *HEAD, add("f"), add("g"))
     write_commit(tmp_path, 1, remove("h"))
-    log = DeltaTableLog(LocalStore(tmp_path))
-    assert [len(await log.contradictions(most)) for most in (0, 2, 3, None)] == [0, 0, 1, 1]
+    inspector = DeltaInspector(LocalStore(tmp_path))
+    assert [len(await inspector.contradictions(most)) for most in (0, 2, 3, None)] == [0, 0, 1, 1]
 
 
 async def test_each_version_once_and_what_comes_after(tmp_path: Path) -> None:
