@@ -102,22 +102,17 @@ def format_of(location: str) -> TableFormat:
     A folder of this machine is looked at: the first format whose log it has. The name decides in a store, without any
     I/O, and where the location is a file.
     """
-    if not is_local(location):
-        others = (other for other in formats() if other is not default_format())
-        return next((other for other in others if other.may_be_at(location)), default_format())
     try:
-        is_there = _names_one if Path(location).is_file() else _has_log
-        return next((other for other in formats() if is_there(other, location)), default_format())
+        if is_local(location) and not Path(location).is_file():
+            return next((other for other in formats() if _has_log(other, location)), default_format())
     except OSError:  # a folder above cannot be entered
         return default_format()
+    others = (other for other in formats() if other is not default_format())
+    return next((other for other in others if other.may_be_at(location)), default_format())
 
 
 def _has_log(table_format: TableFormat, location: str) -> bool:
     return Path(location, table_format.log_folder).is_dir()
-
-
-def _names_one(table_format: TableFormat, location: str) -> bool:
-    return table_format is not default_format() and table_format.may_be_at(location)
 
 
 async def find_format(

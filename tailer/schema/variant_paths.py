@@ -63,8 +63,16 @@ def _with_fields(schema: pa.Schema, paths: Iterable[tuple[str, str]]) -> pa.Sche
     added = []
     for source, path in paths:
         name = f"{source}:{path}"
-        if schema.get_field_index(source) >= 0 and schema.get_field_index(name) < 0:
-            added.append(_field(schema.field(source), name, path))
+        if schema.get_field_index(source) < 0 or schema.get_field_index(name) >= 0:
+            continue
+        column = schema.field(source)
+        if not is_variant(column.type):
+            reason = f"{name!r} is a path, and column {column.name} is {type_text(column.type)}, not VARIANT"
+            raise ConfigError("columns", reason, "Name the column without a path.")
+        metadata = dict(column.metadata or {})
+        if PHYSICAL_NAME in metadata:
+            metadata[PHYSICAL_NAME] += f":{path}".encode()
+        added.append(pa.field(name, VARIANT, metadata={**metadata, _PATH: path.encode()}))
     return pa.schema([*schema, *added]) if added else schema
 
 
@@ -84,13 +92,3 @@ def source_of(field: pa.Field) -> pa.Field:
     if PHYSICAL_NAME in metadata:
         metadata[PHYSICAL_NAME] = physical_name(field).removesuffix(end).encode()
     return field.with_name(field.name.removesuffix(end)).with_metadata(metadata or None)
-
-
-def _field(column: pa.Field, name: str, path: str) -> pa.Field:
-    if not is_variant(column.type):
-        reason = f"{name!r} is a path, and column {column.name} is {type_text(column.type)}, not VARIANT"
-        raise ConfigError("columns", reason, "Name the column without a path.")
-    metadata = dict(column.metadata or {})
-    if PHYSICAL_NAME in metadata:
-        metadata[PHYSICAL_NAME] += f":{path}".encode()
-    return pa.field(name, VARIANT, metadata={**metadata, _PATH: path.encode()})

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.errors import ExpressionFailed
-from tailer.schema.columns import Ranges
-from tailer.schema.columns import schema_from_text, schema_to_text
+from tailer.schema.columns import Ranges, schema_from_text, schema_to_text
 from tailer.shape.evaluate import Evaluator, compiled, failure
 from tailer.shape.ranges import may_be_true
 from tailer.shape.tree import BatchRows, Expression, Literal, column_types, from_json, to_json

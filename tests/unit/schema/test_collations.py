@@ -11,6 +11,7 @@ from tailer.formats.delta.schema import arrow_schema
 from tailer.plan import output_schema
 from tailer.schema.changes import describe_changes
 from tailer.schema.columns import restated
+from tailer.schema.text_types import collations
 from tailer.shape.parse.texts import parse_condition, parse_select
 from tests.support.cases import cases
 

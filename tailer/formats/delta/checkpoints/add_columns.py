@@ -64,11 +64,16 @@ def read_columns(adds: pa.Array, columns: pa.StructType = ADD_COLUMNS) -> pa.Str
     Raises `ValueError`, also `msgspec.ValidationError`, where one violates the protocol.
     """
     try:
-        return _usual(adds, columns)
+        adds.validate(full=True)  # what Parquet calls texts need not be UTF-8
+        array = _typed(adds, columns)
+        _check_present(array, _REQUIRED)
+        _check_present(array.field("deletionVector").drop_null(), _VECTOR_REQUIRED)
+        _check_keys(array.field("partitionValues"))
     except (_UnusualColumnError, pa.ArrowException):
         kind = list[LineWithStatistics] if _has_stats(columns) else list[Line]
         lines: Sequence[Line] = msgspec.convert([{"add": value} for value in json_values(adds)], kind)
         return columns_of([line.add for line in lines], columns)
+    return array
 
 
 def read_files(adds: pa.StructArray) -> list[AddFile]:
@@ -105,17 +110,6 @@ def json_values(array: pa.Array) -> list[Any]:
     if array.null_count:
         return [value if there else None for value, there in zip(values, array.is_valid().to_pylist(), strict=True)]
     return values
-
-
-def _usual(adds: pa.Array, columns: pa.StructType) -> pa.StructArray:
-    """Return the columns without converting values. Raises `_UnusualColumnError`, `pa.ArrowException`."""
-    adds.validate(full=True)  # what Parquet calls texts need not be UTF-8
-    array = _typed(adds, columns)
-    _check_present(array, _REQUIRED)
-    _check_present(array.field("deletionVector").drop_null(), _VECTOR_REQUIRED)
-    if _has_duplicate_keys(array.field("partitionValues")):
-        raise _UnusualColumnError
-    return array
 
 
 def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -156,9 +150,10 @@ def _check_present(struct: pa.StructArray, names: Sequence[str]) -> None:
             raise _UnusualColumnError
 
 
-def _has_duplicate_keys(maps: pa.MapArray) -> bool:
+def _check_keys(maps: pa.MapArray) -> None:
     keys = pa.ListArray.from_arrays(maps.offsets, maps.keys)
     if (pc.max(pc.list_value_length(keys)).as_py() or 0) < 2:
-        return False
+        return
     pairs = pa.table({"map": pc.list_parent_indices(keys), "key": pc.list_flatten(keys)})
-    return bool(pairs.group_by(["map", "key"]).aggregate([]).num_rows < pairs.num_rows)
+    if pairs.group_by(["map", "key"]).aggregate([]).num_rows < pairs.num_rows:
+        raise _UnusualColumnError

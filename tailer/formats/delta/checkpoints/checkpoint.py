@@ -104,7 +104,12 @@ async def read_adds(
     wanted = _WantedAdds(handle, columns)
     required = await _read_required(store, segment, wanted)
     for sidecar in required.sidecars:
-        name = _sidecar_name(segment, sidecar)
+        # It is in the table's own folder even if its full path is given.
+        base = unquote(sidecar.path).rpartition("/")[2]
+        if base in ("", ".", "..") or "\0" in base:
+            reason = f"sidecar {sidecar.path!r} is not a file name"
+            raise LogCorrupt(segment.table, segment.checkpoint[0].name, reason, segment.version)
+        name = f"{LOG}/_sidecars/{base}"
         try:
             await _scan(store, segment, name, None, wanted, sidecar.size_in_bytes)
         except ObjectNotFound as error:
@@ -112,18 +117,6 @@ async def read_adds(
                 await store.stat(segment.checkpoint[0].name)
             reason = f"a sidecar of the checkpoint of version {segment.checkpoint[0].version} is missing"
             raise LogCorrupt(segment.table, name, reason, segment.version) from error
-
-
-def _sidecar_name(segment: LogSegment, sidecar: Sidecar) -> str:
-    """Return a sidecar's object name. The sidecar is in the table's own folder even if its full path is given.
-
-    Raises `LogCorrupt` for an impossible file name.
-    """
-    name = unquote(sidecar.path).rpartition("/")[2]
-    if name in ("", ".", "..") or "\0" in name:
-        reason = f"sidecar {sidecar.path!r} is not a file name"
-        raise LogCorrupt(segment.table, segment.checkpoint[0].name, reason, segment.version)
-    return f"{LOG}/_sidecars/{name}"
 
 
 @contextmanager

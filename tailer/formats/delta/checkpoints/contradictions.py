@@ -99,15 +99,14 @@ async def _find(store: ObjectStore, most_files: float, segment: LogSegment) -> t
 
         for path in segment.commits:
             await scan_files(store, segment.table, path, partial(note, path.version), end=flush)
-        await read_adds(store, segment, lambda adds: add(_checkpointed(adds, store.uri)))
+
+        def add_checkpointed(adds: pa.StructArray) -> None:
+            keys = [locate_all(adds.field("path"), store.uri), unique_ids(adds.field("deletionVector"))]
+            constants = (pa.scalar(_CHECKPOINTED, pa.int64()), pa.scalar(1, pa.int64()), pa.scalar(False))
+            add(pa.record_batch([*keys, *(pa.repeat(one, len(adds)) for one in constants)], schema=_ENTRIES))
+
+        await read_adds(store, segment, add_checkpointed)
         return await in_thread(_replay, entries)
-
-
-def _checkpointed(adds: pa.StructArray, root: str) -> pa.RecordBatch:
-    many = len(adds)
-    constants = [pa.repeat(pa.scalar(_CHECKPOINTED, pa.int64()), many), pa.repeat(pa.scalar(1, pa.int64()), many)]
-    keys = [locate_all(adds.field("path"), root), unique_ids(adds.field("deletionVector"))]
-    return pa.record_batch([*keys, *constants, pa.repeat(pa.scalar(False), many)], schema=_ENTRIES)
 
 
 def _replay(entries: SpillingSort) -> tuple[Contradiction, ...]:

@@ -92,8 +92,13 @@ async def live_files(store: ObjectStore, segment: LogSegment, statistics: bool =
             flush()
         except ValueError as error:
             raise LogCorrupt(segment.table, newest_first[-1].name, str(error), segment.version) from error
-        age, root = 2 * len(newest_first), store.uri
-        await read_adds(store, segment, lambda adds: entries.add(_checkpointed(adds, root, age)), columns)
+
+        def add_checkpointed(adds: pa.StructArray) -> None:
+            ages = pa.repeat(pa.scalar(2 * len(newest_first), pa.int64()), len(adds))
+            locations = locate_all(adds.field("path"), store.uri)
+            entries.add(_entries(locations, unique_ids(adds.field("deletionVector")), ages, adds))
+
+        await read_adds(store, segment, add_checkpointed, columns)
         live = opened.enter_context(SpillingSort(kind, _BY_TIME))
         await in_thread(_add_live, entries, live)
         entries.close()
@@ -147,12 +152,6 @@ async def scan_files(
 
     with listed_before():
         await store.scan(path.name, scan)
-
-
-def _checkpointed(adds: pa.StructArray, root: str, age: int) -> pa.RecordBatch:
-    """Make entries of files of a checkpoint. Raises `ValueError` for an invalid path."""
-    ages = pa.repeat(pa.scalar(age, pa.int64()), len(adds))
-    return _entries(locate_all(adds.field("path"), root), unique_ids(adds.field("deletionVector")), ages, adds)
 
 
 def _entries(

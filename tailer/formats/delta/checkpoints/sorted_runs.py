@@ -10,6 +10,7 @@ import tempfile
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice, pairwise
 from types import TracebackType
 from typing import IO, Any, Final, Self
@@ -148,17 +149,13 @@ class SpillingSort:
             bound, number = min((self._key(head, len(head) - 1), index) for index, (head, _) in enumerate(heads))
             parts, left = [], []
             for index, (head, run) in enumerate(heads):
-                end = self._end(head, bound, after_equal=index <= number)
+                bisect = bisect_right if index <= number else bisect_left  # which of equal rows come before the bound
+                end = bisect(range(len(head)), bound, key=partial(self._key, head))
                 parts.append(head.slice(0, end))
                 left += [(rest, run) for rest in ((head.slice(end),) if end < len(head) else islice(run, 1))]
             heads = left
             filled = [part for part in parts if len(part)]
             yield from filled if len(filled) == 1 else self._sort(pa.concat_batches(filled))
-
-    def _end(self, head: pa.RecordBatch, bound: tuple[Any, ...], after_equal: bool) -> int:
-        """Return the number of rows before `bound`, or up to and including it."""
-        bisect = bisect_right if after_equal else bisect_left
-        return bisect(range(len(head)), bound, key=lambda row: self._key(head, row))
 
     def _key(self, rows: pa.RecordBatch, row: int) -> tuple[Any, ...]:
         return tuple(rows.column(key)[row].as_py() for key in self._keys)

@@ -85,16 +85,17 @@ class CommitPrefetch:
         ahead = takewhile(lambda number: number in self._listed and number not in self._held, count(version))
         wanted = window((self._listed[number] for number in ahead), self._width)
         self._width = min(2 * self._width, WINDOW_FILES)
+
+        async def hold(path: LogPath) -> _Held:
+            return await self._store.scan(path.name, lambda opened: _Held(opened.meta, opened.file.read()))
+
         if len(wanted) > 1:
             with suppress(ObjectNotFound):  # reading it again shows whether it is missing
-                for path, held in zip(wanted, await read_together(wanted, self._hold), strict=False):
+                for path, held in zip(wanted, await read_together(wanted, hold), strict=False):
                     self._held[path.version] = held
 
     def _note(self, paths: Iterable[LogPath]) -> None:
         self._listed = {path.version: path for path in islice(paths, _MOST_LISTED)} if self._is_on else {}
-
-    async def _hold(self, path: LogPath) -> _Held:
-        return await self._store.scan(path.name, lambda opened: _Held(opened.meta, opened.file.read()))
 
 
 class QuietLog:
