@@ -144,7 +144,7 @@ class PipelineSettings:
         return self.source.open(self.stores, self._make_catalog(), self.policy)
 
     def inspect_table(self) -> TableInspector:
-        """What looks at the log of the table for people, as `open_table`."""
+        """The inspector of the table, which is `located`; see `open_table`."""
         return self.source.inspect(self.stores, self._make_catalog())
 
     def _make_catalog(self) -> CommitCatalog | None:
