@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from tailer.errors import SinkRejected
 from tailer.events import METADATA_FIELDS, ChangeBatch
-from tailer_sinks.encoding.columns import TEXT, NoText, writer_for
+from tailer_sinks.encoding.columns import NoText, join, writer_for
 from tailer_sinks.encoding.debezium.images import (
     Draft,
     Images,
@@ -40,7 +40,6 @@ EVENT_TYPE: Final = "io.debezium.connector.delta.DataChangeEvent"
 CONTENT_TYPE: Final = "content-type"
 STRUCTURED: Final = "application/cloudevents+json; charset=UTF-8"
 JSON: Final = "application/json"
-EMPTY: Final = pa.scalar("", TEXT)
 NO_BYTES: Final = pa.scalar(None, BYTES)
 
 
@@ -98,13 +97,13 @@ class CloudEventsEncoder(PairingEncoder):
         attributes = json_text({**self._attributes(batch), "datacontenttype": JSON})
         first, *images = draft.images
         rest = f'",{attributes[1:-1]},"data":{{{first}'
-        values = _join(start, draft.number, ";", draft.operation, rest, *images, "}}")
+        values = pc.cast(join(start, draft.number, ";", draft.operation, rest, *images, "}}"), BYTES)
         return values, ((CONTENT_TYPE, _everywhere(values, STRUCTURED)),)
 
     def _binary(self, batch: ChangeBatch, draft: Draft) -> tuple[pa.Array, tuple[tuple[str, pa.Array], ...]]:
-        ids = _join(self._id(batch), draft.number, ";", draft.operation)
+        ids = pc.cast(join(self._id(batch), draft.number, ";", draft.operation), BYTES)
         attributes = {"specversion": "1.0", **self._attributes(batch)}
-        values = _join("{", *draft.images, "}")
+        values = pc.cast(join("{", *draft.images, "}"), BYTES)
         if ids.null_count:
             values = pc.if_else(ids.is_valid(), values, NO_BYTES)
         everywhere = partial(_everywhere, ids)
@@ -126,12 +125,6 @@ class CloudEventsEncoder(PairingEncoder):
 def source_of(name: str) -> str:
     """Return the attribute `source` of the events of a pipeline."""
     return f"/lake-tailer/{quote(name, safe='')}"
-
-
-def _join(*parts: pa.Array | pa.Scalar | str) -> pa.Array:
-    """Concatenate the parts, as UTF-8; null where one is null."""
-    texts = [pa.scalar(part, TEXT) if isinstance(part, str) else part for part in parts]
-    return pc.cast(pc.binary_join_element_wise(*texts, EMPTY), BYTES)
 
 
 def _everywhere(present: pa.Array, text: str) -> pa.Array:

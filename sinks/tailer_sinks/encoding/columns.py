@@ -40,7 +40,7 @@ from tailer_sinks.encoding.values import (
     timestamp_text,
 )
 
-__all__ = ["TEXT", "NoText", "Texts", "check_midnight", "check_times", "whole", "writer_for"]
+__all__ = ["TEXT", "NoText", "Texts", "check_midnight", "check_times", "join", "whole", "writer_for"]
 
 TEXT: Final = pa.large_string()
 NULL: Final = pa.scalar("null", TEXT)
@@ -77,7 +77,7 @@ Writer = Callable[[pa.Array], Texts]
 
 def whole(texts: Texts) -> pa.Array:
     """Join `before`, `middle` and `after` into one array."""
-    return _join(texts.before, texts.middle, texts.after) if texts.before or texts.after else texts.middle
+    return join(texts.before, texts.middle, texts.after) if texts.before or texts.after else texts.middle
 
 
 def writer_for(kind: pa.DataType, forms: JsonForms = FORMS) -> Writer:
@@ -95,7 +95,7 @@ def writer_for(kind: pa.DataType, forms: JsonForms = FORMS) -> Writer:
     raise NoText(f"has type {kind}, which has no JSON form")
 
 
-def _join(*parts: pa.Array | str) -> pa.Array:
+def join(*parts: pa.Array | pa.Scalar | str) -> pa.Array:
     """Concatenate the parts row by row; a string is the same in every row; a null makes a null."""
     arrays = [pa.scalar(part, TEXT) if isinstance(part, str) else part for part in parts]
     return pc.binary_join_element_wise(*arrays, EMPTY)
@@ -135,7 +135,7 @@ def _floats(column: pa.Array) -> Texts:
     integral = pc.equal(pc.floor(column), column)
     if pc.any(integral).as_py():
         bare = pc.and_not(integral, pc.match_substring(texts, "e"))
-        texts = _join(texts, pc.if_else(bare, pa.scalar(".0", TEXT), EMPTY))
+        texts = join(texts, pc.if_else(bare, pa.scalar(".0", TEXT), EMPTY))
     return _enclose(_patch(texts, pc.invert(pc.is_finite(column)), column, float_text))
 
 
@@ -191,7 +191,7 @@ def _durations(column: pa.Array) -> Texts:
     if digits:
         rest = pc.cast(pc.subtract(units, pc.multiply(seconds, second)), TEXT)
         parts += [".", pc.utf8_lpad(rest, digits, "0")]
-    return _enclose(_join(*parts), QUOTE, f"S{QUOTE}")
+    return _enclose(join(*parts), QUOTE, f"S{QUOTE}")
 
 
 def _strings(column: pa.Array) -> Texts:
@@ -287,7 +287,7 @@ def _objects(writers: Mapping[str, Writer], column: pa.Array) -> Texts:
         parts += [f"{literal}{escape(name)}:{texts.before}", texts.middle]
         literal = f"{texts.after},"
     end = f"{literal[:-1]}}}"
-    return Texts(_join(*parts[1:]), str(parts[0]), end) if parts else Texts(pa.repeat(EMPTY, len(column)), end)
+    return Texts(join(*parts[1:]), str(parts[0]), end) if parts else Texts(pa.repeat(EMPTY, len(column)), end)
 
 
 def _is_constant(column: pa.Array) -> bool:
@@ -321,8 +321,8 @@ def _maps(kind: pa.DataType, forms: JsonForms) -> Writer:
         keys = whole(write_keys(column.keys.slice(start, length)))
         items = whole(write_items(column.items.slice(start, length)))
         if as_object:
-            return _sequences(column, offsets, _join(keys, ":", items), "{", "}")
-        entries = _join('{"key":', keys, ',"value":', items, "}")
+            return _sequences(column, offsets, join(keys, ":", items), "{", "}")
+        entries = join('{"key":', keys, ',"value":', items, "}")
         return _sequences(column, offsets, entries, "[", "]")
 
     return write

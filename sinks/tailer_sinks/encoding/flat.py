@@ -14,7 +14,6 @@ by cutting batches into `slices` first. Writers of any format may have the next 
 they write one (`encoded_ahead`).
 """
 
-import json
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -29,7 +28,7 @@ import pyarrow.compute as pc
 from tailer.errors import SinkRejected
 from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, ChangeBatch, ControlEvent, Gap
 from tailer_sinks.encoding.columns import TEXT, NoText, Texts, whole, writer_for
-from tailer_sinks.encoding.values import FORMS, Int64Form, JsonForms, integer, timestamp_text
+from tailer_sinks.encoding.values import FORMS, Int64Form, JsonForms, integer, json_bytes, timestamp_text
 
 __all__ = [
     "AT_ONCE",
@@ -108,9 +107,7 @@ def event_values(event: ControlEvent, int64: Int64Form = "number") -> dict[str, 
 
 def event_line(event: ControlEvent, int64: Int64Form = "number") -> bytes:
     """Return the event as a line of UTF-8 JSON with a newline at its end."""
-    text = json.dumps(event_values(event, int64), ensure_ascii=False, separators=(",", ":"))
-    # A reason may quote a path with bytes that are not text; their escapes are legal JSON.
-    return f"{text}\n".encode(errors="backslashreplace")
+    return json_bytes(event_values(event, int64)) + b"\n"
 
 
 def slices(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -22,7 +22,11 @@ from tailer_sinks.encoding.debezium.operations import (
     DELETE,
     INSERT,
     KINDS,
+    NO,
+    NO_ROW,
+    ONE,
     PREIMAGE,
+    ZERO,
     has_deletes,
     moved,
     old_images,
@@ -35,11 +39,7 @@ from tailer_sinks.encoding.values import FORMS, JsonForms
 __all__ = ["ArrowMessages", "FlatMessages"]
 
 MAX_BYTES: Final = 900_000  # of an Arrow message
-ZERO: Final = pa.scalar(0, pa.int64())
-ONE: Final = pa.scalar(1, pa.int64())
 TWO: Final = pa.scalar(2, pa.int64())
-NO_ROW: Final = pa.scalar(None, pa.int64())
-NO: Final = pa.array([False])
 
 
 class FlatMessages(PairingEncoder):

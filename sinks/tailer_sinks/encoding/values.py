@@ -43,7 +43,7 @@ from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from json import JSONEncoder
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 
@@ -72,6 +72,7 @@ __all__ = [
     "is_plain_string",
     "is_string",
     "is_temporal",
+    "json_bytes",
     "row_texts",
     "string_text",
     "timestamp_text",
@@ -81,6 +82,7 @@ __all__ = [
 DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}  # of a second, by a type's unit
 MS_PER_DAY: Final = 86_400_000
 escape: Final = JSONEncoder(ensure_ascii=False).encode
+_COMPACT: Final = JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 DecimalForm = Literal["string", "number"]
@@ -117,6 +119,11 @@ class NoText(ValueError):
 def integer(number: int, form: Int64Form) -> int | str:
     """Return what a writer of JSON is given for an integer of 64 bits."""
     return str(number) if form == "string" else number
+
+
+def json_bytes(value: Any) -> bytes:
+    """Encode compact JSON. The escapes of bytes that are not text, as in paths, are legal JSON."""
+    return _COMPACT(value).encode(errors="backslashreplace")
 
 
 def row_texts(rows: pa.RecordBatch) -> Iterator[str]:

@@ -44,12 +44,14 @@ from tailer_sinks.files.formats import Draft, HiddenFile
 from tailer_sinks.files.port import (
     PLACE,
     StreamFolder,
-    StreamFolders,
     after_place,
     beginning,
     directory_name,
+    in_table,
+    not_empty,
     place,
     position_of,
+    sync_folder,
 )
 
 __all__ = ["LocalFolders"]
@@ -122,19 +124,19 @@ class _FileRange:
         return None
 
 
-class LocalFolders(StreamFolders):
-    """`StreamFolders` in the directory `path`; `sink`: the sink's name in errors."""
+class LocalFolders:
+    """The folders of streams in the directory `path`; `sink`: the sink's name in errors."""
 
     def __init__(self, sink: str, path: Path) -> None:
         self._sink = sink
         self._path = path
 
-    @override
     def stream(self, app_id: str) -> "LocalFolder":
+        """Return the folder of a stream; no I/O."""
         return LocalFolder(self._sink, self._path, self._path.joinpath(*map(directory_name, app_id.split("/"))))
 
-    @override
     async def has_streams(self, pipeline: str) -> bool:
+        """Return whether anything was ever delivered to a stream of the pipeline."""
         return await to_thread.run_sync(has_streams, self._sink, self._path / directory_name(pipeline))
 
 
@@ -220,22 +222,12 @@ class LocalFolder(StreamFolder):
                 remedy = "Create the folder it leads to, or choose another path."
                 raise SinkRejected(self._sink, f"{self._root} is a link that leads nowhere", remedy)
             if table := table_around(self._path):
-                place = (
-                    "is the folder of a Delta table"
-                    if str(table) == os.path.realpath(self._root)
-                    else f"is inside the Delta table {table}"
-                )
-                reason = f"{self._root} {place}, whose VACUUM would delete the files"
-                raise SinkRejected(self._sink, reason, "Choose a path outside of that folder.")
+                is_same = str(table) == os.path.realpath(self._root)
+                raise in_table(self._sink, self._root, table, is_same=is_same)
             if adopt or next(self._root.glob(f"*/*/{LOCK}"), None) is not None:
                 return
             if foreign := _foreign(self._root):
-                remedy = "Choose another path; or set adopt = true to put streams beside the other files."
-                raise SinkRejected(
-                    self._sink,
-                    f"{self._root} is not empty (it holds {foreign}), and has no stream of lake-tailer",
-                    remedy,
-                )
+                raise not_empty(self._sink, self._root, foreign)
 
     def _open(self) -> None:
         if self._lock is not None:
@@ -293,7 +285,7 @@ class LocalFolder(StreamFolder):
             for entry in ranges:
                 if entry.end > end:
                     (self._path / entry.name).unlink()
-            _sync(self._path)
+            sync_folder(self._path)
 
     def _hidden_path(self) -> Path:
         """Make a name for uncommitted rows."""
@@ -311,7 +303,7 @@ class LocalFolder(StreamFolder):
             except FileExistsError:
                 raise SinkFenced(self._sink, f"it wrote {final}") from None
         try:
-            _sync(self._path)
+            sync_folder(self._path)
         except OSError as error:
             raise CommitUnknown(self._sink, f"{self._path}: {error.strerror}") from error
         self._end = (end,)
@@ -363,12 +355,4 @@ def _make_directory(path: Path) -> None:
     if not path.is_dir():
         _make_directory(path.parent)
         path.mkdir(exist_ok=True)
-        _sync(path.parent)
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        sync_folder(path.parent)

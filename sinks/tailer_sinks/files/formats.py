@@ -8,11 +8,12 @@ this. Events have no place in Parquet, except that a gap is a row with the chang
 """
 
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from os import fsync
 from pathlib import Path
-from typing import IO, Final, Protocol, Self
+from typing import IO, ClassVar, Final, Self
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -34,35 +35,6 @@ COPIED_ROWS: Final = 16 << 10
 _LINES_MAY_DIFFER: Final = (
     'Set format = "jsonl" for this pipeline: lines may differ, the rows of a Parquet file may not.'
 )
-
-
-class Draft(Protocol):
-    """A hidden file. `schema`: the schema of the next rows."""
-
-    schema: pa.Schema
-
-    @property
-    def suffix(self) -> str: ...
-
-    def check(self) -> None:
-        """Raise `SinkRejected` if rows of `schema` have no form. Makes no file."""
-        ...
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        """Append rows of `schema`, now or later. Raises `SinkRejected` if the format has no place for them."""
-        ...
-
-    def announce(self, event: ControlEvent) -> None:
-        """Append an event, if the format has a form for it. Raises as `write`."""
-        ...
-
-    def finish(self) -> Path:
-        """Complete and sync the file. Return its path."""
-        ...
-
-    def remove(self) -> None:
-        """Remove the hidden names and release everything, whether the file is complete or not."""
-        ...
 
 
 class HiddenFile:
@@ -101,13 +73,47 @@ class HiddenFile:
             self.content.close()
 
 
-class JsonLines(Draft):
-    """A file with a line for each row and event.
+class Draft(ABC):
+    """A hidden file of the sink `sink`. `schema`: of the next rows.
 
-    `new_file`: makes hidden files. `variant`: the form of Variants; None: their JSON values. `forms`: of numbers.
+    `new_file`: makes hidden files. `variant`: the form of Variants; None: the format's own.
     """
 
-    suffix: Final = "jsonl"
+    suffix: ClassVar[str]
+
+    def __init__(
+        self, sink: str, new_file: Callable[[], HiddenFile], schema: pa.Schema, variant: VariantForm | None = None
+    ) -> None:
+        self.schema = schema
+        self._sink = sink
+        self._new_file = new_file
+        self._variant = variant
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise `SinkRejected` if rows of `schema` have no form. Makes no file."""
+
+    @abstractmethod
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Append rows of `schema`, now or later. Raises `SinkRejected` if the format has no place for them."""
+
+    @abstractmethod
+    def announce(self, event: ControlEvent) -> None:
+        """Append an event, if the format has a form for it. Raises as `write`."""
+
+    @abstractmethod
+    def finish(self) -> Path:
+        """Complete and sync the file. Return its path."""
+
+    @abstractmethod
+    def remove(self) -> None:
+        """Remove the hidden names and release everything, whether the file is complete or not."""
+
+
+class JsonLines(Draft):
+    """A file with a line for each row and event. Variants are their JSON values by default. `forms`: of numbers."""
+
+    suffix = "jsonl"
 
     def __init__(
         self,
@@ -117,11 +123,8 @@ class JsonLines(Draft):
         variant: VariantForm | None = None,
         forms: JsonForms = FORMS,
     ) -> None:
-        self.schema = schema
+        super().__init__(sink, new_file, schema, variant)
         self._forms = forms
-        self._variant = variant
-        self._sink = sink
-        self._new_file = new_file
         self._file: HiddenFile | None = None
         self._encoder: FlatEncoder | None = None
 
@@ -166,20 +169,14 @@ class JsonLines(Draft):
 
 
 class Parquet(Draft):
-    """A file with rows in row groups, under one schema.
+    """A file with rows in row groups, under one schema. Variants are the struct in which they come by default."""
 
-    `new_file`: makes hidden files. `variant`: the form of Variants; None: the struct in which they come.
-    """
-
-    suffix: Final = "parquet"
+    suffix = "parquet"
 
     def __init__(
         self, sink: str, new_file: Callable[[], HiddenFile], schema: pa.Schema, variant: VariantForm | None = None
     ) -> None:
-        self.schema = schema
-        self._variant = variant
-        self._sink = sink
-        self._new_file = new_file
+        super().__init__(sink, new_file, schema, variant)
         self._parts: list[_Part] = []  # the last one is the file; there are several only while rows are copied
         self._fitting: pa.Schema | None = None  # schemas of rows that fit there
 

@@ -55,7 +55,7 @@ from tailer.sink import Heartbeats
 from tailer.stores.uploads import UploadStore
 from tailer_sinks.access import store_errors
 from tailer_sinks.files.formats import Draft, HiddenFile
-from tailer_sinks.files.port import PLACE, StreamFolder, StreamFolders, after_place, beginning, directory_name
+from tailer_sinks.files.port import PLACE, StreamFolder, after_place, beginning, directory_name, in_table, not_empty
 from tailer_sinks.heartbeats import StoreHeartbeats, heartbeat_name, is_heartbeat
 
 __all__ = ["StoreFolders"]
@@ -74,8 +74,8 @@ _IN_STREAM: Final = re.compile(rf"[^/]+/[^/]+/{DATA_FILE.pattern}")
 Above = Callable[[], Sequence[UploadStore]]
 
 
-class StoreFolders(StreamFolders):
-    """`StreamFolders` in `store`; `sink`: the sink's name in errors.
+class StoreFolders:
+    """The folders of streams in `store`; `sink`: the sink's name in errors.
 
     `above`: opens the folders around `store`, where no Delta table may be.
     """
@@ -86,12 +86,12 @@ class StoreFolders(StreamFolders):
         self._above = above
         self.writer: Final = secrets.token_hex(8)  # the id of this instance
 
-    @override
     def stream(self, app_id: str) -> "StoreFolder":
+        """Return the folder of a stream; no I/O."""
         return StoreFolder(self._sink, self._store, "/".join(map(directory_name, app_id.split("/"))), self)
 
-    @override
     async def has_streams(self, pipeline: str) -> bool:
+        """Return whether anything was ever delivered to a stream of the pipeline."""
         with store_errors(self._sink):
             return await _has_streams(self._store, directory_name(pipeline))
 
@@ -106,18 +106,14 @@ class StoreFolders(StreamFolders):
             if await _has_streams(self._store, folder.rpartition("/")[0]):
                 return
             if table := await table_in_stores([self._store, *self._above()]):
-                place = "is the folder of a Delta table" if table == root else f"is inside the Delta table {table}"
-                reason = f"{root} {place}, whose VACUUM would delete the files"
-                raise SinkRejected(self._sink, reason, "Choose a path outside of that folder.")
+                raise in_table(self._sink, root, table, is_same=table == root)
             names = () if adopt else await self._store.names_below("")
             if any(map(_IN_STREAM.fullmatch, names)):
                 return
             others = (name for name in names if not is_heartbeat(name))
             visible = (name for name in others if not name.rpartition("/")[2].startswith("."))
             if foreign := next((name for name in visible if not name.endswith("/")), None):
-                reason = f"{root} is not empty (it holds {foreign}), and has no stream of lake-tailer"
-                remedy = "Choose another path; or set adopt = true to put streams beside the other files."
-                raise SinkRejected(self._sink, reason, remedy)
+                raise not_empty(self._sink, root, foreign)
 
 
 async def _has_streams(store: UploadStore, pipeline: str) -> bool:

@@ -3,7 +3,9 @@
 Names of files in it have positions as texts of which the order is that of the rows.
 """
 
+import os
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import quote
 
@@ -14,12 +16,14 @@ from tailer_sinks.files.formats import Draft, HiddenFile
 __all__ = [
     "PLACE",
     "StreamFolder",
-    "StreamFolders",
     "after_place",
     "beginning",
     "directory_name",
+    "in_table",
+    "not_empty",
     "place",
     "position_of",
+    "sync_folder",
 ]
 
 PLACE: Final = r"(\d{20})(?:\.(\d{20})\.(\d{20}))?"
@@ -93,16 +97,18 @@ class StreamFolder(Protocol):
         ...
 
 
-class StreamFolders(Protocol):
-    """The folder that the user names, with the folders of streams in it."""
+def in_table(sink: str, root: object, table: object, *, is_same: bool) -> SinkRejected:
+    """Make the error for the folder `root` of a sink, which is inside that of a Delta table, or the same one."""
+    place = "is the folder of a Delta table" if is_same else f"is inside the Delta table {table}"
+    reason = f"{root} {place}, whose VACUUM would delete the files"
+    return SinkRejected(sink, reason, "Choose a path outside of that folder.")
 
-    def stream(self, app_id: str) -> StreamFolder:
-        """Return the folder of a stream; no I/O."""
-        ...
 
-    async def has_streams(self, pipeline: str) -> bool:
-        """Return whether anything was ever delivered to a stream of the pipeline."""
-        ...
+def not_empty(sink: str, root: object, foreign: object) -> SinkRejected:
+    """Make the error for the folder `root` of a sink that has other files, such as `foreign`, and no stream."""
+    reason = f"{root} is not empty (it holds {foreign}), and has no stream of lake-tailer"
+    remedy = "Choose another path; or set adopt = true to put streams beside the other files."
+    return SinkRejected(sink, reason, remedy)
 
 
 def directory_name(part: str) -> str:
@@ -136,3 +142,12 @@ def position_of(version: str, task: str | None, row: str | None) -> Position:
 def after_place(version: str, task: str | None, row: str | None) -> Position:
     """Parse the groups of a `PLACE` that was formatted by `beginning`; return the position before it."""
     return Position.end(int(version) - 1) if task is None else position_of(version, task, row)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -34,7 +34,7 @@ from tailer_sinks.encoding.variants import VariantForm
 from tailer_sinks.files.directory import LocalFolders
 from tailer_sinks.files.formats import Draft, JsonLines, Parquet
 from tailer_sinks.files.in_store import StoreFolders
-from tailer_sinks.files.port import StreamFolder, StreamFolders, place
+from tailer_sinks.files.port import StreamFolder, place
 from tailer_sinks.options import Int64Option, int64_faults, path_faults
 
 __all__ = ["FilesSink", "Format"]
@@ -71,7 +71,7 @@ class FilesSink(Sink):
     def __init__(
         self,
         name: str,
-        target: Path | str | StreamFolders,
+        target: Path | str | LocalFolders | StoreFolders,
         form: Format = "jsonl",
         *,
         adopt: bool = False,
@@ -183,7 +183,7 @@ class FilesSink(Sink):
             self._streams[app_id] = self._folders().stream(app_id)
         return self._streams[app_id]
 
-    def _folders(self) -> StreamFolders:
+    def _folders(self) -> LocalFolders | StoreFolders:
         if isinstance(self._target, str):
             self.use_stores(Stores())
         assert not isinstance(self._target, str)

@@ -12,7 +12,6 @@ The signature is HMAC-SHA256 of `<id>.<timestamp>.<body>`. The id has no point i
 """
 
 import hmac
-import json
 from abc import ABC, abstractmethod
 from base64 import b64encode
 from bisect import bisect_right
@@ -33,7 +32,7 @@ from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, ChangeBatch, ControlEve
 from tailer_sinks.encoding.cloudevents import CloudEventsEncoder, source_of
 from tailer_sinks.encoding.flat import AT_ONCE, FlatEncoder, batch_slices, encoded_ahead, event_values, slices
 from tailer_sinks.encoding.messages import Messages
-from tailer_sinks.encoding.values import FORMS, JsonForms
+from tailer_sinks.encoding.values import FORMS, JsonForms, json_bytes
 
 __all__ = ["CloudEvents", "EventEncoder", "Events", "FlatEvents", "Place", "Request", "cut", "request_of", "signature"]
 
@@ -132,10 +131,7 @@ class EventEncoder(ABC):
         """Return a control event."""
 
     def _event(self, event: ControlEvent, members: dict[str, object]) -> Events:
-        text = json.dumps(members, ensure_ascii=False, separators=(",", ":"))
-        place: Place = (event.version, event.kind)
-        # A reason may quote a path with bytes that are not text; their escapes are legal JSON.
-        return Events(event.table_id, [text.encode(errors="backslashreplace")], [place])
+        return Events(event.table_id, [json_bytes(members)], [(event.version, event.kind)])
 
     def _control_id(self, event: ControlEvent) -> str:
         order = [event.command] if isinstance(event, Gap) and event.command is not None else []

@@ -23,7 +23,7 @@ from tailer.errors import SinkError, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, ControlEvent
 from tailer.sink import AtLeastOnceSink, refused
 from tailer_sinks.encoding.values import JsonForms
-from tailer_sinks.files.port import directory_name
+from tailer_sinks.files.port import directory_name, sync_folder
 from tailer_sinks.http.endpoint import Endpoint, status_text
 from tailer_sinks.http.events import CloudEvents, EventEncoder, Events, FlatEvents, cut, request_of
 from tailer_sinks.http.options import Options, read
@@ -62,7 +62,7 @@ class DeadLetters:
                 stream.flush()
                 os.fsync(stream.fileno())
             draft.replace(file)
-            _sync_folder(folder)
+            sync_folder(folder)
         except OSError as error:
             with suppress(OSError):
                 draft.unlink(missing_ok=True)
@@ -72,15 +72,6 @@ class DeadLetters:
 
 def _text(value: str) -> bytes:
     return json.dumps(value).encode()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 _log = logging.getLogger(__name__)

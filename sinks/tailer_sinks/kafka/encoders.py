@@ -21,7 +21,7 @@ from tailer.events import CHANGE_TYPE, ChangeBatch, ChangeType, joined_rows
 from tailer_sinks.encoding.cloudevents import CloudEventsEncoder
 from tailer_sinks.encoding.debezium.images import Images, PairedRows, PairingEncoder, Topics, refuse_variants
 from tailer_sinks.encoding.debezium.messages import DebeziumEncoder, Source
-from tailer_sinks.encoding.debezium.operations import DELETE, INSERT, old_images
+from tailer_sinks.encoding.debezium.operations import DELETE, INSERT, NO, old_images
 from tailer_sinks.encoding.flat_messages import ArrowMessages, FlatMessages
 from tailer_sinks.encoding.messages import Sent
 from tailer_sinks.encoding.variants import VariantForm, form_schema, in_form
@@ -42,7 +42,6 @@ __all__ = [
     "source_of",
 ]
 
-_NO: Final = pa.array([False])
 MOST_ROWS: Final = 4096
 MOST_BYTES: Final = 1 << 20
 MOST_BATCHES: Final = 1024
@@ -266,11 +265,11 @@ def _split(paired: PairedRows, numbers: pa.Array) -> PairedRows:
     """Turn each update whose images have different topics into a delete and an insert."""
     if paired.second is None:
         return paired
-    differs = pa.concat_arrays([_NO, pc.not_equal(numbers.slice(1), numbers.slice(0, len(numbers) - 1))])
+    differs = pa.concat_arrays([NO, pc.not_equal(numbers.slice(1), numbers.slice(0, len(numbers) - 1))])
     moves = pc.and_(paired.second, differs)
     if not pc.any(moves).as_py():
         return paired
-    images = pc.or_(moves, pa.concat_arrays([moves.slice(1), _NO]))
+    images = pc.or_(moves, pa.concat_arrays([moves.slice(1), NO]))
     kinds = pc.if_else(images, pc.if_else(old_images(paired.kinds), DELETE, INSERT), paired.kinds)
     return replace(paired, kinds=kinds, second=pc.and_not(paired.second, moves))
 

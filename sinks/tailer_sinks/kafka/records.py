@@ -1,8 +1,7 @@
 """Messages that are not about one row, and dead letters."""
 
-import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,7 +10,7 @@ from tailer.events import CHANGE_TYPE, ChangeBatch, ControlEvent
 from tailer.sink import shard_of
 from tailer_sinks.encoding.flat import event_values
 from tailer_sinks.encoding.messages import BYTES, Messages
-from tailer_sinks.encoding.values import Int64Form
+from tailer_sinks.encoding.values import Int64Form, json_bytes
 from tailer_sinks.kafka.options import Options
 from tailer_sinks.kafka.progress import Count
 
@@ -45,7 +44,7 @@ def event_record(event: ControlEvent, app_id: str, keyed: bool, int64: Int64Form
     Each shard of a pipeline sends it at its own place between its rows, with the number of the shard.
     """
     values = event_values(event, int64) | _shard(app_id)
-    return _single(_text(values), _text({CHANGE_TYPE: values[CHANGE_TYPE]}) if keyed else None)
+    return _single(json_bytes(values), json_bytes({CHANGE_TYPE: values[CHANGE_TYPE]}) if keyed else None)
 
 
 def end_records(app_id: str, counts: Mapping[int, Mapping[str, Count]], now_ms: int) -> Messages:
@@ -71,12 +70,12 @@ def end_records(app_id: str, counts: Mapping[int, Mapping[str, Count]], now_ms: 
         for version, by_topic in counts.items()
     ]
     keys = pa.array([table_id.encode()] * len(values), BYTES)
-    return Messages(keys, pa.array(map(_text, values), BYTES), pa.array([0] * len(values), pa.int64()))
+    return Messages(keys, pa.array(map(json_bytes, values), BYTES), pa.array([0] * len(values), pa.int64()))
 
 
 def heartbeat(name: str, now_ms: int) -> Messages:
     """Make Debezium's heartbeat: this pipeline is alive and has nothing to deliver."""
-    return _single(_text({"ts_ms": now_ms}), _text({"serverName": name}))
+    return _single(json_bytes({"ts_ms": now_ms}), json_bytes({"serverName": name}))
 
 
 def oversized(messages: Messages, limit: int) -> pa.Array | None:
@@ -119,7 +118,7 @@ def _dead_letters(batch: ChangeBatch, messages: Messages, topic: str, limit: int
             "size_bytes": size,
             "reason": f"the message has {size} bytes, and max_record_bytes is {limit}",
         }
-        letters.append(_text(letter))
+        letters.append(json_bytes(letter))
     small = [key if key is not None and len(key) <= limit // 2 else None for key in keys]
     return Messages(pa.array(small, BYTES), pa.array(letters, BYTES), messages.row_index)
 
@@ -127,7 +126,3 @@ def _dead_letters(batch: ChangeBatch, messages: Messages, topic: str, limit: int
 def _shard(app_id: str) -> dict[str, int]:
     shard = shard_of(app_id)
     return {} if shard is None else {"shard": shard[0], "shards": shard[1]}
-
-
-def _text(values: dict[str, Any]) -> bytes:
-    return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace")

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from tailer.errors import SinkRejected
 from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID, ChangeBatch
-from tailer_sinks.encoding.columns import NULL, TEXT, NoText, whole, writer_for
+from tailer_sinks.encoding.columns import NULL, TEXT, NoText, join, whole, writer_for
 from tailer_sinks.encoding.debezium.images import (
     Draft,
     Images,
@@ -42,7 +42,6 @@ from tailer_sinks.encoding.values import FORMS, JsonForms, integer
 
 __all__ = ["TRACKING", "DebeziumEncoder", "Source", "row_columns"]
 
-EMPTY: Final = pa.scalar("", TEXT)
 TRACKING: Final = [(ROW_ID, pa.int64()), (ROW_COMMIT_VERSION, pa.int64())]
 
 
@@ -160,8 +159,7 @@ def _joined(parts: Sequence[str | pa.Array | pa.Scalar]) -> pa.Array:
             merged[-1] += part
         else:
             merged.append(part)
-    scalars = (pa.scalar(part, TEXT) if isinstance(part, str) else part for part in merged)
-    return pc.cast(pc.binary_join_element_wise(*scalars, EMPTY), BYTES)
+    return pc.cast(join(*merged), BYTES)
 
 
 def _ends(schema: str) -> tuple[str, str]:

@@ -13,7 +13,6 @@ have no form in such a field that Kafka Connect can read: it turns the strings o
 is impossible for a reader that begins in the middle of the version.
 """
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -32,6 +31,7 @@ from tailer_sinks.encoding.values import (
     is_list,
     is_string,
     is_temporal,
+    json_bytes,
 )
 
 __all__ = ["Source", "envelope_schema", "json_text", "key_schema", "not_finite", "source_texts"]
@@ -101,8 +101,7 @@ def source_texts(
 
 def json_text(value: Any) -> str:
     """Encode compact JSON. Path bytes that are not text are escaped."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text.encode(errors="backslashreplace").decode()
+    return json_bytes(value).decode()
 
 
 def key_schema(topic: str, columns: Iterable[pa.Field]) -> str:
