@@ -17,7 +17,8 @@ from deltalake.exceptions import TableNotFoundError
 from tailer.stores.stores import Stores
 from tests.support.cloud.servers import CloudServer
 from tests.support.cloud.tables import download
-from tests.support.daemon.kills import STDOUT, kill_while_busy, printed, progress
+from tests.support.daemon.commands import versions_delivered
+from tests.support.daemon.kills import STDOUT, kill_while_busy, printed
 from tests.support.daemon.process import Daemon, Delivered, DeltaDestination, Destination, FilesDestination
 from tests.support.histories.long_history import LongHistory
 from tests.support.histories.s3_history import StoredHistory
@@ -104,7 +105,7 @@ def test_killed_again_and_again(
     started.append(Daemon(config))
     started[-1].wait_until_running()
     started[-1].wait_until_reached(there, source.history.last)
-    until(lambda: progress(config) == [str(source.history.last)] * 2)
+    until(lambda: versions_delivered(config) == [str(source.history.last)] * 2)
     assert started[-1].terminate() == 0, started[-1].said
     assert printed(started) == set(source.history.changes)
     transactions = [[row[:3] for row in transaction] for transaction in there.transactions()]

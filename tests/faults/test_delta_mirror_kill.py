@@ -3,8 +3,7 @@
 The mirror is on this machine, or in S3. Updates of the history change keys. An operator orders a snapshot in between.
 """
 
-import random
-import time
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -15,9 +14,8 @@ from tailer.stores.s3 import S3Options
 from tailer.stores.stores import Stores
 from tests.support.daemon.process import Daemon
 from tests.support.histories.long_history import LongHistory
-from tests.support.mirrors.long_history import HistoryMirror
+from tests.support.mirrors.long_history import HistoryMirror, kill_again_and_again
 from tests.support.s3.server import S3Server
-from tests.support.waiting import until
 
 FEW_KILLS: Final = 3
 # Kills on a landing, of a mirror that is plain, and of those that keep the past.
@@ -45,7 +43,7 @@ def test_every_commit_is_a_version(tmp_path: Path, started: list[Daemon], past: 
     config, location = tmp_path / "tailer.toml", str(tmp_path / "mirror")
     write_config(config, history, location, past=past)
     mirror = HistoryMirror(location, history)
-    kill_again_and_again(config, history, mirror, started, kills)
+    check_each_commit(config, history, mirror, started, kills)
     mirror.check_past()
 
 
@@ -62,34 +60,15 @@ def test_every_commit_in_s3_is_a_version(
     store = f'[stores.lake]\nprefix = "{bucket}"\nendpoint = "{versitygw.endpoint}"\n'
     write_config(config, history, location, store)
     mirror = HistoryMirror(location, history, dict(stores.delta_rs_settings(location)))
-    kill_again_and_again(config, history, mirror, started, FEW_KILLS)
+    check_each_commit(config, history, mirror, started, FEW_KILLS)
 
 
-def kill_again_and_again(
+def check_each_commit(
     config: Path, history: LongHistory, mirror: HistoryMirror, started: list[Daemon], kills: int
 ) -> None:
     """Kill daemons of a configuration while the history goes on, and check each commit of the mirror."""
     client = DaemonClient(socket=config.with_suffix(".sock"))
-    moments = random.Random(7)
-    reached: list[int] = []
-    for number in range(kills):
-        history.publish(1 + moments.randrange(4))
-        started.append(Daemon(config))
-        started[-1].wait_until_running()
-        if number % 2:
-            until(lambda: mirror.version() > max(reached), mirror.version, lambda: started[-1].said)
-            client.send("orders", "resnapshot")
-        killed_at = time.monotonic() + moments.uniform(0.0, 1.5)
-        while time.monotonic() < killed_at:
-            if history.published < history.length * (number + 1) // (kills + 1):
-                history.publish(moments.randrange(5))
-            time.sleep(moments.uniform(0.0, 0.1))
-        started[-1].kill()
-        reached.append(mirror.version())
-    history.publish(history.length)
-    started.append(Daemon(config))
-    until(lambda: mirror.version() == history.last, mirror.version, lambda: started[-1].said)
-    assert started[-1].terminate() == 0, started[-1].said
+    order = partial(client.send, "orders", "resnapshot")
+    kill_again_and_again(config, history, mirror, started, kills, order=order)
     for commit in range(mirror.commits()):
         mirror.version(commit)
-    print(f"killed at versions {reached}, {mirror.commits()} commits")

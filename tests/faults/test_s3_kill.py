@@ -16,7 +16,8 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from tests.support.daemon.kills import STDOUT, kill_while_busy, printed, progress
+from tests.support.daemon.commands import versions_delivered
+from tests.support.daemon.kills import STDOUT, kill_while_busy, printed
 from tests.support.daemon.process import Daemon, Delivered, DeltaDestination, Destination, FilesDestination
 from tests.support.histories.long_history import LongHistory
 from tests.support.histories.s3_history import S3History
@@ -161,7 +162,7 @@ def test_killed_again_and_again(
     started.append(Daemon(config))
     started[-1].wait_until_running()
     started[-1].wait_until_reached(there, source.history.last)
-    until(lambda: progress(config) == [str(source.history.last)] * 2)
+    until(lambda: versions_delivered(config) == [str(source.history.last)] * 2)
     # A fault that lasts longer than each client tries is in the metrics.
     link.is_faulty = False
     counted = errors(port)

@@ -4,9 +4,6 @@ A reader looks at the mirror all the time, and must never see a part of a versio
 live ones are the mirror; at the end all deleted rows are marked, and a history has the rows of every version.
 """
 
-import random
-import time
-from collections import Counter
 from pathlib import Path
 from typing import Final
 
@@ -15,8 +12,8 @@ import pytest
 from tests.support.daemon.process import Daemon
 from tests.support.histories.long_history import LongHistory
 from tests.support.mirrors.databases import Database, DuckDbDatabase, PostgresDatabase, SqliteDatabase
+from tests.support.mirrors.long_history import kill_again_and_again
 from tests.support.servers.postgres import Postgres
-from tests.support.waiting import until
 
 FEW_KILLS: Final = 3
 KILLS: Final = 20
@@ -29,14 +26,7 @@ class Mirror:
     def __init__(self, database: Database, history: LongHistory, live: str) -> None:
         self._database = database
         self._live = live
-        self._states: list[set[int]] = []
-        ids: Counter[int] = Counter()
-        changes = sorted(history.changes.items(), key=lambda each: each[0][0])
-        for version in range(history.length):
-            while changes and changes[0][0][0] == version:
-                (_, kind, one), number = changes.pop(0)
-                ids[one] += number if kind in ("insert", "update_postimage") else -number
-            self._states.append(set(+ids))
+        self._states = history.states
 
     def version(self) -> int:
         """Check that the table is at the version that it says. Return that; -1: none."""
@@ -105,27 +95,7 @@ def test_a_mirror_is_always_at_a_version(
     options = "".join(f'{name} = "{value}"\n' for name, value in database.options.items())
     pipeline = f'[pipelines.orders]\ntable = "{history.path}"\npoll_interval_s = 0.05\n'
     config.write_text(f'{pipeline}[pipelines.orders.sink]\nkind = "sql"\nkey = ["id"]\n{mode}{options}')
-    moments = random.Random(7)
-    reached: list[int] = []
-    for number in range(kills):
-        history.publish(1 + moments.randrange(4))
-        started.append(Daemon(config))
-        started[-1].wait_until_running()
-        if number % 2:
-            until(lambda: mirror.version() > max(reached), mirror.version, lambda: started[-1].said)
-        killed_at = time.monotonic() + moments.uniform(0.0, 1.5)
-        while time.monotonic() < killed_at:
-            if history.published < history.length * (number + 1) // (kills + 1):
-                history.publish(moments.randrange(5))
-            mirror.version()
-            time.sleep(moments.uniform(0.0, 0.1))
-        started[-1].kill()
-        reached.append(mirror.version())
-    history.publish(history.length)
-    started.append(Daemon(config))
-    until(lambda: mirror.version() == history.last, mirror.version, lambda: started[-1].said)
-    assert started[-1].terminate() == 0, started[-1].said
+    kill_again_and_again(config, history, mirror, started, kills, look=mirror.version)
     assert sorted(database.tables()) == ["lake_tailer_mirrors", "lake_tailer_progress", "orders"]
     if past:
         mirror.check_past()
-    print(f"killed at versions {reached}")

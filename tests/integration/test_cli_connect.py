@@ -29,15 +29,8 @@ def orders(tmp_path: Path) -> Orders:
     return table
 
 
-def configured(orders: Orders, text: str) -> Path:
-    """Write a configuration beside the table."""
-    path = orders.path.parent / "tailer.toml"
-    path.write_text(text)
-    return path
-
-
 def test_tables_and_sinks_are_reached_and_left_alone(orders: Orders) -> None:
-    config = configured(orders, CONFIG)
+    config = orders.configured(CONFIG)
     done = tailer("check", "--connect", "--config", config)
     assert (done.returncode, done.stderr) == (0, "")
     first, second, last = done.stdout.splitlines()
@@ -55,7 +48,7 @@ def test_tables_and_sinks_are_reached_and_left_alone(orders: Orders) -> None:
 
 
 def test_what_cannot_be_reached_does_not_hide_the_rest(orders: Orders) -> None:
-    config = configured(orders, LOST + CONFIG)
+    config = orders.configured(LOST + CONFIG)
     done = tailer("check", "--connect", "--config", config)
     assert done.returncode == 3
     lost, reason, hint, copy, reached, verdict = done.stdout.splitlines()
@@ -68,7 +61,7 @@ def test_what_cannot_be_reached_does_not_hide_the_rest(orders: Orders) -> None:
 
 
 def test_files_are_opened(orders: Orders) -> None:
-    config = configured(orders, CONFIG)
+    config = orders.configured(CONFIG)
     for file in orders.path.glob("*.parquet"):
         file.write_bytes(b"PAR1 and nothing else PAR1")
     done = tailer("check", "--connect", "--config", config)
@@ -82,14 +75,14 @@ def test_a_table_without_a_file_to_try(orders: Orders) -> None:
     orders.delete(3)
     for file in orders.path.rglob("*.parquet"):
         file.unlink()
-    done = tailer("check", "--connect", "--config", configured(orders, CONFIG))
+    done = tailer("check", "--connect", "--config", orders.configured(CONFIG))
     assert done.returncode == 0
     assert "whose newest version names no file that can be tried" in done.stdout
 
 
 def test_versions_that_contradict_the_table_are_noted(orders: Orders) -> None:
     write_commit(orders.path, 2, commit_info(operation="DELETE"), remove("gone.parquet"))
-    done = tailer("check", "--connect", "--config", configured(orders, CONFIG))
+    done = tailer("check", "--connect", "--config", orders.configured(CONFIG))
     assert (done.returncode, done.stderr) == (0, "")
     _, _, note, hint, _ = done.stdout.splitlines()
     reason = "it removes a file that was not in the table, or was with another deletion vector"
@@ -98,7 +91,7 @@ def test_versions_that_contradict_the_table_are_noted(orders: Orders) -> None:
 
 
 def test_faults_of_the_configuration_come_first(orders: Orders) -> None:
-    done = tailer("check", "--connect", "--config", configured(orders, CONFIG.replace('"files"', '"fils"')))
+    done = tailer("check", "--connect", "--config", orders.configured(CONFIG.replace('"files"', '"fils"')))
     assert done.returncode == 2
     assert "reached" not in done.stdout
 

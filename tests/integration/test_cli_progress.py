@@ -26,18 +26,7 @@ Shown = dict[str, tuple[str, str, str]]
 @pytest.fixture
 def orders(tmp_path: Path) -> Orders:
     """Three versions of a table beside a configuration."""
-    table = Orders(tmp_path / "orders")
-    table.insert(1, 2)
-    table.delete(1)
-    table.insert(3)
-    return table
-
-
-def configured(orders: Orders, text: str) -> Path:
-    """Write a configuration beside the table."""
-    path = orders.path.parent / "tailer.toml"
-    path.write_text(text)
-    return path
+    return Orders(tmp_path / "orders").written()
 
 
 def shown(config: Path) -> Shown:
@@ -63,7 +52,7 @@ def run_until(config: Path, done: Callable[[], bool]) -> list[str]:
 
 
 def test_progress_is_what_the_sinks_say(orders: Orders) -> None:
-    config = configured(orders, TWO)
+    config = orders.configured(TWO)
     assert shown(config) == {"copy": ("nothing", "2", "-"), "screen": ("nothing", "2", "-")}
     lines = run_until(config, lambda: set(shown(config).values()) == {("2", "2", "0")})
     assert len(lines) == len(orders.changes)
@@ -72,7 +61,7 @@ def test_progress_is_what_the_sinks_say(orders: Orders) -> None:
 
 
 def test_a_pipeline_that_cannot_be_asked_does_not_hide_the_others(orders: Orders) -> None:
-    config = configured(orders, ONE + '[pipelines.lost]\ntable = "lost"\nsink = {kind = "delta", path = "x"}')
+    config = orders.configured(ONE + '[pipelines.lost]\ntable = "lost"\nsink = {kind = "delta", path = "x"}')
     (orders.path.parent / "lost").touch()  # no table can come there
     done = tailer("progress", "show", "--config", config)
     assert done.returncode == 3
@@ -81,7 +70,7 @@ def test_a_pipeline_that_cannot_be_asked_does_not_hide_the_others(orders: Orders
 
 
 def test_going_forward_leaves_versions_out(orders: Orders) -> None:
-    config = configured(orders, ONE)
+    config = orders.configured(ONE)
     done = tailer("progress", "reset", "copy", "--config", config, "--to", 1)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
@@ -95,7 +84,7 @@ def test_going_forward_leaves_versions_out(orders: Orders) -> None:
 
 @pytest.mark.long
 def test_going_back_delivers_again(orders: Orders) -> None:
-    config = configured(orders, TWO)
+    config = orders.configured(TWO)
     run_until(config, lambda: set(shown(config).values()) == {("2", "2", "0")})
     done = tailer("progress", "reset", "screen", "--config", config, "--to", -1)
     assert (done.returncode, done.stderr) == (0, "")
@@ -109,7 +98,7 @@ def test_going_back_delivers_again(orders: Orders) -> None:
 
 
 def test_a_sink_that_would_hold_rows_twice_refuses_to_go_back(orders: Orders) -> None:
-    config = configured(orders, ONE)
+    config = orders.configured(ONE)
     run_until(config, lambda: shown(config) == {"copy": ("2", "2", "0")})
     done = tailer("progress", "reset", "copy", "--config", config, "--to", 0)
     assert done.returncode == 4
@@ -118,7 +107,7 @@ def test_a_sink_that_would_hold_rows_twice_refuses_to_go_back(orders: Orders) ->
 
 
 def test_a_dry_run_sets_nothing(orders: Orders) -> None:
-    config = configured(orders, ONE)
+    config = orders.configured(ONE)
     done = tailer("progress", "reset", "copy", "--config", config, "--to", 1, "--dry-run")
     assert done.returncode == 0
     assert (
@@ -142,7 +131,7 @@ def test_a_dry_run_sets_nothing(orders: Orders) -> None:
 def test_a_reset_that_makes_no_sense_is_refused(
     orders: Orders, options: tuple[str, ...], code: int, error: str, hint: str
 ) -> None:
-    config = configured(orders, TWO)
+    config = orders.configured(TWO)
     done = tailer("progress", "reset", *options, "--config", config)
     assert (done.returncode, done.stdout) == (code, "")
     first, second = done.stderr.splitlines()

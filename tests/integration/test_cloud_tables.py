@@ -3,15 +3,13 @@
 import json
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from tailer.events import COMMIT_TIMESTAMP
 from tests.support.cloud.servers import CloudServer
 from tests.support.cloud.tables import copied, download
-from tests.support.daemon.commands import Orders, background, tailer
-from tests.support.follow import Followed, follow, snapshot
+from tests.support.daemon.commands import Orders, background, tailer, versions_and_ids, versions_delivered
+from tests.support.follow import batches_of, follow, snapshot
 from tests.support.oracle.recorded import CASES_DATA, HISTORIES, read
 from tests.support.waiting import until
 
@@ -32,30 +30,20 @@ ARCHIVES = [
 ]
 
 
-def rows_of(versions: list[Followed]) -> list[tuple[pa.Schema, str]]:
-    """Return schema and rows of each batch, as text, in which NaN is itself, and without the times of the objects."""
-    batches = (batch.rows.drop_columns([COMMIT_TIMESTAMP]) for version in versions for batch in version.batches)
-    return [(batch.schema, str(batch.to_pylist())) for batch in batches]
-
-
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda archive: archive.name.removesuffix(".tar.xz"))
 def test_recorded_tables(archive: Path, tmp_path: Path, cloud: CloudServer) -> None:
     recorded = read(archive, tmp_path)
     remote = copied(recorded.path, cloud, cloud.new_bucket())
     local, found = follow(recorded.path, recorded.first), remote.follow(recorded.first)
-    assert rows_of(found) == rows_of(local)
+    assert batches_of(found) == batches_of(local)
     assert [version.positions for version in found] == [version.positions for version in local]
-    assert rows_of(remote.snapshot(recorded.last)) == rows_of([snapshot(recorded.path, recorded.last)])
+    assert batches_of(remote.snapshot(recorded.last)) == batches_of([snapshot(recorded.path, recorded.last)])
 
 
 @pytest.fixture
 def orders(tmp_path: Path) -> Orders:
     """Three versions of a local table."""
-    table = Orders(tmp_path / "orders")
-    table.insert(1, 2)
-    table.delete(1)
-    table.insert(3)
-    return table
+    return Orders(tmp_path / "orders").written()
 
 
 @pytest.fixture
@@ -68,16 +56,11 @@ def by_environment(cloud: CloudServer, monkeypatch: pytest.MonkeyPatch) -> Cloud
     return cloud
 
 
-def ids(lines: str) -> list[tuple[int, int]]:
-    """Return the version and the id of each line."""
-    return [(row["_commit_version"], row["id"]) for row in map(json.loads, lines.splitlines())]
-
-
 def test_the_commands_read_it(orders: Orders, by_environment: CloudServer) -> None:
     cloud = by_environment
     location = copied(orders.path, cloud, cloud.new_bucket()).location
     shown = tailer("tail", location, "--from", "earliest", "--to", "latest")
-    assert (shown.returncode, ids(shown.stdout)) == (0, [(0, 1), (0, 2), (1, 1), (2, 3)]), shown.stderr
+    assert (shown.returncode, versions_and_ids(shown.stdout)) == (0, [(0, 1), (0, 2), (1, 1), (2, 3)]), shown.stderr
     assert shown.stderr == f"{location}: changes of versions 0 to 2\n"
     plan = tailer("plan", location, "2", "--json")
     assert json.loads(plan.stdout)["tasks"][0]["uri"].startswith(f"{location}/")
@@ -104,7 +87,9 @@ def test_a_clone_in_another_bucket_needs_permission(
     assert refused.returncode == 3
     assert f"{origin}/" in refused.stderr
     allowed = tailer("tail", location, "--from", "earliest", "--to", "latest", "--allow-root", origin)
-    assert (allowed.returncode, ids(allowed.stdout)) == (0, [(0, 1), (0, 2), (1, 1), (2, 3)]), allowed.stderr
+    assert (allowed.returncode, versions_and_ids(allowed.stdout)) == (0, [(0, 1), (0, 2), (1, 1), (2, 3)]), (
+        allowed.stderr
+    )
 
 
 def test_the_daemon_follows_it(orders: Orders, tmp_path: Path, cloud: CloudServer) -> None:
@@ -131,22 +116,18 @@ def test_the_daemon_follows_it(orders: Orders, tmp_path: Path, cloud: CloudServe
             orders.insert(4)
             copied(orders.path, cloud, bucket)
         with background("run", "--config", config) as daemon:
-            until(lambda: _delivered(config) == [str(version)] * 3)  # noqa: B023 - called before the next round
+            until(lambda: versions_delivered(config) == [str(version)] * 3)  # noqa: B023 - called before the next round
             daemon.terminate()
             out, error = daemon.communicate(timeout=300)
         seen += out
         assert cloud.secret not in error
     expected = [(0, 1), (0, 2), (1, 1), (2, 3), (3, 4)]
-    assert ids(seen) == expected
+    assert versions_and_ids(seen) == expected
     written = "".join(file.read_text() for file in sorted((tmp_path / "copy").rglob("[0-9]*.jsonl")))
-    assert ids(written) == expected
+    assert versions_and_ids(written) == expected
     download(cloud, f"{bucket}/copies/orders", tmp_path / "copies")
     rows = DeltaTable(tmp_path / "copies").to_pyarrow_table()
     assert sorted(zip(rows["_commit_version"].to_pylist(), rows["id"].to_pylist(), strict=True)) == expected
-
-
-def _delivered(config: Path) -> list[str]:
-    return [line.split("\t")[3] for line in tailer("progress", "show", "--config", config).stdout.splitlines()[1:]]
 
 
 def error_lines(location: str, code: int, secret: str) -> tuple[str, str]:

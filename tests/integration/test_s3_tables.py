@@ -4,12 +4,10 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-from tailer.events import COMMIT_TIMESTAMP
-from tests.support.daemon.commands import Orders, background, tailer
-from tests.support.follow import Followed, follow, snapshot
+from tests.support.daemon.commands import Orders, background, tailer, versions_and_ids, versions_delivered
+from tests.support.follow import batches_of, follow, snapshot
 from tests.support.oracle.recorded import CASES_DATA, HISTORIES, read
 from tests.support.s3.link import Fault, S3Link
 from tests.support.s3.server import S3Server
@@ -19,12 +17,6 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.stores
 
 ARCHIVES = [*sorted(HISTORIES.glob("*.tar.xz")), *sorted(CASES_DATA.glob("*.tar.xz"))]
-
-
-def rows_of(versions: list[Followed]) -> list[tuple[pa.Schema, str]]:
-    """Return schema and rows of each batch, as text, in which NaN is itself, and without the times of the objects."""
-    batches = (batch.rows.drop_columns([COMMIT_TIMESTAMP]) for version in versions for batch in version.batches)
-    return [(batch.schema, str(batch.to_pylist())) for batch in batches]
 
 
 @pytest.fixture(autouse=True)
@@ -40,34 +32,25 @@ def test_recorded_tables(archive: Path, tmp_path: Path, versitygw: S3Server) -> 
     recorded = read(archive, tmp_path)
     remote = RemoteTable.copied(recorded.path, versitygw, versitygw.new_bucket())
     local, found = follow(recorded.path, recorded.first), remote.follow(recorded.first)
-    assert rows_of(found) == rows_of(local)
+    assert batches_of(found) == batches_of(local)
     assert [version.positions for version in found] == [version.positions for version in local]
     pages = remote.snapshot(recorded.last)
-    assert rows_of(pages) == rows_of([snapshot(recorded.path, recorded.last)])
+    assert batches_of(pages) == batches_of([snapshot(recorded.path, recorded.last)])
 
 
 @pytest.fixture
 def orders(tmp_path: Path) -> Orders:
     """Three versions of a local table."""
-    table = Orders(tmp_path / "orders")
-    table.insert(1, 2)
-    table.delete(1)
-    table.insert(3)
-    return table
-
-
-def ids(lines: str) -> list[tuple[int, int]]:
-    """Return the version and the id of each line."""
-    return [(row["_commit_version"], row["id"]) for row in map(json.loads, lines.splitlines())]
+    return Orders(tmp_path / "orders").written()
 
 
 def test_the_commands_read_it(orders: Orders, versitygw: S3Server) -> None:
     location = RemoteTable.copied(orders.path, versitygw, versitygw.new_bucket()).location
     shown = tailer("tail", location, "--from", "earliest", "--to", "latest")
-    assert (shown.returncode, ids(shown.stdout)) == (0, [(0, 1), (0, 2), (1, 1), (2, 3)])
+    assert (shown.returncode, versions_and_ids(shown.stdout)) == (0, [(0, 1), (0, 2), (1, 1), (2, 3)])
     assert shown.stderr == f"{location}: changes of versions 0 to 2\n"
     net = tailer("tail", location, "--from", "earliest", "--to", "latest", "--net-changes")
-    assert (net.returncode, ids(net.stdout)) == (0, [(0, 2), (2, 3)])
+    assert (net.returncode, versions_and_ids(net.stdout)) == (0, [(0, 2), (2, 3)])
     plan = tailer("plan", location, "2", "--json")
     assert json.loads(plan.stdout)["tasks"][0]["uri"].startswith(f"{location}/")
     history, doctor = tailer("history", location), tailer("doctor", location)
@@ -98,16 +81,16 @@ def test_the_daemon_follows_it(orders: Orders, tmp_path: Path, versitygw: S3Serv
             orders.insert(4)
             RemoteTable.copied(orders.path, versitygw, bucket)
         with background("run", "--config", config) as daemon:
-            until(lambda: _delivered(config) == [str(version)] * 2)  # noqa: B023 - called before the next round
+            until(lambda: versions_delivered(config) == [str(version)] * 2)  # noqa: B023 - called before the next round
             daemon.terminate()
             out, error = daemon.communicate(timeout=300)
         seen += out
         assert "Unclosed" not in error
         assert versitygw.secret not in error
     expected = [(0, 1), (0, 2), (1, 1), (2, 3), (3, 4)]
-    assert ids(seen) == expected
+    assert versions_and_ids(seen) == expected
     copied = "".join(file.read_text() for file in sorted((tmp_path / "copy").rglob("[0-9]*.jsonl")))
-    assert ids(copied) == expected
+    assert versions_and_ids(copied) == expected
 
 
 @pytest.mark.parametrize("denied", ["PUT", "DELETE"])
@@ -134,10 +117,6 @@ def test_a_target_that_may_not_be_written_is_found(
     assert refused.returncode != 0
     assert f"{target}/.lake-tailer-check-" in refused.stdout
     assert "AccessDenied" in refused.stdout
-
-
-def _delivered(config: Path) -> list[str]:
-    return [line.split("\t")[3] for line in tailer("progress", "show", "--config", config).stdout.splitlines()[1:]]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 Tests that also use Spark are synchronous, because Spark blocks, so these functions run their own event loop.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from tailer.engine.local import LocalEngine
 from tailer.engine.port import Engine
-from tailer.events import ChangeBatch
+from tailer.events import COMMIT_TIMESTAMP, ChangeBatch
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.plan import ChangePlan, Position, output_schema
 from tailer.stores.local import LocalStore
 
-__all__ = ["Followed", "follow", "follow_until_error", "plans", "run_plan", "snapshot"]
+__all__ = ["Followed", "batches_of", "follow", "follow_until_error", "plans", "run_plan", "snapshot"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,12 @@ class Followed:
         return [
             Position(batch.version, batch.task, row) for batch in self.batches for row in batch.row_index.to_pylist()
         ]
+
+
+def batches_of(versions: Iterable[Followed]) -> list[tuple[pa.Schema, str]]:
+    """Return schema and rows of each batch, as text, in which NaN is itself, and without the times of the objects."""
+    batches = (batch.rows.drop_columns([COMMIT_TIMESTAMP]) for version in versions for batch in version.batches)
+    return [(batch.schema, str(batch.to_pylist())) for batch in batches]
 
 
 async def _run(plan: ChangePlan, engine: Engine, after: Position | None = None) -> Followed:

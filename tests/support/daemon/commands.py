@@ -1,5 +1,6 @@
 """The command line as a user runs it: real processes, and a Delta table with a real writer."""
 
+import json
 import os
 import pty
 import re
@@ -19,7 +20,17 @@ from tailer.daemon.client import DaemonClient
 from tailer.errors import ConfigError
 from tests.support.daemon import fork_server
 
-__all__ = ["Orders", "background", "complaints", "in_terminal", "metrics_address", "states", "tailer"]
+__all__ = [
+    "Orders",
+    "background",
+    "complaints",
+    "in_terminal",
+    "metrics_address",
+    "states",
+    "tailer",
+    "versions_and_ids",
+    "versions_delivered",
+]
 
 TIMEOUT_S: Final = 600.0
 COMMAND: Final = (sys.executable, "-m", "tailer")
@@ -110,10 +121,33 @@ class Orders:
         self.version += 1
         self.changes += [(self.version, change, each) for each in ids]
 
+    def written(self) -> "Orders":
+        """Commit three versions, and return the table."""
+        self.insert(1, 2)
+        self.delete(1)
+        self.insert(3)
+        return self
+
+    def configured(self, text: str) -> Path:
+        """Write a configuration beside the table."""
+        path = self.path.parent / "tailer.toml"
+        path.write_text(text)
+        return path
+
     def copied_to(self, path: Path) -> list[tuple[int, str, int]]:
         """Return the change rows in the Delta table at `path`."""
         rows = DeltaTable(path).to_pyarrow_table().select(["_commit_version", "_change_type", "id"])
         return sorted(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+
+
+def versions_and_ids(lines: str) -> list[tuple[int, int]]:
+    """Return the version and the id of each row of JSON Lines."""
+    return [(row["_commit_version"], row["id"]) for row in map(json.loads, lines.splitlines())]
+
+
+def versions_delivered(config: Path) -> list[str]:
+    """Return the versions that `tailer progress show` names as delivered."""
+    return [line.split("\t")[3] for line in tailer("progress", "show", "--config", config).stdout.splitlines()[1:]]
 
 
 def metrics_address(daemon: subprocess.Popen[str]) -> str:

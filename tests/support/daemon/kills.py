@@ -5,16 +5,14 @@ import math
 import random
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
-from tests.support.daemon.commands import tailer
 from tests.support.daemon.process import Daemon, Destination
 from tests.support.histories.long_history import Change
 from tests.support.histories.s3_history import StoredHistory
 from tests.support.waiting import until
 
-__all__ = ["STDOUT", "kill_while_busy", "printed", "progress"]
+__all__ = ["STDOUT", "kill_while_busy", "printed"]
 
 STDOUT: Final = '{kind = "stdout", format = "jsonl"}'
 _BACKLOG: Final = 8
@@ -49,8 +47,3 @@ def _rows(said: str) -> Iterator[Change]:
             row = json.loads(line)
             if "_commit_version" in row:  # a line of the log has none
                 yield row["_commit_version"], row["_change_type"], row["id"]
-
-
-def progress(config: Path) -> list[str]:
-    """Return the last version of each pipeline."""
-    return [line.split("\t")[3] for line in tailer("progress", "show", "--config", config).stdout.splitlines()[1:]]

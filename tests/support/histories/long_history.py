@@ -60,6 +60,17 @@ class LongHistory:
         """The last version of the history."""
         return self.length - 1
 
+    @property
+    def states(self) -> list[set[int]]:
+        """The ids of each version."""
+        states, ids, changes = list[set[int]](), Counter[int](), sorted(self.changes.items(), key=lambda one: one[0][0])
+        for version in range(self.length):
+            while changes and changes[0][0][0] == version:
+                (_, kind, one), number = changes.pop(0)
+                ids[one] += number if kind in ("insert", "update_postimage") else -number
+            states.append(set(+ids))
+        return states
+
     def publish(self, commits: int = 1) -> None:
         """Publish the next commits, or fewer if fewer are left."""
         for commit in self._held[self.published : self.published + commits]:
