@@ -23,9 +23,9 @@ from click.shell_completion import shell_complete
 from tailer.cli import tailer
 from tailer.errors import SinkError, TailerError, one_line
 
-__all__ = ["CHOSEN", "run_verb", "sentence"]
+__all__ = ["CHOSEN", "GRAVITY", "run_verb", "sentence"]
 
-GRAVITY: Final = (1, 3, 2, 4)
+GRAVITY: Final = (1, 3, 2, 4)  # of exit codes, the most severe first
 CHOSEN: Final = "pipeline"  # in the context: the pipeline that the command line names; empty: none
 COMPLETE: Final = "_TAILER_COMPLETE"  # set by a shell that asks for completions
 _STDOUT: Final = 1
@@ -48,7 +48,10 @@ def run_verb() -> int:
         _say("error", f"standard output: {error.reason}", "red")
         _say("hint", "Run it again with a writable output; what was printed may be incomplete.", "yellow")
         code = SinkError.exit_code
-    _flush_errors()
+    try:
+        sys.stderr.flush()
+    except OSError:  # it is full: a failed flush at exit would change the exit code
+        _occupy(_STDERR, os.O_WRONLY)
     return code
 
 
@@ -167,14 +170,6 @@ def _guard_streams() -> None:
 def _abandon_output() -> None:
     """Discard the buffer of standard output, so that the flush at exit does not fail again."""
     _occupy(_STDOUT, os.O_WRONLY)
-
-
-def _flush_errors() -> None:
-    """Flush standard error. Where it is full, discard its buffer: a failed flush at exit would change the exit code."""
-    try:
-        sys.stderr.flush()
-    except OSError:
-        _occupy(_STDERR, os.O_WRONLY)
 
 
 def _occupy(number: int, mode: int) -> None:

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from tailer.cli.configuration import ConfiguredCommand, choose_config, choose_pipeline
+from tailer.cli.display.display import versions
 from tailer.cli.display.tables import fitted
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.settings import load
@@ -123,12 +124,8 @@ def _consequence(before: Position | None, version: int) -> str:
     if before is None:
         return "; the configured start no longer applies"
     if version > before.whole_version:
-        return f"; left out: {_span(before.whole_version + 1, version)}"
-    return f"; delivered again: {_span(version + 1, before.version)}" if Position.end(version) < before else ""
-
-
-def _span(first: int, last: int) -> str:
-    return f"version {first}" if first == last else f"versions {first} to {last}"
+        return f"; left out: {versions(before.whole_version + 1, version)}"
+    return f"; delivered again: {versions(version + 1, before.version)}" if Position.end(version) < before else ""
 
 
 def _delivered(position: Position | None) -> str:

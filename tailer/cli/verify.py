@@ -16,7 +16,7 @@ import click
 
 from tailer.changelog.equal_rows.keyed_difference import Difference, DifferenceKind
 from tailer.cli.configuration import ConfiguredCommand, choose_config, choose_pipeline
-from tailer.cli.display.display import Steps
+from tailer.cli.display.display import Steps, versions
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.settings import load
 from tailer.config.tables import open_files
@@ -85,7 +85,7 @@ def command(
         if takes_all:
             gone = [outcome for outcome in outcomes if isinstance(outcome, GoneVersions)]
             document["versions"] = [_fields(result, values) for result in results]
-            document["gone_versions"] = [[versions.first, versions.version] for versions in gone]
+            document["gone_versions"] = [[outcome.first, outcome.version] for outcome in gone]
         click.echo(json.dumps(document))
     else:
         for outcome in outcomes:
@@ -194,12 +194,11 @@ def _write_metrics(path: Path, pipeline: PipelineSettings, verifications: Sequen
 
 
 def _print(pipeline: PipelineSettings, outcome: Verification | GoneVersions, values: bool) -> None:
-    where = f"{pipeline.table} at version"
     if isinstance(outcome, Verification):
-        _print_result(pipeline, f"{where} {outcome.version}", outcome, values)
+        _print_result(pipeline, f"{pipeline.table} at version {outcome.version}", outcome, values)
         return
-    gone = f" {outcome.version}" if outcome.first == outcome.version else f"s {outcome.first} to {outcome.version}"
-    click.echo(f"{pipeline.name}: not compared with {where}{gone}, whose rows are not there any more")
+    where = f"{pipeline.table} at {versions(outcome.first, outcome.version)}"
+    click.echo(f"{pipeline.name}: not compared with {where}, whose rows are not there any more")
 
 
 def _print_result(pipeline: PipelineSettings, where: str, result: Verification, values: bool) -> None:

@@ -24,6 +24,7 @@ __all__ = [
     "StatusReport",
     "report_of",
     "rows_by_kind",
+    "time_of",
 ]
 
 FORMAT: Final = 1
@@ -125,7 +126,7 @@ class StatusReport(msgspec.Struct, frozen=True):
 
 def report_of(pipelines: Sequence[PipelineStatus], began_s: float, now_s: float) -> StatusReport:
     """Return the report about `pipelines` at this moment."""
-    return StatusReport(FORMAT, _time(now_s), _time(began_s), [_pipeline(pipeline) for pipeline in pipelines])
+    return StatusReport(FORMAT, time_of(now_s), time_of(began_s), [_pipeline(pipeline) for pipeline in pipelines])
 
 
 def rows_by_kind(pipeline: PipelineStatus) -> dict[str, int]:
@@ -138,15 +139,19 @@ def rows_by_kind(pipeline: PipelineStatus) -> dict[str, int]:
 
 def _pipeline(status: PipelineStatus) -> PipelineReport:
     backlog, active = status.backlog, status.active
+    bad_values = Counter[str]()
+    for labels, sample in BAD_VALUES.samples().items():
+        if labels[0] == status.name:
+            bad_values[labels[1]] += int(sample.value)
     position, seconds, progress = backlog.position, status.lag_s, status.seconds_since_progress
     return PipelineReport(
         name=status.name,
         state=status.state,
-        since=_time(status.since_s),
+        since=time_of(status.since_s),
         why=status.why,
         hint=status.hint,
         draining=status.is_draining,
-        retry_at=None if status.retry_at_s is None else _time(status.retry_at_s),
+        retry_at=None if status.retry_at_s is None else time_of(status.retry_at_s),
         command=status.command.value if status.command is not None else "",
         table=status.table,
         sink=status.sink_kind,
@@ -161,17 +166,9 @@ def _pipeline(status: PipelineStatus) -> PipelineReport:
         backfill=_backfill(status.backfills, status.name),
         active=None
         if active is None
-        else ActiveReport(active.instance, active.is_here, _time(active.since_s), _time(active.heartbeat_s)),
-        bad_values=_bad_values(status.name),
+        else ActiveReport(active.instance, active.is_here, time_of(active.since_s), time_of(active.heartbeat_s)),
+        bad_values=dict(bad_values),
     )
-
-
-def _bad_values(pipeline: str) -> dict[str, int]:
-    counts = Counter[str]()
-    for labels, sample in BAD_VALUES.samples().items():
-        if labels[0] == pipeline:
-            counts[labels[1]] += int(sample.value)
-    return dict(counts)
 
 
 def _backfill(backfills: Backfills, pipeline: str) -> BackfillReport | None:
@@ -193,8 +190,9 @@ def _backfill(backfills: Backfills, pipeline: str) -> BackfillReport | None:
 
 
 def _error(fault: Fault) -> ErrorReport:
-    return ErrorReport(fault.name, fault.text, fault.hint, _time(fault.at_s))
+    return ErrorReport(fault.name, fault.text, fault.hint, time_of(fault.at_s))
 
 
-def _time(seconds: float) -> datetime:
+def time_of(seconds: float) -> datetime:
+    """Return a time in seconds since 1970, to the millisecond."""
     return datetime.fromtimestamp(round(seconds, 3), UTC)

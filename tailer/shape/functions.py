@@ -32,11 +32,6 @@ _OPTION: Final = "hmac_sha256"
 _REMEDY: Final = "Name it as 'env:VARIABLE' or 'file:/path'."
 
 
-def _fails_for_integers(call: Call) -> bool:
-    """Return whether the result of a call can be beyond its type."""
-    return bool(pa.types.is_integer(call.kind))
-
-
 def _divisor_can_be_zero(call: Call) -> bool:
     """Return whether the second argument can be zero."""
     divisor = call.arguments[1]
@@ -169,7 +164,8 @@ def _swapped(compare: Callable[[Values, Values], Values]) -> _Function:
 
 
 def _checked(kernel: Callable[..., Values]) -> _Function:
-    return _Function(lambda _, *values: kernel(*values), _fails_for_integers)
+    """Return a function whose result can be beyond an integer type."""
+    return _Function(lambda _, *values: kernel(*values), lambda call: bool(pa.types.is_integer(call.kind)))
 
 
 def _part_of_time(kernel: Callable[[Values], Values]) -> _Function:

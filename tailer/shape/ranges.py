@@ -144,10 +144,12 @@ def _range(expression: Expression, ranges: Ranges) -> ColumnRange:
         return ColumnRange(expression.scalar, expression.scalar, may_be_null=False)
     if isinstance(expression, Column):
         return _column_range(expression, ranges.get(expression.path, _UNKNOWN))
-    if expression.function == "cast" and _keeps_order(expression.arguments[0].kind, expression.kind):
-        inner = _range(expression.arguments[0], ranges)
-        low, high = (_cast(expression, bound) for bound in (inner.low, inner.high))
-        return ColumnRange(low, high, inner.may_be_null, inner.may_have_values)
+    if expression.function == "cast":
+        kinds = expression.arguments[0].kind, expression.kind
+        if all(map(is_number, kinds)) or all(kind in _TIMES for kind in kinds):  # it keeps the order of values
+            inner = _range(expression.arguments[0], ranges)
+            low, high = (_cast(expression, bound) for bound in (inner.low, inner.high))
+            return ColumnRange(low, high, inner.may_be_null, inner.may_have_values)
     return _UNKNOWN
 
 
@@ -160,10 +162,6 @@ def _column_range(column: Column, bounds: ColumnRange) -> ColumnRange:
         high = pa.scalar(_NAN, column.kind)
         low = None if low is None or low.as_py() != low.as_py() else low
     return ColumnRange(low, high, bounds.may_be_null, bounds.may_have_values)
-
-
-def _keeps_order(source: pa.DataType, target: pa.DataType) -> bool:
-    return (is_number(source) and is_number(target)) or (source in _TIMES and target in _TIMES)
 
 
 def _cast(call: Call, bound: pa.Scalar | None) -> pa.Scalar | None:

@@ -100,7 +100,13 @@ class Select:
         except pa.ArrowException as error:
             raise ExpressionFailed(self.text, failure(error)) from None
         values = pa.repeat(values, rows.num_rows) if isinstance(values, pa.Scalar) else values
-        return _as_restated(values, expression.kind, wanted)
+        kind = expression.kind
+        if not pa.types.is_nested(kind) or kind.equals(wanted, check_metadata=True):
+            bare = bare_type(wanted)
+            return values if values.type.equals(bare) else values.cast(bare)
+        # It may have other fields, or call them otherwise (`restated`). Arrow casts structs by the names of fields, so
+        # these are the physical names meanwhile.
+        return values.view(physical_type(kind)).cast(physical_type(wanted)).view(bare_type(wanted))
 
     def to_text(self) -> str:
         """Return it as JSON."""
@@ -154,17 +160,6 @@ def _as_read(wanted: pa.Field, expression: Expression | None) -> pa.Field:
 
 def _nulls(kind: pa.DataType, rows: pa.RecordBatch) -> pa.Array:
     return pa.nulls(rows.num_rows, kind)
-
-
-def _as_restated(values: pa.Array, kind: pa.DataType, wanted: pa.DataType) -> pa.Array:
-    """Return values of `kind` as `wanted`, which may have other fields, or call them otherwise (`restated`).
-
-    Arrow casts structs by the names of fields, so these are the physical names meanwhile.
-    """
-    if not pa.types.is_nested(kind) or kind.equals(wanted, check_metadata=True):
-        bare = bare_type(wanted)
-        return values if values.type.equals(bare) else values.cast(bare)
-    return values.view(physical_type(kind)).cast(physical_type(wanted)).view(bare_type(wanted))
 
 
 def _field(name: str, expression: Expression, fields: pa.Schema) -> pa.Field:

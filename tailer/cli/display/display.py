@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-__all__ = ["Display", "Steps", "count", "duration", "size", "terminal"]
+__all__ = ["Display", "Steps", "count", "duration", "size", "terminal", "versions"]
 
 QUIET_S: Final = 0.5
 LINE_S: Final = 10.0
@@ -138,6 +138,11 @@ class Steps:
 def count(number: int, noun: str) -> str:
     """Return a number with its noun: `1 row`, `1,200 rows`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def versions(first: int, last: int) -> str:
+    """Return the words for some versions: `version 7`, `versions 3 to 7`."""
+    return f"version {first}" if first == last else f"versions {first} to {last}"
 
 
 def size(size_bytes: int) -> str:

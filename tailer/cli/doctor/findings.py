@@ -9,7 +9,7 @@ from enum import StrEnum
 from itertools import chain
 from typing import Final
 
-from tailer.cli.display.display import count, duration, size
+from tailer.cli.display.display import count, duration, size, versions
 from tailer.cli.doctor.examination import Examination
 from tailer.cli.doctor.feed import FEED, FILES, FeedCheck, FeedFault
 from tailer.errors import FileVacuumed, VersionGone
@@ -212,7 +212,7 @@ def _change_files(check: FeedCheck) -> Iterator[Finding]:
     hint = 'changes = "compare" reads the data files in place of the feed (docs/delta.md).'
     for fault in check.faults[:_MOST_SHOWN]:
         yield Finding(Level.WARN, "change files", _fault(fault), hint if fault is check.faults[0] else "")
-    looked = _versions(check.versions.start, check.versions.stop - 1)
+    looked = versions(check.versions.start, check.versions.stop - 1)
     if more := len(check.faults) - _MOST_SHOWN:
         text = f"they differ from the data files in {more} more of {looked}: --json lists all"
         yield from [Finding(Level.WARN, "change files", text)] if more > 0 else ()
@@ -244,10 +244,6 @@ def _fault(fault: FeedFault) -> str:
     return f"version {fault.version}{operation}: {'; '.join(parts)}; the first: {kind} of {row}, {named[where]}"
 
 
-def _versions(first: int, last: int) -> str:
-    return f"version {first}" if first == last else f"versions {first} to {last}"
-
-
 def _columns(names: list[str] | tuple[str, ...]) -> str:
     return f"column {names[0]} is" if len(names) == 1 else f"columns {', '.join(names)} are"
 
@@ -255,7 +251,7 @@ def _columns(names: list[str] | tuple[str, ...]) -> str:
 def _history(examination: Examination, profile: TableProfile) -> Iterator[Finding]:
     for lost in examination.lost[-_MOST_SHOWN:]:
         hint = f"A pipeline that begins after version {lost.last} is not concerned."
-        text = f"the changes of {_versions(lost.version, lost.last)} are lost: {lost.error}"
+        text = f"the changes of {versions(lost.version, lost.last)} are lost: {lost.error}"
         yield Finding(Level.WARN, "history", text, hint)
     for fault in examination.contradictions[-_MOST_SHOWN:]:
         text = f"version {fault.version} contradicts the table: {fault.reason}: {fault.path}"
@@ -272,8 +268,8 @@ def _history(examination: Examination, profile: TableProfile) -> Iterator[Findin
         looks = (examination.sample.version, None if measured is None else measured.version)
         opened = sorted({version for version in looks if version is not None})
         if opened:
-            versions = f"version{'s' * (len(opened) > 1)} {' and '.join(map(str, opened))}"
-            text += f"; of data files, only some of {versions} were opened"
+            named = f"version{'s' * (len(opened) > 1)} {' and '.join(map(str, opened))}"
+            text += f"; of data files, only some of {named} were opened"
         else:
             text += "; no data file was opened"
         yield Finding(Level.OK, "history", text)

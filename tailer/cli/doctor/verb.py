@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import anyio
@@ -13,6 +13,7 @@ from tailer.cli.doctor.examination import Examination, examine
 from tailer.cli.doctor.feed import check_feed
 from tailer.cli.doctor.findings import best_key
 from tailer.cli.doctor.report import document, print_findings, print_tables, suggest, suggest_template
+from tailer.cli.outcome import GRAVITY
 from tailer.cli.table_options import allow_root, choose_branch, choose_format, folders, table_ref
 from tailer.config.pipelines import TablePattern
 from tailer.config.tables import TableRef, open_files
@@ -27,7 +28,6 @@ FORMAT: Final = 1  # of the JSON; it grows when a field gets another meaning or 
 _AT_ONCE: Final = 4
 _LAST: Final = 100
 DIFFERS: Final = 5  # the exit code, as of `tailer verify`
-_GRAVITY: Final = (1, 3, 2, 4)  # of exit codes, the most severe first
 
 
 @click.command("doctor")
@@ -60,10 +60,9 @@ def command(
     for option, is_given in (("--last", last is not None), ("--values", values)):
         if is_given and not checks_feed:
             raise ConfigError(option, "has no effect without --feed", "Add --feed, or leave it out.")
-    wanted = _Feed(last or _LAST, values) if checks_feed else None
     ref = table_ref(table, table_format, branch, allowed_roots)
     pattern, given = TablePattern.parse(ref.location), replace(ref, table_format=table_format)
-    examinations = anyio.run(_examine_all, ref, pattern, wanted)
+    examinations = anyio.run(_examine_all, ref, pattern, (last or _LAST) if checks_feed else None, values)
     configuration = suggest(given, examinations[0]) if pattern is None else suggest_template(given, examinations)
     codes = [examination.stop.exit_code for examination in examinations if examination.stop is not None]
     all_stop = len(codes) == len(examinations)
@@ -80,18 +79,11 @@ def command(
         if not all_stop:
             click.echo(f"\n{configuration}", nl=False)
     differs = any(examination.feed is not None and examination.feed.faults for examination in examinations)
-    return min(codes, key=_GRAVITY.index, default=DIFFERS if differs else 0)
+    return min(codes, key=GRAVITY.index, default=DIFFERS if differs else 0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Feed:
-    """A request to check the `last` versions of a feed. `values`: whether all values of a row may be shown."""
-
-    last: int
-    values: bool
-
-
-async def _examine(table: TableRef, feed: _Feed | None, steps: Steps) -> Examination:
+async def _examine(table: TableRef, last: int | None, values: bool, steps: Steps) -> Examination:
+    """Examine a table. `last`: how many versions of its feed to check; None: none. `values`: all may be shown."""
     try:
         located = await table.located()
         inspector, log = located.inspect(), located.open()
@@ -103,16 +95,18 @@ async def _examine(table: TableRef, feed: _Feed | None, steps: Steps) -> Examina
         steps.begin(f"{log.uri}: {step}")
 
     examination = await examine(inspector, log, files, say)
-    if feed is not None and examination.stop is None:
+    if last is not None and examination.stop is None:
         try:
-            shown = None if feed.values else best_key(examination)
-            examination.feed = await check_feed(located, feed.last, shown, files, say)
+            shown = None if values else best_key(examination)
+            examination.feed = await check_feed(located, last, shown, files, say)
         except TailerError as error:
             examination.stop = error
     return examination
 
 
-async def _examine_all(ref: TableRef, pattern: TablePattern | None, feed: _Feed | None) -> Sequence[Examination]:
+async def _examine_all(
+    ref: TableRef, pattern: TablePattern | None, last: int | None, values: bool
+) -> Sequence[Examination]:
     """Examine the table, or those that fit the pattern. Raises `ConfigError` where none does."""
     steps = Steps()
     async with steps.shown():
@@ -130,7 +124,7 @@ async def _examine_all(ref: TableRef, pattern: TablePattern | None, feed: _Feed 
 
         async def one(table: str) -> None:
             async with turns:
-                examinations[table] = await _examine(replace(ref, location=table), feed, steps)
+                examinations[table] = await _examine(replace(ref, location=table), last, values, steps)
 
         async with anyio.create_task_group() as group:
             for table in tables:

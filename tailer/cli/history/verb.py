@@ -5,7 +5,6 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -50,16 +49,6 @@ FORMAT: Final = 1  # of the JSON; it grows when a field gets another meaning or 
 _NEWEST: Final = 20  # commits, where nothing says how many
 _NEWEST_ADDED_UP: Final = 1000  # likewise, by hour or day
 _MOST_SHOWN: Final = 5
-
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """The arguments of `history`, checked. `begin`: None for the newest `limit` commits."""
-
-    table: TableRef
-    begin: Start | None
-    until: Start
-    limit: int
 
 
 def _refuse_page(_context: click.Context, _parameter: click.Parameter, given: str | None) -> None:
@@ -141,7 +130,7 @@ def command(
     default = _NEWEST if per is By.COMMIT else _NEWEST_ADDED_UP
     most = limit if limit is not None else sys.maxsize if begin is not None else default
     daemon = _daemon_of(pipeline, per, config, url, token_file)
-    location, commits = anyio.run(_read, _Look(ref, begin, until, most))
+    location, commits = anyio.run(_read, ref, begin, until, most)
     periods = periods_of(commits, per)
     deliveries = None
     if pipeline is not None and daemon is not None:
@@ -180,20 +169,21 @@ def _journeys(daemon: "DaemonClient", pipeline: str, tables: Sequence[str]) -> S
     return report.journeys
 
 
-async def _read(look: _Look) -> tuple[str, Sequence[CommitSummary]]:
-    table = await look.table.located()
+async def _read(table: TableRef, begin: Start | None, until: Start, limit: int) -> tuple[str, Sequence[CommitSummary]]:
+    """Return the location of the table, and its commits; `begin` None: the newest `limit` ones."""
+    table = await table.located()
     log, inspector = table.open(), table.inspect()
-    last = await log.resolve_end(look.until)
+    last = await log.resolve_end(until)
     last = min(last, await log.latest())
-    first = 0 if look.begin is None else (await log.resolve(look.begin)).version
-    first = max(first, 0 if inspector.has_gaps else last - look.limit + 1)
-    if look.begin is not None and first > last:
+    first = 0 if begin is None else (await log.resolve(begin)).version
+    first = max(first, 0 if inspector.has_gaps else last - limit + 1)
+    if begin is not None and first > last:
         raise ConfigError("--from", f"version {first} comes after the end, version {last}", "Give an earlier one.")
-    newest: deque[CommitSummary] = deque(maxlen=min(look.limit, sys.maxsize))
+    newest: deque[CommitSummary] = deque(maxlen=min(limit, sys.maxsize))
     async with aclosing(inspector.summaries(first, last)) as summaries:
         async for summary in summaries:
             newest.append(summary)
-    if look.begin is None and newest:
+    if begin is None and newest:
         first = newest[0].version
     if not inspector.has_gaps:
         _say_missing(first, last, newest)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from typing_extensions import override
 
-from tailer.cli.display.display import Display, count, duration, size
+from tailer.cli.display.display import Display, count, duration, size, versions
 from tailer.config.shapes import RangeOptions
 from tailer.config.tables import configure_sink
 from tailer.daemon.runs import Drainable, run_all
@@ -283,8 +283,7 @@ def announcement(table: str, start: StartPoint, last: int | None) -> str:
         return f"{table}: all rows of version {start.version}, then the changes{end}"
     if last is None:
         return f"{table}: following changes from version {start.version} on"
-    versions = f"version {last}" if start.version == last else f"versions {start.version} to {last}"
-    return f"{table}: changes of {versions}"
+    return f"{table}: changes of {versions(start.version, last)}"
 
 
 def early_end(end: Start | None) -> str:

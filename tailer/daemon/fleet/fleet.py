@@ -139,7 +139,7 @@ class Fleet:
 
     async def run(self) -> None:
         """Look for tables and for changes of the configuration, until cancelled."""
-        async with self._reloads:
+        async with self._reloads.wake:
             is_new = True
             while True:
                 if await self._look_for_tables() or is_new:

@@ -7,8 +7,7 @@ reported and changes nothing.
 
 import logging
 import re
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import anyio
 from anyio import to_thread
@@ -30,33 +29,24 @@ _MOUNTED: Final = "..data"
 
 
 class ReloadWatch:
-    """Waits for a new configuration. `settings`: the first one."""
+    """Waits for a new configuration, while `wake` is open. `settings`: the first one."""
 
     def __init__(self, settings: Settings) -> None:
         self._path = settings.path
         self._digest = settings.digest
         self._is_asked = False
         names = re.compile("|".join(map(re.escape, (self._path.name, _MOUNTED))))
-        self._wake = LocalWake(self._path.absolute().parent, names) if settings.reload_on_change else TimerWake()
-
-    async def __aenter__(self) -> Self:
-        await self._wake.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._wake.__aexit__(kind, error, trace)
+        self.wake: Final = LocalWake(self._path.absolute().parent, names) if settings.reload_on_change else TimerWake()
 
     def ask(self) -> None:
         """Load the configuration, changed or not."""
         self._is_asked = True
-        self._wake.ring()
+        self.wake.ring()
 
     async def wait(self, timeout_s: float, now: Settings) -> Settings | None:
         """Wait for a new configuration in place of `now`. Return None on timeout or on a spurious wake-up."""
         if not self._is_asked:
-            await self._wake.wait(max(min(timeout_s, _LOOK_S), 0.0))
+            await self.wake.wait(max(min(timeout_s, _LOOK_S), 0.0))
         is_asked, self._is_asked = self._is_asked, False
         if is_asked:
             _log.info("SIGHUP: loading %s", self._path)

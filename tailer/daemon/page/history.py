@@ -20,12 +20,13 @@ runs.
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 import anyio
 import msgspec
 
+from tailer.daemon.status_report import time_of
 from tailer.pipeline.status import PipelineState, PipelineStatus
 
 __all__ = ["EVENTS", "FORMAT", "History", "HistoryReport", "JourneyReport"]
@@ -92,7 +93,7 @@ class History:
 
     def look(self) -> None:
         """Note changes of state."""
-        now = _time(self._clock())
+        now = time_of(self._clock())
         for pipeline in self._pipelines:
             state = pipeline.state
             before = self._states.get(pipeline.name, state)
@@ -122,15 +123,11 @@ def _journeys(status: PipelineStatus) -> list[JourneyReport]:
         JourneyReport(
             journey.first,
             journey.last,
-            None if journey.appeared_s is None else _time(journey.appeared_s),
-            _time(journey.begun_s),
+            None if journey.appeared_s is None else time_of(journey.appeared_s),
+            time_of(journey.begun_s),
             round(journey.plan_s, 3),
             round(journey.read_s, 3),
             round(journey.deliver_s, 3),
         )
         for journey in reversed(tuple(status.backlog.journeys))
     ]
-
-
-def _time(seconds: float) -> datetime:
-    return datetime.fromtimestamp(round(seconds, 3), UTC)
