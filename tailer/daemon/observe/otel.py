@@ -20,7 +20,7 @@ from tailer.errors import how_to_install
 from tailer.pipeline.status import Committed, PipelineStatus, watch_commits
 
 if TYPE_CHECKING:
-    from opentelemetry.metrics import CallbackOptions, Meter, Observation
+    from opentelemetry.metrics import CallbackOptions, Observation
     from opentelemetry.sdk.resources import Resource
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric as Family
@@ -31,6 +31,7 @@ CLOSE_S: Final = 5.0
 SERVICE: Final = "lake-tailer"
 _ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _PROTOCOL: Final = "http/protobuf"
+_PARTS: Final = ("count", "sum")  # of a summary
 _FRESH_S: Final = 0.5  # for so long the metrics of one collection serve all instruments
 _MOST_SERIES: Final = 1_000_000  # of one metric; the SDK's own limit of 2000 is that of 250 pipelines in 8 states
 
@@ -136,7 +137,18 @@ def _begin_metrics(pipelines: Sequence[PipelineStatus], resource: "Resource") ->
     provider = MeterProvider([reader], resource, shutdown_on_exit=False)
     families = _Families(metrics_registry(pipelines))
     for name in families.current():
-        _make_instruments(provider.get_meter(SERVICE), families, name)
+        family, meter = families.current()[name], provider.get_meter(SERVICE)
+        meaning = family.documentation
+        if family.type == "gauge":
+            meter.create_observable_gauge(name, [partial(_observe, families, name, name)], description=meaning)
+        # One instrument, but for a summary its number and its sum.
+        samples = {
+            "counter": {name: f"{name}_total"},
+            "summary": {f"{name}_{part}": f"{name}_{part}" for part in _PARTS},
+        }
+        for ours, sample in samples.get(family.type, {}).items():
+            observe = partial(_observe, families, name, sample)
+            meter.create_observable_counter(ours, [observe], description=meaning)
     return partial(provider.shutdown, CLOSE_S * 1000)
 
 
@@ -154,21 +166,6 @@ class _Families:
             self._found = {family.name: family for family in self._registry.collect()}
             self._at_s = time.monotonic()
         return self._found
-
-
-def _make_instruments(meter: "Meter", families: _Families, name: str) -> None:
-    """Make the instruments of one metric of Prometheus: one, but for a summary its number and its sum."""
-    family = families.current()[name]
-    if family.type == "gauge":
-        meter.create_observable_gauge(name, [partial(_observe, families, name, name)], description=family.documentation)
-        return
-    samples = {"counter": {name: f"{name}_total"}, "summary": {f"{name}_{part}": f"{name}_{part}" for part in _PARTS}}
-    for ours, sample in samples.get(family.type, {}).items():
-        observe = partial(_observe, families, name, sample)
-        meter.create_observable_counter(ours, [observe], description=family.documentation)
-
-
-_PARTS: Final = ("count", "sum")
 
 
 def _observe(families: _Families, name: str, sample: str, _options: "CallbackOptions") -> "Iterable[Observation]":
