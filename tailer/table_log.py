@@ -95,9 +95,9 @@ class TableLog(Protocol):
 
         `delivered`: what the sink has. If that ends inside the version, reading it again would give other rows before
         that position, so `LogRewritten` is raised. Call it before rows of the commit become visible. Costs one request
-        to the store, which may not detect every change.
+        to the store, which may not detect every change. There is nothing to check where files of a log appear whole.
         """
-        ...
+        return
 
     def snapshot_plans(self, version: int) -> AsyncGenerator[ChangePlan, None]:
         """Yield all rows of `version` as inserts: at least one plan, each with as many tasks as fit into memory."""

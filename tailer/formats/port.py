@@ -59,7 +59,7 @@ class TableNames(Protocol):
 
     def catalog(self, name: str, stores: Stores) -> Any:
         """Return what `TableFormat.open` needs of the catalog of a table; None: nothing. No I/O."""
-        ...
+        return None
 
 
 class TableFormat(Protocol):
@@ -103,7 +103,7 @@ class TableFormat(Protocol):
 
         Raises `ConfigError` naming `branch` for text that is not the name of a branch.
         """
-        ...
+        return location
 
     def open(
         self,

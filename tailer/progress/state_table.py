@@ -130,8 +130,12 @@ class StateTable:
             raise self._gone(f"it has no progress of {app_id}")
         self._seen[app_id] = txns
         self._looks[pipeline_of(app_id)] = (self._log or _Log()).of_pipeline(pipeline_of(app_id))
-        position = self._decode(app_id, self._seen[app_id])
-        return None if position is None else Progress(app_id, position)
+        if not any(txns):
+            return None
+        if not _are_together(txns):
+            raise LogCorrupt(self._store.uri, LOG, f"the txns of {app_id} were not written together")
+        closed, task, row, _ = (txn.version for txn in txns if txn is not None)
+        return Progress(app_id, Position.end(closed) if task == END else Position(closed + 1, task, row))
 
     async def has_delivered(self, pipeline: str) -> bool:
         """Return whether anything is recorded for `pipeline`, in any table. Raises as `progress` does."""
@@ -305,14 +309,6 @@ class StateTable:
             feature = f"protocol {log.protocol}, {_FORMAT} {log.metadata.configuration[_FORMAT]}"
             raise UnsupportedFeature(uri, feature, log.version, "lake-tailer writes progress in another format")
         return log
-
-    def _decode(self, app_id: str, txns: _Txns) -> Position | None:
-        if not any(txns):
-            return None
-        if not _are_together(txns):
-            raise LogCorrupt(self._store.uri, LOG, f"the txns of {app_id} were not written together")
-        closed, task, row, _ = (txn.version for txn in txns if txn is not None)
-        return Position.end(closed) if task == END else Position(closed + 1, task, row)
 
     def _wrote(self, txns: _Txns) -> bool:
         return _are_together(txns) and txns[-1] is not None and txns[-1].version == self._writer

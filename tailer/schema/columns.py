@@ -36,6 +36,7 @@ __all__ = [
     "column_id",
     "dropped_column",
     "is_absent",
+    "joined_type",
     "output_schema",
     "physical_name",
     "physical_type",
@@ -128,8 +129,7 @@ def restated(before: pa.Schema, after: pa.Schema) -> pa.Schema:
     physical names and field ids in `before`, and have the CHARs and collations from there. The result is `after` itself
     where that is the same.
     """
-    fields = [_restated(old, field) for old, field in _by_identity(before, after)]
-    schema = pa.schema(fields)
+    schema = pa.schema(_restated(before, after))
     return after if schema.equals(after, check_metadata=True) else schema
 
 
@@ -173,7 +173,11 @@ def _by_identity(before: Iterable[pa.Field], after: Iterable[pa.Field]) -> Itera
     return ((old.get(column_id(field)), field) for field in after)
 
 
-def _restated(before: pa.Field | None, after: pa.Field) -> pa.Field:
+def _restated(before: Iterable[pa.Field], after: Iterable[pa.Field]) -> list[pa.Field]:
+    return [_restated_field(old, field) for old, field in _by_identity(before, after)]
+
+
+def _restated_field(before: pa.Field | None, after: pa.Field) -> pa.Field:
     metadata = dict(after.metadata or {})
     if before is None:
         metadata |= {PHYSICAL_NAME: f"{_ABSENT}{after.name}".encode()}
@@ -184,17 +188,21 @@ def _restated(before: pa.Field | None, after: pa.Field) -> pa.Field:
     for key in (FIELD_ID, CHAR, COLLATIONS):
         metadata.pop(key, None)
         metadata |= {key: before.metadata[key]} if key in (before.metadata or {}) else {}
-    return after.with_type(_restated_type(before.type, after.type)).with_metadata(metadata or None)
+    kind = joined_type(before.type, after.type, lambda old, new: pa.struct(_restated(old, new)))
+    return after.with_type(kind).with_metadata(metadata or None)
 
 
-def _restated_type(before: pa.DataType, after: pa.DataType) -> pa.DataType:
+def joined_type(
+    before: pa.DataType, after: pa.DataType, join: Callable[[pa.StructType, pa.StructType], pa.StructType]
+) -> pa.DataType:
+    """Return `after` with its outermost structs, also in arrays and maps, as `join` makes them of both."""
     if is_struct(before) and is_struct(after):
-        return pa.struct([_restated(old, field) for old, field in _by_identity(before, after)])
+        return join(before, after)
     if pa.types.is_list(before) and pa.types.is_list(after):
-        return pa.list_(after.value_field.with_type(_restated_type(before.value_type, after.value_type)))
+        return pa.list_(after.value_field.with_type(joined_type(before.value_type, after.value_type, join)))
     if pa.types.is_map(before) and pa.types.is_map(after):
-        value = after.item_field.with_type(_restated_type(before.item_type, after.item_type))
-        return pa.map_(_restated_type(before.key_type, after.key_type), value)
+        value = after.item_field.with_type(joined_type(before.item_type, after.item_type, join))
+        return pa.map_(joined_type(before.key_type, after.key_type, join), value)
     return after
 
 

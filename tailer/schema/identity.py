@@ -19,6 +19,7 @@ from tailer.schema.columns import (
     bare_type,
     column_id,
     is_absent,
+    joined_type,
     physical_name,
     source_name,
 )
@@ -70,7 +71,7 @@ def united(schemas: Sequence[pa.Schema]) -> pa.Schema:
     """
     kind = pa.struct([])
     for schema in schemas:
-        kind = _united_type(kind, pa.struct(list(schema)))
+        kind = _united(kind, pa.struct(list(schema)))
     return pa.schema(list(kind))
 
 
@@ -152,20 +153,13 @@ def _only_gets_digits(narrow: pa.DataType, wide: pa.DataType) -> bool:
     return pa.types.is_null(narrow) or bool(pa.types.is_integer(narrow) and pa.types.is_integer(wide))
 
 
-def _united_type(older: pa.DataType, newer: pa.DataType) -> pa.DataType:
-    if is_struct(older) and is_struct(newer):
-        by_id = {column_id(column): column for column in newer if not is_absent(column)}
-        fields: list[pa.Field] = []
-        for column in older:
-            late = by_id.pop(column_id(column), None)
-            fields.append(column if late is None else late.with_type(_united_type(column.type, late.type)))
-        return pa.struct(_distinct_names([*fields, *by_id.values()]))
-    if pa.types.is_list(older) and pa.types.is_list(newer):
-        return pa.list_(newer.value_field.with_type(_united_type(older.value_type, newer.value_type)))
-    if pa.types.is_map(older) and pa.types.is_map(newer):
-        value = newer.item_field.with_type(_united_type(older.item_type, newer.item_type))
-        return pa.map_(_united_type(older.key_type, newer.key_type), value)
-    return newer
+def _united(older: pa.StructType, newer: pa.StructType) -> pa.StructType:
+    by_id = {column_id(column): column for column in newer if not is_absent(column)}
+    fields: list[pa.Field] = []
+    for column in older:
+        late = by_id.pop(column_id(column), None)
+        fields.append(column if late is None else late.with_type(joined_type(column.type, late.type, _united)))
+    return pa.struct(_distinct_names([*fields, *by_id.values()]))
 
 
 def _distinct_names(fields: Sequence[pa.Field]) -> list[pa.Field]:

@@ -40,10 +40,6 @@ class _Delta(TableFormat):
         return [int(path.stem) for path in paths if path.stem.isdecimal()]
 
     @override
-    def root(self, location: str, branch: str | None) -> str:
-        return location
-
-    @override
     def open(
         self,
         store: ObjectStore,

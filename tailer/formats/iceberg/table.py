@@ -41,7 +41,7 @@ from tailer.formats.iceberg.metadata.current import (
 from tailer.formats.iceberg.metadata.document import MAIN, Document
 from tailer.formats.iceberg.metadata.schema import SchemaReader, identifier_columns
 from tailer.formats.iceberg.tasks import State
-from tailer.plan import ChangePlan, Position, Regime
+from tailer.plan import ChangePlan, Regime
 from tailer.start import Start, StartKind, StartPoint
 from tailer.stores.port import ObjectStore
 from tailer.stores.wakeup import TimerWake, Wake
@@ -193,9 +193,6 @@ class IcebergTableLog(TableLog):
         plan = await self._changes.plan(self._before, after)
         self._before, self._sought, self._next = after, lineage.document, step.number + 1
         return plan
-
-    async def confirm(self, delivered: Position | None) -> None:
-        """See `TableLog.confirm`. There is nothing to check: no file of the table is ever replaced."""
 
     async def snapshot_plans(self, version: int) -> AsyncGenerator[ChangePlan, None]:
         """See `TableLog.snapshot_plans`. Files are in the order of the manifests."""

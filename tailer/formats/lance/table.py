@@ -39,7 +39,7 @@ from tailer.formats.lance.changes import Version, plan_changes, plan_snapshot
 from tailer.formats.lance.history import VERSIONS, History, version_gone
 from tailer.formats.lance.refs import Branch, folder_of, read_branch, read_tag
 from tailer.formats.lance.schema import key_columns
-from tailer.plan import ChangePlan, Position
+from tailer.plan import ChangePlan
 from tailer.start import Start, StartKind, StartPoint
 from tailer.stores.port import ObjectMeta, ObjectStore, in_thread
 from tailer.stores.wakeup import Wake
@@ -227,10 +227,6 @@ class LanceTableLog(TableLog):
         self._state, self._predecessor = planned[-1].version, planned[-1].meta
         self._next, self._misses = self._next + len(planned), 0
         return [version.plan for version in planned]
-
-    @override
-    async def confirm(self, delivered: Position | None) -> None:
-        """Do nothing: a manifest appears whole."""
 
     @override
     async def snapshot_plans(self, version: int) -> AsyncGenerator[ChangePlan, None]:

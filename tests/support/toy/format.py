@@ -20,7 +20,7 @@ from tailer.files.deletion_vector import inline
 from tailer.formats.inspection import PlanInspector, TableInspector
 from tailer.formats.port import TableFormat, TableNames
 from tailer.formats.registry import no_table
-from tailer.plan import SNAPSHOT_TASKS, ChangePlan, ChangeTask, DeletionVectorRef, Position, Regime, TaskKind
+from tailer.plan import SNAPSHOT_TASKS, ChangePlan, ChangeTask, DeletionVectorRef, Regime, TaskKind
 from tailer.read import execute
 from tailer.read.port import RowReader
 from tailer.start import Start, StartKind, StartPoint
@@ -148,9 +148,6 @@ class ToyLog(TableLog):
         self._state.add(commit)
         self._next = commit.version + 1
         return self._plan(commit, Regime.FILES, [*deletes, *inserts], 0)
-
-    async def confirm(self, delivered: Position | None) -> None:
-        """Nothing is overwritten."""
 
     async def snapshot_plans(self, version: int) -> AsyncGenerator[ChangePlan, None]:
         state = await self._state_at(version)

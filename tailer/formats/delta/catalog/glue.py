@@ -36,9 +36,5 @@ class _GlueNames(TableNames):
     async def tables(self, folder: str, pattern: str, stores: Stores) -> list[str]:
         return await glue.list_tables(folder, stores.glue_options(folder))
 
-    @override
-    def catalog(self, name: str, stores: Stores) -> None:
-        return None
-
 
 NAMES: Final[TableNames] = _GlueNames()
