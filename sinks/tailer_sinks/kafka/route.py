@@ -231,12 +231,10 @@ def _place_of(schema: pa.Schema, path: Sequence[str]) -> tuple[int, ...] | None:
 
 def _texts(values: pa.Array) -> list[str | None]:
     """Return values as text; None for null, and where they are not UTF-8."""
-    texts = values.cast(_TEXT).cast(pa.large_binary()).to_pylist()
-    return [None if text is None else _decoded(text) for text in texts]
-
-
-def _decoded(text: bytes) -> str | None:
-    try:
-        return text.decode()
-    except UnicodeDecodeError:
-        return None
+    texts: list[str | None] = []
+    for text in values.cast(_TEXT).cast(pa.large_binary()).to_pylist():
+        try:
+            texts.append(None if text is None else text.decode())
+        except UnicodeDecodeError:
+            texts.append(None)
+    return texts

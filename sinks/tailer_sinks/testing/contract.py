@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from anyio import to_thread
 
-from tailer.errors import CommitUnknown, SinkFenced, SinkRejected, SinkUnavailable
+from tailer.errors import SinkFenced, SinkRejected
 from tailer.events import ChangeBatch
 from tailer.plan import Position
 from tailer.sink import Progress, Sink
@@ -16,7 +16,7 @@ from tailer_sinks.testing.faults import Fault, FaultySink, every_fault
 from tailer_sinks.testing.progress import ProgressTests
 from tailer_sinks.testing.rows import DELTA_TYPES, change_batch, numbered
 from tailer_sinks.testing.snapshots import SnapshotTests
-from tailer_sinks.testing.suite import APP, OTHER, SCHEMA, Item, attempt, deliver, up_to
+from tailer_sinks.testing.suite import APP, OTHER, SCHEMA, Item, attempt, deliver, succeeds, up_to
 
 __all__ = ["SinkTests"]
 
@@ -253,7 +253,7 @@ class SinkTests(AnnouncementTests, ProgressTests, SnapshotTests):
     @pytest.mark.parametrize("fault", every_fault(), ids=str)
     async def test_a_fault_loses_and_doubles_nothing(self, fault: Fault) -> None:
         sink = FaultySink(self.make_sink(), fault)
-        while not await _finished(sink):
+        while not await succeeds(_deliver_rest(sink)):
             await sink.aclose()
             sink = FaultySink(self.make_sink())
         await sink.aclose()
@@ -272,14 +272,10 @@ def _span(version: int) -> list[Item]:
     return [*rows, change(versions[-1]), wider(versions[-1], task=2)]
 
 
-async def _finished(sink: Sink) -> bool:
-    """Deliver versions up to `LAST`, two per transaction, from the sink's progress. Return False after an error."""
-    try:
-        progress = await sink.progress(APP)
-        version = 0 if progress is None else progress.position.version + 1
-        while version <= LAST:
-            await deliver(sink, *_span(version))
-            version += 2
-    except (SinkUnavailable, SinkRejected, CommitUnknown):
-        return False
-    return True
+async def _deliver_rest(sink: Sink) -> None:
+    """Deliver versions up to `LAST`, two per transaction, from the sink's progress."""
+    progress = await sink.progress(APP)
+    version = 0 if progress is None else progress.position.version + 1
+    while version <= LAST:
+        await deliver(sink, *_span(version))
+        version += 2

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from tailer.errors import CommitUnknown, SinkFenced, SinkRejected, SinkUnavailable
+from tailer.errors import SinkFenced, SinkRejected
 from tailer.events import ChangeBatch
 from tailer.plan import SNAPSHOT_TASKS, Position
 from tailer.sink import Progress, Sink
 from tailer_sinks.testing.announcements import gap
 from tailer_sinks.testing.faults import Fault, FaultySink, Step, every_fault
 from tailer_sinks.testing.rows import numbered
-from tailer_sinks.testing.suite import APP, OTHER, SCHEMA, Item, SinkSuite, attempt, deliver, up_to
+from tailer_sinks.testing.suite import APP, OTHER, SCHEMA, Item, SinkSuite, attempt, deliver, succeeds, up_to
 
 __all__ = ["SnapshotTests", "inside", "part"]
 
@@ -231,7 +231,7 @@ class SnapshotTests(SinkSuite):
         if not self._splits:
             return
         sink = FaultySink(self.make_sink(), fault)
-        while not await _finished(sink):
+        while not await succeeds(_deliver_rest(sink)):
             await sink.aclose()
             sink = FaultySink(self.make_sink())
         await sink.aclose()
@@ -239,17 +239,10 @@ class SnapshotTests(SinkSuite):
         await self.assert_delivered(*_parts(0))
 
 
-async def _finished(sink: Sink) -> bool:
-    """Deliver the snapshot of version 0 from the sink's progress, one part per transaction.
-
-    Return False after an error.
-    """
-    try:
-        progress = await sink.progress(APP)
-        parts = _parts(0)
-        for part in parts:
-            if progress is None or inside(part).position > progress.position:
-                await deliver(sink, part, progress=up_to(APP, 0) if part is parts[-1] else inside(part))
-    except (SinkUnavailable, SinkRejected, CommitUnknown):
-        return False
-    return True
+async def _deliver_rest(sink: Sink) -> None:
+    """Deliver the snapshot of version 0 from the sink's progress, one part per transaction."""
+    progress = await sink.progress(APP)
+    parts = _parts(0)
+    for part in parts:
+        if progress is None or inside(part).position > progress.position:
+            await deliver(sink, part, progress=up_to(APP, 0) if part is parts[-1] else inside(part))

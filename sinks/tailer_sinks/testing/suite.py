@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar, Final
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from anyio import to_thread
 
-from tailer.errors import SinkFenced, SinkUnavailable
+from tailer.errors import CommitUnknown, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ControlEvent, Gap, SchemaChange
 from tailer.plan import Position
 from tailer.sink import Progress, Sink, SinkTransaction
@@ -29,6 +29,7 @@ __all__ = [
     "known",
     "play",
     "row_text",
+    "succeeds",
     "up_to",
 ]
 
@@ -77,6 +78,15 @@ async def attempt(sink: Sink, *items: Item, progress: Progress | None = None) ->
     try:
         await deliver(sink, *items, progress=progress)
     except (SinkFenced, SinkUnavailable):
+        return False
+    return True
+
+
+async def succeeds(delivery: Awaitable[None]) -> bool:
+    """Return whether the delivery ends without an error of the sink."""
+    try:
+        await delivery
+    except (SinkUnavailable, SinkRejected, CommitUnknown):
         return False
     return True
 
