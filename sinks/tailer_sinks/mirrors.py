@@ -44,7 +44,6 @@ __all__ = [
     "comparable_json",
     "deleted_and_inserted",
     "key_faults",
-    "no_key",
     "one_version",
     "time_us_of",
 ]
@@ -80,7 +79,7 @@ def chosen_key(names: Sequence[str], configured: Sequence[str], source_key: Sequ
     return tuple(source_key) if set(source_key) <= set(names) else ()
 
 
-def no_key(name: str, table: str) -> SinkRejected:
+def _no_key(name: str, table: str) -> SinkRejected:
     """Return the error for rows that nothing identifies, also where the table does not track them."""
     remedy = "Add key to the sink: the columns that identify a row. Or add row_ids = true to the pipeline, if the "
     return SinkRejected(name, f"{table} has no key", f"{remedy}table tracks rows.")
@@ -96,7 +95,7 @@ def key_faults(
 ) -> Iterator[SinkRejected]:
     """Yield why the columns of `key` do not identify rows of `schema`. `is_nested`: of types whose values do not."""
     if not key:
-        yield no_key(name, table)
+        yield _no_key(name, table)
     for column in key:
         index = schema.get_field_index(column)
         if index < 0:
@@ -125,7 +124,7 @@ def check_never_null(name: str, table: str, rows: pa.RecordBatch, key: Sequence[
         values = rows.column(column)
         if values.null_count:
             if column == ROW_ID:
-                raise no_key(name, table)
+                raise _no_key(name, table)
             version = rows.column(COMMIT_VERSION).filter(values.is_null())[0]
             reason = f"the key column {column} of {table} is null in version {version}"
             raise SinkRejected(name, reason, "Set key to columns that are never null.")

@@ -49,7 +49,7 @@ NEED_EXTRAS: Final = {
         "tailer.formats.delta.catalog.unity",
     },
     "kafka": {"tailer_sinks.kafka."},
-    "confluent_kafka": {"tailer_sinks.kafka.clients.confluent_producer", "tailer_sinks.kafka.clients.librdkafka."},
+    "confluent_kafka": {"tailer_sinks.kafka.clients.confluent_producer", "tailer_sinks.kafka.clients.librdkafka"},
     "prometheus_client": {
         "tailer.daemon.monitor",
         "tailer.daemon.observe.verified",

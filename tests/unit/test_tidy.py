@@ -149,7 +149,7 @@ SINKS: Final = (
         "anyio msgspec pyarrow",
     ),
     (
-        f"{OWN}.kafka.clients.confluent_producer {OWN}.kafka.clients.librdkafka {OWN}.kafka.clients.librdkafka.*",
+        f"{OWN}.kafka.clients.confluent_producer {OWN}.kafka.clients.librdkafka*",
         f"{OWN}.kafka.* {OWN}.encoding.* {PORTS}",
         "confluent_kafka pyarrow",
     ),

@@ -284,7 +284,7 @@ def producer_factory(name: str, options: Options) -> ProducerFactory:
     try:
         # Its client is an extra.
         from tailer_sinks.kafka.clients.confluent_producer import ConfluentProducer  # noqa: PLC0415
-        from tailer_sinks.kafka.clients.librdkafka.library import library  # noqa: PLC0415
+        from tailer_sinks.kafka.clients.librdkafka import library  # noqa: PLC0415
 
         library()
     except ImportError as error:

@@ -15,8 +15,8 @@ from typing_extensions import override
 
 from tailer.errors import SinkError, SinkRejected, SinkUnavailable
 from tailer_sinks.encoding.messages import Messages
-from tailer_sinks.kafka.clients.librdkafka.batches import BatchClient, Deliveries, TokenSource
-from tailer_sinks.kafka.clients.librdkafka.library import library
+from tailer_sinks.kafka.clients.librdkafka import library
+from tailer_sinks.kafka.clients.librdkafka_batches import BatchClient, Deliveries, TokenSource
 from tailer_sinks.kafka.clients.port import (
     UNAUTHENTICATED,
     UNKNOWN_TOPIC,

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailer_sinks.encoding.messages import BYTES, Messages
-from tailer_sinks.kafka.clients.librdkafka.batches import BatchClient, _Room
-from tailer_sinks.kafka.clients.librdkafka.library import (
+from tailer_sinks.kafka.clients.librdkafka import (
     Argument,
     Kind,
     Message,
@@ -22,6 +21,7 @@ from tailer_sinks.kafka.clients.librdkafka.library import (
     message_array,
     sizes_of,
 )
+from tailer_sinks.kafka.clients.librdkafka_batches import BatchClient, _Room
 from tests.support.kafka.drivers import messages_of
 
 contents = st.lists(st.none() | st.binary(max_size=5), min_size=1, max_size=20)

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException, Producer
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from tailer.errors import ConfigError, SinkRejected
-from tailer_sinks.kafka.clients.librdkafka import library as librdkafka
+from tailer_sinks.kafka.clients import librdkafka
 from tailer_sinks.kafka.clients.port import OAuth, Sasl, Tls
 from tailer_sinks.kafka.clients.python_connection import arguments_of
 from tailer_sinks.kafka.clients.python_producer import PythonProducer

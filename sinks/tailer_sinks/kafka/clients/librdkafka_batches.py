@@ -23,7 +23,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tailer.errors import SinkError
 from tailer_sinks.encoding.messages import Messages
-from tailer_sinks.kafka.clients.librdkafka.library import (
+from tailer_sinks.kafka.clients.librdkafka import (
     ANY_PARTITION,
     COPIED,
     DELIVERIES,
