@@ -296,10 +296,6 @@ class TestReplaceTable:
         """It finished the old table; another instance continued with the new one."""
         there = Destination()
         sleepy = pipeline(table, there.sink(), max_versions=1)
-
-        async def overtake() -> None:
-            await pipeline(table, there.sink(), until="latest").run()
-
         woken = False
 
         def then() -> None:

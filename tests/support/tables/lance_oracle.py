@@ -21,7 +21,6 @@ from tailer.formats.lance.schema import EXTENSION, FIELD_ID, arrow_schema, field
 
 __all__ = ["compare", "read_manifests"]
 
-_ALL_BINARY: Final = "all_binary"
 _FILE_TYPES: Final = {"arrow": "array", "bin": "bitmap"}
 _BLOB: Final = "lance.blob.v2"
 
