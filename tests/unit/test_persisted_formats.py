@@ -78,9 +78,8 @@ from tailer_sinks.kafka.encoders import key_form, source_of
 from tailer_sinks.kafka.link import Link
 from tailer_sinks.kafka.options import read
 from tailer_sinks.kafka.progress import Count, Entry, decode, encode
-from tailer_sinks.sql.heartbeats import TABLE
 from tailer_sinks.sql.records import schema_from_text
-from tailer_sinks.sql.sink import SqlSink
+from tailer_sinks.sql.sink import TABLE, SqlSink
 from tailer_sinks.testing.rows import change_batch, numbered
 from tailer_sinks.testing.snapshots import inside, part
 from tailer_sinks.testing.suite import APP, SCHEMA, deliver, up_to

@@ -118,15 +118,12 @@ class ChangeLog(Target):
         return f"UNIQUE ({column_list(LOG_KEY)})"
 
     @override
-    def index(self) -> None:
-        """Return None: the constraint has all that is looked for."""
-
-    @override
     def merge(self, connection: Connection, waiting: str, staging: pa.Schema, rows: Rows) -> None:
         try:
             insert(connection, self._dialect, self.table, staging.names, LOG_KEY, waiting)
         except UniqueViolationError as error:
-            reason = f"{self.table} has rows of versions {_span(rows)} already"
+            span = "unknown" if rows.versions is None else f"{rows.versions[0]} to {rows.versions[1]}"
+            reason = f"{self.table} has rows of versions {span} already"
             remedy = "Delete them, or set the progress after them with `tailer progress reset PIPELINE --to VERSION`."
             raise SinkRejected(self._name, reason, remedy) from error
 
@@ -146,7 +143,3 @@ class ChangeLog(Target):
 def gap_task(command: str | None) -> int:
     """Return the task number of a gap: a version may have one, and others before the snapshots of commands."""
     return -1 if command is None else -2 - crc32(command.encode())
-
-
-def _span(rows: Rows) -> str:
-    return "unknown" if rows.versions is None else f"{rows.versions[0]} to {rows.versions[1]}"

@@ -8,6 +8,7 @@ there, a delete of one that is not.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar, Final
 
 import pyarrow as pa
@@ -36,8 +37,7 @@ from tailer_sinks.mirrors import (
     deleted_and_inserted,
     key_faults,
 )
-from tailer_sinks.sql.adoption.existing import ExistingTable
-from tailer_sinks.sql.adoption.fit import check_types, faults, fitted, followed
+from tailer_sinks.sql.adoption import check_types, faults, fitted, followed
 from tailer_sinks.sql.databases.dialect import (
     Columns,
     Connection,
@@ -46,18 +46,21 @@ from tailer_sinks.sql.databases.dialect import (
     column_list,
     quoted,
 )
+from tailer_sinks.sql.databases.existing import ExistingTable
 from tailer_sinks.sql.databases.texts import cast_or_kept, holds_json
 from tailer_sinks.sql.target import Rows, Target, column_faults, exact_types, insert, plain_schema
 
 __all__ = ["IS_INSERT", "Mirror"]
 
 _METADATA: Final = frozenset(each.name for each in METADATA_FIELDS)
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 IS_INSERT: Final = CHANGE_TYPE  # of rows that wait: 1 or 0
 
 
 class Mirror(Target):
     """See the module and `Target`. `own`: the columns that the table has beside those of the source.
 
+    `among`: the condition of rows that their key identifies.
     `configured`: the key of the options; empty: row ids, or else the columns of `source_key`, if rows have all of them.
     """
 
@@ -65,6 +68,7 @@ class Mirror(Target):
     may_differ = False
     keeps_rows = False
     own: ClassVar[tuple[pa.Field, ...]] = ()
+    among: ClassVar[str] = "1 = 1"
 
     def __init__(
         self,
@@ -171,10 +175,6 @@ class Mirror(Target):
     def constraint(self) -> str:
         return f"PRIMARY KEY ({column_list(self.key)})"
 
-    @override
-    def index(self) -> str | None:
-        return None
-
     def shape_now(self, shape: pa.Schema) -> pa.Schema:
         """Return the columns of `shape` with the types of the table, which a user may have widened meanwhile.
 
@@ -210,13 +210,19 @@ class Mirror(Target):
             return
         source, inserted = self._delete(connection, waiting, rows) if rows.deletes else (waiting, "1 = 1")
         names = [name for name in staging.names if name not in (COMMIT_VERSION, IS_INSERT)]
+        self.insert(connection, f"{source} WHERE {inserted}", names, rows)
+
+    def insert(
+        self, connection: Connection, source: str, names: Sequence[str], rows: Rows, values: Mapping[str, str] = _NONE
+    ) -> None:
+        """Insert the rows of `source`, see `insert`. Raises `SinkRejected` for a key that is there, or twice."""
         try:
-            insert(connection, self._dialect, self.table, names, self.key, f"{source} WHERE {inserted}")
+            insert(connection, self._dialect, self.table, names, self.key, source, values=values, among=self.among)
         except UniqueViolationError as error:
             if self.existing is not None and error.index and error.index not in self.existing.key_indexes(self.key):
                 reason = f"{_versions(rows)} have rows that the unique index {error.index} of {self.table} refuses"
                 raise SinkRejected(self._name, reason, "Drop the index, if the source may have such rows.") from error
-            raise self.contradiction(self.there_already(rows)) from error
+            raise self.there_already(rows) from error
 
     @override
     def reset_refusal(self, connection: Connection, there: Progress | None, wanted: Progress) -> tuple[str, str] | None:
@@ -235,44 +241,47 @@ class Mirror(Target):
         """
         table, key, is_insert = self._dialect.name_of(self.table), column_list(self.key), quoted(IS_INSERT)
         source, inserted, deleted = waiting, f"{is_insert} = 1", f"{is_insert} = 0"
-        twice = gone = "1 = 0"
+        gone = "1 = 0"
         if rows.several:
             window = f"OVER (PARTITION BY {key} ORDER BY {quoted(COMMIT_VERSION)}, {is_insert})"
             source = (
                 f"(SELECT *, lag({is_insert}) {window} AS lake_tailer_before, "
                 f"lead({is_insert}) {window} AS lake_tailer_after FROM {waiting}) AS changes"
             )
-            twice = f"{is_insert} = lake_tailer_before"
             gone = f"{deleted} AND lake_tailer_before IS NOT NULL AND lake_tailer_after IS NULL"
             inserted += " AND lake_tailer_after IS NULL"
             deleted += " AND lake_tailer_before IS NULL"
-        counts = ", ".join(f"count(*) FILTER (WHERE {condition})" for condition in (twice, deleted, gone))
-        ((contradictions, wanted, asked),) = connection.query(f"SELECT {counts} FROM {source}")
-        if contradictions:
-            raise self.contradiction(self.twice(rows))
+        wanted, asked = self.counts(connection, source, rows, deleted, gone)
         done = connection.execute(f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {source} WHERE {deleted})")
         if done != wanted:
-            raise self.contradiction(self.not_there(rows, wanted, done))
+            raise self.not_there(rows, wanted, done)
         # A key that comes and goes is neither deleted nor inserted here, and must not have been there before.
         keys = f"SELECT {key} FROM {source} WHERE {gone}"
         if asked and connection.query(f"SELECT 1 FROM {table} WHERE ({key}) IN ({keys}) LIMIT 1"):
-            raise self.contradiction(self.there_already(rows))
+            raise self.there_already(rows)
         return source, inserted
 
-    def twice(self, rows: Rows) -> str:
-        """Return what is wrong with changes that delete or insert a key again, with nothing in between."""
-        return f"{_versions(rows)} insert or delete a key twice"
+    def counts(self, connection: Connection, changes: str, rows: Rows, *conditions: str) -> list[int]:
+        """Return how many changes fulfil each condition.
 
-    def there_already(self, rows: Rows) -> str:
-        """Return why a key cannot be inserted."""
-        return f"{_versions(rows)} insert a key that {self.table} has, or insert it twice"
+        Raises `SinkRejected` if a key of several versions is deleted or inserted twice, with nothing in between.
+        """
+        twice = f"{quoted(IS_INSERT)} = lake_tailer_before" if rows.several and rows.deletes else "1 = 0"
+        selected = ", ".join(f"count(*) FILTER (WHERE {condition})" for condition in (twice, *conditions))
+        ((contradictions, *numbers),) = connection.query(f"SELECT {selected} FROM {changes}")
+        if contradictions:
+            raise self._contradiction(f"{_versions(rows)} insert or delete a key twice")
+        return numbers
 
-    def not_there(self, rows: Rows, wanted: int, done: int) -> str:
-        """Return why keys cannot be deleted: of those that are `wanted`, only `done` are there."""
-        return f"of {wanted} keys that {_versions(rows)} delete, {done} are in {self.table}"
+    def there_already(self, rows: Rows) -> SinkRejected:
+        """Return the error of a key that cannot be inserted."""
+        return self._contradiction(f"{_versions(rows)} insert a key that {self.table} has, or insert it twice")
 
-    def contradiction(self, reason: str) -> SinkRejected:
-        """Return the error of changes that contradict the table, or each other."""
+    def not_there(self, rows: Rows, wanted: int, done: int) -> SinkRejected:
+        """Return the error of keys that cannot be deleted: of those that are `wanted`, only `done` are there."""
+        return self._contradiction(f"of {wanted} keys that {_versions(rows)} delete, {done} are in {self.table}")
+
+    def _contradiction(self, reason: str) -> SinkRejected:
         return SinkRejected(self._name, f"{reason}; the key is {', '.join(self.key)}", CONTRADICTED)
 
     def _plain(self, schema: pa.Schema) -> pa.Schema:

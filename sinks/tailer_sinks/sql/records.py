@@ -14,7 +14,7 @@ first version that it knows, and whether a user made the table.
 import base64
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -128,9 +128,8 @@ class Records:
         if entry is None:
             is_same = self.progress(connection, app_id) is None
         else:
-            position = entry.position
             statement = f"UPDATE {self._progress} SET task = task WHERE {_AT}"
-            is_same = connection.execute(statement, [app_id, position.version, position.task, position.row]) == 1
+            is_same = connection.execute(statement, [app_id, *astuple(entry.position)]) == 1
         if not is_same:
             raise self._fenced(app_id, entry)
 
@@ -167,18 +166,8 @@ class Records:
         if before is None:
             is_done = self._insert(connection, app_id, after)
         else:
-            position, was = after.position, before.position
             statement = f"UPDATE {self._progress} SET version = ?, task = ?, row = ?, parts = ? WHERE {_AT}"
-            values = [
-                position.version,
-                position.task,
-                position.row,
-                after.parts,
-                app_id,
-                was.version,
-                was.task,
-                was.row,
-            ]
+            values = [*astuple(after.position), after.parts, app_id, *astuple(before.position)]
             is_done = connection.execute(statement, values) == 1
         if not is_done:
             raise self._fenced(app_id, before)
@@ -275,15 +264,11 @@ class Records:
 
     def _insert(self, connection: Connection, app_id: str, entry: Entry) -> bool:
         """Insert a row of progress. Return False if there is one: that of a transaction that is open is waited for."""
-        position = entry.position
         statement = (
             f"INSERT INTO {self._progress} (format, app_id, version, task, row, parts) VALUES (?, ?, ?, ?, ?, ?) "
             "ON CONFLICT (app_id) DO NOTHING"
         )
-        return (
-            connection.execute(statement, [FORMAT, app_id, position.version, position.task, position.row, entry.parts])
-            == 1
-        )
+        return connection.execute(statement, [FORMAT, app_id, *astuple(entry.position), entry.parts]) == 1
 
     def _fenced(self, app_id: str, before: Entry | None) -> SinkFenced:
         position = None if before is None else before.position

@@ -28,7 +28,6 @@ __all__ = [
     "described",
     "first_known",
     "name_parts",
-    "part_table",
     "parts_from",
     "store",
     "widened_columns",
@@ -110,11 +109,6 @@ def parts_from(text: str | None) -> list[dict[str, Any]]:
     return parts
 
 
-def part_table(app_id: str, number: int) -> str:
-    """Return the name of the table for rows of a stream that wait for the end of their version."""
-    return f"lake_tailer_part_{hashlib.sha256(app_id.encode()).hexdigest()[:16]}_{number}"
-
-
 def create_waiting(connection: Connection, dialect: Dialect, name: str, schema: pa.Schema, *, stays: bool) -> None:
     """Create a table for rows that wait. `stays`: it is not that of the connection alone."""
     columns = ", ".join(f"{quoted(column.name)} {dialect.type_of(column.type)}" for column in schema)
@@ -124,7 +118,8 @@ def create_waiting(connection: Connection, dialect: Dialect, name: str, schema: 
 
 def name_parts(segments: Sequence[Segment], app_id: str, used: Container[str | None]) -> None:
     """Give each segment a table for its rows, beside those that are `used`."""
-    free = (name for number in range(1 << 16) if (name := part_table(app_id, number)) not in used)
+    stem = f"lake_tailer_part_{hashlib.sha256(app_id.encode()).hexdigest()[:16]}"
+    free = (name for number in range(1 << 16) if (name := f"{stem}_{number}") not in used)
     for segment in segments:
         segment.stored = segment.stored or next(free)
 

@@ -1,7 +1,8 @@
 """The `sql` sink for the pipeline; the package's docstring explains how it works."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Self
 
@@ -10,28 +11,145 @@ from anyio import CancelScope, to_thread
 from typing_extensions import override
 
 from tailer.errors import SinkError, SinkRejected
-from tailer.events import ChangeBatch, ControlEvent
-from tailer.sink import Demands, Heartbeats, MirrorRows, Progress, Sink, SinkTransaction
+from tailer.events import ChangeBatch, ControlEvent, SchemaChange
+from tailer.sink import Demands, Heartbeat, Heartbeats, MirrorRows, Progress, Sink, SinkTransaction
 from tailer_sinks.access import read_secret
-from tailer_sinks.heartbeats import FileHeartbeats, heartbeat_name
+from tailer_sinks.heartbeats import (
+    BlockingHeartbeats,
+    FileHeartbeats,
+    decode_heartbeat,
+    encode_heartbeat,
+    heartbeat_name,
+)
 from tailer_sinks.mirrors import one_version
 from tailer_sinks.sql.append import ChangeLog
 from tailer_sinks.sql.bad_values.policy import BadValues
-from tailer_sinks.sql.databases.dialect import Dialect
+from tailer_sinks.sql.databases.dialect import Connection, Dialect, UniqueViolationError, limited
 from tailer_sinks.sql.databases.sqlite import Sqlite
-from tailer_sinks.sql.heartbeats import TableHeartbeats
 from tailer_sinks.sql.mirror import Mirror
-from tailer_sinks.sql.names import Names
 from tailer_sinks.sql.options import DUCKDB, Options, file_of, read
-from tailer_sinks.sql.past.history import History
-from tailer_sinks.sql.past.marked import MarkedMirror
+from tailer_sinks.sql.past import History, MarkedMirror
 from tailer_sinks.sql.stream import Stream
-from tailer_sinks.sql.verification.mirror_rows import mirror_rows
+from tailer_sinks.sql.verification import mirror_rows
 from tailer_sinks.sql.work import Work, refusals, reset
 
 __all__ = ["SqlSink"]
 
 _OPERATOR: Final = ""  # of the stream that asks about all pipelines, which is no app_id
+TABLE: Final = "lake_tailer_heartbeats"
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of columns in the tables of the sink called `name`: those of the source, or these in lower case.
+
+    Names change at the border of the sink, so that all behind it, and what is noted of a table, has those of the
+    database. Fields of nested columns, which are JSON, keep their names. `lower`: whether they are in lower case.
+    """
+
+    name: str
+    lower: bool
+
+    def of(self, columns: Iterable[str]) -> tuple[str, ...]:
+        """Return the names of columns of the source in the table."""
+        return tuple(column.lower() if self.lower else column for column in columns)
+
+    def faults(self, schema: pa.Schema) -> Iterator[SinkRejected]:
+        """Yield which columns of the source would be one in the table."""
+        if not self.lower:
+            return
+        columns: dict[str, list[str]] = {}
+        for column, name in zip(schema.names, self.of(schema.names), strict=True):
+            columns.setdefault(name, []).append(column)
+        for name, same in columns.items():
+            if len(same) > 1:
+                reason = f'columns {" and ".join(same)} would all be {name}, by names = "lower"'
+                yield SinkRejected(self.name, reason, "Choose one of them with columns.")
+
+    def schema(self, schema: pa.Schema) -> pa.Schema:
+        """Return columns as the table has them. Raises `SinkRejected` for two that would be one."""
+        if not self.lower:
+            return schema
+        for fault in self.faults(schema):
+            raise fault
+        columns = [column.with_name(name) for column, name in zip(schema, self.of(schema.names), strict=True)]
+        return pa.schema(columns, schema.metadata)
+
+    def batches(self, batches: Sequence[ChangeBatch]) -> Sequence[ChangeBatch]:
+        """Return rows, which have the schema that came last, with the names in the table. No value is copied."""
+        if not self.lower:
+            return batches
+        return [replace(batch, rows=batch.rows.rename_columns(self.of(batch.rows.schema.names))) for batch in batches]
+
+    def event(self, event: ControlEvent) -> ControlEvent:
+        """Return an event with the names in the table. Raises `SinkRejected` for two columns that would be one."""
+        if not (self.lower and isinstance(event, SchemaChange)):
+            return event
+        origins = event.origins
+        if origins is not None:
+            origins = dict(zip(self.of(origins), self.of(origins.values()), strict=True))
+        return replace(event, after=self.schema(event.after), origins=origins)
+
+
+class TableHeartbeats(BlockingHeartbeats):
+    """The heartbeats of `pipeline` in a table of a database server: a row, replaced in transactions of its own.
+
+    A file of SQLite or DuckDB has one writer at a time, which may take minutes for a version. So heartbeats of these
+    are in a file beside it. `sink`: the sink's name in errors. `timeout_s`: how long a call may take.
+    `make_dialect`: called for each connection, because a password may have changed since the one before.
+    """
+
+    def __init__(self, sink: str, make_dialect: Callable[[], Dialect], pipeline: str, timeout_s: float) -> None:
+        super().__init__()
+        self._sink = sink
+        self._make_dialect = make_dialect
+        self._dialect = make_dialect()
+        self._pipeline = pipeline
+        self._timeout_s = timeout_s
+        self._connection: Connection | None = None
+        self._table = self._dialect.name_of(TABLE)
+
+    @override
+    def read_now(self) -> Heartbeat | None:
+        with self._connected() as connection:
+            if not self._dialect.has_table(connection, TABLE):
+                return None
+            rows = connection.query(f"SELECT heartbeat FROM {self._table} WHERE pipeline = ?", [self._pipeline])
+        return decode_heartbeat(self._sink, f"the row of {self._pipeline} in {TABLE}", rows[0][0]) if rows else None
+
+    @override
+    def write_now(self, heartbeat: Heartbeat) -> None:
+        with self._connected() as connection:
+            if not self._dialect.has_table(connection, TABLE):
+                with suppress(UniqueViolationError):  # another instance creates it, too
+                    connection.execute(
+                        f"CREATE TABLE IF NOT EXISTS {self._table} (pipeline TEXT NOT NULL PRIMARY KEY, "
+                        "heartbeat TEXT NOT NULL)"
+                    )
+            connection.execute(
+                f"INSERT INTO {self._table} (pipeline, heartbeat) VALUES (?, ?) "
+                "ON CONFLICT (pipeline) DO UPDATE SET heartbeat = excluded.heartbeat",
+                [self._pipeline, encode_heartbeat(heartbeat)],
+            )
+
+    @override
+    def close_now(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        """Give the connection for one call. After an error it is closed."""
+        if self._connection is None:
+            self._dialect = self._make_dialect()
+            self._connection = self._dialect.connect()
+        try:
+            with limited(self._connection, self._timeout_s):
+                yield self._connection
+        except BaseException:
+            self.close_now()
+            raise
 
 
 class SqlSink(Sink):
@@ -105,15 +223,12 @@ class SqlSink(Sink):
         begin = partial(Work, stream, self._target(app_id), options.key, schema, chunks=chunks)
         yield _SqlTransaction(self._names, app_id, await to_thread.run_sync(begin))
 
+    @asynccontextmanager
     @override
-    def open_mirror(self, pipeline: str, version: int | None = None) -> AbstractAsyncContextManager[MirrorRows]:
+    async def open_mirror(self, pipeline: str, version: int | None = None) -> AsyncIterator[MirrorRows]:
         """The state is that of a transaction of the database, with its version."""
         if version is not None and self._options.mode != "history":
             raise one_version(self.name, self._options.table)
-        return self._mirror_rows(pipeline, version)
-
-    @asynccontextmanager
-    async def _mirror_rows(self, pipeline: str, version: int | None) -> AsyncIterator[MirrorRows]:
         opened = mirror_rows(self._stream(_OPERATOR), self._target(_OPERATOR), pipeline, version)
         rows = await to_thread.run_sync(opened.__enter__)
         rows.lower_names = self._names.lower

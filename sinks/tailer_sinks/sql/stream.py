@@ -9,7 +9,6 @@ one, and no commit about the former one may follow; nor may one come between the
 about the new one, for which the former progress is locked as well.
 """
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -18,15 +17,15 @@ import pyarrow as pa
 from tailer.errors import SinkFenced, SinkRejected
 from tailer.sink import backfilled_app_id, main_app_id, pipeline_of, stream_number
 from tailer_sinks.mirrors import ANOTHER_TABLE
-from tailer_sinks.sql.adoption.fit import described
+from tailer_sinks.sql.adoption import described
 from tailer_sinks.sql.bad_values.dead_letters import with_letters
 from tailer_sinks.sql.bad_values.policy import BadValues
-from tailer_sinks.sql.databases.dialect import Connection, Dialect, quoted
+from tailer_sinks.sql.databases.dialect import Connection, Dialect, limited, quoted
 from tailer_sinks.sql.records import Entry, LastStream, Records, TableRecord
 from tailer_sinks.sql.segments import Segment, Staging, create_waiting, parts_from
 from tailer_sinks.sql.target import Target
 
-__all__ = ["Stream"]
+__all__ = ["Stream", "other_case"]
 
 _ROWS = "lake_tailer_rows"
 # The options of the modes of tables.
@@ -56,7 +55,7 @@ class Stream:
         self.asked = False
         self._main: Entry | None = None
         self._last = LastStream()  # when progress was read
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._connection: Connection | None = None
         self._staging: list[Staging] = []
         self._made = 0
@@ -68,22 +67,11 @@ class Stream:
         if self._connection is None:
             self._connection = self.dialect.connect()
         try:
-            with self.limited(self._connection):
+            with limited(self._connection, self.timeout_s):
                 yield self._connection
         except BaseException:
             self.close()
             raise
-
-    @contextmanager
-    def limited(self, connection: Connection) -> Iterator[None]:
-        """Let the block take `timeout_s`. After that, `connection` is of no use, and what waits for it fails."""
-        timer = threading.Timer(self._timeout_s, connection.interrupt)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
 
     def close(self) -> None:
         """Close the connection; its temporary tables are gone."""
@@ -93,7 +81,11 @@ class Stream:
 
     def progress(self) -> Entry | None:
         """Read the progress. Raises `SinkRejected` if there was some, and there is none now."""
-        entry, last = self._read()
+        entry, last = None, LastStream()
+        if self.dialect.is_there():
+            with self.connected() as connection:
+                entry = self.records.progress(connection, self.app_id)
+                last = self.records.last_stream(connection, self.app_id)
         if entry is None and self.expected is not None:
             reason = f"the progress of {self.app_id} is gone; this instance left it at {self.expected.position}"
             raise SinkRejected(self.name, reason, "Restore the database. Or choose a new table and a new pipeline.")
@@ -147,14 +139,6 @@ class Stream:
         if self._last.app_id is not None:
             self.records.hold(connection, self._last.app_id, self._last.entry)
 
-    def _read(self) -> tuple[Entry | None, LastStream]:
-        """Read the progress, and which stream of the pipeline has committed last."""
-        if not self.dialect.is_there():
-            return None, LastStream()
-        with self.connected() as connection:
-            progress, last = self.records.progress, self.records.last_stream
-            return progress(connection, self.app_id), last(connection, self.app_id)
-
     def pipelines(self) -> set[str]:
         """Return the pipelines that have progress in the database."""
         if not self.dialect.is_there():
@@ -176,7 +160,7 @@ class Stream:
         for table in self._staging:
             if table.schema.equals(schema) and not any(table is other for other in taken):
                 if table.used:
-                    self.dialect.empty(connection, quoted(table.name))
+                    connection.execute(f"{self.dialect.emptying} {quoted(table.name)}")
                 table.used = True
                 return table
         for table in [table for table in self._staging if not any(table is other for other in taken)]:
@@ -234,3 +218,23 @@ class Stream:
         if reason is not None:
             raise SinkRejected(self.name, reason, remedy)
         return record
+
+
+def other_case(stream: Stream, target: Target, record: TableRecord | None, schema: pa.Schema) -> SinkRejected | None:
+    """Return why a table, known by `record`, cannot take rows of `schema`: names differ in upper or lower case.
+
+    None: they do not. A log may get other columns, so that only names in lower case, as by the option, are refused.
+    """
+    if record is None or stream.is_backfill:
+        return None
+    shape = record.schema
+    if target.may_differ and any(column != column.lower() for column in schema.names):
+        return None
+    former = {column.lower(): column for column in shape.names if column not in schema.names}
+    new = [column for column in schema.names if column.lower() in former and column not in shape.names]
+    if not new:
+        return None
+    reason = f"{target.table} has {', '.join(former[column.lower()] for column in new)}, not {', '.join(new)}"
+    stays = target.keeps_rows or target.may_differ
+    way = "deliver to another table, by a pipeline of another name" if stays else "run `tailer resnapshot PIPELINE`"
+    return SinkRejected(stream.name, reason, f"If you have changed names or select, set it back, or {way}.")

@@ -15,7 +15,6 @@ from tailer.errors import SinkRejected
 from tailer.events import COMMIT_TIMESTAMP, ChangeBatch, Gap
 from tailer.schema.exact_types import exact_type
 from tailer.sink import Progress
-from tailer_sinks.sql.adoption.existing import ExistingTable
 from tailer_sinks.sql.databases.dialect import (
     Columns,
     Connection,
@@ -24,6 +23,7 @@ from tailer_sinks.sql.databases.dialect import (
     column_list,
     quoted,
 )
+from tailer_sinks.sql.databases.existing import ExistingTable
 from tailer_sinks.sql.databases.texts import holds_json
 
 __all__ = ["Rows", "Target", "alter", "column_faults", "create", "exact_types", "insert", "plain_schema"]
@@ -138,7 +138,7 @@ class Target(Protocol):
 
     def index(self) -> str | None:
         """Return the statement that makes the index of a new table whose database enforces keys; None: it has none."""
-        ...
+        return None
 
     def merge(self, connection: Connection, waiting: str, staging: pa.Schema, rows: Rows) -> None:
         """Bring rows that wait in a table into the table, in the open transaction. Raises `SinkRejected`."""
@@ -190,9 +190,8 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 def create(connection: Connection, dialect: Dialect, target: Target, shape: pa.Schema) -> None:
     """Create the table, in the open transaction."""
-    parts = [
-        f"{quoted(column.name)} {dialect.type_of(column.type)}{_not_null(target, column.name)}" for column in shape
-    ]
+    not_null = dict.fromkeys(target.key, " NOT NULL")
+    parts = [f"{quoted(column.name)} {dialect.type_of(column.type)}{not_null.get(column.name, '')}" for column in shape]
     if dialect.enforces_keys:
         parts.append(target.constraint())
     connection.execute(f"CREATE TABLE {dialect.name_of(target.table)} ({', '.join(parts)})")
@@ -232,7 +231,3 @@ def insert(
         rows = f"{table} WHERE {among} AND ({keys}) IN (SELECT {keys} FROM {source})"
         if connection.query(f"SELECT 1 FROM {rows} GROUP BY {keys} HAVING count(*) > 1 LIMIT 1"):
             raise UniqueViolationError
-
-
-def _not_null(target: Target, column: str) -> str:
-    return " NOT NULL" if column in target.key else ""

@@ -16,9 +16,8 @@ from tailer.events import ChangeBatch, ControlEvent, Gap
 from tailer.plan import Position
 from tailer.sink import Progress, pipeline_of, refused
 from tailer_sinks.mirrors import ANOTHER_TABLE, RESNAPSHOT
-from tailer_sinks.sql.adoption.fit import check_lengths, check_null, held
+from tailer_sinks.sql.adoption import check_lengths, check_null, held
 from tailer_sinks.sql.databases.dialect import Columns, Connection, UniqueViolationError, quoted
-from tailer_sinks.sql.names import other_case
 from tailer_sinks.sql.records import Entry, TableRecord
 from tailer_sinks.sql.segments import (
     Segment,
@@ -31,7 +30,7 @@ from tailer_sinks.sql.segments import (
     store,
     widened_columns,
 )
-from tailer_sinks.sql.stream import Stream
+from tailer_sinks.sql.stream import Stream, other_case
 from tailer_sinks.sql.target import Target, alter, create
 
 __all__ = ["Work", "refusals", "reset"]

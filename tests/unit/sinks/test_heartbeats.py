@@ -10,8 +10,7 @@ import pytest
 from tailer.errors import SinkError, SinkRejected
 from tailer.sink import Heartbeat
 from tailer_sinks.heartbeats import FileHeartbeats, heartbeat_name
-from tailer_sinks.sql.heartbeats import TableHeartbeats
-from tailer_sinks.sql.sink import SqlSink
+from tailer_sinks.sql.sink import SqlSink, TableHeartbeats
 
 pytestmark = pytest.mark.anyio
 

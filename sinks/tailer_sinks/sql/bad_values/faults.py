@@ -14,13 +14,13 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer_sinks.sql.adoption.existing import ExistingTable
 from tailer_sinks.sql.databases.dialect import Holds
-from tailer_sinks.sql.databases.texts import TEXT, NoText, holds_json, json_texts
+from tailer_sinks.sql.databases.existing import ExistingTable
+from tailer_sinks.sql.databases.texts import NUL, NUL_IN_JSON, TEXT, NoText, holds_json, is_bytes, is_text, json_texts
 
 __all__ = ["NOT_UTF8", "NO_JSON", "REMEDY", "TOO_LARGE", "Fault", "key_faults", "text_faults", "value_faults"]
 
-NUL: Final = "has a text with the character U+0000"
+HAS_NUL: Final = "has a text with the character U+0000"
 NOT_UTF8: Final = "has a text that is not UTF-8"
 OTHER_CALENDAR: Final = "has a date beyond those of the database"
 NO_JSON: Final = "has a value without a JSON form"
@@ -28,9 +28,8 @@ TOO_LARGE: Final = "has a value that is too large"
 LONG_KEY: Final = "has a key that is too long for an index"
 LONG_TEXT: Final = "has a text of more than {} characters"
 
-_NUL: Final = "\0"
 _REPLACEMENT: Final = "\ufffd"
-_NUL_IN_JSON: Final = r"(^|[^\\])(\\\\)*\\u0000"
+_replaced_nul: Final = partial(pc.replace_substring, pattern=NUL, replacement=_REPLACEMENT)
 _EACH_NUL_IN_JSON: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 
 REMEDY: Final = 'Leave the column out, change it with select, or set on_bad_value = "dead_letter" (sql.md).'
@@ -55,7 +54,7 @@ class Fault:
 
 def key_faults(holds: Holds, rows: pa.RecordBatch, key: Sequence[str]) -> Iterator[Fault]:
     """Yield the keys that are too long."""
-    sized = [rows.column(column) for column in key if _is_sized(rows.schema.field(column).type)]
+    sized = [rows.column(column) for column in key if is_text(kind := rows.schema.field(column).type) or is_bytes(kind)]
     if holds.key_bytes is not None and sized:
         too_long = pc.greater(_total([pc.binary_length(column) for column in sized]), holds.key_bytes)
         yield from _faults(key[0], LONG_KEY, too_long)
@@ -65,9 +64,12 @@ def text_faults(existing: ExistingTable, rows: pa.RecordBatch) -> Iterator[Fault
     """Yield the texts that are longer than their columns, of which a database may cut off spaces without a word."""
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         owned = existing.column(name)
-        if owned is not None and owned.longest is not None and _is_text(column.type):
+        if owned is not None and owned.longest is not None and is_text(column.type):
             texts = column if not pc.any(_has_other_bytes(column)).as_py() else _decoded(column)
-            too_long, cut = pc.greater(pc.utf8_length(texts), owned.longest), partial(_cut, owned.longest)
+            too_long, cut = (
+                pc.greater(pc.utf8_length(texts), owned.longest),
+                partial(pc.utf8_slice_codeunits, start=0, stop=owned.longest),
+            )
             yield from _faults(name, LONG_TEXT.format(owned.longest), too_long, cut, _LONGER)
 
 
@@ -80,14 +82,14 @@ def value_faults(holds: Holds, rows: pa.RecordBatch, schema: pa.Schema) -> Itera
             texts, has_none = _texts(column)
             yield from _faults(name, NO_JSON, has_none)
             if not holds.has_nul:
-                yield from _faults(name, NUL, pc.match_substring_regex(texts, _NUL_IN_JSON), _replaced_in_json)
+                yield from _faults(name, HAS_NUL, pc.match_substring_regex(texts, NUL_IN_JSON), _replaced_in_json)
             sizes[name] = pc.binary_length(texts)
-        elif _is_text(kind):
+        elif is_text(kind):
             yield from _faults(name, NOT_UTF8, _has_other_bytes(column), _decoded)
             if not holds.has_nul:
-                yield from _faults(name, NUL, pc.match_substring(column, _NUL), _replaced)
+                yield from _faults(name, HAS_NUL, pc.match_substring(column, NUL), _replaced_nul)
             sizes[name] = pc.binary_length(column)
-        elif _is_sized(kind):
+        elif is_bytes(kind):
             sizes[name] = pc.multiply(pc.binary_length(column), holds.bytes_of_a_byte)
         elif bounds := _bounds(holds, kind, schema.field(name).type):
             numbers = column.cast(pa.int32() if pa.types.is_date(kind) else pa.int64()).cast(pa.int64())
@@ -153,19 +155,6 @@ def _bounds(holds: Holds, kind: pa.DataType, wide: pa.DataType) -> tuple[int, in
     return -(-first // step), last // step
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _is_sized(kind: pa.DataType) -> bool:
-    return bool(
-        _is_text(kind)
-        or pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_fixed_size_binary(kind)
-    )
-
-
 def _has_other_bytes(column: pa.Array) -> pa.Array:
     try:
         column.validate(full=True)
@@ -191,16 +180,8 @@ def _decoded(column: pa.Array) -> pa.Array:
     return pa.array([None if value is None else value.decode(errors="replace") for value in _bytes(column)], TEXT)
 
 
-def _cut(longest: int, column: pa.Array) -> pa.Array:
-    return pc.utf8_slice_codeunits(column, 0, longest)
-
-
-def _replaced(column: pa.Array) -> pa.Array:
-    return pc.replace_substring(column, _NUL, _REPLACEMENT)
-
-
 def _replaced_in_json(column: pa.Array) -> pa.Array:
     texts = json_texts(column.type)(column)
-    has_nul = pc.fill_null(pc.match_substring_regex(texts, _NUL_IN_JSON), False)
+    has_nul = pc.fill_null(pc.match_substring_regex(texts, NUL_IN_JSON), False)
     replaced = [_EACH_NUL_IN_JSON.sub(rf"\1{_REPLACEMENT}", text) for text in texts.filter(has_nul).to_pylist()]
     return pc.replace_with_mask(texts, has_nul, pa.array(replaced, TEXT))

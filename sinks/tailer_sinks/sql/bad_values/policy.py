@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from tailer.plan import Position
 from tailer.sink import pipeline_of
 from tailer_sinks.encoding.values import escape
 from tailer_sinks.mirrors import CONTRADICTED
-from tailer_sinks.sql.adoption.existing import ExistingTable
 from tailer_sinks.sql.append import LOG_KEY
 from tailer_sinks.sql.bad_values.dead_letters import DeadLetters, with_letters
 from tailer_sinks.sql.bad_values.faults import (
@@ -32,6 +32,7 @@ from tailer_sinks.sql.bad_values.faults import (
     value_faults,
 )
 from tailer_sinks.sql.databases.dialect import Connection, Dialect, UniqueViolationError
+from tailer_sinks.sql.databases.existing import ExistingTable
 from tailer_sinks.sql.databases.texts import TEXT, NoText, cast_or_kept, holds_json, json_texts
 from tailer_sinks.sql.segments import Segment
 from tailer_sinks.sql.target import Target
@@ -316,8 +317,5 @@ def _key_text(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return json_texts(column.type)(column)
     except NoText:  # of a text that is not UTF-8; all others are as in every batch
         texts = [value.decode(errors="surrogateescape") for value in column.cast(pa.large_binary()).to_pylist()]
-        return pa.array([json.dumps(text) if _has_surrogate(text) else escape(text) for text in texts], TEXT)
-
-
-def _has_surrogate(text: str) -> bool:
-    return any("\ud800" <= character <= "\udfff" for character in text)
+        has_surrogate = re.compile("[\ud800-\udfff]").search
+        return pa.array([json.dumps(text) if has_surrogate(text) else escape(text) for text in texts], TEXT)

@@ -5,15 +5,17 @@ and drop tables within a transaction. Connections block, so they are used in wor
 time.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
 from typing_extensions import override
 
-from tailer_sinks.sql.adoption.existing import ExistingTable
+from tailer_sinks.sql.databases.existing import ExistingTable
 
 __all__ = [
     "Columns",
@@ -24,6 +26,7 @@ __all__ = [
     "UniqueViolationError",
     "altered_in_place",
     "column_list",
+    "limited",
     "quoted",
 ]
 
@@ -128,9 +131,10 @@ class Dialect(Protocol):
     its key; otherwise rows whose key is there twice are looked for after they were inserted. `has_users`: whether one
     may be refused what another one may do. `widens_first`: whether `widen` gives columns the last types that a
     transaction has for them, before all rows; otherwise `alter` widens them. `defers`: whether constraints can wait for
-    the end of a transaction.
+    the end of a transaction. `emptying`: begins the statement that removes all rows of a temporary table.
     """
 
+    emptying: str
     holds: Holds
     name_bytes: int
     enforces_keys: bool
@@ -170,10 +174,6 @@ class Dialect(Protocol):
         """Describe a table that a user made."""
         ...
 
-    def empty(self, connection: Connection, table: str) -> None:
-        """Remove all rows of a temporary table."""
-        ...
-
     def analyze(self, connection: Connection, table: str, columns: Sequence[str]) -> None:
         """Count the values of a temporary table for the planner of queries, if it plans by them."""
         ...
@@ -209,10 +209,28 @@ class Dialect(Protocol):
 
 
 class InFile(Dialect):
-    """The part of a `Dialect` of a database in a file: a reader has one state of it, with its columns."""
+    """The part of a `Dialect` of a database in the file at `path`: a reader has one state of it, with its columns.
 
+    `name`: the sink's in errors.
+    """
+
+    emptying = "DELETE FROM"
+    has_users = False
+    name_bytes = 1 << 16
     widens_first = False
     defers = False
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.name = name
+        self.path = path
+
+    @override
+    def is_there(self) -> bool:
+        return self.path.exists()
+
+    @override
+    def analyze(self, connection: Connection, table: str, columns: Sequence[str]) -> None:
+        pass
 
     @override
     def prepare(self, connection: Connection, table: str, widened: Widened, hold: Callable[[], None]) -> None:
@@ -240,6 +258,18 @@ class InFile(Dialect):
     ) -> None:
         connection.execute(f"DROP TABLE {self.name_of(table)}")
         create()
+
+
+@contextmanager
+def limited(connection: Connection, timeout_s: float) -> Iterator[None]:
+    """Let the block take `timeout_s`. After that, `connection` is of no use, and what waits for it fails."""
+    timer = threading.Timer(timeout_s, connection.interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class UniqueViolationError(Exception):

@@ -9,16 +9,14 @@ by being written again, in the same transaction. It has no constraint for its ke
 memory, and slows all writes down.
 """
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
 from typing_extensions import override
 
-from tailer_sinks.sql.adoption.existing import ExistingTable
-from tailer_sinks.sql.adoption.files import described_in_duckdb
 from tailer_sinks.sql.databases.dialect import Columns, Connection, Holds, InFile, column_list, quoted
+from tailer_sinks.sql.databases.existing import ExistingTable, described_in_duckdb
 from tailer_sinks.sql.databases.texts import NoText, holds_json, json_texts
 
 __all__ = ["DAYS", "MICROS", "DuckDb"]
@@ -55,17 +53,7 @@ class DuckDb(InFile):
     """The database in the file at `path`, for the sink called `name`."""
 
     holds = Holds(row_bytes=4 * 10**9, days=DAYS, micros=MICROS)
-    name_bytes = 1 << 16
-    has_users = False
     enforces_keys = False
-
-    def __init__(self, name: str, path: Path) -> None:
-        self.name = name
-        self.path = path
-
-    @override
-    def is_there(self) -> bool:
-        return self.path.exists()
 
     @override
     def connect(self) -> Connection:
@@ -99,14 +87,6 @@ class DuckDb(InFile):
     @override
     def describe(self, connection: Connection, table: str) -> ExistingTable:
         return described_in_duckdb(connection.query, _FILE, table, self.type_of)
-
-    @override
-    def empty(self, connection: Connection, table: str) -> None:
-        connection.execute(f"DELETE FROM {table}")
-
-    @override
-    def analyze(self, connection: Connection, table: str, columns: Sequence[str]) -> None:
-        pass
 
     @override
     def alter(self, table: str, change: Columns) -> Iterator[str]:

@@ -17,7 +17,7 @@ from tailer.changelog.spill.scratch_database import open_database
 from tailer.errors import CommitUnknown, SinkError, SinkRejected, SinkUnavailable
 from tailer_sinks.sql.databases.dialect import Connection, UniqueViolationError
 from tailer_sinks.sql.databases.duckdb import DAYS, MICROS
-from tailer_sinks.sql.databases.texts import TEXT, NoText, holds_json, json_texts
+from tailer_sinks.sql.databases.texts import TEXT, NoText, holds_json, is_bytes, is_text, json_texts
 
 __all__ = ["DuckDbConnection"]
 
@@ -206,7 +206,7 @@ def _converted(name: str, column: str, values: pa.Array) -> pa.Array:
         raise SinkRejected(name, f"column {column} {error}", "Leave the column out.") from error
     if pa.types.is_null(kind):
         return values.cast(pa.string())
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if is_text(kind):
         try:
             values.validate(full=True)
         except pa.ArrowInvalid:
@@ -222,7 +222,7 @@ def _converted(name: str, column: str, values: pa.Array) -> pa.Array:
 def _texts(values: pa.Array) -> pa.Array:
     """Return a text for each value, equal only for equal values."""
     kind = values.type
-    if _is_bytes(kind):
+    if is_bytes(kind):
         return pa.array([None if value is None else value.hex() for value in values.to_pylist()], TEXT)
     number = _number_of(kind)
     return (values if number is None else values.cast(number)).cast(TEXT)
@@ -230,7 +230,7 @@ def _texts(values: pa.Array) -> pa.Array:
 
 def _from_texts(kind: pa.DataType, texts: pa.Array) -> pa.Array:
     """Return the values whose texts `_texts` returned, of a column that holds values of `kind`."""
-    if _is_bytes(kind):
+    if is_bytes(kind):
         return pa.array([None if text is None else bytes.fromhex(text) for text in texts.to_pylist()], kind)
     if holds_json(kind) or pa.types.is_null(kind):
         return texts.cast(pa.string())
@@ -243,10 +243,6 @@ def _number_of(kind: pa.DataType) -> pa.DataType | None:
     if pa.types.is_timestamp(kind) or pa.types.is_time(kind):
         return pa.int64()
     return pa.int32() if pa.types.is_date(kind) else None
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
 
 
 def _check_range(name: str, column: str, numbers: pa.Array, first: int, last: int) -> None:

@@ -19,8 +19,6 @@ from typing_extensions import override
 
 from tailer.errors import CommitUnknown, SinkAccessRefused, SinkError, SinkRejected, SinkUnavailable
 from tailer_sinks.encoding.flat import slices
-from tailer_sinks.sql.adoption.existing import ExistingTable
-from tailer_sinks.sql.adoption.postgresql import described
 from tailer_sinks.sql.databases.dialect import (
     Columns,
     Connection,
@@ -31,15 +29,17 @@ from tailer_sinks.sql.databases.dialect import (
     column_list,
     quoted,
 )
+from tailer_sinks.sql.databases.existing import ExistingTable, described_in_postgresql
 from tailer_sinks.sql.databases.postgresql_columns import (
+    DROP_DEPENDENTS,
     columns_left,
     forget_dropped,
+    kept_dependents,
     make_again,
     prepare_wider,
     take_wider,
 )
 from tailer_sinks.sql.databases.postgresql_copy import HOLDS, copied
-from tailer_sinks.sql.databases.postgresql_dependents import DROP_DEPENDENTS, kept_dependents
 from tailer_sinks.sql.databases.texts import TEXT, NoText, holds_json, json_texts
 
 __all__ = ["PostgreSql", "prepared"]
@@ -113,6 +113,7 @@ class PostgreSql(Dialect):
     `password`: reads the password for a connection; None: in the ways of libpq. `remedy`: how to correct it.
     """
 
+    emptying = "TRUNCATE"
     holds = HOLDS
     name_bytes = 63
     enforces_keys = True
@@ -174,11 +175,7 @@ class PostgreSql(Dialect):
 
     @override
     def describe(self, connection: Connection, table: str) -> ExistingTable:
-        return described(connection.query, self.name_of(table), self.type_of)
-
-    @override
-    def empty(self, connection: Connection, table: str) -> None:
-        connection.execute(f"TRUNCATE {table}")
+        return described_in_postgresql(connection.query, self.name_of(table), self.type_of)
 
     @override
     def analyze(self, connection: Connection, table: str, columns: Sequence[str]) -> None:

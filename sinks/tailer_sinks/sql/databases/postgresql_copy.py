@@ -12,7 +12,17 @@ import pyarrow.compute as pc
 
 from tailer.errors import SinkRejected
 from tailer_sinks.sql.databases.dialect import Holds
-from tailer_sinks.sql.databases.texts import TEXT, Convert, NoText, holds_json, json_texts
+from tailer_sinks.sql.databases.texts import (
+    NUL,
+    NUL_IN_JSON,
+    TEXT,
+    Convert,
+    NoText,
+    holds_json,
+    is_bytes,
+    is_text,
+    json_texts,
+)
 
 __all__ = ["HOLDS", "copied"]
 
@@ -27,8 +37,6 @@ HOLDS: Final = Holds(
 )
 _EPOCH_DAY: Final = pa.scalar(2_440_588, pa.int64())  # the Julian day of 1970-01-01
 _US_PER_DAY: Final = 86_400_000_000
-_NUL: Final = "\0"
-_NUL_IN_JSON: Final = r"(^|[^\\])(\\\\)*\\u0000"
 
 
 def copied(name: str, rows: pa.RecordBatch) -> pa.Buffer:
@@ -47,18 +55,14 @@ def _texts(name: str, field: pa.Field, column: pa.Array) -> pa.Array:
         texts = _converter(kind)(column)
     except NoText as error:
         raise SinkRejected(name, f"column {field.name} {error}", "Leave the column out.") from error
-    if not (holds_json(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        return texts
     is_json = holds_json(kind)
-    has_nul = pc.match_substring_regex(texts, _NUL_IN_JSON) if is_json else pc.match_substring(texts, _NUL)
+    if not (is_json or is_text(kind)):
+        return texts
+    has_nul = pc.match_substring_regex(texts, NUL_IN_JSON) if is_json else pc.match_substring(texts, NUL)
     if pc.any(has_nul).as_py():
         reason = f"column {field.name} has a text with the character U+0000, which texts of PostgreSQL cannot have"
         raise SinkRejected(name, reason, "Leave the column out, or replace the character with select.")
-    return _escaped(texts)
-
-
-def _escaped(texts: pa.Array) -> pa.Array:
-    """Return texts with the characters escaped that COPY would take for something else."""
+    # Characters that COPY would take for something else.
     if pc.any(pc.match_substring_regex(texts, r"[\\\t\n\r]")).as_py():
         for character, escape in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
             texts = pc.replace_substring(texts, character, escape)
@@ -70,7 +74,7 @@ def _converter(kind: pa.DataType) -> Convert:
     """Return what turns a column into texts that PostgreSQL reads."""
     if holds_json(kind):
         return json_texts(kind)
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+    if is_bytes(kind):
         return _hex
     if pa.types.is_date(kind):
         return lambda column: _days(column.cast(pa.int32()).cast(pa.int64()))

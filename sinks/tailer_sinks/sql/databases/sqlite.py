@@ -20,8 +20,6 @@ from typing_extensions import override
 from tailer.errors import CommitUnknown, SinkError, SinkRejected, SinkUnavailable
 from tailer.sink import OTHER_CLASS
 from tailer_sinks.encoding.flat import slices
-from tailer_sinks.sql.adoption.existing import ExistingTable
-from tailer_sinks.sql.adoption.files import described_in_sqlite
 from tailer_sinks.sql.databases.dialect import (
     Columns,
     Connection,
@@ -32,7 +30,8 @@ from tailer_sinks.sql.databases.dialect import (
     column_list,
     quoted,
 )
-from tailer_sinks.sql.databases.texts import TEXT, NoText, bare_texts, holds_json, json_texts
+from tailer_sinks.sql.databases.existing import ExistingTable, described_in_sqlite
+from tailer_sinks.sql.databases.texts import TEXT, NoText, bare_texts, holds_json, is_bytes, is_text, json_texts
 
 __all__ = ["Sqlite"]
 
@@ -51,18 +50,11 @@ class Sqlite(InFile):
     """The database in the file at `path`, for the sink called `name`. `timeout_s`: how long to wait for its lock."""
 
     holds = Holds(row_bytes=10**9)
-    name_bytes = 1 << 16
     enforces_keys = True
-    has_users = False
 
     def __init__(self, name: str, path: Path, timeout_s: float) -> None:
-        self.name = name
-        self.path = path
+        super().__init__(name, path)
         self.timeout_s = timeout_s
-
-    @override
-    def is_there(self) -> bool:
-        return self.path.exists()
 
     @override
     def connect(self) -> Connection:
@@ -99,13 +91,7 @@ class Sqlite(InFile):
             return ""
         if pa.types.is_duration(kind):
             return None
-        names = (
-            (pa.types.is_boolean, "BOOLEAN"),
-            (pa.types.is_integer, "INTEGER"),
-            (pa.types.is_binary, "BLOB"),
-            (pa.types.is_large_binary, "BLOB"),
-            (pa.types.is_fixed_size_binary, "BLOB"),
-        )
+        names = ((pa.types.is_boolean, "BOOLEAN"), (pa.types.is_integer, "INTEGER"), (is_bytes, "BLOB"))
         return next((name for applies, name in names if applies(kind)), "TEXT" if _converter(kind) else None)
 
     @override
@@ -119,14 +105,6 @@ class Sqlite(InFile):
     @override
     def describe(self, connection: Connection, table: str) -> ExistingTable:
         return described_in_sqlite(connection.query, table, self.type_of)
-
-    @override
-    def empty(self, connection: Connection, table: str) -> None:
-        connection.execute(f"DELETE FROM {table}")
-
-    @override
-    def analyze(self, connection: Connection, table: str, columns: Sequence[str]) -> None:
-        pass
 
     @override
     def alter(self, table: str, change: Columns) -> Iterator[str]:
@@ -186,8 +164,10 @@ class _SqliteConnection:
         self._insert(table, names, parts)
 
     def load_texts(self, table: str, rows: pa.RecordBatch, columns: pa.Schema) -> None:
-        classes = map(_stored_class, columns.types)
-        values = [_from_texts(own, column) for own, column in zip(classes, rows.columns, strict=True)]
+        values = [
+            [None if text is None else _from_text(_stored_class(kind), text) for text in column.to_pylist()]
+            for kind, column in zip(columns.types, rows.columns, strict=True)
+        ]
         self._insert(table, rows.schema.names, [values])
 
     def _insert(self, table: str, names: Sequence[str], parts: Iterable[Sequence[Sequence[Any]]]) -> None:
@@ -297,12 +277,8 @@ def _text(own: type, value: Any) -> str:
     return text if is_own and not text.startswith(OTHER_CLASS) else f"{OTHER_CLASS}{type(value).__name__} {text}"
 
 
-def _from_texts(own: type, texts: pa.Array) -> list[Any]:
-    """Return the values of the texts that `_texts` returned, of a column of a key."""
-    return [None if text is None else _from_text(own, text) for text in texts.to_pylist()]
-
-
 def _from_text(own: type, text: str) -> Any:
+    """Return the value of a text that `_texts` returned, of a column of a key."""
     name = own.__name__
     if text.startswith(OTHER_CLASS):
         name, _, text = text.removeprefix(OTHER_CLASS).partition(" ")
@@ -314,22 +290,12 @@ def _stored_class(kind: pa.DataType) -> type:
         return int
     if pa.types.is_floating(kind):
         return float
-    is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
-    return bytes if is_bytes else str
+    return bytes if is_bytes(kind) else str
 
 
 def _converter(kind: pa.DataType) -> Callable[[pa.Array], list[Any]] | None:
     """Return what turns a column of `kind` into values of SQLite; None: no type of it holds them."""
-    plain = (
-        pa.types.is_boolean,
-        pa.types.is_integer,
-        pa.types.is_string,
-        pa.types.is_large_string,
-        pa.types.is_binary,
-        pa.types.is_large_binary,
-        pa.types.is_fixed_size_binary,
-        pa.types.is_null,
-    )
+    plain = (pa.types.is_boolean, pa.types.is_integer, is_text, is_bytes, pa.types.is_null)
     if any(applies(kind) for applies in plain):
         return _plain
     if pa.types.is_floating(kind):

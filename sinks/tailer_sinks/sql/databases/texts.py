@@ -12,15 +12,39 @@ import pyarrow.compute as pc
 from tailer.events import is_variant
 from tailer_sinks.encoding.columns import NoText, whole, writer_for
 
-__all__ = ["TEXT", "Convert", "NoText", "bare_texts", "cast_or_kept", "holds_json", "json_texts"]
+__all__ = [
+    "NUL",
+    "NUL_IN_JSON",
+    "TEXT",
+    "Convert",
+    "NoText",
+    "bare_texts",
+    "cast_or_kept",
+    "holds_json",
+    "is_bytes",
+    "is_text",
+    "json_texts",
+]
 
 TEXT: Final = pa.large_string()
+NUL: Final = "\0"
+NUL_IN_JSON: Final = r"(^|[^\\])(\\\\)*\\u0000"
 Convert = Callable[[pa.Array], pa.Array]
 
 
 def holds_json(kind: pa.DataType) -> bool:
     """Return whether values of `kind` are stored as JSON."""
     return is_variant(kind) or bool(pa.types.is_nested(kind))
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether values of `kind` are texts."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Return whether values of `kind` are bytes."""
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
 
 
 def cast_or_kept(column: pa.Array, kind: pa.DataType) -> pa.Array:

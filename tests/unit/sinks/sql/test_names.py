@@ -5,7 +5,7 @@ import pytest
 
 from tailer.errors import SinkRejected
 from tailer.events import Gap, SchemaChange
-from tailer_sinks.sql.names import Names
+from tailer_sinks.sql.sink import Names
 from tests.support.mirrors.databases import batch, full
 
 SCHEMA = pa.schema([("Id", pa.int64()), ("Part", pa.struct([("Name", pa.string())])), ("GRÖSSE", pa.string())])

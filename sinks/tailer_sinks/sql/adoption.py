@@ -11,7 +11,6 @@ from typing import Final
 import pyarrow as pa
 
 from tailer.errors import SinkRejected, SinkUnavailable
-from tailer_sinks.sql.adoption.existing import ExistingColumn, ExistingTable
 from tailer_sinks.sql.databases.dialect import (
     Columns,
     Connection,
@@ -21,6 +20,7 @@ from tailer_sinks.sql.databases.dialect import (
     column_list,
     quoted,
 )
+from tailer_sinks.sql.databases.existing import ExistingTable
 
 __all__ = ["check_lengths", "check_types", "described", "faults", "fitted", "followed", "held"]
 
@@ -200,6 +200,7 @@ def _column_faults(
     name: str, dialect: Dialect, table: str, existing: ExistingTable, column: pa.Field, *, is_key: bool
 ) -> Iterator[SinkRejected]:
     owned, kind = existing.column(column.name), dialect.type_of(column.type)
+    waiting = None if owned is None else owned.waiting_type(column.type)
     alter = f"ALTER TABLE {_shown(dialect, table)}"
     if owned is None:
         remedy = f"Run: {alter} ADD COLUMN {quoted(column.name)} {kind}"
@@ -207,15 +208,10 @@ def _column_faults(
     elif owned.is_generated:
         reason = f"column {column.name} of {table} is generated, and the source has values for it"
         yield SinkRejected(name, reason, "Give the source's column another name with select.")
-    elif not _holds(owned, column.type, is_key=is_key):
+    elif waiting is None or (is_key and (pa.types.is_floating(waiting) or not owned.is_exact)):
         reason = f"column {column.name} of {table} is {owned.kind or 'without a type'}, which may change values of "
         remedy = f"Make it {kind or 'a column without a type'} or wider, or change its type in the source with select."
         yield SinkRejected(name, f"{reason}{column.type}", remedy)
-
-
-def _holds(owned: ExistingColumn, kind: pa.DataType, *, is_key: bool) -> bool:
-    waiting = owned.waiting_type(kind)
-    return waiting is not None and not (is_key and (pa.types.is_floating(waiting) or not owned.is_exact))
 
 
 def _shown(dialect: Dialect, table: str) -> str:
