@@ -21,7 +21,7 @@ from tailer.pipeline.verification.comparison import Verification, verify
 from tailer.plan import SNAPSHOT_TASKS
 from tailer.variant import Variant
 from tailer_sinks.delta.mirror import table as mirror_table
-from tailer_sinks.delta.variants import rows_schema_of
+from tailer_sinks.delta.writes import rows_schema_of
 from tests.support.mirrors.delta import batch, deliver, full, make_mirror
 from tests.support.mirrors.planted import follow, log_of
 from tests.support.oracle.recorded import CASES_DATA, read

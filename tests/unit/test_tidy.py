@@ -118,9 +118,9 @@ SINKS: Final = (
         "fastavro pyarrow",
     ),
     (f"{OWN}.delta.table", f"{OWN}.encoding.typed {OWN}.delta.* {FOLDERS} {PORTS}", "deltalake pyarrow"),
-    (f"{OWN}.delta.variants", f"{PORTS} tailer.variant.nested", "deltalake pyarrow"),
-    (f"{OWN}.delta.folder", f"{OWN}.delta.* {FOLDERS} {PORTS}", "deltalake pyarrow"),
-    (f"{OWN}.delta.txns {OWN}.delta.writes", f"{OWN}.delta.* {FOLDERS} {PORTS}", "deltalake"),
+    (f"{OWN}.delta.writes", f"{PORTS} tailer.variant.nested", "deltalake pyarrow"),
+    (f"{OWN}.delta.folder", f"{OWN}.delta.* {FOLDERS} {PORTS}", "anyio deltalake pyarrow"),
+    (f"{OWN}.delta.txns", f"{OWN}.delta.* {FOLDERS} {PORTS}", "deltalake"),
     (
         f"{OWN}.delta.mirror.table {OWN}.delta.mirror.merges",
         f"{OWN}.encoding.typed {OWN}.mirrors {OWN}.delta.* {PORTS}",
@@ -132,7 +132,7 @@ SINKS: Final = (
         "duckdb pyarrow",
     ),
     (
-        f"{OWN}.delta.mirror.verified_rows {OWN}.delta.mirror.stored_rows {OWN}.delta.mirror.repair",
+        f"{OWN}.delta.mirror.verified_rows {OWN}.delta.mirror.stored_rows",
         f"{OWN}.mirrors {OWN}.encoding.* {OWN}.delta.* tailer.changelog.spill.* {VARIANTS} {PORTS}",
         "pyarrow",
     ),

@@ -100,7 +100,7 @@ class Differences:
 class Fit:
     """The way rows go into a table: their `schema`, the columns `added`, and those `missing`, which become null.
 
-    Beside Variants no column is missing: the rows have all columns of the table (`tailer_sinks.delta.variants`).
+    Beside Variants no column is missing: the rows have all columns of the table (`tailer_sinks.delta.writes`).
     """
 
     schema: pa.Schema

@@ -203,7 +203,7 @@ class _DeltaTransaction(SinkTransaction):
             raise SinkRejected(
                 self._table.name, reason, "Use `tailer progress reset PIPELINE --to VERSION` to go back."
             )
-        await to_thread.run_sync(self._append, position)
+        await to_thread.run_sync(self._table.append, anchor, position, self._spool.reader, self._notes, self._far)
         self._expected[anchor.app_id] = position
 
     def _spool_rows(self, rows: pa.RecordBatch) -> None:
@@ -216,6 +216,3 @@ class _DeltaTransaction(SinkTransaction):
             raise SinkRejected(self._table.name, str(misfit), "Choose a new path for the new schema.") from misfit
         except OSError as error:
             raise SinkUnavailable(self._table.name, f"no room for the rows in TMPDIR: {error}") from error
-
-    def _append(self, position: Position) -> None:
-        self._table.append(self._anchor, position, self._spool.reader, self._notes, self._far)

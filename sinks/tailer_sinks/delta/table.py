@@ -46,8 +46,7 @@ from tailer_sinks.delta.schema import (
 )
 from tailer_sinks.delta.target import delivered_name, first_line, table_refusal
 from tailer_sinks.delta.txns import LastStreams, position_in, transactions
-from tailer_sinks.delta.variants import delta_schema, has_variants, rows_schema_of, writable
-from tailer_sinks.delta.writes import rows_in_one_stream, writing
+from tailer_sinks.delta.writes import delta_schema, has_variants, rows_in_one_stream, rows_schema_of, writable, writing
 from tailer_sinks.encoding.typed import Misfit
 
 __all__ = ["Anchor", "TargetTable"]
@@ -163,12 +162,15 @@ class TargetTable:
             assert anchor.table is not None
             anchor = self._grown(anchor) if anchor.merge and has_variants(anchor.schema) else anchor
             assert anchor.table is not None
+            # With column mapping the files have other names, and one column may have another one's name there.
+            is_mapped = maps_columns(anchor.table.metadata().configuration)
+            columns = [] if is_mapped else [name for name in measured(anchor.schema) if name not in far]
             write_deltalake(
                 anchor.table,
                 writable(rows(anchor.schema)),
                 mode="append",
                 schema_mode="merge" if anchor.merge else None,
-                writer_properties=writing(_measured(anchor, far)),
+                writer_properties=writing(columns),
                 commit_properties=commit,
             )
 
@@ -339,8 +341,10 @@ class _Columns:
             columns = ", ".join(fitting.added)
             remedy = f"Add them: ALTER TABLE delta.`{self._path}` ADD COLUMNS (...)"
             self._folder.reject(f"{self._path} lacks {columns}, and maps columns, which delta-rs cannot extend", remedy)
-        if table is not None and has_variants(fitting.schema):
-            self._check_no_new_fields(fitting)
+        fields = ", ".join(name for name in fitting.added if name not in fitting.schema.names)
+        if table is not None and has_variants(fitting.schema) and fields:
+            remedy = f"Add them: ALTER TABLE delta.`{self._path}` ADD COLUMNS (...)"
+            self._folder.reject(f"{self._path} lacks {fields}, and has Variants, where delta-rs adds no fields", remedy)
         return fitting
 
     def check_partitions(self, schema: pa.Schema, columns: Sequence[str]) -> None:
@@ -348,12 +352,6 @@ class _Columns:
         if problems := partition_problems(schema, columns):
             remedy = "Partition by columns of type string, date, boolean or an integer type."
             self._folder.reject(f"{self._path} cannot have this partitioning: {', '.join(problems)}", remedy)
-
-    def _check_no_new_fields(self, fitting: Fit) -> None:
-        """Refuse fields that a struct of a table with VARIANT columns lacks: delta-rs adds only whole columns there."""
-        if fields := ", ".join(name for name in fitting.added if name not in fitting.schema.names):
-            remedy = f"Add them: ALTER TABLE delta.`{self._path}` ADD COLUMNS (...)"
-            self._folder.reject(f"{self._path} lacks {fields}, and has Variants, where delta-rs adds no fields", remedy)
 
     def _check_partitioning(self, table: DeltaTable, schema: pa.Schema) -> None:
         columns = table.metadata().partition_columns
@@ -363,10 +361,3 @@ class _Columns:
                 f"{self._path} is partitioned by {named}", "Set partition_by to that, or choose a new path."
             )
         self.check_partitions(rows_schema(schema), columns)
-
-
-def _measured(anchor: Anchor, far: Collection[str]) -> list[str]:
-    """Return the columns with correct statistics."""
-    # With column mapping the files have other names, and one column may have another one's name there.
-    mapped = anchor.table is not None and maps_columns(anchor.table.metadata().configuration)
-    return [] if mapped else [name for name in measured(anchor.schema) if name not in far]

@@ -260,7 +260,8 @@ class Changes:
 
     def _insert(self, rows: pa.Table) -> None:
         if self._database is None:
-            self._database = self._open()
+            self._folder = scratch_folder()
+            self._database = open_database(str(self._folder), _MEMORY_BYTES)
             self._database.register("rows", rows)
             self._database.execute("CREATE TABLE changes AS SELECT * FROM rows")
         else:
@@ -279,10 +280,6 @@ class Changes:
         except Exception as error:
             raise self.failure(error) from error
         self._database.unregister("rows")
-
-    def _open(self) -> "duckdb.DuckDBPyConnection":
-        self._folder = scratch_folder()
-        return open_database(str(self._folder), _MEMORY_BYTES)
 
     def _reduced(self, schema: pa.Schema, named: pa.Schema) -> Iterator[pa.RecordBatch]:
         if self._database is None:

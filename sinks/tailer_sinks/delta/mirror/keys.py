@@ -10,13 +10,23 @@ have more; and `<pipeline>/#known-from`, the first version whose rows it has.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 
 import pyarrow as pa
 
 from tailer.errors import SinkRejected
-from tailer_sinks.mirrors import CONTRADICTED, RESNAPSHOT, chosen_key, key_faults
+from tailer.events import COMMIT_VERSION
+from tailer_sinks.delta.schema import partition_refusal
+from tailer_sinks.encoding.typed import Misfit, conform
+from tailer_sinks.mirrors import (
+    CONTRADICTED,
+    RESNAPSHOT,
+    check_never_null,
+    chosen_key,
+    deleted_and_inserted,
+    key_faults,
+)
 
 __all__ = [
     "check_same_key",
@@ -25,6 +35,7 @@ __all__ = [
     "key_in",
     "key_name",
     "key_number",
+    "keyed_parts",
     "known_from_name",
     "other_columns",
 ]
@@ -82,3 +93,24 @@ def known_from_name(pipeline: str) -> str:
 def key_number(key: Sequence[str]) -> int:
     """Return the version of the txn for a key, or for columns, which may be in any order."""
     return int.from_bytes(sha256(json.dumps(sorted(key)).encode()).digest()[:8], "big") >> 1
+
+
+def keyed_parts(
+    name: str, path: str, schema: pa.Schema, partition_by: Sequence[str], key: Sequence[str], rows: pa.RecordBatch
+) -> Iterator[tuple[pa.RecordBatch, pa.Array, bool]]:
+    """Yield the deleted and the inserted ones of `rows` with `schema`, their versions, and whether they come in.
+
+    Deleted rows have nothing but their key. Raises `SinkRejected` for a key with a null, and for values that the
+    mirror cannot have. `schema`, `partition_by`, `key`: of the mirror.
+    """
+    check_never_null(name, path, rows, key)
+    for chosen, is_insert in zip(deleted_and_inserted(name, rows), (False, True), strict=True):
+        if not len(part := rows.filter(chosen)):
+            continue
+        if is_insert and (reason := partition_refusal(part, partition_by)):
+            raise SinkRejected(name, reason, "Partition the target by another column.")
+        try:
+            kept = conform(part if is_insert else part.select(key), schema)
+        except Misfit as misfit:
+            raise SinkRejected(name, str(misfit), "Choose another form of the column with select.") from misfit
+        yield kept, part.column(COMMIT_VERSION), is_insert

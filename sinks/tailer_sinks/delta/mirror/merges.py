@@ -17,10 +17,9 @@ from tailer_sinks.delta.mirror.changes import CHANGE, Changes
 from tailer_sinks.delta.mirror.past import DELETE, GONE, INSERT, LATER, NOTHING, STATES, UPDATE, Past
 from tailer_sinks.delta.schema import measured
 from tailer_sinks.delta.table import Anchor
-from tailer_sinks.delta.variants import writable
-from tailer_sinks.delta.writes import writing
+from tailer_sinks.delta.writes import writable, writing
 
-__all__ = ["ABSENT", "PRESENT", "merge", "merge_bytes", "row_writer"]
+__all__ = ["ABSENT", "PRESENT", "are_removable", "merge", "merge_bytes", "row_writer"]
 
 # What the error of a MERGE has in it if a key is there, or is not there, against what the changes say.
 PRESENT: Final = "lake_tailer_key_is_there"
@@ -124,3 +123,16 @@ def _may_have(files: pa.Table, column: str, least: pa.Scalar, greatest: pa.Scala
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def are_removable(anchor: Anchor) -> bool:
+    """Return whether delta-rs can remove all files of the table.
+
+    Spark writes letters beyond ASCII into the path of a file as they are, where they are part of a partition. delta-rs
+    reads such a file, but its commits escape the path: they remove a file that is not there, and the rows stay.
+    """
+    texts = {field.name for field in anchor.schema if field.type == pa.string()}
+    if anchor.table is None or not any(not name.isascii() or name in texts for name in anchor.partition_by):
+        return True
+    paths: list[str] = pa.table(anchor.table.get_add_actions())["path"].to_pylist()
+    return all(path.isascii() for path in paths)

@@ -1,7 +1,7 @@
 """The mirror for the pipeline; the package's docstring explains how it works."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -25,14 +25,13 @@ from tailer.sink import (
 from tailer.stores.stores import Stores
 from tailer_sinks.delta.mirror.changes import Changes, Contradiction
 from tailer_sinks.delta.mirror.columns import difference, only_adds, origins_of, table_schema
-from tailer_sinks.delta.mirror.keyed_rows import KeyedRows
-from tailer_sinks.delta.mirror.keys import columns_name, key_in, known_from_name, other_columns
+from tailer_sinks.delta.mirror.keys import columns_name, key_in, keyed_parts, known_from_name, other_columns
 from tailer_sinks.delta.mirror.past import DELETE, NOTHING, STATES, UPDATE, past_of
 from tailer_sinks.delta.mirror.table import MirrorStep, MirrorTable
 from tailer_sinks.delta.mirror.verified_rows import check_goes_on, open_rows
 from tailer_sinks.delta.options import Options
 from tailer_sinks.delta.table import Anchor
-from tailer_sinks.delta.variants import rows_schema_of
+from tailer_sinks.delta.writes import rows_schema_of
 from tailer_sinks.encoding.typed import Misfit
 from tailer_sinks.mirrors import CONTRADICTED, RESNAPSHOT, chosen_key, key_faults, one_version
 
@@ -131,15 +130,12 @@ class DeltaMirror(Sink):
     def _keys(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return self._key, self._source_key
 
+    @asynccontextmanager
     @override
-    def open_mirror(self, pipeline: str, version: int | None = None) -> AbstractAsyncContextManager[MirrorRows]:
+    async def open_mirror(self, pipeline: str, version: int | None = None) -> AsyncIterator[MirrorRows]:
         """The state is a version of the table."""
         if version is not None and self._table.past is not STATES:
             raise one_version(self.name, self._table.path)
-        return self._mirror_rows(pipeline, version)
-
-    @asynccontextmanager
-    async def _mirror_rows(self, pipeline: str, version: int | None) -> AsyncIterator[MirrorRows]:
         rows = await to_thread.run_sync(open_rows, self._table, pipeline, self._keys(), version)
         try:
             yield rows
@@ -269,7 +265,10 @@ class _MirrorTransaction(SinkTransaction):
         adds = only_adds(before, after.schema, origins)
         if waiting and not adds:
             # A version deletes rows with its former columns, and rows of earlier versions may wait, too.
-            self._reshape(key, after.schema, origins)
+            try:
+                self._changes.reshape(self._anchor.schema, after.schema, origins, key)
+            except Misfit as misfit:
+                raise SinkRejected(table.name, str(misfit), RESNAPSHOT) from misfit
         if self._origins is not None:
             origins = {new: self._origins[old] for new, old in origins.items() if old in self._origins}
         if not (adds and self._origins is None):
@@ -293,12 +292,6 @@ class _MirrorTransaction(SinkTransaction):
             raise SinkRejected(table.name, reason, RESNAPSHOT)
         after = table.extended(self._anchor, pa.schema([*event.after, *dropped]))
         return after, {**{column.name: column.name for column in dropped}, **origins}
-
-    def _reshape(self, key: Sequence[str], schema: pa.Schema, origins: Mapping[str, str]) -> None:
-        try:
-            self._changes.reshape(self._anchor.schema, schema, origins, key)
-        except Misfit as misfit:
-            raise SinkRejected(self._table.name, str(misfit), RESNAPSHOT) from misfit
 
     def _replace(self, version: int, time_us: int) -> None:
         """Forget all changes: all rows of the source follow, as they were at `version`."""
@@ -329,7 +322,9 @@ class _MirrorTransaction(SinkTransaction):
 
     def _take(self, batches: Sequence[ChangeBatch], rows: pa.RecordBatch) -> None:
         table, first = self._table, batches[0]
-        times = {batch.version: _time_us(batch) for batch in batches if len(batch)}
+        times: dict[int, int] = {
+            batch.version: batch.rows.column(COMMIT_TIMESTAMP)[0].value for batch in batches if len(batch)
+        }
         if SNAPSHOT_TASKS <= first.task < END and not self._replaces:
             self._replace(first.version, times[first.version])
         self._check_room()
@@ -340,8 +335,8 @@ class _MirrorTransaction(SinkTransaction):
             self._uncompared = frozenset(schema.names).difference(self._schema.names)
         for version, time_us in times.items():
             self._changes.times.note(version, time_us)
-        keyed = KeyedRows(table.name, table.path, schema, tuple(anchor.partition_by), key)
-        for kept, versions, is_insert in keyed.parts(rows):
+        parts = keyed_parts(table.name, table.path, schema, anchor.partition_by, key, rows)
+        for kept, versions, is_insert in parts:
             self._changes.add(kept, [kept.column(column) for column in key], versions, inserted=is_insert)
 
     def _commit(self, position: Position) -> None:
@@ -382,11 +377,6 @@ class _MirrorTransaction(SinkTransaction):
 def _source_names(table: MirrorTable, schema: pa.Schema) -> list[str]:
     names: list[str] = table_schema(table.name, schema).names
     return names
-
-
-def _time_us(batch: ChangeBatch) -> int:
-    time_us: int = batch.rows.column(COMMIT_TIMESTAMP)[0].value
-    return time_us
 
 
 def _key_change(table: MirrorTable, column: str, event: SchemaChange) -> SinkRejected:

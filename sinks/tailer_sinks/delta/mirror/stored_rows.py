@@ -4,6 +4,7 @@ Both have the types of the table.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -77,14 +78,10 @@ def _texts(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
     variants = changes_where(kind, is_variant, compare_keys)
     plain = changed(pa.array([], kind), variants).type
     writer = writer_for(plain)
-    finish = comparable_json(plain) if pa.types.is_nested(kind) else _bare
+    finish = comparable_json(plain) if pa.types.is_nested(kind) else partial(pc.utf8_trim, characters='"')
 
     def convert(column: pa.Array) -> pa.Array:
         texts = whole(writer(changed(column, variants)))
         return finish(pc.if_else(column.is_valid(), texts, pa.scalar(None, TEXT)) if column.null_count else texts)
 
     return convert
-
-
-def _bare(texts: pa.Array) -> pa.Array:
-    return pc.utf8_trim(texts, '"')

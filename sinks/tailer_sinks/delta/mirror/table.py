@@ -36,16 +36,15 @@ from tailer_sinks.delta.mirror.keys import (
     key_number,
     known_from_name,
 )
-from tailer_sinks.delta.mirror.merges import ABSENT, PRESENT, merge, merge_bytes, row_writer
+from tailer_sinks.delta.mirror.merges import ABSENT, PRESENT, are_removable, merge, merge_bytes, row_writer
 from tailer_sinks.delta.mirror.past import DELETE, DELETED, GONE, INSERT, NOTHING, STATES, UPDATE, Past, remaining
-from tailer_sinks.delta.mirror.paths import are_removable
 from tailer_sinks.delta.mirror.stored_rows import StoredRows
 from tailer_sinks.delta.schema import maps_columns, partition_problems
 from tailer_sinks.delta.spool import Spool
 from tailer_sinks.delta.table import Anchor, TargetTable
 from tailer_sinks.delta.target import MIRROR, delivered_name, table_refusal
 from tailer_sinks.delta.txns import position_in
-from tailer_sinks.delta.variants import has_variants, rows_schema_of, writable
+from tailer_sinks.delta.writes import has_variants, rows_schema_of, writable
 from tailer_sinks.encoding.typed import Misfit, conform
 from tailer_sinks.mirrors import RESNAPSHOT
 
