@@ -23,8 +23,8 @@ from tailer.pipeline.verification.repair import repair
 from tailer.plan import SNAPSHOT_TASKS
 from tailer.sink import MirrorRows, app_id_of
 from tailer_sinks.delta.folder import TargetFolder
-from tailer_sinks.delta.mirror import repair as mirror_repair
 from tailer_sinks.delta.mirror import table as mirror_table
+from tailer_sinks.delta.mirror import verified_rows
 from tailer_sinks.delta.mirror.sink import DeltaMirror
 from tests.support.daemon.commands import Orders, tailer
 from tests.support.mirrors.delta import batch, deliver, make_mirror, mirror_rows
@@ -324,8 +324,8 @@ async def test_a_repair_that_cannot_begin_leaves_no_folder(tmp_path: Path, monke
     await deliver(sink, batch(0, "insert", pa.schema([("id", pa.int64())]), [{"id": 1}]))
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    monkeypatch.setattr(mirror_repair, "scratch_folder", lambda: scratch)
-    monkeypatch.setattr(mirror_repair.DeltaRepair, "_query", refuse)
+    monkeypatch.setattr(verified_rows, "scratch_folder", lambda: scratch)
+    monkeypatch.setattr(verified_rows.DeltaRepair, "_query", refuse)
     async with sink.open_mirror("orders") as mirror:
         with pytest.raises(SinkUnavailable, match="disk is full"):
             mirror.begin_repair()
