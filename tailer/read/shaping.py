@@ -173,9 +173,9 @@ def with_select(plan: ChangePlan, text: str) -> ChangePlan:
 
 def text_faults(plan: ChangePlan, where: str | None, select: str | None) -> Iterator[ConfigError]:
     """Yield all that does not fit the columns of a version; of each text, `with_...` raises the first."""
-    from tailer.shape.parse.texts import condition_faults, select_faults  # noqa: PLC0415 - as above
+    if not plan.is_bare and (where, select) != (None, None):
+        from tailer.shape.parse.texts import condition_faults, select_faults  # noqa: PLC0415 - as above
 
-    if not plan.is_bare:
         faults = () if where is None else condition_faults(where, plan.schema)
         others = () if select is None else select_faults(select, plan.schema)
         yield from (_at_version(plan, fault) for fault in chain(faults, others))

@@ -17,9 +17,9 @@ from tailer.events import has_variant
 from tailer.formats.inspection import TableProfile
 from tailer.schema.columns import CHAR
 
-__all__ = ["FEWEST_ROWS", "Finding", "Level", "best_key", "findings_of"]
+__all__ = ["Finding", "Level", "best_key", "findings_of"]
 
-FEWEST_ROWS: Final = 100  # of a sample, to take a column whose values all differ for a key
+_FEWEST_ROWS: Final = 100  # of a sample, to take a column whose values all differ for a key
 _HOUR_S: Final = 3600
 _DAY_MS: Final = 24 * _HOUR_S * 1000
 _MANY_BYTES: Final = 1_000_000  # of a value: Kafka's brokers refuse larger messages by default
@@ -73,7 +73,7 @@ def best_key(examination: Examination) -> tuple[str, ...]:
         return ()
     if profile.keys:
         return profile.keys[0].columns
-    return examination.sample.unique[:1] if examination.sample.rows >= FEWEST_ROWS else ()
+    return examination.sample.unique[:1] if examination.sample.rows >= _FEWEST_ROWS else ()
 
 
 def _table(examination: Examination, profile: TableProfile) -> Iterator[Finding]:
@@ -174,7 +174,7 @@ def _key(examination: Examination, profile: TableProfile) -> Iterator[Finding]:
     if sample.version is None or profile.keys:
         return
     rows = f"the {count(sample.rows, 'row')} of version {sample.version} that were read"
-    if sample.rows < FEWEST_ROWS:
+    if sample.rows < _FEWEST_ROWS:
         text = f"too few rows to tell ({sample.rows}); their values differ in {', '.join(sample.unique) or 'no column'}"
         yield Finding(Level.NOTE, "key", text, "If you know the columns that identify a row, set them as key.")
     elif sample.unique:

@@ -15,12 +15,12 @@ from tailer.shape.parse.source import Source
 from tailer.shape.tree import Call, Column, Expression, Literal
 from tailer.shape.types import BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, common_type, is_scalar, kind_text
 
-__all__ = ["TIMES", "WRITE_CAST", "Binding", "Nodes"]
+__all__ = ["TIMES", "Binding", "Nodes"]
 
 Nodes = Mapping[type[exp.Expr], "Callable[[Binding, Any], Expression]"]
 
 TIMES: Final = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
-WRITE_CAST: Final = "Write CAST(... AS ...) to say which type is meant."
+_WRITE_CAST: Final = "Write CAST(... AS ...) to say which type is meant."
 
 # sqlglot says with other arguments what a node means besides, such as `safe` of TRY_CAST.
 _ARGUMENTS: Final = frozenset(
@@ -134,7 +134,7 @@ class Binding:
                 dict.fromkeys(kind_text(value.kind) for value in values if not pa.types.is_null(value.kind))
             )
             parent = nodes[0].parent or nodes[0]
-            raise self.source.error(parent, f"{types} have no type in common that is exact", WRITE_CAST)
+            raise self.source.error(parent, f"{types} have no type in common that is exact", _WRITE_CAST)
         if unknown:
             return tuple(self.null(pa.null()) for _ in values)
         kind = BOOLEAN if pa.types.is_null(common) else common
@@ -158,7 +158,7 @@ class Binding:
     def mistyped(self, node: exp.Expr, value: Expression, wanted: str) -> ConfigError:
         """Return the error about a value of a wrong type."""
         reason = f"{self.source.written(node)} is {kind_text(value.kind)}, where {wanted} is needed"
-        return self.source.error(node, reason, WRITE_CAST)
+        return self.source.error(node, reason, _WRITE_CAST)
 
 
 def _common(kinds: Iterable[pa.DataType]) -> pa.DataType | None:
