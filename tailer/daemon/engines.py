@@ -25,7 +25,7 @@ from tailer.read.data_files import DataFiles
 
 if TYPE_CHECKING:
     from tailer.changelog.carryovers import ChangelogCounts
-    from tailer.spark.shared_session import SharedSpark
+    from tailer.spark.engine.executors import SharedSpark
 
 __all__ = ["Engines", "SizedEngine", "open_engines"]
 
@@ -85,8 +85,8 @@ class Engines:
         local = ChangelogEngine(self._local, rules, report, self._files)
         if self.spark is None:
             return local
-        from tailer.spark.engine.comparisons import SparkComparisons  # noqa: PLC0415 - PySpark is an extra
         from tailer.spark.engine.engine import SparkEngine  # noqa: PLC0415
+        from tailer.spark.native.comparing import SparkComparisons  # noqa: PLC0415 - PySpark is an extra
 
         spark = SparkEngine(self.spark.executors, self._files)
         shared = SparkComparisons(self.spark.session, self._files)
@@ -107,7 +107,7 @@ async def open_engines(
     spark = None
     if kind is not EngineKind.LOCAL:
         try:
-            from tailer.spark.shared_session import SharedSpark  # noqa: PLC0415 - PySpark is an extra
+            from tailer.spark.engine.executors import SharedSpark  # noqa: PLC0415 - PySpark is an extra
         except ImportError as error:
             raise ConfigError("engine", f"PySpark cannot be loaded: {error}", how_to_install("spark")) from error
         spark = SharedSpark(settings)

@@ -32,8 +32,7 @@ from tailer.pipeline.sink_writer import SinkWriter
 from tailer.pipeline.status import Committed
 from tailer.plan import TASKS, ChangePlan, Position, Regime
 from tailer.progress.lookup import find_progress
-from tailer.shards.division import Division
-from tailer.shards.resharding import LayoutSink, progress_of
+from tailer.shards.resharding import Division, LayoutSink, progress_of
 from tailer.sink import Progress, Sink, shard_name
 from tailer.table_log import TableLog
 

@@ -20,8 +20,7 @@ linear in the size of the value.
 """
 
 from tailer.variant.columns import UNSHREDDED, at_path, compare_keys, json_texts, unshred
-from tailer.variant.errors import InvalidVariant
-from tailer.variant.metadata import Metadata
+from tailer.variant.metadata import InvalidVariant, Metadata
 from tailer.variant.scalars import Date, Timestamp
 from tailer.variant.value import Variant, VariantType, parse_path
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tailer.variant.columns import json_texts
-from tailer.variant.errors import InvalidVariant
+from tailer.variant.metadata import InvalidVariant
 
 __all__ = ["main"]
 

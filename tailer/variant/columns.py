@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.variant.errors import InvalidVariant
+from tailer.variant.metadata import InvalidVariant
 from tailer.variant.scalars import Form, JsonForm
 from tailer.variant.shredded import SQL_NULL, ColumnReader
 from tailer.variant.value import Variant

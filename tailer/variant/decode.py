@@ -12,8 +12,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
-from tailer.variant.errors import InvalidVariant
-from tailer.variant.metadata import Metadata, unsigned
+from tailer.variant.metadata import InvalidVariant, Metadata, unsigned
 from tailer.variant.scalars import Primitive
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The dictionary of names of a Variant (Variant Encoding, "Metadata encoding").
+"""The dictionary of names of a Variant (Variant Encoding, "Metadata encoding"), and the error about invalid values.
 
 Values of one column mostly share a few dictionaries, so small ones are cached.
 """
@@ -11,9 +11,12 @@ from itertools import pairwise
 from operator import gt
 from typing import Final
 
-from tailer.variant.errors import InvalidVariant
+__all__ = ["InvalidVariant", "Metadata", "unsigned"]
 
-__all__ = ["Metadata", "unsigned"]
+
+class InvalidVariant(ValueError):
+    """A value, its metadata or the schema of its column is not valid."""
+
 
 _VERSION: Final = 1
 _CACHED: Final = 1024

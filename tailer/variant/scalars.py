@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from msgspec import Raw
 from typing_extensions import override
 
-from tailer.variant.errors import InvalidVariant
+from tailer.variant.metadata import InvalidVariant
 from tailer.variant.text import US_PER_DAY, day_text, double_text, moment_text, single_text, time_text
 
 __all__ = ["Date", "Form", "JsonForm", "Primitive", "PythonForm", "Timestamp", "check_time", "primitives"]

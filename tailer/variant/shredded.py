@@ -24,8 +24,7 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from tailer.variant.errors import InvalidVariant
-from tailer.variant.metadata import Metadata
+from tailer.variant.metadata import InvalidVariant, Metadata
 
 __all__ = ["SQL_NULL", "Assembler", "ColumnReader"]
 

@@ -9,8 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from tailer.variant.decode import ARRAY, OBJECT, SHORT_TEXT, decode, decode_at, fields, items, size_at
-from tailer.variant.errors import InvalidVariant
-from tailer.variant.metadata import Metadata
+from tailer.variant.metadata import InvalidVariant, Metadata
 from tailer.variant.scalars import JsonForm, Primitive, PythonForm, primitives
 
 __all__ = ["Variant", "VariantType", "parse_path"]

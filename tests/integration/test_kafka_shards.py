@@ -18,8 +18,7 @@ from pyspark.sql import SparkSession
 from tailer.errors import ConfigError, SinkFenced, SinkUnavailable, TableReplaced
 from tailer.pipeline.policy import ChangeSource
 from tailer.plan import Position
-from tailer.shards.division import UNDIVIDED, Division
-from tailer.shards.resharding import NO_COLUMNS, LayoutSink, layout_id, stream_names
+from tailer.shards.resharding import NO_COLUMNS, UNDIVIDED, Division, LayoutSink, layout_id, stream_names
 from tailer.shards.worker import ShardReport, ShardWork
 from tailer.sink import Progress, Sink, app_id_of, shard_name
 from tailer.spark.splits import Split

@@ -31,12 +31,11 @@ from tailer.engine.local import LocalEngine
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
 from tailer.files.row_bitmaps import Bitmaps
 from tailer.plan import ChangePlan
-from tailer.spark.engine.comparisons import SparkComparisons
 from tailer.spark.engine.engine import SparkEngine
 from tailer.spark.engine.executors import Executors
 from tailer.spark.native import comparing, equal_rows
-from tailer.spark.native.comparing import compared
-from tailer.spark.native.frames import frame
+from tailer.spark.native.changes import frame
+from tailer.spark.native.comparing import SparkComparisons, compared
 from tailer.spark.native.shared_index import FingerprintSums, bitmaps
 from tailer.spark.source.admission import Work
 from tailer.spark.source.views import TypedView

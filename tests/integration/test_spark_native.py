@@ -77,7 +77,7 @@ class Native:
 
 @pytest.fixture
 def native(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> Native:
-    caplog.set_level(logging.INFO, "tailer.spark.native.frames")
+    caplog.set_level(logging.INFO, "tailer.spark.native.changes")
     return Native(spark, caplog)
 
 

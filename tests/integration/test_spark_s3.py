@@ -206,8 +206,8 @@ def test_the_daemon_on_spark_delivers_what_is_in_the_store(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("tailer.spark.shared_session.open_session", lambda _: spark)
-    monkeypatch.setattr("tailer.spark.shared_session.close_session", lambda _: None)
+    monkeypatch.setattr("tailer.spark.engine.executors.open_session", lambda _: spark)
+    monkeypatch.setattr("tailer.spark.engine.executors.close_session", lambda _: None)
     caplog.set_level(logging.INFO)
     orders = Orders(tmp_path / "source")
     orders.insert(*range(200))

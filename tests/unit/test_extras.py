@@ -18,7 +18,7 @@ STORES: Final = {"aiobotocore", "aiohttp", "botocore"}
 SINKS: Final = {"kafka", "crc32c", "lz4", "confluent_kafka", "deltalake", "fastavro", "httpx2", "psycopg"}
 
 # Libraries that must not be imported: an executor, or an installation without extras, may lack them.
-ON_EXECUTORS: Final = "tailer.spark.engine.worker, tailer.spark.source.data_source"
+ON_EXECUTORS: Final = "tailer.spark.release, tailer.spark.source.data_source"
 IMPORTED: Final = {
     "tailer.read.execute": {*DAEMON, *SINKS, *STORES, "anyio", "tenacity", "watchfiles", "duckdb", "pyspark"},
     ON_EXECUTORS: {*DAEMON, *SINKS, *STORES, "tenacity", "watchfiles", "duckdb"},

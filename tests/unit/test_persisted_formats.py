@@ -47,8 +47,7 @@ from tailer.plan import (
 from tailer.progress.state_table import StateTable
 from tailer.read.shaping import with_condition, with_select
 from tailer.shards.assignment import shard_numbers
-from tailer.shards.division import Division
-from tailer.shards.resharding import layout_id, stream_names
+from tailer.shards.resharding import Division, layout_id, stream_names
 from tailer.sink import (
     Demands,
     Heartbeat,
@@ -63,8 +62,7 @@ from tailer.sink import (
     table_of,
 )
 from tailer.spark.source.envelope import ENVELOPE, EnvelopeRows
-from tailer.spark.source.offsets import StreamPlace, offset_of, place_of
-from tailer.spark.source.plan_cache import Place
+from tailer.spark.source.plan_cache import Place, StreamPlace, offset_of, place_of
 from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore
 from tailer_sinks.delta.mirror.keys import key_number

@@ -1,3 +1,3 @@
-"""`SparkEngine`, and the only module that knows how to make Spark run a function on executors."""
+"""`SparkEngine`, the session that it shares, and the only way to make Spark run a function on executors."""
 
 __all__: list[str] = []

@@ -9,6 +9,7 @@ are consumed, so no core waits for the driver. At most a window of two items for
 Spark may run items in any order. Measured on 2 cores: Spark needs 30 ms for each task and each job.
 """
 
+import logging
 import pickle
 import traceback
 from collections import deque
@@ -27,12 +28,12 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tailer.config.shapes import SparkSettings
 from tailer.errors import ConfigError, EngineUnavailable, TailerError
-from tailer.spark.engine.worker import our_task
-from tailer.spark.release import SameRelease, unfit_executors
-from tailer.spark.session import engine_name, first_sentence
+from tailer.spark.release import SameRelease, our_task, unfit_executors
+from tailer.spark.session import close_session, engine_name, first_sentence, is_alive, open_session
 
-__all__ = ["Executors", "Run"]
+__all__ = ["Executors", "Run", "SharedSpark"]
 
 T = TypeVar("T")
 Work = Callable[[T], Iterator[bytes]]
@@ -248,3 +249,47 @@ def _unpack_error(packed: bytes) -> Exception:
     if trace:
         error.add_note(f"On an executor:\n{trace}")
     return error
+
+
+_log = logging.getLogger(__name__)
+
+
+class SharedSpark:
+    """A session with `settings`, and its executors. Methods block; several threads may call them."""
+
+    def __init__(self, settings: SparkSettings) -> None:
+        self._settings = settings
+        self._turn = Lock()
+        self._session: SparkSession | None = None
+        self._executors: Executors | None = None
+
+    def session(self) -> SparkSession:
+        """Return the session when Spark is up. Raises `ConfigError` and `EngineUnavailable`."""
+        with self._turn:
+            if self._session is not None and not is_alive(self._session):
+                self._close()
+            if self._session is None:
+                self._session = open_session(self._settings)
+                _log.info("%s is up", engine_name(self._session))
+            return self._session
+
+    def executors(self) -> Executors:
+        """Return the session's executors. Blocks and raises as `session` does."""
+        session = self.session()
+        with self._turn:
+            if self._executors is None:
+                self._executors = Executors(session)
+            return self._executors
+
+    def close(self) -> None:
+        """Stop everything that was started."""
+        with self._turn:
+            self._close()
+
+    def _close(self) -> None:
+        session, executors = self._session, self._executors
+        self._session = self._executors = None
+        if executors is not None:
+            executors.close()
+        if session is not None:
+            close_session(session)

@@ -1,7 +1,6 @@
 """Native reading: Spark's own Parquet reader for the rows that it reads exactly as `tailer.read.execute` does.
 
-changes             the changes of a table as a DataFrame
-frames              planned work as a DataFrame
+changes             the changes of a table, and any planned work, as a DataFrame
 native_eligibility  who reads a file: Spark's reader, or `execute`
 scans               scans by Spark's reader, in the columns that are shown
 executed            the data source for everything else

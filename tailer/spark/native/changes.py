@@ -5,27 +5,193 @@ Parquet reader (`tailer.spark.native.scans`), which also prunes columns and row 
 rows are the same: whatever that reader would not read exactly as `tailer.read.execute` does goes through `execute`
 (`tailer.spark.native.native_eligibility`), and so do rows that must be compared, rows in other files than Parquet, and
 tables in stores, for which Spark would need jars and keys of its own.
+
+Planning reads the footer of every local data file, on the driver: 0.3 ms each, some at a time if they open slowly. One
+line of the log says how many files are read how, and why.
 """
 
+import logging
 import os
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial, reduce
+from time import perf_counter
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from tailer.changelog.rules import concerns
 from tailer.errors import ConfigError
+from tailer.events import SchemaChange
+from tailer.plan import ChangeTask, TaskKind
+from tailer.read.data_files import DataFiles
 from tailer.spark.java import check_session
-from tailer.spark.native.frames import frame
+from tailer.spark.native.comparing import at_postimages, shared
+from tailer.spark.native.executed import ChangeRows, executed
+from tailer.spark.native.native_eligibility import ExecutedTask, NativeTask, choose_reader, selects_nothing
+from tailer.spark.native.scans import VECTOR_BYTES, scans, vector_bytes
 from tailer.spark.next_step import with_next_step
 from tailer.spark.source.admission import Work
 from tailer.spark.source.data_source import TailerSource
 from tailer.spark.source.spark_types import quoted
 from tailer.spark.source.views import TypedView
+from tailer.spark.splits import DiffSplit, FileSlice, Split, file_slices, file_splits
 from tailer.start import Place, Start, StartKind
 from tailer.stores.location import path_text
 
-__all__ = ["Option", "changes", "source_options"]
+__all__ = ["Option", "changes", "frame", "source_options"]
+
+_log = logging.getLogger(__name__)
+
+_FOOTERS: Final = 8  # read at a time
+_AT_ONCE: Final = 256  # files whose deletion vectors are in memory before they are counted
+_MEASURED: Final = 16  # files that are opened first, to see how long that takes
+_SLOW_S: Final = 0.001
+_SHOWN: Final = 5  # reasons in a line of the log
+
+_CDC: Final = {TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS}
+
+Reasons = Counter[str]
+
+
+def frame(spark: SparkSession, table: str, view: TypedView, work: Work, kept: ExitStack | None = None) -> DataFrame:
+    """Return the rows of `work`, in the columns of `view`; `table`: its name in the log.
+
+    `kept`: what executors keep until nobody needs the rows any more; used if the view has positions. Reads footers, and
+    rows only of large versions that must be compared.
+    """
+    with ThreadPoolExecutor(_FOOTERS, "tailer-footer") as threads:
+        others, more = _uncompared(work, threads)
+        groups = _group_by_file([*work.files, *more])
+        native, left, reasons = _split_by_reader(_choose_readers(groups, work.opener, threads))
+    _log_readers(table, len(native), reasons)
+    parts = scans(spark, native, view.spark_schema, positions=view.positions)
+    others, preimages = _share_comparisons(spark, others, view, kept if view.positions else None)
+    others += file_splits(left, files=work.opener)
+    parts += preimages
+    if others or not parts:
+        parts.append(executed(spark, ChangeRows(view), others))
+    return reduce(DataFrame.union, parts)
+
+
+def _uncompared(work: Work, threads: Executor) -> tuple[list[Split], list[FileSlice]]:
+    """Return the work apart from files, and more files: those of versions that need no comparison after all.
+
+    Where a deletion vector has grown, the log has a delete and an insert, but the insert has no row.
+    """
+    others: list[Split] = []
+    more: list[FileSlice] = []
+    for split in work.others:
+        if isinstance(split, DiffSplit):
+            tasks = split.plan.tasks
+            empty = threads.map(partial(selects_nothing, files=work.opener), tasks)
+            left = replace(split.plan, tasks=tuple(task for task, none in zip(tasks, empty, strict=True) if not none))
+            if not concerns(left, split.rules):
+                more += file_slices(left)
+                continue
+        if not isinstance(split, SchemaChange):  # the columns show it
+            others.append(split)
+    return others, more
+
+
+def _share_comparisons(
+    spark: SparkSession, splits: Sequence[Split], view: TypedView, kept: ExitStack | None
+) -> tuple[list[Split], list[DataFrame]]:
+    """Have all executors compare large versions, here and now. Return splits, and preimages that are apart from them.
+
+    `kept`: see `shared`.
+    """
+    remaining: list[Split] = []
+    preimages: list[DataFrame] = []
+    for split in splits:
+        changed = shared(spark, split, kept)
+        if changed is None:
+            remaining.append(split)
+            continue
+        # Few rows are left as a rule: `execute` finds them by their pages.
+        remaining += file_splits(changed.slices, files=split.files)
+        if changed.places is not None:
+            rows = executed(spark, ChangeRows(view), file_splits(changed.preimages, files=split.files))
+            preimages.append(at_postimages(rows, changed.places))
+    return remaining, preimages
+
+
+def _group_by_file(slices: Sequence[FileSlice]) -> list[list[FileSlice]]:
+    """Group the tasks of each change file; all others are alone."""
+    groups: dict[object, list[FileSlice]] = {}
+    for part in slices:
+        task = part.task
+        own = task.uri if task.kind in _CDC else task.index
+        groups.setdefault((task.version, own), []).append(part)
+    return list(groups.values())
+
+
+def _choose_readers(
+    groups: Sequence[list[FileSlice]], files: DataFiles, threads: Executor
+) -> Iterator[tuple[list[FileSlice], NativeTask | ExecutedTask]]:
+    """Yield each group, and its reader: `execute`, for deletion vectors beyond what every executor may hold.
+
+    Threads help where opening a file takes time; else they only wait for each other.
+    """
+    left = VECTOR_BYTES
+    start, slow = 0, False
+    while start < len(groups):
+        some = groups[start : start + (_AT_ONCE if start else _MEASURED)]
+        began = perf_counter()
+        for group, choice in zip(
+            some, (threads.map if slow else map)(partial(_choose_reader, files=files), some), strict=True
+        ):
+            size = vector_bytes(choice) if isinstance(choice, NativeTask) else 0
+            if size > left:
+                yield group, ExecutedTask(choice.task, "the deletion vectors are too large together")
+            else:
+                left -= size
+                yield group, choice
+        start += len(some)
+        slow = slow or perf_counter() - began > _SLOW_S * len(some)
+
+
+def _choose_reader(group: Sequence[FileSlice], files: DataFiles) -> NativeTask | ExecutedTask:
+    """Choose the reader of the tasks of a file. Those of a change file are one for Spark, which reads all its rows."""
+    first, *others = sorted((part.task for part in group), key=lambda task: task.kind is not TaskKind.CDC_DELETES)
+    if any(part != FileSlice(part.task) for part in group):
+        return ExecutedTask(first, "only a part of it is wanted")
+    if not others and first.kind in (TaskKind.INSERT, TaskKind.DELETE):
+        return choose_reader(first, files)
+    if len(others) == 1 and {first.kind, others[0].kind} == _CDC and _same_rows(first, others[0]):
+        return choose_reader(first, files, others[0].index)
+    return ExecutedTask(first, "its deleted rows have other columns, or are read alone")
+
+
+def _same_rows(first: ChangeTask, second: ChangeTask) -> bool:
+    """Return whether tasks differ at most in which rows of the file they take."""
+    same = replace(second, kind=first.kind, index=first.index) == first
+    return same and second.schema.equals(first.schema, check_metadata=True)
+
+
+def _split_by_reader(
+    chosen: Iterable[tuple[list[FileSlice], NativeTask | ExecutedTask]],
+) -> tuple[list[NativeTask], list[FileSlice], Reasons]:
+    """Return what Spark's reader reads, and what `execute` does, with the number of files for each reason."""
+    native: list[NativeTask] = []
+    others: list[FileSlice] = []
+    reasons: Reasons = Counter()
+    for group, choice in chosen:
+        if isinstance(choice, NativeTask):
+            native.append(choice)
+        else:
+            others += group
+            reasons[choice.reason] += 1
+    return native, others, reasons
+
+
+def _log_readers(table: str, native: int, reasons: Reasons) -> None:
+    others = "; ".join(f"{count} because {reason}" for reason, count in reasons.most_common(_SHOWN))
+    _log.info("%s: Spark's own reader has %d files%s", table, native, f", execute the rest: {others}" if others else "")
+
 
 _GIVEN: Final = ("path", "startingversion", "startingtimestamp", "endingversion", "endingtimestamp", "snapshot")
 

@@ -7,32 +7,41 @@ needs the place of its postimage. It gets that by a join with the places of part
 
 One executor compares what it can compare faster. It also does so if a shared comparison fails: if the rows themselves
 are broken, it raises the error.
+
+The daemon's comparisons (`SparkComparisons`) are shared in the same way. One that is stopped, as when the daemon ends,
+stops its jobs.
 """
 
 import logging
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from threading import Event, Thread
 from typing import Final
+from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
+from typing_extensions import override
 
 from tailer.changelog.carryovers import ChangelogCounts, refine, refine_range
 from tailer.changelog.compared_tasks import InlineSelections
-from tailer.changelog.equal_rows.row_index import borrowed_index
+from tailer.changelog.equal_rows.port import SharedIndexes, Stopped
+from tailer.changelog.equal_rows.row_index import RowIndex, borrowed_index
+from tailer.errors import EngineUnavailable
 from tailer.formats.rows import execute
 from tailer.plan import ChangePlan
+from tailer.read.data_files import LOCAL, DataFiles
 from tailer.read.decoded_files import DecodedFiles
-from tailer.spark.job_group import SPARK_ERRORS
+from tailer.spark.job_group import SPARK_ERRORS, STOP_AGAIN_S, JobGroup
 from tailer.spark.native.equal_rows import places
 from tailer.spark.native.shared_index import SharedIndex
-from tailer.spark.session import first_sentence
+from tailer.spark.session import engine_name, first_sentence
 from tailer.spark.source.spark_types import spark_frame
 from tailer.spark.splits import DiffSplit, FileSlice, FilesSplit, NetChangesSplit, Split, file_slices
 
-__all__ = ["Compared", "at_postimages", "compared", "is_worth", "shared"]
+__all__ = ["SparkComparisons", "at_postimages", "compared", "is_worth", "shared"]
 
 _log = logging.getLogger(__name__)
 
@@ -114,3 +123,63 @@ def at_postimages(preimages: DataFrame, places: DataFrame) -> DataFrame:
 
 def _plans(split: DiffSplit | NetChangesSplit) -> tuple[ChangePlan, ...]:
     return (split.plan,) if isinstance(split, DiffSplit) else split.plans
+
+
+DESCRIPTION: Final = "lake-tailer: rows that did not change"
+
+
+class SparkComparisons(SharedIndexes):
+    """`tailer.changelog.equal_rows.port.SharedIndexes` of a session, whose executors open files with `files`.
+
+    `session` is called in a worker thread, because Spark may have to start first.
+    """
+
+    def __init__(self, session: Callable[[], SparkSession], files: DataFiles = LOCAL) -> None:
+        self._session = session
+        self._files = files
+
+    @override
+    def is_worth(self, plan: ChangePlan) -> bool:
+        if plan.size_bytes < SHARED_BYTES:
+            return False
+        session = self._session()
+        try:
+            return is_worth(session, [plan])
+        except SPARK_ERRORS as error:
+            raise EngineUnavailable(engine_name(session), first_sentence(error)) from error
+
+    @contextmanager
+    @override
+    def index(self, local: RowIndex) -> Iterator[SharedIndex]:
+        session = self._session()
+        group = JobGroup(session, f"lake-tailer-{uuid4()}", DESCRIPTION)
+        try:
+            with (
+                group,
+                _stopping(local, group),
+                closing(SharedIndex(session, local, FEW_ROWS, self._files)) as index,
+            ):
+                yield index
+        except SPARK_ERRORS as error:
+            if local.stopped:
+                raise Stopped from None
+            raise EngineUnavailable(engine_name(session), first_sentence(error)) from error
+
+
+@contextmanager
+def _stopping(local: RowIndex, group: JobGroup) -> Iterator[None]:
+    """Stop the jobs of `group` when `local` is stopped."""
+    ended = Event()
+
+    def watch() -> None:
+        while not ended.wait(STOP_AGAIN_S):
+            if local.stopped:
+                group.stop()
+
+    watcher = Thread(target=watch, name="tailer-comparison", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()

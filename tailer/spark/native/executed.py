@@ -17,9 +17,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
-from tailer.spark.engine.worker import our_task
 from tailer.spark.next_step import with_next_step
-from tailer.spark.release import SameRelease
+from tailer.spark.release import SameRelease, our_task
 from tailer.spark.source.views import RowsView
 from tailer.spark.splits import Split, read_split
 

@@ -12,7 +12,7 @@ Spark calls these methods, in these processes:
   Spark asks for the next offset before it commits the previous one, and never reports that the last one was committed.
 - `read` on executors: it reads one split (`tailer.spark.splits`).
 
-The start of a stream is decided once, and every offset contains it (`tailer.spark.source.offsets`). Rows of a
+The start of a stream is decided once, and every offset contains it (`tailer.spark.source.plan_cache`). Rows of a
 micro-batch have no order except by `_commit_version` and, in the envelope, by `_task` and `_row`.
 """
 
@@ -36,13 +36,11 @@ from tailer.errors import (
 from tailer.events import SchemaChange
 from tailer.plan import Position
 from tailer.schema.columns import refuse_names
-from tailer.spark.engine.worker import our_task
 from tailer.spark.next_step import with_next_step
-from tailer.spark.release import SameRelease
+from tailer.spark.release import SameRelease, our_task
 from tailer.spark.source.admission import Admission, Budget, Work
-from tailer.spark.source.offsets import Offset, StreamPlace, offset_of, place_of
 from tailer.spark.source.options import SourceOptions, read_options
-from tailer.spark.source.plan_cache import Place
+from tailer.spark.source.plan_cache import Offset, Place, StreamPlace, offset_of, place_of
 from tailer.spark.source.views import EnvelopeView, RowsView, SparkView, TypedView
 from tailer.spark.splits import Split, read_split
 from tailer.start import Start, StartKind, StartPoint

@@ -8,24 +8,62 @@ columns. Its `value` holds the changes and the new columns::
 
 with types as in a Delta schema: a word, or an object if nested. The JSON of rows is written by the encoding `json`
 (`tailer.encodings`), the same as in the flat messages of sinks.
+
+`tailer` itself encodes no rows: encodings are found through the entry-point group `tailer.encodings`, ours and those of
+third parties alike. An entry names a callable that takes the Arrow schema of rows and returns their `RowTexts`.
 """
 
 import json
-from collections.abc import Iterator
-from functools import lru_cache
-from typing import Final
+from collections.abc import Callable, Iterator
+from functools import cache, lru_cache
+from importlib.metadata import entry_points
+from typing import Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from tailer.errors import UnsupportedFeature
+from tailer.errors import ConfigError, UnsupportedFeature
 from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, METADATA_FIELDS, ChangeBatch, SchemaChange
-from tailer.spark.source.encodings import RowTexts, row_encoding
 from tailer.spark.source.spark_types import spark_schema
 
-__all__ = ["ENVELOPE", "EnvelopeRows"]
+__all__ = ["ENVELOPE", "EnvelopeRows", "row_encoding"]
+
+ENTRY_POINTS: Final = "tailer.encodings"
+
+
+class RowTexts(Protocol):
+    """The encoder of rows of one schema, one text each."""
+
+    def texts(self, rows: pa.RecordBatch) -> Iterator[pa.Array]:
+        """Yield the texts of all rows in order, as `string` without nulls, some rows at a time to bound memory.
+
+        Raises `ValueError` for a value that has no text.
+        """
+        ...
+
+
+RowEncoding = Callable[[pa.Schema], RowTexts]
+"""The callable that an entry point of the group names: it makes the encoder of rows of a schema.
+
+Raises `ValueError` for a column whose type has no text.
+"""
+
+
+@cache
+def row_encoding(name: str) -> RowEncoding:
+    """Load the encoding called `name`. Raises `ConfigError` if it is not installed or cannot be loaded."""
+    entries = entry_points(group=ENTRY_POINTS, name=name)
+    remedy = f"Install lake-tailer with its metadata, on Spark's executors too: it registers the group {ENTRY_POINTS}."
+    if not entries:
+        raise ConfigError("schema", f"no encoding of rows is called {name!r}", remedy)
+    try:
+        encoding: RowEncoding = next(iter(entries)).load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError("schema", f"the encoding {name!r} cannot be loaded: {error}", remedy) from error
+    return encoding
+
 
 ENVELOPE: Final = StructType(
     [

@@ -1,20 +1,30 @@
-"""Lazy cache of change plans after a position.
+"""Lazy cache of change plans after a position, and positions as offsets of Spark's streams.
 
 Spark asks for each plan twice, first for the offset, then for the partitions; after a restart only for the partitions.
 A place that is not in the cache is sought in the log, which is the same for every process (invariant 4).
+
+Offsets are places in a table's changes as JSON. Spark compares text, so the keys have one order.
+
+    {"appId":"orders","tableId":"5e5f...","version":12,"task":9223372036854775807,"row":9223372036854775807,
+     "startVersion":3,"startTask":4611686018427387904}
+
+(on one line). Everything up to and including that position is delivered. `appId` is present if the option is given.
+
+Spark records only the end of its first batch. After a crash it asks for the start again, and by then the newest
+version, or the earliest, has changed. So every offset contains the start of the stream.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
-from tailer.errors import TableReplaced
-from tailer.plan import ChangePlan, Position
+from tailer.errors import ConfigError, TableReplaced
+from tailer.plan import END, ChangePlan, Position
 from tailer.table_log import TableLog
 
-__all__ = ["Place", "PlanCache", "Step", "View"]
+__all__ = ["Offset", "Place", "PlanCache", "Step", "StreamPlace", "View", "offset_of", "place_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,3 +174,49 @@ class PlanCache:
         self._schema = await self._table.seek(begin.version + 1)
         assert self._page is not None, "a snapshot has at least one page"
         return Step(replace(self._page, tasks=()), None, begin)
+
+
+Offset = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPlace:
+    """A place in a stream that began after `start`."""
+
+    place: Place
+    start: Position
+
+    @property
+    def beginning(self) -> Place:
+        """The start of the stream; the table may have had another identity there."""
+        return Place(self.place.table_id, self.start)
+
+
+def offset_of(reached: StreamPlace, app_id: str | None) -> Offset:
+    named = {} if app_id is None else {"appId": app_id}
+    position = reached.place.position
+    return {
+        **named,
+        "tableId": reached.place.table_id,
+        "version": position.version,
+        "task": position.task,
+        "row": position.row,
+        "startVersion": reached.start.version,
+        "startTask": reached.start.task,
+    }
+
+
+def place_of(offset: Mapping[str, Any], app_id: str | None) -> StreamPlace:
+    """Parse an offset. Raises `ConfigError` for one that is not of the stream `app_id`."""
+    stored = offset.get("appId")
+    if stored != app_id:
+        reason = f"is {app_id!r}, and the checkpoint is of a stream with {stored!r}"
+        raise ConfigError("appId", reason, "Give the appId that the query began with, or a new checkpoint folder.")
+    try:
+        position = Position(int(offset["version"]), int(offset["task"]), int(offset["row"]))
+        closed = Position.end(int(offset["startVersion"]))
+        start = closed if offset["startTask"] == END else Position.opening(closed.version, snapshot=True)
+        return StreamPlace(Place(str(offset["tableId"]), position), start)
+    except (KeyError, TypeError, ValueError):
+        remedy = "Give this source a checkpoint folder of its own."
+        raise ConfigError("checkpointLocation", f"{dict(offset)} is not an offset of this source", remedy) from None

@@ -21,8 +21,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tailer.errors import ConfigError
 from tailer.spark.java import check_session
-from tailer.spark.native.changes import Option, source_options
-from tailer.spark.native.frames import frame
+from tailer.spark.native.changes import Option, frame, source_options
 from tailer.spark.next_step import with_next_step
 from tailer.spark.source.admission import Work
 from tailer.spark.source.data_source import TailerSource

@@ -39,10 +39,9 @@ from tailer.schema.exact_types import exact_type
 from tailer.shards.assignment import shard_numbers
 from tailer.shards.packed_rows import PARTS, lone_rows, note_part, parts_of
 from tailer.shards.worker import ShardReport, ShardWork
-from tailer.spark.engine.worker import our_task
 from tailer.spark.job_group import SPARK_ERRORS, JobGroup, run_stoppable
 from tailer.spark.native.comparing import at_postimages, shared
-from tailer.spark.release import SameRelease, unfit_executors
+from tailer.spark.release import SameRelease, our_task, unfit_executors
 from tailer.spark.session import engine_name, first_sentence
 from tailer.spark.source.spark_types import quoted, spark_schema
 from tailer.spark.source.views import POSITIONS

@@ -39,8 +39,7 @@ from tailer.pipeline.retry import Retries
 from tailer.pipeline.status import Committed, PipelineStatus
 from tailer.plan import END, ChangePlan, Position
 from tailer.shards.assignment import check_shard_key
-from tailer.shards.division import Division
-from tailer.shards.resharding import Layout, layout_id
+from tailer.shards.resharding import Division, Layout, layout_id
 from tailer.shards.worker import ShardReport, ShardWork, make_sink, worst_error
 from tailer.sink import Sink
 from tailer.spark.write.exchange import ShardExchange

@@ -18,8 +18,7 @@ from tailer.events import CHANGE_TYPE, COMMIT_VERSION, ChangeBatch, ChangeType
 from tailer.plan import output_schema
 from tailer.shards.packed_rows import unpacked
 from tailer.shards.worker import PATIENCE_S, ShardReport, ShardWork, report_of
-from tailer.spark.engine.worker import our_task
-from tailer.spark.release import SameRelease
+from tailer.spark.release import SameRelease, our_task
 from tailer.spark.source.views import POSITIONS
 
 __all__ = ["SHARD", "PackedForm", "ShardRows", "SparkForm"]

@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 from tailer.variant.batch.leaves import FORMATS, JSON_FORMATS
 from tailer.variant.batch.tree import PADDING, Buffer, Flags, Level, Names, Numbers, read_levels
 from tailer.variant.decode import decode_at
-from tailer.variant.errors import InvalidVariant
-from tailer.variant.metadata import Metadata
+from tailer.variant.metadata import InvalidVariant, Metadata
 from tailer.variant.scalars import Form, JsonForm, primitives
 
 __all__ = ["BatchTexts"]

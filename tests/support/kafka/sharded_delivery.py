@@ -21,8 +21,7 @@ from tailer.pipeline.polling import Polling
 from tailer.pipeline.retry import Retries
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import Position
-from tailer.shards.division import Division
-from tailer.shards.resharding import Layout, UndividedSink, progress_of
+from tailer.shards.resharding import Division, Layout, UndividedSink, progress_of
 from tailer.shards.worker import ShardReport, make_sink
 from tailer.sink import Sink, shard_name
 from tailer.spark.write.exchange import ShardExchange

@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from tailer.spark.native.frames import frame
+from tailer.spark.native.changes import frame
 from tailer.spark.source.data_source import StreamReader
 from tailer.spark.source.views import TypedView
 from tests.support.spark.queries import Checkpoint, Query

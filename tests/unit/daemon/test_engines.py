@@ -84,7 +84,7 @@ async def test_executors_open_files_as_configured(kind: EngineKind) -> None:
 
 @pytest.mark.anyio
 async def test_pyspark_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tailer.spark.shared_session", None)
+    monkeypatch.setitem(sys.modules, "tailer.spark.engine.executors", None)
     with pytest.raises(ConfigError, match="PySpark cannot be loaded") as raised:
         async with open_engines(EngineKind.SPARK, SparkSettings(), LOCAL):
             pass

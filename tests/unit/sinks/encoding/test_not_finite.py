@@ -21,7 +21,7 @@ from pyarrow import parquet
 
 from tailer.cli.doctor.feed import FEED, FeedFault
 from tailer.events import VARIANT, ChangeBatch
-from tailer.spark.source.encodings import row_encoding
+from tailer.spark.source.envelope import row_encoding
 from tailer.variant import Variant
 from tailer_sinks.encoding.variants import in_form
 from tailer_sinks.files.sink import FilesSink

@@ -13,14 +13,13 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, IntegerType, LongType, MapType, StringType, StructField, StructType
 
-import tailer.spark.source.encodings
+import tailer.spark.source.envelope
 from tailer.errors import ConfigError, SchemaChanged, UnsupportedFeature
 from tailer.events import METADATA_FIELDS, ROW_COMMIT_VERSION, ROW_ID, ChangeBatch, SchemaChange
 from tailer.plan import ChangePlan, Regime, TaskKind, add_row_ids, output_schema
 from tailer.read.execute import execute
 from tailer.schema.columns import PHYSICAL_NAME
-from tailer.spark.source.encodings import row_encoding
-from tailer.spark.source.envelope import ENVELOPE, EnvelopeRows
+from tailer.spark.source.envelope import ENVELOPE, EnvelopeRows, row_encoding
 from tailer.spark.source.typed import ReadSchemaLeft, TypedRows, typed_schema
 from tailer.spark.source.views import EnvelopeView, TypedView
 from tailer_sinks.testing.rows import DELTA_TYPES, MOMENT_MS, change_batch, flat_rows
@@ -373,9 +372,9 @@ def test_an_encoding_that_is_not_there_or_cannot_be_loaded(monkeypatch: pytest.M
     with pytest.raises(ConfigError, match="no encoding of rows is called 'yaml'") as caught:
         row_encoding("yaml")
     assert "Install lake-tailer" in caught.value.hint
-    for target in ("tailer.nowhere:Json", "tailer.spark.source.encodings:Nothing"):
+    for target in ("tailer.nowhere:Json", "tailer.spark.source.envelope:Nothing"):
         entry = EntryPoint("broken", target, "tailer.encodings")
         entries = EntryPoints([entry])
-        monkeypatch.setattr(tailer.spark.source.encodings, "entry_points", lambda entries=entries, **_: entries)
+        monkeypatch.setattr(tailer.spark.source.envelope, "entry_points", lambda entries=entries, **_: entries)
         with pytest.raises(ConfigError, match="'broken' cannot be loaded"):
             row_encoding("broken")

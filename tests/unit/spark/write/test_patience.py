@@ -6,8 +6,8 @@ import pytest
 
 from tailer.errors import SinkUnavailable
 from tailer.plan import Position
-from tailer.spark.write import patience as patience_module
-from tailer.spark.write.patience import Patience
+from tailer.spark.write import kafka_shards
+from tailer.spark.write.kafka_shards import Patience
 
 
 class Clock:
@@ -44,7 +44,7 @@ FAILED: Any = Failed()
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(patience_module, "time", clock)
+    monkeypatch.setattr(kafka_shards, "time", clock)
     return clock
 
 
