@@ -57,7 +57,8 @@ def parts_of(batch: ChangeBatch, key: Sequence[str], shards: int) -> pa.RecordBa
     numbers = shard_numbers([batch.rows.column(name) for name in key], shards)
     order = pc.sort_indices(numbers)  # stable
     own, rows = numbers.take(order), rows.take(order)
-    bounds = [0, *_changes_in(own), len(rows)]
+    changes = pc.not_equal(own.slice(0, len(own) - 1), own.slice(1))
+    bounds = [0, *(place + 1 for place in pc.indices_nonzero(changes).to_pylist()), len(rows)]
     parts = [rows.slice(start, end - start) for start, end in pairwise(bounds)]
     return _parts(batch, [own[start].as_py() for start in bounds[:-1]], parts)
 
@@ -139,43 +140,36 @@ class _Window:
 
     def released(self, before: int | None = None) -> Iterator[ChangeBatch]:
         """Yield the rows at positions before `before`, in order, and keep the others; None: all rows."""
-        lone = self._decoded_lone()
-        rows = self._rows if lone is None else [lone, *self._rows]
-        rows = [_merge(rows)] if len(rows) > 1 else rows
+        parts = self._rows
+        if self._schema is not None:
+            stream = b"".join([self._schema.serialize().to_pybytes(), *self._lone])
+            with pa.ipc.open_stream(stream) as reader:
+                lone = pa.concat_batches(list(reader))
+            parts = [lone.append_column(_ROW_INDEX, pa.array(self._lone_rows, pa.int64())), *parts]
+            self._lone, self._lone_rows, self._schema = [], [], None
+        if len(parts) > 1:  # of rows with one position, those of the first part come first
+            rows = pa.concat_batches(parts)
+            parts = [rows.take(pc.sort_indices(rows.column(rows.num_columns - 1)))]
         self._rows = []
-        for part in rows:
-            index = part.column(part.num_columns - 1)
-            count = len(part) if before is None else int(pc.less(index, before).true_count)
+        for part in parts:
+            last = part.num_columns - 1
+            count = len(part) if before is None else int(pc.less(part.column(last), before).true_count)
             if count < len(part):
                 self._rows.append(part.slice(count))
             if count:
-                yield self._batch(part.slice(0, count))
-
-    def _decoded_lone(self) -> pa.RecordBatch | None:
-        if self._schema is None:
-            return None
-        stream = b"".join([self._schema.serialize().to_pybytes(), *self._lone])
-        with pa.ipc.open_stream(stream) as reader:
-            rows = pa.concat_batches(list(reader))
-        rows = rows.append_column(_ROW_INDEX, pa.array(self._lone_rows, pa.int64()))
-        self._lone, self._lone_rows, self._schema = [], [], None
-        return rows
-
-    def _batch(self, rows: pa.RecordBatch) -> ChangeBatch:
-        assert self.place is not None, "it has rows"
-        last = rows.num_columns - 1
-        own = pa.RecordBatch.from_arrays(rows.columns[:last], schema=pa.schema(list(rows.schema)[:last]))
-        return ChangeBatch(self._table_id, *self.place, own, rows.column(last))
-
-
-def _merge(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Return the rows of all parts by position; of rows with one position, those of the first part come first."""
-    rows = pa.concat_batches(parts)
-    return rows.take(pc.sort_indices(rows.column(rows.num_columns - 1)))
+                assert self.place is not None, "it has rows"
+                own, schema = part.slice(0, count), pa.schema(list(part.schema)[:last])
+                rows = pa.RecordBatch.from_arrays(own.columns[:last], schema=schema)
+                yield ChangeBatch(self._table_id, *self.place, rows, own.column(last))
 
 
 def _parts(batch: ChangeBatch, shards: Sequence[int], parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    count, streams = len(parts), [_as_stream(part) for part in parts]
+    count, streams = len(parts), list[bytes]()
+    for part in parts:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, part.schema) as writer:
+            writer.write_batch(part)
+        streams.append(sink.getvalue().to_pybytes())
     firsts = [part.column(part.num_columns - 1)[0].as_py() for part in parts]
     return _record(
         shards, [batch.version] * count, [PartKind.ROWS.value] * count, streams, [batch.task] * count, firsts
@@ -186,18 +180,3 @@ def _record(*columns: Sequence[object]) -> pa.RecordBatch:
     """Return parts with these values."""
     arrays = [pa.array(values, field.type) for values, field in zip(columns, PARTS, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=PARTS)
-
-
-def _as_stream(rows: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_batch(rows)
-    stream: bytes = sink.getvalue().to_pybytes()
-    return stream
-
-
-def _changes_in(numbers: pa.Array) -> list[int]:
-    """Return where sorted numbers change."""
-    others = len(numbers) - 1
-    changes = pc.not_equal(numbers.slice(0, others), numbers.slice(1))
-    return [place + 1 for place in pc.indices_nonzero(changes).to_pylist()]

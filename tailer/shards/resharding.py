@@ -199,10 +199,12 @@ class Layout:
         await self._claim(self._sink, self._division_id)
         # Of a division without rules, nobody knows any better.
         same = had in (division, Division(division.shards))
-        if stored is not None and stored.position == had.end and same and await self._has_begun(division.shards):
-            if had != division:
-                await self._set_division(division.end)
-            return
+        if stored is not None and stored.position == had.end and same:
+            places = await self.places(division.shards)
+            if not all(place.opens_version for place in places):
+                if had != division:
+                    await self._set_division(division.end)
+                return
         await self._set_division(had.opening)
         async with self._other_sink() as sink:
             await self._take_streams(sink, had.shards)
@@ -237,9 +239,6 @@ class Layout:
         async with self._other_sink() as sink:
             return await self._positions(sink, shards)
 
-    async def _has_begun(self, shards: int) -> bool:
-        return not all(place.opens_version for place in await self.places(shards))
-
     async def _take_streams(self, sink: Sink, shards: int) -> None:
         """Take over every stream of a layout, under every id that the table has had."""
         ids = dict.fromkeys([await self._table.table_id(), *await self._table.ids(-1)])
@@ -247,11 +246,11 @@ class Layout:
             for table_id in ids:
                 await self._claim(sink, app_id_of(stream, table_id))
 
-    async def _claim(self, sink: Sink, app_id: str) -> Progress | None:
-        """Take a stream over and return its position, which no longer changes."""
-        progress = await sink.progress(app_id)
+    async def _claim(self, sink: Sink, app_id: str) -> None:
+        """Take a stream over: its position no longer changes."""
+        await sink.progress(app_id)
         async with sink.begin(app_id, NO_COLUMNS):
-            return progress
+            return
 
     async def _places(self, sink: Sink, had: Division) -> list[Position]:
         """Return the positions of the streams of a layout that have one."""

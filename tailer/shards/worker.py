@@ -182,7 +182,10 @@ async def deliver_rows(
         if progress.position >= work.through:
             return
         await _check_table(work, table)
-        _check_unmoved(name, progress.position, work.begin, sink)
+        place, begin = progress.position, work.begin
+        if place < begin or (place.in_snapshot and not (begin.in_snapshot and begin.version == place.version)):
+            # It would miss rows that come after `begin`.
+            raise SinkUnavailable(sink.name, f"{name} was set to {place} while rows after {begin} were read")
         layout = LayoutSink(sink, settings.name, Division.of(settings, sink))
         try:
             await _write(work, report, name, partial(_check_table, work, table), layout, progress, changes)
@@ -245,12 +248,6 @@ async def _check_table(work: ShardWork, table: TableLog) -> None:
     table_id, begin = await table.table_id(), work.begin
     if work.table_id != table_id and work.table_id not in await table.ids(begin.version):
         raise TableReplaced(table.uri, begin.version + begin.closes_version, work.table_id, table_id)
-
-
-def _check_unmoved(name: str, place: Position, begin: Position, sink: Sink) -> None:
-    """Raise `SinkUnavailable` if a shard at `place` would miss rows that come after `begin`."""
-    if place < begin or (place.in_snapshot and not (begin.in_snapshot and begin.version == place.version)):
-        raise SinkUnavailable(sink.name, f"{name} was set to {place} while rows after {begin} were read")
 
 
 async def _is_finished(settings: PipelineSettings, name: str, end: Position, patience_s: float) -> bool:

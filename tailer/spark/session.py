@@ -21,7 +21,6 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping
 from typing import Final
 from weakref import WeakSet
 
@@ -51,7 +50,11 @@ def open_session(settings: SparkSettings) -> SparkSession:
     if "SPARK_REMOTE" in os.environ:
         reason = "makes every session one of Spark Connect"
         raise ConfigError("environment SPARK_REMOTE", reason, "Unset it, and set master in the table [spark].")
-    _forget_dead_jvm()
+    # PySpark keeps calling a killed JVM for as long as the process lives.
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - no public API
+    if process is not None and process.poll() is not None:
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
+        SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - the public API knows only sessions of this thread
         return _use_running(SparkSession(SparkContext.getOrCreate()), settings)
     if settings.master.startswith("local"):
@@ -60,7 +63,12 @@ def open_session(settings: SparkSettings) -> SparkSession:
     if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
         raise _no_java("is not on the PATH, and JAVA_HOME is not set")
     try:
-        session = SparkSession(_context(wanted))
+        # Secret settings are kept off the JVM's command line.
+        public = [(key, value) for key, value in wanted.items() if not _SECRET.search(key)]
+        open_ones = SparkConf(loadDefaults=False).setAll(public)
+        gateway = None if SparkContext._gateway else launch_gateway(open_ones)  # type: ignore[no-untyped-call]  # noqa: SLF001
+        settled = SparkConf(loadDefaults=False).setAll(list(wanted.items()))
+        session = SparkSession(SparkContext(conf=settled, gateway=gateway))
     except (PySparkException, Py4JError, OSError) as error:
         raise _not_started(error, settings) from None
     _OURS.add(session)
@@ -106,22 +114,6 @@ def first_sentence(error: Exception) -> str:
         text = text.partition("\n: ")[2] or text
     text = re.sub(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ", "", text.strip())
     return text.partition("\n")[0].partition("Driver stacktrace:")[0].strip()[:500]
-
-
-def _context(wanted: Mapping[str, str]) -> SparkContext:
-    """Start a context with these settings, keeping secret ones off the JVM's command line."""
-    public = [(key, value) for key, value in wanted.items() if not _SECRET.search(key)]
-    open_ones = SparkConf(loadDefaults=False).setAll(public)
-    gateway = None if SparkContext._gateway else launch_gateway(open_ones)  # type: ignore[no-untyped-call]  # noqa: SLF001
-    return SparkContext(conf=SparkConf(loadDefaults=False).setAll(list(wanted.items())), gateway=gateway)
-
-
-def _forget_dead_jvm() -> None:
-    # PySpark keeps calling a killed JVM for as long as the process lives.
-    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - no public API
-    if process is not None and process.poll() is not None:
-        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
-        SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
 
 
 def _use_running(running: SparkSession, settings: SparkSettings) -> SparkSession:

@@ -10,31 +10,25 @@ A key looks like JSON. Types that JSON lacks are marked with letters that begin 
 within one version of lake-tailer, and not to be stored.
 """
 
-from typing import TYPE_CHECKING, Final
+import struct
+from collections.abc import Callable, Mapping, Sequence, Set
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-
-from tailer.variant.metadata import InvalidVariant
-from tailer.variant.scalars import Form, JsonForm
-from tailer.variant.shredded import SQL_NULL, ColumnReader
-from tailer.variant.value import Variant
-
-if TYPE_CHECKING:
-    from tailer.variant.batch import BatchTexts
-import struct
-from collections.abc import Callable, Mapping, Sequence, Set
-from decimal import Decimal
-from typing import Any
-
 from msgspec import Raw
 from typing_extensions import override
 
 from tailer.variant.decode import OBJECT, decode, fields, ordered, size_at
-from tailer.variant.metadata import Metadata
-from tailer.variant.scalars import check_time, primitives
-from tailer.variant.shredded import Assembler
+from tailer.variant.metadata import InvalidVariant, Metadata
+from tailer.variant.scalars import Form, JsonForm, check_time, primitives
+from tailer.variant.shredded import SQL_NULL, Assembler, ColumnReader
+from tailer.variant.value import Variant
+
+if TYPE_CHECKING:
+    from tailer.variant.batch import BatchTexts
 
 __all__ = ["UNSHREDDED", "DecodedAssembler", "KeyForm", "at_path", "compare_keys", "json_texts", "unshred"]
 
@@ -114,7 +108,7 @@ class DecodedAssembler(Assembler):
             19: lambda count: form.timestamp(count, 9, False),
             20: form.uuid,
         }
-        return forms.get(number, _unchanged)
+        return forms.get(number, lambda value: value)
 
     @override
     def value(self, metadata: Metadata, data: bytes) -> Any:
@@ -222,10 +216,6 @@ def _container(header: int, large_bit: int, values: Sequence[bytes], ids: bytes 
 
 def _width(number: int) -> int:
     return max(1, (number.bit_length() + 7) // 8)
-
-
-def _unchanged(value: Any) -> Any:
-    return value
 
 
 def _fixed(number: int, layout: str) -> Callable[[Any], bytes]:
@@ -343,7 +333,10 @@ class _TextReader:
     def __init__(self, kind: pa.DataType, form: Form) -> None:
         self._reader = ColumnReader(kind, DecodedAssembler(form))
         self._encode = msgspec.json.Encoder().encode
-        self._batches = _batch_texts(form) if _is_batched(kind) else None
+        types = {field.name: field.type for field in kind}
+        # The fast path takes columns that are neither shredded nor of Arrow's views.
+        is_batched = types.keys() == {"metadata", "value"} and {*types.values()} <= {pa.binary(), pa.large_binary()}
+        self._batches = _batch_texts(form) if is_batched else None
 
     def read(self, column: pa.StructArray) -> list[str | None]:
         """Return the text of each row, None for SQL NULL."""
@@ -361,12 +354,6 @@ class _TextReader:
 
     def _read_by_row(self, column: pa.StructArray) -> list[str | None]:
         return [None if value is SQL_NULL else self._encode(value).decode() for value in self._reader.read(column)]
-
-
-def _is_batched(kind: pa.StructType) -> bool:
-    """Return whether the fast path takes columns of this type: not shredded, and not of Arrow's views."""
-    types = {field.name: field.type for field in kind}
-    return types.keys() == {"metadata", "value"} and {*types.values()} <= {pa.binary(), pa.large_binary()}
 
 
 def _batch_texts(form: Form) -> "BatchTexts | None":

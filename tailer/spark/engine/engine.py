@@ -69,7 +69,11 @@ class SparkEngine(Engine):
         bitmaps: dict[DeletionVectorRef, bytes] = {}  # read once for all slices of a file
         slices = [part for plan in plans for part in file_slices(plan, after)]
         splits = file_splits(slices, SPLIT_BYTES, self._files)
-        return self._executors().run(_encode_batches, [_item_of(split, bitmaps) for split in splits])
+        items = [
+            _Item(split, tuple(_framed_bitmaps(part.task.refinement, bitmaps) for part in split.slices))
+            for split in splits
+        ]
+        return self._executors().run(_encode_batches, items)
 
 
 async def _batches(results: Run[_Item], table_id: str) -> AsyncGenerator[ChangeBatch, None]:
@@ -77,10 +81,6 @@ async def _batches(results: Run[_Item], table_id: str) -> AsyncGenerator[ChangeB
     while (chunks := await to_thread.run_sync(next, results, None, abandon_on_cancel=True)) is not None:
         for chunk in chunks:
             yield await to_thread.run_sync(_decode_batch, chunk, table_id)
-
-
-def _item_of(split: FilesSplit, bitmaps: dict[DeletionVectorRef, bytes]) -> _Item:
-    return _Item(split, tuple(_framed_bitmaps(part.task.refinement, bitmaps) for part in split.slices))
 
 
 def _framed_bitmaps(refinement: Refinement | None, bitmaps: dict[DeletionVectorRef, bytes]) -> _FramedBitmaps:

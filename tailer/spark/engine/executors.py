@@ -137,11 +137,19 @@ class Run(Iterator[list[bytes]], Generic[T]):
             except SPARK_ERRORS as error:
                 raise self._end(error) from error
             self._running.popleft()
-            self._ready.extend(self._by_item(answers, self._given))
+            # An item without an answer has an empty group.
+            by_item = {item: list(group) for item, group in groupby(answers, itemgetter(0))}
+            size = min(self._size, len(self._items) - self._given)
+            self._ready.extend(by_item.get(item, []) for item in range(size))
         *chunks, (_, kind, data) = self._ready.popleft() or [(0, CHUNK, b"")]
         if kind != DONE:
             self.close()
-            raise _unpack_error(data) if kind == FAILURE else self._jobs.translate(EOFError("results were cut off"))
+            if kind != FAILURE:
+                raise self._jobs.translate(EOFError("results were cut off"))
+            raised, trace = pickle.loads(data)
+            if trace:
+                raised.add_note(f"On an executor:\n{trace}")
+            raise raised
         self._given += 1
         if not self.is_over:
             self._begin()
@@ -171,12 +179,6 @@ class Run(Iterator[list[bytes]], Generic[T]):
         if self._closed:
             raise CancelledError
         return self._jobs.collect(self._group, self._work, items)
-
-    def _by_item(self, answers: list[Answer], first: int) -> Iterator[list[Answer]]:
-        """Group the answers of a job by item; an item without an answer has an empty group."""
-        by_item = {item: list(group) for item, group in groupby(answers, itemgetter(0))}
-        size = min(self._size, len(self._items) - first)
-        return (by_item.get(item, []) for item in range(size))
 
     def _end(self, error: Exception) -> BaseException:
         """Close the run after an error of Spark. Return what to raise: the run may have been closed before."""
@@ -241,14 +243,6 @@ def _pack_error(error: Exception) -> bytes:
     except Exception:  # noqa: BLE001 - an exception of any class may do anything when pickled
         packed = pickle.dumps((RuntimeError(f"{type(error).__name__}: {error}"), trace))
     return packed
-
-
-def _unpack_error(packed: bytes) -> Exception:
-    error: Exception
-    error, trace = pickle.loads(packed)
-    if trace:
-        error.add_note(f"On an executor:\n{trace}")
-    return error
 
 
 _log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ line of the log says how many files are read how, and why.
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tailer.changelog.rules import concerns
 from tailer.errors import ConfigError
 from tailer.events import SchemaChange
-from tailer.plan import ChangeTask, TaskKind
+from tailer.plan import TaskKind
 from tailer.read.data_files import DataFiles
 from tailer.spark.java import check_session
 from tailer.spark.native.comparing import at_postimages, shared
@@ -54,8 +54,6 @@ _SHOWN: Final = 5  # reasons in a line of the log
 
 _CDC: Final = {TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS}
 
-Reasons = Counter[str]
-
 
 def frame(spark: SparkSession, table: str, view: TypedView, work: Work, kept: ExitStack | None = None) -> DataFrame:
     """Return the rows of `work`, in the columns of `view`; `table`: its name in the log.
@@ -65,9 +63,22 @@ def frame(spark: SparkSession, table: str, view: TypedView, work: Work, kept: Ex
     """
     with ThreadPoolExecutor(_FOOTERS, "tailer-footer") as threads:
         others, more = _uncompared(work, threads)
-        groups = _group_by_file([*work.files, *more])
-        native, left, reasons = _split_by_reader(_choose_readers(groups, work.opener, threads))
-    _log_readers(table, len(native), reasons)
+        groups: dict[object, list[FileSlice]] = {}
+        for part in (*work.files, *more):  # the tasks of a change file are one group, all others are alone
+            own = part.task.uri if part.task.kind in _CDC else part.task.index
+            groups.setdefault((part.task.version, own), []).append(part)
+        native: list[NativeTask] = []
+        left: list[FileSlice] = []
+        reasons = Counter[str]()
+        for group, choice in _choose_readers(list(groups.values()), work.opener, threads):
+            if isinstance(choice, NativeTask):
+                native.append(choice)
+            else:
+                left += group
+                reasons[choice.reason] += 1
+    rest = "; ".join(f"{count} because {reason}" for reason, count in reasons.most_common(_SHOWN))
+    shown = f", execute the rest: {rest}" if rest else ""
+    _log.info("%s: Spark's own reader has %d files%s", table, len(native), shown)
     parts = scans(spark, native, view.spark_schema, positions=view.positions)
     others, preimages = _share_comparisons(spark, others, view, kept if view.positions else None)
     others += file_splits(left, files=work.opener)
@@ -119,16 +130,6 @@ def _share_comparisons(
     return remaining, preimages
 
 
-def _group_by_file(slices: Sequence[FileSlice]) -> list[list[FileSlice]]:
-    """Group the tasks of each change file; all others are alone."""
-    groups: dict[object, list[FileSlice]] = {}
-    for part in slices:
-        task = part.task
-        own = task.uri if task.kind in _CDC else task.index
-        groups.setdefault((task.version, own), []).append(part)
-    return list(groups.values())
-
-
 def _choose_readers(
     groups: Sequence[list[FileSlice]], files: DataFiles, threads: Executor
 ) -> Iterator[tuple[list[FileSlice], NativeTask | ExecutedTask]]:
@@ -161,36 +162,12 @@ def _choose_reader(group: Sequence[FileSlice], files: DataFiles) -> NativeTask |
         return ExecutedTask(first, "only a part of it is wanted")
     if not others and first.kind in (TaskKind.INSERT, TaskKind.DELETE):
         return choose_reader(first, files)
-    if len(others) == 1 and {first.kind, others[0].kind} == _CDC and _same_rows(first, others[0]):
-        return choose_reader(first, files, others[0].index)
+    if len(others) == 1 and {first.kind, others[0].kind} == _CDC:
+        second = others[0]
+        same = replace(second, kind=first.kind, index=first.index) == first
+        if same and second.schema.equals(first.schema, check_metadata=True):
+            return choose_reader(first, files, second.index)
     return ExecutedTask(first, "its deleted rows have other columns, or are read alone")
-
-
-def _same_rows(first: ChangeTask, second: ChangeTask) -> bool:
-    """Return whether tasks differ at most in which rows of the file they take."""
-    same = replace(second, kind=first.kind, index=first.index) == first
-    return same and second.schema.equals(first.schema, check_metadata=True)
-
-
-def _split_by_reader(
-    chosen: Iterable[tuple[list[FileSlice], NativeTask | ExecutedTask]],
-) -> tuple[list[NativeTask], list[FileSlice], Reasons]:
-    """Return what Spark's reader reads, and what `execute` does, with the number of files for each reason."""
-    native: list[NativeTask] = []
-    others: list[FileSlice] = []
-    reasons: Reasons = Counter()
-    for group, choice in chosen:
-        if isinstance(choice, NativeTask):
-            native.append(choice)
-        else:
-            others += group
-            reasons[choice.reason] += 1
-    return native, others, reasons
-
-
-def _log_readers(table: str, native: int, reasons: Reasons) -> None:
-    others = "; ".join(f"{count} because {reason}" for reason, count in reasons.most_common(_SHOWN))
-    _log.info("%s: Spark's own reader has %d files%s", table, native, f", execute the rest: {others}" if others else "")
 
 
 _GIVEN: Final = ("path", "startingversion", "startingtimestamp", "endingversion", "endingtimestamp", "snapshot")

@@ -54,7 +54,10 @@ def indexed(
     of constants are changed where files have a column with such a name. `options`: of Spark's Parquet reader.
     """
     values = constants.append_column(_NUMBER, pa.array(range(len(files)), pa.int32()))
-    rows = spark_frame(java.spark, values.rename_columns(_unlike(stored.names, values.column_names)))
+    prefix = "constant_"
+    while any(name.lower().startswith(prefix) for name in stored.names):
+        prefix += "_"
+    rows = spark_frame(java.spark, values.rename_columns([f"{prefix}{name}" for name in values.column_names]))
     plan: Any = rows._jdf.queryExecution()  # noqa: SLF001 - the only way to rows as Spark has them inside
     schema = plan.analyzed().schema()
     index = java.compile("tailer.Files", _JAVA.read_text("utf-8"))
@@ -69,14 +72,6 @@ def indexed(
         java.session,
     )
     return DataFrame(java.session.baseRelationToDataFrame(relation), java.spark)
-
-
-def _unlike(stored: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the names with a prefix that none of `stored` begins with."""
-    prefix = "constant_"
-    while any(name.lower().startswith(prefix) for name in stored):
-        prefix += "_"
-    return [f"{prefix}{name}" for name in names]
 
 
 _UNKNOWN: Final = "raise_error(concat('no change of this batch is in ', path))"
@@ -168,15 +163,12 @@ def _constants(columns: Columns, native: Sequence[NativeTask]) -> pa.Table:
         "others": pa.array([file.others for file in native], pa.int64()),
     }
     if not columns.types:
-        arrays["type"] = pa.array([_change_type(task) for task in tasks], pa.string())
+        types = [ChangeType.DELETE if task.kind is TaskKind.DELETE else ChangeType.INSERT for task in tasks]
+        arrays["type"] = pa.array([change_type.value for change_type in types], pa.string())
     given = {index: _partition_column(tasks, index) for index in columns.given}
     # Spark's reader takes no partition column without a type, and needs none: all its values are null.
     arrays |= {f"given_{index}": values for index, values in given.items() if not pa.types.is_null(values.type)}
     return pa.table(arrays)
-
-
-def _change_type(task: ChangeTask) -> str:
-    return (ChangeType.DELETE if task.kind is TaskKind.DELETE else ChangeType.INSERT).value
 
 
 def _partition_column(tasks: Sequence[ChangeTask], index: int) -> pa.Array:

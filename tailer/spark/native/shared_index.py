@@ -157,10 +157,18 @@ class SharedIndex(TaskIndex):
         nulls_differ: bool = False,
     ) -> Bitmaps:
         # Whoever has the pairs compares their rows.
-        if self._paired_here or (self._partners is None and self._are_few(tasks)):
+        if self._paired_here or (
+            self._partners is None and sum(self._most_rows(task) for _, task in tasks) <= self._few_rows
+        ):
             return self._local.add_tasks(tasks, read, types, nulls_differ)
         view = FingerprintSums(self._fingerprints, Wanted(types, nulls_differ, self._maps_in_order))
-        self._added = self._keep(executed(self._spark, view, self._work(tasks)))
+        numbers = {_key(task): number for number, task in tasks}
+        splits = file_splits([FileSlice(_travelling(task)) for _, task in tasks], files=self._files)
+        work = [
+            NumberedSplit(split, {_key(part.task): numbers[_key(part.task)] for part in split.slices})
+            for split in splits
+        ]
+        self._added = self._keep(executed(self._spark, view, work))
         positions: Bitmaps = {}
         rows = self._added.where("source IS NOT NULL").select("source", "positions").toArrow()
         for source, data in zip(rows["source"].to_pylist(), rows["positions"], strict=True):
@@ -233,10 +241,6 @@ class SharedIndex(TaskIndex):
         """Return the addresses of partners, in the columns `deleted` and `inserted`. Executors keep them to `close`."""
         return spark_frame(self._spark, self._local.partners()) if self._partners is None else self._partners
 
-    def _are_few(self, tasks: Sequence[tuple[int, ChangeTask]]) -> bool:
-        """Return whether earlier results show that the tasks have few rows left."""
-        return sum(self._most_rows(task) for _, task in tasks) <= self._few_rows
-
     def _most_rows(self, task: ChangeTask) -> int:
         """Return how many rows a task has at most, as far as is known."""
         count = self._counts.get(_key(task))
@@ -244,14 +248,6 @@ class SharedIndex(TaskIndex):
         limits = [] if count is None or task.kind not in _DATA_FILES else [max(0, count - _dropped(task))]
         limits += [] if task.include is None else [task.include.cardinality]
         return min(limits, default=self._few_rows + 1)
-
-    def _work(self, tasks: Sequence[tuple[int, ChangeTask]]) -> list[NumberedSplit]:
-        numbers = {_key(task): number for number, task in tasks}
-        splits = file_splits([FileSlice(_travelling(task)) for _, task in tasks], files=self._files)
-        return [
-            NumberedSplit(split, {_key(part.task): numbers[_key(part.task)] for part in split.slices})
-            for split in splits
-        ]
 
     def _counted(self, rows: DataFrame, condition: str) -> DataFrame:
         """Count the rows of each fingerprint, for those of a condition."""

@@ -123,8 +123,10 @@ class Admission:
             async with aclosing(self._cache.steps(after)) as steps:
                 while not remaining.closed and (last is None or place.position < Position.end(last)):
                     step = await anext(steps, None)
-                    if step is None or (self._net and place != after and self._parts(place.position, step)):
+                    if step is None:
                         break
+                    if self._net and place != after and (step.after_snapshot or self._announced(step, place.position)):
+                        break  # net changes cross neither the end of a snapshot, nor a change of columns
                     reached = await self._admit(step, place.position, remaining)
                     if reached > place.position:
                         place = Place(step.plan.table_id, reached)
@@ -180,10 +182,6 @@ class Admission:
     def _is_whole(self, step: Step) -> bool:
         """Return whether the rows of a step must be compared, so that a batch has all of them or none."""
         return (self._net and not step.in_snapshot) or concerns(step.plan, self._rules)
-
-    def _parts(self, place: Position, step: Step) -> bool:
-        """Return whether net changes must not cross the start of a step: after a snapshot, or if columns change."""
-        return step.after_snapshot or bool(self._announced(step, place))
 
     def _announced(self, step: Step, after: Position) -> list[SchemaChange]:
         plan = step.plan

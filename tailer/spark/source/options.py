@@ -166,7 +166,13 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
     except ConfigError as error:
         raise ConfigError(spell(error.where), error.reason, error.remedy) from None
     files, rows = given.max_files_per_trigger, given.max_rows_per_trigger
-    size = None if given.max_bytes_per_trigger is None else _size("maxBytesPerTrigger", given.max_bytes_per_trigger)
+    size: int | None = None
+    if given.max_bytes_per_trigger is not None:
+        match = _SIZE.fullmatch(given.max_bytes_per_trigger)
+        size = int(match[1]) * 1024 ** " kmgtp".index(match[2].lower() or " ") if match else 0
+        if not 0 < size < 2**63:
+            reason = f"{given.max_bytes_per_trigger!r} is not a size above 0"
+            raise ConfigError("maxBytesPerTrigger", reason, "Give bytes, or a size such as 64m or 1g.")
     limited = (files, size, rows) != (None, None, None)
     return SourceOptions(
         table=table,
@@ -262,14 +268,6 @@ def _parse(text: str) -> Start | None:
         return Start.parse(text)
     except ConfigError:
         return None
-
-
-def _size(name: str, text: str) -> int:
-    match = _SIZE.fullmatch(text)
-    size = int(match[1]) * 1024 ** " kmgtp".index(match[2].lower() or " ") if match else 0
-    if not 0 < size < 2**63:
-        raise ConfigError(name, f"{text!r} is not a size above 0", "Give bytes, or a size such as 64m or 1g.")
-    return size
 
 
 def _spelled(option: str, wanted: Sequence[str], names: Sequence[str]) -> list[str]:

@@ -31,7 +31,19 @@ def quoted(name: str) -> str:
 
 def spark_schema(schema: pa.Schema) -> StructType:
     """Return the Spark schema of rows with `schema`. Raises `ConfigError` for a column of a type that Spark lacks."""
-    return StructType([_spark_field(field.with_type(_spark_type(field.type))) for field in schema])
+    fields: list[StructField] = []
+    for column in schema:
+        kind = column.type
+        field = column.with_type(spark_column(pa.array([], kind)).type if has_variant(kind) else exact_type(kind))
+        remedy = "Name the other columns in the option columns, or read the table with tailer.changes."
+        lacking = ConfigError("columns", f"column {field.name} is {field.type}, which Spark lacks", remedy)
+        if _has_more(field.type):
+            raise lacking
+        try:
+            fields += from_arrow_schema(pa.schema([field])).fields
+        except PySparkTypeError as error:
+            raise lacking from error
+    return StructType(fields)
 
 
 def spark_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
@@ -47,18 +59,6 @@ def spark_column(column: pa.Array) -> pa.Array:
     return changed(column, changes_where(column.type, is_variant, _spark_variants))
 
 
-def _spark_field(field: pa.Field) -> StructField:
-    remedy = "Name the other columns in the option columns, or read the table with tailer.changes."
-    lacking = ConfigError("columns", f"column {field.name} is {field.type}, which Spark lacks", remedy)
-    if _has_more(field.type):
-        raise lacking
-    try:
-        (spark_field,) = from_arrow_schema(pa.schema([field])).fields
-    except PySparkTypeError as error:
-        raise lacking from error
-    return spark_field
-
-
 def _has_more(kind: pa.DataType) -> bool:
     """Return whether values are times in nanoseconds, or have more digits than Spark would keep."""
     if pa.types.is_nested(kind):
@@ -67,10 +67,6 @@ def _has_more(kind: pa.DataType) -> bool:
         return bool(kind.precision > _DIGITS)
     is_time: bool = pa.types.is_timestamp(kind) or pa.types.is_time(kind) or pa.types.is_duration(kind)
     return is_time and kind.unit == "ns"
-
-
-def _spark_type(kind: pa.DataType) -> pa.DataType:
-    return spark_column(pa.array([], kind)).type if has_variant(kind) else exact_type(kind)
 
 
 def _spark_variants(column: pa.StructArray) -> pa.StructArray:

@@ -113,25 +113,22 @@ class TypedRows:
         newest = self._newest
         # Most versions of a table share their schema objects.
         if newest is None or newest.then is not then or newest.now is not plan.schema:
-            schema = self._schema_of(plan, then)
+            # A column that this version drops cannot be missed: those it keeps are in its own schema.
+            kept = then if dropped_column(then, plan.schema) is None else plan.schema
+            missed = dropped_column(pa.schema(self._read_of(kept)), self.columns)
+            if missed is not None:
+                reason = f"it has a column {missed}, which is not among them"
+                raise ReadSchemaLeft(plan.table, plan.version, reason)
+            had = _by_identity(pa.struct(list(then)))
+            for field in self.columns:
+                old = had.get(physical_name(field))
+                if old is not None and not restates(old.type, field.type):
+                    reason = f"its column {old.name} is {old.type}, which does not read as {field.type}"
+                    raise ReadSchemaLeft(plan.table, plan.version, reason)
+            schema = restated(then, self.columns)
             lost = not self._chosen and dropped_column(then, self.columns) is not None
             self._newest = newest = _Restated(then, plan.schema, schema, then if lost else None)
         return newest
-
-    def _schema_of(self, plan: ChangePlan, then: pa.Schema) -> pa.Schema:
-        # A column that this version drops cannot be missed: those it keeps are in its own schema.
-        kept = then if dropped_column(then, plan.schema) is None else plan.schema
-        missed = dropped_column(pa.schema(self._read_of(kept)), self.columns)
-        if missed is not None:
-            reason = f"it has a column {missed}, which is not among them"
-            raise ReadSchemaLeft(plan.table, plan.version, reason)
-        had = _by_identity(pa.struct(list(then)))
-        for field in self.columns:
-            old = had.get(physical_name(field))
-            if old is not None and not restates(old.type, field.type):
-                reason = f"its column {old.name} is {old.type}, which does not read as {field.type}"
-                raise ReadSchemaLeft(plan.table, plan.version, reason)
-        return restated(then, self.columns)
 
     def _read_of(self, schema: pa.Schema) -> list[pa.Field]:
         """Return the columns of a version that must not be missing."""

@@ -135,7 +135,11 @@ class TypedView(RowsView, View):
     @override
     def rows(self, batch: ChangeBatch) -> Iterator[pa.RecordBatch]:
         rows = TypedRows(self._shown).batches(batch)
-        yield _with_positions(rows, batch) if self.positions else rows
+        if self.positions:
+            task = pa.repeat(pa.scalar(batch.task, pa.int64()), len(batch))
+            for field, column in zip(POSITIONS, (task, batch.row_index), strict=True):
+                rows = rows.append_column(field.name, column)
+        yield rows
 
     @override
     def change(self, event: SchemaChange) -> Iterator[pa.RecordBatch]:
@@ -222,14 +226,6 @@ class EnvelopeView(View, RowsView):
         # A replaced table may have columns with the same names that are not the same columns.
         fields = [by_identity.get(key) or by_name.get(name) for key, name in self._chosen]
         return pa.schema([field for field in fields if field is not None])
-
-
-def _with_positions(rows: pa.RecordBatch, batch: ChangeBatch) -> pa.RecordBatch:
-    task = pa.repeat(pa.scalar(batch.task, pa.int64()), len(batch))
-    columns = zip(POSITIONS, (task, batch.row_index), strict=True)
-    for field, column in columns:
-        rows = rows.append_column(field.name, column)
-    return rows
 
 
 def _with_ids(schema: pa.Schema, row_ids: bool) -> pa.Schema:

@@ -129,10 +129,12 @@ class _Job:
         self._group = JobGroup(session, f"lake-tailer-{self._mark}", _DESCRIPTION)
         try:
             with self._group, ExitStack() as kept:
-                rows = _in_shards(self._parts(session, kept), self._work.settings.shards)
+                parts = self._parts(session, kept).repartitionById(self._work.settings.shards, SHARD)
+                rows = parts.sortWithinPartitions("_version", _TASK, _ROW, "_kind")
                 reports = deliver_exchanged(rows, self._shard_rows())
         except SPARK_ERRORS as error:
-            raise self._translate(session, error) from error
+            ours = raised_on_executor(error, self._mark)
+            raise ours or EngineUnavailable(engine_name(session), first_sentence(error)) from error
         for plan, counts in self._counts:
             reports[0].note(plan, counts)
         return reports
@@ -161,7 +163,10 @@ class _Job:
             if compared.places is not None:
                 self._lone[split.plan.version] = split.plan.schema
                 lone = self._read(session, file_splits(compared.preimages, files=split.files), is_lone=True)
-                preimages.append(self._with_shard(at_postimages(lone, compared.places)))
+                # Without a key, lone rows belong to the shards of their tasks.
+                own = sql.expr(f"CAST(_task % {TASKS} % {self._work.settings.shards} AS INT)")
+                placed = at_postimages(lone, compared.places)
+                preimages.append(placed.withColumn(SHARD, sql.coalesce(sql.col(SHARD), own)))
         # The plan of the rows alone has a fixed number of partitions.
         planner = session if preimages else _planning_once(session)
         return reduce(DataFrame.union, preimages, self._read(planner, splits))
@@ -172,15 +177,6 @@ class _Job:
         packed = tuple(map(pickle.dumps, splits))
         read = _ReadParts(SameRelease(), packed, self._key, shards, self._mark, is_lone)
         return map_in_arrow(session.range(0, count, 1, count), read, _PARTS)
-
-    def _with_shard(self, lone: DataFrame) -> DataFrame:
-        """Return lone rows at their places with their shards: those of their tasks, if there is no key."""
-        own = sql.expr(f"CAST(_task % {TASKS} % {self._work.settings.shards} AS INT)")
-        return lone.withColumn(SHARD, sql.coalesce(sql.col(SHARD), own))
-
-    def _translate(self, session: SparkSession, error: Exception) -> TailerError:
-        ours = raised_on_executor(error, self._mark)
-        return EngineUnavailable(engine_name(session), first_sentence(error)) if ours is None else ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,11 +274,6 @@ def _planning_once(session: SparkSession) -> SparkSession:
     planner = session.newSession()
     planner.conf.set("spark.sql.adaptive.enabled", "false")
     return planner
-
-
-def _in_shards(parts: DataFrame, shards: int) -> DataFrame:
-    """Return parts with a partition for each shard, in the order of their places."""
-    return parts.repartitionById(shards, SHARD).sortWithinPartitions("_version", _TASK, _ROW, "_kind")
 
 
 def _may_share(split: Split) -> bool:

@@ -40,7 +40,7 @@ from tailer.pipeline.status import Committed, PipelineStatus
 from tailer.plan import END, ChangePlan, Position
 from tailer.shards.assignment import check_shard_key
 from tailer.shards.resharding import Division, Layout, layout_id
-from tailer.shards.worker import ShardReport, ShardWork, make_sink, worst_error
+from tailer.shards.worker import ShardWork, make_sink, worst_error
 from tailer.sink import Sink
 from tailer.spark.write.exchange import ShardExchange
 from tailer.spark.write.version_ranges import RANGE_VERSIONS, VersionRanges, fewer_versions, splits_of
@@ -145,8 +145,11 @@ class ShardSession:
                 for part in self._parts(self._settings.policy.shape(page)):
                     if self._delivery.retries.is_stopping():
                         return False
-                    if last is not None:
-                        await self._deliver_part(last)
+                    if last is not None:  # it has a part after it
+                        end = Position(last.version, last.tasks[-1].index, END) if last.tasks else min(self._places)
+                        if end > min(self._places):
+                            await self._deliver(VersionRange.of([last]), end)
+                            self._delivery.retries.note_progress()
                     last = part
         assert last is not None, "a snapshot has a page"
         if self._delivery.retries.is_stopping():
@@ -205,13 +208,6 @@ class ShardSession:
             size_bytes += task.size_bytes
         yield replace(page, tasks=page.tasks[first:])
 
-    async def _deliver_part(self, part: ChangePlan) -> None:
-        """Deliver a part of a snapshot that is not its last one, unless all shards have it."""
-        end = Position(part.version, part.tasks[-1].index, END) if part.tasks else min(self._places)
-        if end > min(self._places):
-            await self._deliver(VersionRange.of([part]), end)
-            self._delivery.retries.note_progress()
-
     async def _deliver(self, versions: VersionRange, through: Position) -> None:
         """Bring all shards to `through`, the end of `versions` or of a part of a snapshot."""
         settings, begin, key = self._settings, min(self._places), self.sink.demands.key
@@ -231,7 +227,15 @@ class ShardSession:
         work = ShardWork(settings, last.table_id, last.schema, begin, through, heads, self._schema)
         await self._table.confirm(begin)
         await self._layout.in_force()
-        self._note(await self._delivery.exchange.deliver(splits, work, key))
+        reports = await self._delivery.exchange.deliver(splits, work, key)
+        for report in reports:
+            self._delivery.retries.status.rows.update(report.rows)
+            for compared, counts in report.compared:
+                self._delivery.report.note(compared, counts)
+        if (error := worst_error(reports)) is not None:
+            if any(report.rows for report in reports):
+                self._delivery.retries.note_progress()
+            raise error
         _log.debug("%s: all shards are delivered up to %s", settings.name, through)
         self._places = [max(place, through) for place in self._places]
         self._schema = last.schema
@@ -244,16 +248,6 @@ class ShardSession:
         for place in inside:
             check_reading(plan, place)
         return plan
-
-    def _note(self, reports: Sequence[ShardReport]) -> None:
-        for report in reports:
-            self._delivery.retries.status.rows.update(report.rows)
-            for plan, counts in report.compared:
-                self._delivery.report.note(plan, counts)
-        if (error := worst_error(reports)) is not None:
-            if any(report.rows for report in reports):
-                self._delivery.retries.note_progress()
-            raise error
 
 
 def _without_tasks(plan: ChangePlan) -> ChangePlan:

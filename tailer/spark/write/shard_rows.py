@@ -91,7 +91,11 @@ class SparkForm(Form):
         """The two images of an update that have one position stay together."""
         schema = output_schema(self.columns)
         held: pa.RecordBatch | None = None
-        for arrived in _of_shard(report.shard, batches):
+        for arrived in batches:
+            if not len(arrived):
+                continue
+            is_own = pc.all(pc.equal(arrived.column(SHARD), report.shard)).as_py()
+            assert is_own, "a partition has the rows of its shard"
             batch = arrived if held is None else pa.concat_batches([held, arrived])
             held = None
             if batch.column(CHANGE_TYPE)[-1] == _PREIMAGE:
@@ -99,14 +103,6 @@ class SparkForm(Form):
             yield from _by_task(batch, schema, self.table_id)
         if held is not None:
             yield from _by_task(held, schema, self.table_id)
-
-
-def _of_shard(shard: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches that have rows. Raises `AssertionError` if they are of another shard."""
-    for batch in batches:
-        if len(batch):
-            assert pc.all(pc.equal(batch.column(SHARD), shard)).as_py(), "a partition has the rows of its shard"
-            yield batch
 
 
 def _by_task(batch: pa.RecordBatch, schema: pa.Schema, table_id: str) -> Iterator[ChangeBatch]:

@@ -5,7 +5,7 @@ delivered even if the target refuses the change. It also ends before a version t
 table. Any other end is arbitrary: the next range begins at the target's progress.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -94,7 +94,8 @@ class VersionRanges:
 
 def changes_of(before: pa.Schema, plan: ChangePlan) -> Sequence[str]:
     """Describe the changes that the version of `plan` makes to the columns `before` it."""
-    for schema in _schemas(plan):
+    schemas = (*(task.schema for task in plan.tasks), plan.schema)
+    for schema in {id(schema): schema for schema in schemas}.values():
         if schema is not before and (changes := describe_changes(before, schema)):
             return changes
         before = schema
@@ -131,8 +132,3 @@ def splits_of(
         else:
             rows += file_slices(plan, after)
     return [*splits, *file_splits(rows, files=files)]
-
-
-def _schemas(plan: ChangePlan) -> Iterator[pa.Schema]:
-    """Yield the schemas of the tasks in their order, then the version's; each object once."""
-    yield from {id(schema): schema for schema in (*(task.schema for task in plan.tasks), plan.schema)}.values()

@@ -77,9 +77,11 @@ class BatchTexts:
         indexes = encoded.indices.to_numpy().astype(np.int64)
         unreadable = np.array([own is None for own in dictionaries] or [False])
         odd = unreadable[indexes] if len(rows) else np.zeros(0, bool)
-        buffer, starts, ends = _values(values, rows)
+        chosen = values.take(pa.array(rows)).cast(pa.binary())
+        offsets, data = _offsets(chosen), chosen.buffers()[2]
+        buffer = Buffer((data.to_pybytes() if data else b"") + bytes(PADDING))
         names = Names.combine(dictionaries, indexes)
-        levels = read_levels(buffer, starts, ends, names, odd)
+        levels = read_levels(buffer, offsets[:-1], offsets[1:], names, odd)
         joined = self._texts(buffer, levels, names, odd)
         if joined is None:
             return [None] * len(column), np.flatnonzero(valid)
@@ -243,14 +245,6 @@ def _batches(column: pa.StructArray) -> Iterator[tuple[int, int]]:
         stop = max(first + 1, int(np.searchsorted(ends, done + _BATCH_BYTES, "right")))
         yield first, stop
         first = stop
-
-
-def _values(values: pa.Array, rows: Numbers) -> tuple[Buffer, Numbers, Numbers]:
-    """Return a buffer with the values of rows, and where they begin and end."""
-    chosen = values.take(pa.array(rows)).cast(pa.binary())
-    offsets = _offsets(chosen)
-    data = chosen.buffers()[2]
-    return Buffer((data.to_pybytes() if data else b"") + bytes(PADDING)), offsets[:-1], offsets[1:]
 
 
 def _offsets(column: pa.Array) -> Numbers:

@@ -134,7 +134,10 @@ def read_levels(buffer: Buffer, starts: Numbers, ends: Numbers, names: Names, od
         if parents is None:
             odd[row[start + size != limit]] = True
         else:
-            _check_sharing(parents, size, levels[-1].row, odd)
+            last = np.cumsum(parents.count)
+            sums = np.concatenate(([0], np.cumsum(size)))
+            taken = sums[last] - sums[last - parents.count]
+            odd[levels[-1].row[parents.index[taken > parents.total]]] = True
         levels.append(level := Level(start, row, name, is_first, header, size, np.zeros(len(start), np.int64)))
         parents = containers.take((containers.count > 0) & ~odd[row[containers.index]])
         if len(levels) == MAX_DEPTH or (len(levels) > 1 and len(parents.index) < _FEW):
@@ -166,14 +169,6 @@ def _containers(
     total = buffer.unsigned(np.where(fits, last, 0), offset_size)
     size[index] = np.where(fits, last + offset_size + total - start, _TOO_LONG)
     return _Containers(index, is_object, count, id_size, offset_size, ids_at, last + offset_size, total)
-
-
-def _check_sharing(parents: _Containers, size: Numbers, row: Numbers, odd: Flags) -> None:
-    """Mark rows with a container whose children are longer than it. `row`: of the parents' level."""
-    last = np.cumsum(parents.count)
-    sums = np.concatenate(([0], np.cumsum(size)))
-    taken = sums[last] - sums[last - parents.count]
-    odd[row[parents.index[taken > parents.total]]] = True
 
 
 def _children(
